@@ -1,0 +1,72 @@
+"""dphist: how many users per item, under (epsilon, delta)-differential privacy.
+
+    >>> import dphist
+    >>> plan = dphist.plan(epsilon=1.0, delta=1e-6, max_items_per_user=10)
+    >>> round(plan.threshold, 2)
+    70.98
+
+Names load when they are first used, so that `import dphist` costs next to nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from dphist.calibrate.certification import Certification, certify, delta_at, epsilon_at, profile
+    from dphist.calibrate.comparison import Comparison, Frontier, compare, frontier, tau_for_noise
+    from dphist.calibrate.planning import plan
+    from dphist.errors import DphistError, InvalidParameter, MissingExtra, NoPlan, NotPrivate
+    from dphist.report.figure import comparison_figure
+    from dphist.types import Budget, Certificate, Contract, NeighbourCase, Noise, Plan
+
+_HOMES = {
+    "dphist.calibrate.certification": ("Certification", "certify", "delta_at", "epsilon_at", "profile"),
+    "dphist.calibrate.comparison": ("Comparison", "Frontier", "compare", "frontier", "tau_for_noise"),
+    "dphist.calibrate.planning": ("plan",),
+    "dphist.errors": ("DphistError", "InvalidParameter", "MissingExtra", "NoPlan", "NotPrivate"),
+    "dphist.report.figure": ("comparison_figure",),
+    "dphist.types": ("Budget", "Certificate", "Contract", "NeighbourCase", "Noise", "Plan"),
+}
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "Budget",
+    "Certificate",
+    "Certification",
+    "Comparison",
+    "Contract",
+    "DphistError",
+    "Frontier",
+    "InvalidParameter",
+    "MissingExtra",
+    "NeighbourCase",
+    "NoPlan",
+    "Noise",
+    "NotPrivate",
+    "Plan",
+    "certify",
+    "compare",
+    "comparison_figure",
+    "delta_at",
+    "epsilon_at",
+    "frontier",
+    "plan",
+    "profile",
+    "tau_for_noise",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'dphist' has no attribute {name!r}")
+    value = getattr(import_module(_HOME_OF[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])

@@ -1,0 +1,5 @@
+"""`python -m dphist`."""
+
+from dphist.cli import main
+
+main()

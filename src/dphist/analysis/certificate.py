@@ -1,0 +1,160 @@
+"""The certificate: an upper bound of delta in ball arithmetic that holds whatever the doubles did.
+
+The doubles only propose how to partition the mixed cases; every number that the verdict rests on is a ball.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+import numpy as np
+from flint import acb, arb
+
+from dphist.analysis import chords
+from dphist.analysis.family import block_offsets, delta_family, mixed_blocks, sum_bound
+from dphist.analysis.neighbours import delta_of_case
+from dphist.analysis.sensitivity import worst_changed
+from dphist.numerics import balls
+from dphist.numerics.blocks import Blocks
+from dphist.types import Certificate, Contract, Noise
+
+# How far above the fast value the certificate may end, relatively, where mixed neighbours are the worst.
+CERTIFICATE_GAP: Final = 2e-6
+# Doubles are trusted to this when they propose a partition; a wrong proposal costs time, not privacy.
+_DOUBLE_ERROR: Final = 1e-11
+_CHORD_LADDER: Final = (150, 600, 2400, 9600)
+
+
+class BallFamily:
+    """The family's bounds as balls, for one plan and one epsilon."""
+
+    def __init__(
+        self, noise: Noise, contract: Contract, *, epsilon: float, scale: float, budget: float | None
+    ) -> None:
+        self.noise, self.contract, self.epsilon, self.budget = noise, contract, epsilon, budget
+        self.scale = min(max(scale, 1e-300), 1.0)
+        self.bits = 96 + int(-1.1 * math.log2(self.scale))
+        self.sigma, self.shared, self.tau = arb(noise.sigma), arb(noise.sigma_shared), arb(noise.tau)
+
+    def infinite_event(self, count: int) -> arb:
+        """Upper enclosure of the probability that some of `count` new counts passes."""
+        if self.noise.sigma_shared == 0.0:
+            return 1 - balls.normal_cdf(self.tau / self.sigma) ** count
+        sqrt2, root = arb(2).sqrt(), (2 * arb.pi()).sqrt()
+
+        def integrand(x: acb, _analytic: bool) -> acb:
+            u = (self.tau - self.shared * x) / (self.sigma * sqrt2)
+            return (1 - (1 - u.erfc() / 2) ** count) * (-x * x / 2).exp() / root
+
+        reach = arb(chords.reach(self.scale))
+        inside = balls.integral(integrand, -reach, reach, absolute=self.scale * 2.0**-70)
+        # Outside, the integrand is at most the normal density.
+        return inside + 2 * balls.normal_cdf(-reach)
+
+    def gaussian(self, shared: float, changed: int) -> arb:
+        """Gaussian delta at the sensitivity of `changed` among `shared` counts."""
+        s = arb(changed)
+        squared = s / self.sigma**2
+        if self.noise.sigma_shared > 0.0 and not math.isinf(shared):
+            # s - s^2/(gamma + j) with gamma = sigma^2/sigma_shared^2, all from the drawn values.
+            squared -= s * s / (self.sigma**2 * ((self.sigma / self.shared) ** 2 + arb(int(shared))))
+        return balls.hockey_stick_normal(squared.sqrt(), arb(self.epsilon))
+
+    def gaussian_worst(self, new: int) -> arb:
+        """The largest Gaussian delta when at least `new` of the user's counts are new ones.
+
+        The integers next to the real maximum, one further on each side: rounding of gamma cannot hide one.
+        """
+        shared = self.contract.nonzero - new
+        most = int(min(shared, self.contract.items - new))
+        if most < 1:
+            return arb(0)
+        below, above = worst_changed(shared=shared, most=float(most), gamma=self.noise.gamma)
+        candidates = {min(most, max(1, int(below) + d)) for d in (-1, 0)} | {
+            min(most, int(above) + d) for d in (0, 1)
+        }
+        worst = arb(0)
+        for changed in candidates:
+            worst = worst.max(self.gaussian(shared, changed))
+        return worst
+
+    def sum_block(self, first: int, last: int) -> float:
+        """`sum_bound` for a block of mixed cases."""
+        return balls.upper(self.infinite_event(last) + self.gaussian_worst(first))
+
+    def offset_block(self, first: int, last: int, goal: float) -> float:
+        """The offset bound for a block of mixed cases, with more and more chords until it is below goal."""
+        ends = np.array([first], dtype=np.int64), np.array([last], dtype=np.int64)
+        worst = 0.0
+        for j, r, s, a in block_offsets(self.noise, self.contract, *ends):
+            case = chords.Case(
+                shared=float(j[0]), new=int(r[0]), changed=int(s[0]), offset=float(a[0]),
+                sigma=self.noise.sigma, sigma_shared=self.noise.sigma_shared, tau=self.noise.tau,
+                epsilon=self.epsilon, scale=self.scale,
+            )  # fmt: skip
+            worst = max(worst, _enough_chords(case, goal))
+            if worst > goal:
+                break
+        return worst
+
+
+def _enough_chords(case: chords.Case, goal: float) -> float:
+    """The chord bound with more and more chords, until it is below goal or clearly never will be."""
+    bound = math.inf
+    for count in _CHORD_LADDER:
+        finer = chords.offset_bound_upper(case, count)
+        # The excess falls by 16 from step to step: where that leaves it above goal, stop.
+        hopeless = math.isfinite(bound) and finer - (bound - finer) / 15.0 > goal * (1.0 + 1e-9)
+        bound = min(bound, finer)
+        if bound <= goal or hopeless:
+            break
+    return bound
+
+
+def certify_family(
+    noise: Noise, contract: Contract, *, epsilon: float, budget: float | None = None
+) -> Certificate:
+    """Certificate of the family at epsilon: a rigorous upper bound of delta.
+
+    Guarantee: `delta` is an upper bound in ball arithmetic, from the very doubles of `noise`.
+    Valid for: epsilon >= 0.
+    Source: beyond the paper; docs/exact-analysis.md.
+    """
+    fast = delta_family(noise, contract, epsilon=epsilon)
+    goal = fast.delta * (1.0 + CERTIFICATE_GAP)
+    if budget is not None and fast.delta <= budget:
+        goal = min(goal, budget)
+    family = BallFamily(noise, contract, epsilon=epsilon, scale=fast.delta, budget=budget)
+    with balls.precision(family.bits):
+        delta = max(
+            balls.upper(family.gaussian_worst(0)),
+            balls.upper(family.infinite_event(contract.items)),
+            _mixed_upper(family, goal),
+        )
+    return Certificate(
+        epsilon=epsilon,
+        delta=min(1.0, delta),
+        analysis="exact",
+        binding_case=fast.case,
+        delta_lower=min(delta, delta_of_case(fast.case, noise, epsilon=epsilon)),
+    )
+
+
+def _mixed_upper(family: BallFamily, goal: float) -> float:
+    """Ball upper bound over all mixed cases 0 < r < m."""
+    noise, contract, epsilon = family.noise, family.contract, family.epsilon
+    if contract.items < 2:
+        return 0.0
+    enough = goal * (1.0 - _DOUBLE_ERROR)
+    blocks: Blocks = mixed_blocks(noise, contract, epsilon=epsilon, enough=enough, relative=0.0, growth=4.0)
+    sums = sum_bound(noise, contract, blocks.first, blocks.last, epsilon=epsilon, smallest=family.scale)
+    worst = 0.0
+    for first, last, by_sum in zip(blocks.first.tolist(), blocks.last.tolist(), sums.tolist(), strict=True):
+        bound = family.sum_block(first, last) if by_sum <= enough else math.inf
+        if bound > goal:
+            bound = min(bound, family.offset_block(first, last, goal))
+        worst = max(worst, bound)
+        if worst > goal and family.budget is not None:
+            break  # refused: how far beyond does not matter
+    return worst

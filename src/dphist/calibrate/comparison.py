@@ -1,0 +1,228 @@
+"""`compare`: every mechanism and analysis side by side, and the frontier of tau against noise."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from html import escape
+from typing import Any, Final
+
+from dphist.analysis.laplace import tau_laplace
+from dphist.calibrate.analyses import CaseAnalysis, CshTighter, Exact, GshmExact, least_tau
+from dphist.calibrate.optimum import Calibration, tuned
+from dphist.calibrate.planning import add_the_deltas, least_sigma_add_the_deltas, tau_add_the_deltas
+from dphist.errors import InvalidParameter
+from dphist.types import Budget, Contract, Noise, gamma_from, positive_number
+
+_CASE_ANALYSES: Final[dict[str, CaseAnalysis]] = {
+    "exact": Exact(),
+    "gshm-exact": GshmExact(),
+    "csh-tighter": CshTighter(),
+}
+_COLUMNS: Final = ("mechanism", "analysis", "gamma", "total noise", "tau", "threshold", "to GSHM")
+
+
+@dataclass(frozen=True)
+class ComparisonRow:
+    """One mechanism under one analysis, at its least threshold."""
+
+    mechanism: str
+    analysis: str
+    gamma: float | None
+    total_noise: float
+    tau: float
+    ratio: float
+
+    @property
+    def threshold(self) -> float:
+        """A noisy count is released if it is strictly greater."""
+        return 1.0 + self.tau
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        return {
+            "mechanism": self.mechanism,
+            "analysis": self.analysis,
+            "gamma": None if self.gamma is None or math.isinf(self.gamma) else self.gamma,
+            "total_noise": self.total_noise,
+            "tau": self.tau,
+            "threshold": self.threshold,
+            "ratio_to_gshm": self.ratio,
+        }
+
+    def cells(self) -> tuple[str, ...]:
+        """The row as text."""
+        gamma = "-" if self.gamma is None or math.isinf(self.gamma) else f"{self.gamma:.6g}"
+        return (
+            self.mechanism,
+            self.analysis,
+            gamma,
+            f"{self.total_noise:.3f}",
+            f"{self.tau:.3f}",
+            f"{self.threshold:.3f}",
+            f"{self.ratio:.3f}",
+        )
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All mechanisms and analyses for one budget and one contract."""
+
+    budget: Budget
+    contract: Contract
+    rows: tuple[ComparisonRow, ...]
+
+    @property
+    def title(self) -> str:
+        """Budget and contract in one line."""
+        nonzero = "" if self.contract.max_nonzero is None else f", k = {self.contract.max_nonzero}"
+        items = f", m = {self.contract.items}"
+        return f"epsilon = {self.budget.epsilon:g}, delta = {self.budget.delta:g}{nonzero}{items}"
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Column names; the last is the threshold's tau relative to the exact GSHM's."""
+        return _COLUMNS
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        return {
+            "epsilon": self.budget.epsilon,
+            "delta": self.budget.delta,
+            "max_nonzero": self.contract.max_nonzero,
+            "max_items_per_user": self.contract.items,
+            "rows": [row.to_dict() for row in self.rows],
+        }
+
+    def __str__(self) -> str:
+        table = [self.columns, *(row.cells() for row in self.rows)]
+        widths = [max(len(row[i]) for row in table) for i in range(len(self.columns))]
+        lines = [
+            "  ".join(
+                cell.ljust(width) if i < 2 else cell.rjust(width)
+                for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+            ).rstrip()
+            for row in table
+        ]
+        return "\n".join([self.title, "", *lines])
+
+    def _repr_html_(self) -> str:
+        head = "".join(f"<th scope='col'>{escape(name)}</th>" for name in self.columns)
+        body = "".join(
+            "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row.cells()) + "</tr>" for row in self.rows
+        )
+        caption = f"<caption>{escape(self.title)}</caption>"
+        return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def compare(
+    *,
+    epsilon: float,
+    delta: float,
+    max_nonzero: int | None = None,
+    max_items_per_user: int | None = None,
+) -> Comparison:
+    """Every mechanism and analysis at its least threshold, for one budget and one contract."""
+    budget, contract = Budget(epsilon, delta), Contract(max_nonzero, max_items_per_user)
+    gshm = Calibration(GshmExact(), budget, contract).best(math.inf, "threshold")
+    plans: list[tuple[str, str, Noise]] = [
+        ("gshm", "gshm-add-the-deltas", add_the_deltas(budget, contract, math.inf, "threshold")),
+        ("gshm", "gshm-exact", gshm),
+    ]
+    if contract.max_nonzero is not None:
+        gamma = math.sqrt(contract.max_nonzero)
+        exact = Calibration(Exact(), budget, contract)
+        plans += [
+            ("csh", "csh-add-the-deltas", add_the_deltas(budget, contract, gamma, "threshold")),
+            ("csh", "csh-tighter", Calibration(CshTighter(), budget, contract).best(gamma, "threshold")),
+            ("csh", "exact, gamma = sqrt k", exact.best(gamma, "threshold")),
+            ("csh", "exact, gamma tuned", tuned(exact, "threshold")),
+        ]
+    rows = [
+        ComparisonRow(name, analysis, noise.gamma, noise.total_noise, noise.tau, noise.tau / gshm.tau)
+        for name, analysis, noise in plans
+    ]
+    return Comparison(budget, contract, (*rows, _laplace_row(budget, contract, gshm.tau)))
+
+
+def _laplace_row(budget: Budget, contract: Contract, gshm_tau: float) -> ComparisonRow:
+    scale = contract.items / budget.epsilon
+    tau = tau_laplace(m=contract.items, scale=scale, delta=budget.delta)
+    return ComparisonRow("laplace", "scale m/epsilon", None, math.sqrt(2.0) * scale, tau, tau / gshm_tau)
+
+
+@dataclass(frozen=True)
+class Frontier:
+    """The least tau for each total noise under one analysis, and the noise below which there is none."""
+
+    analysis: str
+    least_noise: float
+    points: tuple[tuple[float, float], ...]
+
+
+def tau_for_noise(
+    *,
+    epsilon: float,
+    delta: float,
+    sigma: float,
+    sigma_shared: float = 0.0,
+    max_nonzero: int | None = None,
+    max_items_per_user: int | None = None,
+    analysis: str = "exact",
+) -> float:
+    """The least tau for a given noise, by one analysis; infinite where that noise is too small."""
+    budget, contract = Budget(epsilon, delta), Contract(max_nonzero, max_items_per_user)
+    noise = Noise(positive_number("sigma", sigma), sigma_shared, 1.0)
+    _check_fits(analysis, contract, noise.sigma_shared)
+    return _tau(analysis, budget, contract, noise)
+
+
+def _check_fits(analysis: str, contract: Contract, sigma_shared: float) -> None:
+    if analysis.startswith("gshm") and sigma_shared > 0.0:
+        raise InvalidParameter(f"{analysis} has no shared noise, but sigma_shared is {sigma_shared!r}")
+    if analysis.startswith("csh") and (sigma_shared == 0.0 or contract.max_nonzero is None):
+        raise InvalidParameter(f"{analysis} needs max_nonzero and a sigma_shared above 0, not {sigma_shared!r}")
+    if analysis not in _CASE_ANALYSES and not analysis.endswith("add-the-deltas"):
+        raise InvalidParameter(f"analysis {analysis!r} is not known")
+
+
+def _tau(analysis: str, budget: Budget, contract: Contract, noise: Noise) -> float:
+    if analysis in _CASE_ANALYSES:
+        return least_tau(
+            _CASE_ANALYSES[analysis], contract, budget, sigma=noise.sigma, sigma_shared=noise.sigma_shared
+        )
+    return tau_add_the_deltas(budget, contract, gamma_from(noise.sigma, noise.sigma_shared), noise.sigma)
+
+
+def frontier(
+    *,
+    epsilon: float,
+    delta: float,
+    analysis: str,
+    max_nonzero: int | None = None,
+    max_items_per_user: int | None = None,
+    gamma: float = math.inf,
+    largest_noise: float | None = None,
+    points: int = 40,
+) -> Frontier:
+    """The curve of the paper's figure: least tau against total noise, from the least noise to `largest_noise`.
+
+    By default it ends at 1.6 times the least noise.
+    """
+    budget, contract = Budget(epsilon, delta), Contract(max_nonzero, max_items_per_user)
+    shared_per_sigma = 0.0 if math.isinf(gamma) else 1.0 / math.sqrt(positive_number("gamma", gamma))
+    _check_fits(analysis, contract, shared_per_sigma)
+    if analysis in _CASE_ANALYSES:
+        least = Calibration(_CASE_ANALYSES[analysis], budget, contract).least_sigma(gamma) * (1.0 + 1e-9)
+    else:
+        least = least_sigma_add_the_deltas(budget, contract, gamma)
+    total = math.hypot(1.0, shared_per_sigma)
+    widest = 1.6 if largest_noise is None else max(1.0, largest_noise / (least * total))
+    curve = []
+    for i in range(points):
+        # Dense near the least noise, where the curves of added deltas shoot up.
+        sigma = least * (1.0 + (widest - 1.0) * (i / (points - 1)) ** 2)
+        tau = _tau(analysis, budget, contract, Noise(sigma, sigma * shared_per_sigma, 1.0))
+        if math.isfinite(tau):
+            curve.append((sigma * total, tau))
+    return Frontier(analysis, least * total, tuple(curve))

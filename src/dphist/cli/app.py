@@ -1,0 +1,272 @@
+"""The subcommands of `dphist`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from dphist.errors import InvalidParameter
+
+app = typer.Typer(
+    name="dphist",
+    help="How many users per item? Private histograms with the least noise and the lowest provable threshold.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is not a number") from None
+
+
+def _whole_number(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is not a whole number") from None
+
+
+Epsilon = Annotated[float, typer.Option("--epsilon", metavar="E", parser=_number, help="Privacy loss, above 0.")]
+Delta = Annotated[
+    float, typer.Option("--delta", metavar="D", parser=_number, help="Probability of a larger loss, in (0, 1).")
+]
+MaxNonzero = Annotated[
+    int | None,
+    typer.Option(
+        "--max-nonzero",
+        metavar="K",
+        parser=_whole_number,
+        help="Bound on the non-zero counts of every possible dataset; it must be public.",
+    ),
+]
+MaxItems = Annotated[
+    int | None,
+    typer.Option(
+        "--max-items-per-user",
+        metavar="M",
+        parser=_whole_number,
+        help="Bound on the counts that one user can touch.",
+    ),
+]
+GammaOption = Annotated[
+    str | None,
+    typer.Option("--gamma", metavar="sqrt|FLOAT", help="Variance of each noise over that of the shared one."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def _gamma(text: str | None) -> float | Literal["sqrt"] | None:
+    if text is None or text == "sqrt":
+        return text  # type: ignore[return-value]
+    try:
+        return float(text)
+    except ValueError:
+        raise InvalidParameter(f"gamma must be 'sqrt' or a number, not {text!r}") from None
+
+
+def _print_json(data: Any) -> None:
+    sys.stdout.write(json.dumps(data, indent=2, allow_nan=False) + "\n")
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from dphist import __version__
+
+        sys.stdout.write(f"dphist {__version__}\n")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def plan(
+    epsilon: Epsilon,
+    delta: Delta,
+    max_nonzero: MaxNonzero = None,
+    max_items_per_user: MaxItems = None,
+    noise: Annotated[
+        Literal["continuous", "discrete"], typer.Option("--noise", help="Kind of noise.")
+    ] = "continuous",
+    analysis: Annotated[
+        Literal["best", "exact", "gshm-add-the-deltas", "gshm-exact", "csh-add-the-deltas", "csh-tighter"],
+        typer.Option("--analysis", help="Which privacy analysis chooses the plan."),
+    ] = "best",
+    gamma: GammaOption = None,
+    minimize: Annotated[
+        Literal["threshold", "noise"], typer.Option("--minimize", help="What is to be least.")
+    ] = "threshold",
+    as_json: AsJson = False,
+) -> None:
+    """Plan a release: the least noise and threshold for a privacy budget.
+
+    No data is read. The plan is certified in ball arithmetic, whatever analysis chose it.
+
+    \b
+    Examples:
+      dphist plan --epsilon 1 --delta 1e-6 --max-items-per-user 20
+      dphist plan --epsilon 0.35 --delta 1e-5 --max-nonzero 51914 --json
+      dphist plan --epsilon 1 --delta 1e-6 --max-nonzero 1000 --max-items-per-user 100 --minimize noise
+    """
+    from dphist.calibrate.planning import plan as make_plan
+
+    result = make_plan(
+        epsilon=epsilon, delta=delta, max_nonzero=max_nonzero, max_items_per_user=max_items_per_user,
+        noise=noise, analysis=analysis, gamma=_gamma(gamma), minimize=minimize,
+    )  # fmt: skip
+    if as_json:
+        _print_json(result.to_dict())
+        return
+    sys.stdout.write(f"{result}\n")
+    for note in result.notes:
+        sys.stdout.write(f"\nNote: {note}\n")
+
+
+@app.command()
+def certify(
+    epsilon: Epsilon,
+    sigma: Annotated[
+        float, typer.Option("--sigma", metavar="S", parser=_number, help="Noise of each count (deviation).")
+    ],
+    tau: Annotated[float, typer.Option("--tau", metavar="T", parser=_number, help="Threshold less one.")],
+    sigma_shared: Annotated[
+        float | None,
+        typer.Option("--sigma-shared", metavar="C", parser=_number, help="Shared noise (deviation); default 0."),
+    ] = None,
+    gamma: GammaOption = None,
+    max_nonzero: MaxNonzero = None,
+    max_items_per_user: MaxItems = None,
+    delta: Annotated[
+        float | None,
+        typer.Option("--delta", metavar="D", parser=_number, help="Fail (exit code 2) if the plan exceeds it."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Certify a given plan: its delta under every analysis that applies.
+
+    \b
+    Examples:
+      dphist certify --epsilon 0.35 --sigma 1113.76 --gamma sqrt --tau 6987.3 --max-nonzero 51914
+      dphist certify --epsilon 1 --sigma 30 --tau 165 --max-items-per-user 50 --delta 1e-6 --json
+    """
+    from dphist.calibrate.certification import certify as certify_plan
+
+    result = certify_plan(
+        epsilon=epsilon, sigma=sigma, tau=tau, sigma_shared=sigma_shared, gamma=_gamma(gamma),
+        max_nonzero=max_nonzero, max_items_per_user=max_items_per_user, delta=delta,
+    )  # fmt: skip
+    if as_json:
+        _print_json(result.to_dict())
+    else:
+        sys.stdout.write(f"{result}\n")
+
+
+@app.command()
+def compare(
+    epsilon: Annotated[
+        list[float], typer.Option("--epsilon", metavar="E", parser=_number, help="Privacy loss; may be repeated.")
+    ],
+    delta: Delta,
+    max_nonzero: Annotated[
+        list[int] | None,
+        typer.Option(
+            "--max-nonzero",
+            metavar="K",
+            parser=_whole_number,
+            help="Bound on the non-zero counts; may be repeated.",
+        ),
+    ] = None,
+    max_items_per_user: MaxItems = None,
+    plot: Annotated[
+        Path | None, typer.Option("--plot", metavar="FILE.png|.svg|.html", help="Draw tau against noise.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compare all mechanisms and analyses: a table, and the paper's figure.
+
+    \b
+    Examples:
+      dphist compare --epsilon 1 --delta 1e-6 --max-items-per-user 20
+      dphist compare --epsilon 0.35 --delta 1e-5 --max-nonzero 51914 --plot figure.png
+    \b
+    Both panels of the paper's figure, for epsilon = 0.35 and the 0.349 its text quotes:
+      dphist compare --epsilon 0.35 --epsilon 0.349 --delta 1e-5 --max-nonzero 51914 --max-nonzero 10 \\
+        --plot figure.png
+    """
+    from dphist.calibrate.comparison import compare as compare_all
+    from dphist.report.figure import check_format, write_figure
+
+    if plot is not None:
+        check_format(plot)
+    bounds: list[int | None] = [*max_nonzero] if max_nonzero else [None]
+    results = [
+        compare_all(epsilon=e, delta=delta, max_nonzero=k, max_items_per_user=max_items_per_user)
+        for e in epsilon
+        for k in bounds
+    ]
+    if as_json:
+        _print_json({"comparisons": [result.to_dict() for result in results]})
+    else:
+        sys.stdout.write("\n\n".join(str(result) for result in results) + "\n")
+    if plot is not None:
+        write_figure(results, plot)
+        sys.stderr.write(f"Wrote {plot}\n")
+
+
+@app.command()
+def profile(
+    sigma: Annotated[
+        float, typer.Option("--sigma", metavar="S", parser=_number, help="Noise of each count (deviation).")
+    ],
+    tau: Annotated[float, typer.Option("--tau", metavar="T", parser=_number, help="Threshold less one.")],
+    epsilon: Annotated[
+        list[float] | None,
+        typer.Option("--epsilon", metavar="E", parser=_number, help="Where to evaluate delta; may be repeated."),
+    ] = None,
+    delta: Annotated[
+        list[float] | None,
+        typer.Option("--delta", metavar="D", parser=_number, help="Where to find epsilon; may be repeated."),
+    ] = None,
+    sigma_shared: Annotated[
+        float | None,
+        typer.Option("--sigma-shared", metavar="C", parser=_number, help="Shared noise (deviation); default 0."),
+    ] = None,
+    gamma: GammaOption = None,
+    max_nonzero: MaxNonzero = None,
+    max_items_per_user: MaxItems = None,
+    as_json: AsJson = False,
+) -> None:
+    """Privacy profile of a given plan: certified delta for each epsilon, epsilon for each delta.
+
+    \b
+    Examples:
+      dphist profile --sigma 30 --tau 165 --max-items-per-user 50 --epsilon 0.5 --epsilon 1 --delta 1e-5
+    """
+    from dphist.calibrate.certification import profile_of
+
+    pairs = profile_of(
+        sigma=sigma, tau=tau, sigma_shared=sigma_shared, gamma=_gamma(gamma), max_nonzero=max_nonzero,
+        max_items_per_user=max_items_per_user, epsilons=epsilon or [], deltas=delta or [],
+    )  # fmt: skip
+    if as_json:
+        _print_json({"profile": [{"epsilon": e, "delta": d} for e, d in pairs]})
+        return
+    sys.stdout.write(f"{'epsilon':>14}  {'delta':>14}\n")
+    for e, d in pairs:
+        sys.stdout.write(f"{e:>14.8g}  {d:>14.8g}\n")

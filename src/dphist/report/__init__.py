@@ -1,0 +1,1 @@
+"""What people see: figures and pages. No arithmetic of privacy here."""

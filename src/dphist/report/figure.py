@@ -1,0 +1,142 @@
+"""The paper's figure, live: least tau against total noise for every analysis."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from dphist.calibrate.comparison import Comparison, Frontier, frontier
+from dphist.errors import InvalidParameter, MissingExtra
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+FORMATS: Final = (".png", ".svg", ".html")
+# Okabe and Ito's palette, told apart by colour-blind readers; the line styles tell them apart in print.
+_STYLES: Final[dict[str, tuple[str, str, str, str]]] = {
+    "gshm-add-the-deltas": ("#D55E00", "--", "s", "GSHM, add the deltas"),
+    "gshm-exact": ("#009E73", "-", "o", "GSHM, exact"),
+    "csh-add-the-deltas": ("#E69F00", "--", "D", "CSH, add the deltas"),
+    "csh-tighter": ("#56B4E9", "-.", "^", "CSH, tighter (the paper)"),
+    "exact": ("#000000", "-", "*", "CSH, exact (dphist)"),
+}
+
+
+def check_format(path: Path) -> None:
+    """Refuse a file name that no figure can be written to, before any work is done."""
+    if path.suffix.lower() not in FORMATS:
+        raise InvalidParameter(f"the plot must end in {', '.join(FORMATS)}, not {path.name!r}")
+    if not path.resolve().parent.is_dir():
+        raise InvalidParameter(f"the folder of the plot {str(path)!r} does not exist")
+
+
+def frontiers(comparison: Comparison) -> list[Frontier]:
+    """The curves of one panel."""
+    budget, contract = comparison.budget, comparison.contract
+    shared = math.inf if contract.max_nonzero is None else math.sqrt(contract.max_nonzero)
+    names = [name for name in _STYLES if name.startswith("gshm") or math.isfinite(shared)]
+    largest = 1.3 * max(row.total_noise for row in comparison.rows if row.analysis in _STYLES)
+    return [
+        frontier(
+            epsilon=budget.epsilon, delta=budget.delta, analysis=name, max_nonzero=contract.max_nonzero,
+            max_items_per_user=contract.max_items_per_user,
+            gamma=math.inf if name.startswith("gshm") else shared, largest_noise=largest,
+        )
+        for name in names
+    ]  # fmt: skip
+
+
+def comparison_figure(comparisons: Sequence[Comparison]) -> Figure:
+    """A panel for each comparison: curves, their minima marked, dotted lines at the least noise."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise MissingExtra("figures need matplotlib: pip install 'dphist[plot]'") from error
+    columns = min(2, len(comparisons))
+    rows = math.ceil(len(comparisons) / columns)
+    figure = Figure(figsize=(6.4 * columns, 4.8 * rows), layout="constrained")
+    for index, comparison in enumerate(comparisons):
+        _panel(figure.add_subplot(rows, columns, index + 1), comparison)
+    return figure
+
+
+def _panel(axes: Any, comparison: Comparison) -> None:
+    highest = 0.0
+    lines: dict[float, str] = {}
+    minima = {row.analysis.split(",")[0]: row for row in reversed(comparison.rows)}
+    for curve in frontiers(comparison):
+        colour, style, marker, label = _STYLES[curve.analysis]
+        noise, tau = minima[curve.analysis].total_noise, minima[curve.analysis].tau
+        xs, ys = zip(*curve.points, strict=True)
+        axes.plot(xs, ys, linestyle=style, color=colour, label=f"{label}: {tau:,.1f}")
+        axes.plot([noise], [tau], marker=marker, markersize=9, color=colour)
+        lines.setdefault(round(curve.least_noise, 6), colour)
+        highest = max(highest, tau)
+    for least, colour in lines.items():
+        axes.axvline(least, linestyle=":", color=colour, linewidth=1)
+    axes.set_ylim(0.0, 1.6 * highest)
+    axes.set_xlabel("total noise (standard deviation of a released count)")
+    axes.set_ylabel("least tau (threshold less one)")
+    axes.set_title(comparison.title)
+    axes.legend(fontsize="small")
+
+
+def describe(comparisons: Sequence[Comparison]) -> str:
+    """The figure in words, for those who do not see it."""
+    sentences = []
+    for comparison in comparisons:
+        best = min(comparison.rows, key=lambda row: row.tau)
+        sentences.append(
+            f"For {comparison.title} the lowest threshold is {best.threshold:.1f} "
+            f"({best.mechanism}, {best.analysis}), {best.ratio:.3f} times the exact GSHM's."
+        )
+    return " ".join(sentences)
+
+
+def write_figure(comparisons: Sequence[Comparison], path: Path) -> None:
+    """Write the figure as PNG, SVG, or an HTML page that needs no network."""
+    check_format(path)
+    figure = comparison_figure(comparisons)
+    if path.suffix.lower() != ".html":
+        figure.savefig(path, dpi=150)
+        return
+    drawing = io.StringIO()
+    figure.savefig(drawing, format="svg")
+    svg = drawing.getvalue()
+    svg = svg[svg.index("<svg") :].replace(
+        "<svg", f'<svg role="img" aria-label="{escape(describe(comparisons))}"', 1
+    )
+    tables = "\n".join(comparison._repr_html_() for comparison in comparisons)
+    path.write_text(_PAGE.format(figure=svg, tables=tables), encoding="utf-8")
+
+
+_PAGE: Final = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>dphist: mechanisms compared</title>
+<style>
+:root {{ color-scheme: light dark; }}
+body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 70rem; margin: 2rem auto; padding: 0 1rem; }}
+figure {{ margin: 0; background: white; overflow-x: auto; }}
+svg {{ max-width: 100%; height: auto; }}
+table {{ border-collapse: collapse; margin: 2rem 0; display: block; overflow-x: auto; }}
+caption {{ text-align: left; font-weight: bold; padding: .5rem 0; }}
+th, td {{ padding: .25rem .75rem; border-bottom: 1px solid #8888; text-align: right; white-space: nowrap; }}
+th:nth-child(-n+2), td:nth-child(-n+2) {{ text-align: left; }}
+</style>
+</head>
+<body>
+<h1>Mechanisms compared</h1>
+<figure>
+{figure}
+</figure>
+{tables}
+</body>
+</html>
+"""
