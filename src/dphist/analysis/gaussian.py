@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from dphist.numerics.normal import hockey_stick_normal, log_hockey_stick_normal
-from dphist.numerics.search import least_passing
+from dphist.numerics.search import least_passing, log_excess
 
 
 def delta_gaussian(*, sensitivity: float, sigma: float, epsilon: float) -> float:
@@ -47,11 +47,8 @@ def largest_sensitivity_per_sigma(*, epsilon: float, delta: float) -> float:
     Guarantee: `hockey_stick_normal(mu, epsilon) <= delta` was tested for the returned mu.
     Source: the inverse of `lem:standard-gaussian-mechanism`.
     """
-    log_delta = math.log(delta)
 
     def excess(inverse_mu: float) -> float:
-        value = float(hockey_stick_normal(1.0 / inverse_mu, epsilon))
-        # In logarithms the curve is nearly a parabola and the secant converges at once.
-        return math.log(value) - log_delta if value > 0.0 else -1e3
+        return log_excess(float(hockey_stick_normal(1.0 / inverse_mu, epsilon)), delta)
 
     return 1.0 / least_passing(excess, start=1.0, relative=1e-15)

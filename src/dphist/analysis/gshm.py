@@ -9,7 +9,7 @@ import numpy as np
 from dphist.analysis.gaussian import delta_gaussian
 from dphist.numerics.blocks import FloatArray, IntArray, bound_over_blocks
 from dphist.numerics.normal import hockey_stick_normal, log_probability_none_passes, probability_some_passes
-from dphist.numerics.search import least_passing
+from dphist.numerics.search import least_passing, log_excess
 
 
 def delta_gshm_add_the_deltas(*, m: int, sigma: float, tau: float, epsilon: float) -> float:
@@ -35,7 +35,7 @@ def tau_gshm_add_the_deltas(*, m: int, sigma: float, epsilon: float, delta: floa
         return math.inf
 
     def excess(tau: float) -> float:
-        return math.log(delta_gshm_add_the_deltas(m=m, sigma=sigma, tau=tau, epsilon=epsilon) / delta)
+        return log_excess(delta_gshm_add_the_deltas(m=m, sigma=sigma, tau=tau, epsilon=epsilon), delta)
 
     return least_passing(excess, start=sigma)
 

@@ -67,7 +67,7 @@ def tau_laplace(*, m: int, scale: float, delta: float, discrete: bool = False) -
     if not discrete:
         tau = max(0.0, -scale * math.log(2.0 * one))
         while infinite_event_laplace(m=m, scale=scale, tau=tau) > delta:
-            tau = math.nextafter(tau, math.inf)
+            tau = tau * (1.0 + 1e-14) + scale * 1e-14
         return tau
     least = math.ceil(-scale * math.log(one * (1.0 + math.exp(-1.0 / scale))))
     tau = float(max(0, least - 2))

@@ -11,7 +11,7 @@ from scipy import special
 from dphist.analysis.infinite_event import infinite_event, shared_noise_breaks
 from dphist.analysis.offset import offset_bound
 from dphist.numerics.normal import hockey_stick_normal, log_probability_none_passes
-from dphist.numerics.quadrature import normal_reach, panel_nodes
+from dphist.numerics.quadrature import crossing_breaks, normal_reach, panel_nodes
 from dphist.types import NeighbourCase, Noise
 
 FloatArray = NDArray[np.float64]
@@ -71,39 +71,30 @@ def _finite_part(case: NeighbourCase, noise: Noise, *, epsilon: float, adding: b
     slope = covariance / spread
     rest = math.sqrt(max(0.0, squared - slope**2))
     reach = normal_reach(1e-300 if min(epsilon, squared) > 50.0 else 1e-30)
-    breaks = _breaks(r, noise, spread, posterior, slope, rest, epsilon, reach)
-    t, weights = panel_nodes(breaks)
-    log_g = _log_posterior_none_passes(t[0] * spread, r, noise, posterior)
-    # T = spread t; under H, L given t is normal with this mean and variance rest^2; under H', t is shifted.
-    shift = slope * (t[0] + slope / 2.0)
-    if adding:
-        density = np.exp(-0.5 * t[0] ** 2 - _LOG_ROOT_TWO_PI + log_g)
-        return float((weights[0] * density * hockey_stick_normal(rest, epsilon - log_g - shift)).sum())
-    density = np.exp(-0.5 * (t[0] + slope) ** 2 - _LOG_ROOT_TWO_PI)
-    return float((weights[0] * density * hockey_stick_normal(rest, epsilon + log_g + shift)).sum())
-
-
-def _breaks(
-    r: int,
-    noise: Noise,
-    spread: float,
-    posterior: float,
-    slope: float,
-    rest: float,
-    epsilon: float,
-    reach: float,
-) -> FloatArray:
     low, high = -reach - slope, reach
-    blurred = math.hypot(noise.sigma, math.sqrt(posterior))
+
+    def log_none(t: FloatArray) -> FloatArray:
+        return _log_posterior_none_passes(spread * t.ravel(), r, noise, posterior).reshape(t.shape)
+
+    def log_ratio(t: FloatArray) -> FloatArray:
+        """The mean of L given T = spread t, plus log g: concave in t."""
+        return log_none(t) + slope * (t + slope / 2.0)
+
     common = shared_noise_breaks(
-        np.array([float(r)]), sigma=blurred, sigma_shared=spread, tau=noise.tau, low=low, high=high
-    )
-    turn = np.clip(epsilon / max(slope, 1e-300) - slope / 2.0, low, high)
-    width = min(rest / max(slope, 1e-300), high - low)
-    by_shift = turn + width * np.array([[-8.0, -4.0, -2.0, -1.0, 0.0, 1.0, 2.0, 4.0, 8.0]])
-    kink = (noise.tau - blurred * float(special.ndtri(math.exp(-epsilon / r)))) / spread
-    by_g = kink + (noise.sigma / spread) * np.array([[-0.4, -0.2, 0.0, 0.2, 0.4]])
-    return np.asarray(np.clip(np.concatenate([common, by_shift, by_g], axis=1), low, high), dtype=np.float64)
+        np.array([float(r)]), sigma=math.hypot(noise.sigma, math.sqrt(posterior)), sigma_shared=spread,
+        tau=noise.tau, low=low, high=high,
+    )  # fmt: skip
+    level = epsilon if adding else -epsilon
+    turns = crossing_breaks(log_ratio, level, np.array([rest]), low, high)
+    nodes, weights = panel_nodes(np.concatenate([common, turns], axis=1))
+    t = nodes[0]
+    log_g = log_none(t)
+    shift = slope * (t + slope / 2.0)
+    if adding:
+        density = np.exp(-0.5 * t**2 - _LOG_ROOT_TWO_PI + log_g)
+        return float((weights[0] * density * hockey_stick_normal(rest, epsilon - log_g - shift)).sum())
+    density = np.exp(-0.5 * (t + slope) ** 2 - _LOG_ROOT_TWO_PI)
+    return float((weights[0] * density * hockey_stick_normal(rest, epsilon + log_g + shift)).sum())
 
 
 def _log_posterior_none_passes(means: FloatArray, r: int, noise: Noise, posterior: float) -> FloatArray:

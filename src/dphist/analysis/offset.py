@@ -12,13 +12,14 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import special
 
 from dphist.analysis.infinite_event import infinite_event, shared_noise_breaks
 from dphist.numerics.normal import hockey_stick_normal, log_probability_none_passes, probability_some_passes
-from dphist.numerics.quadrature import normal_reach, panel_nodes
+from dphist.numerics.quadrature import crossing_breaks, normal_reach, panel_nodes
 
 FloatArray = NDArray[np.float64]
+
+_ROOT_TWO_PI = math.sqrt(2.0 * math.pi)
 
 
 @dataclass(frozen=True)
@@ -67,18 +68,30 @@ def offset_bound(
     if sigma_shared == 0.0:
         return _without_shared_noise(r, mu, u=tau / sigma, epsilon=epsilon)
     alpha = a / sigma_shared
-    breaks = _breaks(r, mu, alpha, sigma, sigma_shared, tau, epsilon, smallest)
+    reach = normal_reach(smallest)
+    low, high = -reach - float(alpha.max()), reach
+    common = shared_noise_breaks(
+        np.maximum(r, 1.0), sigma=sigma, sigma_shared=sigma_shared, tau=tau, low=low, high=high
+    )
+
+    def log_none(x: FloatArray) -> FloatArray:
+        return log_probability_none_passes(r[:, None], (tau - sigma_shared * x) / sigma)
+
+    def log_ratio(x: FloatArray) -> FloatArray:
+        """log(p g/q) at w = sigma_shared x, concave in x."""
+        return log_none(x) + alpha[:, None] * (x + alpha[:, None] / 2.0)
+
+    # H(A, B) = A times the hockey-stick divergence at -ln(A/B): nothing cancels, and it turns where A = B.
+    breaks = np.concatenate([common, crossing_breaks(log_ratio, epsilon, mu, low, high)], axis=1)
     x, weights = panel_nodes(breaks)
-    log_g = log_probability_none_passes(r[:, None], (tau - sigma_shared * x) / sigma)
-    shift = alpha[:, None] * (x + alpha[:, None] / 2.0)  # log p/q
-    log_root = -0.5 * math.log(2.0 * math.pi)
-    p = np.exp(log_root - 0.5 * x * x)
-    q = np.exp(log_root - 0.5 * (x + alpha[:, None]) ** 2)
-    # H(A, B) = A times the hockey-stick divergence at -ln(A/B): nothing cancels.
-    add = p * np.exp(log_g) * hockey_stick_normal(mu[:, None], epsilon - log_g - shift)
-    remove = q * hockey_stick_normal(mu[:, None], epsilon + log_g + shift)
+    p_none = np.exp(log_none(x) - 0.5 * x * x) / _ROOT_TWO_PI
+    add = (weights * p_none * hockey_stick_normal(mu[:, None], epsilon - log_ratio(x))).sum(axis=1)
+    breaks = np.concatenate([common, crossing_breaks(log_ratio, -epsilon, mu, low, high)], axis=1)
+    x, weights = panel_nodes(breaks)
+    q = np.exp(-0.5 * (x + alpha[:, None]) ** 2) / _ROOT_TWO_PI
+    remove = (weights * q * hockey_stick_normal(mu[:, None], epsilon + log_ratio(x))).sum(axis=1)
     some = infinite_event(count=r, sigma=sigma, sigma_shared=sigma_shared, tau=tau, smallest=smallest)
-    return OffsetDeltas(add=some + (weights * add).sum(axis=1), remove=(weights * remove).sum(axis=1))
+    return OffsetDeltas(add=some + add, remove=remove)
 
 
 def _without_shared_noise(r: FloatArray, mu: FloatArray, *, u: float, epsilon: float) -> OffsetDeltas:
@@ -86,29 +99,3 @@ def _without_shared_noise(r: FloatArray, mu: FloatArray, *, u: float, epsilon: f
     log_g = log_probability_none_passes(r, u)
     add = probability_some_passes(r, u) + np.exp(log_g) * hockey_stick_normal(mu, epsilon - log_g)
     return OffsetDeltas(add=add, remove=hockey_stick_normal(mu, epsilon + log_g))
-
-
-def _breaks(
-    r: FloatArray,
-    mu: FloatArray,
-    alpha: FloatArray,
-    sigma: float,
-    sigma_shared: float,
-    tau: float,
-    epsilon: float,
-    smallest: float,
-) -> FloatArray:
-    """Breakpoints for the integrals over w = sigma_shared x: the turns of g, of H and of both normals."""
-    reach = normal_reach(smallest)
-    low, high = -reach - float(alpha.max()), reach
-    counts = np.maximum(r, 1.0)
-    common = shared_noise_breaks(counts, sigma=sigma, sigma_shared=sigma_shared, tau=tau, low=low, high=high)
-    # H turns where ln(A/B) crosses 0, within mu/slope: once where the shift does it ...
-    safe_alpha = np.maximum(alpha, 1e-300)
-    centre = np.clip(epsilon / safe_alpha - alpha / 2.0, low, high)[:, None]
-    width = np.minimum(mu / safe_alpha, high - low)[:, None]
-    by_shift = centre + width * np.array([-8.0, -4.0, -2.0, -1.0, 0.0, 1.0, 2.0, 4.0, 8.0])
-    # ... and once where g alone does it (a kink when mu = 0).
-    kink = (tau - sigma * special.ndtri(np.exp(-epsilon / counts))) / sigma_shared
-    by_g = kink[:, None] + (sigma / sigma_shared) * np.array([-0.2, 0.0, 0.2])
-    return np.asarray(np.clip(np.concatenate([common, by_shift, by_g], axis=1), low, high), dtype=np.float64)

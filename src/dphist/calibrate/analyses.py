@@ -15,7 +15,7 @@ from dphist.analysis.gaussian import delta_gaussian
 from dphist.analysis.gshm import delta_gshm_exact
 from dphist.analysis.infinite_event import infinite_event, infinite_event_upper
 from dphist.analysis.sensitivity import largest_squared_sensitivity
-from dphist.numerics.search import least_passing
+from dphist.numerics.search import least_passing, log_excess
 from dphist.types import Budget, Contract, Noise, gamma_from
 
 
@@ -115,7 +115,7 @@ def _tau_for_delta(delta: Callable[[float], float], start: float, target: float)
     """`start` if it passes, otherwise the least tau above it that does."""
 
     def excess(tau: float) -> float:
-        return math.log(delta(tau) / target)
+        return log_excess(delta(tau), target)
 
     return start if excess(start) <= 0.0 else least_passing(excess, start * 1.01, relative=1e-12)
 
@@ -140,14 +140,12 @@ def tau_of_infinite_event(
 
     Guarantee: the returned tau was tested and passed.
     """
-    log_delta = math.log(delta)
 
     def excess(tau: float) -> float:
-        value = analysis.infinite(contract, Noise(sigma, sigma_shared, tau), delta * 1e-3)
-        return math.log(value) - log_delta if value > 0.0 else -1e3
+        return log_excess(analysis.infinite(contract, Noise(sigma, sigma_shared, tau), delta * 1e-3), delta)
 
     # A little above sqrt(2 ln(m/delta)) standard deviations is where the solution lies.
-    start = math.hypot(sigma, sigma_shared) * math.sqrt(2.0 * (math.log(contract.items) - log_delta) + 1e-3)
+    start = math.hypot(sigma, sigma_shared) * math.sqrt(2.0 * (math.log(contract.items) - math.log(delta)) + 1e-3)
     return least_passing(excess, start)
 
 

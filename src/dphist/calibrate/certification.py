@@ -13,7 +13,7 @@ from dphist.analysis.family import delta_family, infinite_case
 from dphist.analysis.gshm import delta_gshm_add_the_deltas, delta_gshm_exact
 from dphist.calibrate.planning import Gamma, gamma_value
 from dphist.errors import InvalidParameter, NotPrivate
-from dphist.numerics.search import least_passing, round_up
+from dphist.numerics.search import least_passing, log_excess, round_up
 from dphist.types import (
     LARGEST_EPSILON,
     Budget,
@@ -161,8 +161,7 @@ def _epsilon_at(noise: Noise, contract: Contract, delta: float) -> float:
         return 0.0
 
     def excess(epsilon: float) -> float:
-        value = delta_family(noise, contract, epsilon=epsilon).delta
-        return math.log(value / target) if value > 0.0 else -1.0
+        return log_excess(delta_family(noise, contract, epsilon=epsilon).delta, target)
 
     epsilon = round_up(least_passing(excess, 1.0, relative=1e-10))
     while epsilon <= LARGEST_EPSILON:

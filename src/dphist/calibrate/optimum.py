@@ -101,7 +101,9 @@ def tuned(calibration: Calibration, objective: Objective) -> Noise:
     if objective == "noise":
         found = calibration.at_least_noise(quietest)
         return found if found.total_noise < without.total_noise * (1.0 - 1e-9) else without
-    gamma = _best_gamma(calibration, calibration.optimistic_tau, quietest)
+    gamma = min(
+        quietest, _best_gamma(calibration, calibration.optimistic_tau, quietest), key=calibration.optimistic_tau
+    )
     found = calibration.at_least_tau(gamma)
     if found.tau > round_up(calibration.optimistic_tau(gamma)):
         found = min(found, _tuned_with_mixtures(calibration, gamma), key=lambda noise: noise.tau)

@@ -19,6 +19,14 @@ def round_up(value: float, digits: int = 10) -> float:
     return rounded if rounded >= value else math.nextafter(rounded, math.inf)
 
 
+def log_excess(value: float, target: float) -> float:
+    """log(value/target), with the sign of the exact comparison: a secant likes it and no rounding passes."""
+    if value <= 0.0:
+        return -1e3
+    log_ratio = math.log(value) - math.log(target)
+    return min(log_ratio, 0.0) if value <= target else max(log_ratio, 1e-300)
+
+
 def least_passing(excess: Callable[[float], float], start: float, *, relative: float = 1e-13) -> float:
     """The least x > 0 with excess(x) <= 0, for an excess that falls as x grows.
 
