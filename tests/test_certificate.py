@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -104,6 +105,52 @@ def test_certificate_stands_when_the_doubles_lie(
     fooled = certify_family(noise, contract, epsilon=epsilon)
     assert fooled.delta >= honest.delta_lower
     assert fooled.delta >= honest.delta * (1.0 - 1e-5)
+
+
+def test_an_accepted_plan_has_every_block_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where a mixture lies between the fast value and the budget, where stopping early would be tempting."""
+    noise, contract = Noise(21.98, 21.98 / math.sqrt(2.459), 66.75), Contract(33, 12)
+    seen: set[int] = set()
+
+    def recorded(method: Any) -> Any:
+        def wrapper(self: BallFamily, first: int, last: int, *rest: float) -> Any:
+            seen.update(range(first, last + 1))
+            return method(self, first, last, *rest)
+
+        return wrapper
+
+    monkeypatch.setattr(BallFamily, "sum_block", recorded(BallFamily.sum_block))
+    monkeypatch.setattr(BallFamily, "offset_block", recorded(BallFamily.offset_block))
+    assert certify_family(noise, contract, epsilon=0.0, budget=0.0609).delta <= 0.0609
+    assert seen == set(range(1, 12))
+
+
+def test_a_block_is_bounded_by_both_offsets_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    offsets: list[float] = []
+
+    def hopeless(case: chords.Case, goal: float) -> float:
+        offsets.append(case.offset)
+        return 2.0 * goal
+
+    monkeypatch.setattr(certificate_module, "_enough_chords", hopeless)
+    family = BallFamily(Noise(18.0, 8.7, 40.0), Contract(20, 20), epsilon=0.01, scale=0.1, budget=None)
+    assert family.offset_block(3, 3, 0.1) == 0.2
+    assert len(offsets) == 2
+    assert offsets[0] <= 0.5 <= offsets[1]
+
+
+@pytest.mark.parametrize(
+    ("noise", "contract", "epsilon"),
+    [
+        (Noise(18.48, 18.48 / math.sqrt(0.2035), 126.1), Contract(37, 16), 0.0),
+        (Noise(21.98, 21.98 / math.sqrt(2.459), 66.75), Contract(33, 12), 0.0),
+        (Noise(3.0, 9.0, 30.0), Contract(5, 5), 0.05),
+    ],
+)
+def test_chords_stay_sharp_with_much_shared_noise(noise: Noise, contract: Contract, epsilon: float) -> None:
+    """g falls from 1 to nothing within the range of integration: no ball may blow up there."""
+    fast = delta_family(noise, contract, epsilon=epsilon).delta
+    assert certify_family(noise, contract, epsilon=epsilon).delta == pytest.approx(fast, rel=1e-5)
 
 
 def test_unbounded_k_is_the_limit_of_large_k() -> None:

@@ -96,6 +96,13 @@ def test_exact_case_at_length(case: tuple[int, int, int], noise: Noise, epsilon:
     check_exact_case(case, noise, epsilon)
 
 
+def test_exact_case_of_tiny_delta() -> None:
+    noise, case = Noise(20.0, 12.0, 2000.0), NeighbourCase(5, 1, 5, "remove")
+    truth = family_oracle.delta_case(j=5, r=1, s=5, epsilon=1.0, direction="remove", **as_oracle(noise))
+    assert truth < 1e-50
+    assert delta_of_case(case, noise, epsilon=1.0) == pytest.approx(float(truth), rel=1e-8)
+
+
 @pytest.mark.parametrize(
     ("case", "epsilon", "direction"),
     [((2, 1, 1), 0.05, "add"), ((2, 2, 1), 0.05, "remove"), ((3, 2, 1), 0.1, "add")],

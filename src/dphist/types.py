@@ -18,6 +18,8 @@ ANALYSES: Final[tuple[AnalysisName, ...]] = get_args(AnalysisName)
 SMALLEST_DELTA: Final = 1e-300
 LARGEST_EPSILON: Final = 800.0
 LARGEST_COUNT: Final = 10**12
+SMALLEST_SIZE: Final = 1e-30
+LARGEST_SIZE: Final = 1e30
 
 
 def finite_number(name: str, value: object) -> float:
@@ -35,6 +37,14 @@ def positive_number(name: str, value: object) -> float:
     number = finite_number(name, value)
     if number <= 0.0:
         raise InvalidParameter(f"{name} must be greater than zero, not {value!r}")
+    return number
+
+
+def sized_number(name: str, value: object) -> float:
+    """The value as a float above zero, of a size whose square and ratios stay in range."""
+    number = positive_number(name, value)
+    if not SMALLEST_SIZE <= number <= LARGEST_SIZE:
+        raise InvalidParameter(f"{name} must be between {SMALLEST_SIZE:g} and {LARGEST_SIZE:g}, not {value!r}")
     return number
 
 
@@ -168,12 +178,12 @@ class Noise:
     tau: float
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "sigma", positive_number("sigma", self.sigma))
+        object.__setattr__(self, "sigma", sized_number("sigma", self.sigma))
         shared = finite_number("sigma_shared", self.sigma_shared)
         if shared < 0.0:
             raise InvalidParameter(f"sigma_shared must not be negative, not {self.sigma_shared!r}")
-        object.__setattr__(self, "sigma_shared", shared)
-        object.__setattr__(self, "tau", positive_number("tau", self.tau))
+        object.__setattr__(self, "sigma_shared", sized_number("sigma_shared", shared) if shared > 0.0 else 0.0)
+        object.__setattr__(self, "tau", sized_number("tau", self.tau))
 
     @property
     def gamma(self) -> float:

@@ -93,9 +93,8 @@ class BallFamily:
                 sigma=self.noise.sigma, sigma_shared=self.noise.sigma_shared, tau=self.noise.tau,
                 epsilon=self.epsilon, scale=self.scale,
             )  # fmt: skip
+            # Each offset covers its own side of s: the block is bounded only by both together.
             worst = max(worst, _enough_chords(case, goal))
-            if worst > goal:
-                break
         return worst
 
 
@@ -117,7 +116,8 @@ def certify_family(
 ) -> Certificate:
     """Certificate of the family at epsilon: a rigorous upper bound of delta.
 
-    Guarantee: `delta` is an upper bound in ball arithmetic, from the very doubles of `noise`.
+    Guarantee: `delta` is an upper bound in ball arithmetic, from the very doubles of `noise`. Where it exceeds
+    a given `budget` it may be 1, for the work stops at the first case that does.
     Valid for: epsilon >= 0.
     Source: beyond the paper; docs/exact-analysis.md.
     """
@@ -137,7 +137,7 @@ def certify_family(
         delta=min(1.0, delta),
         analysis="exact",
         binding_case=fast.case,
-        delta_lower=min(delta, delta_of_case(fast.case, noise, epsilon=epsilon)),
+        delta_lower=min(delta, delta_of_case(fast.case, noise, epsilon=epsilon, smallest=family.scale)),
     )
 
 
@@ -155,6 +155,6 @@ def _mixed_upper(family: BallFamily, goal: float) -> float:
         if bound > goal:
             bound = min(bound, family.offset_block(first, last, goal))
         worst = max(worst, bound)
-        if worst > goal and family.budget is not None:
-            break  # refused: how far beyond does not matter
+        if family.budget is not None and worst > family.budget:
+            return math.inf  # refused, and the blocks that are left were not looked at
     return worst

@@ -52,7 +52,15 @@ class Case:
 
 def _log_none_passes(case: Case, x: arb) -> arb:
     u = (arb(case.tau) - arb(case.sigma_shared) * x) / arb(case.sigma)
-    return case.new * (-balls.normal_cdf(-u)).log1p()
+    # Far below, 1 - Phi(-u) would cancel to nothing; far above, Phi(u) would round to one.
+    return case.new * (balls.normal_cdf(u).log() if u < 0 else (-balls.normal_cdf(-u)).log1p())
+
+
+def _mass(low: arb, high: arb) -> arb:
+    """Normal mass of a cell, taken in the tail where it lies: nothing cancels."""
+    if low > 0:
+        return balls.normal_cdf(-low) - balls.normal_cdf(-high)
+    return balls.normal_cdf(high) - balls.normal_cdf(low)
 
 
 def _without_shared_noise(case: Case) -> float:
@@ -121,16 +129,15 @@ def offset_bound_upper(case: Case, cells: int) -> float:
         shift = alpha * (x + alpha / 2)
         log_add, log_remove = log_g + shift - epsilon, -log_g - shift - epsilon
         point = (
-            x, log_g, balls.normal_cdf(x), balls.normal_cdf(x + alpha),
-            log_add.exp(), _convex(log_add, mu), log_remove.exp(), _convex(log_remove, mu),
+            x, log_g, log_add.exp(), _convex(log_add, mu), log_remove.exp(), _convex(log_remove, mu),
         )  # fmt: skip
         if previous is not None:
-            p_mass, q_mass = point[2] - previous[2], point[3] - previous[3]
+            p_mass, q_mass = _mass(previous[0], x), _mass(previous[0] + alpha, x + alpha)
             slope = (log_g - previous[1]) / (x - previous[0])
             tilt = (previous[1] - slope * previous[0] + slope * slope / 2).exp()
-            pg_mass = tilt * (balls.normal_cdf(x - slope) - balls.normal_cdf(previous[0] - slope))
+            pg_mass = tilt * _mass(previous[0] - slope, x - slope)
             add += p_mass - pg_mass
-            add += _cell(pg_mass, growth * q_mass, (previous[4], point[4]), (previous[5], point[5]))
-            remove += _cell(q_mass, growth * pg_mass, (previous[6], point[6]), (previous[7], point[7]))
+            add += _cell(pg_mass, growth * q_mass, (previous[2], point[2]), (previous[3], point[3]))
+            remove += _cell(q_mass, growth * pg_mass, (previous[4], point[4]), (previous[5], point[5]))
         previous = point
     return max(balls.upper(add), balls.upper(remove))

@@ -16,10 +16,11 @@ from dphist.types import NeighbourCase, Noise
 
 FloatArray = NDArray[np.float64]
 
+_PEAK_OFFSETS = np.array([-4.0, -2.0, 0.0, 2.0, 4.0])
 _LOG_ROOT_TWO_PI = 0.5 * math.log(2.0 * math.pi)
 
 
-def delta_of_case(case: NeighbourCase, noise: Noise, *, epsilon: float) -> float:
+def delta_of_case(case: NeighbourCase, noise: Noise, *, epsilon: float, smallest: float = 1e-60) -> float:
     """Exact delta of neighbours (j, r, s) in the case's direction.
 
     The shared counts tell of Z_shared only through its posterior mean T, and the log likelihood ratio L is
@@ -29,18 +30,19 @@ def delta_of_case(case: NeighbourCase, noise: Noise, *, epsilon: float) -> float
         delta_remove = E over T of (e^-L - e^epsilon g(T))_+ ,
         g(T) = E over N(T, V) of Phi((tau - Z)/sigma)^r,  V = 1/(1/sigma_shared^2 + j/sigma^2)
 
-    Guarantee: exact up to quadrature (relative error about 1e-9); it is attained, hence a lower bound of delta.
+    Guarantee: exact up to quadrature (relative error about 1e-9) for values above `smallest`. Neighbours come as
+    near to it as one likes, as their shared counts grow; hence a lower bound of delta.
     Valid for: epsilon >= 0.
     Source: beyond the paper; docs/exact-analysis.md.
     """
     values = {
-        direction: _one_direction(case, noise, epsilon=epsilon, adding=direction == "add")
+        direction: _one_direction(case, noise, epsilon=epsilon, adding=direction == "add", smallest=smallest)
         for direction in (("add", "remove") if case.direction == "either" else (case.direction,))
     }
     return max(values.values())
 
 
-def _one_direction(case: NeighbourCase, noise: Noise, *, epsilon: float, adding: bool) -> float:
+def _one_direction(case: NeighbourCase, noise: Noise, *, epsilon: float, adding: bool, smallest: float) -> float:
     j, r, s = case.shared, case.new, case.changed
     some = float(infinite_event(count=r, sigma=noise.sigma, sigma_shared=noise.sigma_shared, tau=noise.tau)[0])
     if r == 0:
@@ -58,10 +60,10 @@ def _one_direction(case: NeighbourCase, noise: Noise, *, epsilon: float, adding:
             tau=noise.tau, epsilon=epsilon,
         )  # fmt: skip
         return float(both.add[0] if adding else both.remove[0])
-    return (some if adding else 0.0) + _finite_part(case, noise, epsilon=epsilon, adding=adding)
+    return (some if adding else 0.0) + _finite_part(case, noise, epsilon=epsilon, adding=adding, smallest=smallest)
 
 
-def _finite_part(case: NeighbourCase, noise: Noise, *, epsilon: float, adding: bool) -> float:
+def _finite_part(case: NeighbourCase, noise: Noise, *, epsilon: float, adding: bool, smallest: float) -> float:
     """The integral over T of the finite privacy loss, in units of T's standard deviation."""
     j, r, s = case.shared, case.new, case.changed
     posterior = 1.0 / (1.0 / noise.sigma_shared**2 + j / noise.sigma**2)
@@ -70,11 +72,11 @@ def _finite_part(case: NeighbourCase, noise: Noise, *, epsilon: float, adding: b
     squared = (s - s * s / (noise.gamma + j)) / noise.sigma**2
     slope = covariance / spread
     rest = math.sqrt(max(0.0, squared - slope**2))
-    reach = normal_reach(1e-300 if min(epsilon, squared) > 50.0 else 1e-30)
+    reach = normal_reach(smallest)
     low, high = -reach - slope, reach
 
     def log_none(t: FloatArray) -> FloatArray:
-        return _log_posterior_none_passes(spread * t.ravel(), r, noise, posterior).reshape(t.shape)
+        return _log_posterior_none_passes(spread * t.ravel(), r, noise, posterior, reach).reshape(t.shape)
 
     def log_ratio(t: FloatArray) -> FloatArray:
         """The mean of L given T = spread t, plus log g: concave in t."""
@@ -97,14 +99,18 @@ def _finite_part(case: NeighbourCase, noise: Noise, *, epsilon: float, adding: b
     return float((weights[0] * density * hockey_stick_normal(rest, epsilon + log_g + shift)).sum())
 
 
-def _log_posterior_none_passes(means: FloatArray, r: int, noise: Noise, posterior: float) -> FloatArray:
+def _log_posterior_none_passes(
+    means: FloatArray, r: int, noise: Noise, posterior: float, reach: float
+) -> FloatArray:
     """Log g(T) for each T: the average of Phi((tau - Z)/sigma)^r over Z ~ N(T, posterior)."""
     root = math.sqrt(posterior)
-    reach = normal_reach(1e-16)
-    uniform = np.linspace(-reach, reach, 24)
+    uniform = np.linspace(-reach, reach, int(reach) * 2 + 1)
     u_turn = float(special.ndtri(np.exp2(-1.0 / r))) + np.array([-4.0, -2.0, -1.0, 0.0, 1.0, 2.0, 4.0])
     turning = (noise.tau - noise.sigma * u_turn - means[:, None]) / root
-    rows = np.concatenate([np.broadcast_to(uniform, (means.size, uniform.size)), turning], axis=1)
+    # For a far threshold the mass of "some passes" peaks where both normals meet, not at the mean.
+    variance = noise.sigma**2 + posterior
+    peak = (noise.tau - means[:, None]) * root / variance + noise.sigma / math.sqrt(variance) * _PEAK_OFFSETS
+    rows = np.concatenate([np.broadcast_to(uniform, (means.size, uniform.size)), turning, peak], axis=1)
     x, weights = panel_nodes(np.clip(rows, -reach, reach))
     log_power = log_probability_none_passes(r, (noise.tau - means[:, None] - root * x) / noise.sigma)
     # 1 - E(1 - Phi^r) keeps the digits of a g close to 1; the sum itself those of a small g.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Final, Protocol
 
 import numpy as np
 
@@ -17,6 +17,8 @@ from dphist.analysis.infinite_event import infinite_event, infinite_event_upper
 from dphist.analysis.sensitivity import largest_squared_sensitivity
 from dphist.numerics.search import least_passing, log_excess
 from dphist.types import Budget, Contract, Noise, gamma_from
+
+_LEAST_TAU_PER_SIGMA: Final = 1e-9
 
 
 class CaseAnalysis(Protocol):
@@ -144,6 +146,10 @@ def tau_of_infinite_event(
     def excess(tau: float) -> float:
         return log_excess(analysis.infinite(contract, Noise(sigma, sigma_shared, tau), delta * 1e-3), delta)
 
+    # tau is positive by convention; a delta near 1 would let it vanish.
+    floor = sigma * _LEAST_TAU_PER_SIGMA
+    if excess(floor) <= 0.0:
+        return floor
     # A little above sqrt(2 ln(m/delta)) standard deviations is where the solution lies.
     start = math.hypot(sigma, sigma_shared) * math.sqrt(2.0 * (math.log(contract.items) - math.log(delta)) + 1e-3)
     return least_passing(excess, start)

@@ -94,6 +94,7 @@ def certify(
     certificate = certify_family(noise, contract, epsilon=epsilon, budget=delta)
     allowed = _SURELY_BROKEN if delta is None else delta
     if certificate.delta > allowed:
+        certificate = certify_family(noise, contract, epsilon=epsilon)
         raise NotPrivate(
             f"the plan (sigma {noise.sigma:g}, shared {noise.sigma_shared:g}, tau {noise.tau:g}) is not private: "
             f"at epsilon = {epsilon:g} its delta is {certificate.delta:.6g}"

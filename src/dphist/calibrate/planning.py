@@ -49,8 +49,8 @@ def plan(
     are the paper's. Whatever analysis chose the plan, its certificate is the exact one in ball arithmetic.
 
     >>> import dphist
-    >>> dphist.plan(epsilon=0.35, delta=1e-5, max_nonzero=51914).threshold
-    6988.259647
+    >>> round(dphist.plan(epsilon=0.35, delta=1e-5, max_nonzero=51914).threshold, 2)
+    6988.26
     """
     budget, contract = Budget(epsilon, delta), Contract(max_nonzero, max_items_per_user)
     if noise != "continuous":

@@ -1,0 +1,157 @@
+"""Writes docs/formulas.md from the docstrings: `make docs`."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+ANALYSIS = ROOT / "src" / "dphist" / "analysis"
+TESTS = ROOT / "tests"
+
+# Every labelled statement of the paper, in its order.
+PAPER_LABELS = (
+    "lem:standard-gaussian-mechanism",
+    "lem:related-add-the-delta",
+    "lem:related-GSHM",
+    "lem:restated-Leb24-for-approx",
+    "claim:upperbounddeltainf",
+    "thm:algorithm-privacy-add-the-deltas",
+    "lem:computing-threshold-add-the-delta",
+    "thm:privacy-tighter-analysis",
+    "lem:difference-for-j-sparse",
+    "lem:top-k-sens-structure",
+    "cor:top-k-privacy",
+    "lem:zCDP-implies-approx-DP",
+    "lem:discrete-gaussian-mechanism",
+    "lem:discrete-cor-privacy",
+    "lem:discrete-upperbounddeltainf",
+    "theorem:discrete-cor-GSHM",
+)
+NOT_YET = {
+    "lem:top-k-sens-structure": "comes with top-k releases",
+    "cor:top-k-privacy": "comes with top-k releases",
+    "lem:zCDP-implies-approx-DP": "comes with discrete noise",
+    "lem:discrete-gaussian-mechanism": "comes with discrete noise",
+    "lem:discrete-cor-privacy": "comes with discrete noise",
+    "lem:discrete-upperbounddeltainf": "comes with discrete noise",
+    "theorem:discrete-cor-GSHM": "comes with discrete noise",
+}
+
+
+# Where the oracle has another name than the function, or several serve.
+ORACLES = {
+    "certify_family": "delta_family",
+    "delta_laplace": "delta_laplace_single, delta_discrete_laplace_single",
+    "delta_of_case": "delta_case",
+    "gaussian_case": "delta_family, squared_sensitivity",
+    "infinite_case": "infinite_event",
+    "infinite_event_discrete_laplace": "infinite_event_laplace",
+    "largest_sensitivity_per_sigma": "delta_gaussian",
+    "largest_squared_sensitivity": "squared_sensitivity",
+    "log_delta_gaussian": "delta_gaussian",
+    "offset_bound_upper": "offset_bound",
+    "sum_bound": "offset_bound",
+    "tau_gshm_add_the_deltas": "delta_gshm_add_the_deltas",
+    "tau_laplace": "infinite_event_laplace",
+}
+
+
+@dataclass(frozen=True)
+class Formula:
+    """A documented function of the analysis."""
+
+    module: str
+    name: str
+    summary: str
+    guarantee: str
+    source: str
+    tests: tuple[str, ...]
+
+    @property
+    def oracles(self) -> tuple[str, ...]:
+        """The independent functions it is checked against, as module.function."""
+        names = ORACLES.get(self.name, self.name).split(", ")
+        return tuple(f"{module}.{name}" for name in names for module in _oracle_modules(name))
+
+
+def _oracle_modules(name: str) -> list[str]:
+    return [
+        module
+        for module in ("oracles", "oracles_family")
+        if re.search(rf"^def {name}\(", (TESTS / f"{module}.py").read_text(encoding="utf-8"), re.MULTILINE)
+    ]
+
+
+def _field(docstring: str, name: str) -> str:
+    match = re.search(rf"^{name}: (.*?)(?=^\w[\w ]*: |\Z)", docstring, re.MULTILINE | re.DOTALL)
+    return " ".join(match.group(1).split()) if match else ""
+
+
+def _tests_of(name: str, texts: dict[str, str]) -> tuple[str, ...]:
+    return tuple(file for file, text in texts.items() if re.search(rf"\b{name}\b", text))
+
+
+def formulas() -> list[Formula]:
+    """All functions in `analysis` whose docstring names a source."""
+    texts = {path.name: path.read_text(encoding="utf-8") for path in sorted(TESTS.glob("test_*.py"))}
+    found = []
+    for path in sorted(ANALYSIS.glob("*.py")):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
+                docstring = ast.get_docstring(node) or ""
+                if source := _field(docstring, "Source"):
+                    found.append(
+                        Formula(
+                            f"analysis/{path.name}",
+                            node.name,
+                            docstring.splitlines()[0],
+                            _field(docstring, "Guarantee"),
+                            source,
+                            _tests_of(node.name, texts),
+                        )
+                    )
+    return found
+
+
+def formulas_page() -> str:
+    """The whole page."""
+    every = formulas()
+    lines = [
+        "# Formulas",
+        "",
+        "Generated from the docstrings by `make docs`; a test keeps it current. The oracles are in",
+        "`tests/oracles.py` and `tests/oracles_family.py`, written from the paper and the definitions alone.",
+        "",
+        "## By label of the paper",
+        "",
+        "| label | function | oracle |",
+        "|---|---|---|",
+    ]
+    for label in PAPER_LABELS:
+        here = [f for f in every if f"`{label}`" in f.source]
+        names = ", ".join(f"`{f.name}`" for f in here) or NOT_YET[label]
+        checks = ", ".join(sorted({f"`{oracle}`" for f in here for oracle in f.oracles}))
+        lines.append(f"| `{label}` | {names} | {checks} |")
+    lines += ["", "## By function", ""]
+    for formula in every:
+        lines += [
+            f"### `{formula.name}`",
+            "",
+            f"{formula.summary} (`{formula.module}`)",
+            "",
+            f"- Guarantee: {formula.guarantee}",
+            f"- Source: {formula.source}",
+            f"- Oracle: {', '.join(f'`{oracle}`' for oracle in formula.oracles)}",
+            f"- Tested in: {', '.join(f'`{test}`' for test in formula.tests)}",
+            "",
+        ]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+if __name__ == "__main__":
+    (ROOT / "docs" / "formulas.md").write_text(formulas_page(), encoding="utf-8")
+    sys.stdout.write("Wrote docs/formulas.md\n")

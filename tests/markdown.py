@@ -1,0 +1,52 @@
+"""The code blocks of a Markdown page: run them, and compare what they print with what the page says."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from typer.testing import CliRunner
+
+from dphist.cli.app import app
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+_BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block: its language and its text."""
+
+    language: str
+    text: str
+
+
+def blocks(page: Path) -> list[Block]:
+    """All fenced blocks of a page, in order."""
+    return [Block(*match.groups()) for match in _BLOCK.finditer(page.read_text(encoding="utf-8"))]
+
+
+def run_python(code: str, namespace: dict[str, Any]) -> str:
+    """What a block of Python prints."""
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output):
+        exec(compile(code, "<docs>", "exec"), namespace)
+    return output.getvalue()
+
+
+def run_console(text: str) -> str:
+    """A transcript of the block's `$ dphist ...` commands with what they really print."""
+    commands = re.findall(r"^\$ (.*(?:\\\n.*)*)$", text, re.MULTILINE)
+    transcript = ""
+    for command in commands:
+        words = shlex.split(command.replace("\\\n", " "))
+        result = CliRunner().invoke(app, words[1:])
+        assert result.exit_code == 0, f"{command}: {result.output}"
+        transcript += f"$ {command}\n{result.stdout}"
+    return transcript

@@ -1,0 +1,214 @@
+"""The command: what other tools call, what people read, and what bad input gets."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dphist
+
+PLAN_KEYS = {
+    "mechanism", "analysis", "epsilon", "delta", "delta_certified", "max_nonzero", "max_items_per_user", "sigma",
+    "sigma_shared", "gamma", "total_noise", "tau", "threshold", "binding_case",
+}  # fmt: skip
+
+
+def run(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "dphist", *words], capture_output=True, text=True, check=False, env={**os.environ}
+    )
+
+
+def run_json(*words: str) -> Any:
+    result = run(*words, "--json")
+    assert result.returncode == 0, result.stderr
+    return json.loads(result.stdout)
+
+
+def test_plan_json() -> None:
+    data = run_json("plan", "--epsilon", "0.35", "--delta", "1e-5", "--max-nonzero", "51914")
+    assert set(data) >= PLAN_KEYS
+    assert data["mechanism"] == "csh"
+    assert round(data["tau"], 2) == 6987.26
+    assert data["threshold"] == data["tau"] + 1.0
+    assert data["delta_certified"] <= 1e-5
+    assert data["max_items_per_user"] == 51914
+    assert data["binding_case"]["j"] + data["binding_case"]["r"] == 51914
+
+
+def test_plan_without_a_bound_on_the_counts_is_the_gshm() -> None:
+    data = run_json("plan", "--epsilon", "1", "--delta", "1e-6", "--max-items-per-user", "10")
+    assert (data["mechanism"], data["gamma"], data["sigma_shared"], data["max_nonzero"]) == (
+        "gshm",
+        None,
+        0.0,
+        None,
+    )
+    assert round(data["sigma"], 2) == 13.36
+
+
+def test_plan_with_every_option() -> None:
+    data = run_json(
+        "plan", "--epsilon", "1", "--delta", "1e-6", "--max-nonzero", "100", "--max-items-per-user", "30",
+        "--noise", "continuous", "--analysis", "exact", "--gamma", "7.5", "--minimize", "noise",
+    )  # fmt: skip
+    assert data["gamma"] == pytest.approx(7.5, rel=1e-8)
+    assert data["analysis"] == "exact"
+
+
+def test_certify_json_has_delta_by_analysis() -> None:
+    data = run_json(
+        "certify",
+        "--epsilon",
+        "0.35",
+        "--sigma",
+        "17.66",
+        "--gamma",
+        "sqrt",
+        "--tau",
+        "96.4",
+        "--max-nonzero",
+        "10",
+    )
+    assert set(data["delta"]) == {"exact", "csh-add-the-deltas", "csh-tighter"}
+    assert data["delta"]["exact"] < data["delta"]["csh-tighter"] < data["delta"]["csh-add-the-deltas"]
+    data = run_json("certify", "--epsilon", "1", "--sigma", "30", "--tau", "165", "--max-items-per-user", "50")
+    assert set(data["delta"]) == {"exact", "gshm-add-the-deltas", "gshm-exact"}
+    assert data["delta"]["exact"] == pytest.approx(data["delta"]["gshm-exact"], rel=1e-6)
+
+
+def test_the_certificate_of_a_plan_is_reproduced_from_its_numbers() -> None:
+    contract = ("--max-nonzero", "300", "--max-items-per-user", "90")
+    data = run_json("plan", "--epsilon", "0.9", "--delta", "1e-7", *contract)
+    again = run_json(
+        "certify", "--epsilon", "0.9", "--sigma", repr(data["sigma"]),
+        "--sigma-shared", repr(data["sigma_shared"]), "--tau", repr(data["tau"]), *contract, "--delta", "1e-7",
+    )  # fmt: skip
+    assert again["delta"]["exact"] == pytest.approx(data["delta_certified"], rel=1e-9)
+
+
+@pytest.mark.parametrize("suffix", [".png", ".svg", ".html"])
+def test_compare_draws(tmp_path: Path, suffix: str) -> None:
+    target = tmp_path / f"figure{suffix}"
+    result = run(
+        "compare", "--epsilon", "0.35", "--delta", "1e-5", "--max-nonzero", "10", "--max-nonzero", "3", "--plot",
+        str(target),
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    assert "exact, gamma tuned" in result.stdout
+    content = target.read_bytes()
+    assert {".png": b"\x89PNG", ".svg": b"<?xml", ".html": b"<!doc"}[suffix] == content[
+        : 4 if suffix == ".png" else 5
+    ]
+    if suffix == ".html":
+        assert b"aria-label" in content
+        assert b"http-equiv" not in content
+        assert b"<script" not in content
+
+
+def test_compare_json_and_repeated_options() -> None:
+    data = run_json("compare", "--epsilon", "0.35", "--epsilon", "0.349", "--delta", "1e-5", "--max-nonzero", "10")
+    assert [c["epsilon"] for c in data["comparisons"]] == [0.35, 0.349]
+    assert {row["mechanism"] for row in data["comparisons"][0]["rows"]} == {"gshm", "csh", "laplace"}
+
+
+def test_profile() -> None:
+    data = run_json(
+        "profile", "--sigma", "30", "--tau", "165", "--max-items-per-user", "50", "--epsilon", "0",
+        "--epsilon", "1", "--delta", "1e-3",
+    )  # fmt: skip
+    pairs = [(row["epsilon"], row["delta"]) for row in data["profile"]]
+    assert pairs == sorted(pairs)
+    assert [delta for _, delta in pairs] == sorted((delta for _, delta in pairs), reverse=True)
+
+
+GOOD = {"--epsilon": "1", "--delta": "1e-6", "--max-nonzero": "5"}
+BAD_PLANS = [
+    ({"--epsilon": "nan"}, "epsilon must be a finite number, not nan"),
+    ({"--epsilon": "inf"}, "epsilon must be a finite number, not inf"),
+    ({"--epsilon": "0"}, "epsilon must be greater than zero, not 0.0"),
+    ({"--epsilon": "-1"}, "epsilon must be greater than zero, not -1.0"),
+    ({"--epsilon": "801"}, "epsilon must be at most 800, not 801.0"),
+    ({"--epsilon": "much"}, "'much' is not a number"),
+    ({"--delta": "0"}, "delta must be greater than zero, not 0.0"),
+    ({"--delta": "1"}, "delta must be below 1, not 1.0"),
+    ({"--delta": "2"}, "delta must be below 1, not 2.0"),
+    ({"--delta": "nan"}, "delta must be a finite number, not nan"),
+    ({"--delta": "1e-301"}, "delta must be at least 1e-300, not 1e-301"),
+    ({"--max-nonzero": "0"}, "max_nonzero must be between 1 and 1000000000000, not 0"),
+    ({"--max-nonzero": "-3"}, "max_nonzero must be between 1 and 1000000000000, not -3"),
+    ({"--max-nonzero": "2.5"}, "'2.5' is not a whole number"),
+    ({"--max-items-per-user": "6"}, "max_items_per_user (6) must not exceed max_nonzero (5)"),
+    ({"--max-nonzero": None}, "max_nonzero or max_items_per_user must be given"),
+    ({"--noise": "discrete"}, "noise 'discrete' is not available yet; use 'continuous'"),
+    ({"--analysis": "magic"}, "'magic'"),
+    ({"--gamma": "-2"}, "gamma must be greater than zero, not -2.0"),
+    ({"--gamma": "nan"}, "gamma must be a finite number, not nan"),
+    ({"--gamma": "root"}, "gamma must be 'sqrt' or a number, not 'root'"),
+    ({"--gamma": "3", "--analysis": "gshm-exact"}, "gamma = 3.0 makes no sense with gshm-exact"),
+    ({"--max-nonzero": None, "--max-items-per-user": "3", "--gamma": "sqrt"}, "shared noise needs max_nonzero"),
+    ({"--analysis": "csh-add-the-deltas", "--minimize": "noise"}, "no plan of least noise"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("change", "message"), BAD_PLANS, ids=lambda x: str(x)[:40])
+def test_bad_plans_get_one_sentence_and_exit_code_2(change: dict[str, str | None], message: str) -> None:
+    words = [w for key, value in {**GOOD, **change}.items() if value is not None for w in (key, value)]
+    result = run("plan", *words)
+    assert result.returncode == 2
+    assert message in " ".join(result.stderr.split())
+    assert result.stdout == ""
+    assert "Traceback" not in result.stderr
+
+
+NOISE = {"--epsilon": "1", "--sigma": "30", "--tau": "165", "--max-nonzero": "50"}
+BAD_CERTIFICATES = [
+    ({"--sigma": "0"}, "sigma must be greater than zero, not 0.0"),
+    ({"--sigma": "nan"}, "sigma must be a finite number, not nan"),
+    ({"--sigma-shared": "-1"}, "sigma_shared must not be negative, not -1.0"),
+    ({"--tau": "-1"}, "tau must be greater than zero, not -1.0"),
+    ({"--tau": "inf"}, "tau must be a finite number, not inf"),
+    ({"--sigma-shared": "1", "--gamma": "2"}, "give sigma_shared (1.0) or gamma (2.0), not both"),
+    ({"--sigma": "0.01"}, "is not private: at epsilon = 1 its delta is 1"),
+    ({"--delta": "1e-9"}, "is not private: at epsilon = 1 its delta is"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("change", "message"), BAD_CERTIFICATES, ids=lambda x: str(x)[:40])
+def test_bad_certificates_get_one_sentence_and_exit_code_2(change: dict[str, str], message: str) -> None:
+    words = [w for pair in {**NOISE, **change}.items() for w in pair]
+    result = run("certify", *words)
+    assert result.returncode == 2
+    assert message in " ".join(result.stderr.split())
+    assert result.stdout == ""
+
+
+def test_bad_plots_are_refused_before_any_work(tmp_path: Path) -> None:
+    base = ("compare", "--epsilon", "1", "--delta", "1e-5", "--max-nonzero", "3", "--plot")
+    for target, message in ((tmp_path / "a.pdf", "must end in"), (tmp_path / "no" / "a.png", "does not exist")):
+        result = run(*base, str(target))
+        assert result.returncode == 2
+        assert message in result.stderr
+        assert result.stdout == ""
+
+
+def test_help_has_examples_and_version_is_said() -> None:
+    for command in ("plan", "certify", "compare", "profile"):
+        result = run(command, "--help")
+        assert result.returncode == 0
+        assert f"dphist {command} --" in result.stdout
+    assert run("--version").stdout == f"dphist {dphist.__version__}\n"
+
+
+def test_import_loads_nothing_heavy() -> None:
+    """`import dphist` and `dphist --help` must not pay for numpy, scipy, flint or matplotlib."""
+    heavy = "{'numpy', 'scipy', 'flint', 'matplotlib'} & set(sys.modules)"
+    for statement in ("import dphist", "import dphist.cli.app"):
+        code = f"import sys; {statement}; sys.exit(bool({heavy}))"
+        assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0, statement

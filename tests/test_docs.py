@@ -1,0 +1,59 @@
+"""Everything that the documentation shows was really printed."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from markdown import PAGES, ROOT, blocks, run_console, run_python
+
+
+def generator() -> Any:
+    spec = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "generate.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_code_blocks_print_what_the_page_says(page: Path) -> None:
+    namespace: dict[str, Any] = {"__name__": "__docs__"}
+    everything = blocks(page)
+    for block, following in zip(everything, [*everything[1:], None], strict=True):
+        if block.language == "python":
+            printed = run_python(block.text, namespace)
+            if following is not None and following.language == "text":
+                assert printed == following.text
+        elif block.language == "console":
+            assert run_console(block.text) == block.text
+
+
+def test_formulas_page_is_current() -> None:
+    """`make docs` writes it; it names every formula, its source and the tests of it."""
+    assert (ROOT / "docs" / "formulas.md").read_text(encoding="utf-8") == generator().formulas_page()
+
+
+def test_every_label_of_the_paper_is_accounted_for() -> None:
+    page = (ROOT / "docs" / "formulas.md").read_text(encoding="utf-8")
+    for label in generator().PAPER_LABELS:
+        assert f"`{label}`" in page, label
+
+
+def test_every_formula_has_a_source_a_guarantee_an_oracle_and_a_test() -> None:
+    for formula in generator().formulas():
+        assert formula.source, formula.name
+        assert formula.tests, f"{formula.name} is not tested"
+        assert formula.guarantee, formula.name
+        assert formula.oracles, f"{formula.name} has no oracle"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#:]+?)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
+        assert (page.parent / target).exists(), f"{page.name}: {target}"

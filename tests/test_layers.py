@@ -1,0 +1,85 @@
+"""The layer diagram is a test: each layer imports only from those before it."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import dphist
+
+PACKAGE = Path(dphist.__file__).parent
+# Each layer with the layers it may use, itself aside.
+ALLOWED: dict[str, set[str]] = {
+    "errors": set(),
+    "types": {"errors"},
+    "numerics": {"types", "errors"},
+    "sampling": {"types", "errors", "numerics"},
+    "engines": {"types", "errors"},
+    "sketches": {"types", "errors"},
+    "analysis": {"types", "errors", "numerics"},
+    "mechanisms": {"types", "errors", "numerics", "analysis", "sampling"},
+    "calibrate": {"types", "errors", "numerics", "analysis", "mechanisms"},
+    "ledger": {"types", "errors"},
+    "release": {
+        "types", "errors", "numerics", "analysis", "sampling", "mechanisms", "calibrate", "engines", "sketches",
+        "ledger",
+    },
+    "report": {"types", "errors", "numerics", "analysis", "mechanisms", "calibrate", "release"},
+    "cli": {"types", "errors", "calibrate", "release", "report", "ledger"},
+    "web": {"types", "errors", "calibrate", "release", "report"},
+}  # fmt: skip
+# Packages that a layer must not know: pure mathematics has no randomness and no I/O.
+FORBIDDEN = {
+    "numerics": {"random", "secrets", "os", "pathlib"},
+    "analysis": {"random", "secrets", "os", "pathlib"},
+    "calibrate": {"random", "secrets", "os", "pathlib"},
+}
+
+
+def layer_of(path: Path) -> str:
+    relative = path.relative_to(PACKAGE)
+    return relative.parts[0].removesuffix(".py")
+
+
+def imports_of(path: Path) -> list[str]:
+    names: list[str] = []
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            assert node.module is not None
+            names += [f"{node.module}.{alias.name}" for alias in node.names]
+    return names
+
+
+SOURCES = [path for path in sorted(PACKAGE.rglob("*.py")) if path.name not in ("__main__.py",)]
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_imports_point_to_the_left(path: Path) -> None:
+    layer = layer_of(path)
+    if layer == "__init__":
+        return
+    assert layer in ALLOWED, f"{layer} is no layer of the design"
+    for name in imports_of(path):
+        parts = name.split(".")
+        if parts[0] == "dphist" and parts[1] != "__version__":
+            assert parts[1] in ALLOWED[layer] | {layer}, f"{layer} must not import {name}"
+        assert parts[0] not in FORBIDDEN.get(layer, set()), f"{layer} must not import {name}"
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_files_and_functions_stay_small(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert text.count("\n") <= 320, f"{path.name} is too long"
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef):
+            first = node.body[0]
+            docstring = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
+            assert first.end_lineno is not None
+            assert node.end_lineno is not None
+            length = node.end_lineno - (first.end_lineno if docstring else node.lineno)
+            assert length <= 45, f"{path.name}: {node.name} is {length} lines long"
