@@ -2,33 +2,25 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import generate
 import pytest
 
-from markdown import PAGES, ROOT, blocks, run_console, run_python
-
-
-def generator() -> Any:
-    spec = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "generate.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+from markdown import PAGES, ROOT, Block, blocks, run_console, run_python
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_code_blocks_print_what_the_page_says(page: Path) -> None:
     namespace: dict[str, Any] = {"__name__": "__docs__"}
     everything = blocks(page)
-    for block, following in zip(everything, [*everything[1:], None], strict=True):
+    for block, following in pairwise([*everything, Block("end", "")]):
         if block.language == "python":
             printed = run_python(block.text, namespace)
-            if following is not None and following.language == "text":
+            if following.language == "text":
                 assert printed == following.text
         elif block.language == "console":
             assert run_console(block.text) == block.text
@@ -36,17 +28,17 @@ def test_code_blocks_print_what_the_page_says(page: Path) -> None:
 
 def test_formulas_page_is_current() -> None:
     """`make docs` writes it; it names every formula, its source and the tests of it."""
-    assert (ROOT / "docs" / "formulas.md").read_text(encoding="utf-8") == generator().formulas_page()
+    assert (ROOT / "docs" / "formulas.md").read_text(encoding="utf-8") == generate.formulas_page()
 
 
 def test_every_label_of_the_paper_is_accounted_for() -> None:
     page = (ROOT / "docs" / "formulas.md").read_text(encoding="utf-8")
-    for label in generator().PAPER_LABELS:
+    for label in generate.PAPER_LABELS:
         assert f"`{label}`" in page, label
 
 
 def test_every_formula_has_a_source_a_guarantee_an_oracle_and_a_test() -> None:
-    for formula in generator().formulas():
+    for formula in generate.formulas():
         assert formula.source, formula.name
         assert formula.tests, f"{formula.name} is not tested"
         assert formula.guarantee, formula.name
