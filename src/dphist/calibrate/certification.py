@@ -9,6 +9,8 @@ from typing import Any
 
 from dphist.analysis.certificate import certify_family
 from dphist.analysis.csh import delta_csh_add_the_deltas, delta_csh_tighter
+from dphist.analysis.discrete import infinite_event_discrete
+from dphist.analysis.discrete_certificate import certify_lattice
 from dphist.analysis.family import delta_family, infinite_case
 from dphist.analysis.gshm import delta_gshm_add_the_deltas, delta_gshm_exact
 from dphist.calibrate.planning import Gamma, gamma_value
@@ -19,6 +21,7 @@ from dphist.types import (
     Budget,
     Certificate,
     Contract,
+    LatticeNoise,
     Noise,
     Plan,
     finite_number,
@@ -45,12 +48,7 @@ class Certification:
             "epsilon": self.certificate.epsilon,
             "max_nonzero": self.contract.max_nonzero,
             "max_items_per_user": self.contract.items,
-            "sigma": self.noise.sigma,
-            "sigma_shared": self.noise.sigma_shared,
-            "gamma": None if math.isinf(self.noise.gamma) else self.noise.gamma,
-            "total_noise": self.noise.total_noise,
-            "tau": self.noise.tau,
-            "threshold": self.noise.threshold,
+            **self.noise.to_dict(),
             "delta": dict(self.delta),
             "delta_lower": self.certificate.delta_lower,
             "binding_case": self.certificate.binding_case.to_dict(),
@@ -138,10 +136,12 @@ def delta_at(plan: Plan, epsilon: float) -> float:
     return _delta_at(plan.noise, plan.contract, epsilon)
 
 
-def _delta_at(noise: Noise, contract: Contract, epsilon: float) -> float:
+def _delta_at(noise: Noise | LatticeNoise, contract: Contract, epsilon: float) -> float:
     number = finite_number("epsilon", epsilon)
     if not 0.0 <= number <= LARGEST_EPSILON:
         raise InvalidParameter(f"epsilon must be between 0 and {LARGEST_EPSILON:g}, not {epsilon!r}")
+    if isinstance(noise, LatticeNoise):
+        return certify_lattice(noise, contract, epsilon=number).delta
     return certify_family(noise, contract, epsilon=number).delta
 
 
@@ -153,16 +153,16 @@ def epsilon_at(plan: Plan, delta: float) -> float:
     return _epsilon_at(plan.noise, plan.contract, delta)
 
 
-def _epsilon_at(noise: Noise, contract: Contract, delta: float) -> float:
+def _epsilon_at(noise: Noise | LatticeNoise, contract: Contract, delta: float) -> float:
     target = Budget(1.0, delta).delta
-    floor = infinite_case(noise, contract).delta
+    floor = _infinite(noise, contract)
     if floor >= target:
         raise NotPrivate(f"no epsilon reaches delta = {delta!r}: a new count passes with probability {floor:.6g}")
     if _delta_at(noise, contract, 0.0) <= target:
         return 0.0
 
     def excess(epsilon: float) -> float:
-        return log_excess(delta_family(noise, contract, epsilon=epsilon).delta, target)
+        return log_excess(_fast_delta(noise, contract, epsilon), target)
 
     epsilon = round_up(least_passing(excess, 1.0, relative=1e-10))
     while epsilon <= LARGEST_EPSILON:
@@ -170,6 +170,23 @@ def _epsilon_at(noise: Noise, contract: Contract, delta: float) -> float:
             return epsilon
         epsilon = round_up(epsilon * (1.0 + 1e-7))
     raise NotPrivate(f"no epsilon up to {LARGEST_EPSILON:g} reaches delta = {delta!r}")
+
+
+def _infinite(noise: Noise | LatticeNoise, contract: Contract) -> float:
+    """delta that no epsilon lowers: new counts alone."""
+    if isinstance(noise, LatticeNoise):
+        return infinite_event_discrete(
+            count=contract.items, variance=float(noise.variance), variance_shared=float(noise.variance_shared),
+            limit=noise.limit,
+        )  # fmt: skip
+    return infinite_case(noise, contract).delta
+
+
+def _fast_delta(noise: Noise | LatticeNoise, contract: Contract, epsilon: float) -> float:
+    """delta as quickly as the kind of noise allows; on a lattice that is the certificate itself."""
+    if isinstance(noise, LatticeNoise):
+        return certify_lattice(noise, contract, epsilon=epsilon).delta
+    return delta_family(noise, contract, epsilon=epsilon).delta
 
 
 def profile(plan: Plan, epsilons: Iterable[float]) -> list[tuple[float, float]]:

@@ -11,6 +11,7 @@ from dphist.analysis.gaussian import largest_sensitivity_per_sigma
 from dphist.analysis.gshm import delta_gshm_add_the_deltas, tau_gshm_add_the_deltas
 from dphist.analysis.laplace import tau_laplace
 from dphist.calibrate.analyses import CshTighter, Exact, GshmExact
+from dphist.calibrate.lattice import on_lattice
 from dphist.calibrate.optimum import Calibration, tuned
 from dphist.errors import InvalidParameter, NoPlan, NotPrivate
 from dphist.numerics.search import golden_minimum, round_up
@@ -20,6 +21,7 @@ from dphist.types import (
     Budget,
     Certificate,
     Contract,
+    LatticeNoise,
     Noise,
     Objective,
     Plan,
@@ -28,6 +30,8 @@ from dphist.types import (
 
 Gamma = float | Literal["sqrt"]
 _MOST_CORRECTIONS: Final = 12
+# Shared noise that gains less than this would only ask for a finer lattice.
+_WORTH_SHARING: Final = 0.9995
 
 
 def plan(
@@ -53,13 +57,33 @@ def plan(
     6988.26
     """
     budget, contract = Budget(epsilon, delta), Contract(max_nonzero, max_items_per_user)
-    if noise != "continuous":
-        known = "is not available yet; use 'continuous'" if noise == "discrete" else "must be 'continuous'"
-        raise InvalidParameter(f"noise {noise!r} {known}")
+    if noise not in ("continuous", "discrete"):
+        raise InvalidParameter(f"noise must be 'continuous' or 'discrete', not {noise!r}")
     name, objective = _analysis_name(analysis), _objective(minimize)
-    chosen = _noise_for(name, budget, contract, _gamma(gamma, name, contract), objective)
-    chosen, certificate = _certified(chosen, budget, contract)
+    if noise == "discrete" and name != "exact":
+        raise InvalidParameter(f"discrete noise has the exact analysis only, not {analysis!r}")
+    ideal = _noise_for(name, budget, contract, _gamma(gamma, name, contract), objective)
+    chosen: Noise | LatticeNoise
+    if noise == "discrete":
+        chosen, certificate = _discrete(ideal, budget, contract, objective, tuned_freely=gamma is None)
+    else:
+        chosen, certificate = _certified(ideal, budget, contract)
     return Plan(budget, contract, chosen, name, certificate, _notes(budget, contract, chosen))
+
+
+def _discrete(
+    ideal: Noise, budget: Budget, contract: Contract, objective: Objective, *, tuned_freely: bool
+) -> tuple[LatticeNoise, Certificate]:
+    """The plan on a lattice; where the shared noise was ours to choose, it must be worth its lattice."""
+    found = on_lattice(ideal, budget, contract)
+    if ideal.sigma_shared == 0.0 or not tuned_freely:
+        return found
+    without = on_lattice(Calibration(Exact(), budget, contract).best(math.inf, objective), budget, contract)
+
+    def cost(plan: tuple[LatticeNoise, Certificate]) -> float:
+        return plan[0].tau if objective == "threshold" else plan[0].total_noise
+
+    return found if cost(found) < cost(without) * _WORTH_SHARING else without
 
 
 def _analysis_name(analysis: str) -> AnalysisName:
@@ -180,7 +204,7 @@ def _certified(noise: Noise, budget: Budget, contract: Contract) -> tuple[Noise,
     raise NoPlan(f"no plan near {noise} could be certified for epsilon {budget.epsilon!r}, delta {budget.delta!r}")
 
 
-def _notes(budget: Budget, contract: Contract, noise: Noise) -> tuple[str, ...]:
+def _notes(budget: Budget, contract: Contract, noise: Noise | LatticeNoise) -> tuple[str, ...]:
     """What a person should know beside the numbers."""
     notes = []
     scale = contract.items / budget.epsilon

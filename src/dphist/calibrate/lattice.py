@@ -1,0 +1,111 @@
+"""Plans for discrete noise: the continuous optimum brought onto a lattice, and certified there."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from typing import Final
+
+from dphist.analysis.discrete import infinite_event_discrete
+from dphist.analysis.discrete_certificate import DiscreteFamily, bits_for, certify_lattice
+from dphist.errors import NoPlan
+from dphist.numerics import balls
+from dphist.numerics.search import least_passing, log_excess
+from dphist.types import Budget, Certificate, Contract, LatticeNoise, Noise
+
+# A step of the lattice is at most this share of tau, and an offset off its best by at most this share of delta's
+# exponent: together well below 0.2 %.
+_FINEST_SHARE: Final = 1e-3
+_LARGEST_LATTICE: Final = 1 << 12
+_LEAST_SHARED_STEPS: Final = 4.0
+_LEAST_STEPS: Final = 8.0
+
+
+def on_lattice(continuous: Noise, budget: Budget, contract: Contract) -> tuple[LatticeNoise, Certificate]:
+    """The discrete plan next to a continuous one: the least variance and limit on the lattice that are certified.
+
+    Guarantee: the certificate's delta is within the budget.
+    """
+    gamma = None if math.isinf(continuous.gamma) else max(1, round(continuous.gamma))
+    lattice = _lattice(continuous, contract, gamma)
+    variance, shared = _variances(continuous, budget, contract, lattice, gamma)
+    limit = _limit(continuous, budget, contract, variance, shared, lattice)
+    for _ in range(40):
+        noise = LatticeNoise(lattice, variance, shared, limit)
+        certificate = certify_lattice(noise, contract, epsilon=budget.epsilon, budget=budget.delta)
+        if certificate.delta <= budget.delta:
+            return noise, certificate
+        limit += max(1, limit // 2000)
+    raise NoPlan(f"no discrete plan near tau {continuous.tau!r} could be certified for {budget}")
+
+
+def _lattice(noise: Noise, contract: Contract, gamma: int | None) -> int:
+    """The coarsest even lattice, in steps a count, that costs next to nothing."""
+    lattice = 2
+    while lattice < _LARGEST_LATTICE:
+        fine_tau = lattice * noise.tau * _FINEST_SHARE >= 1.0
+        wide = lattice * noise.sigma >= _LEAST_STEPS
+        wide_shared = gamma is None or lattice * noise.sigma_shared >= _LEAST_SHARED_STEPS
+        if fine_tau and wide and wide_shared and _offset_loss(contract, gamma, lattice) <= _FINEST_SHARE:
+            break
+        lattice += 2
+    return lattice
+
+
+def _offset_loss(contract: Contract, gamma: int | None, lattice: int) -> float:
+    """Relative excess of the squared sensitivity because the best offset is not on the lattice."""
+    k, m = contract.nonzero, contract.items
+    if gamma is None:
+        return 0.0
+    best = min(m, math.floor((k + gamma) / 2)) / (k + gamma)
+    nearest = round(lattice * best) / lattice
+    return (k + gamma) * (nearest - best) ** 2 / (best * (1.0 - best) * (k + gamma))
+
+
+def _dyadic_up(value: float, digits: int = 34) -> Fraction:
+    """A fraction of a power of two, not below value and within 2^-digits of it, relatively."""
+    exponent = digits - math.frexp(value)[1]
+    if exponent <= 0:
+        return Fraction(math.ceil(value))
+    return Fraction(math.ceil(value * 2**exponent), 2**exponent)
+
+
+def _variances(
+    noise: Noise, budget: Budget, contract: Contract, lattice: int, gamma: int | None
+) -> tuple[Fraction, Fraction]:
+    """The least variance at which the noise alone is within the budget, tested in balls; and the shared one."""
+
+    def pair(variance: float) -> tuple[Fraction, Fraction]:
+        if gamma is None:
+            return _dyadic_up(variance), Fraction(0)
+        shared = _dyadic_up(variance / gamma)
+        return shared * gamma, shared
+
+    def excess(variance: float) -> float:
+        plan = LatticeNoise(lattice, *pair(variance), 1)
+        family = DiscreteFamily(plan, contract, epsilon=budget.epsilon, scale=budget.delta)
+        return log_excess(balls.upper(family.gaussian_worst(0)), budget.delta)
+
+    with balls.precision(bits_for(budget.delta)):
+        return pair(least_passing(excess, (lattice * noise.sigma) ** 2, relative=1e-8))
+
+
+def _limit(
+    noise: Noise, budget: Budget, contract: Contract, variance: Fraction, shared: Fraction, lattice: int
+) -> int:
+    """The least whole limit at which the infinite event is within the budget, in doubles."""
+
+    def passes(limit: int) -> bool:
+        value = infinite_event_discrete(
+            count=contract.items, variance=float(variance), variance_shared=float(shared), limit=limit,
+            smallest=budget.delta,
+        )  # fmt: skip
+        return value <= budget.delta
+
+    low, high = 0, max(1, math.ceil(lattice * noise.tau))
+    while not passes(high):
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if passes(middle) else (middle, high)
+    return high

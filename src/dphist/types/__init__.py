@@ -1,0 +1,30 @@
+"""The frozen data that everything else passes around. Only what affects privacy lives here."""
+
+from __future__ import annotations
+
+from dphist.types.certificate import Certificate, Direction, NeighbourCase
+from dphist.types.checks import LARGEST_COUNT, LARGEST_EPSILON, SMALLEST_DELTA, finite_number, positive_number
+from dphist.types.contract import Budget, Contract
+from dphist.types.noise import LatticeNoise, Noise, gamma_from
+from dphist.types.plan import ANALYSES, AnalysisName, Objective, Plan, html_table
+
+__all__ = [
+    "ANALYSES",
+    "LARGEST_COUNT",
+    "LARGEST_EPSILON",
+    "SMALLEST_DELTA",
+    "AnalysisName",
+    "Budget",
+    "Certificate",
+    "Contract",
+    "Direction",
+    "LatticeNoise",
+    "NeighbourCase",
+    "Noise",
+    "Objective",
+    "Plan",
+    "finite_number",
+    "gamma_from",
+    "html_table",
+    "positive_number",
+]

@@ -1,0 +1,55 @@
+"""Kinds of neighbours, and the certificate that names the worst of them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Direction = Literal["add", "remove", "either"]
+
+
+@dataclass(frozen=True)
+class NeighbourCase:
+    """A kind of neighbours: j counts in both (s of them changed by one) and r in only one of them."""
+
+    shared: float
+    new: int
+    changed: int
+    direction: Direction
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data; an unbounded number of shared counts is None."""
+        shared = None if math.isinf(self.shared) else int(self.shared)
+        return {"j": shared, "r": self.new, "s": self.changed, "direction": self.direction}
+
+    def __str__(self) -> str:
+        shared = "any number of" if math.isinf(self.shared) else f"{int(self.shared):,}"
+        move = {"add": "is added", "remove": "is removed", "either": "is added or removed"}[self.direction]
+        return (
+            f"a user {move} who has {self.new:,} new counts and changes {self.changed:,} of {shared} shared counts"
+        )
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """A proof by computation that a plan satisfies (epsilon, delta): `delta` is a rigorous upper bound.
+
+    `delta_lower` is the exact delta of one real pair of neighbours (in doubles), so that the truth lies between.
+    """
+
+    epsilon: float
+    delta: float
+    analysis: str
+    binding_case: NeighbourCase
+    delta_lower: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        return {
+            "epsilon": self.epsilon,
+            "delta": self.delta,
+            "analysis": self.analysis,
+            "binding_case": self.binding_case.to_dict(),
+            "delta_lower": self.delta_lower,
+        }

@@ -1,0 +1,170 @@
+"""The parameters of the family: normal noise, and noise on a lattice."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, Final
+
+from dphist.errors import InvalidParameter
+from dphist.types.checks import finite_number, sized_number
+
+# Below, sums of discrete draws are too far from discrete Gaussians to be worth an analysis.
+LEAST_VARIANCE: Final = 4
+
+
+def gamma_from(sigma: float, sigma_shared: float) -> float:
+    """Gamma = sigma^2/sigma_shared^2, infinite without shared noise."""
+    return (sigma / sigma_shared) ** 2 if sigma_shared > 0.0 else math.inf
+
+
+@dataclass(frozen=True)
+class Noise:
+    """The parameters of the family: what is added to each count, to all counts together, and the cut."""
+
+    sigma: float
+    sigma_shared: float
+    tau: float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sigma", sized_number("sigma", self.sigma))
+        shared = finite_number("sigma_shared", self.sigma_shared)
+        if shared < 0.0:
+            raise InvalidParameter(f"sigma_shared must not be negative, not {self.sigma_shared!r}")
+        object.__setattr__(self, "sigma_shared", sized_number("sigma_shared", shared) if shared > 0.0 else 0.0)
+        object.__setattr__(self, "tau", sized_number("tau", self.tau))
+
+    @property
+    def gamma(self) -> float:
+        """sigma^2/sigma_shared^2, infinite without shared noise."""
+        return gamma_from(self.sigma, self.sigma_shared)
+
+    @property
+    def total_noise(self) -> float:
+        """Standard deviation of a released count."""
+        return math.hypot(self.sigma, self.sigma_shared)
+
+    @property
+    def threshold(self) -> float:
+        """A noisy count is released if it is strictly greater."""
+        return 1.0 + self.tau
+
+    @property
+    def mechanism(self) -> str:
+        """`gshm` without shared noise, `csh` with it."""
+        return "csh" if self.sigma_shared > 0.0 else "gshm"
+
+    @property
+    def kind(self) -> str:
+        """`continuous`: idealised, for no computer draws a real number."""
+        return "continuous"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The numbers by the names of `dphist plan --json`; an infinite gamma is None."""
+        return family_dict(self)
+
+
+@dataclass(frozen=True)
+class LatticeNoise:
+    """Discrete noise: whole steps of 1/lattice, with rational variances and a limit in steps.
+
+    The variance parameters V mean Pr[x] proportional to exp(-x^2/(2V)) for x steps.
+    """
+
+    lattice: int
+    variance: Fraction
+    variance_shared: Fraction
+    limit: int
+
+    def __post_init__(self) -> None:
+        if self.lattice < 2 or self.lattice % 2 == 1:
+            raise InvalidParameter(f"lattice must be an even number of steps, not {self.lattice!r}")
+        if self.variance < LEAST_VARIANCE or (0 < self.variance_shared < LEAST_VARIANCE):
+            raise InvalidParameter(
+                f"variances must be at least {LEAST_VARIANCE} squared steps, "
+                f"not {self.variance} and {self.variance_shared}"
+            )
+        if self.variance_shared < 0 or self.limit < 1:
+            raise InvalidParameter(
+                "variance_shared must not be negative and limit at least 1, "
+                f"not {self.variance_shared} and {self.limit}"
+            )
+        if self.variance_shared > 0 and (self.variance / self.variance_shared).denominator != 1:
+            raise InvalidParameter(
+                "variance must be a whole multiple of variance_shared, "
+                f"not {self.variance} and {self.variance_shared}"
+            )
+
+    @property
+    def gamma_whole(self) -> int | None:
+        """variance/variance_shared, a whole number by construction; None without shared noise."""
+        return None if self.variance_shared == 0 else (self.variance / self.variance_shared).numerator
+
+    @property
+    def sigma(self) -> float:
+        """Standard deviation parameter of each draw, in counts."""
+        return math.sqrt(self.variance) / self.lattice
+
+    @property
+    def sigma_shared(self) -> float:
+        """Standard deviation parameter of the shared draw, in counts."""
+        return math.sqrt(self.variance_shared) / self.lattice
+
+    @property
+    def tau(self) -> float:
+        """Threshold less one, a whole number of steps."""
+        return self.limit / self.lattice
+
+    @property
+    def gamma(self) -> float:
+        """variance/variance_shared, infinite without shared noise."""
+        whole = self.gamma_whole
+        return math.inf if whole is None else float(whole)
+
+    @property
+    def total_noise(self) -> float:
+        """Standard deviation of a released count, as for normal noise of the same parameters."""
+        return math.hypot(self.sigma, self.sigma_shared)
+
+    @property
+    def threshold(self) -> float:
+        """A noisy count is released if it is strictly greater."""
+        return 1.0 + self.tau
+
+    @property
+    def mechanism(self) -> str:
+        """`gshm` without shared noise, `csh` with it."""
+        return "csh" if self.variance_shared > 0 else "gshm"
+
+    @property
+    def kind(self) -> str:
+        """`discrete`: whole steps, which can be drawn exactly."""
+        return "discrete"
+
+    def continuous(self) -> Noise:
+        """The plan with normal noise of the same deviations."""
+        return Noise(self.sigma, self.sigma_shared, self.tau)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same names as for normal noise, and beside them the exact numbers that are drawn."""
+        return {
+            **family_dict(self),
+            "lattice": self.lattice,
+            "variance_steps": str(self.variance),
+            "variance_shared_steps": str(self.variance_shared),
+            "limit_steps": self.limit,
+        }
+
+
+def family_dict(noise: Noise | LatticeNoise) -> dict[str, Any]:
+    """What both kinds of noise have in common, as plain data."""
+    return {
+        "noise": noise.kind,
+        "sigma": noise.sigma,
+        "sigma_shared": noise.sigma_shared,
+        "gamma": None if math.isinf(noise.gamma) else noise.gamma,
+        "total_noise": noise.total_noise,
+        "tau": noise.tau,
+        "threshold": noise.threshold,
+    }

@@ -1,0 +1,112 @@
+"""The plan: everything about a release that affects privacy."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from html import escape
+from typing import Any, Final, Literal, get_args
+
+from dphist.types.certificate import Certificate
+from dphist.types.contract import Budget, Contract
+from dphist.types.noise import LatticeNoise, Noise
+
+AnalysisName = Literal["exact", "gshm-add-the-deltas", "gshm-exact", "csh-add-the-deltas", "csh-tighter"]
+Objective = Literal["threshold", "noise"]
+ANALYSES: Final[tuple[AnalysisName, ...]] = get_args(AnalysisName)
+
+
+def html_table(caption: str, rows: list[tuple[str, str]]) -> str:
+    """A small table for notebooks."""
+    body = "".join(f"<tr><th scope='row'>{escape(a)}</th><td>{escape(b)}</td></tr>" for a, b in rows)
+    return f"<table><caption>{escape(caption)}</caption><tbody>{body}</tbody></table>"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything about a release that affects privacy, decided before any data is read."""
+
+    budget: Budget
+    contract: Contract
+    noise: Noise | LatticeNoise
+    analysis: AnalysisName
+    certificate: Certificate
+    notes: tuple[str, ...] = ()
+
+    @property
+    def sigma(self) -> float:
+        """Standard deviation of the noise drawn for each count."""
+        return self.noise.sigma
+
+    @property
+    def sigma_shared(self) -> float:
+        """Standard deviation of the one draw added to all counts."""
+        return self.noise.sigma_shared
+
+    @property
+    def gamma(self) -> float:
+        """sigma^2/sigma_shared^2."""
+        return self.noise.gamma
+
+    @property
+    def tau(self) -> float:
+        """Threshold less one."""
+        return self.noise.tau
+
+    @property
+    def threshold(self) -> float:
+        """A noisy count is released if it is strictly greater."""
+        return self.noise.threshold
+
+    @property
+    def total_noise(self) -> float:
+        """Standard deviation of a released count."""
+        return self.noise.total_noise
+
+    @property
+    def mechanism(self) -> str:
+        """`gshm` or `csh`."""
+        return self.noise.mechanism
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data with the keys of `dphist plan --json`; an infinite gamma is None."""
+        return {
+            "mechanism": self.mechanism,
+            "analysis": self.analysis,
+            "epsilon": self.budget.epsilon,
+            "delta": self.budget.delta,
+            "delta_certified": self.certificate.delta,
+            "max_nonzero": self.contract.max_nonzero,
+            "max_items_per_user": self.contract.items,
+            **self.noise.to_dict(),
+            "binding_case": self.certificate.binding_case.to_dict(),
+            "certificate": self.certificate.to_dict(),
+            "notes": list(self.notes),
+        }
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Labels and values for people."""
+        nonzero = "no bound" if self.contract.max_nonzero is None else f"{self.contract.max_nonzero:,}"
+        gamma = "infinite" if math.isinf(self.gamma) else f"{self.gamma:.6g}"
+        return [
+            (
+                "mechanism",
+                f"{self.mechanism} with {self.noise.kind} noise, chosen by the analysis '{self.analysis}'",
+            ),
+            ("budget", f"epsilon {self.budget.epsilon:g}, delta {self.budget.delta:g}"),
+            ("non-zero counts at most", nonzero),
+            ("items per user at most", f"{self.contract.items:,}"),
+            ("noise of each count", f"{self.sigma:.8g}"),
+            ("shared noise", f"{self.sigma_shared:.8g} (gamma {gamma})"),
+            ("total noise", f"{self.total_noise:.8g}"),
+            ("threshold", f"{self.threshold:.8g} (1 + tau)"),
+            ("certified delta", f"{self.certificate.delta:.6g}"),
+            ("worst neighbours", str(self.certificate.binding_case)),
+        ]
+
+    def __str__(self) -> str:
+        width = max(len(label) for label, _ in self.rows())
+        return "\n".join(f"{label:<{width}}  {value}" for label, value in self.rows())
+
+    def _repr_html_(self) -> str:
+        return html_table("Plan", self.rows())
