@@ -34,17 +34,13 @@ PAPER_LABELS = (
 NOT_YET = {
     "lem:top-k-sens-structure": "comes with top-k releases",
     "cor:top-k-privacy": "comes with top-k releases",
-    "lem:zCDP-implies-approx-DP": "comes with discrete noise",
-    "lem:discrete-gaussian-mechanism": "comes with discrete noise",
-    "lem:discrete-cor-privacy": "comes with discrete noise",
-    "lem:discrete-upperbounddeltainf": "comes with discrete noise",
-    "theorem:discrete-cor-GSHM": "comes with discrete noise",
 }
 
 
 # Where the oracle has another name than the function, or several serve.
 ORACLES = {
     "certify_family": "delta_family",
+    "certify_lattice": "delta_discrete_case",
     "delta_laplace": "delta_laplace_single, delta_discrete_laplace_single",
     "delta_of_case": "delta_case",
     "gaussian_case": "delta_family, squared_sensitivity",
@@ -81,7 +77,7 @@ class Formula:
 def _oracle_modules(name: str) -> list[str]:
     return [
         module
-        for module in ("oracles", "oracles_family")
+        for module in ("oracles", "oracles_family", "oracles_discrete")
         if re.search(rf"^def {name}\(", (TESTS / f"{module}.py").read_text(encoding="utf-8"), re.MULTILINE)
     ]
 
@@ -124,7 +120,7 @@ def formulas_page() -> str:
         "# Formulas",
         "",
         "Generated from the docstrings by `make docs`; a test keeps it current. The oracles are in",
-        "`tests/oracles.py` and `tests/oracles_family.py`, written from the paper and the definitions alone.",
+        "`tests/oracles*.py`, written from the paper and the definitions alone.",
         "",
         "## By label of the paper",
         "",

@@ -10,7 +10,7 @@ Histogram Mechanism". Sums are brute force, with the neglected part stated besid
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, lru_cache
 from itertools import count as integers_from
 
 import numpy as np
@@ -32,7 +32,7 @@ MASS_LEFT_OUT = mpf("1e-26")
 
 
 def reach_of(variance: Real) -> int:
-    """The first integers n with exp(-n^2/(2 variance)) < 10^-DIGITS_SUMMED."""
+    """An n with exp(-n^2/(2 variance)) < 10^-DIGITS_SUMMED."""
     return int(mp.ceil(mp.sqrt(2 * real(variance) * DIGITS_SUMMED * mp.log(10)))) + 1
 
 
@@ -80,9 +80,10 @@ def _normaliser(variance: mpf) -> mpf:
 def upper_sum_brute(n: int, variance: Real) -> mpf:
     """The sum of the weights of n, n + 1, ... for n >= 1, until they are 10^-70 of the first and beyond."""
     weights, total = weights_from(n, variance), mpf(0)
-    first = least = next(weights)
-    while least > first * mpf(10) ** -DIGITS_SUMMED:
-        total, least = total + least, next(weights)
+    term = next(weights)
+    least = term * mpf(10) ** -DIGITS_SUMMED
+    while term > least:
+        total, term = total + term, next(weights)
     return total
 
 
@@ -277,6 +278,7 @@ def law_of_sum(terms: int, variance: mpf) -> Long:
     return law
 
 
+@lru_cache(maxsize=64)
 def _law_of_sums(*, s: int, u: int, r: int, variance: mpf, shared: mpf, limit: int) -> Long:
     """Joint masses of (sum of s noisy counts, sum of u others) and "none of r new counts passes".
 
@@ -315,9 +317,12 @@ def delta_discrete_case(
     so that pg/q depends on (A, B) only and nothing is lost by summing over the lattice of (A, B):
         add    Pr[some passes] + sum (pg - e^epsilon q)_+        remove  sum (q - e^epsilon pg)_+
 
-    The masses carry relative errors of about 1e-17 and the boxes leave out less than (j + 3) 1e-26 (1 + e^epsilon):
-    the absolute error is below 1e-16 Pr[positive part], hence 1e-10 relative for results from 1e-6 on.
+    The masses carry relative errors of about 1e-17 and the boxes leave out less than
+    (j + 3) 1e-26 (1 + e^epsilon): the absolute error is below 1e-16 (Pr[positive part] + 1e-9), hence 1e-10
+    relative for results from 1e-6 on.
     """
+    if direction not in ("add", "remove") or not 0 <= s <= j or r < 0 or lattice < 1:
+        raise ValueError("no such case")
     with mp.workdps(DPS):
         v, shared, eps = real(variance), real(variance_shared), real(epsilon)
         top = floor_of(real(limit))

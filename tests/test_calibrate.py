@@ -84,6 +84,7 @@ def test_every_plan_is_certified_and_never_worse_than_the_gshm(
     gshm = plan(**numbers, max_items_per_user=contract.items, analysis="gshm-exact", minimize=minimize)
     assert ours.certificate.delta <= budget.delta
     assert ours.certificate.delta_lower <= ours.certificate.delta
+    assert isinstance(ours.noise, Noise)
     assert delta_family(ours.noise, contract, epsilon=budget.epsilon).delta <= budget.delta
     if minimize == "threshold":
         assert ours.tau <= gshm.tau

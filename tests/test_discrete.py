@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
+from typing import Any
 
 import pytest
 from flint import arb
@@ -67,9 +68,9 @@ def test_divergence_of_a_shift(variance: float, shift: int, epsilon: float) -> N
 def test_infinite_event(count: int, variance: float, share: float, height: float) -> None:
     shared = variance * share
     limit = max(1, round(height * math.sqrt(variance + shared)))
-    numbers = {"count": count, "variance": variance, "variance_shared": shared, "limit": limit}
+    numbers: dict[str, Any] = {"count": count, "variance": variance, "variance_shared": shared, "limit": limit}
     truth = float(oracle.infinite_event_discrete(**numbers))
-    assert infinite_event_discrete(**numbers) == pytest.approx(truth, rel=1e-10)  # type: ignore[arg-type]
+    assert infinite_event_discrete(**numbers) == pytest.approx(truth, rel=1e-10)
     if share == 0.0 or shared >= 4.0:
         noise = LatticeNoise(
             2, Fraction(variance), Fraction(variance) * Fraction(share).limit_denominator(10), limit

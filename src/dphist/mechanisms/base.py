@@ -1,0 +1,69 @@
+"""What every mechanism looks like: begun once with a tap, then fed batches of one histogram."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dphist.errors import InvalidParameter
+from dphist.sampling.tap import Tap
+from dphist.types import Certificate, Contract
+
+IntArray = NDArray[np.int64]
+FloatArray = NDArray[np.float64]
+
+LARGEST_COUNT: Final = 2**53
+
+
+@dataclass(frozen=True)
+class Released:
+    """What may leave: positions in the batch, increasing, and their noisy counts. No true count is in it."""
+
+    index: IntArray
+    values: FloatArray
+
+
+class Session(Protocol):
+    """One run of a mechanism: the shared noise is drawn, and serves every batch of the histogram."""
+
+    def release(self, counts: IntArray) -> Released:
+        """Noise and threshold for one batch of counts."""
+
+
+class Mechanism(Protocol):
+    """A mechanism with its certificate."""
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+
+    @property
+    def contract(self) -> Contract:
+        """What its certificate takes for granted."""
+
+    @property
+    def certificate(self) -> Certificate:
+        """The proof of its privacy."""
+
+    def begin(self, tap: Tap) -> Session:
+        """Draw the noise that all batches share. One session serves one histogram, once."""
+
+
+def checked_counts(counts: object, *, lattice: int) -> IntArray:
+    """Counts as int64, refused with one sentence that repeats no count: a true count is a secret."""
+    array = np.asarray(counts)
+    if array.ndim != 1:
+        raise InvalidParameter(f"counts must be one-dimensional, not of shape {array.shape}")
+    if array.dtype.kind == "f":
+        if np.isnan(array).any():
+            raise InvalidParameter("counts must not be NaN")
+        if (array != np.floor(array)).any():
+            raise InvalidParameter("counts must be whole numbers")
+    elif array.dtype.kind not in "iu":
+        raise InvalidParameter(f"counts must be numbers, not of type {array.dtype}")
+    if array.size and (array.min() < 0 or array.max() > LARGEST_COUNT // lattice):
+        raise InvalidParameter(f"counts must be between 0 and 2^53/{lattice}, and one of them is not")
+    return array.astype(np.int64, copy=False)

@@ -1,0 +1,71 @@
+"""The family on a lattice: the GSHM without shared noise, the CSH with it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from dphist.errors import InvalidParameter
+from dphist.mechanisms.base import IntArray, Released, checked_counts
+from dphist.sampling.samplers import DiscreteGaussian
+from dphist.sampling.tap import Tap
+from dphist.types import Certificate, Contract, LatticeNoise, Plan
+
+
+@dataclass(frozen=True)
+class FamilySession:
+    """One run: a shared draw, and fresh noise for every non-zero count."""
+
+    noise: LatticeNoise
+    shared: int
+    tap: Tap
+
+    def release(self, counts: IntArray) -> Released:
+        """Noisy counts strictly above the threshold; zero counts draw nothing and are never released."""
+        checked = checked_counts(counts, lattice=self.noise.lattice)
+        present = np.flatnonzero(checked)
+        steps = DiscreteGaussian(self.noise.variance).draw(present.size, self.tap)
+        steps += checked[present] * self.noise.lattice
+        steps += self.shared
+        # noisy > 1 + tau, in whole steps: nothing is rounded before the comparison.
+        passed = steps > self.noise.lattice + self.noise.limit
+        return Released(present[passed], steps[passed] / self.noise.lattice)
+
+
+@dataclass(frozen=True)
+class FamilyMechanism:
+    """A plan of the family, ready to run.
+
+    noisy_i = H_i + (Z_i + Z_shared)/lattice for every H_i > 0, released iff strictly greater than 1 + tau.
+    """
+
+    plan: Plan
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.plan.noise, LatticeNoise):
+            raise InvalidParameter("only discrete noise can be drawn exactly: make the plan with noise='discrete'")
+
+    @property
+    def name(self) -> str:
+        """`gshm` or `csh`."""
+        return self.plan.mechanism
+
+    @property
+    def contract(self) -> Contract:
+        """The plan's."""
+        return self.plan.contract
+
+    @property
+    def certificate(self) -> Certificate:
+        """The plan's."""
+        return self.plan.certificate
+
+    def begin(self, tap: Tap) -> FamilySession:
+        """Draw the shared noise, once."""
+        noise = self.plan.noise
+        assert isinstance(noise, LatticeNoise)
+        shared = 0
+        if noise.variance_shared > 0:
+            shared = int(DiscreteGaussian(noise.variance_shared).draw(1, tap)[0])
+        return FamilySession(noise, shared, tap)
