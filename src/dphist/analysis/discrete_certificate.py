@@ -192,6 +192,21 @@ def certify_lattice(
     return Certificate(epsilon, min(1.0, delta), "exact-discrete", case, min(delta, infinite))
 
 
+def certify_known_domain(noise: LatticeNoise, contract: Contract, *, epsilon: float) -> Certificate:
+    """Certificate of discrete correlated noise on a known domain of `max_nonzero` keys: no key is ever new.
+
+    Guarantee: `delta` is an upper bound in ball arithmetic, from the very rationals of `noise`.
+    Valid for: epsilon >= 0.
+    Source: `alg:discrete-correlated-gaussian`, beyond `lem:discrete-cor-privacy`.
+    """
+    below, _ = worst_changed(shared=contract.nonzero, most=float(contract.items), gamma=noise.gamma)
+    with balls.precision(256):
+        family = DiscreteFamily(noise, contract, epsilon=epsilon, scale=1e-16)
+        delta = min(1.0, balls.upper(family.gaussian_worst(0)))
+    case = NeighbourCase(contract.nonzero, 0, int(below), "either")
+    return Certificate(epsilon, delta, "exact-discrete", case, 0.0)
+
+
 def _mixed_upper(family: DiscreteFamily, goal: float, *, stop: bool) -> float:
     """Ball upper bound over mixed cases; the continuous analysis only proposes how to cut them into blocks."""
     twin = family.noise.continuous()

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
+
+from flint import arb, fmpq
 
 from dphist.errors import NotPrivate
+from dphist.numerics import balls
+from dphist.types import Certificate, Contract, NeighbourCase
 
 
 def infinite_event_laplace(*, m: int, scale: float, tau: float) -> float:
@@ -55,6 +60,24 @@ def delta_laplace(*, m: int, scale: float, tau: float, epsilon: float, discrete:
     if discrete:
         return max(infinite, -math.expm1(loss) / (1.0 + math.exp(-1.0 / scale)))
     return max(infinite, -math.expm1(loss / 2.0))
+
+
+def certify_discrete_laplace(scale: Fraction, limit: int, contract: Contract, *, epsilon: float) -> Certificate:
+    """Certificate of the discrete Laplace stability histogram whose scale is at least m/epsilon.
+
+    Guarantee: `delta` is an upper bound in ball arithmetic, from the very rational scale; exact up to rounding.
+    Valid for: scale >= m/epsilon, compared exactly; otherwise raises `NotPrivate`.
+    Source: beyond the paper.
+    """
+    items = contract.items
+    if Fraction(items) > scale * Fraction(epsilon):
+        raise NotPrivate(f"a Laplace scale of {scale} is below m/epsilon for m = {items}, epsilon = {epsilon!r}")
+    with balls.precision(2048):
+        rate = arb(fmpq(scale.denominator, scale.numerator))
+        passes = (-(limit + 1) * rate).exp() / (1 + (-rate).exp())
+        delta = balls.upper(1 - (1 - passes) ** items)
+    case = NeighbourCase(contract.nonzero - items, items, 0, "add")
+    return Certificate(epsilon, delta, "laplace", case, math.nextafter(delta, 0.0))
 
 
 def tau_laplace(*, m: int, scale: float, delta: float, discrete: bool = False) -> float:

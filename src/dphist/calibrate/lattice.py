@@ -26,9 +26,7 @@ def on_lattice(continuous: Noise, budget: Budget, contract: Contract) -> tuple[L
 
     Guarantee: the certificate's delta is within the budget.
     """
-    gamma = None if math.isinf(continuous.gamma) else max(1, round(continuous.gamma))
-    lattice = _lattice(continuous, contract, gamma)
-    variance, shared = _variances(continuous, budget, contract, lattice, gamma)
+    lattice, variance, shared = lattice_and_variances(continuous, budget, contract)
     limit = _limit(continuous, budget, contract, variance, shared, lattice)
     for _ in range(40):
         noise = LatticeNoise(lattice, variance, shared, limit)
@@ -37,6 +35,16 @@ def on_lattice(continuous: Noise, budget: Budget, contract: Contract) -> tuple[L
             return noise, certificate
         limit += max(1, limit // 2000)
     raise NoPlan(f"no discrete plan near tau {continuous.tau!r} could be certified for {budget}")
+
+
+def lattice_and_variances(continuous: Noise, budget: Budget, contract: Contract) -> tuple[int, Fraction, Fraction]:
+    """The lattice for a continuous plan, and the least variances on it for which the noise alone is within budget.
+
+    Guarantee: the variances were tested, in balls, and passed.
+    """
+    gamma = None if math.isinf(continuous.gamma) else max(1, round(continuous.gamma))
+    lattice = _lattice(continuous, contract, gamma)
+    return lattice, *_variances(continuous, budget, contract, lattice, gamma)
 
 
 def _lattice(noise: Noise, contract: Contract, gamma: int | None) -> int:

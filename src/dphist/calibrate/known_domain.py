@@ -1,0 +1,31 @@
+"""Plans for a known, public domain: the least noise, and no threshold."""
+
+from __future__ import annotations
+
+from dphist.analysis.discrete_certificate import certify_known_domain
+from dphist.calibrate.analyses import Exact
+from dphist.calibrate.lattice import lattice_and_variances
+from dphist.calibrate.optimum import Calibration, tuned
+from dphist.errors import InvalidParameter, NoPlan
+from dphist.mechanisms.known_domain import KnownDomainMechanism
+from dphist.types import Budget, Contract, LatticeNoise
+
+
+def known_domain(
+    *, epsilon: float, delta: float, domain_size: int, max_items_per_user: int | None = None
+) -> KnownDomainMechanism:
+    """The quietest mechanism that releases every count of a public list of `domain_size` keys.
+
+    Guarantee: its certificate is within the budget.
+    Source: `alg:discrete-correlated-gaussian` with the exact analysis in place of zCDP.
+    """
+    budget, contract = Budget(epsilon, delta), Contract(domain_size, max_items_per_user)
+    if contract.max_nonzero is None:
+        raise InvalidParameter("a known domain needs its size")
+    quietest = tuned(Calibration(Exact(), budget, contract), "noise")
+    lattice, variance, shared = lattice_and_variances(quietest, budget, contract)
+    noise = LatticeNoise(lattice, variance, shared, 1)
+    certificate = certify_known_domain(noise, contract, epsilon=budget.epsilon)
+    if certificate.delta > budget.delta:
+        raise NoPlan(f"no plan near sigma {quietest.sigma!r} could be certified for {budget}")
+    return KnownDomainMechanism(noise, contract, certificate)
