@@ -40,6 +40,8 @@ NOT_YET = {
 # Where the oracle has another name than the function, or several serve.
 ORACLES = {
     "certify_family": "delta_family",
+    "certify_discrete_laplace": "infinite_event_laplace",
+    "certify_known_domain": "delta_discrete_case",
     "certify_lattice": "delta_discrete_case",
     "delta_laplace": "delta_laplace_single, delta_discrete_laplace_single",
     "delta_of_case": "delta_case",

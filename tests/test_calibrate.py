@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -178,7 +180,7 @@ def test_profile_and_its_inverse() -> None:
         assert delta_at(best, epsilon) <= delta
         assert delta_at(best, epsilon * (1.0 - 1e-5)) > delta
     assert epsilon_at(best, 0.5) == 0.0
-    with pytest.raises(NotPrivate, match="no epsilon reaches delta = 1e-07"):
+    with pytest.raises(NotPrivate, match="no epsilon reaches delta = 1e-07: delta stays at"):
         epsilon_at(best, 1e-7)
     with pytest.raises(InvalidParameter, match="between 0 and 800"):
         delta_at(best, -0.1)
@@ -219,3 +221,55 @@ def test_comparison_has_all_rows_and_says_the_ratio() -> None:
 def test_laplace_is_recommended_where_it_wins() -> None:
     assert any("Laplace" in note for note in plan(epsilon=1.0, delta=1e-6, max_items_per_user=1).notes)
     assert not any("Laplace" in note for note in plan(epsilon=1.0, delta=1e-6, max_items_per_user=50).notes)
+
+
+def test_the_printed_plan_is_the_certified_plan() -> None:
+    """What a person types back from the screen must pass: nothing is rounded for show."""
+    for k in (7, 51914):
+        shown = dict(plan(epsilon=0.35, delta=1e-5, max_nonzero=k).rows())
+        sigma, shared = float(shown["noise of each count"]), float(shown["shared noise"].split()[0])
+        tau = float(Decimal(shown["threshold"].split()[0]) - 1)
+        typed = certify(epsilon=0.35, sigma=sigma, sigma_shared=shared, tau=tau, max_nonzero=k, delta=1e-5)
+        assert typed.delta["exact"] <= 1e-5
+
+
+def test_the_published_threshold_is_never_below_the_certified_one() -> None:
+    for tau in (1e-9, 0.1, 6987.259647, 1.0 / 3.0, 123456789.123456):
+        assert Fraction(Noise(1.0, 0.0, tau).threshold) - 1 >= Fraction(tau)
+
+
+def test_a_target_just_above_the_infinite_event_is_answered() -> None:
+    best = plan(epsilon=1.0, delta=1e-6, max_nonzero=100)
+    floor = dphist.analysis.family.infinite_case(best.noise, best.contract).delta  # type: ignore[arg-type]
+    with pytest.raises(NotPrivate, match="no epsilon reaches"):
+        epsilon_at(best, math.nextafter(floor, 0.0))
+    target = floor * (1.0 + 1e-9)
+    assert delta_at(best, epsilon_at(best, target)) <= target
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"points": 1}, "at least 2 points"),
+        ({"points": 2.5}, "points must be a whole number"),
+        ({"largest_noise": math.nan}, "largest_noise must be a finite number"),
+        ({"analysis": "bogus-add-the-deltas"}, "analysis must be one of"),
+        ({"gamma": "root"}, "gamma must be 'sqrt' or a number"),
+    ],
+)
+def test_bad_frontiers(options: dict[str, Any], message: str) -> None:
+    numbers: dict[str, Any] = {
+        "epsilon": 1.0,
+        "delta": 1e-5,
+        "analysis": "exact",
+        "max_nonzero": 5,
+        "gamma": "sqrt",
+    }
+    with pytest.raises(InvalidParameter, match=message):
+        frontier(**{**numbers, **options})
+
+
+def test_huge_numbers_and_results_that_hash() -> None:
+    with pytest.raises(InvalidParameter, match="too large"):
+        plan(epsilon=10**400, delta=1e-5, max_nonzero=5)
+    assert isinstance(hash(certify(epsilon=1.0, sigma=30.0, tau=165.0, max_items_per_user=50)), int)

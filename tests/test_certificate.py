@@ -153,6 +153,19 @@ def test_chords_stay_sharp_with_much_shared_noise(noise: Noise, contract: Contra
     assert certify_family(noise, contract, epsilon=epsilon).delta == pytest.approx(fast, rel=1e-5)
 
 
+def test_an_interrupt_is_not_lost_in_the_integrator() -> None:
+    def interrupted(*_: object) -> Any:
+        raise KeyboardInterrupt
+
+    with balls.precision(64), pytest.raises(KeyboardInterrupt):
+        balls.integral(interrupted, arb(0), arb(1), absolute=1e-9)
+
+
+def test_masses_that_underflow_leave_a_certificate() -> None:
+    result = certify_family(Noise(1.0, 0.5, 100.0), Contract(50), epsilon=800.0)
+    assert 0.0 <= result.delta < 1e-300
+
+
 def test_unbounded_k_is_the_limit_of_large_k() -> None:
     """Without max_nonzero the shared noise is as good as known: the limit of k to infinity, from above."""
     noise = Noise(30.0, 5.0, 165.0)

@@ -62,6 +62,16 @@ def test_plan_with_every_option() -> None:
     assert data["analysis"] == "exact"
 
 
+def test_plan_with_discrete_noise() -> None:
+    data = run_json(
+        "plan", "--epsilon", "0.35", "--delta", "1e-5", "--max-nonzero", "51914", "--noise", "discrete"
+    )
+    assert set(data) >= PLAN_KEYS | {"lattice", "variance_steps", "variance_shared_steps", "limit_steps"}
+    assert data["sigma"] == pytest.approx(1113.75, rel=0.002)
+    assert data["tau"] == pytest.approx(6987.3, rel=0.002)
+    assert data["delta_certified"] <= 1e-5
+
+
 def test_certify_json_has_delta_by_analysis() -> None:
     data = run_json(
         "certify",
@@ -146,13 +156,15 @@ BAD_PLANS = [
     ({"--max-nonzero": "2.5"}, "'2.5' is not a whole number"),
     ({"--max-items-per-user": "6"}, "max_items_per_user (6) must not exceed max_nonzero (5)"),
     ({"--max-nonzero": None}, "max_nonzero or max_items_per_user must be given"),
-    ({"--noise": "discrete"}, "noise 'discrete' is not available yet; use 'continuous'"),
+    ({"--noise": "discrete", "--analysis": "csh-tighter"}, "discrete noise has the exact analysis only"),
+    ({"--noise": "pink"}, "'pink'"),
     ({"--analysis": "magic"}, "'magic'"),
     ({"--gamma": "-2"}, "gamma must be greater than zero, not -2.0"),
+    ({"--gamma": "1e-12"}, "gamma must be between 0.01 and 1e+15, not 1e-12"),
     ({"--gamma": "nan"}, "gamma must be a finite number, not nan"),
     ({"--gamma": "root"}, "gamma must be 'sqrt' or a number, not 'root'"),
     ({"--gamma": "3", "--analysis": "gshm-exact"}, "gamma = 3.0 makes no sense with gshm-exact"),
-    ({"--max-nonzero": None, "--max-items-per-user": "3", "--gamma": "sqrt"}, "shared noise needs max_nonzero"),
+    ({"--max-nonzero": None, "--max-items-per-user": "3", "--gamma": "sqrt"}, "needs max_nonzero"),
     ({"--analysis": "csh-add-the-deltas", "--minimize": "noise"}, "no plan of least noise"),
 ]  # fmt: skip
 
@@ -191,7 +203,9 @@ def test_bad_certificates_get_one_sentence_and_exit_code_2(change: dict[str, str
 
 def test_bad_plots_are_refused_before_any_work(tmp_path: Path) -> None:
     base = ("compare", "--epsilon", "1", "--delta", "1e-5", "--max-nonzero", "3", "--plot")
-    for target, message in ((tmp_path / "a.pdf", "must end in"), (tmp_path / "no" / "a.png", "does not exist")):
+    (tmp_path / "folder.png").mkdir()
+    bad = {"a.pdf": "must end in", "no/a.png": "does not exist", "folder.png": "is a folder"}
+    for target, message in ((tmp_path / name, message) for name, message in bad.items()):
         result = run(*base, str(target))
         assert result.returncode == 2
         assert message in result.stderr

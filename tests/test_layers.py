@@ -22,12 +22,13 @@ ALLOWED: dict[str, set[str]] = {
     "mechanisms": {"types", "errors", "numerics", "analysis", "sampling"},
     "calibrate": {"types", "errors", "numerics", "analysis", "mechanisms"},
     "ledger": {"types", "errors"},
+    "audit": {"types", "errors", "numerics", "analysis", "sampling", "mechanisms", "calibrate"},
     "release": {
         "types", "errors", "numerics", "analysis", "sampling", "mechanisms", "calibrate", "engines", "sketches",
         "ledger",
     },
     "report": {"types", "errors", "numerics", "analysis", "mechanisms", "calibrate", "release"},
-    "cli": {"types", "errors", "calibrate", "release", "report", "ledger"},
+    "cli": {"types", "errors", "calibrate", "release", "report", "ledger", "audit"},
     "web": {"types", "errors", "calibrate", "release", "report"},
 }  # fmt: skip
 # Packages that a layer must not know: pure mathematics has no randomness and no I/O.

@@ -23,6 +23,8 @@ from dphist.types import Certificate, Contract, Noise
 CERTIFICATE_GAP: Final = 2e-6
 # Doubles are trusted to this when they propose a partition; a wrong proposal costs time, not privacy.
 _DOUBLE_ERROR: Final = 1e-11
+# The lower bound beside the certificate is in doubles, right to this.
+_LOWER_ERROR: Final = 1e-7
 _CHORD_LADDER: Final = (150, 600, 2400, 9600)
 
 
@@ -132,12 +134,15 @@ def certify_family(
             balls.upper(family.infinite_event(contract.items)),
             _mixed_upper(family, goal),
         )
+    attained = delta_of_case(fast.case, noise, epsilon=epsilon, smallest=family.scale)
+    if attained > delta * (1.0 + _LOWER_ERROR):
+        raise ArithmeticError(f"the certificate {delta!r} is below the exact delta {attained!r} of {fast.case}")
     return Certificate(
         epsilon=epsilon,
         delta=min(1.0, delta),
         analysis="exact",
         binding_case=fast.case,
-        delta_lower=min(delta, delta_of_case(fast.case, noise, epsilon=epsilon, smallest=family.scale)),
+        delta_lower=min(delta, attained),
     )
 
 

@@ -84,7 +84,8 @@ def _nodes(case: Case, count: int) -> list[float]:
     mass = -p * np.expm1(log_g)
     mass += p * np.exp(log_g) * hockey_stick_normal(mu, case.epsilon - log_g - shift)
     mass += q * hockey_stick_normal(mu, case.epsilon + log_g + shift)
-    density: FloatArray = np.cbrt(mass / mass.max()) + 2e-3
+    # Where every mass underflows any cells will do.
+    density: FloatArray = np.cbrt(mass / max(float(mass.max()), 1e-300)) + 2e-3
     cumulative = np.concatenate([[0.0], np.cumsum((density[1:] + density[:-1]) / 2.0)])
     inner = np.interp(np.linspace(0.0, cumulative[-1], count + 1), cumulative, x)
     return [float(end) for end in np.unique(inner)]

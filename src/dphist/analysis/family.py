@@ -140,8 +140,9 @@ def mixed_blocks(
 def delta_family(noise: Noise, contract: Contract, *, epsilon: float, relative: float = 1e-7) -> CaseDelta:
     """Delta of the family at epsilon, the maximum over all neighbours and both directions.
 
-    Guarantee: an upper bound (in doubles); exact when the worst case is not mixed. Where it is mixed, which was
-    seen only for delta above 1e-4, it exceeds the exact value by 0.7 % in the median and 10 % at worst.
+    Guarantee: an upper bound (in doubles); exact when the worst case is not mixed. Where it is mixed, as for an
+    epsilon small against delta or a small gamma, it was above the exact value by 0.7 % in the median and 10 % at
+    worst.
     Valid for: epsilon >= 0.
     Source: beyond the paper, which leaves it open (`sec:conclusion`); docs/exact-analysis.md.
     """

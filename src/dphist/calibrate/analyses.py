@@ -9,6 +9,7 @@ from typing import Final, Protocol
 
 import numpy as np
 
+from dphist.analysis.certificate import CERTIFICATE_GAP
 from dphist.analysis.csh import delta_csh_tighter
 from dphist.analysis.family import mixed_blocks, mixed_blocks_upper
 from dphist.analysis.gaussian import delta_gaussian
@@ -24,6 +25,10 @@ _LEAST_TAU_PER_SIGMA: Final = 1e-9
 class CaseAnalysis(Protocol):
     """An analysis that takes the worst of cases: no new count, only new counts, and mixtures."""
 
+    @property
+    def closed_form(self) -> bool:
+        """Whether the mixed cases cost no integral."""
+
     def sensitivity(self, contract: Contract, gamma: float) -> float:
         """Sensitivity without new counts, for sigma = 1."""
 
@@ -37,6 +42,8 @@ class CaseAnalysis(Protocol):
 @dataclass(frozen=True)
 class Exact:
     """This project's analysis: exact ends, and the offset bound between them."""
+
+    closed_form: bool = False
 
     def sensitivity(self, contract: Contract, gamma: float) -> float:
         """The exact one, over integers."""
@@ -55,11 +62,14 @@ class Exact:
         """Raise tau to satisfy the worst mixture, as often as another one takes its place."""
         if contract.items < 2:
             return noise.tau
+        enough = budget.delta
         while True:
-            blocks = mixed_blocks(noise, contract, epsilon=budget.epsilon, enough=budget.delta, relative=0.0)
-            if blocks.maximum <= budget.delta:
+            blocks = mixed_blocks(noise, contract, epsilon=budget.epsilon, enough=enough, relative=0.0)
+            if blocks.maximum <= enough:
                 return noise.tau
-            raised = _tau_for_mixture(contract, noise, budget, blocks.argument)
+            # The certificate bounds a mixture by chords, which lie a little above: leave them their room.
+            enough = budget.delta * (1.0 - 2.0 * CERTIFICATE_GAP)
+            raised = _tau_for_mixture(contract, noise, enough, budget.epsilon, blocks.argument)
             # A block that was not resolved to single cases asks for a hair more than any of them.
             noise = replace(noise, tau=max(raised, noise.tau * (1.0 + 1e-7)))
 
@@ -67,6 +77,8 @@ class Exact:
 @dataclass(frozen=True)
 class GshmExact:
     """`lem:related-GSHM`, without shared noise."""
+
+    closed_form: bool = True
 
     def sensitivity(self, contract: Contract, gamma: float) -> float:
         """Sqrt m."""
@@ -88,6 +100,8 @@ class GshmExact:
 @dataclass(frozen=True)
 class CshTighter:
     """`thm:privacy-tighter-analysis`; it knows k alone."""
+
+    closed_form: bool = True
 
     def sensitivity(self, contract: Contract, gamma: float) -> float:
         """sqrt(k + gamma)/2."""
@@ -122,17 +136,15 @@ def _tau_for_delta(delta: Callable[[float], float], start: float, target: float)
     return start if excess(start) <= 0.0 else least_passing(excess, start * 1.01, relative=1e-12)
 
 
-def _tau_for_mixture(contract: Contract, noise: Noise, budget: Budget, new: int) -> float:
-    """The least tau at which neighbours with `new` new counts are within the budget, by the offset bound."""
+def _tau_for_mixture(contract: Contract, noise: Noise, target: float, epsilon: float, new: int) -> float:
+    """The least tau at which neighbours with `new` new counts are within the target, by the offset bound."""
     one = np.array([new], dtype=np.int64)
 
     def delta(tau: float) -> float:
-        deltas = mixed_blocks_upper(
-            replace(noise, tau=tau), contract, one, one, epsilon=budget.epsilon, smallest=budget.delta
-        )
+        deltas = mixed_blocks_upper(replace(noise, tau=tau), contract, one, one, epsilon=epsilon, smallest=target)
         return float(deltas.worst[0])
 
-    return _tau_for_delta(delta, noise.tau, budget.delta)
+    return _tau_for_delta(delta, noise.tau, target)
 
 
 def tau_of_infinite_event(

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from dphist.analysis.certificate import certify_family
 from dphist.analysis.csh import delta_csh_add_the_deltas, delta_csh_tighter
-from dphist.analysis.discrete import infinite_event_discrete
 from dphist.analysis.discrete_certificate import certify_lattice
-from dphist.analysis.family import delta_family, infinite_case
+from dphist.analysis.family import delta_family
 from dphist.analysis.gshm import delta_gshm_add_the_deltas, delta_gshm_exact
 from dphist.calibrate.planning import Gamma, gamma_value
 from dphist.errors import InvalidParameter, NotPrivate
@@ -39,7 +38,7 @@ class Certification:
     noise: Noise
     contract: Contract
     certificate: Certificate
-    delta: dict[str, float]
+    delta: dict[str, float] = field(hash=False)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data with the keys of `dphist certify --json`."""
@@ -95,8 +94,8 @@ def certify(
         certificate = certify_family(noise, contract, epsilon=epsilon)
         raise NotPrivate(
             f"the plan (sigma {noise.sigma:g}, shared {noise.sigma_shared:g}, tau {noise.tau:g}) is not private: "
-            f"at epsilon = {epsilon:g} its delta is {certificate.delta:.6g}"
-            + ("" if delta is None else f", above {delta:g}")
+            f"at epsilon = {epsilon:g} its delta is {certificate.delta!r}"
+            + ("" if delta is None else f", above {delta!r}")
         )
     values = {"exact": certificate.delta, **_paper_deltas(noise, contract, epsilon)}
     return Certification(noise, contract, certificate, values)
@@ -155,9 +154,9 @@ def epsilon_at(plan: Plan, delta: float) -> float:
 
 def _epsilon_at(noise: Noise | LatticeNoise, contract: Contract, delta: float) -> float:
     target = Budget(1.0, delta).delta
-    floor = _infinite(noise, contract)
-    if floor >= target:
-        raise NotPrivate(f"no epsilon reaches delta = {delta!r}: a new count passes with probability {floor:.6g}")
+    floor = _delta_at(noise, contract, LARGEST_EPSILON)
+    if floor > target:
+        raise NotPrivate(f"no epsilon reaches delta = {delta!r}: delta stays at {floor:.10g}")
     if _delta_at(noise, contract, 0.0) <= target:
         return 0.0
 
@@ -165,21 +164,13 @@ def _epsilon_at(noise: Noise | LatticeNoise, contract: Contract, delta: float) -
         return log_excess(_fast_delta(noise, contract, epsilon), target)
 
     epsilon = round_up(least_passing(excess, 1.0, relative=1e-10))
-    while epsilon <= LARGEST_EPSILON:
+    step = 1e-9
+    while epsilon < LARGEST_EPSILON:
         if _delta_at(noise, contract, epsilon) <= target:
             return epsilon
-        epsilon = round_up(epsilon * (1.0 + 1e-7))
-    raise NotPrivate(f"no epsilon up to {LARGEST_EPSILON:g} reaches delta = {delta!r}")
-
-
-def _infinite(noise: Noise | LatticeNoise, contract: Contract) -> float:
-    """delta that no epsilon lowers: new counts alone."""
-    if isinstance(noise, LatticeNoise):
-        return infinite_event_discrete(
-            count=contract.items, variance=float(noise.variance), variance_shared=float(noise.variance_shared),
-            limit=noise.limit,
-        )  # fmt: skip
-    return infinite_case(noise, contract).delta
+        step *= 4.0
+        epsilon = round_up(epsilon * (1.0 + step))
+    return LARGEST_EPSILON
 
 
 def _fast_delta(noise: Noise | LatticeNoise, contract: Contract, epsilon: float) -> float:

@@ -10,9 +10,17 @@ from typing import Any, Final
 from dphist.analysis.laplace import tau_laplace
 from dphist.calibrate.analyses import CaseAnalysis, CshTighter, Exact, GshmExact, least_tau
 from dphist.calibrate.optimum import Calibration, tuned
-from dphist.calibrate.planning import add_the_deltas, least_sigma_add_the_deltas, tau_add_the_deltas
+from dphist.calibrate.planning import (
+    Gamma,
+    add_the_deltas,
+    certified,
+    gamma_value,
+    least_sigma_add_the_deltas,
+    tau_add_the_deltas,
+)
 from dphist.errors import InvalidParameter
-from dphist.types import Budget, Contract, Noise, gamma_from, positive_number
+from dphist.types import ANALYSES, Budget, Contract, Noise, gamma_from, positive_number
+from dphist.types.checks import positive_count
 
 _CASE_ANALYSES: Final[dict[str, CaseAnalysis]] = {
     "exact": Exact(),
@@ -60,7 +68,7 @@ class ComparisonRow:
             f"{self.total_noise:.3f}",
             f"{self.tau:.3f}",
             f"{self.threshold:.3f}",
-            f"{self.ratio:.3f}",
+            f"{self.ratio:.3f}" if self.ratio < 1e6 else "-",
         )
 
 
@@ -135,8 +143,8 @@ def compare(
         plans += [
             ("csh", "csh-add-the-deltas", add_the_deltas(budget, contract, gamma, "threshold")),
             ("csh", "csh-tighter", Calibration(CshTighter(), budget, contract).best(gamma, "threshold")),
-            ("csh", "exact, gamma = sqrt k", exact.best(gamma, "threshold")),
-            ("csh", "exact, gamma tuned", tuned(exact, "threshold")),
+            ("csh", "exact, gamma = sqrt k", certified(exact.best(gamma, "threshold"), budget, contract)[0]),
+            ("csh", "exact, gamma tuned", certified(tuned(exact, "threshold"), budget, contract)[0]),
         ]
     rows = [
         ComparisonRow(name, analysis, noise.gamma, noise.total_noise, noise.tau, noise.tau / gshm.tau)
@@ -178,12 +186,12 @@ def tau_for_noise(
 
 
 def _check_fits(analysis: str, contract: Contract, sigma_shared: float) -> None:
+    if analysis not in ANALYSES:
+        raise InvalidParameter(f"analysis must be one of {', '.join(ANALYSES)}, not {analysis!r}")
     if analysis.startswith("gshm") and sigma_shared > 0.0:
         raise InvalidParameter(f"{analysis} has no shared noise, but sigma_shared is {sigma_shared!r}")
     if analysis.startswith("csh") and (sigma_shared == 0.0 or contract.max_nonzero is None):
         raise InvalidParameter(f"{analysis} needs max_nonzero and a sigma_shared above 0, not {sigma_shared!r}")
-    if analysis not in _CASE_ANALYSES and not analysis.endswith("add-the-deltas"):
-        raise InvalidParameter(f"analysis {analysis!r} is not known")
 
 
 def _tau(analysis: str, budget: Budget, contract: Contract, noise: Noise) -> float:
@@ -201,23 +209,30 @@ def frontier(
     analysis: str,
     max_nonzero: int | None = None,
     max_items_per_user: int | None = None,
-    gamma: float = math.inf,
+    gamma: Gamma | None = None,
     largest_noise: float | None = None,
     points: int = 40,
 ) -> Frontier:
     """The curve of the paper's figure: least tau against total noise, from the least noise to `largest_noise`.
 
-    By default it ends at 1.6 times the least noise.
+    By default it ends at 1.6 times the least noise. Without gamma there is no shared noise.
     """
     budget, contract = Budget(epsilon, delta), Contract(max_nonzero, max_items_per_user)
-    shared_per_sigma = 0.0 if math.isinf(gamma) else 1.0 / math.sqrt(positive_number("gamma", gamma))
+    if positive_count("points", points) < 2:
+        raise InvalidParameter(f"a frontier needs at least 2 points, not {points}")
+    ratio = math.inf if gamma is None else gamma_value(gamma, contract)
+    shared_per_sigma = 1.0 / math.sqrt(ratio)
     _check_fits(analysis, contract, shared_per_sigma)
     if analysis in _CASE_ANALYSES:
-        least = Calibration(_CASE_ANALYSES[analysis], budget, contract).least_sigma(gamma) * (1.0 + 1e-9)
+        least = Calibration(_CASE_ANALYSES[analysis], budget, contract).least_sigma(ratio) * (1.0 + 1e-9)
     else:
-        least = least_sigma_add_the_deltas(budget, contract, gamma)
+        least = least_sigma_add_the_deltas(budget, contract, ratio)
     total = math.hypot(1.0, shared_per_sigma)
-    widest = 1.6 if largest_noise is None else max(1.0, largest_noise / (least * total))
+    widest = (
+        1.6
+        if largest_noise is None
+        else max(1.0, positive_number("largest_noise", largest_noise) / (least * total))
+    )
     curve = []
     for i in range(points):
         # Dense near the least noise, where the curves of added deltas shoot up.

@@ -61,30 +61,20 @@ class Calibration:
     def at_least_tau(self, gamma: float) -> Noise:
         """The plan of least threshold for this gamma.
 
-        Without binding mixtures tau grows with sigma, so the least sigma is best; otherwise sigma is searched.
+        Unless a mixture binds, tau grows with sigma and the least sigma is best. Otherwise sigma is searched where
+        delta is closed form; where it is an integral, a louder plan was never seen to have a lower tau.
         """
         first = self.at_least_noise(gamma)
-        if first.tau <= round_up(self.optimistic_tau(gamma)):
+        closed = self.analysis.closed_form or math.isinf(gamma)
+        if not closed or first.tau <= round_up(self.optimistic_tau(gamma)):
             return first
 
-        return self.stretched(gamma, first)
-
-    def stretched(self, gamma: float, first: Noise) -> Noise:
-        """The least threshold over sigma >= the least sigma, where a mixture binds at the least sigma."""
-        plans = {1.0: first}
-
-        def tau_at(stretch: float) -> float:
+        def louder(stretch: float) -> Noise:
             sigma, shared = self.rounded(first.sigma * stretch, gamma)
-            plans[stretch] = Noise(sigma, shared, self.tau(sigma, shared))
-            return plans[stretch].tau
+            return Noise(sigma, shared, self.tau(sigma, shared))
 
-        widest = 1.002
-        if tau_at(widest) >= first.tau:
-            return first
-        while tau_at(1.0 + 2.0 * (widest - 1.0)) < plans[widest].tau and widest < _WIDEST_SIGMA:
-            widest = 1.0 + 2.0 * (widest - 1.0)
-        golden_minimum(tau_at, 1.0, 1.0 + 2.0 * (widest - 1.0), tolerance=(widest - 1.0) / 8.0)
-        return min(plans.values(), key=lambda noise: noise.tau)
+        stretch, tau = golden_minimum(lambda x: louder(x).tau, 1.0, _WIDEST_SIGMA, tolerance=1e-4)
+        return first if first.tau <= tau else louder(stretch)
 
     def best(self, gamma: float, objective: Objective) -> Noise:
         """The best plan for this gamma."""
@@ -101,12 +91,9 @@ def tuned(calibration: Calibration, objective: Objective) -> Noise:
     if objective == "noise":
         found = calibration.at_least_noise(quietest)
         return found if found.total_noise < without.total_noise * (1.0 - 1e-9) else without
-    gamma = min(
-        quietest, _best_gamma(calibration, calibration.optimistic_tau, quietest), key=calibration.optimistic_tau
-    )
-    found = calibration.at_least_tau(gamma)
-    if found.tau > round_up(calibration.optimistic_tau(gamma)):
-        found = min(found, _tuned_with_mixtures(calibration, gamma), key=lambda noise: noise.tau)
+    searched = _best_gamma(calibration, calibration.optimistic_tau, quietest)
+    candidates = (quietest, searched, math.sqrt(contract.max_nonzero))
+    found = calibration.at_least_tau(min(candidates, key=calibration.optimistic_tau))
     return found if found.tau < without.tau * (1.0 - 1e-9) else without
 
 
@@ -140,16 +127,3 @@ def _best_gamma(calibration: Calibration, objective: Callable[[float], float], s
     nearest = 2 * round((best + k - 1) / 2) + 1 - k
     kinks = [float(g) for g in range(nearest - 4, nearest + 5, 2) if g > 0 and (g + k) / 2 < m + 1]
     return min([best, *kinks], key=objective) if k <= 10_000 else best
-
-
-def _tuned_with_mixtures(calibration: Calibration, gamma: float) -> Noise:
-    """The best plan around gamma where mixed cases bind: every step is a search of its own, so few steps."""
-    plans: dict[float, Noise] = {}
-
-    def tau(log_gamma: float) -> float:
-        plans[log_gamma] = calibration.at_least_tau(math.exp(log_gamma))
-        return plans[log_gamma].tau
-
-    centre, width = math.log(gamma), math.log(2.0)
-    best, _ = golden_minimum(tau, centre - width, centre + width, tolerance=0.25)
-    return plans[best]

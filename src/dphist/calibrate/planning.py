@@ -29,7 +29,10 @@ from dphist.types import (
 )
 
 Gamma = float | Literal["sqrt"]
-_MOST_CORRECTIONS: Final = 12
+_MOST_CORRECTIONS: Final = 6
+# Beyond, one of the two noises is nothing beside the other.
+LEAST_GAMMA: Final = 0.01
+LARGEST_GAMMA: Final = 1e15
 # Shared noise that gains less than this would only ask for a finer lattice.
 _WORTH_SHARING: Final = 0.9995
 
@@ -67,7 +70,7 @@ def plan(
     if noise == "discrete":
         chosen, certificate = _discrete(ideal, budget, contract, objective, tuned_freely=gamma is None)
     else:
-        chosen, certificate = _certified(ideal, budget, contract)
+        chosen, certificate = certified(ideal, budget, contract)
     return Plan(budget, contract, chosen, name, certificate, _notes(budget, contract, chosen))
 
 
@@ -111,14 +114,23 @@ def _gamma(gamma: Gamma | None, name: AnalysisName, contract: Contract) -> float
         return math.inf
     if gamma is None and name == "exact":
         return None
+    if contract.max_nonzero is None:
+        raise InvalidParameter(f"shared noise ({name}) needs max_nonzero: without that bound it only adds error")
     return gamma_value("sqrt" if gamma is None else gamma, contract)
 
 
 def gamma_value(gamma: Gamma, contract: Contract) -> float:
     """Gamma as a number, with `sqrt` meaning the paper's sqrt(max_nonzero)."""
-    if contract.max_nonzero is None:
-        raise InvalidParameter("shared noise needs max_nonzero: without that bound it only adds error")
-    return math.sqrt(contract.max_nonzero) if gamma == "sqrt" else positive_number("gamma", gamma)
+    if isinstance(gamma, str):
+        if gamma != "sqrt":
+            raise InvalidParameter(f"gamma must be 'sqrt' or a number, not {gamma!r}")
+        if contract.max_nonzero is None:
+            raise InvalidParameter("gamma = 'sqrt' is the root of max_nonzero, which is not given")
+        return math.sqrt(contract.max_nonzero)
+    number = positive_number("gamma", gamma)
+    if not LEAST_GAMMA <= number <= LARGEST_GAMMA:
+        raise InvalidParameter(f"gamma must be between {LEAST_GAMMA:g} and {LARGEST_GAMMA:g}, not {gamma!r}")
+    return number
 
 
 def _noise_for(
@@ -192,7 +204,7 @@ def _delta_add_the_deltas(budget: Budget, contract: Contract, noise: Noise) -> f
     )  # fmt: skip
 
 
-def _certified(noise: Noise, budget: Budget, contract: Contract) -> tuple[Noise, Certificate]:
+def certified(noise: Noise, budget: Budget, contract: Contract) -> tuple[Noise, Certificate]:
     """The plan with its certificate; where the balls refuse what the doubles passed, a hair more noise."""
     for attempt in range(_MOST_CORRECTIONS):
         certificate = certify_family(noise, contract, epsilon=budget.epsilon, budget=budget.delta)

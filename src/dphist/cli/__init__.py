@@ -15,7 +15,7 @@ def main() -> None:
     except DphistError as error:
         sys.stderr.write(f"Error: {error}\n")
         raise SystemExit(2) from None
-    except BrokenPipeError:
-        # The reader of our output went away, as `head` does: not our error.
-        sys.stderr.close()
-        raise SystemExit(141) from None
+    except OSError as error:
+        # A full disk or a closed pipe: not the user's parameters, hence another exit code.
+        sys.stderr.write(f"Error: cannot write: {error.strerror}\n")
+        raise SystemExit(1) from None

@@ -6,6 +6,7 @@ Doubles enter exactly; every result is an enclosure, and `upper` turns one into 
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -14,15 +15,20 @@ from flint import acb, arb, ctx
 BallFunction = Callable[[acb, bool], acb]
 
 
+# Arb's precision belongs to the process, not to a thread: one block at a time. Blocks may nest.
+_one_at_a_time = threading.RLock()
+
+
 @contextmanager
 def precision(bits: int) -> Iterator[None]:
-    """Work at `bits` bits inside the block."""
-    before = ctx.prec
-    ctx.prec = bits
-    try:
-        yield
-    finally:
-        ctx.prec = before
+    """Work at `bits` bits inside the block; other threads wait."""
+    with _one_at_a_time:
+        before = ctx.prec
+        ctx.prec = bits
+        try:
+            yield
+        finally:
+            ctx.prec = before
 
 
 def upper(ball: arb) -> float:
@@ -50,5 +56,17 @@ def hockey_stick_normal(mu: arb, epsilon: arb) -> arb:
 
 def integral(function: BallFunction, low: arb, high: arb, *, absolute: float) -> arb:
     """Enclosure of the integral of an analytic function that is real on the real line."""
-    value = acb.integral(function, acb(low), acb(high), abs_tol=arb(absolute), rel_tol=arb(2) ** -ctx.prec)
+    raised: list[BaseException] = []
+
+    def guarded(x: acb, analytic: bool) -> acb:
+        # An exception, such as an interrupt, must not be lost in the integrator's C code.
+        try:
+            return acb("nan") if raised else function(x, analytic)
+        except BaseException as error:
+            raised.append(error)
+            return acb("nan")
+
+    value = acb.integral(guarded, acb(low), acb(high), abs_tol=arb(absolute), rel_tol=arb(2) ** -ctx.prec)
+    if raised:
+        raise raised[0]
     return value.real

@@ -32,6 +32,8 @@ def check_format(path: Path) -> None:
         raise InvalidParameter(f"the plot must end in {', '.join(FORMATS)}, not {path.name!r}")
     if not path.resolve().parent.is_dir():
         raise InvalidParameter(f"the folder of the plot {str(path)!r} does not exist")
+    if path.is_dir():
+        raise InvalidParameter(f"the plot {str(path)!r} is a folder")
 
 
 def frontiers(comparison: Comparison) -> list[Frontier]:
@@ -44,18 +46,22 @@ def frontiers(comparison: Comparison) -> list[Frontier]:
         frontier(
             epsilon=budget.epsilon, delta=budget.delta, analysis=name, max_nonzero=contract.max_nonzero,
             max_items_per_user=contract.max_items_per_user,
-            gamma=math.inf if name.startswith("gshm") else shared, largest_noise=largest,
+            gamma=None if name.startswith("gshm") else shared, largest_noise=largest,
         )
         for name in names
     ]  # fmt: skip
 
 
-def comparison_figure(comparisons: Sequence[Comparison]) -> Figure:
+def comparison_figure(comparisons: Comparison | Sequence[Comparison]) -> Figure:
     """A panel for each comparison: curves, their minima marked, dotted lines at the least noise."""
+    if isinstance(comparisons, Comparison):
+        comparisons = [comparisons]
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise MissingExtra("figures need matplotlib: pip install 'dphist[plot]'") from error
+    if not comparisons:
+        raise InvalidParameter("a figure needs at least one comparison")
     columns = min(2, len(comparisons))
     rows = math.ceil(len(comparisons) / columns)
     figure = Figure(figsize=(6.4 * columns, 4.8 * rows), layout="constrained")
@@ -72,7 +78,9 @@ def _panel(axes: Any, comparison: Comparison) -> None:
         colour, style, marker, label = _STYLES[curve.analysis]
         noise, tau = minima[curve.analysis].total_noise, minima[curve.analysis].tau
         xs, ys = zip(*curve.points, strict=True)
-        axes.plot(xs, ys, linestyle=style, color=colour, label=f"{label}: {tau:,.1f}")
+        # The exact curves of GSHM and CSH lie on each other: a wide one below a thin one shows both.
+        width = 5.0 if curve.analysis == "gshm-exact" else 1.5
+        axes.plot(xs, ys, linestyle=style, color=colour, linewidth=width, label=f"{label}: {tau:,.1f}")
         axes.plot([noise], [tau], marker=marker, markersize=9, color=colour)
         lines.setdefault(round(curve.least_noise, 6), colour)
         highest = max(highest, tau)
@@ -101,6 +109,13 @@ def write_figure(comparisons: Sequence[Comparison], path: Path) -> None:
     """Write the figure as PNG, SVG, or an HTML page that needs no network."""
     check_format(path)
     figure = comparison_figure(comparisons)
+    try:
+        _save(figure, comparisons, path)
+    except OSError as error:
+        raise InvalidParameter(f"the plot {str(path)!r} cannot be written: {error.strerror}") from None
+
+
+def _save(figure: Figure, comparisons: Sequence[Comparison], path: Path) -> None:
     if path.suffix.lower() != ".html":
         figure.savefig(path, dpi=150)
         return

@@ -35,7 +35,8 @@ class NeighbourCase:
 class Certificate:
     """A proof by computation that a plan satisfies (epsilon, delta): `delta` is a rigorous upper bound.
 
-    `delta_lower` is the exact delta of one real pair of neighbours (in doubles), so that the truth lies between.
+    `delta_lower` is the exact delta of one kind of neighbours, in doubles (right to about 1e-9), so that the truth
+    lies between the two up to that.
     """
 
     epsilon: float

@@ -19,7 +19,10 @@ def finite_number(name: str, value: object) -> float:
     """The value as a float, or one sentence saying why not."""
     if isinstance(value, bool) or not isinstance(value, Real):
         raise InvalidParameter(f"{name} must be a number, not {value!r}")
-    number = float(value)
+    try:
+        number = float(value)
+    except OverflowError:
+        raise InvalidParameter(f"{name} is too large for a number: {len(str(value))} digits") from None
     if not math.isfinite(number):
         raise InvalidParameter(f"{name} must be a finite number, not {value!r}")
     return number

@@ -47,8 +47,9 @@ class Noise:
 
     @property
     def threshold(self) -> float:
-        """A noisy count is released if it is strictly greater."""
-        return 1.0 + self.tau
+        """A noisy count is released if it is strictly greater; rounded up where 1 + tau is no double."""
+        nearest = 1.0 + self.tau
+        return nearest if nearest - 1.0 >= self.tau else math.nextafter(nearest, math.inf)
 
     @property
     def mechanism(self) -> str:

@@ -96,10 +96,11 @@ class Plan:
             ("budget", f"epsilon {self.budget.epsilon:g}, delta {self.budget.delta:g}"),
             ("non-zero counts at most", nonzero),
             ("items per user at most", f"{self.contract.items:,}"),
-            ("noise of each count", f"{self.sigma:.8g}"),
-            ("shared noise", f"{self.sigma_shared:.8g} (gamma {gamma})"),
-            ("total noise", f"{self.total_noise:.8g}"),
-            ("threshold", f"{self.threshold:.8g} (1 + tau)"),
+            # In full: a rounded sigma or threshold would be another plan, and not a certified one.
+            ("noise of each count", f"{self.sigma!r}"),
+            ("shared noise", f"{self.sigma_shared!r} (gamma {gamma})"),
+            ("total noise", f"{self.total_noise:.6g}"),
+            ("threshold", f"{self.threshold!r} (1 + tau)"),
             ("certified delta", f"{self.certificate.delta:.6g}"),
             ("worst neighbours", str(self.certificate.binding_case)),
         ]

@@ -1,0 +1,94 @@
+"""Arrays and tables of Arrow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dphist.errors import InvalidParameter
+from dphist.release.kinds import Positions, objects, package, plain_numbers
+from dphist.release.order import has_duplicates
+
+pa: Any = package("pyarrow")
+
+
+class ArrowKind:
+    """Arrays and chunked arrays."""
+
+    def size(self, column: Any) -> int:
+        """Number of rows."""
+        return len(column)
+
+    def numbers(self, column: Any) -> NDArray[Any]:
+        """The values, without nulls."""
+        if column.null_count > 0:
+            raise InvalidParameter("counts must not be null")
+        if pa.types.is_integer(column.type) or pa.types.is_floating(column.type):
+            return np.asarray(_one(column).to_numpy(zero_copy_only=False))
+        return plain_numbers(objects(column.to_pylist()))
+
+    def take(self, column: Any, where: Positions) -> Any:
+        """An array of its own; dictionaries are decoded, for they know what was not released."""
+        taken = _one(column.take(pa.array(where)))
+        if pa.types.is_dictionary(taken.type):
+            taken = taken.dictionary_decode()
+        if "dictionary" in str(taken.type):
+            raise InvalidParameter("items must not have dictionaries inside of lists or structs: decode them")
+        # Views share the buffers of the whole column; through Python they do not.
+        return pa.array(taken.to_pylist(), taken.type) if "view" in str(taken.type) else taken
+
+    def concat(self, columns: Sequence[Any]) -> Any:
+        """End to end."""
+        return pa.concat_arrays(columns)
+
+    def keys(self, column: Any) -> NDArray[Any]:
+        """Numbers as they are, everything else as objects."""
+        if pa.types.is_integer(column.type) and column.null_count == 0:
+            return np.asarray(_one(column).to_numpy(zero_copy_only=False))
+        return objects(column.to_pylist())
+
+    def repeats(self, columns: Sequence[Any]) -> bool:
+        """Exactly, and by Arrow itself where it can compare the values."""
+        types = [column.type for column in columns]
+        if any(pa.types.is_nested(kind) or "view" in str(kind) for kind in types):
+            return has_duplicates([self.keys(column) for column in columns])
+        if len(columns) == 1 and not pa.types.is_dictionary(types[0]):
+            # Many times the speed of grouping.
+            different = package("pyarrow.compute").count_distinct(columns[0], mode="all").as_py()
+            return bool(different < len(columns[0]))
+        names = [str(i) for i in range(len(columns))]
+        table = pa.table(dict(zip(names, columns, strict=True))).unify_dictionaries()
+        return bool(table.group_by(names).aggregate([]).num_rows < table.num_rows)
+
+    def column(self, values: Any, name: str) -> Any:  # noqa: ARG002
+        """An array; the name is lost."""
+        return pa.array(values)
+
+
+KIND = ArrowKind()
+
+
+def _one(column: Any) -> Any:
+    """One array from a chunked one."""
+    if not isinstance(column, pa.ChunkedArray):
+        return column
+    combined = column.combine_chunks()
+    return combined if not isinstance(combined, pa.ChunkedArray) else pa.concat_arrays(combined.chunks)
+
+
+def names_of(frame: Any) -> list[str]:
+    """The names of its columns: of a table, a batch or a reader of batches."""
+    return list(frame.schema.names)
+
+
+def columns_of(frame: Any, names: Sequence[str]) -> list[Any]:
+    """The columns of these names."""
+    return [frame.column(frame.schema.get_field_index(name)) for name in names]
+
+
+def frame_of(columns: dict[str, Any], note: dict[str, str]) -> Any:
+    """A Table, with the note in the metadata of its schema."""
+    return pa.table(columns).replace_schema_metadata(note)

@@ -1,0 +1,116 @@
+"""What a release gives back: released items, noisy counts, and the proof. No true count is in it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from html import escape
+from importlib import import_module
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dphist.release.sources import Form, Names
+from dphist.types import Certificate, Plan
+
+NOT_PRIVATE: Final = "NOT PRIVATE: the noise was made from a seed"
+_ROWS_SHOWN: Final = 10
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Release:
+    """Released items with their noisy counts, the largest first.
+
+    `columns` are the item's columns in the kind they came in, `counts` an array of numpy. `private` is False where
+    a seed made the noise. `certificate` was computed from the plan's numbers when the release was made.
+    """
+
+    columns: tuple[Any, ...]
+    counts: NDArray[np.float64]
+    certificate: Certificate
+    plan: Plan
+    private: bool
+    names: Names
+    form: Form = field(default_factory=Form)
+
+    def __len__(self) -> int:
+        return int(self.counts.size)
+
+    @property
+    def items(self) -> Any:
+        """The released items: a column of the kind they came in, or a tuple of columns if there are several."""
+        return self.columns[0] if len(self.columns) == 1 else self.columns
+
+    def to_native(self) -> Any:
+        """The release as the histogram came: the same kind of frame, or items and counts as such columns."""
+        if self.form.shape == "columns":
+            return self.items, self.form.kind.column(self.counts, self.names.count)
+        frame = self._frame(self.form.package)
+        if self.form.shape == "lazy":
+            return frame.lazy()
+        return frame.to_reader() if self.form.shape == "reader" else frame
+
+    def to_pandas(self) -> Any:
+        """A DataFrame of pandas; its `attrs` say whether it is private."""
+        return self._frame("pandas")
+
+    def to_polars(self) -> Any:
+        """A DataFrame of polars, which has no place to say whether it is private."""
+        return self._frame("polars")
+
+    def to_arrow(self) -> Any:
+        """A Table of Arrow; the metadata of its schema say whether it is private."""
+        return self._frame("pyarrow")
+
+    def _frame(self, package: str) -> Any:
+        module = import_module(f"dphist.release.{package}_kind")
+        columns = dict(zip(self.names.items, self.columns, strict=True))
+        if package != self.form.package:
+            for name, column in columns.items():
+                keys = self.form.kind.keys(column)
+                columns[name] = module.KIND.column(list(keys) if keys.dtype.kind == "O" else keys, name)
+        columns[self.names.count] = module.KIND.column(self.counts, self.names.count)
+        return module.frame_of(columns, self._note())
+
+    def _note(self) -> dict[str, str]:
+        facts = {
+            "private": self.private,
+            "epsilon": self.plan.budget.epsilon,
+            "delta": self.plan.budget.delta,
+            "delta_certified": self.certificate.delta,
+        }
+        note = {"dphist": json.dumps(facts)}
+        return note if self.private else {**note, "dphist_warning": NOT_PRIVATE}
+
+    def _summary(self) -> str:
+        budget, items = self.plan.budget, "1 item" if len(self) == 1 else f"{len(self):,} items"
+        return f"Release of {items}: epsilon {budget.epsilon:g}, delta {budget.delta:g}, {self.plan.mechanism}"
+
+    def _shown(self) -> list[tuple[str, ...]]:
+        """The first rows as texts, under the names of the columns."""
+        where = np.arange(min(len(self), _ROWS_SHOWN), dtype=np.int64)
+        texts = [[str(v) for v in self.form.kind.keys(self.form.kind.take(c, where))] for c in self.columns]
+        rows = zip(*texts, [f"{count:,.2f}" for count in self.counts[where]], strict=True)
+        return [(*self.names.items, self.names.count), *rows]
+
+    def __repr__(self) -> str:
+        rows = self._shown()
+        widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+        lines = [] if self.private else [NOT_PRIVATE]
+        lines.append(self._summary())
+        for row in rows:
+            cells = [cell.ljust(width) for cell, width in zip(row[:-1], widths[:-1], strict=True)]
+            lines.append("  ".join([*cells, row[-1].rjust(widths[-1])]))
+        if len(self) > _ROWS_SHOWN:
+            lines.append(f"... and {len(self) - _ROWS_SHOWN:,} more")
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        head, *rows = self._shown()
+        warning = "" if self.private else f"<strong>{NOT_PRIVATE}</strong><br>"
+        top = "".join(f"<th scope='col'>{escape(name)}</th>" for name in head)
+        body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+        more = f"<p>... and {len(self) - _ROWS_SHOWN:,} more</p>" if len(self) > _ROWS_SHOWN else ""
+        caption = f"<caption>{warning}{escape(self._summary())}</caption>"
+        return f"<table>{caption}<thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>{more}"

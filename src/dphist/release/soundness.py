@@ -1,0 +1,77 @@
+"""Is a plan what it says, and how is its contract kept? Decided from the plan alone, before any data is read."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from enum import Enum
+from fractions import Fraction
+from functools import lru_cache
+
+from dphist.analysis.discrete_certificate import certify_lattice
+from dphist.errors import InvalidParameter, NotPrivate
+from dphist.types import Budget, Certificate, Contract, LatticeNoise, Plan
+
+
+class Nonzero(Enum):
+    """How `max_nonzero` is kept."""
+
+    NOT_NEEDED = "the certificate holds for any number of non-zero counts"
+    TOP_K = "the (max_nonzero + 1)-th largest count is subtracted from all"
+    PROMISED = "the caller promises it; where it does not hold nothing is released"
+
+
+def certified(plan: object) -> Plan:
+    """The plan with a certificate computed here and now from its own numbers, whatever it claimed.
+
+    Guarantee: the noise can be drawn exactly and its certified delta is within the plan's budget.
+    """
+    if not isinstance(plan, Plan):
+        raise InvalidParameter(f"plan must be a dphist.Plan, as dphist.plan makes it, not {type(plan).__name__}")
+    noise = plan.noise
+    if not isinstance(noise, LatticeNoise):
+        raise InvalidParameter(
+            "the plan is for continuous noise, which no computer can draw: make it with noise='discrete'"
+        )
+    whole = isinstance(noise.lattice, int) and isinstance(noise.limit, int)
+    if not whole or not all(isinstance(v, (int, Fraction)) for v in (noise.variance, noise.variance_shared)):
+        raise InvalidParameter("the plan's lattice and limit must be whole numbers and its variances fractions")
+    certificate = _certificate(noise, plan.contract, plan.budget)
+    if not certificate.delta <= plan.budget.delta:
+        raise NotPrivate(
+            f"the plan does not keep its budget: at epsilon {plan.budget.epsilon:g} no delta up to "
+            f"{plan.budget.delta:g} can be certified for its noise and threshold"
+        )
+    return replace(plan, certificate=certificate)
+
+
+def nonzero_rule(plan: Plan, *, promised: bool) -> Nonzero:
+    """How the bound on the non-zero counts is kept, for a plan that is certified.
+
+    Subtracting the (k+1)-th largest count keeps k, but one user who raises that count lowers all k others: it
+    breaks any bound on the items of a user below k. So it serves only plans that are certified without that bound.
+    """
+    contract = plan.contract
+    if contract.max_nonzero is None:
+        return Nonzero.NOT_NEEDED
+    if contract.items < contract.max_nonzero and _keeps(plan, Contract(None, contract.items)):
+        return Nonzero.NOT_NEEDED
+    if promised:
+        return Nonzero.PROMISED
+    if contract.items == contract.max_nonzero or _keeps(plan, Contract(contract.max_nonzero)):
+        return Nonzero.TOP_K
+    raise InvalidParameter(
+        f"the plan relies on max_nonzero = {contract.max_nonzero} and max_items_per_user = {contract.items} "
+        "together, and the top-k step that would keep the first breaks the second: give promise_max_nonzero=True "
+        "if no possible dataset has more non-zero counts, or plan with one of the two bounds"
+    )
+
+
+def _keeps(plan: Plan, contract: Contract) -> bool:
+    """Whether the plan's noise is within its budget under another contract too."""
+    assert isinstance(plan.noise, LatticeNoise)
+    return _certificate(plan.noise, contract, plan.budget).delta <= plan.budget.delta
+
+
+@lru_cache(maxsize=256)
+def _certificate(noise: LatticeNoise, contract: Contract, budget: Budget) -> Certificate:
+    return certify_lattice(noise, contract, epsilon=budget.epsilon, budget=budget.delta)

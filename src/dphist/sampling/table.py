@@ -1,0 +1,175 @@
+"""The table: almost all of a law's mass, rearranged so that one word and one look decide a draw.
+
+Magnitudes come in blocks of 2^offset_bits. Each block has a whole number of units, each unit 2^-mass_bits of
+probability, that is certainly not above what the law would put there if it were everywhere as small as at the
+block's least likely magnitude. What the units leave over is the residual (residual.py), and it is small. The units
+are dealt to 2^cell_bits equal cells, each with at most two blocks in it (Walker 1974), exactly.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+from flint import arb
+from numpy.typing import NDArray
+
+from dphist.errors import InvalidParameter
+from dphist.sampling.exact import ball, ball_bits, ceil_scaled, floor_scaled
+from dphist.sampling.laws import SymmetricLaw
+
+# 2^16 cells of 8 bytes stay within the second-level cache of any recent processor.
+LARGEST_CELL_BITS: Final = 16
+# A word is one sign bit and 63 bits for the magnitude.
+MAGNITUDE_BITS: Final = 63
+# Fixed-point digits of the recurrences; their errors stay some 2^-90, far below one unit.
+FIXED_BITS: Final = 128
+
+
+@dataclass(frozen=True)
+class StepTable:
+    """The units of each block, and the cells they are dealt to.
+
+    A word is read as: 1 bit of sign, `cell_bits` that choose a cell, and the rest, which chooses within the cell
+    and whose last `offset_bits` choose the magnitude within the block. An entry is a threshold, shifted by
+    `cell_bits`, and the number of the cell's other block. Block number `blocks` stands for the residual.
+    """
+
+    law: SymmetricLaw
+    blocks: int
+    cell_bits: int
+    offset_bits: int
+    mass_bits: int
+    units: tuple[int, ...] = field(repr=False)
+    entries: NDArray[np.int64] = field(repr=False, compare=False)
+
+    @property
+    def residual_units(self) -> int:
+        """Units that the table leaves to the residual."""
+        return (1 << self.mass_bits) - sum(self.units)
+
+    @property
+    def width(self) -> int:
+        """Magnitudes in a block."""
+        return 1 << self.offset_bits
+
+    @property
+    def end(self) -> int:
+        """The first magnitude beyond the blocks."""
+        return self.blocks << self.offset_bits
+
+
+def probabilities_lower(law: SymmetricLaw, *, start: int, stride: int, count: int) -> list[int]:
+    """Lower bounds of 2^128 Pr[X = start + i stride], i = 0 ... count - 1.
+
+        p_(i+1) = p_i r_i,   r_(i+1) = r_i s:   the exponent has a constant second difference
+
+    Guarantee: not above the true values, for every rounding is downwards and every factor positive;
+        2^-90 below them at most.
+    Valid for: an exponent of degree at most two.
+    """
+    value, ratio, step = (floor_scaled(factor, FIXED_BITS) for factor in _recurrence(law, start, stride))
+    bounds = []
+    for _ in range(count):
+        bounds.append(value)
+        value = value * ratio >> FIXED_BITS
+        ratio = ratio * step >> FIXED_BITS
+    return bounds
+
+
+def probabilities_upper(law: SymmetricLaw, *, start: int, stride: int, count: int) -> list[int]:
+    """Upper bounds of 2^128 Pr[X = start + i stride], i = 0 ... count - 1.
+
+    Guarantee: not below the true values, for every rounding is upwards; 2^-90 above them at most.
+    Valid for: an exponent of degree at most two.
+    """
+    value, ratio, step = (ceil_scaled(factor, FIXED_BITS) for factor in _recurrence(law, start, stride))
+    bounds = []
+    for _ in range(count):
+        bounds.append(value)
+        value = -(-value * ratio >> FIXED_BITS)
+        ratio = -(-ratio * step >> FIXED_BITS)
+    return bounds
+
+
+def _recurrence(law: SymmetricLaw, start: int, stride: int) -> tuple[arb, arb, arb]:
+    """Enclosures of the first probability, the first ratio, and the ratio of ratios."""
+    first, second, third = (law.exponent(start + i * stride) for i in range(3))
+    with ball_bits(FIXED_BITS + 64):
+        value = law.peak() * (-ball(first)).exp()
+        ratio = (-ball(second - first)).exp()
+        step = (-ball(third - 2 * second + first)).exp()
+    return value, ratio, step
+
+
+def block_units(law: SymmetricLaw, *, blocks: int, offset_bits: int, mass_bits: int) -> tuple[int, ...]:
+    """Units per block: width * (least Pr[|X| = m] in the block), rounded down.
+
+    Guarantee: units/(2^mass_bits width) <= Pr[|X| = m] for every m of the block.
+    """
+    width = 1 << offset_bits
+    # A block's last magnitude is its least likely; both signs of it count, and zero, which has one, is apart.
+    last = probabilities_lower(law, start=width - 1, stride=width, count=blocks)
+    shift = FIXED_BITS - mass_bits
+    units = [(2 * width * value) >> shift for value in last]
+    zero = probabilities_lower(law, start=0, stride=1, count=1)[0]
+    least = zero if width == 1 else min(zero, 2 * last[0])
+    units[0] = (width * least) >> shift
+    return tuple(units)
+
+
+def deal(units: list[int], *, cell_bits: int, low_bits: int) -> NDArray[np.int64]:
+    """Walker's cells: entry i gives its first `threshold` words to block i and the rest to another block.
+
+    Guarantee: block b owns units[b] 2^(cell_bits + low_bits)/sum(units) of all words, exactly.
+    Valid for: sum(units) a power of two, at least 2^cell_bits and at most 2^(cell_bits + low_bits); at most
+        2^cell_bits blocks.
+    """
+    cells = 1 << cell_bits
+    capacity = sum(units) // cells
+    scale = (1 << low_bits) // capacity
+    left = units + [0] * (cells - len(units))
+    entries = list(range(cells))  # threshold 0 and oneself as the other block: the whole cell is one's own
+    poor = [block for block in range(cells) if left[block] < capacity]
+    rich = [block for block in range(cells) if left[block] >= capacity]
+    while poor:
+        # Invariant: the blocks still to be settled hold `capacity` units on average, so one of them is rich.
+        block, donor = poor.pop(), rich[-1]
+        entries[block] = (left[block] * scale << cell_bits) | donor
+        left[donor] -= capacity - left[block]
+        if left[donor] < capacity:
+            poor.append(rich.pop())
+    packed = np.array(entries, dtype=np.int64)
+    packed.flags.writeable = False
+    return packed
+
+
+def build_table(
+    law: SymmetricLaw, *, mass_bits: int | None = None, largest_cell_bits: int = LARGEST_CELL_BITS
+) -> StepTable:
+    """The table of a law; less than the best precision and size are for tests that try all words.
+
+    Guarantee: every block's units are a lower bound, and their sum is at most 2^mass_bits.
+    """
+    reach = law.reach()
+    # The least power of two by which `reach` fits into all cells but the residual's.
+    offset_bits = ((reach - 1) // ((1 << largest_cell_bits) - 1)).bit_length()
+    blocks = -(-reach >> offset_bits)
+    cell_bits = blocks.bit_length()  # one cell more than blocks, for the residual
+    most = MAGNITUDE_BITS - offset_bits
+    bits = most if mass_bits is None else mass_bits
+    if not cell_bits <= bits <= most:
+        raise InvalidParameter(f"mass_bits must be between {cell_bits} and {most}, not {mass_bits!r}")
+    units = block_units(law, blocks=blocks, offset_bits=offset_bits, mass_bits=bits)
+    residual = (1 << bits) - sum(units)
+    if residual < 0:
+        raise AssertionError(f"the lower bounds of {law} add up to more than one")
+    entries = deal([*units, residual], cell_bits=cell_bits, low_bits=MAGNITUDE_BITS - cell_bits)
+    return StepTable(law, blocks, cell_bits, offset_bits, bits, units, entries)
+
+
+def probability_of_magnitude(law: SymmetricLaw, magnitude: int) -> arb:
+    """Enclosure of Pr[|X| = magnitude] at the current precision."""
+    signs = 1 if magnitude == 0 else 2
+    return signs * law.peak() * (-ball(law.exponent(magnitude))).exp()

@@ -1,0 +1,212 @@
+"""The tap of randomness: nothing twice, whatever forks, threads and small requests do."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+import threading
+import warnings
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from dphist.errors import InvalidParameter
+from dphist.sampling import SecureTap, SeededTap, Tap
+from dphist.sampling import tap as tap_module
+
+Words = NDArray[np.uint64]
+
+
+def assert_all_differ(*arrays: Words) -> None:
+    """No word twice: 10^6 honest words of 64 bits hold a pair with probability 3e-8."""
+    together = np.concatenate(arrays)
+    assert np.unique(together).size == together.size
+
+
+def words_of_child(tap: Tap, n: int) -> Words:
+    """Words drawn by a forked child from the tap that it inherited."""
+    read, write = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # newer Pythons warn of threads, which are the point
+        pid = os.fork()
+    if pid == 0:
+        try:
+            os.write(write, tap.words(n).tobytes())
+        finally:
+            os._exit(0)
+    os.close(write)
+    with os.fdopen(read, "rb") as pipe:
+        data = pipe.read()
+    os.waitpid(pid, 0)
+    assert len(data) == 8 * n
+    return np.frombuffer(data, dtype=np.uint64)
+
+
+def test_words_do_not_repeat_and_look_random() -> None:
+    tap = SecureTap()
+    sizes = [0, 1, 3, 1000, 1024, 1025, 5000, 1, 100_000, 7, 300_000]
+    arrays = [tap.words(size) for size in sizes]
+    assert [array.size for array in arrays] == sizes
+    assert all(array.dtype == np.uint64 for array in arrays)
+    assert_all_differ(*arrays)
+    bits = np.unpackbits(np.concatenate(arrays).view(np.uint8))
+    # Six and a half standard deviations: a false alarm has probability 1e-10.
+    assert abs(float(bits.mean()) - 0.5) < 6.5 * 0.5 / np.sqrt(bits.size)
+
+
+def test_two_taps_differ() -> None:
+    assert_all_differ(SecureTap().words(1000), SecureTap().words(1000))
+
+
+def test_handed_out_words_stay_as_they_are() -> None:
+    tap = SecureTap()
+    small, large = tap.words(100), tap.words(10_000)
+    copies = small.copy(), large.copy()
+    for _ in range(100):
+        tap.words(1000)
+    tap.wipe()
+    np.testing.assert_array_equal(small, copies[0])
+    np.testing.assert_array_equal(large, copies[1])
+    small[:] = 0  # the receiver may overwrite them
+    assert_all_differ(tap.words(100), copies[0])
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+def test_fork_gives_other_words() -> None:
+    tap = SecureTap()
+    before = tap.words(10)  # leaves most of a buffer that the child inherits
+    children = [words_of_child(tap, 500) for _ in range(3)]
+    assert_all_differ(before, tap.words(500), *children, tap.words(100_000))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+def test_fork_is_noticed_without_the_process_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Numbers are used again: a grandchild may have its grandparent's, and then the hook alone must do."""
+    tap = SecureTap()
+    pid = os.getpid()
+    monkeypatch.setattr(os, "getpid", lambda: pid)
+    before = tap.words(10)
+    assert_all_differ(before, words_of_child(tap, 500), tap.words(500))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+def test_fork_while_other_threads_draw() -> None:
+    tap = SecureTap()
+    stop = threading.Event()
+    drawn: list[Words] = []
+
+    def draw() -> None:
+        while not stop.is_set():
+            drawn.append(tap.words(50))
+
+    threads = [threading.Thread(target=draw) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    children = [words_of_child(tap, 500) for _ in range(10)]
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert_all_differ(*drawn[:10_000], *children)
+
+
+def test_a_foreign_process_number_drops_the_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forks made outside Python run no hook; the process number alone must do."""
+    tap = SecureTap()
+    tap.words(1)
+    (stream,) = tap._idle
+    ahead = stream._buffer[1:].copy()
+    pid = os.getpid()
+    monkeypatch.setattr(os, "getpid", lambda: pid + 1)
+    assert not np.isin(tap.words(100), ahead).any()
+    assert not stream._buffer.any()
+    assert stream not in tap._idle
+
+
+def test_threads_get_different_words() -> None:
+    tap = SecureTap()
+    drawn: list[list[Words]] = [[] for _ in range(8)]
+
+    def draw(mine: list[Words]) -> None:
+        for size in (1, 7, 900, 2000) * 20:
+            mine.append(tap.words(size))
+
+    threads = [threading.Thread(target=draw, args=(mine,)) for mine in drawn]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert_all_differ(*(words for mine in drawn for words in mine))
+
+
+def test_buffer_is_wiped_as_it_is_used_and_at_the_end() -> None:
+    tap = SecureTap()
+    tap.words(600)
+    (stream,) = tap._idle
+    assert not stream._buffer[:600].any()
+    assert stream._buffer[600:].all()
+    tap.wipe()
+    assert not stream._buffer.any()
+    assert not hasattr(stream, "_encryptor")
+    assert tap.words(3).size == 3
+
+
+def test_wiped_at_exit() -> None:
+    code = (
+        "import atexit, dphist.sampling as s\n"
+        "tap = s.SecureTap(); tap.words(1); stream = tap._idle[0]\n"
+        "import dphist.sampling.tap as t\n"
+        "atexit.unregister(t._wipe_all)\n"
+        "atexit.register(lambda: print(stream._buffer.any()))\n"
+        "atexit.register(t._wipe_all)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
+
+
+def test_new_key_after_a_bounded_amount(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tap_module, "_BYTES_PER_KEY", 1 << 20)
+    tap = SecureTap()
+    keys = set()
+    arrays = []
+    for _ in range(4):
+        arrays.append(tap.words(1 << 16))
+        keys.add(id(tap._idle[0]._encryptor))
+        arrays.append(tap.words(1 << 17))
+    assert_all_differ(*arrays)
+    assert len(keys) > 1
+
+
+def test_pickling_a_tap_carries_no_key() -> None:
+    tap = SecureTap()
+    before = tap.words(5)
+    assert_all_differ(pickle.loads(pickle.dumps(tap)).words(100), before, tap.words(100))
+
+
+def test_seeded_words_repeat_however_they_are_asked_for() -> None:
+    once, pieces = SeededTap(7), SeededTap(7)
+    np.testing.assert_array_equal(once.words(1000), np.concatenate([pieces.words(n) for n in (1, 0, 499, 500)]))
+    assert SeededTap(8).words(1)[0] != SeededTap(7).words(1)[0]
+    assert int(SeededTap(0).words(1)[0]) == 11749869230777074271  # the same on every machine
+
+
+def test_only_the_secure_tap_is_private() -> None:
+    assert SecureTap().private
+    assert not SeededTap(1).private
+    assert "NOT PRIVATE" in repr(SeededTap(1))
+    assert "NOT" not in repr(SecureTap())
+
+
+@pytest.mark.parametrize("tap", [SecureTap(), SeededTap(1)], ids=repr)
+@pytest.mark.parametrize("n", [-1, 2.0, True, None, "3"], ids=repr)
+def test_bad_sizes(tap: Tap, n: int) -> None:
+    with pytest.raises(InvalidParameter, match=str(n)):
+        tap.words(n)
+
+
+@pytest.mark.parametrize("seed", [-1, 1.5, None, True], ids=repr)
+def test_bad_seeds(seed: int) -> None:
+    with pytest.raises(InvalidParameter, match=str(seed)):
+        SeededTap(seed)
