@@ -37,6 +37,8 @@ docs: setup
 
 bench: setup
 	$(BIN)/python benchmarks/planning.py
+	$(BIN)/python benchmarks/sampling.py
+	$(BIN)/python benchmarks/noise_stage.py
 
 clean:
 	rm -rf $(VENV) demo-output .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -32,8 +32,8 @@ PAPER_LABELS = (
     "theorem:discrete-cor-GSHM",
 )
 NOT_YET = {
-    "lem:top-k-sens-structure": "comes with top-k releases",
-    "cor:top-k-privacy": "comes with top-k releases",
+    "lem:top-k-sens-structure": "the top-k step of `release_histogram`, in `release/topk.py`",
+    "cor:top-k-privacy": "the same; sound for plans with m = k only, see docs/limits.md",
 }
 
 

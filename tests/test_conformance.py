@@ -189,20 +189,20 @@ def test_runs_that_prove_nothing_are_refused() -> None:
 
 def test_a_missing_number_never_passes() -> None:
     assert not CheckResult("x", float("nan"), 1.0).passed
-    assert not CheckResult("x", student(np.array([1.0, np.nan]), 1.0), 7.5).passed
+    assert not CheckResult("x", student(np.array([1.0, np.nan]), 1.0), STUDENT_BOUND).passed
     assert student(np.ones(5), 1.0) == 0.0
     assert student(np.ones(5), 2.0) == np.inf
 
 
 def test_student_bound_keeps_its_false_alarm() -> None:
-    """The tail formula of the comment, checked where a simulation can see it: z = 3, not 7.5."""
+    """The tail formula of the comment, checked where a simulation can see it: z = 3, not 8."""
     generator = np.random.default_rng(4)
     squares = generator.laplace(size=(20_000, 2000)) ** 2
     scores = (squares.mean(axis=1) - 2.0) / (squares.std(axis=1, ddof=1) / np.sqrt(2000))
     observed = float((np.abs(scores) > 3.0).mean())
     claimed = 0.00135 * (1 + np.exp(6.6 * 27 / (3 * np.sqrt(2000))))
     assert observed < 1.5 * claimed
-    assert STUDENT_BOUND == 7.5
+    assert 0.62e-15 * (1 + np.exp(6.6 * STUDENT_BOUND**3 / (3 * np.sqrt(10_000)))) < 1e-10
 
 
 def test_kolmogorov_sees_a_shift_and_no_more() -> None:

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import oracles_discrete as oracle
+from dphist.analysis.certificate import certify_family
 from dphist.analysis.discrete import (
     discrete_gaussian_tail,
     infinite_event_discrete,
@@ -122,6 +123,62 @@ SMALL = [
     (4, 40, 4, 18, 3, 2, 0.1),
     (6, 36, 1, 20, 2, 2, 0.0),
 ]
+# All shared counts changed, with coefficients above one: a sum that lives on multiples of one of them.
+ALL_CHANGED = [
+    (30, Fraction(52), Fraction(4), 25, 1, 8.792312137461709),
+    (20, Fraction(75, 2), Fraction(25, 4), 60, 1, 2.9999129370185607),
+    (12, Fraction(17), Fraction(17, 4), 15, 3, 1.0),
+    (10, Fraction(85, 4), Fraction(17, 4), 21, 2, 0.18125275006740837),
+    (10, Fraction(99, 2), Fraction(11, 2), 60, 1, 7.089),
+    (4, Fraction(111, 2), Fraction(37, 4), 39, 1, 1.99926),
+]
+
+
+@pytest.mark.parametrize(("lattice", "variance", "shared", "limit", "k", "epsilon"), ALL_CHANGED)
+def test_certificate_when_every_shared_count_changes(
+    lattice: int, variance: Fraction, shared: Fraction, limit: int, k: int, epsilon: float
+) -> None:
+    truth = max(
+        float(
+            oracle.delta_discrete_case(
+                j=k - r, r=r, s=s, lattice=lattice, variance=variance, variance_shared=shared, limit=limit,
+                epsilon=epsilon, direction=direction,
+            )
+        )
+        for r in range(k + 1)
+        for s in range(k - r + 1)
+        for direction in ("add", "remove")
+    )  # fmt: skip
+    value = certify_lattice(LatticeNoise(lattice, variance, shared, limit), Contract(k), epsilon=epsilon).delta
+    assert value >= truth * (1.0 - 1e-9)
+    assert value <= truth * 2.5
+
+
+@pytest.mark.parametrize(("k", "m", "gamma"), [(None, 100, None), (1000, 150, 30)])
+def test_large_deltas_of_many_changed_counts_are_still_bounded(k: int | None, m: int, gamma: int | None) -> None:
+    variance = Fraction(16 * 10**6) if gamma is None else Fraction(64 * 30 * 30 * 22)
+    noise = LatticeNoise(4, variance, Fraction(0) if gamma is None else variance / gamma, 10**5)
+    ideal = certify_family(noise.continuous(), Contract(k, m), epsilon=0.001).delta
+    found = certify_lattice(noise, Contract(k, m), epsilon=0.001).delta
+    assert 0.999 * ideal <= found <= 1.2 * ideal
+
+
+def test_deep_tails_stay_sharp() -> None:
+    with balls.precision(700):
+        for variance, z in ((400, 20), (5000, 20), (10**5, 26)):
+            ball = tail(round(z * math.sqrt(variance)), arb(variance))
+            assert ball.rad() <= ball.mid() * arb(2) ** -30
+        # So far out in so wide a law that only the two integrals remain.
+        wide = tail(30 * 10**5, arb(10**10))
+        assert wide.rad() <= wide.mid() * arb("1e-3")
+
+
+def test_large_deltas_have_discrete_plans() -> None:
+    assert plan(epsilon=0.5, delta=0.1, max_nonzero=5, noise="discrete").certificate.delta <= 0.1
+
+
+def test_tiny_deltas_have_discrete_plans() -> None:
+    assert plan(epsilon=1.0, delta=1e-150, max_nonzero=10, noise="discrete").certificate.delta <= 1e-150
 
 
 @pytest.mark.parametrize(("lattice", "variance", "gamma", "limit", "k", "m", "epsilon"), SMALL)

@@ -15,11 +15,13 @@ from flint import arb, fmpq
 from dphist.analysis.chords import reach
 from dphist.analysis.family import delta_family, mixed_blocks
 from dphist.analysis.sensitivity import worst_changed
+from dphist.errors import InvalidParameter
 from dphist.numerics import balls
 from dphist.numerics.discrete_balls import normaliser, shift_divergence, tail, theta_excess
 from dphist.types import Certificate, Contract, LatticeNoise, NeighbourCase
 
 _EXACT_CHANGED = 48
+_MOST_ONE_BY_ONE = 4096
 
 
 def bits_for(scale: float) -> int:
@@ -45,11 +47,7 @@ class DiscreteFamily:
         gamma, lattice = self.noise.gamma_whole, self.noise.lattice
         if gamma is None or math.isinf(shared):
             return 0
-        step = round(lattice * changed / (shared + gamma))
-        if changed == shared and math.gcd(lattice - step, step * gamma) != math.gcd(lattice - step, step):
-            # With every count changed and this offset the combination would miss some integers.
-            return lattice // 2
-        return min(step, lattice - 1)
+        return min(round(lattice * changed / (shared + gamma)), lattice - 1)
 
     def gaussian_worst(self, new: int) -> arb:
         """Upper bound of delta over all changed counts when at least `new` counts are new and stay hidden."""
@@ -57,16 +55,40 @@ class DiscreteFamily:
         most = int(min(shared, self.contract.items - new))
         if most < 1:
             return arb(0)
+        if most <= 2 * _EXACT_CHANGED:
+            worst = arb(0)
+            for changed in range(1, most + 1):
+                worst = worst.max(self._changed_best(shared, changed))
+            return worst
         gamma = self.noise.gamma_whole
-        if most > 2 * _EXACT_CHANGED and gamma is not None and 2 * most >= shared + gamma:
-            # Half a unit covers every number of changed counts at once.
-            return self._changed(shared, most, self.noise.lattice // 2)
-        worst = arb(0)
-        every = most <= 2 * _EXACT_CHANGED
+        if gamma is None or math.isinf(shared):
+            return self._changed_many(shared, most)
+        # Half a unit covers every number of changed counts at once; any valid bound will do.
+        half = self._changed(shared, most, self.noise.lattice // 2)
+        return half if 2 * most >= shared + gamma else half.min(self._changed_many(shared, most))
+
+    def _changed_best(self, shared: float, changed: int) -> arb:
+        """The least bound over a few offsets: each of them is valid."""
+        steps = {self.offset(shared, changed), 0}
+        if self.noise.gamma_whole is not None and not math.isinf(shared):
+            steps.add(self.noise.lattice // 2)
+        best = arb(1)
+        for step in steps:
+            best = best.min(self._changed(shared, changed, step))
+        return best
+
+    def _changed_many(self, shared: float, most: int) -> arb:
+        """All numbers of changed counts with one offset: the largest ones by themselves, the rest in ranges."""
         step = self.offset(shared, most)
-        for changed in range(most, 0 if every else most - _EXACT_CHANGED, -1):
-            worst = worst.max(self._changed(shared, changed, self.offset(shared, changed) if every else step))
-        high = 0 if every else most - _EXACT_CHANGED
+        if 2 * step >= self.noise.lattice:
+            step = self.noise.lattice // 2 - 1
+        worst, high = arb(0), most - _EXACT_CHANGED
+        for changed in range(most, high, -1):
+            # With all counts changed another offset may serve better; every one is valid.
+            quiet = changed == shared
+            worst = worst.max(
+                self._changed_best(shared, changed) if quiet else self._changed(shared, changed, step)
+            )
         while high >= 1:
             low = max(1, high // 2)
             worst = worst.max(self._changed_range(shared, low, high, step))
@@ -80,19 +102,36 @@ class DiscreteFamily:
             # Only the changed counts take part: a sum of `changed` draws, shifted by one unit each.
             return self.variance * changed, lattice * changed, self._factor([self.variance / 2], changed)
         assert gamma is not None
+        quiet = int(shared) - changed
+        if quiet == 0:
+            return self._problem_all_changed(changed, step, gamma)
         unit = math.gcd(lattice - step, step)
-        large, small, quiet = (lattice - step) // unit, step // unit, int(shared) - changed
+        large, small = (lattice - step) // unit, step // unit
         total = changed * large**2 + quiet * small**2 + gamma * small**2
         spreads = [self.variance / 2]
-        if changed > 0 and quiet > 0 and large != small:
+        if large != small:
             spreads.append(self.variance / (arb(small**2) / changed + arb(large**2) / quiet))
         counts = self.variance * (changed * large**2 + quiet * small**2)
         spreads.append(1 / (arb((small * gamma) ** 2) / counts + 1 / self.shared))
         return self.variance * total, unit * total, self._factor(spreads, int(shared))
 
+    def _problem_all_changed(self, changed: int, step: int, gamma: int) -> tuple[arb, int, arb]:
+        """The same when no shared count is unchanged: two coefficients only, divided by all they have in common."""
+        move = self.noise.lattice - step
+        unit = math.gcd(move, step * gamma)
+        own, common = move // unit, step * gamma // unit
+        variance = self.variance * (changed * own**2) + self.shared * common**2
+        shift = (changed * move**2 + gamma * step**2) // unit
+        spread = 1 / (arb(common**2) / (changed * self.variance) + arb(own**2) / self.shared)
+        return variance, shift, self._factor([self.variance / 2, spread], changed)
+
     @staticmethod
     def _factor(spreads: list[arb], draws: int) -> arb:
-        """(1 + theta)/(1 - theta) over all the sums: `draws` of the first kind, one of each other."""
+        """An upper factor over all the sums: `draws` of the first kind, one of each other.
+
+        One sum is above a discrete Gaussian by (1 + theta)(1 + theta') <= (1 + theta)^2 at most, since the
+        normaliser is never below its integral and the sum's own spread is the larger; e^(4 theta) is more.
+        """
         excess = theta_excess(spreads[0]) * (2 * draws)
         for spread in spreads[1:]:
             excess += 2 * theta_excess(spread)
@@ -113,12 +152,22 @@ class DiscreteFamily:
         half = 1 / (2 * variance_low.sqrt())
         near = self.epsilon / mu_high - mu_high / 2 - half
         if not near >= 1:
-            return arb(1)
+            return self._one_by_one(shared, low, high, step)
         far = self.epsilon / mu_low + mu_high + half
         density = (-near * near / 2).exp() / (2 * arb.pi()).sqrt()
         error = (near + far) * density * self.epsilon.exp() / (8 * variance_low)
         smooth = balls.hockey_stick_normal(mu_high, self.epsilon)
-        return (smooth + error) * factor_low.max(factor_high) * (1 + 2 * theta_excess(variance_low))
+        # Each spread is at its worst at one end or the other: both factors together cover all between.
+        return (smooth + error) * factor_low * factor_high * (1 + 2 * theta_excess(variance_low))
+
+    def _one_by_one(self, shared: float, low: int, high: int, step: int) -> arb:
+        """Every number of changed counts by itself, where there are not too many; otherwise no statement."""
+        if high - low > _MOST_ONE_BY_ONE:
+            return arb(1)
+        worst = arb(0)
+        for changed in range(low, high + 1):
+            worst = worst.max(self._changed(shared, changed, step))
+        return worst
 
     @cached_property
     def _passing(self) -> list[tuple[arb, arb]]:
@@ -176,6 +225,8 @@ def certify_lattice(
     Valid for: epsilon >= 0; variances of at least 4 steps.
     Source: beyond the paper; `theorem:discrete-cor-GSHM` is its looser relative.
     """
+    if epsilon < 0.0:
+        raise InvalidParameter(f"epsilon must not be negative, not {epsilon!r}")
     items, scale = contract.items, max(1e-300, delta_family(noise.continuous(), contract, epsilon=epsilon).delta)
     with balls.precision(bits_for(scale)):
         family = DiscreteFamily(noise, contract, epsilon=epsilon, scale=scale)

@@ -16,6 +16,7 @@ from dphist.types import Budget, Certificate, Contract, LatticeNoise, Noise
 # A step of the lattice is at most this share of tau, and an offset off its best by at most this share of delta's
 # exponent: together well below 0.2 %.
 _FINEST_SHARE: Final = 1e-3
+_MOST_ATTEMPTS: Final = 30
 _LARGEST_LATTICE: Final = 1 << 12
 _LEAST_SHARED_STEPS: Final = 4.0
 _LEAST_STEPS: Final = 8.0
@@ -28,12 +29,13 @@ def on_lattice(continuous: Noise, budget: Budget, contract: Contract) -> tuple[L
     """
     lattice, variance, shared = lattice_and_variances(continuous, budget, contract)
     limit = _limit(continuous, budget, contract, variance, shared, lattice)
-    for _ in range(40):
+    for attempt in range(_MOST_ATTEMPTS):
         noise = LatticeNoise(lattice, variance, shared, limit)
         certificate = certify_lattice(noise, contract, epsilon=budget.epsilon, budget=budget.delta)
         if certificate.delta <= budget.delta:
             return noise, certificate
-        limit += max(1, limit // 2000)
+        # Where the sum of both worst cases is what binds, tau may have to rise by more than a hair.
+        limit += max(1, round(limit * 5e-4 * 1.25**attempt))
     raise NoPlan(f"no discrete plan near tau {continuous.tau!r} could be certified for {budget}")
 
 

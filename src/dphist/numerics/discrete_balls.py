@@ -12,6 +12,7 @@ from dphist.numerics import balls
 
 _TERMS: Final = 10
 _DIRECT_BELOW_VARIANCE: Final = 400
+_TERMS_BELOW: Final = 60
 
 
 @cache
@@ -53,8 +54,18 @@ def tail(n: int, variance: arb) -> arb:
         previous, current = current, t * current - order * previous
     value = balls.normal_cdf(-t) + density * corrections / deviation
     remainder = _remainder(t, deviation)
+    if not remainder < value * arb(2) ** -40:
+        # Far out the remainder falls more slowly than the tail; there the terms themselves may fall fast.
+        return _tail_by_terms(n, variance) if deviation < _TERMS_BELOW * t else _tail_by_convexity(n, variance)
     ratio = (2 * arb.pi() * variance).sqrt() / normaliser(variance)
     return (value + (-remainder).union(remainder)) * ratio
+
+
+def _tail_by_convexity(n: int, variance: arb) -> arb:
+    """Between two integrals, for f is convex beyond one deviation: from n on, and from half a step before it."""
+    deviation = variance.sqrt()
+    least, most = balls.normal_cdf(-arb(n) / deviation), balls.normal_cdf((arb(0.5) - n) / deviation)
+    return least.union(most) * ((2 * arb.pi() * variance).sqrt() / normaliser(variance))
 
 
 def _remainder(t: arb, deviation: arb) -> arb:
@@ -88,8 +99,9 @@ def shift_divergence(*, variance: arb, shift: int, epsilon: arb) -> arb:
     If the balls cannot tell n, the neighbouring n are tried: the divergence is the maximum over all n.
     """
     turn = (epsilon * variance - arb(shift) ** 2 / 2) / shift
+    below = turn.floor().unique_fmpz()
     middle = math.floor(float(turn.mid()))
     best = arb(0)
-    for n in {middle, middle + 1, middle + 2} if turn.floor().unique_fmpz() is None else {middle + 1}:
+    for n in (middle, middle + 1, middle + 2) if below is None else (int(below) + 1,):
         best = best.max(tail(n, variance) - epsilon.exp() * tail(n + shift, variance))
     return best
