@@ -128,6 +128,14 @@ def test_compare_json_and_repeated_options() -> None:
     assert {row["mechanism"] for row in data["comparisons"][0]["rows"]} == {"gshm", "csh", "laplace"}
 
 
+def test_audit_does_not_accuse_a_good_plan() -> None:
+    """Confidence 1 - 1e-9: a false alarm is that rare."""
+    data = run_json("audit", "--epsilon", "1", "--delta", "0.05", "--max-nonzero", "10", "--runs", "50000")
+    assert not data["contradicts"]
+    assert 0.0 < data["delta_lower"] <= data["delta_certified"] <= 0.05
+    assert run("audit", "--epsilon", "1", "--delta", "0.05", "--max-nonzero", "10", "--runs", "3").returncode == 2
+
+
 def test_profile() -> None:
     data = run_json(
         "profile", "--sigma", "30", "--tau", "165", "--max-items-per-user", "50", "--epsilon", "0",
@@ -213,7 +221,7 @@ def test_bad_plots_are_refused_before_any_work(tmp_path: Path) -> None:
 
 
 def test_help_has_examples_and_version_is_said() -> None:
-    for command in ("plan", "certify", "compare", "profile"):
+    for command in ("plan", "certify", "compare", "profile", "audit"):
         result = run(command, "--help")
         assert result.returncode == 0
         assert f"dphist {command} --" in result.stdout

@@ -12,11 +12,14 @@ import pytest
 from dphist import Contract, InvalidParameter, plan
 from dphist.audit.conformance import CheckResult, ConformanceReport, check_mechanism
 from dphist.audit.statistics import STUDENT_BOUND, kolmogorov_bound, kolmogorov_distance, student
+from dphist.calibrate.known_domain import known_domain
 from dphist.mechanisms.base import IntArray, Released
 from dphist.mechanisms.family import FamilyMechanism
+from dphist.mechanisms.idealised import IdealisedMechanism
+from dphist.mechanisms.laplace import LaplaceMechanism
 from dphist.sampling.samplers import DiscreteGaussian, DiscreteLaplace, ExactSampler
 from dphist.sampling.tap import SeededTap, Tap
-from dphist.types import Certificate, NeighbourCase
+from dphist.types import Budget, Certificate, Contract, NeighbourCase
 
 RUNS = 10_000
 OWN = np.random.default_rng()
@@ -114,6 +117,32 @@ def test_family_conforms(k: int | None, m: int | None) -> None:
     assert report.passed, str(report)
     assert report.failures == ()
     assert "conforms" in str(report)
+
+
+def test_the_other_mechanisms_conform() -> None:
+    """Laplace, a known domain, and the idealised one: false alarm below 1e-9 for each."""
+    laplace = LaplaceMechanism.for_budget(Budget(1.0, 1e-5), Contract(None, 1))
+    report = check_mechanism(
+        laplace,
+        tap=SeededTap(3),
+        runs=RUNS,
+        variance=laplace.variance,
+        covariance=0.0,
+        threshold=laplace.threshold,
+    )
+    assert report.passed, str(report)
+    listed = known_domain(epsilon=1.0, delta=1e-5, domain_size=10**6)
+    variance, shared = listed.noise.total_noise**2, listed.noise.sigma_shared**2
+    report = check_mechanism(
+        listed, tap=SeededTap(4), runs=RUNS, variance=variance, covariance=shared, known_domain=True
+    )
+    assert report.passed, str(report)
+    ideal = plan(epsilon=1.0, delta=1e-5, max_nonzero=10)
+    report = check_mechanism(
+        IdealisedMechanism(ideal), tap=SeededTap(5), runs=RUNS, variance=ideal.total_noise**2,
+        covariance=ideal.sigma_shared**2, threshold=ideal.threshold,
+    )  # fmt: skip
+    assert report.passed, str(report)
 
 
 def test_toy_conforms() -> None:

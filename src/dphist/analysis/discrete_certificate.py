@@ -116,7 +116,7 @@ class DiscreteFamily:
         return self.variance * total, unit * total, self._factor(spreads, int(shared))
 
     def _problem_all_changed(self, changed: int, step: int, gamma: int) -> tuple[arb, int, arb]:
-        """The same when no shared count is unchanged: two coefficients only, divided by all they have in common."""
+        """The same when every shared count is changed: two coefficients, divided by all they have in common."""
         move = self.noise.lattice - step
         unit = math.gcd(move, step * gamma)
         own, common = move // unit, step * gamma // unit

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from scipy import special, stats
@@ -39,6 +39,20 @@ class AuditResult:
     def contradicts(self) -> bool:
         """Whether the certificate cannot be true. Its delta holds for its own epsilon and for all larger ones."""
         return self.epsilon >= self.certificate.epsilon and self.delta_lower > self.certificate.delta
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data with the keys of `dphist audit --json`."""
+        return {
+            "mechanism": self.mechanism,
+            "epsilon": self.epsilon,
+            "delta_lower": self.delta_lower,
+            "delta_certified": self.certificate.delta,
+            "contradicts": self.contradicts,
+            "case": self.case,
+            "direction": self.direction,
+            "confidence": self.confidence,
+            "runs": self.runs,
+        }
 
     def __str__(self) -> str:
         verdict = "CONTRADICTS the certificate" if self.contradicts else "does not contradict the certificate"

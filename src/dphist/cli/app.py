@@ -270,3 +270,36 @@ def profile(
     sys.stdout.write(f"{'epsilon':>14}  {'delta':>14}\n")
     for e, d in pairs:
         sys.stdout.write(f"{e:>14.8g}  {d:>14.8g}\n")
+
+
+@app.command()
+def audit(
+    epsilon: Epsilon,
+    delta: Delta,
+    max_nonzero: MaxNonzero = None,
+    max_items_per_user: MaxItems = None,
+    runs: Annotated[
+        int, typer.Option("--runs", metavar="N", parser=_whole_number, help="How often to attack.")
+    ] = 10**6,
+    as_json: AsJson = False,
+) -> None:
+    """Audit a plan by attack: a lower bound on its delta, to hold against the certificate.
+
+    Nothing of yours is read: the attacked histograms are made up. It resolves about 0.001 in delta, so audit
+    at a large delta, such as 0.05. Exit code 1 if the certificate is contradicted.
+
+    \b
+    Examples:
+      dphist audit --epsilon 1 --delta 0.05 --max-nonzero 10
+    """
+    from dphist.audit.run import audit_plan
+
+    result = audit_plan(
+        epsilon=epsilon, delta=delta, max_nonzero=max_nonzero, max_items_per_user=max_items_per_user, runs=runs
+    )
+    if as_json:
+        _print_json(result.to_dict())
+    else:
+        sys.stdout.write(f"{result}\n")
+    if result.contradicts:
+        raise typer.Exit(1)
