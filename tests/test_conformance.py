@@ -9,7 +9,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from dphist import Contract, InvalidParameter, plan
+from dphist import InvalidParameter, plan
 from dphist.audit.conformance import CheckResult, ConformanceReport, check_mechanism
 from dphist.audit.statistics import STUDENT_BOUND, kolmogorov_bound, kolmogorov_distance, student
 from dphist.calibrate.known_domain import known_domain
