@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from dphist.errors import InvalidParameter
 from dphist.sampling.tap import Tap
-from dphist.types import Certificate, Contract
+from dphist.types import Certificate, Contract, Plan
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
@@ -50,6 +50,23 @@ class Mechanism(Protocol):
 
     def begin(self, tap: Tap) -> Session:
         """Draw the noise that all batches share. One session serves one histogram, once."""
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A mechanism that is all in its plan."""
+
+    plan: Plan
+
+    @property
+    def contract(self) -> Contract:
+        """The plan's."""
+        return self.plan.contract
+
+    @property
+    def certificate(self) -> Certificate:
+        """The plan's."""
+        return self.plan.certificate
 
 
 def checked_counts(counts: object, *, lattice: int) -> IntArray:

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from dphist.errors import InvalidParameter
-from dphist.mechanisms.base import IntArray, Released, checked_counts
+from dphist.mechanisms.base import IntArray, Planned, Released, checked_counts
 from dphist.sampling.samplers import DiscreteGaussian
 from dphist.sampling.tap import Tap
-from dphist.types import Certificate, Contract, LatticeNoise, Plan
+from dphist.types import LatticeNoise
 
 
 @dataclass(frozen=True)
@@ -34,13 +34,11 @@ class FamilySession:
 
 
 @dataclass(frozen=True)
-class FamilyMechanism:
+class FamilyMechanism(Planned):
     """A plan of the family, ready to run.
 
     noisy_i = H_i + (Z_i + Z_shared)/lattice for every H_i > 0, released iff strictly greater than 1 + tau.
     """
-
-    plan: Plan
 
     def __post_init__(self) -> None:
         if not isinstance(self.plan.noise, LatticeNoise):
@@ -50,16 +48,6 @@ class FamilyMechanism:
     def name(self) -> str:
         """`gshm` or `csh`."""
         return self.plan.mechanism
-
-    @property
-    def contract(self) -> Contract:
-        """The plan's."""
-        return self.plan.contract
-
-    @property
-    def certificate(self) -> Certificate:
-        """The plan's."""
-        return self.plan.certificate
 
     def begin(self, tap: Tap) -> FamilySession:
         """Draw the shared noise, once."""

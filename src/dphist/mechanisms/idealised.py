@@ -8,9 +8,9 @@ import numpy as np
 from scipy import special
 
 from dphist.errors import InvalidParameter
-from dphist.mechanisms.base import FloatArray, IntArray, Released, checked_counts
+from dphist.mechanisms.base import FloatArray, IntArray, Planned, Released, checked_counts
 from dphist.sampling.tap import Tap
-from dphist.types import Certificate, Contract, Noise, Plan
+from dphist.types import Noise
 
 
 def rounded_normals(n: int, tap: Tap) -> FloatArray:
@@ -37,10 +37,9 @@ class IdealisedSession:
 
 
 @dataclass(frozen=True)
-class IdealisedMechanism:
+class IdealisedMechanism(Planned):
     """The family with continuous noise: its certificate speaks of real numbers, which this does not draw."""
 
-    plan: Plan
     private: bool = False
 
     def __post_init__(self) -> None:
@@ -51,16 +50,6 @@ class IdealisedMechanism:
     def name(self) -> str:
         """Marked for what it is."""
         return f"{self.plan.mechanism}-idealised"
-
-    @property
-    def contract(self) -> Contract:
-        """The plan's."""
-        return self.plan.contract
-
-    @property
-    def certificate(self) -> Certificate:
-        """The plan's, for ideal noise."""
-        return self.plan.certificate
 
     def begin(self, tap: Tap) -> IdealisedSession:
         """Draw the shared noise, once."""
