@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from decimal import Decimal
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 import pytest
@@ -16,9 +17,12 @@ import oracles
 from dphist.analysis.family import delta_family
 from dphist.calibrate.certification import certify, delta_at, epsilon_at, profile
 from dphist.calibrate.comparison import compare, frontier, tau_for_noise
-from dphist.calibrate.planning import plan
+from dphist.calibrate.planning import plan as make_plan
 from dphist.errors import InvalidParameter, NoPlan, NotPrivate
 from dphist.types import ANALYSES, Budget, Contract, Noise
+
+# The numbers here are those of continuous noise; tests/test_discrete.py holds the discrete plans against them.
+plan = partial(make_plan, noise="continuous")
 
 # epsilon, k, analysis, gamma -> total noise, tau; delta = 1e-5. The minimum of adding the deltas is flat: its
 # noise was checked as a root of the derivative with 50 digits.

@@ -32,7 +32,9 @@ def run_json(*words: str) -> Any:
 
 
 def test_plan_json() -> None:
-    data = run_json("plan", "--epsilon", "0.35", "--delta", "1e-5", "--max-nonzero", "51914")
+    data = run_json(
+        "plan", "--epsilon", "0.35", "--delta", "1e-5", "--max-nonzero", "51914", "--noise", "continuous"
+    )
     assert set(data) >= PLAN_KEYS
     assert data["mechanism"] == "csh"
     assert round(data["tau"], 2) == 6987.26
@@ -62,10 +64,9 @@ def test_plan_with_every_option() -> None:
     assert data["analysis"] == "exact"
 
 
-def test_plan_with_discrete_noise() -> None:
-    data = run_json(
-        "plan", "--epsilon", "0.35", "--delta", "1e-5", "--max-nonzero", "51914", "--noise", "discrete"
-    )
+def test_discrete_noise_is_the_default() -> None:
+    data = run_json("plan", "--epsilon", "0.35", "--delta", "1e-5", "--max-nonzero", "51914")
+    assert data["noise"] == "discrete"
     assert set(data) >= PLAN_KEYS | {"lattice", "variance_steps", "variance_shared_steps", "limit_steps"}
     assert data["sigma"] == pytest.approx(1113.75, rel=0.002)
     assert data["tau"] == pytest.approx(6987.3, rel=0.002)
@@ -95,7 +96,7 @@ def test_certify_json_has_delta_by_analysis() -> None:
 
 def test_the_certificate_of_a_plan_is_reproduced_from_its_numbers() -> None:
     contract = ("--max-nonzero", "300", "--max-items-per-user", "90")
-    data = run_json("plan", "--epsilon", "0.9", "--delta", "1e-7", *contract)
+    data = run_json("plan", "--epsilon", "0.9", "--delta", "1e-7", *contract, "--noise", "continuous")
     again = run_json(
         "certify", "--epsilon", "0.9", "--sigma", repr(data["sigma"]),
         "--sigma-shared", repr(data["sigma_shared"]), "--tau", repr(data["tau"]), *contract, "--delta", "1e-7",

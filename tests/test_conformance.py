@@ -137,7 +137,7 @@ def test_the_other_mechanisms_conform() -> None:
         listed, tap=SeededTap(4), runs=RUNS, variance=variance, covariance=shared, known_domain=True
     )
     assert report.passed, str(report)
-    ideal = plan(epsilon=1.0, delta=1e-5, max_nonzero=10)
+    ideal = plan(epsilon=1.0, delta=1e-5, max_nonzero=10, noise="continuous")
     report = check_mechanism(
         IdealisedMechanism(ideal), tap=SeededTap(5), runs=RUNS, variance=ideal.total_noise**2,
         covariance=ideal.sigma_shared**2, threshold=ideal.threshold,

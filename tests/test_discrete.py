@@ -234,7 +234,7 @@ PLANS = [
 
 @pytest.mark.parametrize(("epsilon", "delta", "k", "m", "allowed"), PLANS)
 def test_discrete_plans_cost_nothing(epsilon: float, delta: float, k: int | None, m: int, allowed: float) -> None:
-    ideal = plan(epsilon=epsilon, delta=delta, max_nonzero=k, max_items_per_user=m)
+    ideal = plan(epsilon=epsilon, delta=delta, max_nonzero=k, max_items_per_user=m, noise="continuous")
     real = plan(epsilon=epsilon, delta=delta, max_nonzero=k, max_items_per_user=m, noise="discrete")
     assert real.certificate.delta <= delta
     assert real.total_noise <= ideal.total_noise * (1.0 + allowed)

@@ -32,7 +32,7 @@ MECHANISMS: list[Mechanism] = [
     family(max_items_per_user=5),
     family(max_nonzero=40),
     LaplaceMechanism.for_budget(Budget(1.0, 1e-6), Contract(None, 1)),
-    IdealisedMechanism(plan(epsilon=1.0, delta=1e-6, max_nonzero=40)),
+    IdealisedMechanism(plan(epsilon=1.0, delta=1e-6, max_nonzero=40, noise="continuous")),
 ]
 
 
@@ -107,7 +107,7 @@ def test_one_shared_draw_serves_all_batches() -> None:
 
 def test_the_idealised_mechanism_is_marked_and_as_loud_as_planned() -> None:
     """6.5 standard errors: false alarm below 1e-10, and 10 % off would fail."""
-    mechanism = IdealisedMechanism(plan(epsilon=1.0, delta=1e-6, max_items_per_user=5))
+    mechanism = IdealisedMechanism(plan(epsilon=1.0, delta=1e-6, max_items_per_user=5, noise="continuous"))
     assert not mechanism.private
     assert mechanism.name == "gshm-idealised"
     values = mechanism.begin(SeededTap(9)).release(np.full(100_000, 10**6, dtype=np.int64)).values - 10**6
@@ -118,7 +118,7 @@ def test_the_idealised_mechanism_is_marked_and_as_loud_as_planned() -> None:
 
 def test_continuous_plans_cannot_be_drawn() -> None:
     with pytest.raises(InvalidParameter, match="noise='discrete'"):
-        FamilyMechanism(plan(epsilon=1.0, delta=1e-6, max_items_per_user=5))
+        FamilyMechanism(plan(epsilon=1.0, delta=1e-6, max_items_per_user=5, noise="continuous"))
 
 
 def test_known_domain_releases_everything() -> None:

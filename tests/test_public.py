@@ -38,7 +38,7 @@ def test_docstring_examples(module: str) -> None:
 
 
 def test_results_are_frozen_and_show_themselves() -> None:
-    plan = dphist.plan(epsilon=0.35, delta=1e-5, max_nonzero=10)
+    plan = dphist.plan(epsilon=0.35, delta=1e-5, max_nonzero=10, noise="continuous")
     with pytest.raises(dataclasses.FrozenInstanceError):
         plan.analysis = "gshm-exact"  # type: ignore[misc]
     assert "97.23725559" in str(plan)

@@ -293,7 +293,7 @@ def test_unsound_plans_are_refused() -> None:
     for plan in tampered:
         with pytest.raises(NotPrivate, match="does not keep its budget"):
             release_histogram([1], [10**6], plan)
-    continuous = dphist.plan(epsilon=1.0, delta=1e-6, max_items_per_user=10)
+    continuous = dphist.plan(epsilon=1.0, delta=1e-6, max_items_per_user=10, noise="continuous")
     with pytest.raises(InvalidParameter, match="continuous noise"):
         release_histogram([1], [10**6], continuous)
     with pytest.raises(InvalidParameter, match=r"must be a dphist\.Plan"):

@@ -3,7 +3,7 @@
     >>> import dphist
     >>> plan = dphist.plan(epsilon=1.0, delta=1e-6, max_items_per_user=10)
     >>> round(plan.threshold, 2)
-    70.46
+    70.44
 
 Names load when they are first used, so that `import dphist` costs next to nothing.
 """

@@ -43,7 +43,7 @@ def plan(
     delta: float,
     max_nonzero: int | None = None,
     max_items_per_user: int | None = None,
-    noise: str = "continuous",
+    noise: str | None = None,
     analysis: str = "best",
     gamma: Gamma | None = None,
     minimize: str = "threshold",
@@ -52,17 +52,21 @@ def plan(
 
     `max_nonzero` bounds the non-zero counts of every possible dataset (the k of the paper) and allows shared
     noise; `max_items_per_user` bounds the counts one user can touch. At least one of them is needed.
-    `analysis` "best" and "exact" use this project's analysis with gamma tuned (or as given); the other names
-    are the paper's. Whatever analysis chose the plan, its certificate is the exact one in ball arithmetic.
+    `noise` is discrete, which can be drawn exactly, unless one of the paper's analyses is asked for: those are for
+    continuous noise, which cannot. `analysis` "best" and "exact" use this project's analysis with gamma tuned (or
+    as given); the other names are the paper's. Whatever analysis chose the plan, its certificate is the exact one
+    in ball arithmetic.
 
     >>> import dphist
     >>> round(dphist.plan(epsilon=0.35, delta=1e-5, max_nonzero=51914).threshold, 2)
-    6988.26
+    6988.5
     """
     budget, contract = Budget(epsilon, delta), Contract(max_nonzero, max_items_per_user)
-    if noise not in ("continuous", "discrete"):
+    if noise not in (None, "continuous", "discrete"):
         raise InvalidParameter(f"noise must be 'continuous' or 'discrete', not {noise!r}")
     name, objective = _analysis_name(analysis), _objective(minimize)
+    if noise is None:
+        noise = "discrete" if name == "exact" else "continuous"
     if noise == "discrete" and name != "exact":
         raise InvalidParameter(f"discrete noise has the exact analysis only, not {analysis!r}")
     ideal = _noise_for(name, budget, contract, _gamma(gamma, name, contract), objective)

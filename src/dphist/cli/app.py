@@ -102,8 +102,9 @@ def plan(
     max_nonzero: MaxNonzero = None,
     max_items_per_user: MaxItems = None,
     noise: Annotated[
-        Literal["continuous", "discrete"], typer.Option("--noise", help="Kind of noise.")
-    ] = "continuous",
+        Literal["continuous", "discrete"] | None,
+        typer.Option("--noise", help="Kind of noise.  [default: discrete; continuous for the paper's analyses]"),
+    ] = None,
     analysis: Annotated[
         Literal["best", "exact", "gshm-add-the-deltas", "gshm-exact", "csh-add-the-deltas", "csh-tighter"],
         typer.Option("--analysis", help="Which privacy analysis chooses the plan."),
