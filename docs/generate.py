@@ -40,6 +40,7 @@ NOT_YET = {
 # Where the oracle has another name than the function, or several serve.
 ORACLES = {
     "certify_family": "delta_family",
+    "certify_correlated_gaussian": "delta_gaussian, squared_sensitivity",
     "certify_discrete_laplace": "infinite_event_laplace",
     "certify_known_domain": "delta_discrete_case",
     "certify_lattice": "delta_discrete_case",

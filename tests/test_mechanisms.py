@@ -8,13 +8,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from mpmath import mp
 
 import oracles
 import oracles_discrete
+import oracles_family
 from dphist import plan
+from dphist.analysis.certificate import certify_correlated_gaussian
 from dphist.analysis.discrete_certificate import certify_known_domain
 from dphist.analysis.laplace import certify_discrete_laplace
-from dphist.calibrate.known_domain import known_domain
+from dphist.calibrate.known_domain import idealised_known_domain, known_domain
 from dphist.errors import InvalidParameter, NotPrivate
 from dphist.mechanisms.base import Mechanism
 from dphist.mechanisms.family import FamilyMechanism
@@ -129,6 +132,24 @@ def test_known_domain_releases_everything() -> None:
     assert mechanism.certificate.delta <= 1e-6
     with pytest.raises(InvalidParameter, match="31 keys exceeds the public domain of 30"):
         mechanism.begin(SeededTap(7)).release(np.arange(31))
+
+
+def test_known_domain_with_continuous_noise() -> None:
+    """Its certificate against the oracle; its variance within 6.5 standard errors (false alarm below 1e-10)."""
+    mechanism = idealised_known_domain(epsilon=1.0, delta=1e-6, domain_size=12)
+    noise = mechanism.noise
+    squared = max(
+        oracles_family.squared_sensitivity(j=12, s=s, sigma=noise.sigma, sigma_shared=noise.sigma_shared)
+        for s in range(13)
+    )
+    truth = float(oracles.delta_gaussian(sensitivity=mp.sqrt(squared), sigma=1, epsilon=1.0))
+    certified = certify_correlated_gaussian(noise, mechanism.contract, epsilon=1.0)
+    assert certified.delta == pytest.approx(truth, rel=1e-12)
+    assert truth * (1.0 - 1e-15) <= certified.delta <= 1e-6
+    released = mechanism.begin(SeededTap(10)).release(np.zeros(100_000, dtype=np.int64))
+    assert released.index.size == 100_000
+    assert abs(released.values.var() / noise.sigma**2 - 1.0) < 6.5 * math.sqrt(2.0 / 100_000) < 0.05
+    assert not mechanism.private
 
 
 def test_known_domain_against_enumeration() -> None:

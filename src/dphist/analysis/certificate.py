@@ -12,7 +12,7 @@ import numpy as np
 from flint import acb, arb
 
 from dphist.analysis import chords
-from dphist.analysis.family import block_offsets, delta_family, mixed_blocks, sum_bound
+from dphist.analysis.family import block_offsets, delta_family, gaussian_case, mixed_blocks, sum_bound
 from dphist.analysis.neighbours import delta_of_case
 from dphist.analysis.sensitivity import worst_changed
 from dphist.numerics import balls
@@ -144,6 +144,20 @@ def certify_family(
         binding_case=fast.case,
         delta_lower=min(delta, attained),
     )
+
+
+def certify_correlated_gaussian(noise: Noise, contract: Contract, *, epsilon: float) -> Certificate:
+    """Certificate of continuous correlated noise on a known domain of `max_nonzero` keys: no key is ever new.
+
+    Guarantee: `delta` is an upper bound in ball arithmetic, from the very doubles of `noise`; exact but for rounding.
+    Valid for: epsilon >= 0. The tau of `noise` plays no part.
+    Source: `lem:restated-Leb24-for-approx` with the exact sensitivity over whole numbers of changed counts.
+    """
+    fast = gaussian_case(noise, contract, epsilon=epsilon)
+    family = BallFamily(noise, contract, epsilon=epsilon, scale=fast.delta, budget=None)
+    with balls.precision(family.bits):
+        delta = min(1.0, balls.upper(family.gaussian_worst(0)))
+    return Certificate(epsilon, delta, "exact", fast.case, min(delta, fast.delta))
 
 
 def _mixed_upper(family: BallFamily, goal: float) -> float:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dphist.analysis.certificate import certify_correlated_gaussian
 from dphist.analysis.discrete_certificate import certify_known_domain
 from dphist.calibrate.analyses import Exact
 from dphist.calibrate.lattice import lattice_and_variances
 from dphist.calibrate.optimum import Calibration, tuned
 from dphist.errors import InvalidParameter, NoPlan
+from dphist.mechanisms.idealised import IdealisedKnownDomainMechanism
 from dphist.mechanisms.known_domain import KnownDomainMechanism
 from dphist.types import Budget, Contract, LatticeNoise
 
@@ -29,3 +31,19 @@ def known_domain(
     if certificate.delta > budget.delta:
         raise NoPlan(f"no plan near sigma {quietest.sigma!r} could be certified for {budget}")
     return KnownDomainMechanism(noise, contract, certificate)
+
+
+def idealised_known_domain(
+    *, epsilon: float, delta: float, domain_size: int, max_items_per_user: int | None = None
+) -> IdealisedKnownDomainMechanism:
+    """The same with continuous noise, for experiments only.
+
+    Guarantee: its certificate, for ideal noise, is within the budget.
+    Source: `lem:restated-Leb24-for-approx` with the exact sensitivity.
+    """
+    budget, contract = Budget(epsilon, delta), Contract(domain_size, max_items_per_user)
+    noise = tuned(Calibration(Exact(), budget, contract), "noise")
+    certificate = certify_correlated_gaussian(noise, contract, epsilon=budget.epsilon)
+    if certificate.delta > budget.delta:
+        raise NoPlan(f"no plan near sigma {noise.sigma!r} could be certified for {budget}")
+    return IdealisedKnownDomainMechanism(noise, contract, certificate)
