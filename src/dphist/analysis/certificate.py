@@ -149,7 +149,8 @@ def certify_family(
 def certify_correlated_gaussian(noise: Noise, contract: Contract, *, epsilon: float) -> Certificate:
     """Certificate of continuous correlated noise on a known domain of `max_nonzero` keys: no key is ever new.
 
-    Guarantee: `delta` is an upper bound in ball arithmetic, from the very doubles of `noise`; exact but for rounding.
+    Guarantee: `delta` is an upper bound in ball arithmetic, from the very doubles of `noise`; exact but for
+    rounding.
     Valid for: epsilon >= 0. The tau of `noise` plays no part.
     Source: `lem:restated-Leb24-for-approx` with the exact sensitivity over whole numbers of changed counts.
     """
