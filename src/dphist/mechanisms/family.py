@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
@@ -11,6 +12,9 @@ from dphist.mechanisms.base import IntArray, Planned, Released, checked_counts
 from dphist.sampling.samplers import DiscreteGaussian
 from dphist.sampling.tap import Tap
 from dphist.types import LatticeNoise
+
+_BLOCK: Final = 1 << 17
+_COMPILED_FROM: Final = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -24,13 +28,27 @@ class FamilySession:
     def release(self, counts: IntArray) -> Released:
         """Noisy counts strictly above the threshold; zero counts draw nothing and are never released."""
         checked = checked_counts(counts, lattice=self.noise.lattice)
-        present = np.flatnonzero(checked)
-        steps = DiscreteGaussian(self.noise.variance).draw(present.size, self.tap)
-        steps += checked[present] * self.noise.lattice
-        steps += self.shared
+        # Many counts are worth the compiled kernel; blocks that stay in the cache are worth it too.
+        compiled = True if checked.size >= _COMPILED_FROM else None
+        parts = [
+            self._block(checked[start : start + _BLOCK], start, compiled)
+            for start in range(0, max(checked.size, 1), _BLOCK)
+        ]
+        if len(parts) == 1:
+            return parts[0]
+        return Released(
+            np.concatenate([part.index for part in parts]), np.concatenate([part.values for part in parts])
+        )
+
+    def _block(self, counts: IntArray, start: int, compiled: bool | None) -> Released:
+        """Noise and threshold for one block that starts at this position of the batch."""
+        noise = self.noise
+        present = np.flatnonzero(counts)
+        steps = DiscreteGaussian(noise.variance).draw(present.size, self.tap, compiled=compiled)
+        steps += counts[present] * noise.lattice
         # noisy > 1 + tau, in whole steps: nothing is rounded before the comparison.
-        passed = steps > self.noise.lattice + self.noise.limit
-        return Released(present[passed], steps[passed] / self.noise.lattice)
+        passed = np.flatnonzero(steps > noise.lattice + noise.limit - self.shared)
+        return Released(present[passed] + start, (steps[passed] + self.shared) / noise.lattice)
 
 
 @dataclass(frozen=True)
