@@ -81,7 +81,7 @@ def test_family_against_all_neighbours(shape: tuple[int, int], noise: Noise, eps
 
 
 @pytest.mark.slow
-@settings(max_examples=40)
+@settings(max_examples=10)
 @given(shape=st.sampled_from([(3, 3), (4, 1), (4, 3), (4, 4), (5, 2)]), noise=noises, epsilon=epsilons)
 def test_family_against_all_neighbours_of_more_counts(
     shape: tuple[int, int], noise: Noise, epsilon: float
@@ -90,7 +90,7 @@ def test_family_against_all_neighbours_of_more_counts(
 
 
 @pytest.mark.slow
-@settings(max_examples=300)
+@settings(max_examples=60)
 @given(case=cases(), noise=noises, epsilon=epsilons)
 def test_exact_case_at_length(case: tuple[int, int, int], noise: Noise, epsilon: float) -> None:
     check_exact_case(case, noise, epsilon)
