@@ -14,13 +14,17 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
+from dphist.numerics.discrete_balls import midpoint_coefficient
+
 FloatArray = NDArray[np.float64]
 
 _LARGEST_TABLE_DEVIATION: Final = 64.0
 _REACH: Final = 38.6  # beyond, a double knows nothing of a standard normal
 _CHUNK: Final = 1 << 20
-# Coefficients of f', f''', f^(5), f^(7), f^(9) in the midpoint Euler-Maclaurin formula, -B_n(1/2)/n!.
-_MIDPOINT: Final = (1 / 24, -7 / 5760, 31 / 967680, -127 / 154828800, 73 / 3503554560)
+# Coefficients of f', f''', f^(5), f^(7), f^(9) in the midpoint Euler-Maclaurin formula.
+_MIDPOINT: Final = tuple(
+    int(c.numer()) / int(c.denom()) for c in (midpoint_coefficient(order) for order in (1, 3, 5, 7, 9))
+)
 
 
 @lru_cache(maxsize=32)

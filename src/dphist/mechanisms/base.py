@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dphist.errors import InvalidParameter
+from dphist.sampling.samplers import DiscreteGaussian
 from dphist.sampling.tap import Tap
-from dphist.types import Certificate, Contract, Plan
+from dphist.types import Certificate, Contract, LatticeNoise, Plan
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
@@ -50,6 +51,13 @@ class Mechanism(Protocol):
 
     def begin(self, tap: Tap) -> Session:
         """Draw the noise that all batches share. One session serves one histogram, once."""
+
+
+def shared_steps(noise: LatticeNoise, tap: Tap) -> int:
+    """The one draw that all counts of a session share, in steps; 0 where nothing is shared."""
+    if noise.variance_shared == 0:
+        return 0
+    return int(DiscreteGaussian(noise.variance_shared).draw(1, tap)[0])
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from dphist.errors import InvalidParameter
-from dphist.mechanisms.base import IntArray, Planned, Released, checked_counts
+from dphist.mechanisms.base import IntArray, Planned, Released, checked_counts, shared_steps
 from dphist.sampling.samplers import DiscreteGaussian
 from dphist.sampling.tap import Tap
 from dphist.types import LatticeNoise
@@ -71,7 +71,4 @@ class FamilyMechanism(Planned):
         """Draw the shared noise, once."""
         noise = self.plan.noise
         assert isinstance(noise, LatticeNoise)
-        shared = 0
-        if noise.variance_shared > 0:
-            shared = int(DiscreteGaussian(noise.variance_shared).draw(1, tap)[0])
-        return FamilySession(noise, shared, tap)
+        return FamilySession(noise, shared_steps(noise, tap), tap)

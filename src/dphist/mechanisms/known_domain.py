@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dphist.errors import InvalidParameter
-from dphist.mechanisms.base import IntArray, Released, checked_counts
+from dphist.mechanisms.base import IntArray, Released, checked_counts, shared_steps
 from dphist.sampling.samplers import DiscreteGaussian
 from dphist.sampling.tap import Tap
 from dphist.types import Certificate, Contract, LatticeNoise
@@ -47,7 +47,4 @@ class KnownDomainMechanism:
 
     def begin(self, tap: Tap) -> KnownDomainSession:
         """Draw the shared noise, once."""
-        shared = 0
-        if self.noise.variance_shared > 0:
-            shared = int(DiscreteGaussian(self.noise.variance_shared).draw(1, tap)[0])
-        return KnownDomainSession(self.noise, int(self.contract.nonzero), shared, tap)
+        return KnownDomainSession(self.noise, int(self.contract.nonzero), shared_steps(self.noise, tap), tap)
