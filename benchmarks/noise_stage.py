@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 import dphist
 from dphist.mechanisms.family import FamilyMechanism
-from dphist.release.histogram import release_histogram
+from dphist.releases.histogram import release_histogram
 from dphist.sampling.tap import SecureTap
 from dphist.types import Plan
 

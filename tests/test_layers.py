@@ -23,13 +23,13 @@ ALLOWED: dict[str, set[str]] = {
     "calibrate": {"types", "errors", "numerics", "analysis", "mechanisms"},
     "ledger": {"types", "errors"},
     "audit": {"types", "errors", "numerics", "analysis", "sampling", "mechanisms", "calibrate"},
-    "release": {
+    "releases": {
         "types", "errors", "numerics", "analysis", "sampling", "mechanisms", "calibrate", "engines", "sketches",
         "ledger",
     },
-    "report": {"types", "errors", "numerics", "analysis", "mechanisms", "calibrate", "release"},
-    "cli": {"types", "errors", "calibrate", "release", "report", "ledger", "audit"},
-    "web": {"types", "errors", "calibrate", "release", "report"},
+    "report": {"types", "errors", "numerics", "analysis", "mechanisms", "calibrate", "releases"},
+    "cli": {"types", "errors", "calibrate", "releases", "report", "ledger", "audit"},
+    "web": {"types", "errors", "calibrate", "releases", "report"},
 }  # fmt: skip
 # Packages that a layer must not know: pure mathematics has no randomness and no I/O.
 FORBIDDEN = {

@@ -30,7 +30,7 @@ def test_exception_tree_is_as_drawn() -> None:
     assert issubclass(errors.InvalidParameter, ValueError)
 
 
-@pytest.mark.parametrize("module", ["dphist", "dphist.calibrate.planning", "dphist.release.histogram"])
+@pytest.mark.parametrize("module", ["dphist", "dphist.calibrate.planning", "dphist.releases.histogram"])
 def test_docstring_examples(module: str) -> None:
     result = doctest.testmod(importlib.import_module(module))
     assert result.attempted > 0

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 
 import dphist
 from dphist.errors import DphistError, InvalidParameter, NotPrivate
-from dphist.release.blocks import Largest
-from dphist.release.histogram import release_histogram
-from dphist.release.result import NOT_PRIVATE, Release
+from dphist.releases.blocks import Largest
+from dphist.releases.histogram import release_histogram
+from dphist.releases.result import NOT_PRIVATE, Release
 from dphist.types import Contract, LatticeNoise, Plan
 
 # By name: they have no types that mypy could check.
@@ -403,7 +403,7 @@ def test_no_error_repeats_a_count(secrets: list[int], kind: str) -> None:
 def test_only_the_package_of_the_input_is_imported() -> None:
     code = (
         "import sys, dphist\n"
-        "from dphist.release.histogram import release_histogram\n"
+        "from dphist.releases.histogram import release_histogram\n"
         "plan = dphist.plan(epsilon=1.0, delta=1e-6, max_items_per_user=10, noise='discrete')\n"
         "release_histogram(['a'], [10**6], plan)\n"
         "assert not {'pandas', 'polars', 'pyarrow', 'numba'} & set(sys.modules)\n"
@@ -416,7 +416,7 @@ def test_a_long_stream_needs_bounded_memory() -> None:
     """2*10^7 items in batches of 10^5; all of them at once would need 320 MB for items and counts alone."""
     code = (
         "import resource, numpy as np, dphist\n"
-        "from dphist.release.histogram import release_histogram\n"
+        "from dphist.releases.histogram import release_histogram\n"
         "plan = dphist.plan(epsilon=1.0, delta=1e-6, max_items_per_user=10, noise='discrete')\n"
         "def batches():\n"
         "    for i in range(200):\n"

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from dphist.calibrate.comparison import Comparison, Frontier, compare, frontier, tau_for_noise
     from dphist.calibrate.planning import plan
     from dphist.errors import DphistError, InvalidParameter, MissingExtra, NoPlan, NotPrivate
-    from dphist.release.histogram import release_histogram
-    from dphist.release.result import Release
+    from dphist.releases.histogram import release_histogram
+    from dphist.releases.result import Release
     from dphist.report.figure import comparison_figure
     from dphist.types import Budget, Certificate, Contract, NeighbourCase, Noise, Plan
 
@@ -30,8 +30,8 @@ _HOMES = {
     "dphist.calibrate.comparison": ("Comparison", "Frontier", "compare", "frontier", "tau_for_noise"),
     "dphist.calibrate.planning": ("plan",),
     "dphist.errors": ("DphistError", "InvalidParameter", "MissingExtra", "NoPlan", "NotPrivate"),
-    "dphist.release.histogram": ("release_histogram",),
-    "dphist.release.result": ("Release",),
+    "dphist.releases.histogram": ("release_histogram",),
+    "dphist.releases.result": ("Release",),
     "dphist.report.figure": ("comparison_figure",),
     "dphist.types": ("Budget", "Certificate", "Contract", "NeighbourCase", "Noise", "Plan"),
 }

@@ -2,6 +2,8 @@
 
 DphistError
 ├── InvalidParameter (also a ValueError)   a number or a name that cannot be right
+├── InputError                             events that cannot be read; no value of the data is in the sentence
+├── OutputError                            a result that cannot be written, or that would overwrite another
 ├── NotPrivate                             the plan does not keep the promise it was asked to keep
 ├── NoPlan                                 no plan exists for what was asked
 └── MissingExtra (also an ImportError)     an optional dependency is not installed
@@ -16,6 +18,14 @@ class DphistError(Exception):
 
 class InvalidParameter(DphistError, ValueError):
     """A parameter is out of range, of the wrong kind, or contradicts another one."""
+
+
+class InputError(DphistError):
+    """The events cannot be read: no such file, no such column, a damaged file, no memory left."""
+
+
+class OutputError(DphistError):
+    """The result cannot be written, or something is in its place already."""
 
 
 class NotPrivate(DphistError):

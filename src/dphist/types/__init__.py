@@ -5,6 +5,7 @@ from __future__ import annotations
 from dphist.types.certificate import Certificate, Direction, NeighbourCase
 from dphist.types.checks import LARGEST_COUNT, LARGEST_EPSILON, SMALLEST_DELTA, finite_number, positive_number
 from dphist.types.contract import Budget, Contract
+from dphist.types.events import Column, Events
 from dphist.types.noise import LatticeNoise, Noise, gamma_from
 from dphist.types.plan import ANALYSES, AnalysisName, Objective, Plan, html_table
 
@@ -16,8 +17,10 @@ __all__ = [
     "AnalysisName",
     "Budget",
     "Certificate",
+    "Column",
     "Contract",
     "Direction",
+    "Events",
     "LatticeNoise",
     "NeighbourCase",
     "Noise",

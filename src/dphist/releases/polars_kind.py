@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dphist.errors import InvalidParameter
-from dphist.release.kinds import Positions, objects, package, plain_numbers
+from dphist.releases.kinds import Positions, objects, package, plain_numbers
 
 pl: Any = package("polars")
 

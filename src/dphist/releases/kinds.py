@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dphist.errors import InvalidParameter, MissingExtra
-from dphist.release.order import has_duplicates
+from dphist.releases.order import has_duplicates
 
 Positions = NDArray[np.int64]
 
@@ -162,7 +162,7 @@ def kind_of(column: object, name: str) -> Kind:
     columns = {"Series", "Index", "Array", "ChunkedArray"}
     if found and columns & {base.__name__ for base in type(column).__mro__}:
         # By name, for the modules import the packages they are for.
-        module = import_module(f"dphist.release.{found.pop()}_kind")
+        module = import_module(f"dphist.releases.{found.pop()}_kind")
         kind: Kind = module.KIND
         return kind
     raise InvalidParameter(

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dphist.errors import InvalidParameter
-from dphist.release.kinds import Positions, objects, package, plain_numbers
-from dphist.release.order import has_duplicates
+from dphist.releases.kinds import Positions, objects, package, plain_numbers
+from dphist.releases.order import has_duplicates
 
 pa: Any = package("pyarrow")
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from dphist.errors import InvalidParameter
 from dphist.mechanisms.base import IntArray, checked_counts
-from dphist.release.kinds import NUMPY, Kind, kind_of, origins
+from dphist.releases.kinds import NUMPY, Kind, kind_of, origins
 
 Shape = Literal["columns", "frame", "lazy", "reader"]
 
@@ -67,7 +67,7 @@ def frame_form(value: object) -> Form | None:
     for package in origins(value) & shapes.keys():
         for base in type(value).__mro__:
             if base.__name__ in shapes[package]:
-                kind: Kind = import_module(f"dphist.release.{package}_kind").KIND
+                kind: Kind = import_module(f"dphist.releases.{package}_kind").KIND
                 return Form(kind, shapes[package][base.__name__], package)
     return None
 
@@ -107,7 +107,7 @@ def _batches(batches: Iterable[Any], names: Names, lattice: int) -> Iterator[Pie
 
 
 def _check_names(frame: Any, form: Form, names: Names) -> None:
-    present = import_module(f"dphist.release.{form.package}_kind").names_of(frame)
+    present = import_module(f"dphist.releases.{form.package}_kind").names_of(frame)
     for name in (*names.items, names.count):
         if present.count(name) != 1:
             found = "more than one" if name in present else "no"
@@ -115,7 +115,7 @@ def _check_names(frame: Any, form: Form, names: Names) -> None:
 
 
 def _frame_piece(frame: Any, form: Form, names: Names, lattice: int) -> Piece:
-    module = import_module(f"dphist.release.{form.package}_kind")
+    module = import_module(f"dphist.releases.{form.package}_kind")
     *items, counts = module.columns_of(frame, (*names.items, names.count))
     return _checked(form, tuple(items), checked_counts(form.kind.numbers(counts), lattice=lattice))
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dphist.errors import InvalidParameter
-from dphist.release.kinds import NUMPY, Positions, package, plain_numbers
+from dphist.releases.kinds import NUMPY, Positions, package, plain_numbers
 
 pd: Any = package("pandas")
 

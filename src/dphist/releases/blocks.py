@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dphist.mechanisms.base import IntArray
-from dphist.release.sources import Piece
+from dphist.releases.sources import Piece
 
 
 @dataclass(frozen=True)

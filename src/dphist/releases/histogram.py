@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from dphist.errors import InvalidParameter
 from dphist.mechanisms.base import IntArray, Released, Session
 from dphist.mechanisms.family import FamilyMechanism
-from dphist.release.blocks import Largest, Span, blocks, counts_of
-from dphist.release.order import release_order
-from dphist.release.result import Release
-from dphist.release.soundness import Nonzero, certified, nonzero_rule
-from dphist.release.sources import Form, Names, Piece, Source, checked_names, source_of
+from dphist.releases.blocks import Largest, Span, blocks, counts_of
+from dphist.releases.order import release_order
+from dphist.releases.result import Release
+from dphist.releases.soundness import Nonzero, certified, nonzero_rule
+from dphist.releases.sources import Form, Names, Piece, Source, checked_names, source_of
 from dphist.sampling.tap import SecureTap, SeededTap, Tap
 from dphist.types import LatticeNoise, Plan
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from dphist.release.sources import Form, Names
+from dphist.releases.sources import Form, Names
 from dphist.types import Certificate, Plan
 
 NOT_PRIVATE: Final = "NOT PRIVATE: the noise was made from a seed"
@@ -64,7 +64,7 @@ class Release:
         return self._frame("pyarrow")
 
     def _frame(self, package: str) -> Any:
-        module = import_module(f"dphist.release.{package}_kind")
+        module = import_module(f"dphist.releases.{package}_kind")
         columns = dict(zip(self.names.items, self.columns, strict=True))
         if package != self.form.package:
             for name, column in columns.items():

@@ -1,0 +1,46 @@
+"""What is to be read: where the events are and which columns matter. Frozen data; nothing is opened yet."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from dphist.errors import InvalidParameter
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of the input, and the name it has in the output."""
+
+    name: str
+    source: str
+
+
+@dataclass(frozen=True)
+class Events:
+    """User events: a source, and what of it to read.
+
+    `source` is a path, a glob, a folder, the address of a database, a tuple of paths, or a frame. `table` or `query`
+    say what to read of a database; `where` is a condition in SQL; `file_format` is for names that do not tell.
+    Rows without a user are dropped. A missing item is no item unless `null_items`.
+    """
+
+    source: Any
+    user: str
+    items: tuple[Column, ...]
+    table: str | None = None
+    query: str | None = None
+    where: str | None = None
+    file_format: str | None = None
+    null_items: bool = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.user, str) or not self.user:
+            raise InvalidParameter(f"user must be the name of a column, not {self.user!r}")
+        if not self.items:
+            raise InvalidParameter("item must name at least one column")
+        names = [column.name for column in self.items]
+        if len(set(names)) < len(names):
+            raise InvalidParameter(f"the item's columns must have different names, not {names!r}")
+        if self.table is not None and self.query is not None:
+            raise InvalidParameter("give a table or a query, not both")
