@@ -35,8 +35,8 @@ class Task:
 
     One row per (user, item); of each user at most `max_items_per_user` items, chosen at random by `choice`; users
     counted per item; counts below `lower_threshold` removed. With `public_items` only those are counted (before a
-    user's items are chosen), and all of them are in the histogram, zeros included. `rank` asks for the count of that
-    rank, the largest having rank 1. `ordered` sorts the histogram by item, so that a seed repeats a release.
+    user's items are chosen), and all of them are in the histogram, zeros included. `rank` asks for the count of
+    that rank, the largest having rank 1. `ordered` sorts the histogram by item, so that a seed repeats a release.
     """
 
     events: Events
@@ -62,7 +62,7 @@ class Counted(Protocol):
 
     @property
     def schema(self) -> Any:
-        """The Arrow schema of the batches: the item's columns in their order, the count (int64) last; any names."""
+        """Arrow schema of the batches: the item's columns in their order, the count (int64) last; any names."""
 
     @property
     def at_rank(self) -> int:

@@ -20,8 +20,9 @@ class Column:
 class Events:
     """User events: a source, and what of it to read.
 
-    `source` is a path, a glob, a folder, the address of a database, a tuple of paths, or a frame. `table` or `query`
-    say what to read of a database; `where` is a condition in SQL; `file_format` is for names that do not tell.
+    `source` is a path, a glob, a folder, the address of a database, a tuple of paths, or a frame. `table` or
+    `query` say what to read of a database; `where` is a condition in SQL; `file_format` is for names that do not
+    tell.
     Rows without a user are dropped. A missing item is no item unless `null_items`.
     """
 
