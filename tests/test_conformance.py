@@ -105,7 +105,7 @@ def check(
 @pytest.mark.parametrize(("k", "m"), [(10, None), (None, 5), (1, None)])
 def test_family_conforms(k: int | None, m: int | None) -> None:
     """False alarm below 1e-9 for each."""
-    made = plan(epsilon=1.0, delta=1e-5, max_nonzero=k, max_items_per_user=m, noise="discrete")
+    made = plan(epsilon=1.0, delta=1e-5, max_nonzero=k, max_items_per_user=m, mechanism="gaussian")
     report = check_mechanism(
         FamilyMechanism(made),
         tap=SeededTap(2),

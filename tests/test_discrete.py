@@ -18,7 +18,8 @@ from dphist.analysis.discrete import (
     infinite_event_discrete,
     infinite_event_discrete_upper,
 )
-from dphist.analysis.discrete_certificate import DiscreteFamily, certify_lattice
+from dphist.analysis.discrete_certificate import certify_lattice
+from dphist.analysis.discrete_family import DiscreteFamily
 from dphist.analysis.zcdp import (
     delta_discrete_csh,
     delta_zcdp,

@@ -1,218 +1,37 @@
-"""The certificate for noise on a lattice, in ball arithmetic.
-
-Offsets a = c/b are whole numbers of steps on the lattice 1/b, so that the representation of the offset bound is
-integral. Given the shared draw, the log likelihood ratio is linear in one integer combination of the draws,
-and that is a discrete Gaussian up to a factor within e^(-2 pi^2 V') of one. Derivation: docs/discrete.md.
-"""
+"""Certificates for the noise that is drawn: lattices, top-k with an offset, public lists, Laplace."""
 
 from __future__ import annotations
 
 import math
-from functools import cached_property
 
-from flint import arb, fmpq
-
-from dphist.analysis.chords import reach
+from dphist.analysis.discrete_family import DiscreteFamily, bits_for
 from dphist.analysis.family import delta_family, mixed_blocks
+from dphist.analysis.laplace import certify_discrete_laplace
 from dphist.analysis.sensitivity import worst_changed
+from dphist.analysis.top_k import TopKFamily
 from dphist.errors import InvalidParameter
 from dphist.numerics import balls
-from dphist.numerics.discrete_balls import normaliser, shift_divergence, tail, theta_excess
-from dphist.types import Certificate, Contract, LatticeNoise, NeighbourCase
-
-_EXACT_CHANGED = 48
-_MOST_ONE_BY_ONE = 4096
+from dphist.types import Certificate, Contract, LaplaceNoise, LatticeNoise, NeighbourCase, PublicNoise
 
 
-def bits_for(scale: float) -> int:
-    """Precision at which deltas of this size keep their digits."""
-    return 128 + int(-1.1 * math.log2(scale))
+def certify_noise(
+    noise: LatticeNoise | LaplaceNoise, contract: Contract, *, epsilon: float, budget: float | None = None
+) -> Certificate:
+    """Certificate of any noise that can be drawn.
+
+    Guarantee: `delta` is an upper bound in ball arithmetic, from the very rationals of `noise`.
+    """
+    if isinstance(noise, LaplaceNoise):
+        return certify_discrete_laplace(noise.scale, noise.limit, contract, epsilon=epsilon)
+    if isinstance(noise, PublicNoise):
+        return certify_known_domain(noise, contract, epsilon=epsilon)
+    return certify_lattice(noise, contract, epsilon=epsilon, budget=budget)
 
 
-def _rational(value: object) -> arb:
-    return arb(fmpq(value.numerator, value.denominator))  # type: ignore[attr-defined]
-
-
-class DiscreteFamily:
-    """The bounds of the family on its lattice as balls, for one plan and one epsilon."""
-
-    def __init__(self, noise: LatticeNoise, contract: Contract, *, epsilon: float, scale: float) -> None:
-        self.noise, self.contract, self.epsilon = noise, contract, arb(epsilon)
-        # Far enough into the shared noise that what lies beyond is nothing beside delta.
-        self.reach = math.ceil(reach(scale) * math.sqrt(noise.variance_shared))
-        self.variance, self.shared = _rational(noise.variance), _rational(noise.variance_shared)
-
-    def offset(self, shared: float, changed: int) -> int:
-        """The offset in steps nearest to the best one, s/(j + gamma) of a unit; none without shared noise."""
-        gamma, lattice = self.noise.gamma_whole, self.noise.lattice
-        if gamma is None or math.isinf(shared):
-            return 0
-        return min(round(lattice * changed / (shared + gamma)), lattice - 1)
-
-    def gaussian_worst(self, new: int) -> arb:
-        """Upper bound of delta over all changed counts when at least `new` counts are new and stay hidden."""
-        shared = self.contract.nonzero - new
-        most = int(min(shared, self.contract.items - new))
-        if most < 1:
-            return arb(0)
-        if most <= 2 * _EXACT_CHANGED:
-            worst = arb(0)
-            for changed in range(1, most + 1):
-                worst = worst.max(self._changed_best(shared, changed))
-            return worst
-        gamma = self.noise.gamma_whole
-        if gamma is None or math.isinf(shared):
-            return self._changed_many(shared, most)
-        # Half a unit covers every number of changed counts at once; any valid bound will do.
-        half = self._changed(shared, most, self.noise.lattice // 2)
-        return half if 2 * most >= shared + gamma else half.min(self._changed_many(shared, most))
-
-    def _changed_best(self, shared: float, changed: int) -> arb:
-        """The least bound over a few offsets: each of them is valid."""
-        steps = {self.offset(shared, changed), 0}
-        if self.noise.gamma_whole is not None and not math.isinf(shared):
-            steps.add(self.noise.lattice // 2)
-        best = arb(1)
-        for step in steps:
-            best = best.min(self._changed(shared, changed, step))
-        return best
-
-    def _changed_many(self, shared: float, most: int) -> arb:
-        """All numbers of changed counts with one offset: the largest ones by themselves, the rest in ranges."""
-        step = self.offset(shared, most)
-        if 2 * step >= self.noise.lattice:
-            step = self.noise.lattice // 2 - 1
-        worst, high = arb(0), most - _EXACT_CHANGED
-        for changed in range(most, high, -1):
-            # With all counts changed another offset may serve better; every one is valid.
-            quiet = changed == shared
-            worst = worst.max(
-                self._changed_best(shared, changed) if quiet else self._changed(shared, changed, step)
-            )
-        while high >= 1:
-            low = max(1, high // 2)
-            worst = worst.max(self._changed_range(shared, low, high, step))
-            high = low - 1
-        return worst
-
-    def _problem(self, shared: float, changed: int, step: int) -> tuple[arb, int, arb]:
-        """Variance and shift of the combination, and how far it may be from a discrete Gaussian (a factor)."""
-        lattice, gamma = self.noise.lattice, self.noise.gamma_whole
-        if step == 0:
-            # Only the changed counts take part: a sum of `changed` draws, shifted by one unit each.
-            return self.variance * changed, lattice * changed, self._factor([self.variance / 2], changed)
-        assert gamma is not None
-        quiet = int(shared) - changed
-        if quiet == 0:
-            return self._problem_all_changed(changed, step, gamma)
-        unit = math.gcd(lattice - step, step)
-        large, small = (lattice - step) // unit, step // unit
-        total = changed * large**2 + quiet * small**2 + gamma * small**2
-        spreads = [self.variance / 2]
-        if large != small:
-            spreads.append(self.variance / (arb(small**2) / changed + arb(large**2) / quiet))
-        counts = self.variance * (changed * large**2 + quiet * small**2)
-        spreads.append(1 / (arb((small * gamma) ** 2) / counts + 1 / self.shared))
-        return self.variance * total, unit * total, self._factor(spreads, int(shared))
-
-    def _problem_all_changed(self, changed: int, step: int, gamma: int) -> tuple[arb, int, arb]:
-        """The same when every shared count is changed: two coefficients, divided by all they have in common."""
-        move = self.noise.lattice - step
-        unit = math.gcd(move, step * gamma)
-        own, common = move // unit, step * gamma // unit
-        variance = self.variance * (changed * own**2) + self.shared * common**2
-        shift = (changed * move**2 + gamma * step**2) // unit
-        spread = 1 / (arb(common**2) / (changed * self.variance) + arb(own**2) / self.shared)
-        return variance, shift, self._factor([self.variance / 2, spread], changed)
-
-    @staticmethod
-    def _factor(spreads: list[arb], draws: int) -> arb:
-        """An upper factor over all the sums: `draws` of the first kind, one of each other.
-
-        One sum is above a discrete Gaussian by (1 + theta)(1 + theta') <= (1 + theta)^2 at most, since the
-        normaliser is never below its integral and the sum's own spread is the larger; e^(4 theta) is more.
-        """
-        excess = theta_excess(spreads[0]) * (2 * draws)
-        for spread in spreads[1:]:
-            excess += 2 * theta_excess(spread)
-        return (2 * excess).exp()
-
-    def _changed(self, shared: float, changed: int, step: int) -> arb:
-        variance, shift, factor = self._problem(shared, changed, step)
-        return shift_divergence(variance=variance, shift=shift, epsilon=self.epsilon) * factor
-
-    def _changed_range(self, shared: float, low: int, high: int, step: int) -> arb:
-        """A bound for all numbers of changed counts from low to high, from the continuous divergence.
-
-        Each tail is within z phi(z)/(8 S^2) of the normal one for z >= 1, half a step from its point.
-        """
-        variance_low, shift_low, factor_low = self._problem(shared, low, step)
-        variance_high, shift_high, factor_high = self._problem(shared, high, step)
-        mu_high, mu_low = shift_high / variance_high.sqrt(), shift_low / variance_low.sqrt()
-        half = 1 / (2 * variance_low.sqrt())
-        near = self.epsilon / mu_high - mu_high / 2 - half
-        if not near >= 1:
-            return self._one_by_one(shared, low, high, step)
-        far = self.epsilon / mu_low + mu_high + half
-        density = (-near * near / 2).exp() / (2 * arb.pi()).sqrt()
-        error = (near + far) * density * self.epsilon.exp() / (8 * variance_low)
-        smooth = balls.hockey_stick_normal(mu_high, self.epsilon)
-        # Each spread is at its worst at one end or the other: both factors together cover all between.
-        return (smooth + error) * factor_low * factor_high * (1 + 2 * theta_excess(variance_low))
-
-    def _one_by_one(self, shared: float, low: int, high: int, step: int) -> arb:
-        """Every number of changed counts by itself, where there are not too many; otherwise no statement."""
-        if high - low > _MOST_ONE_BY_ONE:
-            return arb(1)
-        worst = arb(0)
-        for changed in range(low, high + 1):
-            worst = worst.max(self._changed(shared, changed, step))
-        return worst
-
-    @cached_property
-    def _passing(self) -> list[tuple[arb, arb]]:
-        """For each value of the shared draw: its probability, and that of one new count to pass."""
-        limit = self.noise.limit
-        if self.noise.variance_shared == 0:
-            return [(arb(1), tail(limit + 1, self.variance))]
-        whole, whole_shared = normaliser(self.variance), normaliser(self.shared)
-        passes = tail(limit + self.reach + 2, self.variance)
-        rows = []
-        for w in range(-self.reach, self.reach + 1):
-            passes += (-(arb(limit - w + 1) ** 2) / (2 * self.variance)).exp() / whole
-            rows.append(((-(arb(w) ** 2) / (2 * self.shared)).exp() / whole_shared, passes))
-        return rows
-
-    @cached_property
-    def _beyond(self) -> arb:
-        """The shared draws that are left out, as if all of them let a count pass."""
-        return arb(0) if self.noise.variance_shared == 0 else 2 * tail(self.reach + 1, self.shared)
-
-    def infinite_event(self, count: int) -> arb:
-        """Upper enclosure of the probability that one of `count` new counts passes: the exact sum."""
-        total = arb(0)
-        for weight, passes in self._passing:
-            total += weight * (1 - (1 - passes) ** count)
-        return total + self._beyond
-
-    @cached_property
-    def _ends(self) -> tuple[arb, arb, arb]:
-        """The infinite event of 1 and of m new counts, and its last step from m to m + 1."""
-        last_step = arb(0)
-        for weight, passes in self._passing:
-            last_step += weight * (1 - passes) ** self.contract.items * passes
-        return self.infinite_event(1), self.infinite_event(self.contract.items), last_step
-
-    def _infinite_event_upper(self, count: int) -> arb:
-        """A bound without a sum of its own: the event is concave in the number of counts, and 0 for none."""
-        one, items, last_step = self._ends
-        return (count * one).min(items - (self.contract.items - count) * last_step)
-
-    def sum_block(self, first: int, last: int, goal: float) -> float:
-        """Infinite event plus Gaussian part: an upper bound for all cases with first <= r <= last."""
-        gaussian = self.gaussian_worst(first)
-        bound = balls.upper(self._infinite_event_upper(last) + gaussian)
-        return bound if bound <= goal else balls.upper(self.infinite_event(last) + gaussian)
+def lattice_family(noise: LatticeNoise, contract: Contract, *, epsilon: float, scale: float) -> DiscreteFamily:
+    """The bounds that fit the noise: with or without the offset of a top-k step."""
+    kind = DiscreteFamily if noise.offset == "none" else TopKFamily
+    return kind(noise, contract, epsilon=epsilon, scale=scale)
 
 
 def certify_lattice(
@@ -229,8 +48,10 @@ def certify_lattice(
         raise InvalidParameter(f"epsilon must not be negative, not {epsilon!r}")
     items, scale = contract.items, max(1e-300, delta_family(noise.continuous(), contract, epsilon=epsilon).delta)
     with balls.precision(bits_for(scale)):
-        family = DiscreteFamily(noise, contract, epsilon=epsilon, scale=scale)
-        gaussian, infinite = balls.upper(family.gaussian_worst(0)), balls.upper(family.infinite_event(items))
+        family = lattice_family(noise, contract, epsilon=epsilon, scale=scale)
+        gaussian = balls.upper(family.gaussian_worst(0))
+        # With all counts new nothing is shared but the offset of a top-k step, if there is one.
+        infinite = balls.upper(family.infinite_event(items) + family.gaussian_worst(items))
         pure = max(gaussian, infinite)
         goal = pure if budget is None else max(pure, budget)
         delta = max(pure, _mixed_upper(family, goal, stop=budget is not None)) if items > 1 else pure

@@ -9,7 +9,7 @@ from typing import Any
 
 from dphist.analysis.certificate import certify_family
 from dphist.analysis.csh import delta_csh_add_the_deltas, delta_csh_tighter
-from dphist.analysis.discrete_certificate import certify_lattice
+from dphist.analysis.discrete_certificate import certify_noise
 from dphist.analysis.family import delta_family
 from dphist.analysis.gshm import delta_gshm_add_the_deltas, delta_gshm_exact
 from dphist.calibrate.planning import Gamma, gamma_value
@@ -17,10 +17,10 @@ from dphist.errors import InvalidParameter, NotPrivate
 from dphist.numerics.search import least_passing, log_excess, round_up
 from dphist.types import (
     LARGEST_EPSILON,
+    AnyNoise,
     Budget,
     Certificate,
     Contract,
-    LatticeNoise,
     Noise,
     Plan,
     finite_number,
@@ -135,13 +135,13 @@ def delta_at(plan: Plan, epsilon: float) -> float:
     return _delta_at(plan.noise, plan.contract, epsilon)
 
 
-def _delta_at(noise: Noise | LatticeNoise, contract: Contract, epsilon: float) -> float:
+def _delta_at(noise: AnyNoise, contract: Contract, epsilon: float) -> float:
     number = finite_number("epsilon", epsilon)
     if not 0.0 <= number <= LARGEST_EPSILON:
         raise InvalidParameter(f"epsilon must be between 0 and {LARGEST_EPSILON:g}, not {epsilon!r}")
-    if isinstance(noise, LatticeNoise):
-        return certify_lattice(noise, contract, epsilon=number).delta
-    return certify_family(noise, contract, epsilon=number).delta
+    if isinstance(noise, Noise):
+        return certify_family(noise, contract, epsilon=number).delta
+    return certify_noise(noise, contract, epsilon=number).delta
 
 
 def epsilon_at(plan: Plan, delta: float) -> float:
@@ -152,7 +152,7 @@ def epsilon_at(plan: Plan, delta: float) -> float:
     return _epsilon_at(plan.noise, plan.contract, delta)
 
 
-def _epsilon_at(noise: Noise | LatticeNoise, contract: Contract, delta: float) -> float:
+def _epsilon_at(noise: AnyNoise, contract: Contract, delta: float) -> float:
     target = Budget(1.0, delta).delta
     floor = _delta_at(noise, contract, LARGEST_EPSILON)
     if floor > target:
@@ -173,11 +173,11 @@ def _epsilon_at(noise: Noise | LatticeNoise, contract: Contract, delta: float) -
     return LARGEST_EPSILON
 
 
-def _fast_delta(noise: Noise | LatticeNoise, contract: Contract, epsilon: float) -> float:
+def _fast_delta(noise: AnyNoise, contract: Contract, epsilon: float) -> float:
     """delta as quickly as the kind of noise allows; on a lattice that is the certificate itself."""
-    if isinstance(noise, LatticeNoise):
-        return certify_lattice(noise, contract, epsilon=epsilon).delta
-    return delta_family(noise, contract, epsilon=epsilon).delta
+    if isinstance(noise, Noise):
+        return delta_family(noise, contract, epsilon=epsilon).delta
+    return certify_noise(noise, contract, epsilon=epsilon).delta
 
 
 def profile(plan: Plan, epsilons: Iterable[float]) -> list[tuple[float, float]]:

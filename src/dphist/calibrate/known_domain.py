@@ -10,7 +10,7 @@ from dphist.calibrate.optimum import Calibration, tuned
 from dphist.errors import InvalidParameter, NoPlan
 from dphist.mechanisms.idealised import IdealisedKnownDomainMechanism
 from dphist.mechanisms.known_domain import KnownDomainMechanism
-from dphist.types import Budget, Contract, LatticeNoise
+from dphist.types import Budget, Certificate, Contract, PublicNoise
 
 
 def known_domain(
@@ -22,15 +22,24 @@ def known_domain(
     Source: `alg:discrete-correlated-gaussian` with the exact analysis in place of zCDP.
     """
     budget, contract = Budget(epsilon, delta), Contract(domain_size, max_items_per_user)
+    noise, certificate = public_noise(budget, contract)
+    return KnownDomainMechanism(noise, contract, certificate)
+
+
+def public_noise(budget: Budget, contract: Contract) -> tuple[PublicNoise, Certificate]:
+    """The least noise for a public list of `max_nonzero` items, and its certificate.
+
+    Guarantee: the certificate's delta is within the budget.
+    """
     if contract.max_nonzero is None:
         raise InvalidParameter("a known domain needs its size")
     quietest = tuned(Calibration(Exact(), budget, contract), "noise")
     lattice, variance, shared = lattice_and_variances(quietest, budget, contract)
-    noise = LatticeNoise(lattice, variance, shared, 1)
+    noise = PublicNoise(lattice, variance, shared)
     certificate = certify_known_domain(noise, contract, epsilon=budget.epsilon)
     if certificate.delta > budget.delta:
         raise NoPlan(f"no plan near sigma {quietest.sigma!r} could be certified for {budget}")
-    return KnownDomainMechanism(noise, contract, certificate)
+    return noise, certificate
 
 
 def idealised_known_domain(

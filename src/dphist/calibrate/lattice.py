@@ -7,11 +7,12 @@ from fractions import Fraction
 from typing import Final
 
 from dphist.analysis.discrete import infinite_event_discrete
-from dphist.analysis.discrete_certificate import DiscreteFamily, bits_for, certify_lattice
+from dphist.analysis.discrete_certificate import certify_lattice, lattice_family
+from dphist.analysis.discrete_family import bits_for
 from dphist.errors import NoPlan
 from dphist.numerics import balls
 from dphist.numerics.search import least_passing, log_excess
-from dphist.types import Budget, Certificate, Contract, LatticeNoise, Noise
+from dphist.types import Budget, Certificate, Contract, LatticeNoise, Noise, OffsetRule
 
 # A step of the lattice is at most this share of tau, and an offset off its best by at most this share of delta's
 # exponent: together well below 0.2 %.
@@ -22,15 +23,17 @@ _LEAST_SHARED_STEPS: Final = 4.0
 _LEAST_STEPS: Final = 8.0
 
 
-def on_lattice(continuous: Noise, budget: Budget, contract: Contract) -> tuple[LatticeNoise, Certificate]:
+def on_lattice(
+    continuous: Noise, budget: Budget, contract: Contract, offset: OffsetRule = "none"
+) -> tuple[LatticeNoise, Certificate]:
     """The discrete plan next to a continuous one: the least variance and limit on the lattice that are certified.
 
     Guarantee: the certificate's delta is within the budget.
     """
-    lattice, variance, shared = lattice_and_variances(continuous, budget, contract)
+    lattice, variance, shared = lattice_and_variances(continuous, budget, contract, offset)
     limit = _limit(continuous, budget, contract, variance, shared, lattice)
     for attempt in range(_MOST_ATTEMPTS):
-        noise = LatticeNoise(lattice, variance, shared, limit)
+        noise = LatticeNoise(lattice, variance, shared, limit, offset)
         certificate = certify_lattice(noise, contract, epsilon=budget.epsilon, budget=budget.delta)
         if certificate.delta <= budget.delta:
             return noise, certificate
@@ -39,24 +42,28 @@ def on_lattice(continuous: Noise, budget: Budget, contract: Contract) -> tuple[L
     raise NoPlan(f"no discrete plan near tau {continuous.tau!r} could be certified for {budget}")
 
 
-def lattice_and_variances(continuous: Noise, budget: Budget, contract: Contract) -> tuple[int, Fraction, Fraction]:
+def lattice_and_variances(
+    continuous: Noise, budget: Budget, contract: Contract, offset: OffsetRule = "none"
+) -> tuple[int, Fraction, Fraction]:
     """The lattice for a continuous plan, and the least variances on it for which the noise alone is within budget.
 
     Guarantee: the variances were tested, in balls, and passed.
     """
     gamma = None if math.isinf(continuous.gamma) else max(1, round(continuous.gamma))
-    lattice = _lattice(continuous, contract, gamma)
-    return lattice, *_variances(continuous, budget, contract, lattice, gamma)
+    # A top-k step moves every noise by half a count, which is on every lattice.
+    lattice = _lattice(continuous, contract, gamma, halves_only=offset != "none")
+    return lattice, *_variances(continuous, budget, contract, lattice, gamma, offset)
 
 
-def _lattice(noise: Noise, contract: Contract, gamma: int | None) -> int:
+def _lattice(noise: Noise, contract: Contract, gamma: int | None, *, halves_only: bool) -> int:
     """The coarsest even lattice, in steps a count, that costs next to nothing."""
     lattice = 2
     while lattice < _LARGEST_LATTICE:
         fine_tau = lattice * noise.tau * _FINEST_SHARE >= 1.0
         wide = lattice * noise.sigma >= _LEAST_STEPS
         wide_shared = gamma is None or lattice * noise.sigma_shared >= _LEAST_SHARED_STEPS
-        if fine_tau and wide and wide_shared and _offset_loss(contract, gamma, lattice) <= _FINEST_SHARE:
+        near = halves_only or _offset_loss(contract, gamma, lattice) <= _FINEST_SHARE
+        if fine_tau and wide and wide_shared and near:
             break
         lattice += 2
     return lattice
@@ -81,7 +88,7 @@ def _dyadic_up(value: float, digits: int = 34) -> Fraction:
 
 
 def _variances(
-    noise: Noise, budget: Budget, contract: Contract, lattice: int, gamma: int | None
+    noise: Noise, budget: Budget, contract: Contract, lattice: int, gamma: int | None, offset: OffsetRule
 ) -> tuple[Fraction, Fraction]:
     """The least variance at which the noise alone is within the budget, tested in balls; and the shared one."""
 
@@ -92,8 +99,8 @@ def _variances(
         return shared * gamma, shared
 
     def excess(variance: float) -> float:
-        plan = LatticeNoise(lattice, *pair(variance), 1)
-        family = DiscreteFamily(plan, contract, epsilon=budget.epsilon, scale=budget.delta)
+        plan = LatticeNoise(lattice, *pair(variance), 1, offset)
+        family = lattice_family(plan, contract, epsilon=budget.epsilon, scale=budget.delta)
         return log_excess(balls.upper(family.gaussian_worst(0)), budget.delta)
 
     with balls.precision(bits_for(budget.delta)):

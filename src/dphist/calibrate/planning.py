@@ -9,10 +9,11 @@ from dphist.analysis.certificate import certify_family
 from dphist.analysis.csh import delta_csh_add_the_deltas, tau_csh_add_the_deltas
 from dphist.analysis.gaussian import largest_sensitivity_per_sigma
 from dphist.analysis.gshm import delta_gshm_add_the_deltas, tau_gshm_add_the_deltas
-from dphist.analysis.laplace import tau_laplace
 from dphist.calibrate.analyses import CshTighter, Exact, GshmExact
 from dphist.calibrate.lattice import on_lattice
 from dphist.calibrate.optimum import Calibration, tuned
+from dphist.calibrate.other_plans import laplace_is_better, laplace_plan, notes_for, offset_rule, public_plan
+from dphist.calibrate.top_k import top_k_noise
 from dphist.errors import InvalidParameter, NoPlan, NotPrivate
 from dphist.numerics.search import golden_minimum, round_up
 from dphist.types import (
@@ -24,6 +25,7 @@ from dphist.types import (
     LatticeNoise,
     Noise,
     Objective,
+    OffsetRule,
     Plan,
     positive_number,
 )
@@ -43,15 +45,23 @@ def plan(
     delta: float,
     max_nonzero: int | None = None,
     max_items_per_user: int | None = None,
+    top: int | None = None,
+    public_items: int | None = None,
+    offset: str | None = None,
     noise: str | None = None,
     analysis: str = "best",
+    mechanism: str = "best",
     gamma: Gamma | None = None,
     minimize: str = "threshold",
 ) -> Plan:
     """The plan with the lowest threshold, or the least total noise, that is provably (epsilon, delta)-private.
 
     `max_nonzero` bounds the non-zero counts of every possible dataset (the k of the paper) and allows shared
-    noise; `max_items_per_user` bounds the counts one user can touch. At least one of them is needed.
+    noise; `max_items_per_user` bounds the counts one user can touch. `top` is for the top-k step, which needs no
+    bound: the count after the `top` largest is subtracted from all, and released by the rule `offset`: `opposite`
+    to the shared noise, which then cancels; `independent`, as in the paper; or `none`. `public_items` is the
+    length of a public list of items, all of which are released. One of the four is needed. `mechanism` is
+    `gaussian`, `laplace`, or the `best` of both.
     `noise` is discrete, which can be drawn exactly, unless one of the paper's analyses is asked for: those are for
     continuous noise, which cannot. `analysis` "best" and "exact" use this project's analysis with gamma tuned (or
     as given); the other names are the paper's. Whatever analysis chose the plan, its certificate is the exact one
@@ -61,21 +71,74 @@ def plan(
     >>> round(dphist.plan(epsilon=0.35, delta=1e-5, max_nonzero=51914).threshold, 2)
     6988.5
     """
-    budget, contract = Budget(epsilon, delta), Contract(max_nonzero, max_items_per_user)
+    budget, objective = Budget(epsilon, delta), _objective(minimize)
+    ours = analysis in ("best", "exact") and noise != "continuous" and gamma is None
+    if top is not None or public_items is not None:
+        if not ours or max_nonzero is not None or (top is not None and public_items is not None):
+            raise InvalidParameter(
+                "top and public_items exclude each other, max_nonzero, gamma, continuous noise and other analyses"
+            )
+        if mechanism == "laplace":
+            raise InvalidParameter("mechanism 'laplace' is for max_items_per_user, not for top or public_items")
+        if public_items is not None:
+            return public_plan(budget, Contract(public_items, max_items_per_user))
+        return top_plan(budget, Contract(top), offset_rule(offset), max_items_per_user, objective)
+    if offset is not None:
+        raise InvalidParameter(f"offset = {offset!r} is for top alone")
+    contract = Contract(max_nonzero, max_items_per_user)
     if noise not in (None, "continuous", "discrete"):
         raise InvalidParameter(f"noise must be 'continuous' or 'discrete', not {noise!r}")
-    name, objective = _analysis_name(analysis), _objective(minimize)
+    if mechanism not in ("best", "gaussian", "laplace"):
+        raise InvalidParameter(f"mechanism must be best, gaussian or laplace, not {mechanism!r}")
+    if mechanism == "laplace":
+        if not ours:
+            raise InvalidParameter("Laplace noise is discrete, and has no gamma and no other analysis")
+        return laplace_plan(budget, contract)
+    found = _gaussian_plan(budget, contract, noise, _analysis_name(analysis), gamma, objective)
+    if mechanism == "best" and ours and laplace_is_better(found, objective):
+        return laplace_plan(budget, contract)
+    return found
+
+
+def _gaussian_plan(
+    budget: Budget,
+    contract: Contract,
+    noise: str | None,
+    name: AnalysisName,
+    gamma: Gamma | None,
+    objective: Objective,
+) -> Plan:
+    """A plan of the family, by one of its analyses."""
     if noise is None:
         noise = "discrete" if name == "exact" else "continuous"
     if noise == "discrete" and name != "exact":
-        raise InvalidParameter(f"discrete noise has the exact analysis only, not {analysis!r}")
+        raise InvalidParameter(f"discrete noise has the exact analysis only, not {name!r}")
     ideal = _noise_for(name, budget, contract, _gamma(gamma, name, contract), objective)
     chosen: Noise | LatticeNoise
     if noise == "discrete":
         chosen, certificate = _discrete(ideal, budget, contract, objective, tuned_freely=gamma is None)
     else:
         chosen, certificate = certified(ideal, budget, contract)
-    return Plan(budget, contract, chosen, name, certificate, _notes(budget, contract, chosen))
+    return Plan(budget, contract, chosen, name, certificate, notes_for(budget, contract, chosen))
+
+
+def top_plan(
+    budget: Budget, contract: Contract, rule: OffsetRule, items: int | None, objective: Objective
+) -> Plan:
+    """The top-k step; or the bound on the items of a user by itself, where that needs less noise.
+
+    Both together gain nothing that can be had soundly: one user who raises the count that is subtracted lowers all
+    others, so that a top-k step has no use for the bound.
+    """
+    if rule == "none":
+        found = _gaussian_plan(budget, contract, None, "exact", None, objective)
+    else:
+        noise, certificate = top_k_noise(budget, contract, rule)
+        found = Plan(budget, contract, noise, "exact", certificate, notes_for(budget, contract, noise))
+    if items is None:
+        return found
+    capped = plan(epsilon=budget.epsilon, delta=budget.delta, max_items_per_user=items, minimize=objective)
+    return capped if capped.total_noise <= found.total_noise else found
 
 
 def _discrete(
@@ -218,22 +281,3 @@ def certified(noise: Noise, budget: Budget, contract: Contract) -> tuple[Noise, 
         shared = round_up(noise.sigma_shared * more) if noise.sigma_shared > 0.0 else 0.0
         noise = Noise(round_up(noise.sigma * more), shared, round_up(noise.tau * more * more))
     raise NoPlan(f"no plan near {noise} could be certified for epsilon {budget.epsilon!r}, delta {budget.delta!r}")
-
-
-def _notes(budget: Budget, contract: Contract, noise: Noise | LatticeNoise) -> tuple[str, ...]:
-    """What a person should know beside the numbers."""
-    notes = []
-    scale = contract.items / budget.epsilon
-    tau = tau_laplace(m=contract.items, scale=scale, delta=budget.delta)
-    deviation = math.sqrt(2.0) * scale
-    if tau < noise.tau:
-        noise_is = "less" if deviation < noise.total_noise else "more"
-        notes.append(
-            f"Laplace noise of scale {scale:.6g} would have the lower threshold {1.0 + tau:.6g}, with {noise_is} "
-            f"noise (standard deviation {deviation:.6g} against {noise.total_noise:.6g})."
-        )
-    if noise.sigma_shared > 0.0:
-        notes.append(
-            "All counts share one draw of noise: good for counts, ranks and differences, bad for their sum."
-        )
-    return tuple(notes)

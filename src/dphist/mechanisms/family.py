@@ -19,11 +19,15 @@ _COMPILED_FROM: Final = 1 << 20
 
 @dataclass(frozen=True)
 class FamilySession:
-    """One run: a shared draw, and fresh noise for every non-zero count."""
+    """One run: a shared draw, and fresh noise for every non-zero count.
+
+    `added` steps come to what has passed the threshold: the noisy offset of a top-k step.
+    """
 
     noise: LatticeNoise
     shared: int
     tap: Tap
+    added: int = 0
 
     def release(self, counts: IntArray) -> Released:
         """Noisy counts strictly above the threshold; zero counts draw nothing and are never released."""
@@ -48,7 +52,7 @@ class FamilySession:
         steps += counts[present] * noise.lattice
         # noisy > 1 + tau, in whole steps: nothing is rounded before the comparison.
         passed = np.flatnonzero(steps > noise.lattice + noise.limit - self.shared)
-        return Released(present[passed] + start, (steps[passed] + self.shared) / noise.lattice)
+        return Released(present[passed] + start, (steps[passed] + (self.shared + self.added)) / noise.lattice)
 
 
 @dataclass(frozen=True)
@@ -61,6 +65,8 @@ class FamilyMechanism(Planned):
     def __post_init__(self) -> None:
         if not isinstance(self.plan.noise, LatticeNoise):
             raise InvalidParameter("only discrete noise can be drawn exactly: make the plan with noise='discrete'")
+        if self.plan.mechanism not in ("gshm", "csh"):
+            raise InvalidParameter(f"the plan is for {self.plan.mechanism}, not for the family")
 
     @property
     def name(self) -> str:

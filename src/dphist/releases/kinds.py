@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dphist.errors import InvalidParameter, MissingExtra
-from dphist.releases.order import has_duplicates
+from dphist.releases.order import has_duplicates, release_order
 
 Positions = NDArray[np.int64]
 
@@ -41,6 +41,9 @@ class Kind(Protocol):
 
     def repeats(self, columns: Sequence[Any]) -> bool:
         """Whether two rows are equal in all columns."""
+
+    def order(self, counts: NDArray[np.float64], columns: Sequence[Any]) -> Positions:
+        """Positions by count, the largest first, then by the item's columns."""
 
     def column(self, values: Any, name: str) -> Any:
         """A column of this kind from an array of numbers or a list of values."""
@@ -77,7 +80,19 @@ def plain_numbers(values: NDArray[Any]) -> NDArray[Any]:
     return np.array([int(value) for value in values], dtype=np.int64)
 
 
-class NumpyKind:
+class SortedByKeys:
+    """The order of the release, from the keys of a column."""
+
+    def keys(self, column: Any) -> NDArray[Any]:
+        """The values for sorting and comparing."""
+        raise NotImplementedError
+
+    def order(self, counts: NDArray[np.float64], columns: Sequence[Any]) -> Positions:
+        """Positions by count, the largest first, then by the item's columns."""
+        return release_order(counts, [self.keys(column) for column in columns])
+
+
+class NumpyKind(SortedByKeys):
     """Arrays of numpy."""
 
     def size(self, column: Any) -> int:

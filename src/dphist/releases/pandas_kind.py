@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dphist.errors import InvalidParameter
-from dphist.releases.kinds import NUMPY, Positions, package, plain_numbers
+from dphist.releases.kinds import NUMPY, Positions, SortedByKeys, package, plain_numbers
 
 pd: Any = package("pandas")
 
 
-class PandasKind:
+class PandasKind(SortedByKeys):
     """Series (and indexes, which become Series)."""
 
     def size(self, column: Any) -> int:

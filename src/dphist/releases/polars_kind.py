@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dphist.errors import InvalidParameter
-from dphist.releases.kinds import Positions, objects, package, plain_numbers
+from dphist.releases.kinds import Positions, SortedByKeys, objects, package, plain_numbers
 
 pl: Any = package("polars")
 
 
-class PolarsKind:
+class PolarsKind(SortedByKeys):
     """Series of polars."""
 
     def size(self, column: Any) -> int:

@@ -23,7 +23,8 @@ class Release:
     """Released items with their noisy counts, the largest first.
 
     `columns` are the item's columns in the kind they came in, `counts` an array of numpy. `private` is False where
-    a seed made the noise. `certificate` was computed from the plan's numbers when the release was made.
+    a seed made the noise. `certificate` was computed from the plan's numbers when the release was made. `offset` is
+    the noisy count that a top-k step had subtracted; it is in the counts already.
     """
 
     columns: tuple[Any, ...]
@@ -33,6 +34,7 @@ class Release:
     private: bool
     names: Names
     form: Form = field(default_factory=Form)
+    offset: float | None = None
 
     def __len__(self) -> int:
         return int(self.counts.size)

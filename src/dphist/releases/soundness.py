@@ -7,9 +7,9 @@ from enum import Enum
 from fractions import Fraction
 from functools import lru_cache
 
-from dphist.analysis.discrete_certificate import certify_lattice
+from dphist.analysis.discrete_certificate import certify_noise
 from dphist.errors import InvalidParameter, NotPrivate
-from dphist.types import Budget, Certificate, Contract, LatticeNoise, Plan
+from dphist.types import Budget, Certificate, Contract, LaplaceNoise, LatticeNoise, Plan, PublicNoise
 
 
 class Nonzero(Enum):
@@ -28,12 +28,13 @@ def certified(plan: object) -> Plan:
     if not isinstance(plan, Plan):
         raise InvalidParameter(f"plan must be a dphist.Plan, as dphist.plan makes it, not {type(plan).__name__}")
     noise = plan.noise
-    if not isinstance(noise, LatticeNoise):
+    if not isinstance(noise, (LatticeNoise, LaplaceNoise)):
         raise InvalidParameter(
             "the plan is for continuous noise, which no computer can draw: make it with noise='discrete'"
         )
+    exact = (noise.scale,) if isinstance(noise, LaplaceNoise) else (noise.variance, noise.variance_shared)
     whole = isinstance(noise.lattice, int) and isinstance(noise.limit, int)
-    if not whole or not all(isinstance(v, (int, Fraction)) for v in (noise.variance, noise.variance_shared)):
+    if not whole or not all(isinstance(v, (int, Fraction)) for v in exact):
         raise InvalidParameter("the plan's lattice and limit must be whole numbers and its variances fractions")
     certificate = _certificate(noise, plan.contract, plan.budget)
     if not certificate.delta <= plan.budget.delta:
@@ -50,9 +51,11 @@ def nonzero_rule(plan: Plan, *, promised: bool) -> Nonzero:
     Subtracting the (k+1)-th largest count keeps k, but one user who raises that count lowers all k others: it
     breaks any bound on the items of a user below k. So it serves only plans that are certified without that bound.
     """
-    contract = plan.contract
-    if contract.max_nonzero is None:
+    contract, noise = plan.contract, plan.noise
+    if contract.max_nonzero is None or isinstance(noise, (LaplaceNoise, PublicNoise)):
         return Nonzero.NOT_NEEDED
+    if isinstance(noise, LatticeNoise) and noise.offset != "none":
+        return Nonzero.TOP_K
     if contract.items < contract.max_nonzero and _keeps(plan, Contract(None, contract.items)):
         return Nonzero.NOT_NEEDED
     if promised:
@@ -73,5 +76,5 @@ def _keeps(plan: Plan, contract: Contract) -> bool:
 
 
 @lru_cache(maxsize=256)
-def _certificate(noise: LatticeNoise, contract: Contract, budget: Budget) -> Certificate:
-    return certify_lattice(noise, contract, epsilon=budget.epsilon, budget=budget.delta)
+def _certificate(noise: LatticeNoise | LaplaceNoise, contract: Contract, budget: Budget) -> Certificate:
+    return certify_noise(noise, contract, epsilon=budget.epsilon, budget=budget.delta)

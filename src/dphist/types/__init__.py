@@ -6,26 +6,31 @@ from dphist.types.certificate import Certificate, Direction, NeighbourCase
 from dphist.types.checks import LARGEST_COUNT, LARGEST_EPSILON, SMALLEST_DELTA, finite_number, positive_number
 from dphist.types.contract import Budget, Contract
 from dphist.types.events import Column, Events
-from dphist.types.noise import LatticeNoise, Noise, gamma_from
-from dphist.types.plan import ANALYSES, AnalysisName, Objective, Plan, html_table
+from dphist.types.noise import OFFSET_RULES, LaplaceNoise, LatticeNoise, Noise, OffsetRule, PublicNoise, gamma_from
+from dphist.types.plan import ANALYSES, AnalysisName, AnyNoise, Objective, Plan, html_table
 
 __all__ = [
     "ANALYSES",
     "LARGEST_COUNT",
     "LARGEST_EPSILON",
+    "OFFSET_RULES",
     "SMALLEST_DELTA",
     "AnalysisName",
+    "AnyNoise",
     "Budget",
     "Certificate",
     "Column",
     "Contract",
     "Direction",
     "Events",
+    "LaplaceNoise",
     "LatticeNoise",
     "NeighbourCase",
     "Noise",
     "Objective",
+    "OffsetRule",
     "Plan",
+    "PublicNoise",
     "finite_number",
     "gamma_from",
     "html_table",

@@ -5,10 +5,15 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, Final
+from typing import Any, Final, Literal, get_args
 
 from dphist.errors import InvalidParameter
 from dphist.types.checks import finite_number, sized_number
+
+# How the (k+1)-th largest count, which a top-k step subtracts, is released: not at all; with the opposite of the
+# shared noise, which then cancels in the counts; or with noise of its own, as the paper has it.
+OffsetRule = Literal["none", "opposite", "independent"]
+OFFSET_RULES: Final[tuple[OffsetRule, ...]] = get_args(OffsetRule)
 
 # Below, sums of discrete draws are too far from discrete Gaussians to be worth an analysis.
 LEAST_VARIANCE: Final = 4
@@ -70,13 +75,15 @@ class Noise:
 class LatticeNoise:
     """Discrete noise: whole steps of 1/lattice, with rational variances and a limit in steps.
 
-    The variance parameters V mean Pr[x] proportional to exp(-x^2/(2V)) for x steps.
+    The variance parameters V mean Pr[x] proportional to exp(-x^2/(2V)) for x steps. An `offset` is for top-k: its
+    own noise has the variance of the shared one.
     """
 
     lattice: int
     variance: Fraction
     variance_shared: Fraction
     limit: int
+    offset: OffsetRule = "none"
 
     def __post_init__(self) -> None:
         if self.lattice < 2 or self.lattice % 2 == 1:
@@ -95,6 +102,10 @@ class LatticeNoise:
             raise InvalidParameter(
                 "variance must be a whole multiple of variance_shared, "
                 f"not {self.variance} and {self.variance_shared}"
+            )
+        if self.offset not in OFFSET_RULES or (self.offset != "none" and self.variance_shared == 0):
+            raise InvalidParameter(
+                f"offset must be one of {', '.join(OFFSET_RULES)}, and needs shared noise, not {self.offset!r}"
             )
 
     @property
@@ -125,8 +136,12 @@ class LatticeNoise:
 
     @property
     def total_noise(self) -> float:
-        """Standard deviation of a released count, as for normal noise of the same parameters."""
-        return math.hypot(self.sigma, self.sigma_shared)
+        """Standard deviation of a released count, as for normal noise of the same parameters.
+
+        With the opposite offset the shared noise cancels, and the offset's own comes in its place.
+        """
+        shared = self.sigma_shared
+        return math.hypot(self.sigma, shared, shared if self.offset == "independent" else 0.0)
 
     @property
     def threshold(self) -> float:
@@ -135,7 +150,9 @@ class LatticeNoise:
 
     @property
     def mechanism(self) -> str:
-        """`gshm` without shared noise, `csh` with it."""
+        """`gshm` without shared noise, `csh` with it, `top-k` with an offset as well."""
+        if self.offset != "none":
+            return "top-k"
         return "csh" if self.variance_shared > 0 else "gshm"
 
     @property
@@ -155,10 +172,105 @@ class LatticeNoise:
             "variance_steps": str(self.variance),
             "variance_shared_steps": str(self.variance_shared),
             "limit_steps": self.limit,
+            **({} if self.offset == "none" else {"offset": self.offset}),
         }
 
 
-def family_dict(noise: Noise | LatticeNoise) -> dict[str, Any]:
+@dataclass(frozen=True)
+class PublicNoise(LatticeNoise):
+    """Discrete noise for a public list of items: all of them are released, and there is no threshold."""
+
+    limit: int = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.limit != 1 or self.offset != "none":
+            raise InvalidParameter("a public list of items has no limit and no offset")
+
+    @property
+    def mechanism(self) -> str:
+        """`known-domain`."""
+        return "known-domain"
+
+    @property
+    def tau(self) -> float:
+        """Every count passes."""
+        return -math.inf
+
+    def continuous(self) -> Noise:
+        """The noise alone; the threshold of a plan with normal noise must be something."""
+        return Noise(self.sigma, self.sigma_shared, 1.0)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As for unknown items, without a threshold."""
+        return {**super().to_dict(), "tau": None, "threshold": None, "limit_steps": None}
+
+
+@dataclass(frozen=True)
+class LaplaceNoise:
+    """Whole-numbered Laplace noise: Pr[x] proportional to exp(-|x|/scale), and a limit above one."""
+
+    scale: Fraction
+    limit: int
+
+    def __post_init__(self) -> None:
+        if self.scale <= 0 or self.limit < 0:
+            raise InvalidParameter(
+                f"scale must be positive and limit not negative, not {self.scale} and {self.limit}"
+            )
+
+    @property
+    def lattice(self) -> int:
+        """Whole counts."""
+        return 1
+
+    @property
+    def sigma(self) -> float:
+        """Standard deviation: the variance is 2 q/(1-q)^2 with q = e^(-1/scale)."""
+        step = 1.0 / float(self.scale)
+        return math.sqrt(2.0 * math.exp(-step)) / -math.expm1(-step)
+
+    @property
+    def sigma_shared(self) -> float:
+        """Nothing is shared."""
+        return 0.0
+
+    @property
+    def gamma(self) -> float:
+        """Nothing is shared."""
+        return math.inf
+
+    @property
+    def tau(self) -> float:
+        """Threshold less one."""
+        return float(self.limit)
+
+    @property
+    def threshold(self) -> float:
+        """A noisy count is released if it is strictly greater."""
+        return 1.0 + self.limit
+
+    @property
+    def total_noise(self) -> float:
+        """Standard deviation of a released count."""
+        return self.sigma
+
+    @property
+    def mechanism(self) -> str:
+        """`laplace`."""
+        return "laplace"
+
+    @property
+    def kind(self) -> str:
+        """`discrete`: whole counts."""
+        return "discrete"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same names as for the family, and beside them the exact scale."""
+        return {**family_dict(self), "scale": str(self.scale), "limit_steps": self.limit}
+
+
+def family_dict(noise: Noise | LatticeNoise | LaplaceNoise) -> dict[str, Any]:
     """What both kinds of noise have in common, as plain data."""
     return {
         "noise": noise.kind,

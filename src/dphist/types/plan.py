@@ -9,8 +9,9 @@ from typing import Any, Final, Literal, get_args
 
 from dphist.types.certificate import Certificate
 from dphist.types.contract import Budget, Contract
-from dphist.types.noise import LatticeNoise, Noise
+from dphist.types.noise import LaplaceNoise, LatticeNoise, Noise
 
+AnyNoise = Noise | LatticeNoise | LaplaceNoise
 AnalysisName = Literal["exact", "gshm-add-the-deltas", "gshm-exact", "csh-add-the-deltas", "csh-tighter"]
 Objective = Literal["threshold", "noise"]
 ANALYSES: Final[tuple[AnalysisName, ...]] = get_args(AnalysisName)
@@ -28,7 +29,7 @@ class Plan:
 
     budget: Budget
     contract: Contract
-    noise: Noise | LatticeNoise
+    noise: AnyNoise
     analysis: AnalysisName
     certificate: Certificate
     notes: tuple[str, ...] = ()
@@ -65,7 +66,7 @@ class Plan:
 
     @property
     def mechanism(self) -> str:
-        """`gshm` or `csh`."""
+        """`gshm`, `csh`, `top-k`, `known-domain` or `laplace`."""
         return self.noise.mechanism
 
     def to_dict(self) -> dict[str, Any]:
@@ -100,7 +101,7 @@ class Plan:
             ("noise of each count", f"{self.sigma!r}"),
             ("shared noise", f"{self.sigma_shared!r} (gamma {gamma})"),
             ("total noise", f"{self.total_noise:.6g}"),
-            ("threshold", f"{self.threshold!r} (1 + tau)"),
+            ("threshold", "none" if math.isinf(self.threshold) else f"{self.threshold!r} (1 + tau)"),
             ("certified delta", f"{self.certificate.delta:.6g}"),
             ("worst neighbours", str(self.certificate.binding_case)),
         ]

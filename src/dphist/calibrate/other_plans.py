@@ -1,0 +1,80 @@
+"""Plans beside the family for unknown items: Laplace noise, public lists; and notes on any plan."""
+
+from __future__ import annotations
+
+import math
+
+from dphist.analysis.laplace import tau_laplace
+from dphist.calibrate.known_domain import public_noise
+from dphist.errors import InvalidParameter
+from dphist.mechanisms.laplace import LaplaceMechanism
+from dphist.types import (
+    OFFSET_RULES,
+    AnyNoise,
+    Budget,
+    Contract,
+    LaplaceNoise,
+    LatticeNoise,
+    Objective,
+    OffsetRule,
+    Plan,
+    PublicNoise,
+)
+
+
+def offset_rule(offset: str | None) -> OffsetRule:
+    """The rule by name; the opposite one unless another is asked for."""
+    for rule in OFFSET_RULES:
+        if offset == rule:
+            return rule
+    if offset is None:
+        return "opposite"
+    raise InvalidParameter(f"offset must be one of {', '.join(OFFSET_RULES)}, not {offset!r}")
+
+
+def public_plan(budget: Budget, contract: Contract) -> Plan:
+    """The quietest plan for a public list of items."""
+    noise, certificate = public_noise(budget, contract)
+    return Plan(budget, contract, noise, "exact", certificate, notes_for(budget, contract, noise))
+
+
+def laplace_plan(budget: Budget, contract: Contract) -> Plan:
+    """Laplace noise of scale m/epsilon, exactly, and the least whole threshold."""
+    found = LaplaceMechanism.for_budget(budget, contract)
+    noise = LaplaceNoise(found.scale, found.limit)
+    return Plan(budget, contract, noise, "exact", found.certificate, notes_for(budget, contract, noise))
+
+
+def laplace_is_better(plan: Plan, objective: Objective) -> bool:
+    """Whether Laplace noise would have the lower threshold, or the smaller deviation, at the same budget."""
+    budget, contract = plan.budget, plan.contract
+    scale = contract.items / budget.epsilon
+    if objective == "threshold":
+        return tau_laplace(m=contract.items, scale=scale, delta=budget.delta, discrete=True) < plan.tau
+    step = 1.0 / scale
+    return math.sqrt(2.0 * math.exp(-step)) / -math.expm1(-step) < plan.total_noise
+
+
+def notes_for(budget: Budget, contract: Contract, noise: AnyNoise) -> tuple[str, ...]:
+    """What a person should know beside the numbers."""
+    notes = []
+    scale = contract.items / budget.epsilon
+    deviation = math.sqrt(2.0) * scale
+    unknown_items = not isinstance(noise, (LaplaceNoise, PublicNoise)) and noise.mechanism != "top-k"
+    if unknown_items and tau_laplace(m=contract.items, scale=scale, delta=budget.delta) < noise.tau:
+        tau = tau_laplace(m=contract.items, scale=scale, delta=budget.delta)
+        noise_is = "less" if deviation < noise.total_noise else "more"
+        notes.append(
+            f"Laplace noise of scale {scale:.6g} would have the lower threshold {1.0 + tau:.6g}, with {noise_is} "
+            f"noise (standard deviation {deviation:.6g} against {noise.total_noise:.6g})."
+        )
+    if noise.sigma_shared > 0.0:
+        notes.append(
+            "All counts share one draw of noise: good for counts, ranks and differences, bad for their sum."
+        )
+    if isinstance(noise, LatticeNoise) and noise.offset != "none":
+        notes.append(
+            "The count after the largest ones is subtracted before the threshold and released with noise, so that "
+            "the counts are not biased; a count must pass the threshold by itself above it."
+        )
+    return tuple(notes)

@@ -1,0 +1,152 @@
+"""The noise stage: the only place where true counts meet noise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dphist.errors import InvalidParameter
+from dphist.mechanisms.base import IntArray, Released
+from dphist.mechanisms.sessions import begin
+from dphist.releases.blocks import Span, counts_of
+from dphist.releases.result import Release
+from dphist.releases.soundness import Nonzero
+from dphist.releases.sources import Form, Names, Piece
+from dphist.sampling.tap import Tap
+from dphist.types import Plan
+
+
+@dataclass(frozen=True)
+class Total:
+    """Enough about the counts to notice that a second reading differs from the first."""
+
+    rows: int = 0
+    nonzero: int = 0
+    mass: int = 0
+
+    def after(self, counts: IntArray) -> Total:
+        """With more counts."""
+        nonzero = self.nonzero + int(np.count_nonzero(counts))
+        return Total(self.rows + counts.size, nonzero, (self.mass + int(counts.sum())) % 2**64)
+
+
+@dataclass(frozen=True)
+class Cut:
+    """What is taken from every count before noise: the count after the largest ones, and a fixed lower threshold.
+
+    Counts below `lower` were removed, by a rule that does not look at the data; what is left begins at 1 again once
+    `lower` - 1 is subtracted. `floor` is the count of rank k + 1 among what is left of the counts: a secret.
+    """
+
+    floor: int = 0
+    lower: int = 1
+
+    def __repr__(self) -> str:
+        return "Cut(secret)"
+
+    @property
+    def subtracted(self) -> int:
+        """The top-k step's part, on the scale that begins at the lower threshold."""
+        return max(self.floor - (self.lower - 1), 0)
+
+    def apply(self, counts: IntArray) -> IntArray:
+        """Algorithm 3 of the paper: less what is cut, and what is not positive is no count."""
+        amount = self.lower - 1 + self.subtracted
+        return np.maximum(counts - amount, 0) if amount else counts
+
+
+class NoiseStage:
+    """One release in the making: the noise that all blocks share is drawn, blocks come, the release goes."""
+
+    def __init__(
+        self, plan: Plan, rule: Nonzero, names: Names, tap: Tap, cut: Cut, *, distinct: bool = False
+    ) -> None:
+        self.seen = Total()
+        self._plan, self._rule, self._names, self._tap, self._cut = plan, rule, names, tap, cut
+        self._session, self._offset = begin(plan, tap, subtracted=cut.subtracted)
+        self._gathered = Gathered(names, distinct=distinct)
+
+    def add(self, block: list[Span]) -> None:
+        """Noise and threshold for a block; what passes is kept."""
+        true = counts_of(block)
+        self.seen = self.seen.after(true)
+        released = self._session.release(self._cut.apply(true))
+        self._gathered.add(block, Released(released.index, released.values + (self._cut.lower - 1)))
+
+    def release(self, limit: int | None = None) -> Release:
+        """All that passed, in an order of its own; the `limit` largest, if there is one."""
+        gathered, plan = self._gathered, self._plan
+        if self._rule is Nonzero.PROMISED and self.seen.nonzero > plan.contract.nonzero:
+            # Never an error, for that would tell of the data; an empty release tells the least.
+            gathered = gathered.nothing()
+        columns, counts = gathered.sorted()
+        if limit is not None and counts.size > limit:
+            first = np.arange(limit, dtype=np.int64)
+            columns, counts = tuple(gathered.form.kind.take(c, first) for c in columns), counts[:limit].copy()
+        return Release(
+            columns, counts, plan.certificate, plan, self._tap.private, self._names, gathered.form, self._offset
+        )
+
+
+class Gathered:
+    """The released rows so far, in the kind they came in."""
+
+    def __init__(self, names: Names, *, distinct: bool = False) -> None:
+        self._names = names
+        self._distinct = distinct
+        self._parts: list[tuple[Any, ...]] = []
+        self._values: list[NDArray[np.float64]] = []
+        self._pieces = 0
+        self._last: Piece | None = None
+        self.form = Form()
+
+    def add(self, block: list[Span], released: Released) -> None:
+        """The items at the released positions of a block."""
+        offset = 0
+        for span in block:
+            self._check_form(span.piece)
+            first, last = np.searchsorted(released.index, [offset, offset + span.stop - span.start])
+            where = released.index[first:last] - offset + span.start
+            # Of the first piece even nothing is taken: its types make an empty result of the same kind.
+            if where.size or not self._parts:
+                self._parts.append(tuple(self.form.kind.take(column, where) for column in span.piece.items))
+            offset += span.stop - span.start
+        self._values.append(released.values)
+
+    def _check_form(self, piece: Piece) -> None:
+        if piece is self._last:
+            return
+        if self._last is None:
+            self.form = piece.form
+        elif piece.form != self.form:
+            raise InvalidParameter("all batches must be of one kind")
+        self._last = piece
+        self._pieces += 1
+
+    def nothing(self) -> Gathered:
+        """The same kind without rows."""
+        empty = Gathered(self._names)
+        empty.form = self.form
+        none = np.empty(0, dtype=np.int64)
+        empty._parts = [tuple(self.form.kind.take(column, none) for column in part) for part in self._parts[:1]]
+        return empty
+
+    def sorted(self) -> tuple[tuple[Any, ...], NDArray[np.float64]]:
+        """All rows in the order of the release, each item once."""
+        kind = self.form.kind
+        if not self._parts:
+            empty: list[Any] = []
+            return tuple(kind.column(empty, name) for name in self._names.items), np.empty(0, dtype=np.float64)
+        columns = [kind.concat(parts) for parts in self._columns()]
+        values = np.concatenate([*self._values, np.empty(0)])
+        if self._pieces > 1 and not self._distinct and kind.repeats(columns):
+            raise InvalidParameter("items must differ across batches, and one that was to be released comes twice")
+        order = kind.order(values, columns)
+        return tuple(kind.take(column, order) for column in columns), values[order]
+
+    def _columns(self) -> Iterator[Sequence[Any]]:
+        return zip(*self._parts, strict=True)
