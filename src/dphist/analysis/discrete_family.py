@@ -52,14 +52,15 @@ class DiscreteFamily:
         most = int(min(shared, self.contract.items - new))
         if most < 1:
             return arb(0)
+        if self.noise.gamma_whole is None:
+            # Nothing is shared, so fewer changed counts are a projection of more.
+            return self._changed(shared, most, 0)
         if most <= 2 * _EXACT_CHANGED:
             worst = arb(0)
             for changed in range(1, most + 1):
                 worst = worst.max(self._changed_best(shared, changed))
             return worst
         gamma = self.noise.gamma_whole
-        if gamma is None or math.isinf(shared):
-            return self._changed_many(shared, most)
         # Half a unit covers every number of changed counts at once; any valid bound will do.
         half = self._changed(shared, most, self.noise.lattice // 2)
         return half if 2 * most >= shared + gamma else half.min(self._changed_many(shared, most))

@@ -79,6 +79,9 @@ class Engine(Protocol):
     def name(self) -> str:
         """What it is called."""
 
+    def size(self, public_items: Events) -> int:
+        """The number of different items of a public list."""
+
     def check(self, task: Task) -> None:
         """Raise `InputError` if the events cannot be read or lack a column; nothing is counted yet."""
 

@@ -47,6 +47,9 @@ def tail(n: int, variance: arb) -> arb:
     deviation = variance.sqrt()
     t = (arb(n) - arb(0.5)) / deviation
     density = (-t * t / 2).exp() / (2 * arb.pi()).sqrt()
+    if t > 1 and density < arb(2) ** -ctx.prec:
+        # Nothing beside any delta at this precision: a rough enclosure is as good as a fine one.
+        return _tail_by_convexity(n, variance)
     corrections, previous, current = arb(0), arb(1), t
     for order in range(1, 2 * _TERMS):
         if order % 2 == 1:

@@ -98,6 +98,11 @@ def _sortable(kind: Any) -> bool:
     return any(check(kind) for check in checks)
 
 
+def empty_batch(schema: Any) -> Any:
+    """No rows, but all types."""
+    return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)
+
+
 def names_of(frame: Any) -> list[str]:
     """The names of its columns: of a table, a batch or a reader of batches."""
     return list(frame.schema.names)

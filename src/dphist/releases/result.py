@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from html import escape
 from importlib import import_module
 from typing import Any, Final
@@ -11,6 +13,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from dphist.releases.document import document_of
+from dphist.releases.request import Request
 from dphist.releases.sources import Form, Names
 from dphist.types import Certificate, Plan
 
@@ -23,18 +27,23 @@ class Release:
     """Released items with their noisy counts, the largest first.
 
     `columns` are the item's columns in the kind they came in, `counts` an array of numpy. `private` is False where
-    a seed made the noise. `certificate` was computed from the plan's numbers when the release was made. `offset` is
-    the noisy count that a top-k step had subtracted; it is in the counts already.
+    a seed made the noise. `certificate` was computed from the plan's numbers when the release was made. `offset`
+    is the noisy count that a top-k step had subtracted; it is in the counts already. `added` are the columns that
+    were asked for beside the counts; `written` says where the release was written to.
     """
 
     columns: tuple[Any, ...]
-    counts: NDArray[np.float64]
+    counts: NDArray[Any]
     certificate: Certificate
     plan: Plan
     private: bool
     names: Names
     form: Form = field(default_factory=Form)
     offset: float | None = None
+    added: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
+    request: Request | None = None
+    came: Form | None = None
+    written: Any = None
 
     def __len__(self) -> int:
         return int(self.counts.size)
@@ -45,13 +54,14 @@ class Release:
         return self.columns[0] if len(self.columns) == 1 else self.columns
 
     def to_native(self) -> Any:
-        """The release as the histogram came: the same kind of frame, or items and counts as such columns."""
-        if self.form.shape == "columns":
-            return self.items, self.form.kind.column(self.counts, self.names.count)
-        frame = self._frame(self.form.package)
-        if self.form.shape == "lazy":
+        """The release as the data came: the same kind of frame, or items and counts as such columns."""
+        form = self.form if self.came is None else self.came
+        if form.shape == "columns":
+            return self.items, form.kind.column(self.counts, self.names.count)
+        frame = self._frame(form.package)
+        if form.shape == "lazy":
             return frame.lazy()
-        return frame.to_reader() if self.form.shape == "reader" else frame
+        return frame.to_reader() if form.shape == "reader" else frame
 
     def to_pandas(self) -> Any:
         """A DataFrame of pandas; its `attrs` say whether it is private."""
@@ -72,8 +82,29 @@ class Release:
             for name, column in columns.items():
                 keys = self.form.kind.keys(column)
                 columns[name] = module.KIND.column(list(keys) if keys.dtype.kind == "O" else keys, name)
-        columns[self.names.count] = module.KIND.column(self.counts, self.names.count)
+        for name, numbers in ((self.names.count, self.counts), *self.added.items()):
+            columns[name] = module.KIND.column(numbers, name)
         return module.frame_of(columns, self._note())
+
+    def document(self) -> dict[str, Any]:
+        """The certificate of this release as plain data: its guarantee, its plan and what was asked for."""
+        from dphist import __version__
+
+        asked = {} if self.request is None else self.request.to_dict()
+        lower = 1 if self.request is None else self.request.lower_threshold
+        return document_of(
+            self.plan, asked, private=self.private, offset=self.offset, lower_threshold=lower, version=__version__
+        )
+
+    def write(self, output: str | os.PathLike[str], *, table: str | None = None, force: bool = False) -> Release:
+        """Write the release, and its certificate beside it; both or neither.
+
+        The ending of the name says the format: .parquet, .csv, .tsv, .jsonl, .arrow; or a database and a table.
+        """
+        from dphist.releases.output import target_of, write_release
+
+        written = write_release(self.to_arrow(), self.document(), target_of(output, table), force=force)
+        return replace(self, written=written)
 
     def _note(self) -> dict[str, str]:
         facts = {
@@ -93,7 +124,11 @@ class Release:
         """The first rows as texts, under the names of the columns."""
         where = np.arange(min(len(self), _ROWS_SHOWN), dtype=np.int64)
         texts = [[str(v) for v in self.form.kind.keys(self.form.kind.take(c, where))] for c in self.columns]
-        rows = zip(*texts, [f"{count:,.2f}" for count in self.counts[where]], strict=True)
+        rows = zip(
+            *texts,
+            [f"{count:,}" if self.counts.dtype.kind == "i" else f"{count:,.2f}" for count in self.counts[where]],
+            strict=True,
+        )
         return [(*self.names.items, self.names.count), *rows]
 
     def __repr__(self) -> str:

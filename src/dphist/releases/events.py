@@ -1,0 +1,153 @@
+"""`release`: from user events to a private histogram."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from dphist.calibrate.planning import plan as make_plan
+from dphist.engines.protocol import Choice, Counted, Engine, Resources, Task
+from dphist.errors import InvalidParameter
+from dphist.mechanisms.base import checked_counts
+from dphist.releases.accuracy import added_columns
+from dphist.releases.blocks import blocks
+from dphist.releases.request import Request, request_from
+from dphist.releases.result import Release
+from dphist.releases.soundness import Nonzero, certified, nonzero_rule
+from dphist.releases.sources import Form, Names, Piece, frame_form
+from dphist.releases.stage import Cut, NoiseStage
+from dphist.sampling.tap import SecureTap, SeededTap, Tap
+from dphist.types import Noise, Plan
+
+# Rows that meet noise together: enough for the compiled sampler, and little memory.
+_BLOCK: Final = 1 << 20
+
+# Called with the name of a step and the share of it that is done; never with a number of the data.
+Watcher = Callable[[str, float], None]
+
+
+def release(input: Any, *, progress: Watcher | None = None, **options: Any) -> Release:
+    """The private histogram "how many users per item" of user events.
+
+    `input` is a path, a glob, a folder, the address of a database, or a frame (pandas, polars, Arrow). The options
+    are the flags of `dphist release`, with _ for -: `user` and `item` (names of columns; several for `item`),
+    `epsilon`, `delta`, and one of `max_items_per_user`, `top`, `max_nonzero` or `items`. With `output` the result
+    is written as well, together with its certificate. `progress` is called with the name of a step and the share
+    of it that is done.
+
+    >>> import dphist, pandas
+    >>> log = pandas.DataFrame({"user": range(900), "query": ["tea"] * 600 + ["milk"] * 300})
+    >>> found = dphist.release(log, user="user", item="query", epsilon=1, delta=1e-6, max_items_per_user=1, seed=7)
+    >>> found.to_pandas()["query"].tolist()
+    ['tea', 'milk']
+    """
+    if (
+        not isinstance(input, (str, Path, tuple, list))
+        and frame_form(input) is None
+        and "dataset" not in str(type(input)).lower()
+    ):
+        raise InvalidParameter(f"input must be a path, an address or a frame, not {type(input).__name__}")
+    return run(request_from({"input": input, **options}), progress)
+
+
+def run(request: Request, progress: Watcher | None = None) -> Release:
+    """Carry out a request: plan, check, count, add noise, write."""
+    from dphist.releases.output import check_target, target_of, write_release
+
+    target = None
+    if request.output is not None:
+        target = target_of(request.output, request.output_table, request.output_format)
+        check_target(target, force=request.force)
+    engine = engine_for(request)
+    plan = certified(plan_for(request, engine))
+    result = _counted_and_noised(request, plan, engine, progress)
+    if target is not None:
+        _step(progress, "writing", 0.0)
+        written = write_release(result.to_arrow(), result.document(), target, force=request.force)
+        result = replace(result, written=written)
+        _step(progress, "writing", 1.0)
+    return result
+
+
+def engine_for(request: Request) -> Engine:
+    """The engine that was asked for."""
+    from dphist.engines.duckdb_engine import DuckDBEngine
+
+    folder = None if request.temp_folder is None else Path(request.temp_folder)
+    return DuckDBEngine(Resources(request.memory, request.threads, folder))
+
+
+def plan_for(request: Request, engine: Engine) -> Plan:
+    """The plan of a request. Of the data only the length of a public list is looked at."""
+    planned = partial(make_plan, epsilon=request.epsilon, delta=request.delta, minimize=request.minimize)
+    items, public = request.max_items_per_user, request.public_items()
+    if public is not None:
+        size = max(1, engine.size(public))
+        return planned(public_items=size, max_items_per_user=None if items is None else min(items, size))
+    if request.top is not None:
+        bound = None if items is None or items >= request.top else items
+        return planned(
+            top=request.top, offset=request.offset, max_items_per_user=bound, mechanism=request.mechanism
+        )
+    if request.max_nonzero is not None and items is not None:
+        items = min(items, request.max_nonzero)
+    return planned(max_nonzero=request.max_nonzero, max_items_per_user=items, mechanism=request.mechanism)
+
+
+def _task(request: Request, plan: Plan, rule: Nonzero, tap: Tap) -> Task:
+    key = tap.words(4).tobytes()
+    rank = int(plan.contract.nonzero) + 1 if rule is Nonzero.TOP_K else None
+    return Task(
+        request.events(), Choice(key, portable=not tap.private), request.max_items_per_user,
+        request.lower_threshold, request.public_items(), rank, ordered=not tap.private,
+    )  # fmt: skip
+
+
+def _counted_and_noised(request: Request, plan: Plan, engine: Engine, progress: Watcher | None) -> Release:
+    """The engine counts; then counts meet noise, block by block."""
+    tap: Tap = SecureTap() if request.seed is None else SeededTap(request.seed)
+    # A top-k step subtracts the count after the largest; a bound that is public needs only to be watched.
+    rule = nonzero_rule(plan, promised=request.max_nonzero is not None)
+    task = _task(request, plan, rule, tap)
+    engine.check(task)
+    names = Names(tuple(column.name for column in request.columns()), request.count_name)
+    counting = None if progress is None else lambda share: progress("counting", share)
+    with engine.count(task, counting) as counted:
+        cut = Cut(counted.at_rank, request.lower_threshold)
+        stage = NoiseStage(plan, rule, names, tap, cut, distinct=True)
+        _step(progress, "adding noise", 0.0)
+        for block in blocks(_pieces(counted, plan), _BLOCK):
+            stage.add(block)
+        _step(progress, "adding noise", 1.0)
+    # Where a bound on users served in place of a top-k step, the largest ones are those with the most noisy users.
+    return _published(stage.release(request.top), request)
+
+
+def _pieces(counted: Counted, plan: Plan) -> Iterator[Piece]:
+    """The engine's batches; an empty one first, which knows the types."""
+    from dphist.releases.pyarrow_kind import KIND, empty_batch
+
+    form = Form(KIND, "frame", "pyarrow")
+    assert not isinstance(plan.noise, Noise)
+    first = empty_batch(counted.schema)
+    for batch in (batch for part in ([first], counted.batches()) for batch in part):
+        *items, counts = batch.columns
+        yield Piece(form, tuple(items), checked_counts(KIND.numbers(counts), lattice=plan.noise.lattice))
+
+
+def _published(raw: Release, request: Request) -> Release:
+    """With the columns that were asked for, in the kind the events came in."""
+    counts, added = added_columns(
+        raw.counts, raw.plan, request.count_name, error=request.standard_error, interval=request.interval,
+        rounded=request.round,
+    )  # fmt: skip
+    came = frame_form(request.input)
+    return replace(raw, counts=counts, added=added, request=request, came=came)
+
+
+def _step(progress: Watcher | None, name: str, share: float) -> None:
+    if progress is not None:
+        progress(name, share)

@@ -1,0 +1,200 @@
+"""The request: everything a release was asked for, as frozen data. Nothing is opened yet."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit, urlunsplit
+
+from dphist.errors import InputError, InvalidParameter
+from dphist.types import Budget, Column, Events, finite_number
+
+ENGINES: Final = ("duckdb",)
+# What affects neither privacy nor the numbers, so that a certificate has no use for it.
+_NOT_RECORDED: Final = ("force", "memory", "threads", "temp_folder")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What to read, what to promise, what to write. The names are those of the flags of `dphist release`."""
+
+    input: Any
+    user: str
+    item: tuple[str, ...]
+    epsilon: float
+    delta: float
+    max_items_per_user: int | None = None
+    top: int | None = None
+    max_nonzero: int | None = None
+    items: Any = None
+    offset: str | None = None
+    lower_threshold: int = 1
+    mechanism: str = "best"
+    minimize: str = "threshold"
+    table: str | None = None
+    query: str | None = None
+    where: str | None = None
+    input_format: str | None = None
+    null_items: bool = False
+    count_name: str = "count"
+    standard_error: bool = False
+    interval: float | None = None
+    round: bool = False
+    output: str | None = None
+    output_table: str | None = None
+    output_format: str | None = None
+    force: bool = False
+    engine: str = "duckdb"
+    memory: str | None = None
+    threads: int | None = None
+    temp_folder: str | None = None
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "item", _names("item", self.item))
+        budget = Budget(self.epsilon, self.delta)
+        object.__setattr__(self, "epsilon", budget.epsilon)
+        object.__setattr__(self, "delta", budget.delta)
+        self._check_contract()
+        self._check_output()
+        for name in ("null_items", "standard_error", "round", "force"):
+            if not isinstance(getattr(self, name), bool):
+                raise InvalidParameter(f"{flag(name)} must be true or false, not {getattr(self, name)!r}")
+        if self.engine not in ENGINES:
+            raise InvalidParameter(f"engine must be one of {', '.join(ENGINES)}, not {self.engine!r}")
+
+    def _check_contract(self) -> None:
+        for name in ("max_items_per_user", "top", "max_nonzero", "lower_threshold", "threads"):
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+                raise InvalidParameter(f"{flag(name)} must be a whole number of at least 1, not {value!r}")
+        ways = [name for name in ("top", "max_nonzero", "items") if getattr(self, name) is not None]
+        if len(ways) > 1:
+            raise InvalidParameter(f"give one of {' and '.join(flag(way) for way in ways)}, not both")
+        if not ways and self.max_items_per_user is None:
+            raise InvalidParameter(
+                "one user could change everything: give --max-items-per-user M (at most M random items of a user), "
+                "--top K (the K largest counts), --max-nonzero K (a public bound) or --items FILE (a public list)"
+            )
+        if self.items is not None and self.lower_threshold != 1:
+            raise InvalidParameter("--lower-threshold makes no sense with --items: no item of the list is removed")
+        if self.offset is not None and self.top is None:
+            raise InvalidParameter("--offset is for --top alone")
+
+    def _check_output(self) -> None:
+        if self.interval is not None:
+            share = finite_number("interval", self.interval)
+            if not 0.0 < share < 1.0:
+                raise InvalidParameter(f"--interval must be between 0 and 1, not {self.interval!r}")
+        added = [self.count_name]
+        added += [f"{self.count_name}_standard_error"] if self.standard_error else []
+        added += [f"{self.count_name}_low", f"{self.count_name}_high"] if self.interval is not None else []
+        taken = {column.name for column in self.columns()}
+        for name in added:
+            if not isinstance(name, str) or not name or name in taken:
+                raise InvalidParameter(f"an item column is called {name!r}: name the counts with --count-name")
+
+    def columns(self) -> tuple[Column, ...]:
+        """The item's columns; `NAME=COLUMN` reads one column and gives it another name."""
+        return tuple(_column(text) for text in self.item)
+
+    def events(self) -> Events:
+        """Where the events are."""
+        return Events(
+            self.input, self.user, self.columns(), self.table, self.query, self.where, self.input_format,
+            self.null_items,
+        )  # fmt: skip
+
+    def public_items(self) -> Events | None:
+        """Where the public list of items is: columns of the same names as in the output."""
+        if self.items is None:
+            return None
+        columns = tuple(Column(column.name, column.name) for column in self.columns())
+        # A list has no users; any of its columns serves in that place.
+        return Events(self.items, columns[0].name, columns, null_items=self.null_items)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data by the names of the flags, without what was left at its default and without passwords."""
+        data: dict[str, Any] = {}
+        for entry in fields(self):
+            value = getattr(self, entry.name)
+            if value != entry.default and entry.name not in _NOT_RECORDED:
+                data[flag(entry.name).removeprefix("--")] = _plain(value)
+        return data
+
+
+def flag(name: str) -> str:
+    """How a parameter is called on the command line."""
+    return "--" + name.replace("_", "-")
+
+
+def _column(text: str) -> Column:
+    name, equals, source = text.partition("=")
+    return Column(name, source) if equals and name and source else Column(text, text)
+
+
+def _names(what: str, value: Any) -> tuple[str, ...]:
+    names = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, Sequence) else ()
+    if not names or not all(isinstance(name, str) and name for name in names):
+        raise InvalidParameter(f"{what} must be the name of a column or a list of them, not {value!r}")
+    return names
+
+
+def _plain(value: Any) -> Any:
+    """As JSON can hold it; a frame is named by its type, a path by its text, an address without its password."""
+    if isinstance(value, (bool, int, float)) or value is None:
+        return value
+    if isinstance(value, (str, os.PathLike)):
+        return without_password(os.fspath(value))
+    if isinstance(value, (tuple, list)):
+        return [_plain(one) for one in value]
+    return f"{type(value).__module__.partition('.')[0]}.{type(value).__name__}"
+
+
+def without_password(text: Any) -> str:
+    """An address without its password; anything else as it is."""
+    address = str(text)
+    if not address.startswith(("postgresql://", "postgres://")):
+        return address
+    parts = urlsplit(address)
+    host = parts.netloc.rpartition("@")
+    user = host[0].partition(":")[0]
+    netloc = f"{user}@{host[2]}" if user else host[2]
+    query = "&".join(piece for piece in parts.query.split("&") if piece and not piece.startswith("password"))
+    return str(urlunsplit((parts.scheme, netloc, parts.path, query, "")))
+
+
+def request_from(values: Mapping[str, Any]) -> Request:
+    """A request from the names of the flags, with - or _; an unknown name is an error."""
+    known = {entry.name for entry in fields(Request)}
+    given: dict[str, Any] = {}
+    for key, value in values.items():
+        name = key.replace("-", "_")
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f": did you mean {near[0].replace('_', '-')!r}?" if near else ""
+            raise InvalidParameter(f"there is no such key in a request as {key!r}{hint}")
+        if name in given:
+            raise InvalidParameter(f"the key {key!r} is given twice")
+        given[name] = value
+    for name in ("input", "user", "item", "epsilon", "delta"):
+        if given.get(name) is None:
+            raise InvalidParameter(f"a release needs {flag(name)}")
+    return Request(**given)
+
+
+def read_request(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The keys and values of a request file."""
+    try:
+        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except tomllib.TOMLDecodeError as error:
+        raise InvalidParameter(f"{path} is not valid TOML: {error}") from None
+    except UnicodeDecodeError:
+        raise InvalidParameter(f"{path} is not a text file in UTF-8") from None
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}") from None

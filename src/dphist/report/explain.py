@@ -1,0 +1,141 @@
+"""A plan in sentences: what was chosen, what a count must pass, and what else could be had."""
+
+from __future__ import annotations
+
+import math
+
+from scipy import special
+
+from dphist.calibrate.planning import plan as make_plan
+from dphist.errors import DphistError
+from dphist.types import LaplaceNoise, LatticeNoise, Plan, PublicNoise
+
+_NAMES = {
+    "gshm": "Gaussian noise on every count (the Gaussian sparse histogram mechanism)",
+    "csh": "Gaussian noise on every count and one draw that all counts share (the correlated mechanism)",
+    "top-k": "the top-k step, with Gaussian noise on every count and on what is subtracted from all",
+    "laplace": "Laplace noise on every count",
+    "known-domain": "Gaussian noise on the count of every listed item",
+}
+
+
+def explain(plan: Plan, *, alternatives: bool = True) -> list[str]:
+    """Sentences for the person who is about to release. No data is looked at."""
+    sentences = [_chosen(plan), _passing(plan)]
+    if alternatives:
+        sentences += _alternatives(plan)
+    return [sentence for sentence in sentences if sentence]
+
+
+def _chosen(plan: Plan) -> str:
+    contract = plan.contract
+    if isinstance(plan.noise, PublicNoise):
+        reason = f"the {contract.max_nonzero:,} items are public"
+    elif plan.mechanism == "top-k":
+        reason = f"the {contract.max_nonzero:,} largest counts are wanted and users are not bounded"
+    elif contract.max_nonzero is not None:
+        reason = f"at most {contract.max_nonzero:,} counts can be non-zero and one user touches {contract.items:,}"
+    else:
+        reason = f"one user touches at most {_items(contract.items)} and the items are not bounded"
+    return (
+        f"The mechanism is {_NAMES[plan.mechanism]}, because {reason}. A released count is off by "
+        f"{plan.total_noise:,.3g} (one standard deviation)."
+    )
+
+
+def _items(number: int) -> str:
+    return "1 item" if number == 1 else f"{number:,} items"
+
+
+def _passing(plan: Plan) -> str:
+    """Which items have a good chance to be seen."""
+    if isinstance(plan.noise, PublicNoise):
+        return "Every listed item is released; there is no threshold."
+    # The threshold compares y_i = H_i + Z_i + W, whatever happens to the offset later.
+    reach = _reach(plan)
+    likely, unlikely = math.ceil(plan.threshold + reach), max(1, math.floor(plan.threshold - reach))
+    half, more = round(plan.threshold), " more users than that" if _subtracts(plan) else " users"
+    must = (
+        f"A count must, with its noise, exceed the one after the largest by {plan.threshold:,.6g}"
+        if _subtracts(plan)
+        else f"A noisy count must be above {plan.threshold:,.6g}"
+    )
+    return (
+        f"{must}: an item of {half:,}{more} has an even chance to be released, one of {likely:,} has 99 %, one of "
+        f"{unlikely:,} at most 1 %."
+    )
+
+
+def _reach(plan: Plan) -> float:
+    """How far the noise that meets the threshold goes up with a probability of 1 %."""
+    if isinstance(plan.noise, LaplaceNoise):
+        scale = float(plan.noise.scale)
+        return max(0.0, -scale * math.log(0.01 * (1.0 + math.exp(-1.0 / scale))))
+    return float(special.ndtri(0.99)) * math.hypot(plan.sigma, plan.sigma_shared)
+
+
+def _subtracts(plan: Plan) -> bool:
+    return isinstance(plan.noise, LatticeNoise) and plan.noise.offset != "none"
+
+
+def _alternatives(plan: Plan) -> list[str]:
+    """What other requests would give for the same budget."""
+    if isinstance(plan.noise, PublicNoise):
+        return []
+    sentences = []
+    contract = plan.contract
+    if contract.max_nonzero is None:
+        sentences.append(_other_bounds(plan))
+        sentences.append(_top_in_place(plan))
+    else:
+        bound = _attempt(plan, max_items_per_user=max(1, contract.max_nonzero // 20))
+        if bound is not None:
+            items = bound.contract.items
+            sentences.append(
+                f"With at most {_items(items)} a user (--max-items-per-user {items}) and any number of counts, "
+                f"the threshold would be {bound.threshold:,.4g} and the noise {bound.total_noise:,.3g}; the other "
+                "items of a user are dropped at random."
+            )
+    return [sentence for sentence in sentences if sentence]
+
+
+def _other_bounds(plan: Plan) -> str:
+    """Half and twice as many items a user."""
+    items = plan.contract.items
+    others = [other for other in (_attempt(plan, max_items_per_user=m) for m in _near(items)) if other]
+    parts = [
+        f"{other.threshold:,.4g} with {_items(other.contract.items)} a user"
+        + (" (Laplace noise)" if other.mechanism == "laplace" else "")
+        for other in others
+    ]
+    if not parts:
+        return ""
+    listed = ", ".join(parts[:-1]) + (" and " if len(parts) > 1 else "") + parts[-1]
+    return (
+        f"Other bounds: the threshold would be {listed}. A lower bound means less noise, and more of the items of "
+        "active users dropped; the best bound keeps most users whole."
+    )
+
+
+def _near(items: int) -> list[int]:
+    return sorted({1, max(1, items // 2), items * 2} - {items})
+
+
+def _top_in_place(plan: Plan) -> str:
+    largest = max(10, 10 ** round(math.log10(4 * plan.contract.items)))
+    top = _attempt(plan, top=largest)
+    if top is None:
+        return ""
+    return (
+        f"For the {largest:,} largest counts alone (--top {largest}) no user need be bounded: noise "
+        f"{top.total_noise:,.3g}, and a count must exceed the one that follows them by {top.threshold:,.4g}."
+    )
+
+
+def _attempt(plan: Plan, *, top: int | None = None, max_items_per_user: int | None = None) -> Plan | None:
+    try:
+        return make_plan(
+            epsilon=plan.budget.epsilon, delta=plan.budget.delta, top=top, max_items_per_user=max_items_per_user
+        )
+    except DphistError:
+        return None
