@@ -19,9 +19,20 @@ if TYPE_CHECKING:
     from dphist.calibrate.certification import Certification, certify, delta_at, epsilon_at, profile
     from dphist.calibrate.comparison import Comparison, Frontier, compare, frontier, tau_for_noise
     from dphist.calibrate.planning import plan
-    from dphist.errors import DphistError, InvalidParameter, MissingExtra, NoPlan, NotPrivate
+    from dphist.errors import (
+        DphistError,
+        InputError,
+        InvalidParameter,
+        MissingExtra,
+        NoPlan,
+        NotPrivate,
+        OutputError,
+    )
+    from dphist.releases.events import release
     from dphist.releases.histogram import release_histogram
     from dphist.releases.result import Release
+    from dphist.releases.verify import Verification, verify
+    from dphist.report.explain import explain
     from dphist.report.figure import comparison_figure
     from dphist.types import Budget, Certificate, Contract, NeighbourCase, Noise, Plan
 
@@ -29,9 +40,20 @@ _HOMES = {
     "dphist.calibrate.certification": ("Certification", "certify", "delta_at", "epsilon_at", "profile"),
     "dphist.calibrate.comparison": ("Comparison", "Frontier", "compare", "frontier", "tau_for_noise"),
     "dphist.calibrate.planning": ("plan",),
-    "dphist.errors": ("DphistError", "InvalidParameter", "MissingExtra", "NoPlan", "NotPrivate"),
+    "dphist.errors": (
+        "DphistError",
+        "InputError",
+        "InvalidParameter",
+        "MissingExtra",
+        "NoPlan",
+        "NotPrivate",
+        "OutputError",
+    ),
+    "dphist.releases.events": ("release",),
     "dphist.releases.histogram": ("release_histogram",),
     "dphist.releases.result": ("Release",),
+    "dphist.releases.verify": ("Verification", "verify"),
+    "dphist.report.explain": ("explain",),
     "dphist.report.figure": ("comparison_figure",),
     "dphist.types": ("Budget", "Certificate", "Contract", "NeighbourCase", "Noise", "Plan"),
 }
@@ -45,24 +67,30 @@ __all__ = [
     "Contract",
     "DphistError",
     "Frontier",
+    "InputError",
     "InvalidParameter",
     "MissingExtra",
     "NeighbourCase",
     "NoPlan",
     "Noise",
     "NotPrivate",
+    "OutputError",
     "Plan",
     "Release",
+    "Verification",
     "certify",
     "compare",
     "comparison_figure",
     "delta_at",
     "epsilon_at",
+    "explain",
     "frontier",
     "plan",
     "profile",
+    "release",
     "release_histogram",
     "tau_for_noise",
+    "verify",
 ]
 
 

@@ -8,10 +8,13 @@ import sys
 def main() -> None:
     """Run the command; an error of dphist is one sentence on standard error and exit code 2."""
     from dphist.cli.app import app
-    from dphist.errors import DphistError
+    from dphist.errors import DphistError, OutputError
 
     try:
         app()
+    except OutputError as error:
+        sys.stderr.write(f"Error: {error}\n")
+        raise SystemExit(1) from None
     except DphistError as error:
         sys.stderr.write(f"Error: {error}\n")
         raise SystemExit(2) from None

@@ -1,0 +1,94 @@
+"""The command `dphist` itself, and what its subcommands have in common."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Annotated, Any, Literal
+
+import typer
+
+from dphist.errors import InvalidParameter
+
+app = typer.Typer(
+    name="dphist",
+    help="How many users per item? Private histograms with the least noise and the lowest provable threshold.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
+
+
+def number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is not a number") from None
+
+
+def whole_number(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is not a whole number") from None
+
+
+Epsilon = Annotated[float, typer.Option("--epsilon", metavar="E", parser=number, help="Privacy loss, above 0.")]
+Delta = Annotated[
+    float, typer.Option("--delta", metavar="D", parser=number, help="Probability of a larger loss, in (0, 1).")
+]
+MaxNonzero = Annotated[
+    int | None,
+    typer.Option(
+        "--max-nonzero",
+        metavar="K",
+        parser=whole_number,
+        help="Bound on the non-zero counts of every possible dataset; it must be public.",
+    ),
+]
+MaxItems = Annotated[
+    int | None,
+    typer.Option(
+        "--max-items-per-user",
+        metavar="M",
+        parser=whole_number,
+        help="Bound on the counts that one user can touch.",
+    ),
+]
+GammaOption = Annotated[
+    str | None,
+    typer.Option("--gamma", metavar="sqrt|FLOAT", help="Variance of each noise over that of the shared one."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def gamma_from(text: str | None) -> float | Literal["sqrt"] | None:
+    if text is None or text == "sqrt":
+        return text  # type: ignore[return-value]
+    try:
+        return float(text)
+    except ValueError:
+        raise InvalidParameter(f"gamma must be 'sqrt' or a number, not {text!r}") from None
+
+
+def print_json(data: Any) -> None:
+    sys.stdout.write(json.dumps(data, indent=2, allow_nan=False) + "\n")
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from dphist import __version__
+
+        sys.stdout.write(f"dphist {__version__}\n")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass

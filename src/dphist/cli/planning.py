@@ -1,0 +1,247 @@
+"""Subcommands that plan, certify and compare. No data is read."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from dphist.cli import release_options as flags
+from dphist.cli.base import (
+    AsJson,
+    Delta,
+    Epsilon,
+    GammaOption,
+    MaxItems,
+    MaxNonzero,
+    app,
+    gamma_from,
+    number,
+    print_json,
+    whole_number,
+)
+from dphist.cli.releasing import show_plan
+
+
+@app.command()
+def plan(
+    epsilon: Epsilon,
+    delta: Delta,
+    max_nonzero: MaxNonzero = None,
+    max_items_per_user: MaxItems = None,
+    top: flags.Top = None,
+    public_items: Annotated[
+        int | None,
+        typer.Option("--public-items", metavar="N", parser=whole_number, help="Length of a public list of items."),
+    ] = None,
+    offset: flags.Offset = None,
+    mechanism: Annotated[
+        Literal["best", "gaussian", "laplace"], typer.Option("--mechanism", help="Kind of noise.")
+    ] = "best",
+    noise: Annotated[
+        Literal["continuous", "discrete"] | None,
+        typer.Option("--noise", help="Kind of noise.  [default: discrete; continuous for the paper's analyses]"),
+    ] = None,
+    analysis: Annotated[
+        Literal["best", "exact", "gshm-add-the-deltas", "gshm-exact", "csh-add-the-deltas", "csh-tighter"],
+        typer.Option("--analysis", help="Which privacy analysis chooses the plan."),
+    ] = "best",
+    gamma: GammaOption = None,
+    minimize: Annotated[
+        Literal["threshold", "noise"], typer.Option("--minimize", help="What is to be least.")
+    ] = "threshold",
+    as_json: AsJson = False,
+) -> None:
+    """Plan a release: the least noise and threshold for a privacy budget.
+
+    No data is read. The plan is certified in ball arithmetic, whatever analysis chose it.
+
+    \b
+    Examples:
+      dphist plan --epsilon 1 --delta 1e-6 --max-items-per-user 20
+      dphist plan --epsilon 1 --delta 1e-6 --top 1000
+      dphist plan --epsilon 0.35 --delta 1e-5 --max-nonzero 51914 --json
+      dphist plan --epsilon 1 --delta 1e-6 --max-nonzero 1000 --max-items-per-user 100 --minimize noise
+    """
+    from dphist.calibrate.planning import plan as make_plan
+    from dphist.report.explain import explain
+
+    result = make_plan(
+        epsilon=epsilon, delta=delta, max_nonzero=max_nonzero, max_items_per_user=max_items_per_user,
+        top=top, public_items=public_items, offset=offset, mechanism=mechanism, noise=noise, analysis=analysis,
+        gamma=gamma_from(gamma), minimize=minimize,
+    )  # fmt: skip
+    advice = explain(result) if result.noise.kind == "discrete" else []
+    if as_json:
+        print_json({**result.to_dict(), "advice": advice})
+    else:
+        show_plan(result, advice)
+
+
+@app.command()
+def certify(
+    epsilon: Epsilon,
+    sigma: Annotated[
+        float, typer.Option("--sigma", metavar="S", parser=number, help="Noise of each count (deviation).")
+    ],
+    tau: Annotated[float, typer.Option("--tau", metavar="T", parser=number, help="Threshold less one.")],
+    sigma_shared: Annotated[
+        float | None,
+        typer.Option("--sigma-shared", metavar="C", parser=number, help="Shared noise (deviation); default 0."),
+    ] = None,
+    gamma: GammaOption = None,
+    max_nonzero: MaxNonzero = None,
+    max_items_per_user: MaxItems = None,
+    delta: Annotated[
+        float | None,
+        typer.Option("--delta", metavar="D", parser=number, help="Fail (exit code 2) if the plan exceeds it."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Certify a given plan: its delta under every analysis that applies.
+
+    \b
+    Examples:
+      dphist certify --epsilon 0.35 --sigma 1113.76 --gamma sqrt --tau 6987.3 --max-nonzero 51914
+      dphist certify --epsilon 1 --sigma 30 --tau 165 --max-items-per-user 50 --delta 1e-6 --json
+    """
+    from dphist.calibrate.certification import certify as certify_plan
+
+    result = certify_plan(
+        epsilon=epsilon, sigma=sigma, tau=tau, sigma_shared=sigma_shared, gamma=gamma_from(gamma),
+        max_nonzero=max_nonzero, max_items_per_user=max_items_per_user, delta=delta,
+    )  # fmt: skip
+    if as_json:
+        print_json(result.to_dict())
+    else:
+        sys.stdout.write(f"{result}\n")
+
+
+@app.command()
+def compare(
+    epsilon: Annotated[
+        list[float], typer.Option("--epsilon", metavar="E", parser=number, help="Privacy loss; may be repeated.")
+    ],
+    delta: Delta,
+    max_nonzero: Annotated[
+        list[int] | None,
+        typer.Option(
+            "--max-nonzero",
+            metavar="K",
+            parser=whole_number,
+            help="Bound on the non-zero counts; may be repeated.",
+        ),
+    ] = None,
+    max_items_per_user: MaxItems = None,
+    plot: Annotated[
+        Path | None, typer.Option("--plot", metavar="FILE.png|.svg|.html", help="Draw tau against noise.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compare all mechanisms and analyses: a table, and the paper's figure.
+
+    \b
+    Examples:
+      dphist compare --epsilon 1 --delta 1e-6 --max-items-per-user 20
+      dphist compare --epsilon 0.35 --delta 1e-5 --max-nonzero 51914 --plot figure.png
+    \b
+    Both panels of the paper's figure, for epsilon = 0.35 and the 0.349 its text quotes:
+      dphist compare --epsilon 0.35 --epsilon 0.349 --delta 1e-5 --max-nonzero 51914 --max-nonzero 10 \\
+        --plot figure.png
+    """
+    from dphist.calibrate.comparison import compare as compare_all
+    from dphist.report.figure import check_format, write_figure
+
+    if plot is not None:
+        check_format(plot)
+    bounds: list[int | None] = [*max_nonzero] if max_nonzero else [None]
+    results = [
+        compare_all(epsilon=e, delta=delta, max_nonzero=k, max_items_per_user=max_items_per_user)
+        for e in epsilon
+        for k in bounds
+    ]
+    if as_json:
+        print_json({"comparisons": [result.to_dict() for result in results]})
+    else:
+        sys.stdout.write("\n\n".join(str(result) for result in results) + "\n")
+    if plot is not None:
+        write_figure(results, plot)
+        sys.stderr.write(f"Wrote {plot}\n")
+
+
+@app.command()
+def profile(
+    sigma: Annotated[
+        float, typer.Option("--sigma", metavar="S", parser=number, help="Noise of each count (deviation).")
+    ],
+    tau: Annotated[float, typer.Option("--tau", metavar="T", parser=number, help="Threshold less one.")],
+    epsilon: Annotated[
+        list[float] | None,
+        typer.Option("--epsilon", metavar="E", parser=number, help="Where to evaluate delta; may be repeated."),
+    ] = None,
+    delta: Annotated[
+        list[float] | None,
+        typer.Option("--delta", metavar="D", parser=number, help="Where to find epsilon; may be repeated."),
+    ] = None,
+    sigma_shared: Annotated[
+        float | None,
+        typer.Option("--sigma-shared", metavar="C", parser=number, help="Shared noise (deviation); default 0."),
+    ] = None,
+    gamma: GammaOption = None,
+    max_nonzero: MaxNonzero = None,
+    max_items_per_user: MaxItems = None,
+    as_json: AsJson = False,
+) -> None:
+    """Privacy profile of a given plan: certified delta for each epsilon, epsilon for each delta.
+
+    \b
+    Examples:
+      dphist profile --sigma 30 --tau 165 --max-items-per-user 50 --epsilon 0.5 --epsilon 1 --delta 1e-5
+    """
+    from dphist.calibrate.certification import profile_of
+
+    pairs = profile_of(
+        sigma=sigma, tau=tau, sigma_shared=sigma_shared, gamma=gamma_from(gamma), max_nonzero=max_nonzero,
+        max_items_per_user=max_items_per_user, epsilons=epsilon or [], deltas=delta or [],
+    )  # fmt: skip
+    if as_json:
+        print_json({"profile": [{"epsilon": e, "delta": d} for e, d in pairs]})
+        return
+    sys.stdout.write(f"{'epsilon':>14}  {'delta':>14}\n")
+    for e, d in pairs:
+        sys.stdout.write(f"{e:>14.8g}  {d:>14.8g}\n")
+
+
+@app.command()
+def audit(
+    epsilon: Epsilon,
+    delta: Delta,
+    max_nonzero: MaxNonzero = None,
+    max_items_per_user: MaxItems = None,
+    runs: Annotated[
+        int, typer.Option("--runs", metavar="N", parser=whole_number, help="How often to attack.")
+    ] = 10**6,
+    as_json: AsJson = False,
+) -> None:
+    """Audit a plan by attack: a lower bound on its delta, to hold against the certificate.
+
+    Nothing of yours is read: the attacked histograms are made up. It resolves about 0.001 in delta, so audit
+    at a large delta, such as 0.05. Exit code 1 if the certificate is contradicted.
+
+    \b
+    Examples:
+      dphist audit --epsilon 1 --delta 0.05 --max-nonzero 10
+    """
+    from dphist.audit.run import audit_plan
+
+    result = audit_plan(
+        epsilon=epsilon, delta=delta, max_nonzero=max_nonzero, max_items_per_user=max_items_per_user, runs=runs
+    )
+    if as_json:
+        print_json(result.to_dict())
+    else:
+        sys.stdout.write(f"{result}\n")
+    if result.contradicts:
+        raise typer.Exit(1)

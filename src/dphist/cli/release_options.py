@@ -1,0 +1,92 @@
+"""The flags of `dphist release`: their names are the keys of a request."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import typer
+
+from dphist.cli.base import number, whole_number
+
+
+def _text(flag: str, metavar: str, help_text: str) -> typer.models.OptionInfo:
+    option: typer.models.OptionInfo = typer.Option(flag, metavar=metavar, help=help_text)
+    return option
+
+
+def _whole(flag: str, metavar: str, help_text: str) -> typer.models.OptionInfo:
+    option: typer.models.OptionInfo = typer.Option(flag, metavar=metavar, parser=whole_number, help=help_text)
+    return option
+
+
+def _number(flag: str, metavar: str, help_text: str) -> typer.models.OptionInfo:
+    option: typer.models.OptionInfo = typer.Option(flag, metavar=metavar, parser=number, help=help_text)
+    return option
+
+
+Source = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="INPUT|REQUEST.toml",
+        help="A file, glob or folder (Parquet, CSV, JSON lines, Arrow), a database (DuckDB, SQLite, "
+        "postgresql://...), or a request file whose keys are these flags.",
+        show_default=False,
+    ),
+]
+User = Annotated[str | None, _text("--user", "COLUMN", "The column that says whose event it is.")]
+Item = Annotated[
+    list[str] | None,
+    _text("--item", "COLUMN", "What is counted; repeat for several columns; NAME=COLUMN renames."),
+]
+Epsilon = Annotated[float | None, _number("--epsilon", "E", "Privacy loss, above 0.")]
+Delta = Annotated[float | None, _number("--delta", "D", "Probability of a larger loss, in (0, 1).")]
+MaxItems = Annotated[int | None, _whole("--max-items-per-user", "M", "Keep at most M random items of each user.")]
+Top = Annotated[
+    int | None, _whole("--top", "K", "Only the K largest counts, less the count that follows; users unbounded.")
+]
+MaxNonzero = Annotated[
+    int | None, _whole("--max-nonzero", "K", "No possible data has more than K items; this must be public.")
+]
+Items = Annotated[
+    str | None, _text("--items", "FILE", "A public list of items: count these, all of them, and no other.")
+]
+NoOffset = Annotated[
+    bool, typer.Option("--no-offset", help="With --top: leave out the noisy count that was subtracted.")
+]
+Offset = Annotated[
+    Literal["opposite", "independent", "none"] | None,
+    typer.Option("--offset", help="With --top: how that count is released; independent is the paper's rule."),
+]
+LowerThreshold = Annotated[
+    int | None, _whole("--lower-threshold", "T", "Counts below T are, or were already, removed.")
+]
+Mechanism = Annotated[
+    Literal["best", "gaussian", "laplace"] | None, typer.Option("--mechanism", help="Kind of noise.")
+]
+Minimize = Annotated[Literal["threshold", "noise"] | None, typer.Option("--minimize", help="What is to be least.")]
+Table = Annotated[str | None, _text("--table", "NAME", "Table of the input database.")]
+Query = Annotated[str | None, _text("--query", "SQL", "Query for the input database, in place of a table.")]
+Where = Annotated[str | None, _text("--where", "SQL", "Only events that satisfy this condition.")]
+InputFormat = Annotated[
+    str | None, _text("--input-format", "FORMAT", "parquet, csv, jsonl or arrow, where names do not tell.")
+]
+NullItems = Annotated[bool, typer.Option("--null-items", help="Count a missing item as an item of its own.")]
+CountName = Annotated[str | None, _text("--count-name", "NAME", "Name of the column of counts. [count]")]
+StandardError = Annotated[bool, typer.Option("--standard-error", help="Add a column with the standard error.")]
+Interval = Annotated[
+    float | None, _number("--interval", "SHARE", "Add columns with an interval, such as 0.95, for each count.")
+]
+Round = Annotated[bool, typer.Option("--round", help="Whole-numbered counts.")]
+Output = Annotated[
+    str | None,
+    _text("--output", "NAME", ".parquet, .csv, .tsv, .jsonl, .arrow, or a database; the certificate goes beside."),
+]
+OutputTable = Annotated[str | None, _text("--output-table", "NAME", "Table of the output database. [release]")]
+OutputFormat = Annotated[str | None, _text("--output-format", "FORMAT", "Where the name does not tell.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace an existing release.")]
+Engine = Annotated[Literal["duckdb"] | None, typer.Option("--engine", help="What reads and counts.")]
+Memory = Annotated[str | None, _text("--memory", "SIZE", "Keep within this much memory, such as 2GB.")]
+Threads = Annotated[int | None, _whole("--threads", "N", "Threads that count.")]
+TempFolder = Annotated[str | None, _text("--temp-folder", "DIR", "Where work goes that exceeds the memory.")]
+Seed = Annotated[int | None, _whole("--seed", "N", "For tests: the release is NOT PRIVATE.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the plan and what it means; read no event.")]

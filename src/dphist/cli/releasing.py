@@ -1,0 +1,222 @@
+"""Subcommands that release, and that verify what was released."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dphist.cli import release_options as flags
+from dphist.cli.base import AsJson, app, print_json
+from dphist.errors import InvalidParameter
+
+if TYPE_CHECKING:
+    from dphist.releases.events import Watcher
+    from dphist.releases.result import Release
+    from dphist.types import Plan
+
+_ROWS_SHOWN = 10
+
+
+@app.command()
+def release(
+    source: flags.Source = None,
+    user: flags.User = None,
+    item: flags.Item = None,
+    epsilon: flags.Epsilon = None,
+    delta: flags.Delta = None,
+    max_items_per_user: flags.MaxItems = None,
+    top: flags.Top = None,
+    max_nonzero: flags.MaxNonzero = None,
+    items: flags.Items = None,
+    output: flags.Output = None,
+    where: flags.Where = None,
+    table: flags.Table = None,
+    query: flags.Query = None,
+    input_format: flags.InputFormat = None,
+    null_items: flags.NullItems = False,
+    offset: flags.Offset = None,
+    no_offset: flags.NoOffset = False,
+    lower_threshold: flags.LowerThreshold = None,
+    mechanism: flags.Mechanism = None,
+    minimize: flags.Minimize = None,
+    count_name: flags.CountName = None,
+    standard_error: flags.StandardError = False,
+    interval: flags.Interval = None,
+    round_counts: flags.Round = False,
+    output_table: flags.OutputTable = None,
+    output_format: flags.OutputFormat = None,
+    force: flags.Force = False,
+    engine: flags.Engine = None,
+    memory: flags.Memory = None,
+    threads: flags.Threads = None,
+    temp_folder: flags.TempFolder = None,
+    seed: flags.Seed = None,
+    dry_run: flags.DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Release how many users each item has, privately, from user events.
+
+    \b
+    Examples:
+      dphist release log.parquet --user user_id --item query --epsilon 1 --delta 1e-6 \\
+        --max-items-per-user 20 --output queries.parquet
+      dphist release 'logs/*.csv' --user user --item country --item page --where "status = '200'" \\
+        --epsilon 1 --delta 1e-6 --top 1000 --output pages.csv --interval 0.95
+      dphist release shop.sqlite --table orders --user customer --item product --items products.csv \\
+        --epsilon 0.5 --delta 1e-6 --max-items-per-user 10 --output sold.parquet
+      dphist release request.toml --dry-run
+    \b
+    Exit code 0: released. 1: the result could not be written. 2: bad parameters or unreadable input.
+    130, 143: interrupted; nothing was written.
+    """
+    given = dict(locals())
+    for name in ("source", "dry_run", "as_json", "no_offset", "round_counts"):
+        del given[name]
+    given = {name: value for name, value in given.items() if value not in (None, False, [])}
+    if round_counts:
+        given["round"] = True
+    if no_offset:
+        given["offset"] = _no_offset(offset)
+    values = _values(source, given)
+    if dry_run:
+        _show_plan(values, as_json)
+    else:
+        _release(values, as_json)
+
+
+def _no_offset(offset: str | None) -> str:
+    if offset not in (None, "none"):
+        raise InvalidParameter(f"--no-offset and --offset {offset} contradict each other")
+    return "none"
+
+
+def _values(source: str | None, given: dict[str, Any]) -> dict[str, Any]:
+    """The request file's keys, if there is one, and the flags over them."""
+    from dphist.releases.request import read_request
+
+    if source is None:
+        raise InvalidParameter(
+            "give the input, or a request file, as the first argument; see dphist release --help"
+        )
+    if not source.lower().endswith(".toml"):
+        return {"input": source, **given}
+    values = {key.replace("-", "_"): value for key, value in read_request(source).items()}
+    return {**values, **given}
+
+
+def _show_plan(values: dict[str, Any], as_json: bool) -> None:
+    from dphist.releases.events import engine_for, plan_for
+    from dphist.releases.request import request_from
+    from dphist.report.explain import explain
+
+    request = request_from(values)
+    plan = plan_for(request, engine_for(request))
+    advice = explain(plan)
+    if as_json:
+        print_json({"request": request.to_dict(), "plan": plan.to_dict(), "advice": advice})
+        return
+    show_plan(plan, advice)
+    sys.stdout.write("\nNothing was read or released (--dry-run).\n")
+
+
+def show_plan(plan: Plan, advice: list[str]) -> None:
+    """A plan for people: its numbers, its notes and what it means."""
+    sys.stdout.write(f"{plan}\n")
+    for note in plan.notes:
+        sys.stdout.write(f"\nNote: {note}\n")
+    for sentence in advice:
+        sys.stdout.write(f"\n{sentence}\n")
+
+
+def _release(values: dict[str, Any], as_json: bool) -> None:
+    from dphist.releases.events import run
+    from dphist.releases.interrupts import interruptible
+    from dphist.releases.request import request_from
+
+    request = request_from(values)
+    if request.output is None:
+        raise InvalidParameter("give --output NAME (or --dry-run): a release is written with its certificate")
+    try:
+        with interruptible(), _progress_bars() as watcher:
+            result = run(request, watcher)
+    except KeyboardInterrupt:
+        sys.stderr.write("Interrupted: nothing was written.\n")
+        raise typer.Exit(130) from None
+    if as_json:
+        print_json(_summary(result))
+    else:
+        _show(result)
+
+
+@contextmanager
+def _progress_bars() -> Iterator[Watcher | None]:
+    """Bars on a terminal, nothing in pipes. They know shares of the work alone, no number of the data."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description:<12}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"))
+    with Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True), transient=True) as bars:
+        tasks: dict[str, TaskID] = {}
+
+        def watch(step: str, share: float) -> None:
+            if step not in tasks:
+                tasks[step] = bars.add_task(step, total=1.0)
+            bars.update(tasks[step], completed=share)
+
+        yield watch
+
+
+def _summary(result: Release) -> dict[str, Any]:
+    written, document = result.written, result.document()
+    return {
+        "output": written.address,
+        "certificate": written.certificate,
+        "sha256": written.digest,
+        "rows": len(result),
+        "private": result.private,
+        "guarantee": document["guarantee"],
+        "counts": document["counts"],
+        "plan": document["plan"],
+    }
+
+
+def _show(result: Release) -> None:
+    sys.stdout.write(f"{result!r}\n")
+    sys.stdout.write(f"\nWritten to   {result.written.address}\nCertificate  {result.written.certificate}\n")
+    sys.stdout.write(f"\n{result.document()['guarantee']}\n")
+
+
+@app.command()
+def verify(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A released file, or a database.")],
+    table: Annotated[str | None, typer.Option("--table", metavar="NAME", help="Table of the database.")] = None,
+    certificate: Annotated[
+        str | None, typer.Option("--certificate", metavar="FILE", help="Where it is not beside the release.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Verify a release: that it was not changed, and that its certificate proves its guarantee.
+
+    The proof is computed anew from the numbers in the certificate. Exit code 1 if anything is wrong.
+
+    \b
+    Examples:
+      dphist verify queries.parquet
+      dphist verify results.duckdb --table queries --json
+    """
+    from dphist.releases.verify import verify as verify_release
+
+    found = verify_release(name, table=table, certificate=certificate)
+    if as_json:
+        print_json(found.to_dict())
+    else:
+        sys.stdout.write(f"{found}\n")
+    if not found.verified:
+        raise typer.Exit(1)
