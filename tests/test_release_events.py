@@ -1,0 +1,199 @@
+"""`dphist.release`: from events to a private histogram, whatever holds the events."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import dphist
+from dphist.errors import InvalidParameter
+from release_data import as_dict, events
+
+COUNTS = {"tea": 900, "milk": 700, "bread": 500, "salt": 400, "rare": 2, "unique": 1}
+BUDGET: dict[str, Any] = {"user": "user", "item": "item", "epsilon": 1.0, "delta": 1e-6}
+
+
+def near(released: dict[Any, float], truth: dict[Any, int], sd: float) -> bool:
+    """Within 7 standard deviations: false alarm below 1e-11 a count."""
+    return all(abs(released[key] - truth[key]) < 7 * sd for key in released)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"max_items_per_user": 2},
+        {"max_items_per_user": 2, "mechanism": "gaussian"},
+        {"max_items_per_user": 1, "mechanism": "laplace"},
+        {"top": 3},
+        {"top": 3, "offset": "independent"},
+        {"max_nonzero": 6},
+        {"max_nonzero": 6, "max_items_per_user": 2},
+        {"max_items_per_user": 2, "lower_threshold": 20},
+        {"top": 3, "lower_threshold": 20},
+    ],
+)
+def test_counts_are_right_up_to_noise(options: dict[str, Any]) -> None:
+    found = dphist.release(events(COUNTS), **BUDGET, **options)
+    released = as_dict(found)
+    assert set(released) >= {"tea", "milk"}
+    assert not set(released) & {"rare", "unique"}
+    assert near(released, COUNTS, found.plan.total_noise)
+    assert found.private
+    assert found.certificate.delta <= 1e-6
+    assert list(released.values()) == sorted(released.values(), reverse=True)
+
+
+def test_plain_top_k_is_less_than_the_count_that_follows() -> None:
+    found = dphist.release(events(COUNTS), **BUDGET, top=2, offset="none")
+    shifted = {"tea": 400, "milk": 200}
+    assert near(as_dict(found), shifted, found.plan.total_noise)
+    assert found.offset is None
+
+
+def test_offset_is_the_count_that_was_subtracted() -> None:
+    found = dphist.release(events(COUNTS), **BUDGET, top=2)
+    assert found.offset is not None
+    assert abs(found.offset - COUNTS["bread"]) < 7 * 2 * found.plan.sigma_shared
+    assert found.document()["counts"]["offset"] == found.offset
+
+
+def test_lower_threshold_raises_the_threshold_by_as_much() -> None:
+    at_one = dphist.release(events({"a": 60}), **BUDGET, max_items_per_user=1, seed=1)
+    assert len(at_one) == 1
+    assert len(dphist.release(events({"a": 60}), **BUDGET, max_items_per_user=1, lower_threshold=60, seed=1)) == 0
+    assert at_one.document()["counts"]["greater_than"] == at_one.plan.threshold
+
+
+def test_top_with_a_cap_keeps_the_largest() -> None:
+    found = dphist.release(events(COUNTS), **BUDGET, top=2, max_items_per_user=1)
+    assert found.plan.mechanism == "laplace"
+    assert list(as_dict(found)) == ["tea", "milk"]
+
+
+def test_promise_that_does_not_hold_releases_nothing() -> None:
+    """No error, for that would tell of the data."""
+    assert len(dphist.release(events(COUNTS), **BUDGET, max_nonzero=5)) == 0
+    assert len(dphist.release(events(COUNTS), **BUDGET, max_nonzero=6)) > 0
+
+
+def test_public_list_releases_all_of_it_and_nothing_else(tmp_path: Path) -> None:
+    listed = tmp_path / "list.csv"
+    listed.write_text("item\ntea\nnobody\nunique\n")
+    found = dphist.release(events(COUNTS), **BUDGET, items=str(listed))
+    released = as_dict(found)
+    assert set(released) == {"tea", "nobody", "unique"}
+    assert near(released, {**COUNTS, "nobody": 0}, found.plan.total_noise)
+    assert found.plan.mechanism == "known-domain"
+    assert found.document()["counts"]["greater_than"] is None
+
+
+def frames() -> list[Any]:
+    table = events(COUNTS)
+    return [
+        table.to_pandas(),
+        pl.from_arrow(table),
+        pl.from_arrow(table).lazy(),  # type: ignore[union-attr]
+        table,
+        table.to_reader(),
+        table.to_batches()[0],
+    ]
+
+
+@pytest.mark.parametrize("number", range(6))
+@pytest.mark.parametrize("options", [{"max_items_per_user": 1}, {"top": 3}])
+def test_frames_in_same_kind_of_frames_out(number: int, options: dict[str, Any]) -> None:
+    frame = frames()[number]
+    found = dphist.release(frame, **BUDGET, **options, seed=3)
+    want = dphist.release(events(COUNTS), **BUDGET, **options, seed=3)
+    assert as_dict(found) == as_dict(want)
+    kinds: list[type] = [pd.DataFrame, pl.DataFrame, pl.LazyFrame, pa.Table, pa.RecordBatchReader, pa.Table]
+    assert isinstance(found.to_native(), kinds[number])
+
+
+def test_result_does_not_depend_on_the_order_of_rows(tmp_path: Path) -> None:
+    for options in ({"max_items_per_user": 2}, {"top": 2}, {"max_nonzero": 10}):
+        results = []
+        for shuffle in (None, 1, 2):
+            path = tmp_path / f"{shuffle}.parquet"
+            pq.write_table(events(COUNTS, items_per_user=6, shuffle=shuffle), path)
+            results.append(as_dict(dphist.release(path, **BUDGET, **options, seed=9)))
+        assert results[0] == results[1] == results[2]
+
+
+def test_several_item_columns_and_new_names() -> None:
+    table = events(COUNTS).append_column("country", pa.array(["de", "fr"] * 2503))
+    found = dphist.release(
+        table, user="user", item=["land=country", "item"], epsilon=1, delta=1e-6, max_items_per_user=4, seed=2
+    )
+    out = found.to_pandas()
+    assert list(out.columns) == ["land", "item", "count"]
+    assert set(out["land"]) == {"de", "fr"}
+
+
+def test_extra_columns_and_rounding() -> None:
+    found = dphist.release(
+        events(COUNTS), **BUDGET, max_items_per_user=1, standard_error=True, interval=0.95, round=True,
+        count_name="users",
+    )  # fmt: skip
+    out = found.to_pandas()
+    assert list(out.columns) == ["item", "users", "users_standard_error", "users_low", "users_high"]
+    assert out["users"].dtype.kind == "i"
+    assert (out["users_low"] < out["users"]).all()
+    assert (out["users_high"] - out["users"] == out["users"] - out["users_low"]).all()
+
+
+@pytest.mark.parametrize("share", [0.5, 0.95])
+@pytest.mark.parametrize("mechanism", ["laplace", "gaussian"])
+def test_intervals_cover_as_often_as_they_say(share: float, mechanism: str) -> None:
+    """600 independent counts of one run; false alarm below 1e-9: 6.2 standard errors."""
+    truth = {f"item {number}": 200 for number in range(600)}
+    found = dphist.release(events(truth), **BUDGET, max_items_per_user=1, mechanism=mechanism, interval=share)
+    out = found.to_pandas()
+    covered = float(((out["count_low"] <= 200) & (out["count_high"] >= 200)).mean())
+    spread = (share * (1 - share) / 600) ** 0.5
+    assert len(out) == 600
+    assert covered > share - 6.2 * spread
+    # Power: half the width covers at most 0.78 in place of 0.95 (Laplace), 0.67 (normal).
+    assert covered - 6.2 * spread > (0.79 if share == 0.95 else 0.26)
+
+
+def test_seed_is_marked_and_repeats() -> None:
+    one = dphist.release(events(COUNTS), **BUDGET, top=3, seed=4)
+    two = dphist.release(events(COUNTS), **BUDGET, top=3, seed=4)
+    assert as_dict(one) == as_dict(two)
+    assert not one.private
+    assert "NOT PRIVATE" in repr(one)
+    assert one.document()["private"] is False
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({}, "one user could change everything"),
+        ({"top": 3, "max_nonzero": 4}, "not both"),
+        ({"top": 0}, "at least 1"),
+        ({"max_items_per_user": 2.5}, "whole number"),
+        ({"max_items_per_user": 2, "offset": "none"}, "--top"),
+        ({"max_items_per_user": 2, "interval": 2}, "between 0 and 1"),
+        ({"max_items_per_user": 2, "intervall": 0.5}, "did you mean 'interval'"),
+        ({"max_items_per_user": 2, "count_name": "item"}, "--count-name"),
+        ({"max_items_per_user": 2, "engine": "abacus"}, "engine"),
+        ({"max_items_per_user": 2, "table": "a", "query": "b"}, "not both"),
+        ({"max_items_per_user": 2, "mechanism": "magic"}, "mechanism"),
+    ],
+)
+def test_contradictions_are_one_sentence(options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(InvalidParameter, match=sentence) as caught:
+        dphist.release(events(COUNTS), **BUDGET, **options)
+    assert "\n" not in str(caught.value)
+
+
+def test_input_of_an_unknown_kind() -> None:
+    with pytest.raises(InvalidParameter, match="must be a path"):
+        dphist.release({"user": [1]}, **BUDGET, top=3)

@@ -1,0 +1,101 @@
+"""End to end: over many runs the released counts follow the plan's law.
+
+Each run reads the events anew, with the secure tap. False alarms are below 1e-9 in all: every statistic may be off
+by 6.7 of its standard errors, or by a quantile of its own law, of which there are fewer than 20. Power: a noise or a
+threshold wrong by the stated amount is further away than that, and is asserted to be.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import special, stats
+
+import dphist
+from release_data import events
+
+HIGH, LOW, ITEMS = 400, 0, 60
+ALLOWED = 6.7
+
+
+def table(plan: dphist.Plan) -> Any:
+    """Items that always pass, and as many whose count is at the threshold."""
+    at_threshold = round(plan.threshold)
+    return at_threshold, events(
+        {**{f"high {i}": HIGH for i in range(ITEMS)}, **{f"edge {i}": at_threshold for i in range(ITEMS)}}
+    )
+
+
+def runs_of(options: dict[str, Any], runs: int) -> tuple[dphist.Plan, int, Any, Any]:
+    """The plan, the count at the threshold, the high counts by run and item, the share of edges that passed."""
+    request: dict[str, Any] = {"user": "user", "item": "item", "epsilon": 1.0, "delta": 1e-3, **options}
+    plan = dphist.release(events({"a": 1}), **request).plan
+    at_threshold, data = table(plan)
+    high, passed = np.empty((runs, ITEMS)), np.empty(runs)
+    for run in range(runs):
+        out = dphist.release(data, **request).to_arrow()
+        found = dict(zip(out.column("item").to_pylist(), out.column("count").to_pylist(), strict=True))
+        high[run] = [found[f"high {i}"] for i in range(ITEMS)]
+        passed[run] = sum(name.startswith("edge") for name in found) / ITEMS
+    return plan, at_threshold, high, passed
+
+
+def check_law(plan: dphist.Plan, at_threshold: int, high: Any, passed: Any) -> None:
+    runs = high.shape[0]
+    own, shared = plan.sigma**2, plan.total_noise**2 - plan.sigma**2
+    # Within a run the shared draw cancels: the noise of each count alone.
+    within = high.var(axis=1, ddof=1).mean()
+    error = own * math.sqrt(2 / (runs * (ITEMS - 1)))
+    assert abs(within - own) < ALLOWED * error
+    assert abs(within - 1.3 * own) > ALLOWED * error, "a variance wrong by 30 % would not be noticed"
+    means = high.mean(axis=1)
+    spread = shared + own / ITEMS
+    assert abs(means.mean() - HIGH) < ALLOWED * math.sqrt(spread / runs)
+    ratio = means.var(ddof=1) / spread * (runs - 1)
+    assert stats.chi2.ppf(1e-11, runs - 1) < ratio < stats.chi2.isf(1e-11, runs - 1)
+    check_passing(plan, at_threshold, passed)
+
+
+def check_passing(plan: dphist.Plan, at_threshold: int, passed: Any) -> None:
+    """The share of items at the threshold that pass, given the shared draw, averaged over it."""
+    nodes, weights = special.roots_hermitenorm(60)
+    weights = weights / weights.sum()
+    gap = plan.threshold - at_threshold
+    given = special.ndtr(-(gap - plan.sigma_shared * nodes) / plan.sigma)
+    mean = float(weights @ given)
+    variance = float(weights @ given**2) - mean**2 + float(weights @ (given * (1 - given))) / ITEMS
+    error = math.sqrt(variance / len(passed))
+    # Half a step of the lattice lies between the law and its normal approximation.
+    slack = 0.4 / (plan.sigma * plan.noise.lattice) if hasattr(plan.noise, "lattice") else 0.0
+    assert abs(passed.mean() - mean) < ALLOWED * error + slack
+    off = float(weights @ special.ndtr(-(gap + 1.5 * plan.sigma - plan.sigma_shared * nodes) / plan.sigma))
+    assert abs(passed.mean() - off) > ALLOWED * error + slack, "a threshold off by 1.5 sigma would not be noticed"
+
+
+CASES: list[dict[str, Any]] = [
+    {"max_items_per_user": 1, "mechanism": "gaussian"},
+    {"max_nonzero": 2 * ITEMS},
+    {"max_nonzero": 2 * ITEMS, "max_items_per_user": 40},
+    {"top": 2 * ITEMS},
+    {"top": 2 * ITEMS, "offset": "independent"},
+]
+
+
+@pytest.mark.parametrize("options", CASES)
+def test_law_of_a_release(options: dict[str, Any]) -> None:
+    check_law(*runs_of(options, 50))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", CASES)
+def test_law_of_a_release_over_many_runs(options: dict[str, Any]) -> None:
+    plan, at_threshold, high, passed = runs_of(options, 1500)
+    check_law(plan, at_threshold, high, passed)
+    # With so many runs the covariance of two counts shows too: the shared part and nothing else.
+    shared = plan.total_noise**2 - plan.sigma**2
+    pairs = np.cov(high[:, 0], high[:, 1])[0, 1]
+    error = math.sqrt((plan.total_noise**4 + shared**2) / 1500)
+    assert abs(pairs - shared) < ALLOWED * error
