@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
+import pandas as pd  # type: ignore[import-untyped]
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -117,7 +117,8 @@ def test_frames_in_same_kind_of_frames_out(number: int, options: dict[str, Any])
 
 
 def test_result_does_not_depend_on_the_order_of_rows(tmp_path: Path) -> None:
-    for options in ({"max_items_per_user": 2}, {"top": 2}, {"max_nonzero": 10}):
+    cases: list[dict[str, Any]] = [{"max_items_per_user": 2}, {"top": 2}, {"max_nonzero": 10}]
+    for options in cases:
         results = []
         for shuffle in (None, 1, 2):
             path = tmp_path / f"{shuffle}.parquet"

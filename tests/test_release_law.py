@@ -1,8 +1,8 @@
 """End to end: over many runs the released counts follow the plan's law.
 
 Each run reads the events anew, with the secure tap. False alarms are below 1e-9 in all: every statistic may be off
-by 6.7 of its standard errors, or by a quantile of its own law, of which there are fewer than 20. Power: a noise or a
-threshold wrong by the stated amount is further away than that, and is asserted to be.
+by 6.7 of its standard errors, or by a quantile of its own law, of which there are fewer than 20. Power: a noise or
+a threshold wrong by the stated amount is further away than that, and is asserted to be.
 """
 
 from __future__ import annotations

@@ -1,0 +1,156 @@
+"""Nothing leaks: true counts and unreleased items are in nothing that a release writes, prints or raises."""
+
+from __future__ import annotations
+
+import os
+import signal
+import struct
+import subprocess
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import dphist
+from dphist.errors import DphistError
+from release_data import events
+
+# True counts that occur nowhere else, and names that nobody may see.
+TRUE = {"seen often": 4973, "seen too": 3517, "planted-secret-item": 3, "another-planted-secret": 1}
+SECRETS = ["planted-secret", "4973", "3517"]
+FLAGS = ["--user", "user", "--item", "item", "--epsilon", "1", "--delta", "1e-6"]
+
+
+def command(folder: Path, *words: str, temp: Path | None = None) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "TMPDIR": str(temp or folder), "COLUMNS": "200"}
+    return subprocess.run(
+        [sys.executable, "-m", "dphist", "release", *words],
+        cwd=folder, env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+def everything(folder: Path, skip: set[str]) -> bytes:
+    """All bytes of all files below a folder, and all their names."""
+    found = []
+    for path in sorted(folder.rglob("*")):
+        if path.name not in skip:
+            found.append(str(path).encode())
+            if path.is_file():
+                found.append(path.read_bytes())
+    return b"\n".join(found)
+
+
+def hidden_in(content: bytes) -> list[str]:
+    """The secrets that are in there, as text or as the numbers that a file format would store."""
+    found = [secret for secret in SECRETS if secret.encode() in content]
+    for count in (4973, 3517):
+        found += [f"{count} as {form}" for form in ("<q", "<d") if struct.pack(form, count) in content]
+    return found
+
+
+OUTPUTS = ["out.parquet", "out.csv", "out.jsonl", "out.arrow", "out.sqlite", "out.duckdb"]
+# Not Laplace noise, which is often zero: then the noisy count is the true one, and nobody can know.
+CAP = ["--max-items-per-user", "2", "--mechanism", "gaussian"]
+
+
+@pytest.mark.parametrize("output", OUTPUTS)
+@pytest.mark.parametrize("contract", [CAP, ["--top", "2"], ["--max-nonzero", "9"]])
+def test_nothing_written_or_printed_holds_a_secret(tmp_path: Path, output: str, contract: list[str]) -> None:
+    # A seed whose noise is not zero: an honest run may hit the true count by chance.
+    pq.write_table(events(TRUE), tmp_path / "events.parquet")
+    done = command(
+        tmp_path, "events.parquet", *FLAGS, *contract, "--output", output, "--interval", "0.9", "--seed", "3"
+    )
+    assert done.returncode == 0, done.stderr
+    content = everything(tmp_path, {"events.parquet"}) + (done.stdout + done.stderr).encode()
+    assert b"seen often" in content
+    assert hidden_in(content) == []
+    # Power: the search does find what is planted.
+    assert hidden_in(everything(tmp_path, set())) != []
+
+
+BAD: list[dict[str, Any]] = [
+    {"item": "missing column"},
+    {"where": "nonsense("},
+    {"user": "nobody"},
+    {"output": "/proc/nowhere/x.csv"},
+    {"memory": "much"},
+]
+
+
+@pytest.mark.parametrize(
+    "condition", ["item = 4 / 'x'", "cast(item as integer) > 4", "1 / (length(item) - 9) > 0"]
+)
+def test_a_condition_that_fails_on_a_row_is_no_error(condition: str) -> None:
+    """Such an error would tell of the data: the row does not satisfy the condition, and that is all."""
+    dphist.release(
+        events(TRUE), user="user", item="item", epsilon=1.0, delta=1e-6, max_items_per_user=1, where=condition
+    )
+
+
+@pytest.mark.parametrize("change", BAD)
+def test_no_error_holds_a_secret(tmp_path: Path, change: dict[str, Any]) -> None:
+    pq.write_table(events(TRUE), tmp_path / "events.parquet")
+    request: dict[str, Any] = {"user": "user", "item": "item", "epsilon": 1.0, "delta": 1e-6, "top": 2}
+    with pytest.raises(DphistError) as caught:
+        dphist.release(tmp_path / "events.parquet", **{**request, **change})
+    text = "".join(traceback.format_exception(caught.value))
+    assert hidden_in(text.encode()) == []
+    assert "\n" not in str(caught.value).strip()
+    assert caught.value.__cause__ is None
+
+
+def test_types_and_shapes_of_items_raise_nothing_after_counting(tmp_path: Path) -> None:
+    """Every type of item is released or refused by its type alone, before anything is counted."""
+    many = 600
+    columns = [
+        pa.array(["word"] * many).dictionary_encode(),
+        pa.array([b"\x00\xff"] * many),
+        pa.array([1.5] * many),
+        pa.array([True] * many),
+        pa.array([86_400] * many, pa.date32()),
+        pa.array([86_400] * many, pa.timestamp("us", "UTC")),
+        pa.array([None] * many, pa.int32()),
+    ]
+    for number, column in enumerate(columns):
+        table = pa.table({"user": list(range(many)), "item": column})
+        found = dphist.release(
+            table, user="user", item="item", epsilon=1, delta=1e-6, max_items_per_user=1, null_items=True,
+            output=tmp_path / f"{number}.parquet",
+        )  # fmt: skip
+        assert len(found) == 1, column.type
+        assert found.to_arrow().column("item")[0].as_py() == column[0].as_py()
+        assert dphist.verify(tmp_path / f"{number}.parquet").verified
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_leaves_nothing(tmp_path: Path, number: int) -> None:
+    """Stopped at several moments, in the count and after it."""
+    source, temp, work = tmp_path / "in", tmp_path / "temp", tmp_path / "work"
+    for folder in (source, temp, work):
+        folder.mkdir()
+    numbers = pa.array(range(3_000_000))
+    pq.write_table(pa.table({"user": numbers, "item": numbers}), source / "e.parquet")
+    words = [
+        sys.executable, "-m", "dphist", "release", str(source / "e.parquet"), *FLAGS, "--top", "5",
+        "--memory", "700MB", "--output", "out.parquet",
+    ]  # fmt: skip
+    quiet: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    stopped = 0
+    for wait in (0.4, 1.0, 1.5, 2.2):
+        process = subprocess.Popen(words, cwd=work, env={**os.environ, "TMPDIR": str(temp)}, **quiet)
+        time.sleep(wait)
+        process.send_signal(number)
+        process.communicate(timeout=60)
+        stopped += process.returncode != 0
+        assert list(temp.iterdir()) == []
+        left = {path.name for path in work.iterdir()}
+        assert left in (set(), {"out.parquet", "out.parquet.certificate.json"})
+        for path in work.iterdir():
+            path.unlink()
+    assert stopped >= 1
