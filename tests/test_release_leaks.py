@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import struct
 import subprocess
@@ -47,7 +48,7 @@ def everything(folder: Path, skip: set[str]) -> bytes:
 
 def hidden_in(content: bytes) -> list[str]:
     """The secrets that are in there, as text or as the numbers that a file format would store."""
-    found = [secret for secret in SECRETS if secret.encode() in content]
+    found = [secret for secret in SECRETS if re.search(rb"(?<![\d.])" + secret.encode() + rb"(?!\.?\d)", content)]
     for count in (4973, 3517):
         found += [f"{count} as {form}" for form in ("<q", "<d") if struct.pack(form, count) in content]
     return found

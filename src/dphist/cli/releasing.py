@@ -133,8 +133,8 @@ def show_plan(plan: Plan, advice: list[str]) -> None:
 
 
 def _release(values: dict[str, Any], as_json: bool) -> None:
+    from dphist.outputs.interrupts import interruptible
     from dphist.releases.events import run
-    from dphist.releases.interrupts import interruptible
     from dphist.releases.request import request_from
 
     request = request_from(values)

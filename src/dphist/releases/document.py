@@ -6,11 +6,12 @@ import math
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from fractions import Fraction
-from typing import Any, Final
+from typing import Any
 
 from dphist.errors import InvalidParameter
 from dphist.releases.accuracy import shared_part
 from dphist.types import (
+    FORMAT,
     AnyNoise,
     Budget,
     Certificate,
@@ -21,8 +22,6 @@ from dphist.types import (
     Plan,
     PublicNoise,
 )
-
-FORMAT: Final = "dphist-certificate/1"
 
 
 def guarantee(plan: Plan) -> str:

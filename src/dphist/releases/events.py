@@ -55,12 +55,12 @@ def release(input: Any, *, progress: Watcher | None = None, **options: Any) -> R
 
 def run(request: Request, progress: Watcher | None = None) -> Release:
     """Carry out a request: plan, check, count, add noise, write."""
-    from dphist.releases.output import check_target, target_of, write_release
+    from dphist.outputs.writing import check_target, target_of, write_release
 
     target = None
     if request.output is not None:
         target = target_of(request.output, request.output_table, request.output_format)
-        check_target(target, force=request.force)
+        check_target(target, force=request.force, columns=request.output_columns())
     engine = engine_for(request)
     plan = certified(plan_for(request, engine))
     result = _counted_and_noised(request, plan, engine, progress)

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from dphist.errors import InvalidParameter, MissingExtra
+from dphist.errors import InvalidParameter
 from dphist.releases.order import has_duplicates, release_order
 
 Positions = NDArray[np.int64]
@@ -47,14 +47,6 @@ class Kind(Protocol):
 
     def column(self, values: Any, name: str) -> Any:
         """A column of this kind from an array of numbers or a list of values."""
-
-
-def package(name: str) -> Any:
-    """A package that only some inputs need, loaded when one of them comes."""
-    try:
-        return import_module(name)
-    except ImportError:
-        raise MissingExtra(f"this needs the package {name}: pip install {name}") from None
 
 
 def objects(values: Sequence[Any]) -> NDArray[Any]:

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dphist.errors import InvalidParameter
-from dphist.releases.kinds import NUMPY, Positions, SortedByKeys, package, plain_numbers
+from dphist.extras import package
+from dphist.releases.kinds import NUMPY, Positions, SortedByKeys, plain_numbers
 
 pd: Any = package("pandas")
 

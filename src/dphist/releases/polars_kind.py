@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dphist.errors import InvalidParameter
-from dphist.releases.kinds import Positions, SortedByKeys, objects, package, plain_numbers
+from dphist.extras import package
+from dphist.releases.kinds import Positions, SortedByKeys, objects, plain_numbers
 
 pl: Any = package("polars")
 

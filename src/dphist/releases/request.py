@@ -78,7 +78,7 @@ class Request:
             raise InvalidParameter(f"give one of {' and '.join(flag(way) for way in ways)}, not both")
         if not ways and self.max_items_per_user is None:
             raise InvalidParameter(
-                "one user could change everything: give --max-items-per-user M (at most M random items of a user), "
+                "one user could change everything: give --max-items-per-user M (at most M random items each), "
                 "--top K (the K largest counts), --max-nonzero K (a public bound) or --items FILE (a public list)"
             )
         if self.items is not None and self.lower_threshold != 1:
@@ -91,13 +91,20 @@ class Request:
             share = finite_number("interval", self.interval)
             if not 0.0 < share < 1.0:
                 raise InvalidParameter(f"--interval must be between 0 and 1, not {self.interval!r}")
-        added = [self.count_name]
-        added += [f"{self.count_name}_standard_error"] if self.standard_error else []
-        added += [f"{self.count_name}_low", f"{self.count_name}_high"] if self.interval is not None else []
         taken = {column.name for column in self.columns()}
-        for name in added:
+        for name in self.added_columns():
             if not isinstance(name, str) or not name or name in taken:
                 raise InvalidParameter(f"an item column is called {name!r}: name the counts with --count-name")
+
+    def added_columns(self) -> list[str]:
+        """The columns of numbers in the output."""
+        name = self.count_name
+        error = [f"{name}_standard_error"] if self.standard_error else []
+        return [name, *error, *([f"{name}_low", f"{name}_high"] if self.interval is not None else [])]
+
+    def output_columns(self) -> list[str]:
+        """All columns of the output, in order."""
+        return [*(column.name for column in self.columns()), *self.added_columns()]
 
     def columns(self) -> tuple[Column, ...]:
         """The item's columns; `NAME=COLUMN` reads one column and gives it another name."""

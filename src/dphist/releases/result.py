@@ -101,7 +101,7 @@ class Release:
 
         The ending of the name says the format: .parquet, .csv, .tsv, .jsonl, .arrow; or a database and a table.
         """
-        from dphist.releases.output import target_of, write_release
+        from dphist.outputs.writing import target_of, write_release
 
         written = write_release(self.to_arrow(), self.document(), target_of(output, table), force=force)
         return replace(self, written=written)

@@ -38,8 +38,8 @@ class Total:
 class Cut:
     """What is taken from every count before noise: the count after the largest ones, and a fixed lower threshold.
 
-    Counts below `lower` were removed, by a rule that does not look at the data; what is left begins at 1 again once
-    `lower` - 1 is subtracted. `floor` is the count of rank k + 1 among what is left of the counts: a secret.
+    Counts below `lower` were removed, by a rule that does not look at the data; what is left begins at 1 again
+    once `lower` - 1 is subtracted. `floor` is the count of rank k + 1 among what is left of the counts: a secret.
     """
 
     floor: int = 0

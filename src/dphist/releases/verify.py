@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from dphist.errors import DphistError
-from dphist.releases.document import FORMAT, plan_from
+from dphist.releases.document import plan_from
 from dphist.releases.soundness import certified
-from dphist.types import Plan
+from dphist.types import FORMAT, Plan
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,8 @@ def verify(
     The certificate shows by which numbers the noise was to be drawn, and the proof is computed anew from them.
     That the noise was indeed drawn so is the word of whoever made the release.
     """
-    from dphist.releases.readback import read_release
+    from dphist.outputs.readback import read_release
+    from dphist.releases.request import without_password
 
     found = read_release(address, table, certificate)
     checks, problems = [], list(found.problems)
@@ -76,7 +77,7 @@ def verify(
             problems.append("the noise was made from a seed, so that nobody is protected")
         delta = _check_guarantee(document, checks, problems)
         _check_counts(found.table, document, checks, problems)
-    return Verification(os.fspath(address), tuple(checks), tuple(problems), private, delta)
+    return Verification(without_password(os.fspath(address)), tuple(checks), tuple(problems), private, delta)
 
 
 def _check_guarantee(document: dict[str, Any], checks: list[str], problems: list[str]) -> float | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dphist.types.certificate import Certificate, Direction, NeighbourCase
+from dphist.types.certificate import FORMAT, Certificate, Direction, NeighbourCase
 from dphist.types.checks import LARGEST_COUNT, LARGEST_EPSILON, SMALLEST_DELTA, finite_number, positive_number
 from dphist.types.contract import Budget, Contract
 from dphist.types.events import Column, Events
@@ -11,6 +11,7 @@ from dphist.types.plan import ANALYSES, AnalysisName, AnyNoise, Objective, Plan,
 
 __all__ = [
     "ANALYSES",
+    "FORMAT",
     "LARGEST_COUNT",
     "LARGEST_EPSILON",
     "OFFSET_RULES",

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
+# What a certificate file says of itself.
+FORMAT: Final = "dphist-certificate/1"
 Direction = Literal["add", "remove", "either"]
 
 

@@ -1,0 +1,175 @@
+"""The embedded engine: DuckDB in this process, within a memory limit, spilling to a private folder.
+
+Values: a user that is NaN is a user like any other (only NULL is none); -0.0 and 0.0 are one value, and so are all
+NaNs. Times with a zone are instants, in UTC. Values of types that other programs may not know (UUID, very large
+integers, intervals) are counted by their text. See `files` for CSV and JSON and `frames` for pandas.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
+
+from dphist.engines.failures import attempt
+from dphist.engines.inputs import opened_rows
+from dphist.engines.protocol import Counted, Progress, Resources, Task
+from dphist.engines.running import Runner
+from dphist.engines.sql import COUNT, fast_order, histogram, portable_order, public_list
+from dphist.engines.workspace import connected, private_folder
+from dphist.errors import InputError, InvalidParameter
+from dphist.types import Events
+
+T = TypeVar("T")
+
+ROWS: Final = 1 << 16
+LISTED: Final = "dphist_listed"
+COUNTS: Final = "dphist_counts"
+STOPPED: Final = "{what} cannot be counted: it is damaged, or holds values that its reader does not understand"
+
+
+@dataclass(frozen=True)
+class DuckDBEngine:
+    """Counts with DuckDB."""
+
+    resources: Resources = field(default_factory=Resources)
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        return "duckdb"
+
+    def check(self, task: Task) -> None:
+        """Raise `InputError` if the events cannot be read or lack a column; nothing is counted yet."""
+        with self._session(None) as session:
+            session.prepare(task, probe=True)
+
+    def size(self, public_items: Events) -> int:
+        """The number of different items of a public list."""
+        with self._session(None) as session:
+            return session.size(public_items)
+
+    @contextmanager
+    def count(self, task: Task, progress: Progress | None = None) -> Iterator[Counted]:
+        """Count. On leaving the context everything temporary is gone."""
+        with self._session(progress) as session:
+            yield session.counted(task)
+
+    @contextmanager
+    def _session(self, progress: Progress | None) -> Iterator[Session]:
+        with private_folder(self.resources.folder) as folder:
+            connection = connected(self.resources, folder)
+            runner = Runner(connection, progress)
+            try:
+                yield Session(connection, runner)
+            finally:
+                runner.close()
+                connection.close()
+
+
+@dataclass(frozen=True)
+class Query:
+    """The query of a histogram, its item columns, and what has to be run before it."""
+
+    text: str
+    items: list[str]
+    before: str | None
+    what: str
+
+
+@dataclass(frozen=True)
+class Session:
+    """One connection and the queries of one task on it."""
+
+    connection: Any
+    runner: Runner
+
+    def run(self, action: Callable[[], T], what: str) -> T:
+        """Run on the connection; what goes wrong is one sentence without data."""
+        return attempt(lambda: self.runner.run(action), what, STOPPED)
+
+    def prepare(self, task: Task, probe: bool) -> Query:
+        """Open the events and the public list, and write the query."""
+        events, listed = task.events, task.public_items
+        checked(task)
+        rows, opened, what = opened_rows(self.connection, events, "dphist_events", probe)
+        if listed is not None:
+            entries, place, name = opened_rows(self.connection, listed, "dphist_public", probe, with_user=False)
+            make = f"CREATE TEMP TABLE {LISTED} AS {public_list(entries, rows.types()[1:], events.null_items)}"
+            if not probe:
+                self._execute(place.before, make, f"{name} (the public items)")
+        order = (portable_order if task.choice.portable else fast_order)(
+            task.choice.key, [f"i{k}" for k in range(len(events.items))]
+        )
+        table = None if listed is None else LISTED
+        text, items = histogram(events, rows, task.max_items_per_user, order, task.lower_threshold, table)
+        return Query(text, items, opened.before, what)
+
+    def size(self, listed: Events) -> int:
+        """How many different entries a public list has, in its own types."""
+        rows, place, what = opened_rows(self.connection, listed, "dphist_public", False, with_user=False)
+        entries = [f"p{k}" for k in range(len(listed.items))]
+        chosen = rows.select(entries, [] if listed.null_items else entries)
+        make = f"CREATE TEMP TABLE {LISTED} AS SELECT count(*) FROM (SELECT DISTINCT * FROM ({chosen}))"
+        self._execute(place.before, make, f"{what} (the public items)")
+        return int(self.connection.execute(f"FROM {LISTED}").fetchall()[0][0])
+
+    def _execute(self, before: str | None, statement: str, what: str) -> None:
+        def both() -> None:
+            self.connection.execute(before or "USE memory")
+            self.connection.execute(statement)
+
+        self.run(both, what)
+
+    def counted(self, task: Task) -> Histogram:
+        """The histogram: straight from the query, or from a table if a rank of it is needed first."""
+        query = self.prepare(task, probe=False)
+        order = f" ORDER BY {', '.join(query.items)}" if task.ordered else ""
+        if task.rank is None:
+            self.connection.execute(query.before or "USE memory")
+            return self._stream(query.text + order, 0, query.what)
+        self._execute(query.before, f"CREATE TEMP TABLE {COUNTS} AS {query.text}", query.what)
+        ranked = f"SELECT {COUNT} FROM {COUNTS} ORDER BY {COUNT} DESC LIMIT 1 OFFSET {task.rank - 1}"
+        found = self.run(lambda: self.connection.execute(ranked).fetchall(), query.what)
+        return self._stream(f"SELECT * FROM {COUNTS}{order}", int(found[0][0]) if found else 0, query.what)
+
+    def _stream(self, text: str, at_rank: int, what: str) -> Histogram:
+        # A relation's reader streams; the reader of an executed query would copy the whole result first.
+        reader = self.run(lambda: self.connection.sql(text).to_arrow_reader(ROWS), what)
+        return Histogram(reader.schema, at_rank, reader, self, what)
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """Counts as they come from the query."""
+
+    schema: Any
+    at_rank: int
+    reader: Any
+    session: Session
+    what: str
+
+    def batches(self) -> Iterator[Any]:
+        """Arrow record batches, once."""
+        while (batch := self.session.run(self._next, self.what)) is not None:
+            if batch.num_rows:
+                yield batch
+        self.session.runner.finished()
+
+    def _next(self) -> Any:
+        return next(self.reader, None)
+
+
+def checked(task: Task) -> None:
+    """Errors of the task itself."""
+    if len(task.choice.key) < 32:
+        raise InvalidParameter("the key of the choice must have 32 bytes")
+    for given, value in (("max_items_per_user", task.max_items_per_user), ("rank", task.rank)):
+        if value is not None and value < 1:
+            raise InvalidParameter(f"{given} must be at least 1, not {value!r}")
+    listed = task.public_items
+    if listed is not None and len(listed.items) != len(task.events.items):
+        raise InputError(
+            f"the public items have {len(listed.items)} columns, and the item has {len(task.events.items)}"
+        )

@@ -1,0 +1,188 @@
+"""The text of the queries: quoting, one spelling per value, the choice of a user's items, the histogram."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from dphist.errors import InputError
+from dphist.types import Events
+
+FLOATS: Final = frozenset({"FLOAT", "DOUBLE"})
+WHOLE: Final = frozenset(
+    {"TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT"}
+)
+# Types that are counted and handed on as they are; other plain ones become text.
+KEPT: Final = WHOLE | {
+    "BOOLEAN", "VARCHAR", "BLOB", "DATE", "TIME", "TIMESTAMP", "TIMESTAMP_S", "TIMESTAMP_MS", "TIMESTAMP_NS",
+    "TIMESTAMP WITH TIME ZONE",
+}  # fmt: skip
+NESTED: Final = re.compile(r"\]$|^(STRUCT|MAP|UNION|VARIANT|ARRAY|LIST)\b")
+COUNT: Final = "users"
+
+
+def name(identifier: str) -> str:
+    """A quoted identifier."""
+    return '"' + identifier.replace('"', '""') + '"'
+
+
+def text(value: str) -> str:
+    """A quoted string."""
+    return "'" + value.replace("'", "''") + "'"
+
+
+def counted_type(kind: str, column: str) -> str:
+    """The type in which values of a column are counted; an error for lists and structures."""
+    if NESTED.search(kind):
+        raise InputError(f"the column {column!r} holds lists or structures; users and items must be plain values")
+    return kind if kind in KEPT | FLOATS or kind.startswith("DECIMAL(") else "VARCHAR"
+
+
+def one_spelling(expression: str, kind: str) -> str:
+    """Equal values in one form: floats have two zeros and many NaNs, which engines group differently."""
+    if kind in FLOATS:
+        return (
+            f"CASE WHEN isnan({expression}) THEN 'nan'::{kind} WHEN {expression} = 0 THEN 0::{kind} "
+            f"ELSE {expression} END"
+        )
+    if kind in KEPT or kind.startswith("DECIMAL("):
+        return expression
+    return f"CAST({expression} AS VARCHAR)"
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A FROM item with its values: SQL expressions with their DuckDB types and their names in the input."""
+
+    relation: str
+    values: tuple[tuple[str, str, str], ...]
+    carried: tuple[tuple[str, str], ...] = ()
+    condition: str | None = None
+
+    def types(self) -> list[str]:
+        """The types in which the values are counted."""
+        return [counted_type(kind, column) for _, kind, column in self.values]
+
+    def select(self, aliases: list[str], needed: list[str]) -> str:
+        """Rows of the values, one spelling each, under the aliases; those in `needed` are not NULL.
+
+        The condition sees the columns it names under their own names and nothing else. It is inside TRY: a row on
+        which it fails (a text that is no number) is not taken, because an error would tell of that row.
+        """
+        inner = [f"{expression} AS dphist_{k}" for k, (expression, _, _) in enumerate(self.values)]
+        inner += [f"{expression} AS {name(column)}" for expression, column in self.carried]
+        where = "" if self.condition is None else f" WHERE TRY((\n{self.condition}\n))"
+        outer = [
+            f"{one_spelling(f'dphist_{k}', kind)} AS {alias}"
+            for k, ((_, kind, _), alias) in enumerate(zip(self.values, aliases, strict=True))
+        ]
+        rows = f"SELECT {', '.join(outer)} FROM (SELECT {', '.join(inner)} FROM {self.relation}){where}"
+        present = " AND ".join(f"{alias} IS NOT NULL" for alias in needed)
+        return f"SELECT * FROM ({rows}) WHERE {present}" if present else rows
+
+
+def fast_order(key: bytes, items: list[str]) -> str:
+    """A keyed order of a user's items by DuckDB's own hash.
+
+    Nested single-argument hashes: its hash of several arguments combines them so badly that some pairs of items
+    are never chosen together.
+    """
+    a, b, c = (int.from_bytes(key[k : k + 8], "little") for k in (0, 8, 16))
+    item = f"hash({items[-1]})"
+    for other in reversed(items[:-1]):
+        item = f"hash(xor(hash({other}), hash(xor({item}, {c}::UBIGINT))))"
+    return f"hash(xor(hash(xor({item}, hash(xor(hash(u), {a}::UBIGINT)))), {b}::UBIGINT))"
+
+
+def portable_order(key: bytes, items: list[str]) -> str:
+    """A keyed order that any SQL engine can repeat: MD5 of the key and the values' texts, each with its length.
+
+    The text of whole numbers, strings, booleans, dates and timestamps is the same on all of them; that of floats
+    is not. A missing value is a hyphen, which is no length.
+    """
+    parts = [
+        f"coalesce(CAST(length(CAST({part} AS VARCHAR)) AS VARCHAR) || ':' || CAST({part} AS VARCHAR), '-')"
+        for part in ("u", *items)
+    ]
+    return f"md5({' || '.join([text(key.hex() + ':'), *parts])})"
+
+
+def histogram(
+    events: Events, rows: Rows, cap: int | None, order: str, lower: int, listed: str | None
+) -> tuple[str, list[str]]:
+    """The query of the counts, and the names of its item columns.
+
+    With `listed` (a table of keys k0, k1, ... and entries p0, p1, ...) only keys of it are counted, before a
+    user's items are chosen, and every entry is in the result.
+    """
+    items = [f"i{k}" for k in range(len(events.items))]
+    columns = ", ".join(items)
+    source = rows.select(["u", *items], ["u"] if events.null_items else ["u", *items])
+    equal = "IS NOT DISTINCT FROM" if events.null_items else "="
+    if listed is not None:
+        match = " AND ".join(f"e.{item} {equal} l.k{k}" for k, item in enumerate(items))
+        source = f"SELECT * FROM ({source}) AS e SEMI JOIN (SELECT * FROM {listed} WHERE matched) AS l ON {match}"
+    if cap is None:
+        counts = f"SELECT {columns}, count(DISTINCT u) AS {COUNT} FROM ({source}) GROUP BY {columns}"
+    else:
+        # DISTINCT first: a user's items are ranked once each, however often they occur.
+        ranked = (
+            f"SELECT {columns}, row_number() OVER (PARTITION BY u ORDER BY {order}, {columns}) AS place "
+            f"FROM (SELECT DISTINCT u, {columns} FROM ({source}))"
+        )
+        counts = f"SELECT {columns}, count(*) AS {COUNT} FROM ({ranked}) WHERE place <= {cap} GROUP BY {columns}"
+    if listed is None:
+        return (counts if lower <= 1 else f"{counts} HAVING {COUNT} >= {lower}"), items
+    match = " AND ".join(["l.matched = c.matched", *(f"l.k{k} {equal} c.{i}" for k, i in enumerate(items))])
+    entries = [f"p{k}" for k in range(len(items))]
+    return (
+        f"SELECT {', '.join(f'l.{p}' for p in entries)}, coalesce(c.{COUNT}, 0) AS {COUNT} FROM {listed} AS l "
+        f"LEFT JOIN (SELECT *, TRUE AS matched FROM ({counts})) AS c ON {match}"
+    ), entries
+
+
+def public_list(rows: Rows, types: list[str], null_items: bool) -> str:
+    """The query of a public list: entries p0, ..., keys k0, ... in the input's types, and whether one matches.
+
+    An entry that is no value of the input's type matches nothing. Of entries that spell one value ('7' and '007'
+    for a number) only one matches, the plainest: counted twice, a user would weigh twice.
+    """
+    entries = [f"p{k}" for k in range(len(types))]
+    keys = [
+        f"{one_spelling(f'TRY_CAST({p} AS {kind})', kind)} AS k{k}"
+        for k, (p, kind) in enumerate(zip(entries, types, strict=True))
+    ]
+    same = [
+        f"(({p} IS NULL) OR (k{k} IS NOT NULL AND {lossless(p, own, f'k{k}', kind)}))"
+        for k, (p, own, kind) in enumerate(zip(entries, rows.types(), types, strict=True))
+    ]
+    chosen = [f"k{k}" for k in range(len(types))]
+    plain = [
+        f"(CAST({k} AS VARCHAR) IS DISTINCT FROM CAST({p} AS VARCHAR))"
+        for k, p in zip(chosen, entries, strict=True)
+    ]
+    first = (
+        f"row_number() OVER (PARTITION BY possible, {', '.join(chosen)} ORDER BY {', '.join(plain + entries)}) = 1"
+    )
+    cleared = ", ".join(f"CASE WHEN matched THEN {k} END AS {k}" for k in chosen)
+    distinct = f"SELECT DISTINCT * FROM ({rows.select(entries, [] if null_items else entries)})"
+    keyed = f"SELECT *, {', '.join(keys)} FROM ({distinct})"
+    tested = f"SELECT *, coalesce({' AND '.join(same)}, FALSE) AS possible FROM ({keyed})"
+    return (
+        f"SELECT {', '.join(entries)}, {cleared}, matched FROM "
+        f"(SELECT *, possible AND {first} AS matched FROM ({tested}))"
+    )
+
+
+def lossless(entry: str, own: str, key: str, kind: str) -> str:
+    """Whether the cast of an entry to the input's type kept its value: '7.5' is not the whole number 8."""
+    if own == kind:
+        return "TRUE"
+    if own != "VARCHAR":
+        return f"TRY_CAST({key} AS {own}) = {entry}"
+    if kind in WHOLE or kind.startswith("DECIMAL("):
+        return f"TRY_CAST({entry} AS DOUBLE) = CAST({key} AS DOUBLE)"
+    if kind == "DATE":
+        return f"TRY_CAST({entry} AS TIMESTAMP) = CAST({key} AS TIMESTAMP)"
+    return "TRUE"

@@ -1,0 +1,196 @@
+"""Where work is done: a private folder for what spills, and how much memory, disk and how many threads to use."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Final
+
+from dphist.engines.failures import attempt
+from dphist.engines.protocol import Resources
+from dphist.errors import InputError, InvalidParameter
+
+try:
+    import fcntl
+except ImportError:  # not on Windows, where left-overs are not swept
+    fcntl = None  # type: ignore[assignment]
+
+MEGABYTE: Final = 1_000_000
+UNITS: Final = {
+    "": 1,
+    "K": 1e3,
+    "M": 1e6,
+    "G": 1e9,
+    "T": 1e12,
+    "KI": 2.0**10,
+    "MI": 2.0**20,
+    "GI": 2.0**30,
+    "TI": 2.0**40,
+}
+# Python, Arrow's batches and the noise stage, which DuckDB's limit does not see.
+HEADROOM: Final = 350 * MEGABYTE
+LEAST: Final = 100 * MEGABYTE
+SHARE: Final = 0.65
+PREFIX: Final = "dphist-"
+PATTERN: Final = re.compile(rf"{PREFIX}(\d+)-\w+")
+LOCK: Final = "lock"
+
+
+def size_of(text: str) -> int:
+    """A size such as 2GB, 500 MB or 1.5GiB in bytes."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?I?)B?\s*", str(text), re.IGNORECASE)
+    unit = UNITS.get(match[2].upper()) if match else None
+    if match is None or unit is None or float(match[1]) * unit < 1:
+        raise InvalidParameter(f"memory must be a size such as 2GB, not {text!r}")
+    return int(float(match[1]) * unit)
+
+
+def available_memory() -> int:
+    """Bytes this process can still get: of the machine, or of its control group if that allows less."""
+    found = []
+    with suppress(OSError, ValueError, IndexError):
+        line = next(line for line in Path("/proc/meminfo").read_text().splitlines() if "MemAvailable" in line)
+        found.append(int(line.split()[1]) * 1024)
+    if not found:
+        with suppress(OSError, ValueError, AttributeError):
+            found.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        with suppress(OSError, ValueError):
+            found.append(int(Path(limit).read_text()))
+    return min(found, default=4000 * MEGABYTE)
+
+
+def memory_for_counting(resources: Resources) -> int:
+    """What DuckDB may use, in bytes: of a given size all but the headroom, otherwise a share of what there is."""
+    if resources.memory is None:
+        return max(int(available_memory() * SHARE), LEAST)
+    size = size_of(resources.memory)
+    return max(size - HEADROOM, int(size * 0.4), LEAST)
+
+
+def threads_for_counting(resources: Resources, memory: int) -> int:
+    """As many as there are processors, unless memory is so small that they would starve each other."""
+    if resources.threads is not None:
+        if isinstance(resources.threads, bool) or not 1 <= int(resources.threads) <= 1024:
+            raise InvalidParameter(f"threads must be between 1 and 1024, not {resources.threads!r}")
+        return int(resources.threads)
+    processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(processors, memory // (100 * MEGABYTE)))
+
+
+@contextmanager
+def private_folder(parent: Path | None) -> Iterator[Path]:
+    """A fresh folder that only this user can enter, gone afterwards, even if the process is killed."""
+    root = Path(tempfile.gettempdir()) if parent is None else Path(parent)
+    if not root.is_dir():
+        raise InputError(f"the temporary folder {str(root)!r} does not exist")
+    sweep(root)
+    made = attempt(
+        lambda: Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=root)),
+        f"the temporary folder {str(root)!r}",
+        "{what} cannot be written to",
+    )
+    lock, guard = None, None
+    try:
+        lock = held_lock(made / LOCK)
+        guard = started_guard(made)
+        yield made
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+        if lock is not None:
+            os.close(lock)
+        if guard is not None:
+            guard.communicate()
+
+
+def held_lock(path: Path) -> int:
+    """An open and locked file, by which others see that the folder is in use."""
+    descriptor = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
+    if fcntl is not None:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    return descriptor
+
+
+def started_guard(folder: Path) -> subprocess.Popen[bytes] | None:
+    """A small process that outlives us to remove the folder: true counts must not stay on a disk after a kill.
+
+    It waits for the end of its input, which comes when this process is gone, however it went. DuckDB's encryption
+    of temporary files needs an extension that is not part of its package, and is no substitute.
+    """
+    command = ["/bin/sh", "-c", 'cat >/dev/null; rm -rf -- "$1"', "sh", str(folder)]
+    with suppress(OSError):
+        return subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )  # fmt: skip
+    return None
+
+
+def sweep(root: Path) -> None:
+    """Remove what earlier runs left that were killed together with their guard: dead, and their lock free."""
+    if fcntl is None:  # and asking after a process by a signal would end it on Windows
+        return
+    with suppress(OSError):
+        for folder in root.glob(f"{PREFIX}*-*"):
+            match = PATTERN.fullmatch(folder.name)
+            if match and not folder.is_symlink() and not alive(int(match[1])) and unlocked(folder / LOCK):
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def alive(process: int) -> bool:
+    """Whether a process of this number exists."""
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def unlocked(path: Path) -> bool:
+    """Whether nobody holds the lock: a process in another container looks dead from here but holds it."""
+    if fcntl is None:
+        return False
+    try:
+        descriptor = os.open(path, os.O_RDWR | getattr(os, "O_NOFOLLOW", 0))
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True
+
+
+def connected(resources: Resources, folder: Path) -> Any:
+    """A DuckDB connection of its own with every setting explicit."""
+    import duckdb
+
+    memory = memory_for_counting(resources)
+    settings = {
+        "autoinstall_known_extensions": "false",
+        "autoload_known_extensions": "false",
+        "disabled_optimizers": "top_n_window_elimination",  # it takes three times the memory for the cap
+        "enable_progress_bar": "true",
+        "enable_progress_bar_print": "false",
+        "max_temp_directory_size": f"{int(shutil.disk_usage(folder).free * 0.9)}B",
+        "memory_limit": f"{memory}B",
+        "preserve_insertion_order": "false",
+        "python_enable_replacements": "false",  # a name in the user's SQL must not find a Python variable
+        "temp_directory": str(folder),
+        "threads": str(threads_for_counting(resources, memory)),
+        "TimeZone": "UTC",
+    }
+    connection = duckdb.connect(":memory:")
+    for setting, value in settings.items():
+        connection.execute(f"SET {setting} = '{value.replace(chr(39), chr(39) * 2)}'")
+    return connection

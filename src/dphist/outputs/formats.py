@@ -1,0 +1,136 @@
+"""Files of a release: Parquet, CSV, JSON lines and Arrow, written piece by piece and read back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+from dphist.errors import OutputError
+from dphist.extras import package
+from dphist.outputs.cells import as_text, column_of, lines_of, parts_of, restored
+
+# Signals are looked for after each piece; in Parquet it is one row group.
+_PIECE: Final = 262_144
+
+
+def write_rows(table: Any, kind: str, file: BinaryIO, check: Callable[[], None]) -> None:
+    """Write the table; `check` is called now and then and may raise. No error repeats a cell."""
+    pa = package("pyarrow")
+    try:
+        _WRITERS[kind](table, file, check)
+    except OSError:
+        raise
+    except (pa.ArrowException, ValueError, TypeError, OverflowError):
+        raise OutputError(f"the released columns cannot be written as {kind}") from None
+
+
+def _parquet(table: Any, file: BinaryIO, check: Callable[[], None]) -> None:
+    parquet = package("pyarrow.parquet")
+    with parquet.ParquetWriter(file, table.schema, compression="zstd") as writer:
+        for part in parts_of(table, _PIECE):
+            writer.write_table(part)
+            check()
+
+
+def _arrow(table: Any, file: BinaryIO, check: Callable[[], None]) -> None:
+    pa = package("pyarrow")
+    with pa.ipc.new_file(file, table.schema) as writer:
+        for part in parts_of(table, _PIECE):
+            # Taken afresh: a slice's buffers are padded with the values next to it, and nulls keep what they hide.
+            for batch in part.to_batches():
+                writer.write_batch(batch.take(pa.array(range(batch.num_rows), pa.int64())))
+            check()
+
+
+def _csv(table: Any, file: BinaryIO, check: Callable[[], None], delimiter: str = ",") -> None:
+    csv = package("pyarrow.csv")
+    flat = flattened(table)
+    options = csv.WriteOptions(delimiter=delimiter)
+    with csv.CSVWriter(file, flat.schema, write_options=options) as writer:
+        for part in parts_of(flat, _PIECE):
+            writer.write_table(part)
+            check()
+
+
+def _tsv(table: Any, file: BinaryIO, check: Callable[[], None]) -> None:
+    _csv(table, file, check, "\t")
+
+
+def _jsonl(table: Any, file: BinaryIO, check: Callable[[], None]) -> None:
+    for part in parts_of(table):
+        file.write("".join(lines_of(part)).encode())
+        check()
+
+
+_WRITERS: Final[dict[str, Callable[[Any, BinaryIO, Callable[[], None]], None]]] = {
+    "parquet": _parquet,
+    "arrow": _arrow,
+    "csv": _csv,
+    "tsv": _tsv,
+    "jsonl": _jsonl,
+}
+
+
+def flattened(table: Any) -> Any:
+    """The table as CSV can hold it: text for what is nested, binary or in a time zone."""
+    pa = package("pyarrow")
+    columns = [column if _simple(column.type) else as_text(column) for column in table.columns]
+    return pa.table(columns, names=table.column_names)
+
+
+def _simple(kind: Any) -> bool:
+    types = package("pyarrow").types
+    if types.is_timestamp(kind):
+        return bool(kind.tz is None)
+    tests = (types.is_boolean, types.is_integer, types.is_float32, types.is_float64, types.is_string)
+    more = (types.is_large_string, types.is_date32, types.is_time, types.is_null)
+    return any(test(kind) for test in (*tests, *more))
+
+
+def read_rows(path: Path, kind: str, types: dict[str, str], columns: list[str]) -> Any:
+    """The table of a file; `types` are what its columns were, `columns` the names if there is no row to tell."""
+    pa = package("pyarrow")
+    if kind == "parquet":
+        table = package("pyarrow.parquet").ParquetFile(path).read()
+    elif kind == "arrow":
+        with pa.OSFile(str(path)) as file:
+            table = pa.ipc.open_file(file).read_all()
+    elif kind == "jsonl":
+        return _read_jsonl(path, types, columns)
+    else:
+        return _read_csv(path, "\t" if kind == "tsv" else ",", types)
+    # A damaged file can make a table whose use would end the process.
+    table.validate(full=True)
+    columns = [restored(c, types.get(n)) for n, c in zip(table.column_names, table.columns, strict=True)]
+    return pa.table(columns, names=table.column_names).replace_schema_metadata(table.schema.metadata)
+
+
+def _read_csv(path: Path, delimiter: str, types: dict[str, str]) -> Any:
+    pa, csv = package("pyarrow"), package("pyarrow.csv")
+    parse = csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
+    # The names first, for every column is to be read as text: 007 is not 7.
+    with path.open("rb") as file, csv.open_csv(file, parse_options=parse) as reader:
+        names = reader.schema.names
+    convert = csv.ConvertOptions(
+        column_types=dict.fromkeys(names, pa.string()),
+        null_values=[""],
+        strings_can_be_null=True,
+        quoted_strings_can_be_null=False,
+    )
+    table = csv.read_csv(path, parse_options=parse, convert_options=convert)
+    return pa.table(
+        [restored(c, types.get(n)) for n, c in zip(names, table.columns, strict=True)], names=table.column_names
+    )
+
+
+def _read_jsonl(path: Path, types: dict[str, str], columns: list[str]) -> Any:
+    pa = package("pyarrow")
+    with path.open(encoding="utf-8", newline="\n") as file:
+        rows = [json.loads(line) for line in file]
+    if not all(isinstance(row, dict) for row in rows):
+        raise ValueError("a line is not an object")
+    names = list(dict.fromkeys(name for row in rows for name in row)) or columns
+    cells = [column_of([row.get(name) for row in rows], types.get(name)) for name in names]
+    return pa.table(cells, names=names)

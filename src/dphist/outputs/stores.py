@@ -1,0 +1,106 @@
+"""What a database does for a release, and what it is given: columns that it gives back exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, Literal, Protocol
+
+from dphist.errors import DphistError
+from dphist.extras import package
+from dphist.outputs.cells import as_text
+
+CERTIFICATE_COLUMN: Final = "document"
+Trouble = Literal["locked", "foreign", "missing", "other"]
+
+
+class StoreError(DphistError):
+    """A database says no. The reason is the end of a sentence and has no cell in it."""
+
+    def __init__(self, reason: str, trouble: Trouble = "other") -> None:
+        super().__init__(reason)
+        self.trouble = trouble
+
+
+class Store(Protocol):
+    """One connection to a database, with a transaction under way. All methods raise `StoreError`."""
+
+    def may_create(self, name: str) -> bool:
+        """Whether a table of this name may be made by this user."""
+
+    def find(self, name: str) -> str | None:
+        """What stands under this name: a table, a view, or nothing."""
+
+    def drop(self, name: str) -> None:
+        """Remove a table."""
+
+    def create(self, name: str, table: Any, check: Callable[[], None]) -> None:
+        """Make a table of these columns and rows."""
+
+    def create_certificate(self, name: str, text: str) -> None:
+        """Make the table of one row that holds the certificate."""
+
+    def read(self, name: str) -> Any:
+        """The table, in types that the digest understands."""
+
+    def read_certificate(self, name: str) -> list[Any]:
+        """The first two cells of the column of certificates."""
+
+    def commit(self) -> None:
+        """Make it last."""
+
+    def close(self) -> None:
+        """Close; what was not committed is gone."""
+
+
+def quoted(name: str) -> str:
+    """A name as all three databases quote it."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def storable(table: Any, kind: str) -> Any:
+    """The table in types that the database holds exactly; text for the rest."""
+    pa = package("pyarrow")
+    return pa.table([_column(column, kind) for column in table.columns], names=table.column_names)
+
+
+def _column(column: Any, kind: str) -> Any:
+    pa, types = package("pyarrow"), package("pyarrow").types
+    given = column.type
+    if types.is_boolean(given) or types.is_string(given) or types.is_large_string(given):
+        return column
+    if types.is_null(given):
+        return column.cast(pa.string())
+    if types.is_floating(given):
+        # Adding zero makes -0.0 to 0.0, which SQLite does by itself.
+        wide = column.cast(pa.float32() if given == pa.float16() else given)
+        return package("pyarrow.compute").add(wide, pa.scalar(0.0, wide.type))
+    if types.is_integer(given):
+        if kind == "duckdb" or given in (pa.int16(), pa.int32(), pa.int64()):
+            return column
+        return _or_text(column, pa.int64())
+    if types.is_decimal(given):
+        # SQLite would make floats of decimals.
+        if kind == "sqlite" or not _short(given):
+            return as_text(column)
+        return _or_text(column, pa.decimal128(given.precision, given.scale))
+    if types.is_date(given):
+        return _or_text(column, pa.date32())
+    if types.is_time(given):
+        return _or_text(column, pa.time64("us"))
+    if types.is_timestamp(given):
+        return _or_text(column, pa.timestamp("us", None if given.tz is None else "UTC"))
+    if types.is_binary(given) or types.is_large_binary(given) or types.is_fixed_size_binary(given):
+        return column.cast(pa.binary())
+    return as_text(column)
+
+
+def _short(decimal: Any) -> bool:
+    return bool(decimal.precision <= 38 and 0 <= decimal.scale <= decimal.precision)
+
+
+def _or_text(column: Any, kind: Any) -> Any:
+    """The column in this type if not a digit is lost by it."""
+    try:
+        return column.cast(kind)
+    except (package("pyarrow").ArrowException, ValueError):
+        return as_text(column)

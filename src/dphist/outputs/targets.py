@@ -1,0 +1,220 @@
+"""Where a release goes: a file, or a table of a database. Nothing is opened to name it."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Literal, get_args
+from urllib.parse import unquote
+
+from dphist.errors import InvalidParameter, OutputError
+
+OutputKind = Literal["parquet", "csv", "tsv", "jsonl", "arrow", "duckdb", "sqlite", "postgresql"]
+DATABASES: Final = ("duckdb", "sqlite", "postgresql")
+DEFAULT_TABLE: Final = "release"
+_SUFFIXES: Final[dict[str, OutputKind]] = {
+    ".parquet": "parquet",
+    ".pq": "parquet",
+    ".csv": "csv",
+    ".tsv": "tsv",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".arrow": "arrow",
+    ".feather": "arrow",
+    ".duckdb": "duckdb",
+    ".ddb": "duckdb",
+    ".sqlite": "sqlite",
+    ".sqlite3": "sqlite",
+    ".db": "sqlite",
+}
+# What of an address may be repeated; a password can also stand among its options.
+_PUBLIC_OPTIONS: Final = {"host", "port", "dbname", "user", "sslmode"}
+# PostgreSQL cuts longer names off without an error.
+_POSTGRES_NAME_BYTES: Final = 63
+
+
+@dataclass(frozen=True)
+class Target:
+    """A place for a release. `table` is for databases alone."""
+
+    address: str = field(repr=False)
+    table: str | None
+    kind: OutputKind
+
+    @property
+    def is_database(self) -> bool:
+        """Whether the release is a table of a database."""
+        return self.kind in DATABASES
+
+    @property
+    def path(self) -> Path:
+        """The file of the release or of its database."""
+        return Path(self.address)
+
+    @property
+    def table_name(self) -> str:
+        """The table of a database."""
+        return DEFAULT_TABLE if self.table is None else self.table
+
+    @property
+    def certificate_path(self) -> Path:
+        """The certificate of a file stands next to it under the full name of the file."""
+        return self.path.with_name(self.path.name + ".certificate.json")
+
+    @property
+    def certificate_table(self) -> str:
+        """The certificate of a table is a table too."""
+        return self.table_name + "_certificate"
+
+    def public_address(self) -> str:
+        """The address without a password."""
+        return _without_password(self.address) if self.kind == "postgresql" else self.address
+
+    def title(self) -> str:
+        """The release as a sentence names it."""
+        if self.is_database:
+            return f"table {self.table_name} in {self.public_address()}"
+        return self.public_address()
+
+    def certificate_title(self) -> str:
+        """The certificate as a sentence names it."""
+        if self.is_database:
+            return f"table {self.certificate_table} in {self.public_address()}"
+        return str(self.certificate_path)
+
+
+def _without_password(address: str) -> str:
+    scheme, _, rest = address.partition("://")
+    # As libpq reads it: a user only where an @ comes before the first slash.
+    before = re.match(r"[^@/]*@", rest)
+    user = ""
+    if before is not None:
+        user, rest = before[0][:-1].partition(":")[0] + "@", rest[before.end() :]
+    host, _, options = rest.partition("?")
+    host = host.rpartition("@")[2]
+    # A password with a slash in it: what looks like a port is the beginning of the password.
+    server, colon, port = host.partition("/")[0].rpartition(":")
+    if colon and not port.endswith("]") and (not re.fullmatch(r"\d*", port) or "@" in options):
+        host = server
+    pairs = [pair for pair in options.split("&") if unquote(pair.partition("=")[0]) in _PUBLIC_OPTIONS]
+    return f"{scheme}://{user}{host}" + ("?" + "&".join(pairs) if pairs else "")
+
+
+def is_postgres(address: str) -> bool:
+    """Whether it is the address of a PostgreSQL server."""
+    return address.lower().startswith(("postgresql://", "postgres://"))
+
+
+def suffix_kind(address: str) -> OutputKind | None:
+    """The kind that the end of a name tells."""
+    return _SUFFIXES.get(Path(address).suffix.lower())
+
+
+def target_of(output: str | os.PathLike[str], table: str | None = None, file_format: str | None = None) -> Target:
+    """The place that a user names, by the end of its name or by `file_format`."""
+    address = os.fspath(output)
+    if not isinstance(address, str) or not address or "\0" in address:
+        raise InvalidParameter(f"output must be the name of a file or a postgresql:// address, not {address!r}")
+    kind = _kind_of(address, file_format)
+    if kind not in DATABASES:
+        if table is not None:
+            raise InvalidParameter(f"table is for databases, and {address} is a file of kind {kind}")
+        if Path(address).name in ("", ".."):
+            raise InvalidParameter(f"output must name a file, not the folder {address}")
+        return Target(address, None, kind)
+    target = Target(address, DEFAULT_TABLE if table is None else table, kind)
+    _check_table(target)
+    return target
+
+
+def _kind_of(address: str, file_format: str | None) -> OutputKind:
+    if is_postgres(address):
+        if file_format not in (None, "postgresql"):
+            raise InvalidParameter(f"file_format is {file_format!r}, and the output is a PostgreSQL address")
+        return "postgresql"
+    if "://" in address:
+        scheme = address.partition("://")[0]
+        raise InvalidParameter(f"output must be a file or a postgresql:// address, not a {scheme}:// address")
+    if file_format is None:
+        kind = suffix_kind(address)
+        if kind is None:
+            raise InvalidParameter(
+                f"output {address} must end in one of {', '.join(_SUFFIXES)}, or say its format"
+            )
+        return kind
+    for known in get_args(OutputKind):
+        if file_format == known and known != "postgresql":
+            chosen: OutputKind = known
+            return chosen
+    names = ", ".join(known for known in get_args(OutputKind) if known != "postgresql")
+    raise InvalidParameter(f"file_format must be one of {names}, not {file_format!r}")
+
+
+def _check_table(target: Target) -> None:
+    name = target.table_name
+    if not name or "\0" in name:
+        raise InvalidParameter(f"table must be a name, not {name!r}")
+    if target.kind == "sqlite" and name.lower().startswith("sqlite_"):
+        raise InvalidParameter(f"table must not begin with sqlite_, which SQLite keeps for itself: {name}")
+    if target.kind == "postgresql":
+        schema, table = schema_and_table(name)
+        if not table or schema == "":
+            raise InvalidParameter(f"table must be a name or schema.name, not {name!r}")
+        _, certificate = schema_and_table(target.certificate_table)
+        if max(len(part.encode()) for part in (schema or "", certificate)) > _POSTGRES_NAME_BYTES:
+            raise InvalidParameter(f"table is too long for PostgreSQL, with _certificate at its end: {name}")
+
+
+def schema_and_table(name: str) -> tuple[str | None, str]:
+    """The two parts of schema.table."""
+    schema, dot, table = name.partition(".")
+    return (schema, table) if dot else (None, name)
+
+
+def check_columns(target: Target, columns: Sequence[str]) -> None:
+    """Raise `OutputError` if the place cannot hold columns of these names."""
+    seen: dict[str, str] = {}
+    for name in columns:
+        # DuckDB and SQLite do not tell A from a.
+        key = name.lower() if target.kind in ("duckdb", "sqlite") else name
+        if key in seen:
+            raise OutputError(f"two columns cannot both be in {target.title()}: {seen[key]} and {name}")
+        seen[key] = name
+        if target.is_database and (not name or "\0" in name):
+            raise OutputError(f"a column without a proper name cannot be in {target.title()}")
+        if target.kind == "postgresql" and len(name.encode()) > _POSTGRES_NAME_BYTES:
+            raise OutputError(f"a column's name is too long for PostgreSQL: {name}")
+
+
+def check_files(target: Target, *, force: bool) -> None:
+    """Raise `OutputError` if the files of a release cannot be where they are to be."""
+    folder = target.path.parent
+    if not folder.is_dir():
+        raise OutputError(f"{target.address} cannot be written: there is no folder {folder}")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise OutputError(f"{target.address} cannot be written: the folder {folder} is not writable")
+    for path in [target.path] if target.is_database else [target.path, target.certificate_path]:
+        mode = _mode(path)
+        if mode is None:
+            continue
+        if stat.S_ISDIR(mode):
+            raise OutputError(f"{path} cannot be written: it is a folder")
+        if not stat.S_ISREG(mode) and not stat.S_ISLNK(mode):
+            raise OutputError(f"{path} cannot be written: it is not a file")
+        if not force and not target.is_database:
+            raise OutputError(f"{path} exists already: choose another name, or force to replace it")
+
+
+def _mode(path: Path) -> int | None:
+    """What stands under this name, a link not followed unless it leads to a folder."""
+    try:
+        mode = os.lstat(path).st_mode
+        return os.stat(path).st_mode if stat.S_ISLNK(mode) and path.is_dir() else mode
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise OutputError(f"{path} cannot be written: {error.strerror}") from None

@@ -1,0 +1,222 @@
+"""Write a release and its certificate, both or neither.
+
+Everything is made in a hidden folder next to where it goes, closed to others, and put in place at the end: the
+certificate first, so that no data ever stand without one. Without `force` nothing is ever replaced, not even what
+appears at the last moment. Signals wait while it happens.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from hashlib import file_digest
+from pathlib import Path
+from typing import Any, Final
+
+from dphist.errors import OutputError
+from dphist.outputs.cells import compact
+from dphist.outputs.databases import check_database, write_database
+from dphist.outputs.formats import write_rows
+from dphist.outputs.interrupts import Deferred
+from dphist.outputs.seal import facts, sealed
+from dphist.outputs.targets import Target, check_columns, check_files, target_of
+
+__all__ = ["Target", "Written", "check_target", "target_of", "write_release"]
+
+_REASONS: Final = {
+    errno.ENOSPC: "there is no room left on the disk",
+    errno.EDQUOT: "there is no room left in the quota",
+    errno.EFBIG: "it is larger than a file may be here",
+    errno.EROFS: "the disk is read-only",
+    errno.EACCES: "it is not permitted",
+    errno.EPERM: "it is not permitted",
+}
+# What a file system says that knows no hard links.
+_NO_LINKS: Final = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV)
+
+
+@dataclass(frozen=True)
+class Written:
+    """Where a release is, where its certificate is, and the SHA-256 of its data."""
+
+    address: str
+    certificate: str
+    digest: str
+
+
+def check_target(target: Target, *, force: bool, columns: Sequence[str] = ()) -> None:
+    """Raise `OutputError` if a release of these columns could not be written there; nothing is changed."""
+    check_columns(target, columns)
+    if target.kind != "postgresql":
+        check_files(target, force=force)
+    if target.is_database and (target.kind == "postgresql" or os.path.lexists(target.path)):
+        check_database(target, force=force)
+
+
+def write_release(table: Any, document: dict[str, Any], target: Target, *, force: bool) -> Written:
+    """Write a table of Arrow and the certificate's document; with `force` in the place of an older release."""
+    check_columns(target, table.column_names)
+    plain = compact(table)
+    with Deferred() as signals, _told(target):
+        if target.kind == "postgresql":
+            digest = write_database(plain, document, target, target.address, force=force, check=signals.check)
+        else:
+            check_files(target, force=force)
+            write = _write_into_file if target.is_database else _write_files
+            digest = write(plain, document, target, force, signals)
+    return Written(target.public_address(), target.certificate_title(), digest)
+
+
+@contextmanager
+def _told(target: Target) -> Iterator[None]:
+    """What the system says, as one sentence."""
+    try:
+        yield
+    except OSError as error:
+        # Arrow's own errors have no number, and their text is not known to be free of cells.
+        reason = _REASONS.get(error.errno or 0) or error.strerror or "writing it failed"
+        raise OutputError(f"{target.title()} cannot be written: {reason}") from None
+
+
+@contextmanager
+def _workplace(folder: Path) -> Iterator[Path]:
+    """A hidden folder for what is unfinished, gone afterwards."""
+    work = folder / f".dphist-{secrets.token_hex(8)}"
+    try:
+        work.mkdir(mode=0o700)
+        yield work
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def _write_files(plain: Any, document: dict[str, Any], target: Target, force: bool, signals: Deferred) -> str:
+    with _workplace(target.path.parent) as work:
+        data, certificate = work / "data", work / "certificate"
+        with data.open("xb") as file:
+            write_rows(plain, target.kind, file, signals.check)
+            file.flush()
+            os.fsync(file.fileno())
+        with data.open("rb") as file:
+            digest = file_digest(file, "sha256").hexdigest()
+        # A name that is not text in this system's encoding is shown with escapes.
+        name = target.path.name.encode("utf-8", "backslashreplace").decode()
+        text = sealed(document, facts(plain, target.kind, name, digest))
+        with certificate.open("xb") as file:
+            file.write(text.encode())
+            file.flush()
+            os.fsync(file.fileno())
+        signals.check()
+        if force:
+            _replace(data, target.path, certificate, target.certificate_path, work / "old")
+        else:
+            _place([(certificate, target.certificate_path), (data, target.path)])
+        _sync_folder(target.path.parent)
+    return digest
+
+
+def _place(pairs: Sequence[tuple[Path, Path]]) -> None:
+    """Put new files in place, one after the other; on any error none of them."""
+    tried: list[tuple[tuple[int, int], Path]] = []
+    try:
+        for new, final in pairs:
+            tried.append((_identity(new), final))
+            _link(new, final)
+    except FileExistsError as error:
+        _withdraw(tried)
+        name = tried[-1][1]
+        raise FileExistsError(errno.EEXIST, f"{name} exists already", str(name)) from error
+    except BaseException:
+        _withdraw(tried)
+        raise
+
+
+def _withdraw(placed: list[tuple[tuple[int, int], Path]]) -> None:
+    for identity, final in reversed(placed):
+        # Only what is ours: the name may be taken by someone else's file.
+        if _identity(final) == identity:
+            with suppress(OSError):
+                os.unlink(final)
+
+
+def _link(new: Path, final: Path) -> None:
+    """Give a file its name, unless something has it already."""
+    try:
+        os.link(new, final)
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        # The empty file holds the name until the real one replaces it.
+        os.close(os.open(final, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+        try:
+            os.replace(new, final)
+        except BaseException:
+            os.unlink(final)
+            raise
+
+
+def _replace(data: Path, final: Path, certificate: Path, certified: Path, old: Path) -> None:
+    """Put both files in the place of older ones; on any error the older ones are there again."""
+    ours, sealing = _identity(data), _identity(certificate)
+    try:
+        if os.path.lexists(certified):
+            _keep(certified, old)
+        os.replace(certificate, certified)
+        os.replace(data, final)
+    except BaseException:
+        if _identity(final) != ours:
+            if os.path.lexists(old):
+                os.replace(old, certified)
+            elif _identity(certified) == sealing:
+                os.unlink(certified)
+        raise
+
+
+def _keep(certified: Path, old: Path) -> None:
+    """A second name for the old certificate, or a new one where a file has one name only."""
+    try:
+        os.link(certified, old, follow_symlinks=False)
+    except NotImplementedError:
+        os.replace(certified, old)
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        os.replace(certified, old)
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    """Which file a name stands for."""
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return (-1, -1)
+    return found.st_dev, found.st_ino
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make the names last. The release stands by now, so that a folder that cannot be synced is no error."""
+    with suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _write_into_file(plain: Any, document: dict[str, Any], target: Target, force: bool, signals: Deferred) -> str:
+    """A table of a database in a file. A new database is made aside, for it must not be there half made."""
+    with _workplace(target.path.parent) as work:
+        if not os.path.lexists(target.path):
+            new = work / target.path.name
+            digest = write_database(plain, document, target, str(new), force=force, check=signals.check)
+            signals.check()
+            with suppress(FileExistsError):
+                _place([(new, target.path)])
+                _sync_folder(target.path.parent)
+                return digest
+    # It is there, or someone made it just now: its own transactions keep it whole.
+    return write_database(plain, document, target, target.address, force=force, check=signals.check)

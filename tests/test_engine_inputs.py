@@ -1,0 +1,207 @@
+"""Every kind of input gives the same histogram."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+
+from dphist.engines.protocol import Resources
+from dphist.errors import InputError
+from engine_cases import (
+    EACH_ENGINE,
+    FILES,
+    OBJECTS,
+    Factory,
+    histogram,
+    in_duckdb,
+    in_sqlite,
+    rows_of,
+    task,
+    written,
+)
+
+pytestmark = EACH_ENGINE
+
+USERS = ["u1", "u1", "u2", "u2", "u3", None, "u3", "u3", "o'hara"]
+ITEMS = ["a", "a", "a", "b", "c", "a", None, "a", 'x "y", z']
+EXPECTED = {"a": 3, "b": 1, "c": 1, 'x "y", z': 1}
+
+
+def table() -> Any:
+    return pa.table({"user": USERS, "item": ITEMS, "day": list(range(9))})
+
+
+@pytest.mark.parametrize("mode", ["plain", "rank", "cap", "where"])
+@pytest.mark.parametrize("kind", FILES + OBJECTS)
+def test_all_kinds_of_input_give_the_same_histogram(engine: Factory, tmp_path: Path, kind: str, mode: str) -> None:
+    modes: dict[str, dict[str, Any]] = {
+        "plain": {}, "rank": {"rank": 2, "ordered": True}, "cap": {"max_items_per_user": 2},
+        "where": {"where": "CAST(day AS INT) < 100"},
+    }  # fmt: skip
+    wanted = task(written(table(), tmp_path, kind), **modes[mode])
+    engine(Resources()).check(wanted)
+    assert histogram(engine, wanted) == EXPECTED
+
+
+def test_a_check_does_not_consume_a_reader_and_a_second_count_is_an_error(engine: Factory) -> None:
+    wanted = task(table().to_reader())
+    engine(Resources()).check(wanted)
+    engine(Resources()).check(wanted)
+    assert histogram(engine, wanted) == EXPECTED
+    with pytest.raises(InputError, match="read already"):
+        histogram(engine, wanted)
+    with pytest.raises(InputError, match="read already"):
+        engine(Resources()).check(wanted)
+
+
+def test_folders_globs_and_lists(engine: Factory, tmp_path: Path) -> None:
+    (tmp_path / "deep" / "er").mkdir(parents=True)
+    (tmp_path / "_temporary").mkdir()
+    first, second = tmp_path / "a.parquet", tmp_path / "deep" / "er" / "b.parquet"
+    pa.parquet.write_table(table().slice(0, 4), first)
+    # Another order of columns and another type: columns are found by their names.
+    pa.parquet.write_table(table().slice(4).select(["item", "day", "user"]), second)
+    for hidden in (tmp_path / "_SUCCESS", tmp_path / ".notes.csv", tmp_path / "_temporary" / "x.csv"):
+        hidden.write_text("no data")
+    for source in (tmp_path, str(tmp_path), f"{tmp_path}/**/*.parquet", (first, str(second)), [second, first]):
+        assert histogram(engine, task(source)) == EXPECTED
+
+
+def test_names_of_files_are_not_taken_for_patterns(engine: Factory, tmp_path: Path) -> None:
+    odd = tmp_path / "a[1]*{x}'.csv"
+    odd.write_text("user,item\n1,right\n")
+    (tmp_path / "a1z{x}'.csv").write_text("user,item\n1,wrong\n")
+    assert histogram(engine, task(odd)) == {"right": 1}
+
+
+def test_csv_files_with_other_orders_of_columns(engine: Factory, tmp_path: Path) -> None:
+    (tmp_path / "1.csv").write_text("user;item\n1;a\n2;a\n")
+    (tmp_path / "2.csv").write_text("more;item;user\nx;a;3\n\n")
+    (tmp_path / "3.csv").write_text("")
+    assert histogram(engine, task(tmp_path)) == {"a": 3}
+
+
+def test_csv_values_are_text_as_it_is_written(engine: Factory, tmp_path: Path) -> None:
+    path = tmp_path / "odd.csv"
+    path.write_bytes(
+        b'user,item,n\r\n1,007,1\r\n2,7,2\r\n3,"",3\r\n4,,4\r\n5," 7",5\r\n6,"a\nb",6\r\n7,#7,7\r\n8,NULL,8\r\n'
+    )
+    assert histogram(engine, task(path)) == {"007": 1, "7": 1, " 7": 1, "a\nb": 1, "#7": 1, "NULL": 1}
+    assert histogram(engine, task(path, where="n > '6'")) == {"#7": 1, "NULL": 1}
+
+
+def test_a_mark_of_byte_order_is_no_part_of_a_name(engine: Factory, tmp_path: Path) -> None:
+    path = tmp_path / "marked.csv"
+    path.write_text("user,item\n1,a\n", encoding="utf-8-sig")
+    assert histogram(engine, task(path)) == {"a": 1}
+
+
+def test_a_format_can_be_given(engine: Factory, tmp_path: Path) -> None:
+    path = tmp_path / "events.txt"
+    path.write_text("user\titem\n1\ta\n")
+    assert histogram(engine, task(path, file_format="tsv")) == {"a": 1}
+    assert histogram(engine, task(path, file_format=".CSV")) == {"a": 1}
+    with pytest.raises(InputError, match="does not tell the format"):
+        histogram(engine, task(path))
+    with pytest.raises(InputError, match="'docx' is not known"):
+        histogram(engine, task(path, file_format="docx"))
+
+
+def test_folders_named_by_values_add_columns(engine: Factory, tmp_path: Path) -> None:
+    for day in ("2024-01-01", "2024-01-02"):
+        (tmp_path / f"day={day}").mkdir()
+        (tmp_path / f"day={day}" / "x.csv").write_text(f"user,item\n1,{day}\n")
+    assert histogram(engine, task(tmp_path, where="day = '2024-01-02'")) == {"2024-01-02": 1}
+
+
+def test_json_keeps_numbers_and_the_text_of_strings(engine: Factory, tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_text(
+        '{"user": 1, "item": "2024-01-01", "User": 9}\n{"user": 2, "item": "2024-01-01T00:00:00Z"}\n'
+        '{"user": 3, "item": "007"}\n{"user": 3}\n'
+    )
+    assert histogram(engine, task(path)) == {"2024-01-01": 1, "2024-01-01T00:00:00Z": 1, "007": 1}
+    assert histogram(engine, task(path, items="User", user="item")) == {9: 1}
+    path.write_text('{"user": 1, "item": "x", "item_1": "y", "user_1": 3, "ITEM": "z"}\n')
+    for item, value in (("item", "x"), ("item_1", "y"), ("ITEM", "z")):
+        assert histogram(engine, task(path, items=item)) == {value: 1}
+    assert histogram(engine, task(path, items="user_1")) == {3: 1}
+    path.write_text('{"user": 1, "item": 5}\n{"user": 2, "item": "5"}\n')
+    assert sorted(histogram(engine, task(path)).values()) == [1, 1]
+
+
+def test_tables_and_queries_of_databases(engine: Factory, tmp_path: Path) -> None:
+    for path, write in ((tmp_path / "x.duckdb", in_duckdb), (tmp_path / "x.sqlite", in_sqlite)):
+        write(table(), path)
+        write(pa.table({"user": [1], "item": ["z"]}), path, "other")
+        assert histogram(engine, task(path, table="events")) == EXPECTED
+        assert histogram(engine, task(path, table="main.other")) == {"z": 1}
+        query = "SELECT \"user\", item || '!' AS item FROM other;"
+        assert histogram(engine, task(path, query=query)) == {"z!": 1}
+        with pytest.raises(InputError, match=r"several tables.*'events', 'other'"):
+            histogram(engine, task(path))
+        with pytest.raises(InputError, match="no table 'nope'; its tables are 'events', 'other'"):
+            histogram(engine, task(path, table="nope"))
+        for bad in ("SELECT 1; DROP TABLE other", "DELETE FROM other", "SELECT nope FROM other", "SELECT (("):
+            with pytest.raises(InputError, match="the query"):
+                histogram(engine, task(path, query=bad))
+        assert histogram(engine, task(path, table="other")) == {"z": 1}
+
+
+def test_views_and_schemas_of_duckdb(engine: Factory, tmp_path: Path) -> None:
+    path = tmp_path / "x.db"
+    with contextlib.closing(duckdb.connect(str(path))) as connection:
+        connection.execute(
+            'CREATE SCHEMA s; CREATE TABLE s.t ("user" INT, item INT); INSERT INTO s.t VALUES (1, 2)'
+        )
+        connection.execute("CREATE VIEW v AS SELECT * FROM s.t")
+    assert histogram(engine, task(path, table="s.t")) == {2: 1}
+    assert histogram(engine, task(path, table="v")) == {2: 1}
+    assert histogram(engine, task(path, table="v", public_items=task(path, table="s.t").events)) == {2: 1}
+
+
+def test_types_of_sqlite_columns_are_those_of_the_cells(engine: Factory, tmp_path: Path) -> None:
+    path = tmp_path / "x.sqlite"
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE t (user, item, mixed, large)")
+        connection.execute("INSERT INTO t VALUES (1, 2, 'x', 9007199254740993), (2, 2.5, 1, 0.5), (3, 2.0, 1, 1)")
+        connection.commit()
+    assert histogram(engine, task(path)) == {2.0: 2, 2.5: 1}
+    for column in ("mixed", "large"):
+        with pytest.raises(InputError, match=f"'{column}' .* several types"):
+            engine(Resources()).check(task(path, items=column))
+
+
+def test_missing_values_of_frames(engine: Factory) -> None:
+    frame = pd.DataFrame({"user": [1.0, None, 2.0], "item": ["a", "a", None]})
+    assert histogram(engine, task(frame, null_items=True)) == {"a": 1, None: 1}
+    categories = pd.DataFrame({"user": [1, 2, 2], "item": pd.Categorical(["a", "b", "a"])})
+    assert histogram(engine, task(categories)) == {"a": 2, "b": 1}
+    with pytest.raises(InputError, match="objects of several types"):
+        histogram(engine, task(pd.DataFrame({"user": [1, 2], "item": ["a", 5]})))
+    lazy = pl.LazyFrame({"^user$": [1, 2], "item": ["a", "b"]}, schema_overrides={"item": pl.Categorical})
+    assert histogram(engine, task(lazy, user="^user$")) == {"a": 1, "b": 1}
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv", "arrow", "sqlite", "duckdb", *OBJECTS])
+def test_an_input_without_rows_is_an_empty_histogram(engine: Factory, tmp_path: Path, kind: str) -> None:
+    empty = table().slice(0, 0)
+    none = pa.RecordBatch.from_pylist([], schema=empty.schema)
+    source = none if kind == "batch" else written(empty, tmp_path, kind)
+    wanted = task(source, rank=1, max_items_per_user=3)
+    with engine(Resources()).count(wanted) as counted:
+        assert counted.at_rank == 0
+        assert len(counted.schema) == 2
+        assert list(counted.batches()) == []
+    if kind not in ("reader", "relation"):
+        listed = task(pa.table({"item": ["q"]})).events
+        assert rows_of(engine, task(source, public_items=listed)) == [("q", 0)]

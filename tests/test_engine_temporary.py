@@ -1,0 +1,175 @@
+"""Nothing stays: folders are gone after success, failure, interruption and a kill; memory keeps to its limit."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+
+from dphist.engines.protocol import Resources
+from dphist.errors import InputError
+from engine_cases import EACH_ENGINE, Factory, histogram, task
+
+SMALL = pa.table({"user": [1, 2, 2], "item": ["a", "a", "b"]})
+PROGRAM = """
+import sys
+from pathlib import Path
+from dphist.engines.duckdb_engine import DuckDBEngine
+from engine_cases import task
+from dphist.engines.protocol import Resources
+
+engine = DuckDBEngine(Resources(folder=Path(sys.argv[1]), memory="300MB", threads=2))
+try:
+    with engine.count(task(sys.argv[2], max_items_per_user=20), lambda share: print(share, flush=True)) as counted:
+        list(counted.batches())
+    print("done", flush=True)
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+"""
+
+
+def left(folder: Path) -> list[str]:
+    return sorted(os.listdir(folder))
+
+
+@EACH_ENGINE
+def test_the_folder_is_private_and_gone_afterwards(engine: Factory, tmp_path: Path) -> None:
+    resources = Resources(folder=tmp_path)
+    with engine(resources).count(task(SMALL, rank=1)) as counted:
+        for name in left(tmp_path):
+            assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o700
+        assert len(list(counted.batches())) == 1
+    assert left(tmp_path) == []
+    engine(resources).check(task(SMALL))
+    with pytest.raises(InputError):
+        engine(resources).check(task(SMALL, user="who"))
+    with pytest.raises(KeyboardInterrupt), engine(resources).count(task(SMALL)) as counted:
+        raise KeyboardInterrupt
+    assert left(tmp_path) == []
+
+
+@EACH_ENGINE
+def test_batches_that_nobody_finishes_leave_nothing(engine: Factory, tmp_path: Path) -> None:
+    many = pa.table({"user": np.arange(400_000) % 1000, "item": np.arange(400_000)})
+    for more in ({}, {"rank": 5}, {"ordered": True}):
+        with engine(Resources(folder=tmp_path, threads=2)).count(task(many, **more)) as counted:
+            assert next(iter(counted.batches())).num_rows > 0
+        assert left(tmp_path) == []
+
+
+@EACH_ENGINE
+def test_left_overs_of_dead_runs_are_swept_and_nothing_else(engine: Factory, tmp_path: Path) -> None:
+    pytest.importorskip("fcntl")
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    gone = tmp_path / f"dphist-{dead.pid}-abcdefgh"
+    alive = tmp_path / f"dphist-{os.getpid()}-abcdefgh"
+    unmarked = tmp_path / f"dphist-{dead.pid}-zzzzzzzz"
+    other = tmp_path / "dphist-data"
+    for folder in (gone, alive, unmarked, other):
+        folder.mkdir()
+        (folder / "counts.tmp").write_text("42")
+    for folder in (gone, alive):
+        (folder / "lock").write_text("")
+    assert histogram(engine, task(SMALL), Resources(folder=tmp_path)) == {"a": 2, "b": 1}
+    assert left(tmp_path) == sorted(folder.name for folder in (alive, unmarked, other))
+
+
+@EACH_ENGINE
+def test_progress_only_grows_and_cannot_break_a_run(engine: Factory) -> None:
+    random = np.random.default_rng(3)
+    many = pa.table({"user": random.integers(0, 10**5, 10**6), "item": random.integers(0, 10**5, 10**6)})
+
+    def slowly() -> Iterator[Any]:
+        for batch in many.to_batches(max_chunksize=200_000):
+            time.sleep(0.15)
+            yield batch
+
+    for more in ({}, {"rank": 2, "max_items_per_user": 3}):
+        seen: list[float] = []
+        stream = pa.RecordBatchReader.from_batches(many.schema, slowly())
+        with engine(Resources()).count(task(stream, **more), seen.append) as counted:
+            for _ in counted.batches():
+                pass
+        assert seen == sorted(set(seen))
+        assert seen[-1] == 1.0
+        assert all(0.0 < share <= 1.0 for share in seen)
+
+    def broken(share: float) -> None:
+        raise ValueError("no display")
+
+    with engine(Resources()).count(task(SMALL), broken) as counted:
+        assert sum(batch.num_rows for batch in counted.batches()) == 2
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three million rows: far more than fits into the memory of these tests."""
+    random = np.random.default_rng(11)
+    path = tmp_path_factory.mktemp("large") / "large.parquet"
+    user, item = random.integers(0, 10**5, 3 * 10**6), random.integers(0, 2 * 10**6, 3 * 10**6)
+    pa.parquet.write_table(pa.table({"user": user, "item": item}), path)
+    return path
+
+
+@EACH_ENGINE
+def test_little_memory_gives_the_same_counts(engine: Factory, large: Path, tmp_path: Path) -> None:
+    wanted = task(large, max_items_per_user=20, rank=10, lower_threshold=2)
+    used: list[int] = []
+
+    def watch(_: float) -> None:
+        used.append(sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file()))
+
+    with engine(Resources(memory="120MB", folder=tmp_path, threads=2)).count(wanted, watch) as counted:
+        small = {row["i0"]: row["users"] for batch in counted.batches() for row in batch.to_pylist()}
+    assert max(used) > 10**6, "nothing was spilled, so the test shows nothing"
+    assert left(tmp_path) == []
+    assert small == histogram(engine, wanted, Resources(threads=2))
+
+
+def started(large: Path, folder: Path) -> subprocess.Popen[str]:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    command = [sys.executable, "-c", PROGRAM, str(folder), str(large)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_an_interrupted_or_killed_run_leaves_nothing(large: Path, tmp_path: Path, how: signal.Signals) -> None:
+    with started(large, tmp_path) as process:
+        assert process.stdout is not None
+        process.stdout.readline()  # the first sign of progress: the query is running
+        assert len(left(tmp_path)) == 1
+        begun = time.monotonic()
+        process.send_signal(how)
+        rest = process.stdout.read()
+        assert "done" not in rest
+        assert ("interrupted" in rest) == (how == signal.SIGINT)
+        process.wait()
+        # The guard of a killed run works after it.
+        while left(tmp_path) and time.monotonic() - begun < 20:
+            time.sleep(0.05)
+    assert left(tmp_path) == []
+    assert time.monotonic() - begun < 10
+
+
+@EACH_ENGINE
+def test_two_counts_at_once(engine: Factory) -> None:
+    results: list[dict[Any, int]] = []
+    threads = [threading.Thread(target=lambda: results.append(histogram(engine, task(SMALL)))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == [{"a": 2, "b": 1}] * 4
