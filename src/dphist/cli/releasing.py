@@ -104,8 +104,7 @@ def _values(source: str | None, given: dict[str, Any]) -> dict[str, Any]:
         )
     if not source.lower().endswith(".toml"):
         return {"input": source, **given}
-    values = {key.replace("-", "_"): value for key, value in read_request(source).items()}
-    return {**values, **given}
+    return {**read_request(source), **given}
 
 
 def _show_plan(values: dict[str, Any], as_json: bool) -> None:

@@ -16,7 +16,8 @@ from dphist.engines.failures import attempt
 from dphist.engines.inputs import opened_rows
 from dphist.engines.protocol import Counted, Progress, Resources, Task
 from dphist.engines.running import Runner
-from dphist.engines.sql import COUNT, fast_order, histogram, portable_order, public_list
+from dphist.engines.sources import Opened
+from dphist.engines.sql import COUNT, Rows, fast_order, histogram, portable_order, public_list
 from dphist.engines.workspace import connected, private_folder
 from dphist.errors import InputError, InvalidParameter
 from dphist.types import Events
@@ -93,9 +94,9 @@ class Session:
         """Open the events and the public list, and write the query."""
         events, listed = task.events, task.public_items
         checked(task)
-        rows, opened, what = opened_rows(self.connection, events, "dphist_events", probe)
+        rows, opened, what = self._open(events, "dphist_events", probe)
         if listed is not None:
-            entries, place, name = opened_rows(self.connection, listed, "dphist_public", probe, with_user=False)
+            entries, place, name = self._open(listed, "dphist_public", probe, with_user=False)
             make = f"CREATE TEMP TABLE {LISTED} AS {public_list(entries, rows.types()[1:], events.null_items)}"
             if not probe:
                 self._execute(place.before, make, f"{name} (the public items)")
@@ -106,9 +107,13 @@ class Session:
         text, items = histogram(events, rows, task.max_items_per_user, order, task.lower_threshold, table)
         return Query(text, items, opened.before, what)
 
+    def _open(self, events: Events, label: str, probe: bool, with_user: bool = True) -> tuple[Rows, Opened, str]:
+        # Looking at an input can take long too: all of a JSON file is read for its types.
+        return self.runner.run(lambda: opened_rows(self.connection, events, label, probe, with_user))
+
     def size(self, listed: Events) -> int:
         """How many different entries a public list has, in its own types."""
-        rows, place, what = opened_rows(self.connection, listed, "dphist_public", False, with_user=False)
+        rows, place, what = self._open(listed, "dphist_public", False, with_user=False)
         entries = [f"p{k}" for k in range(len(listed.items))]
         chosen = rows.select(entries, [] if listed.null_items else entries)
         make = f"CREATE TEMP TABLE {LISTED} AS SELECT count(*) FROM (SELECT DISTINCT * FROM ({chosen}))"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import glob
 import os
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -227,36 +228,46 @@ class JsonFiles:
         return Opened(relation, {column: (name(s), kind) for column, (s, kind) in zip(wanted, sql, strict=False)})
 
 
-def numbered_name(column: str, found: list[tuple[str, str]]) -> bool:
-    """Whether DuckDB may have numbered a name because another differs from it only in case."""
-    stem, _, number = column.rpartition("_")
-    return number.isdigit() and any(stem.casefold() == other.casefold() for other, _ in found)
-
-
-def json_keys(connection: Any, what: str, files: list[str], shape: str) -> list[str]:
-    """The keys as they are written."""
-    query = f"SELECT DISTINCT unnest(json_keys(json)) FROM read_json_objects({paths(files)}, format='{shape}')"
-    found = attempt(lambda: connection.execute(query).fetchall(), what)
-    return sorted(str(row[0]) for row in found)
-
-
 def json_files(connection: Any, what: str, files: list[str], kind: str) -> Source:
     """JSON lines, or a JSON array of objects."""
     shape = "auto" if kind == "json" else "newline_delimited"
     reader = f"read_json({paths(files).replace('{', '{{').replace('}', '}}')}, format='{shape}'{{}})"
-    found = attempt(lambda: describe(connection, reader.format(", sample_size=-1, union_by_name=true")), what)
-    keys = json_keys(connection, what, files, shape) if any(numbered_name(c, found) for c, _ in found) else None
-    types: dict[str, str] = {}
-    for column, guess in found:
-        plain = guess in ("BIGINT", "UBIGINT", "HUGEINT", "DOUBLE", "BOOLEAN", "JSON") or guess.endswith(
-            (")", "]")
-        )
-        key = column
-        if keys is not None and column not in keys:
-            stem = column.rpartition("_")[0].casefold()
-            key = next((one for one in keys if one.casefold() == stem and one not in types), column)
-        types[key] = guess if plain else "VARCHAR"
+    found = dict(
+        attempt(lambda: describe(connection, reader.format(", sample_size=-1, union_by_name=true")), what)
+    )
+    if any(column.rpartition("_")[2].isdigit() for column in found):
+        # DuckDB numbers keys that differ only in case, so these names may not be the keys.
+        objects = f"read_json_objects({paths(files)}, format='{shape}')"
+        found = attempt(lambda: exact_types(connection, objects, found), what)
+    kept = ("BIGINT", "UBIGINT", "HUGEINT", "DOUBLE", "BOOLEAN", "JSON")
+    types = {
+        key: guess if guess in kept or guess.endswith((")", "]")) else "VARCHAR" for key, guess in found.items()
+    }
     return JsonFiles(what, list(types), types, reader)
+
+
+def exact_types(connection: Any, objects: str, found: dict[str, str]) -> dict[str, str]:
+    """The keys as they are written, and types for those that DuckDB could not tell apart."""
+    rows = connection.execute(f"SELECT DISTINCT unnest(json_keys(json)) FROM {objects}").fetchall()
+    keys = sorted(str(row[0]) for row in rows)
+    alike = Counter(key.casefold() for key in keys)
+    plain = {
+        "BIGINT": "BIGINT",
+        "UBIGINT": "BIGINT",
+        "DOUBLE": "DOUBLE",
+        "BOOLEAN": "BOOLEAN",
+        "VARCHAR": "VARCHAR",
+    }
+    types = {}
+    for key in keys:
+        if alike[key.casefold()] == 1 and key in found:
+            types[key] = found[key]
+            continue
+        pointer = text("/" + key.replace("~", "~0").replace("/", "~1"))
+        kinds = connection.execute(f"SELECT DISTINCT json_type(json, {pointer}) FROM {objects}").fetchall()
+        held = {plain.get(str(kind), "JSON") for (kind,) in kinds if kind not in (None, "NULL")}
+        types[key] = held.pop() if len(held) == 1 else "DOUBLE" if held == {"BIGINT", "DOUBLE"} else "JSON"
+    return types
 
 
 def arrow_files(what: str, files: list[str]) -> Source:

@@ -176,8 +176,8 @@ def without_password(text: Any) -> str:
     return str(urlunsplit((parts.scheme, netloc, parts.path, query, "")))
 
 
-def request_from(values: Mapping[str, Any]) -> Request:
-    """A request from the names of the flags, with - or _; an unknown name is an error."""
+def _by_name(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values by their names with _; an unknown name is an error."""
     known = {entry.name for entry in fields(Request)}
     given: dict[str, Any] = {}
     for key, value in values.items():
@@ -189,16 +189,23 @@ def request_from(values: Mapping[str, Any]) -> Request:
         if name in given:
             raise InvalidParameter(f"the key {key!r} is given twice")
         given[name] = value
+    return given
+
+
+def request_from(values: Mapping[str, Any]) -> Request:
+    """A request from the names of the flags, with - or _."""
+    given = _by_name(values)
     for name in ("input", "user", "item", "epsilon", "delta"):
         if given.get(name) is None:
-            raise InvalidParameter(f"a release needs {flag(name)}")
+            what = "an input" if name == "input" else flag(name)
+            raise InvalidParameter(f"a release needs {what}")
     return Request(**given)
 
 
 def read_request(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """The keys and values of a request file."""
+    """The names and values of a request file."""
     try:
-        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        return _by_name(tomllib.loads(Path(path).read_text(encoding="utf-8")))
     except tomllib.TOMLDecodeError as error:
         raise InvalidParameter(f"{path} is not valid TOML: {error}") from None
     except UnicodeDecodeError:

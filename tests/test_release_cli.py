@@ -1,0 +1,200 @@
+"""`dphist release` and `dphist verify` as commands: flags, request files, exit codes, clear sentences."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from release_data import events
+
+COUNTS = {"tea": 900, "milk": 700, "bread": 500, "rare": 2}
+FLAGS = ["--user", "user", "--item", "item", "--epsilon", "1", "--delta", "1e-6", "--max-items-per-user", "2"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    pq.write_table(events(COUNTS), tmp_path / "events.parquet")
+    return tmp_path
+
+
+def dphist(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "dphist", *words], cwd=folder, capture_output=True, text=True, check=False,
+        env={**os.environ, "COLUMNS": "120"},
+    )  # fmt: skip
+
+
+def released(folder: Path, *words: str) -> Any:
+    done = dphist(folder, "release", "events.parquet", *words, "--json")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == "", "quiet in pipes"
+    return json.loads(done.stdout)
+
+
+def test_release_and_verify(folder: Path) -> None:
+    summary = released(folder, *FLAGS, "--output", "out.parquet")
+    assert summary["rows"] == 3
+    assert summary["private"] is True
+    assert (folder / summary["certificate"]).exists()
+    verified = dphist(folder, "verify", "out.parquet", "--json")
+    assert verified.returncode == 0
+    assert json.loads(verified.stdout)["verified"] is True
+    plain = dphist(folder, "release", "events.parquet", *FLAGS, "--output", "again.csv")
+    assert "out of" not in plain.stdout
+    assert "tea" in plain.stdout
+    assert "again.csv.certificate.json" in plain.stdout
+
+
+def test_the_certificate_repeats_the_request_and_the_request_repeats_the_release(folder: Path) -> None:
+    request = (
+        'input = "events.parquet"\nuser = "user"\nitem = ["item"]\nepsilon = 1\ndelta = 1e-6\n'
+        'max-items-per-user = 2\noutput = "one.csv"\nseed = 5\ninterval = 0.9\nround = true\n'
+    )
+    (folder / "request.toml").write_text(request)
+    assert dphist(folder, "release", "request.toml").returncode == 0
+    document = json.loads((folder / "one.csv.certificate.json").read_text())
+    assert document["request"]["max-items-per-user"] == 2
+    flags = ["--output", "two.csv", "--seed", "5", "--interval", "0.9", "--round"]
+    assert dphist(folder, "release", "events.parquet", *FLAGS, *flags).returncode == 0
+    assert (folder / "one.csv").read_text() == (folder / "two.csv").read_text()
+    # A flag beats the file.
+    assert dphist(folder, "release", "request.toml", "--output", "three.csv").returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ('max-item-per-user = 2\ninput = "x"', "did you mean 'max-items-per-user'"),
+        ("epsilon = ", "not valid TOML"),
+        ('input = "events.parquet"', "needs --user"),
+        ('epsilon = 1\nmax_items_per_user = 1\n"max-items-per-user" = 1', "twice"),
+        ('user = "user"\nitem = 5\ninput = "x"\nepsilon = 1\ndelta = 0.1\ntop = 1', "name of a column"),
+        ('user = "user"\nitem = "i"\ninput = "x"\nepsilon = "1"\ndelta = 0.1\ntop = 1', "must be a number"),
+        ('user = "user"\nitem = "i"\ninput = "x"\nepsilon = 1\ndelta = 0.1\ntop = 1\nround = 1', "true or false"),
+    ],
+)
+def test_bad_request_files(folder: Path, text: str, sentence: str) -> None:
+    (folder / "request.toml").write_text(text)
+    done = dphist(folder, "release", "request.toml")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert sentence in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+BAD: list[tuple[list[str], int, str]] = [
+    (["events.parquet"], 2, "needs --user"),
+    (["missing.parquet", *FLAGS, "--output", "x.csv"], 2, "missing.parquet"),
+    (["events.parquet", *FLAGS], 2, "--output"),
+    (["events.parquet", *FLAGS, "--output", "x.docx"], 2, "x.docx"),
+    (["events.parquet", *FLAGS, "--output", "none/x.csv"], 1, "none"),
+    (["events.parquet", *FLAGS, "--output", "x.csv", "--item", "column"], 2, "has no column 'column'"),
+    (["events.parquet", *FLAGS, "--output", "x.csv", "--offset", "none"], 2, "--top"),
+    (["events.parquet", *FLAGS, "--output", "x.csv", "--epsilon", "zero"], 2, "'zero' is not a number"),
+    (["events.parquet", *FLAGS, "--output", "x.csv", "--items", "none.csv"], 2, "none.csv"),
+    (["broken.parquet", *FLAGS, "--output", "x.csv"], 2, "broken.parquet"),
+]
+
+
+@pytest.mark.parametrize(("words", "code", "sentence"), BAD)
+def test_bad_input_is_one_sentence_and_leaves_nothing(
+    folder: Path, words: list[str], code: int, sentence: str
+) -> None:
+    whole = (folder / "events.parquet").read_bytes()
+    (folder / "broken.parquet").write_bytes(whole[: len(whole) // 2])
+    before = sorted(folder.iterdir())
+    done = dphist(folder, "release", *words)
+    assert done.returncode == code, done.stderr
+    assert sentence in done.stderr
+    assert "Traceback" not in done.stderr
+    assert sorted(folder.iterdir()) == before
+
+
+def test_an_existing_release_is_kept_unless_forced(folder: Path) -> None:
+    released(folder, *FLAGS, "--output", "out.csv")
+    first = (folder / "out.csv").read_bytes()
+    refused = dphist(folder, "release", "events.parquet", *FLAGS, "--output", "out.csv")
+    assert refused.returncode == 1
+    assert "exists already" in refused.stderr
+    assert (folder / "out.csv").read_bytes() == first
+    released(folder, *FLAGS, "--output", "out.csv", "--force")
+    assert dphist(folder, "verify", "out.csv").returncode == 0
+
+
+def test_dry_run_reads_nothing_and_explains(folder: Path) -> None:
+    done = dphist(folder, "release", "not-there-yet.parquet", *FLAGS, "--dry-run")
+    assert done.returncode == 0, done.stderr
+    assert "must be above" in done.stdout
+    assert "Nothing was read" in done.stdout
+    data = json.loads(dphist(folder, "release", "x.parquet", *FLAGS, "--dry-run", "--json").stdout)
+    assert data["plan"]["max_items_per_user"] == 2
+    assert len(data["advice"]) >= 3
+
+
+@pytest.mark.parametrize("change", ["delta", "threshold", "variance", "private", "data", "missing", "seed"])
+def test_verify_notices_what_was_changed(folder: Path, change: str) -> None:
+    words = ["--mechanism", "gaussian", "--output", "out.csv", *(["--seed", "1"] if change == "seed" else [])]
+    released(folder, *FLAGS, *words)
+    certificate = folder / "out.csv.certificate.json"
+    document = json.loads(certificate.read_text())
+    if change == "missing":
+        certificate.unlink()
+    elif change == "data":
+        (folder / "out.csv").write_text((folder / "out.csv").read_text().replace("tea", "coffee"))
+    elif change != "seed":
+        plan = document["plan"]
+        if change == "delta":
+            plan["certificate"]["delta"] = 1e-9
+        elif change == "threshold":
+            plan["limit_steps"] -= 20
+        elif change == "variance":
+            plan["variance_steps"] = "400"
+        document["private"] = change != "private"
+        certificate.write_text(json.dumps(reseal(document)))
+    done = dphist(folder, "verify", "out.csv", "--json")
+    assert done.returncode == 1, change
+    assert json.loads(done.stdout)["problems"]
+    assert "Traceback" not in done.stderr
+
+
+def reseal(document: dict[str, Any]) -> dict[str, Any]:
+    """As a forger would who knows how the certificate is sealed: the proof must fail all the same."""
+    from dphist.outputs.seal import SEAL, self_digest
+
+    document[SEAL] = self_digest(document)
+    return document
+
+
+def test_progress_bars_on_a_terminal_alone(folder: Path) -> None:
+    """With a terminal for standard error there are bars of shares; no count is among them."""
+    leader, follower = pty.openpty()
+    done = subprocess.run(
+        [sys.executable, "-m", "dphist", "release", "events.parquet", *FLAGS, "--output", "out.csv"],
+        cwd=folder, stdout=subprocess.PIPE, stderr=follower, check=False, env={**os.environ, "TERM": "xterm"},
+    )  # fmt: skip
+    os.close(follower)
+    shown = os.read(leader, 1 << 16).decode()
+    os.close(leader)
+    assert done.returncode == 0
+    assert "counting" in shown
+    assert "%" in shown
+    for number in ("2102", "4204", "900", "700"):
+        assert number not in shown
+
+
+def test_names_with_quotes_sql_and_unicode(folder: Path) -> None:
+    table = events(COUNTS)
+    names = ['us"er; drop table x', "ítem 'π' --"]
+    pq.write_table(table.rename_columns(names), folder / "odd.parquet")
+    flags = ["--user", names[0], "--item", names[1], "--epsilon", "1", "--delta", "1e-6", "--top", "3"]
+    for output in ("odd.csv", "odd.parquet.out.parquet", "odd.jsonl", "odd.duckdb", "odd.sqlite"):
+        done = dphist(folder, "release", "odd.parquet", *flags, "--output", output)
+        assert done.returncode == 0, done.stderr
+        assert dphist(folder, "verify", output).returncode == 0
