@@ -15,11 +15,35 @@ $(STAMP): pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
 	touch $(STAMP)
 
+demo: RELEASE = release demo-output/log.parquet --user user_id --item query \
+	--epsilon 1 --delta 1e-6 --max-items-per-user 20
 demo: setup
-	mkdir -p demo-output
-	$(BIN)/dphist compare --epsilon 0.35 --epsilon 0.349 --delta 1e-5 --max-nonzero 51914 --max-nonzero 10 \
-		--plot demo-output/figure.png
-	$(BIN)/dphist plan --epsilon 0.35 --delta 1e-5 --max-nonzero 51914
+	@mkdir -p demo-output
+	@echo "1. A search log: made up, with a long tail of queries that one person alone has searched"
+	@$(BIN)/python examples/search_log/make_log.py --output demo-output/log.parquet
+	@echo
+	@echo "2. What a release would mean, before any event is read: dphist release ... --dry-run"
+	@$(BIN)/dphist $(RELEASE) --dry-run > demo-output/plan.txt
+	@grep -E '^(The mechanism|A noisy count)' demo-output/plan.txt | fold -s -w 100
+	@echo
+	@echo "3. The release: how many users searched for what?"
+	@echo '$$ dphist $(RELEASE) --output demo-output/queries.parquet --force' | fold -s -w 100
+	@$(BIN)/dphist $(RELEASE) --output demo-output/queries.parquet --force > demo-output/release.txt
+	@fold -s -w 100 demo-output/release.txt
+	@echo
+	@echo "4. What it kept of the log (a look that only a made-up log allows)"
+	@$(BIN)/python examples/search_log/look.py demo-output/log.parquet demo-output/queries.parquet
+	@echo
+	@echo "5. Anyone who gets the two files can check them: dphist verify demo-output/queries.parquet"
+	@$(BIN)/dphist verify demo-output/queries.parquet
+	@echo
+	@echo "6. All mechanisms compared, and the figure of the paper: dphist compare ... --plot demo-output/figure.png"
+	@$(BIN)/dphist compare --epsilon 0.35 --epsilon 0.349 --delta 1e-5 --max-nonzero 51914 --max-nonzero 10 \
+		--plot demo-output/figure.png > demo-output/comparison.txt
+	@sed -n 1,10p demo-output/comparison.txt
+	@echo
+	@echo "All of it is in demo-output: log.parquet, plan.txt, queries.parquet with its certificate, release.txt,"
+	@echo "comparison.txt, figure.png. Next: examples/search_log, examples/purchases, examples/words."
 
 lint: setup
 	$(BIN)/ruff format --check .

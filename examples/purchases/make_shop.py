@@ -1,0 +1,112 @@
+"""A synthetic shop as an SQLite database: tables customers, products and orders.
+
+Run `python make_shop.py --customers 20000 --output shop.sqlite`. The product list, which the shop publishes
+anyway, is written beside it as products.csv. The same seed makes the same shop.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import sqlite3
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+from numpy.random import Generator
+from numpy.typing import NDArray
+
+DAYS = 180
+FIRST_DAY = "2026-01-01"
+COUNTRIES = ("DK", "DE", "SE", "NO", "NL", "GB", "FR", "PL", "IS", "LU")
+GROUPS = {
+    "bread": ("rye bread", "sourdough", "baguette", "oat loaf", "spelt rolls", "flat bread"),
+    "cheese": ("brie", "gouda", "feta", "blue cheese", "goat cheese", "mozzarella", "smoked cheese"),
+    "coffee": ("espresso beans", "filter coffee", "decaf", "cold brew", "coffee pods"),
+    "fruit": ("apples", "pears", "bananas", "oranges", "grapes", "berries", "quinces", "figs"),
+    "garden": ("tulip bulbs", "compost", "watering can", "gloves", "rose bush", "bird food"),
+    "medicine": ("plasters", "pain relief", "nicotine patches", "pregnancy test", "hay fever spray", "eye drops"),
+    "pets": ("cat food", "dog food", "cat litter", "hamster wheel", "fish flakes"),
+    "tea": ("black tea", "green tea", "herbal tea", "chai", "white tea", "saffron tea"),
+}
+# On the list, and sold to nobody yet.
+NEW = ("garden", "heated bird bath")
+
+SCHEMA = """
+CREATE TABLE customers (id INTEGER PRIMARY KEY, name TEXT NOT NULL, country TEXT NOT NULL);
+CREATE TABLE products (product TEXT PRIMARY KEY, product_group TEXT NOT NULL);
+CREATE TABLE orders (
+    id INTEGER PRIMARY KEY,
+    customer_id INTEGER NOT NULL REFERENCES customers (id),
+    product TEXT NOT NULL REFERENCES products (product),
+    quantity INTEGER NOT NULL,
+    day TEXT NOT NULL
+);
+"""
+
+
+def weighted(rng: Generator, choices: int, size: int, power: float) -> NDArray[np.int64]:
+    """Numbers from 0, the first ones the most frequent."""
+    weights = (np.arange(choices) + 1.0) ** -power
+    return rng.choice(choices, size, p=weights / weights.sum())
+
+
+def make_shop(path: Path, customers: int, seed: int) -> int:
+    """Write the database anew; how many orders it has."""
+    rng = np.random.default_rng(seed)
+    sold = [(product, group) for group, products in GROUPS.items() for product in products]
+    popular = [sold[i] for i in rng.permutation(len(sold))]
+    many = np.minimum(rng.pareto(1.5, customers) * 4 + 1, 300).astype(np.int64)
+    customer = np.repeat(np.arange(1, customers + 1), many)
+    product = weighted(rng, len(popular), customer.size, 0.9)
+    # Every third customer buys the same thing again and again.
+    usual = weighted(rng, len(popular), customers + 1, 0.5)
+    product = np.where((customer % 3 == 0) & (rng.random(customer.size) < 0.6), usual[customer], product)
+    quantity = rng.geometric(0.6, customer.size)
+    day = np.datetime64(FIRST_DAY, "D") + rng.integers(DAYS, size=customer.size)
+    country = weighted(rng, len(COUNTRIES), customers, 1.2)
+
+    path.unlink(missing_ok=True)
+    with closing(sqlite3.connect(path)) as shop, shop:
+        shop.executescript(SCHEMA)
+        shop.executemany("INSERT INTO products VALUES (?, ?)", [*sold, NEW[::-1]])
+        shop.executemany(
+            "INSERT INTO customers VALUES (?, ?, ?)",
+            ((k + 1, f"customer {k + 1}", COUNTRIES[place]) for k, place in enumerate(country.tolist())),
+        )
+        rows = zip(customer.tolist(), product.tolist(), quantity.tolist(), day.astype(str).tolist(), strict=True)
+        shop.executemany(
+            "INSERT INTO orders (customer_id, product, quantity, day) VALUES (?, ?, ?, ?)",
+            ((who, popular[what][0], pieces, when) for who, what, pieces, when in rows),
+        )
+    return int(customer.size)
+
+
+def write_products(path: Path) -> None:
+    """The public list, from the catalogue and never from the orders."""
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["product"])
+        for group, products in sorted(GROUPS.items()):
+            writer.writerows([product] for product in (*products, *(NEW[1:] if NEW[0] == group else ())))
+
+
+def main() -> None:
+    """Make the shop and say what is in it."""
+    parser = argparse.ArgumentParser(description="Make a synthetic shop as an SQLite database.")
+    parser.add_argument("--customers", type=int, default=20_000, metavar="N", help="How many customers.")
+    parser.add_argument("--output", type=Path, default=Path("shop.sqlite"), metavar="FILE")
+    parser.add_argument("--seed", type=int, default=1, metavar="N", help="The same seed makes the same shop.")
+    given = parser.parse_args()
+    if given.customers < 1:
+        parser.error("--customers must be at least 1")
+    given.output.parent.mkdir(parents=True, exist_ok=True)
+    orders = make_shop(given.output, given.customers, given.seed)
+    products = given.output.with_name("products.csv")
+    write_products(products)
+    sys.stdout.write(f"{given.output}: {orders:,} orders of {given.customers:,} customers\n{products}: the list\n")
+
+
+if __name__ == "__main__":
+    main()

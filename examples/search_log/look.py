@@ -1,0 +1,61 @@
+"""What a release kept of its log: `python look.py log.parquet queries.parquet`.
+
+It shows true counts, so it is for synthetic logs alone: on real data this look would be a leak.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import duckdb
+
+# A name, a number and a street: what make_log.py plants, a different one for each of its users.
+PERSONAL = r"^[a-z]+ [a-z] [a-z]+ \d+ [a-z]+ [a-z]+$"
+ROWS = 5
+
+
+def look(log: Path, release: Path) -> str:
+    """A few sentences and rows."""
+    with duckdb.connect() as found:
+        found.execute("SET enable_progress_bar = false")
+        found.execute(
+            "CREATE TABLE truth AS SELECT query, count(DISTINCT user_id) AS users FROM read_parquet(?) GROUP BY 1",
+            [str(log)],
+        )
+        found.execute("CREATE TABLE released AS SELECT * FROM read_parquet(?)", [str(release)])
+        every, alone = found.execute("SELECT count(*), count(*) FILTER (users = 1) FROM truth").fetchall()[0]
+        secret = found.execute("SELECT count(*) FROM truth WHERE regexp_matches(query, ?)", [PERSONAL]).fetchall()
+        seen, rare, address = found.execute(
+            "SELECT count(*), count(*) FILTER (users = 1), count(*) FILTER (regexp_matches(query, ?)) "
+            "FROM released LEFT JOIN truth USING (query)",
+            [PERSONAL],
+        ).fetchall()[0]
+        rows = found.execute(
+            "SELECT query, users, count FROM released JOIN truth USING (query) ORDER BY count DESC LIMIT ?", [ROWS]
+        ).fetchall()
+    lines = [
+        f"{'queries':<30}  {'in the log':>12}  {'released':>12}",
+        f"{'all':<30}  {every:>12,}  {seen:>12,}",
+        f"{'of one user alone':<30}  {alone:>12,}  {rare:>12,}",
+        f"{'a person and an address':<30}  {secret[0][0]:>12,}  {address:>12,}",
+        "",
+        f"{'users of a query':<30}  {'in the log':>12}  {'released':>12}",
+    ]
+    lines += [f"{query[:30]:<30}  {users:>12,}  {count:>12,.0f}" for query, users, count in rows]
+    lines += [
+        "",
+        "Counts are lower than in the log: of users with more queries than the cap, a random choice counts.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    """Print it."""
+    if len(sys.argv) != 3:
+        sys.exit("usage: look.py LOG.parquet RELEASE.parquet")
+    sys.stdout.write(look(Path(sys.argv[1]), Path(sys.argv[2])))
+
+
+if __name__ == "__main__":
+    main()

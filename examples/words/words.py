@@ -1,0 +1,124 @@
+"""Which words do many authors use? Texts become a frame of (author, word), released from Python in two ways.
+
+Run `python words.py` for made-up posts, or `python words.py FOLDER` for a folder of text files. The author is the
+subfolder a file is in, and the file itself where there are no subfolders: one author is one user.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+import dphist
+
+EPSILON, DELTA = 1.0, 1e-6
+WORD = re.compile(r"[^\W\d_]+(?:'[^\W\d_]+)*")
+COMMON = """the of and to a in is it that for was on with as be at by this are or from had not but have an
+they which one you were all her she there would their we him been has when who will no more if out so said
+what up its about than into them can only other time new some could these two may first then do any like my
+now over such our man me even most made after also did many off before must well back through years where
+much your way down should because long each just state those people too mr how little good world make very
+year still see own work men day get here old life both between never same another know while last might us
+great go come since against right came take used himself few house american use place during high without
+again home around small however found mrs part school thought went say general once upon water war until
+always away something fact less public put think almost hand enough far took head yet better"""
+SYLLABLES = """ba ce di fo gu ha je ki lo mu na pe qui ro su ta ve wi xo ya zu bra cle dro fli gra ple sto tri"""
+
+
+def made_up(authors: int, seed: int = 1) -> Iterator[tuple[str, str]]:
+    """Posts of authors who write little or a lot: common words, rare ones, and a signature of their own."""
+    rng = np.random.default_rng(seed)
+    syllables = SYLLABLES.split()
+    rare = ["".join(rng.choice(syllables, rng.integers(2, 5))) for _ in range(20_000)]
+    vocabulary = np.array(list(dict.fromkeys([*COMMON.split(), *rare])))
+    shares = (np.arange(vocabulary.size) + 3.0) ** -1.05
+    shares /= shares.sum()
+    for author in range(authors):
+        for length in rng.integers(20, 200, size=min(int(rng.pareto(1.5)) + 1, 50)):
+            text = " ".join(rng.choice(vocabulary, length, p=shares))
+            yield f"author {author}", f"{text.capitalize()}. Yours, {signature(author)}"
+
+
+def signature(author: int) -> str:
+    """A word that no other author writes."""
+    return "x" + "".join("abcdefghij"[int(digit)] for digit in str(author)) + "x"
+
+
+def texts_in(folder: Path) -> Iterator[tuple[str, str]]:
+    """The text files under a folder, each with its author."""
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and path.suffix.lower() in (".txt", ".md", ".rst"):
+            inside = path.relative_to(folder)
+            author = inside.parts[0] if len(inside.parts) > 1 else inside.name
+            yield author, path.read_text(encoding="utf-8", errors="replace")
+
+
+def words_of(texts: Iterator[tuple[str, str]]) -> pl.DataFrame:
+    """One row per word as it stands in a text. That an author counts once per word is left to dphist."""
+    authors: list[str] = []
+    words: list[str] = []
+    for author, text in texts:
+        found = WORD.findall(text.lower())
+        words += found
+        authors += [author] * len(found)
+    return pl.DataFrame({"author": authors, "word": words}, schema={"author": pl.String, "word": pl.String})
+
+
+def report(title: str, found: dphist.Release, rows: int = 8) -> str:
+    """How many words were released, and the first of them with their intervals."""
+    frame = found.to_polars()
+    lines = [
+        f"{title}: {len(frame):,} words, standard error {found.plan.total_noise:.1f}",
+        f"  {'word':<12} {'authors':>9}   95 % interval",
+    ]
+    for word, count, low, high in frame.head(rows).iter_rows():
+        lines.append(f"  {word:<12} {count:>9,.0f}   {low:,.0f} to {high:,.0f}")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    """Release the words twice and print what each way gives."""
+    parser = argparse.ArgumentParser(description="Release which words many authors use.")
+    parser.add_argument("folder", type=Path, nargs="?", help="A folder of .txt, .md and .rst files.")
+    parser.add_argument("--authors", type=int, default=5000, metavar="N", help="How many made-up authors.")
+    parser.add_argument("--top", type=int, default=100, metavar="K", help="The K words with the most authors.")
+    parser.add_argument("--cap", type=int, default=50, metavar="M", help="M random words of each author.")
+    parser.add_argument("--output", type=Path, default=None, metavar="FOLDER", help="Write both releases there.")
+    given = parser.parse_args()
+    if given.folder is not None and not given.folder.is_dir():
+        parser.error(f"there is no folder {given.folder}")
+    frame = words_of(made_up(given.authors) if given.folder is None else texts_in(given.folder))
+    sys.stdout.write(f"A frame of {len(frame):,} words of texts, columns {', '.join(frame.columns)}\n\n")
+
+    release = partial(
+        dphist.release, frame, user="author", item="word", epsilon=EPSILON, delta=DELTA,
+        count_name="authors", interval=0.95,
+    )  # fmt: skip
+    ways = {
+        f"top={given.top}": release(top=given.top),
+        f"max_items_per_user={given.cap}": release(max_items_per_user=given.cap),
+    }
+    for title, found in ways.items():
+        sys.stdout.write(report(title, found) + "\n")
+    sys.stdout.write(
+        f"The first counts all words of an author, and shows what stands out from the word after the {given.top} "
+        f"largest.\nThe second counts {given.cap} random words of each author, so its counts are lower, and shows "
+        "more words.\n"
+    )
+    if given.output is not None:
+        sys.stdout.write("\n")
+        given.output.mkdir(parents=True, exist_ok=True)
+        for name, found in zip(("top.parquet", "capped.parquet"), ways.values(), strict=True):
+            written = found.write(given.output / name, force=True).written
+            sys.stdout.write(f"{written.address} and its certificate {written.certificate}\n")
+
+
+if __name__ == "__main__":
+    main()
