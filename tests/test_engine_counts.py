@@ -147,7 +147,7 @@ def test_names_that_differ_in_case_are_different_columns(engine: Factory, tmp_pa
     table = pa.table({"User": ["a", "b"], "user": ["c", "c"], "USER": ["d", None], "item": ["x", "x"]})
     for column, expected in (("User", 2), ("user", 1), ("USER", 1)):
         assert histogram(engine, task(written(table, tmp_path, kind), user=column)) == {"x": expected}
-    with pytest.raises(InputError, match="no column 'uSER'; its columns are 'User', 'user', 'USER', 'item'"):
+    with pytest.raises(InputError, match=r"no column 'uSER'; its columns are .*'user'"):
         engine(Resources()).check(task(written(table, tmp_path, kind), user="uSER"))
     if kind != "jsonl":
         condition = task(written(table, tmp_path, kind), user="User", where="user = 'c' AND item = 'x'")

@@ -132,7 +132,7 @@ def test_dry_run_reads_nothing_and_explains(folder: Path) -> None:
     done = dphist(folder, "release", "not-there-yet.parquet", *FLAGS, "--dry-run")
     assert done.returncode == 0, done.stderr
     assert "must be above" in done.stdout
-    assert "Nothing was read" in done.stdout
+    assert "No event was read" in done.stdout
     data = json.loads(dphist(folder, "release", "x.parquet", *FLAGS, "--dry-run", "--json").stdout)
     assert data["plan"]["max_items_per_user"] == 2
     assert len(data["advice"]) >= 3

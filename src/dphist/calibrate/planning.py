@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Final, Literal
 
 from dphist.analysis.certificate import certify_family
@@ -37,6 +38,10 @@ LEAST_GAMMA: Final = 0.01
 LARGEST_GAMMA: Final = 1e15
 # Shared noise that gains less than this would only ask for a finer lattice.
 _WORTH_SHARING: Final = 0.9995
+_CAP_ALONE: Final = (
+    "The bound on the items of a user needs less noise than a top-k step, so there is no such step."
+)
+_TOP_ALONE: Final = "The top-k step needs less noise than the bound on the items of a user, which is not applied."
 
 
 def plan(
@@ -138,7 +143,9 @@ def top_plan(
     if items is None:
         return found
     capped = plan(epsilon=budget.epsilon, delta=budget.delta, max_items_per_user=items, minimize=objective)
-    return capped if capped.total_noise <= found.total_noise else found
+    if capped.total_noise <= found.total_noise:
+        return replace(capped, notes=(*capped.notes, _CAP_ALONE))
+    return replace(found, notes=(*found.notes, _TOP_ALONE))
 
 
 def _discrete(

@@ -29,9 +29,14 @@ Source = Annotated[
     typer.Argument(
         metavar="INPUT|REQUEST.toml",
         help="A file, glob or folder (Parquet, CSV, JSON lines, Arrow), a database (DuckDB, SQLite, "
-        "postgresql://...), or a request file whose keys are these flags.",
+        "postgresql://...), or a request file whose keys are these flags; paths in it start from the "
+        "working folder, like those of the flags.",
         show_default=False,
     ),
+]
+Input = Annotated[
+    list[str] | None,
+    _text("--input", "INPUT", "In place of the first argument, or of the request file's; may be repeated."),
 ]
 User = Annotated[str | None, _text("--user", "COLUMN", "The column that says whose event it is.")]
 Item = Annotated[
@@ -74,7 +79,8 @@ NullItems = Annotated[bool, typer.Option("--null-items", help="Count a missing i
 CountName = Annotated[str | None, _text("--count-name", "NAME", "Name of the column of counts. [count]")]
 StandardError = Annotated[bool, typer.Option("--standard-error", help="Add a column with the standard error.")]
 Interval = Annotated[
-    float | None, _number("--interval", "SHARE", "Add columns with an interval, such as 0.95, for each count.")
+    float | None,
+    _number("--interval", "SHARE", "Add an interval for each count, such as 0.95; it speaks of the noise alone."),
 ]
 Round = Annotated[bool, typer.Option("--round", help="Whole-numbered counts.")]
 Output = Annotated[

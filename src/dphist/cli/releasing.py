@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from dphist.releases.result import Release
     from dphist.types import Plan
 
-_ROWS_SHOWN = 10
+_WIDTH = 100
 
 
 @app.command()
@@ -33,6 +34,7 @@ def release(
     max_nonzero: flags.MaxNonzero = None,
     items: flags.Items = None,
     output: flags.Output = None,
+    input_override: flags.Input = None,
     where: flags.Where = None,
     table: flags.Table = None,
     query: flags.Query = None,
@@ -76,6 +78,7 @@ def release(
     given = dict(locals())
     for name in ("source", "dry_run", "as_json", "no_offset", "round_counts"):
         del given[name]
+    given["input"] = given.pop("input_override")
     given = {name: value for name, value in given.items() if value not in (None, False, [])}
     if round_counts:
         given["round"] = True
@@ -98,13 +101,15 @@ def _values(source: str | None, given: dict[str, Any]) -> dict[str, Any]:
     """The request file's keys, if there is one, and the flags over them."""
     from dphist.releases.request import read_request
 
-    if source is None:
+    if source is not None and source.lower().endswith(".toml"):
+        return {**read_request(source), **given}
+    if source is not None and "input" in given:
+        raise InvalidParameter("the input is given twice, as the first argument and with --input")
+    if source is None and "input" not in given:
         raise InvalidParameter(
             "give the input, or a request file, as the first argument; see dphist release --help"
         )
-    if not source.lower().endswith(".toml"):
-        return {"input": source, **given}
-    return {**read_request(source), **given}
+    return given if source is None else {"input": source, **given}
 
 
 def _show_plan(values: dict[str, Any], as_json: bool) -> None:
@@ -119,16 +124,18 @@ def _show_plan(values: dict[str, Any], as_json: bool) -> None:
         print_json({"request": request.to_dict(), "plan": plan.to_dict(), "advice": advice})
         return
     show_plan(plan, advice)
-    sys.stdout.write("\nNothing was read or released (--dry-run).\n")
+    sys.stdout.write("\nNo event was read and nothing released (--dry-run).\n")
 
 
 def show_plan(plan: Plan, advice: list[str]) -> None:
     """A plan for people: its numbers, its notes and what it means."""
     sys.stdout.write(f"{plan}\n")
-    for note in plan.notes:
-        sys.stdout.write(f"\nNote: {note}\n")
-    for sentence in advice:
-        sys.stdout.write(f"\n{sentence}\n")
+    for sentence in (*(f"Note: {note}" for note in plan.notes), *advice):
+        sys.stdout.write(f"\n{_wrapped(sentence)}\n")
+
+
+def _wrapped(sentence: str) -> str:
+    return textwrap.fill(sentence, _WIDTH, break_on_hyphens=False)
 
 
 def _release(values: dict[str, Any], as_json: bool) -> None:
@@ -189,7 +196,10 @@ def _summary(result: Release) -> dict[str, Any]:
 def _show(result: Release) -> None:
     sys.stdout.write(f"{result!r}\n")
     sys.stdout.write(f"\nWritten to   {result.written.address}\nCertificate  {result.written.certificate}\n")
-    sys.stdout.write(f"\n{result.document()['guarantee']}\n")
+    document = result.document()
+    sys.stdout.write("\n" + _wrapped(f"Guarantee: {document['guarantee']}") + "\n")
+    for note in document["not_covered"][2:]:
+        sys.stdout.write("\n" + _wrapped(f"Note: {note}") + "\n")
 
 
 @app.command()

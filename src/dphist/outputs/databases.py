@@ -53,7 +53,9 @@ def _existing(store: Store, target: Target, force: bool) -> list[str]:
         if found != "table":
             raise OutputError(f"{where} exists already and is a {found}: choose another name")
         if not force:
-            raise OutputError(f"table {where} exists already: choose another name, or force to replace it")
+            raise OutputError(
+                f"table {where} exists already: choose another name, or replace it with --force (force=True)"
+            )
         tables.append(name)
     return tables
 

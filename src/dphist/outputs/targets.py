@@ -143,7 +143,7 @@ def _kind_of(address: str, file_format: str | None) -> OutputKind:
         kind = suffix_kind(address)
         if kind is None:
             raise InvalidParameter(
-                f"output {address} must end in one of {', '.join(_SUFFIXES)}, or say its format"
+                f"output {address} must end in one of {', '.join(_SUFFIXES)}, or be named with --output-format"
             )
         return kind
     for known in get_args(OutputKind):
@@ -206,7 +206,9 @@ def check_files(target: Target, *, force: bool) -> None:
         if not stat.S_ISREG(mode) and not stat.S_ISLNK(mode):
             raise OutputError(f"{path} cannot be written: it is not a file")
         if not force and not target.is_database:
-            raise OutputError(f"{path} exists already: choose another name, or force to replace it")
+            raise OutputError(
+                f"{path} exists already: choose another name, or replace it with --force (force=True)"
+            )
 
 
 def _mode(path: Path) -> int | None:

@@ -69,7 +69,7 @@ def write_release(table: Any, document: dict[str, Any], target: Target, *, force
             check_files(target, force=force)
             write = _write_into_file if target.is_database else _write_files
             digest = write(plain, document, target, force, signals)
-    return Written(target.public_address(), target.certificate_title(), digest)
+    return Written(target.title(), target.certificate_title(), digest)
 
 
 @contextmanager

@@ -37,16 +37,18 @@ def shared_part(plan: Plan) -> float:
 
 def added_columns(
     counts: NDArray[np.float64], plan: Plan, name: str, *, error: bool, interval: float | None, rounded: bool
-) -> tuple[NDArray[Any], Mapping[str, NDArray[np.float64]]]:
+) -> tuple[NDArray[Any], Mapping[str, NDArray[Any]]]:
     """The counts as they are to be published, and the columns beside them that were asked for."""
     published = np.rint(counts).astype(np.int64) if rounded else counts
-    added: dict[str, NDArray[np.float64]] = {}
+    added: dict[str, NDArray[Any]] = {}
     if error:
         # Rounding adds its own error, uniform on half a count to either side at worst.
         spread = math.hypot(plan.total_noise, math.sqrt(1.0 / 12.0) if rounded else 0.0)
         added[f"{name}_standard_error"] = np.full(counts.size, spread)
     if interval is not None:
         width = half_width(plan, interval) + (0.5 if rounded else 0.0)
-        added[f"{name}_low"] = np.asarray(published - width, dtype=np.float64)
-        added[f"{name}_high"] = np.asarray(published + width, dtype=np.float64)
+        low, high = published - width, published + width
+        # Whole counts have whole intervals, rounded outwards.
+        added[f"{name}_low"] = np.floor(low).astype(np.int64) if rounded else np.asarray(low)
+        added[f"{name}_high"] = np.ceil(high).astype(np.int64) if rounded else np.asarray(high)
     return published, added

@@ -24,21 +24,32 @@ from dphist.types import (
 )
 
 
-def guarantee(plan: Plan) -> str:
+def guarantee(plan: Plan, request: Mapping[str, Any]) -> str:
     """What is promised, in one sentence."""
+    promise = request.get("max-nonzero")
+    provided = "" if promise is None else f", provided that no possible data has more than {promise} items"
     return (
         "Whoever sees this release, and all else there is, learns little about whether any one user was in the "
         f"data: it is (epsilon, delta)-differentially private with epsilon = {plan.budget.epsilon:g} and "
-        f"delta = {plan.budget.delta:g} for adding or removing one user with all their items."
+        f"delta = {plan.budget.delta:g} for adding or removing one user with all their items{provided}."
     )
 
 
-def not_covered(plan: Plan) -> list[str]:
+def not_covered(plan: Plan, request: Mapping[str, Any]) -> list[str]:
     """What a reader might believe and should not."""
     notes = [
         "Other releases of the same data: their epsilons and deltas add up.",
         "Groups: a household, or one person with two accounts, is more than one user.",
     ]
+    cap = request.get("max-items-per-user")
+    # A top-k step has no use for a bound on users, and none is applied.
+    if cap is not None and ("top" not in request or plan.contract.max_nonzero is None):
+        notes.append(
+            f"Of users with more than {cap} items only {cap} were counted, chosen at random: a count may be lower "
+            "than the number of users. Standard errors and intervals speak of the noise alone."
+        )
+    if request.get("max-nonzero") is not None:
+        notes.append("Where the data have more items than the public bound, nothing at all is released.")
     if not isinstance(plan.noise, PublicNoise):
         notes.append("Counts that barely passed the threshold are too high on average.")
     if plan.sigma_shared > 0.0:
@@ -47,30 +58,25 @@ def not_covered(plan: Plan) -> list[str]:
 
 
 def document_of(
-    plan: Plan,
-    request: Mapping[str, Any],
-    *,
-    private: bool,
-    offset: float | None,
-    lower_threshold: int,
-    version: str,
+    plan: Plan, request: Mapping[str, Any], *, private: bool, offset: float | None, version: str
 ) -> dict[str, Any]:
     """The document, still without what only the writer knows."""
-    passes = None if math.isinf(plan.threshold) else plan.threshold + lower_threshold - 1 + (offset or 0.0)
+    lower = request.get("lower-threshold", 1)
+    passes = None if math.isinf(plan.threshold) else plan.threshold + lower - 1 + (offset or 0.0)
     return {
         "format": FORMAT,
         "dphist": version,
         "created": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         "private": private,
-        "guarantee": guarantee(plan) if private else "None: the noise was made from a seed, for tests.",
-        "not_covered": not_covered(plan),
+        "guarantee": guarantee(plan, request) if private else "None: the noise was made from a seed, for tests.",
+        "not_covered": not_covered(plan, request),
         "request": dict(request),
         "plan": plan.to_dict(),
         "counts": {
             "standard_error": plan.total_noise,
             "covariance": shared_part(plan),
             "offset": offset,
-            "lower_threshold": lower_threshold,
+            "lower_threshold": lower,
             "greater_than": passes,
         },
     }

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Unpack
 
 from dphist.calibrate.planning import plan as make_plan
 from dphist.engines.protocol import Choice, Counted, Engine, Resources, Task
@@ -14,7 +14,8 @@ from dphist.errors import InvalidParameter
 from dphist.mechanisms.base import checked_counts
 from dphist.releases.accuracy import added_columns
 from dphist.releases.blocks import blocks
-from dphist.releases.request import Request, request_from
+from dphist.releases.kinds import origins
+from dphist.releases.request import Options, Request, request_from
 from dphist.releases.result import Release
 from dphist.releases.soundness import Nonzero, certified, nonzero_rule
 from dphist.releases.sources import Form, Names, Piece, frame_form
@@ -24,12 +25,13 @@ from dphist.types import Noise, Plan
 
 # Rows that meet noise together: enough for the compiled sampler, and little memory.
 _BLOCK: Final = 1 << 20
+_FRAMES: Final = {"pandas", "polars", "pyarrow", "duckdb", "_duckdb"}
 
 # Called with the name of a step and the share of it that is done; never with a number of the data.
 Watcher = Callable[[str, float], None]
 
 
-def release(input: Any, *, progress: Watcher | None = None, **options: Any) -> Release:
+def release(input: Any, *, progress: Watcher | None = None, **options: Unpack[Options]) -> Release:
     """The private histogram "how many users per item" of user events.
 
     `input` is a path, a glob, a folder, the address of a database, or a frame (pandas, polars, Arrow). The options
@@ -44,11 +46,7 @@ def release(input: Any, *, progress: Watcher | None = None, **options: Any) -> R
     >>> found.to_pandas()["query"].tolist()
     ['tea', 'milk']
     """
-    if (
-        not isinstance(input, (str, Path, tuple, list))
-        and frame_form(input) is None
-        and "dataset" not in str(type(input)).lower()
-    ):
+    if not isinstance(input, (str, Path, tuple, list)) and not origins(input) & _FRAMES:
         raise InvalidParameter(f"input must be a path, an address or a frame, not {type(input).__name__}")
     return run(request_from({"input": input, **options}), progress)
 
@@ -88,9 +86,8 @@ def plan_for(request: Request, engine: Engine) -> Plan:
         size = max(1, engine.size(public))
         return planned(public_items=size, max_items_per_user=None if items is None else min(items, size))
     if request.top is not None:
-        bound = None if items is None or items >= request.top else items
         return planned(
-            top=request.top, offset=request.offset, max_items_per_user=bound, mechanism=request.mechanism
+            top=request.top, offset=request.offset, max_items_per_user=items, mechanism=request.mechanism
         )
     if request.max_nonzero is not None and items is not None:
         items = min(items, request.max_nonzero)
@@ -99,10 +96,13 @@ def plan_for(request: Request, engine: Engine) -> Plan:
 
 def _task(request: Request, plan: Plan, rule: Nonzero, tap: Tap) -> Task:
     key = tap.words(4).tobytes()
-    rank = int(plan.contract.nonzero) + 1 if rule is Nonzero.TOP_K else None
+    # A top-k step has no use for a bound on users, which would only lose events.
+    rank, items = None, request.max_items_per_user
+    if rule is Nonzero.TOP_K:
+        rank, items = int(plan.contract.nonzero) + 1, None
     return Task(
-        request.events(), Choice(key, portable=not tap.private), request.max_items_per_user,
-        request.lower_threshold, request.public_items(), rank, ordered=not tap.private,
+        request.events(), Choice(key, portable=not tap.private), items, request.lower_threshold,
+        request.public_items(), rank, ordered=not tap.private,
     )  # fmt: skip
 
 
@@ -118,6 +118,7 @@ def _counted_and_noised(request: Request, plan: Plan, engine: Engine, progress: 
     with engine.count(task, counting) as counted:
         cut = Cut(counted.at_rank, request.lower_threshold)
         stage = NoiseStage(plan, rule, names, tap, cut, distinct=True)
+        _step(progress, "counting", 1.0)
         _step(progress, "adding noise", 0.0)
         for block in blocks(_pieces(counted, plan), _BLOCK):
             stage.add(block)
@@ -144,8 +145,8 @@ def _published(raw: Release, request: Request) -> Release:
         raw.counts, raw.plan, request.count_name, error=request.standard_error, interval=request.interval,
         rounded=request.round,
     )  # fmt: skip
-    came = frame_form(request.input)
-    return replace(raw, counts=counts, added=added, request=request, came=came)
+    # The request as plain data: a release must not keep the events alive.
+    return replace(raw, counts=counts, added=added, request=request.to_dict(), came=frame_form(request.input))
 
 
 def _step(progress: Watcher | None, name: str, share: float) -> None:

@@ -8,7 +8,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypedDict
 from urllib.parse import urlsplit, urlunsplit
 
 from dphist.errors import InputError, InvalidParameter
@@ -45,14 +45,14 @@ class Request:
     standard_error: bool = False
     interval: float | None = None
     round: bool = False
-    output: str | None = None
+    output: str | os.PathLike[str] | None = None
     output_table: str | None = None
     output_format: str | None = None
     force: bool = False
     engine: str = "duckdb"
     memory: str | None = None
     threads: int | None = None
-    temp_folder: str | None = None
+    temp_folder: str | os.PathLike[str] | None = None
     seed: int | None = None
 
     def __post_init__(self) -> None:
@@ -91,6 +91,12 @@ class Request:
             share = finite_number("interval", self.interval)
             if not 0.0 < share < 1.0:
                 raise InvalidParameter(f"--interval must be between 0 and 1, not {self.interval!r}")
+            if self.offset == "none":
+                raise InvalidParameter(
+                    "--interval needs the offset of --top: without it the counts are differences"
+                )
+        if self.user in {column.source for column in self.columns()}:
+            raise InvalidParameter(f"the column {self.user!r} cannot be both the user and the item")
         taken = {column.name for column in self.columns()}
         for name in self.added_columns():
             if not isinstance(name, str) or not name or name in taken:
@@ -129,10 +135,46 @@ class Request:
         """Plain data by the names of the flags, without what was left at its default and without passwords."""
         data: dict[str, Any] = {}
         for entry in fields(self):
-            value = getattr(self, entry.name)
+            # Made plain before it is compared: frames compare with nothing but frames.
+            value = _plain(getattr(self, entry.name))
             if value != entry.default and entry.name not in _NOT_RECORDED:
-                data[flag(entry.name).removeprefix("--")] = _plain(value)
+                data[flag(entry.name).removeprefix("--")] = value
         return data
+
+
+class Options(TypedDict, total=False):
+    """The options of `dphist.release`, which are the fields of a request but its input."""
+
+    user: str
+    item: str | Sequence[str]
+    epsilon: float
+    delta: float
+    max_items_per_user: int | None
+    top: int | None
+    max_nonzero: int | None
+    items: Any
+    offset: str | None
+    lower_threshold: int
+    mechanism: str
+    minimize: str
+    table: str | None
+    query: str | None
+    where: str | None
+    input_format: str | None
+    null_items: bool
+    count_name: str
+    standard_error: bool
+    interval: float | None
+    round: bool
+    output: str | os.PathLike[str] | None
+    output_table: str | None
+    output_format: str | None
+    force: bool
+    engine: str
+    memory: str | None
+    threads: int | None
+    temp_folder: str | os.PathLike[str] | None
+    seed: int | None
 
 
 def flag(name: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -14,12 +15,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dphist.releases.document import document_of
-from dphist.releases.request import Request
 from dphist.releases.sources import Form, Names
 from dphist.types import Certificate, Plan
 
 NOT_PRIVATE: Final = "NOT PRIVATE: the noise was made from a seed"
 _ROWS_SHOWN: Final = 10
+_NOISE: Final = {
+    "gshm": "Gaussian noise",
+    "csh": "Gaussian noise, a part of it shared",
+    "top-k": "top-k with Gaussian noise",
+    "laplace": "Laplace noise",
+    "known-domain": "Gaussian noise, all of a public list",
+}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -40,8 +47,8 @@ class Release:
     names: Names
     form: Form = field(default_factory=Form)
     offset: float | None = None
-    added: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
-    request: Request | None = None
+    added: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    request: Mapping[str, Any] = field(default_factory=dict)
     came: Form | None = None
     written: Any = None
 
@@ -90,11 +97,7 @@ class Release:
         """The certificate of this release as plain data: its guarantee, its plan and what was asked for."""
         from dphist import __version__
 
-        asked = {} if self.request is None else self.request.to_dict()
-        lower = 1 if self.request is None else self.request.lower_threshold
-        return document_of(
-            self.plan, asked, private=self.private, offset=self.offset, lower_threshold=lower, version=__version__
-        )
+        return document_of(self.plan, self.request, private=self.private, offset=self.offset, version=__version__)
 
     def write(self, output: str | os.PathLike[str], *, table: str | None = None, force: bool = False) -> Release:
         """Write the release, and its certificate beside it; both or neither.
@@ -118,18 +121,17 @@ class Release:
 
     def _summary(self) -> str:
         budget, items = self.plan.budget, "1 item" if len(self) == 1 else f"{len(self):,} items"
-        return f"Release of {items}: epsilon {budget.epsilon:g}, delta {budget.delta:g}, {self.plan.mechanism}"
+        noise = _NOISE.get(self.plan.mechanism, self.plan.mechanism)
+        return f"Release of {items}: epsilon {budget.epsilon:g}, delta {budget.delta:g}, {noise}"
 
     def _shown(self) -> list[tuple[str, ...]]:
-        """The first rows as texts, under the names of the columns."""
+        """The first rows as texts, under the names of the columns; no more digits than the noise leaves."""
         where = np.arange(min(len(self), _ROWS_SHOWN), dtype=np.int64)
         texts = [[str(v) for v in self.form.kind.keys(self.form.kind.take(c, where))] for c in self.columns]
-        rows = zip(
-            *texts,
-            [f"{count:,}" if self.counts.dtype.kind == "i" else f"{count:,.2f}" for count in self.counts[where]],
-            strict=True,
-        )
-        return [(*self.names.items, self.names.count), *rows]
+        whole = self.counts.dtype.kind == "i"
+        digits = 0 if whole else max(0, 1 - math.floor(math.log10(self.plan.total_noise)))
+        numbers = [[f"{n:,.{digits}f}" for n in column[where]] for column in (self.counts, *self.added.values())]
+        return [(*self.names.items, self.names.count, *self.added), *zip(*texts, *numbers, strict=True)]
 
     def __repr__(self) -> str:
         rows = self._shown()
@@ -137,8 +139,14 @@ class Release:
         lines = [] if self.private else [NOT_PRIVATE]
         lines.append(self._summary())
         for row in rows:
-            cells = [cell.ljust(width) for cell, width in zip(row[:-1], widths[:-1], strict=True)]
-            lines.append("  ".join([*cells, row[-1].rjust(widths[-1])]))
+            items = len(self.names.items)
+            cells = [
+                cell.ljust(width) if place < items else cell.rjust(width)
+                for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+            ]
+            lines.append("  ".join(cells))
+        if not len(self):
+            lines.append("No count has passed the threshold.")
         if len(self) > _ROWS_SHOWN:
             lines.append(f"... and {len(self) - _ROWS_SHOWN:,} more")
         return "\n".join(lines)

@@ -37,9 +37,11 @@ def _chosen(plan: Plan) -> str:
         reason = f"at most {contract.max_nonzero:,} counts can be non-zero and one user touches {contract.items:,}"
     else:
         reason = f"one user touches at most {_items(contract.items)} and the items are not bounded"
+    bounded = contract.items < contract.nonzero
+    dropped = f" Of users with more than {_items(contract.items)}, random ones are left out." if bounded else ""
     return (
-        f"The mechanism is {_NAMES[plan.mechanism]}, because {reason}. A released count is off by "
-        f"{plan.total_noise:,.3g} (one standard deviation)."
+        f"The mechanism is {_NAMES[plan.mechanism]}, because {reason}. Noise moves a released count by "
+        f"{plan.total_noise:,.3g} (one standard deviation).{dropped}"
     )
 
 

@@ -88,6 +88,7 @@ class Plan:
     def rows(self) -> list[tuple[str, str]]:
         """Labels and values for people."""
         nonzero = "no bound" if self.contract.max_nonzero is None else f"{self.contract.max_nonzero:,}"
+        public = self.mechanism == "known-domain"
         gamma = "infinite" if math.isinf(self.gamma) else f"{self.gamma:.6g}"
         return [
             (
@@ -95,7 +96,7 @@ class Plan:
                 f"{self.mechanism} with {self.noise.kind} noise, chosen by the analysis '{self.analysis}'",
             ),
             ("budget", f"epsilon {self.budget.epsilon:g}, delta {self.budget.delta:g}"),
-            ("non-zero counts at most", nonzero),
+            ("items in the public list" if public else "non-zero counts at most", nonzero),
             ("items per user at most", f"{self.contract.items:,}"),
             # In full: a rounded sigma or threshold would be another plan, and not a certified one.
             ("noise of each count", f"{self.sigma!r}"),
