@@ -32,7 +32,7 @@ PAPER_LABELS = (
     "theorem:discrete-cor-GSHM",
 )
 NOT_YET = {
-    "lem:top-k-sens-structure": "the top-k step of `release_histogram`, in `release/topk.py`",
+    "lem:top-k-sens-structure": "the top-k step, `Cut` in `releases/stage.py`; see docs/top-k.md",
     "cor:top-k-privacy": "the same; sound for plans with m = k only, see docs/limits.md",
 }
 
@@ -53,6 +53,7 @@ ORACLES = {
     "largest_squared_sensitivity": "squared_sensitivity",
     "log_delta_gaussian": "delta_gaussian",
     "offset_bound_upper": "offset_bound",
+    "squared_sensitivity_top_k": "gaussian_sensitivity_squared",
     "sum_bound": "offset_bound",
     "tau_gshm_add_the_deltas": "delta_gshm_add_the_deltas",
     "tau_laplace": "infinite_event_laplace",
@@ -80,7 +81,7 @@ class Formula:
 def _oracle_modules(name: str) -> list[str]:
     return [
         module
-        for module in ("oracles", "oracles_family", "oracles_discrete")
+        for module in ("oracles", "oracles_family", "oracles_discrete", "oracles_top_k")
         if re.search(rf"^def {name}\(", (TESTS / f"{module}.py").read_text(encoding="utf-8"), re.MULTILINE)
     ]
 

@@ -41,8 +41,13 @@ def _chosen(plan: Plan) -> str:
     dropped = f" Of users with more than {_items(contract.items)}, random ones are left out." if bounded else ""
     return (
         f"The mechanism is {_NAMES[plan.mechanism]}, because {reason}. Noise moves a released count by "
-        f"{plan.total_noise:,.3g} (one standard deviation).{dropped}"
+        f"{_figure(plan.total_noise)} (one standard deviation).{dropped}"
     )
+
+
+def _figure(number: float) -> str:
+    """As many digits as a person can use."""
+    return f"{number:,.0f}" if number >= 1000.0 else f"{number:.4g}"
 
 
 def _items(number: int) -> str:
@@ -58,9 +63,9 @@ def _passing(plan: Plan) -> str:
     likely, unlikely = math.ceil(plan.threshold + reach), max(1, math.floor(plan.threshold - reach))
     half, more = round(plan.threshold), " more users than that" if _subtracts(plan) else " users"
     must = (
-        f"A count must, with its noise, exceed the one after the largest by {plan.threshold:,.6g}"
+        f"A count must, with its noise, exceed the one after the largest by {_figure(plan.threshold)}"
         if _subtracts(plan)
-        else f"A noisy count must be above {plan.threshold:,.6g}"
+        else f"A noisy count must be above {_figure(plan.threshold)}"
     )
     return (
         f"{must}: an item of {half:,}{more} has an even chance to be released, one of {likely:,} has 99 %, one of "
@@ -95,7 +100,7 @@ def _alternatives(plan: Plan) -> list[str]:
             items = bound.contract.items
             sentences.append(
                 f"With at most {_items(items)} a user (--max-items-per-user {items}) and any number of counts, "
-                f"the threshold would be {bound.threshold:,.4g} and the noise {bound.total_noise:,.3g}; the other "
+                f"the threshold would be {_figure(bound.threshold)} and the noise {_figure(bound.total_noise)}; the other "
                 "items of a user are dropped at random."
             )
     return [sentence for sentence in sentences if sentence]
@@ -106,7 +111,7 @@ def _other_bounds(plan: Plan) -> str:
     items = plan.contract.items
     others = [other for other in (_attempt(plan, max_items_per_user=m) for m in _near(items)) if other]
     parts = [
-        f"{other.threshold:,.4g} with {_items(other.contract.items)} a user"
+        f"{_figure(other.threshold)} with {_items(other.contract.items)} a user"
         + (" (Laplace noise)" if other.mechanism == "laplace" else "")
         for other in others
     ]
@@ -130,7 +135,7 @@ def _top_in_place(plan: Plan) -> str:
         return ""
     return (
         f"For the {largest:,} largest counts alone (--top {largest}) no user need be bounded: noise "
-        f"{top.total_noise:,.3g}, and a count must exceed the one that follows them by {top.threshold:,.4g}."
+        f"{_figure(top.total_noise)}, and a count must exceed the one that follows them by {_figure(top.threshold)}."
     )
 
 
