@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import threading
 
 import hypothesis
 
@@ -12,3 +14,7 @@ for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
 
 hypothesis.settings.register_profile("dphist", deadline=None, derandomize=True, max_examples=60)
 hypothesis.settings.load_profile("dphist")
+
+# A shell starts background jobs with interrupts ignored, and their children inherit it: tests send real ones.
+if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)

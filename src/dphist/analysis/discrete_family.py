@@ -52,8 +52,8 @@ class DiscreteFamily:
         most = int(min(shared, self.contract.items - new))
         if most < 1:
             return arb(0)
-        if self.noise.gamma_whole is None:
-            # Nothing is shared, so fewer changed counts are a projection of more.
+        if self.noise.gamma_whole is None or math.isinf(shared):
+            # Once the shared noise is given away (offset 0), fewer changed counts are a projection of more.
             return self._changed(shared, most, 0)
         if most <= 2 * _EXACT_CHANGED:
             worst = arb(0)

@@ -100,8 +100,8 @@ def _alternatives(plan: Plan) -> list[str]:
             items = bound.contract.items
             sentences.append(
                 f"With at most {_items(items)} a user (--max-items-per-user {items}) and any number of counts, "
-                f"the threshold would be {_figure(bound.threshold)} and the noise {_figure(bound.total_noise)}; the other "
-                "items of a user are dropped at random."
+                f"the threshold would be {_figure(bound.threshold)} and the noise {_figure(bound.total_noise)}; "
+                "the other items of a user are dropped at random."
             )
     return [sentence for sentence in sentences if sentence]
 
@@ -135,7 +135,7 @@ def _top_in_place(plan: Plan) -> str:
         return ""
     return (
         f"For the {largest:,} largest counts alone (--top {largest}) no user need be bounded: noise "
-        f"{_figure(top.total_noise)}, and a count must exceed the one that follows them by {_figure(top.threshold)}."
+        f"{_figure(top.total_noise)}, and a count must exceed the one after them by {_figure(top.threshold)}."
     )
 
 
