@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from dphist.errors import InvalidParameter
@@ -26,7 +26,8 @@ class Events:
     Rows without a user are dropped. A missing item is no item unless `null_items`.
     """
 
-    source: Any
+    # Not shown: an address may hold a password, and a frame holds the data.
+    source: Any = field(repr=False)
     user: str
     items: tuple[Column, ...]
     table: str | None = None
