@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 
-.PHONY: setup demo test test-slow lint docs bench clean
+.PHONY: setup demo test test-slow lint docs site bench clean
 
 setup: $(STAMP)
 
@@ -59,10 +59,15 @@ test-slow: setup
 docs: setup
 	$(BIN)/python docs/generate.py
 
+site: docs
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[site]'
+	$(BIN)/zensical build
+
 bench: setup
 	$(BIN)/python benchmarks/planning.py
 	$(BIN)/python benchmarks/sampling.py
 	$(BIN)/python benchmarks/noise_stage.py
+	$(BIN)/python benchmarks/release.py
 
 clean:
 	rm -rf $(VENV) demo-output .pytest_cache .mypy_cache .ruff_cache .hypothesis

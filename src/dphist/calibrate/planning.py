@@ -132,8 +132,8 @@ def top_plan(
 ) -> Plan:
     """The top-k step; or the bound on the items of a user by itself, where that needs less noise.
 
-    Both together gain nothing that can be had soundly: one user who raises the count that is subtracted lowers all
-    others, so that a top-k step has no use for the bound.
+    The joint analysis of both does not hold: one user who raises the count that is subtracted lowers all others,
+    however few items that user has (docs/top-k.md).
     """
     if rule == "none":
         found = _gaussian_plan(budget, contract, None, "exact", None, objective)
