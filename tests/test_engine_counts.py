@@ -178,8 +178,16 @@ def test_types_are_kept(engine: Factory) -> None:
     relation = in_memory(pa.table({"user": [1], "item": [str(identifier)]}), "relation")
     assert histogram(engine, task(relation.select('"user", item::UUID AS item'))) == {str(identifier): 1}
     for nested in (pa.list_(pa.int64()), pa.struct([("a", pa.int64())])):
-        with pytest.raises(InputError, match="'item' holds lists or structures"):
-            engine(Resources()).check(task(pa.table({"user": [1], "item": pa.nulls(1, nested)})))
+        with pytest.raises(InputError, match="'user' holds lists or structures"):
+            engine(Resources()).check(task(pa.table({"user": pa.nulls(1, nested), "item": [1]})))
+
+
+def test_lists_and_structures_are_items_by_their_json(engine: Factory) -> None:
+    lists = [["a, b"], ["a", "b"], ["a", "b"], [], None]
+    table = pa.table({"user": [1, 2, 3, 4, 5], "item": pa.array(lists, pa.list_(pa.string()))})
+    assert histogram(engine, task(table)) == {'["a, b"]': 1, '["a","b"]': 2, "[]": 1}
+    table = pa.table({"user": [1, 2, 2], "item": [{"x": 1, "y": "z"}, {"x": 1, "y": "z"}, {"x": None, "y": "z"}]})
+    assert histogram(engine, task(table, max_items_per_user=2)) == {'{"x":1,"y":"z"}': 2, '{"x":null,"y":"z"}': 1}
 
 
 def public(values: Any, **more: Any) -> Events:

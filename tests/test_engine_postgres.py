@@ -82,7 +82,7 @@ def test_conditions_and_types(engine: Factory, address: str) -> None:
         "00000000-0000-0000-0000-000000000001": 20000
     }
     with pytest.raises(InputError, match="lists or structures"):
-        engine(Resources()).check(task(address, items="tags"))
+        engine(Resources()).check(task(address, user="tags", items="price"))
 
 
 def test_what_goes_wrong(engine: Factory, address: str) -> None:

@@ -66,6 +66,7 @@ def opened_rows(
         tuple((*opened.columns[column], column) for column in values),
         tuple((opened.columns[column][0], column) for column in named),
         events.where,
+        with_user,
     )
     rows.types()
     return rows, opened, source.what

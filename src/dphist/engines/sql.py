@@ -18,7 +18,8 @@ KEPT: Final = WHOLE | {
     "BOOLEAN", "VARCHAR", "BLOB", "DATE", "TIME", "TIMESTAMP", "TIMESTAMP_S", "TIMESTAMP_MS", "TIMESTAMP_NS",
     "TIMESTAMP WITH TIME ZONE",
 }  # fmt: skip
-NESTED: Final = re.compile(r"\]$|^(STRUCT|MAP|UNION|VARIANT|ARRAY|LIST)\b")
+NESTED: Final = re.compile(r"\]$|^(STRUCT|MAP)\b")
+UNCOUNTED: Final = re.compile(r"^(UNION|VARIANT)\b")
 COUNT: Final = "users"
 
 
@@ -32,10 +33,10 @@ def text(value: str) -> str:
     return "'" + value.replace("'", "''") + "'"
 
 
-def counted_type(kind: str, column: str) -> str:
-    """The type in which values of a column are counted; an error for lists and structures."""
-    if NESTED.search(kind):
-        raise InputError(f"the column {column!r} holds lists or structures; users and items must be plain values")
+def counted_type(kind: str, column: str, is_user: bool) -> str:
+    """The type in which values of a column are counted; an error for users that are lists or structures."""
+    if UNCOUNTED.search(kind) or (is_user and NESTED.search(kind)):
+        raise InputError(f"the column {column!r} holds lists or structures, which cannot be users")
     return kind if kind in KEPT | FLOATS or kind.startswith("DECIMAL(") else "VARCHAR"
 
 
@@ -48,6 +49,9 @@ def one_spelling(expression: str, kind: str) -> str:
         )
     if kind in KEPT or kind.startswith("DECIMAL("):
         return expression
+    if NESTED.search(kind):
+        # As JSON, which is one text for one value; a plain cast would be the same for ['a, b'] and ['a', 'b'].
+        return f"CAST(to_json({expression}) AS VARCHAR)"
     return f"CAST({expression} AS VARCHAR)"
 
 
@@ -59,10 +63,14 @@ class Rows:
     values: tuple[tuple[str, str, str], ...]
     carried: tuple[tuple[str, str], ...] = ()
     condition: str | None = None
+    with_user: bool = True
 
     def types(self) -> list[str]:
-        """The types in which the values are counted."""
-        return [counted_type(kind, column) for _, kind, column in self.values]
+        """The types in which the values are counted; the user is the first of them, if there is one."""
+        return [
+            counted_type(kind, column, self.with_user and place == 0)
+            for place, (_, kind, column) in enumerate(self.values)
+        ]
 
     def select(self, aliases: list[str], needed: list[str]) -> str:
         """Rows of the values, one spelling each, under the aliases; those in `needed` are not NULL.
