@@ -189,6 +189,36 @@ def test_progress_bars_on_a_terminal_alone(folder: Path) -> None:
         assert number not in shown
 
 
+def test_zeros_are_values_and_not_missing(folder: Path) -> None:
+    summary = released(folder, *FLAGS, "--output", "out.csv", "--seed", "0")
+    assert summary["private"] is False
+    for flag in ("--threads", "--top", "--interval"):
+        done = dphist(folder, "release", "events.parquet", *FLAGS, "--output", "x.csv", flag, "0")
+        assert done.returncode == 2, flag
+        assert flag in done.stderr
+
+
+def test_a_reader_who_leaves_early_does_not_undo_the_release(folder: Path) -> None:
+    words = [sys.executable, "-m", "dphist", "release", "events.parquet", *FLAGS, "--output", "out.csv"]
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(words, cwd=folder, stdout=writing, stderr=subprocess.PIPE, check=False)
+    os.close(writing)
+    assert done.returncode == 0, done.stderr
+    assert dphist(folder, "verify", "out.csv").returncode == 0
+
+
+def test_control_characters_and_other_encodings_are_shown_harmlessly(folder: Path) -> None:
+    pq.write_table(events({"red \x1b[31m": 900, "π": 800}), folder / "odd.parquet")
+    words = [sys.executable, "-m", "dphist", "release", "odd.parquet", *FLAGS, "--output", "odd.csv"]
+    done = subprocess.run(
+        words, cwd=folder, capture_output=True, check=False, env={**os.environ, "PYTHONIOENCODING": "ascii"}
+    )
+    assert done.returncode == 0, done.stderr
+    assert b"\x1b[31m" not in done.stdout
+    assert b"\\x1b[31m" in done.stdout
+
+
 def test_names_with_quotes_sql_and_unicode(folder: Path) -> None:
     table = events(COUNTS)
     names = ['us"er; drop table x', "ítem 'π' --"]

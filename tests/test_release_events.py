@@ -56,6 +56,19 @@ def test_plain_top_k_is_less_than_the_count_that_follows() -> None:
     assert found.offset is None
 
 
+def test_plain_top_k_gives_differences_above_a_lower_threshold_too() -> None:
+    found = dphist.release(events(COUNTS), **BUDGET, top=2, offset="none", lower_threshold=100)
+    assert near(as_dict(found), {"tea": 400, "milk": 200}, found.plan.total_noise)
+
+
+def test_noise_that_cannot_be_drawn_is_refused_before_anything_is_read(tmp_path: Path) -> None:
+    with pytest.raises(dphist.DphistError) as caught:
+        dphist.release(
+            tmp_path / "not there.parquet", user="u", item="i", epsilon=800.0, delta=1e-300, max_items_per_user=1
+        )
+    assert "not there" not in str(caught.value)
+
+
 def test_offset_is_the_count_that_was_subtracted() -> None:
     found = dphist.release(events(COUNTS), **BUDGET, top=2)
     assert found.offset is not None
@@ -80,6 +93,28 @@ def test_promise_that_does_not_hold_releases_nothing() -> None:
     """No error, for that would tell of the data."""
     assert len(dphist.release(events(COUNTS), **BUDGET, max_nonzero=5)) == 0
     assert len(dphist.release(events(COUNTS), **BUDGET, max_nonzero=6)) > 0
+
+
+@pytest.mark.parametrize("mechanism", ["best", "gaussian", "laplace"])
+@pytest.mark.parametrize("k", [1, 2, 50])
+@pytest.mark.parametrize("cap", [None, 1, 150])
+def test_promise_is_watched_whatever_the_noise(mechanism: str, k: int, cap: int | None) -> None:
+    """200 items of many users: a plan that relies on fewer must release none of them."""
+    data = events({f"item {i}": 1000 for i in range(200)}, items_per_user=200)
+    found = dphist.release(data, **BUDGET, max_nonzero=k, max_items_per_user=cap, mechanism=mechanism)
+    relies = cap is None or cap >= k or found.plan.mechanism == "csh"
+    assert len(found) == (0 if relies else len(found))
+    assert ("provided that" in found.document()["guarantee"]) == relies
+
+
+@pytest.mark.parametrize("mechanism", ["gaussian", "laplace"])
+def test_a_histogram_is_cut_to_its_bound_whatever_the_noise(mechanism: str) -> None:
+    """The top-k step of `release_histogram`: 1,000 equal counts are cut to nothing."""
+    plan = dphist.plan(epsilon=1.0, delta=1e-6, max_nonzero=3, mechanism=mechanism)
+    names, counts = [f"item {i}" for i in range(1000)], [1000] * 1000
+    assert len(dphist.release_histogram(names, counts, plan)) == 0
+    assert len(dphist.release_histogram(names, counts, plan, promise_max_nonzero=True)) == 0
+    assert len(dphist.release_histogram(names[:3], counts[:3], plan)) == 3
 
 
 def test_public_list_releases_all_of_it_and_nothing_else(tmp_path: Path) -> None:
@@ -178,7 +213,7 @@ def test_seed_is_marked_and_repeats() -> None:
     [
         ({}, "one user could change everything"),
         ({"top": 3, "max_nonzero": 4}, "not both"),
-        ({"top": 0}, "at least 1"),
+        ({"top": 0}, "from 1 to"),
         ({"max_items_per_user": 2.5}, "whole number"),
         ({"max_items_per_user": 2, "offset": "none"}, "--top"),
         ({"max_items_per_user": 2, "interval": 2}, "between 0 and 1"),

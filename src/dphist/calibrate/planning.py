@@ -87,7 +87,7 @@ def plan(
             raise InvalidParameter("mechanism 'laplace' is for max_items_per_user, not for top or public_items")
         if public_items is not None:
             return public_plan(budget, Contract(public_items, max_items_per_user))
-        return top_plan(budget, Contract(top), offset_rule(offset), max_items_per_user, objective)
+        return top_plan(budget, Contract(top), offset_rule(offset), max_items_per_user, objective, mechanism)
     if offset is not None:
         raise InvalidParameter(f"offset = {offset!r} is for top alone")
     contract = Contract(max_nonzero, max_items_per_user)
@@ -128,7 +128,12 @@ def _gaussian_plan(
 
 
 def top_plan(
-    budget: Budget, contract: Contract, rule: OffsetRule, items: int | None, objective: Objective
+    budget: Budget,
+    contract: Contract,
+    rule: OffsetRule,
+    items: int | None,
+    objective: Objective,
+    mechanism: str,
 ) -> Plan:
     """The top-k step; or the bound on the items of a user by itself, where that needs less noise.
 
@@ -142,7 +147,13 @@ def top_plan(
         found = Plan(budget, contract, noise, "exact", certificate, notes_for(budget, contract, noise))
     if items is None:
         return found
-    capped = plan(epsilon=budget.epsilon, delta=budget.delta, max_items_per_user=items, minimize=objective)
+    capped = plan(
+        epsilon=budget.epsilon,
+        delta=budget.delta,
+        max_items_per_user=items,
+        minimize=objective,
+        mechanism=mechanism,
+    )
     if capped.total_noise <= found.total_noise:
         return replace(capped, notes=(*capped.notes, _CAP_ALONE))
     return replace(found, notes=(*found.notes, _TOP_ALONE))

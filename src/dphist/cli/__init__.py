@@ -10,6 +10,10 @@ def main() -> None:
     from dphist.cli.app import app
     from dphist.errors import DphistError, OutputError
 
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            # An item that the terminal cannot show is no reason to fail.
+            stream.reconfigure(errors="backslashreplace")
     try:
         app()
     except OutputError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import textwrap
 from collections.abc import Iterator
@@ -79,7 +80,10 @@ def release(
     for name in ("source", "dry_run", "as_json", "no_offset", "round_counts"):
         del given[name]
     given["input"] = given.pop("input_override")
-    given = {name: value for name, value in given.items() if value not in (None, False, [])}
+    # By identity: 0 is a value, and equal to False.
+    given = {
+        name: value for name, value in given.items() if value is not None and value is not False and value != []
+    }
     if round_counts:
         given["round"] = True
     if no_offset:
@@ -146,16 +150,23 @@ def _release(values: dict[str, Any], as_json: bool) -> None:
     request = request_from(values)
     if request.output is None:
         raise InvalidParameter("give --output NAME (or --dry-run): a release is written with its certificate")
+    placed: list[Any] = []
     try:
         with interruptible(), _progress_bars() as watcher:
-            result = run(request, watcher)
-    except KeyboardInterrupt:
-        sys.stderr.write("Interrupted: nothing was written.\n")
-        raise typer.Exit(130) from None
-    if as_json:
-        print_json(_summary(result))
-    else:
-        _show(result)
+            result = run(request, watcher, placed.append)
+    except (KeyboardInterrupt, SystemExit) as stopped:
+        done = f"the release was already written to {placed[0].address}" if placed else "nothing was written"
+        sys.stderr.write(f"Interrupted: {done}.\n")
+        raise typer.Exit(130 if isinstance(stopped, KeyboardInterrupt) else int(stopped.code or 143)) from None
+    try:
+        if as_json:
+            print_json(_summary(result))
+        else:
+            _show(result)
+        sys.stdout.flush()
+    except OSError:
+        # The release is there all the same; whoever reads standard output has gone.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 @contextmanager

@@ -72,7 +72,7 @@ class Target:
 
     def public_address(self) -> str:
         """The address without a password."""
-        return _without_password(self.address) if self.kind == "postgresql" else self.address
+        return without_password(self.address) if self.kind == "postgresql" else self.address
 
     def title(self) -> str:
         """The release as a sentence names it."""
@@ -87,7 +87,10 @@ class Target:
         return str(self.certificate_path)
 
 
-def _without_password(address: str) -> str:
+def without_password(address: str) -> str:
+    """An address without its password, and without options that might hold one; a path as it is."""
+    if not is_postgres(address):
+        return address
     scheme, _, rest = address.partition("://")
     # As libpq reads it: a user only where an @ comes before the first slash.
     before = re.match(r"[^@/]*@", rest)

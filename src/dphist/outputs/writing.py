@@ -11,7 +11,7 @@ import errno
 import os
 import secrets
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from hashlib import file_digest
@@ -58,8 +58,18 @@ def check_target(target: Target, *, force: bool, columns: Sequence[str] = ()) ->
         check_database(target, force=force)
 
 
-def write_release(table: Any, document: dict[str, Any], target: Target, *, force: bool) -> Written:
-    """Write a table of Arrow and the certificate's document; with `force` in the place of an older release."""
+def write_release(
+    table: Any,
+    document: dict[str, Any],
+    target: Target,
+    *,
+    force: bool,
+    placed: Callable[[Written], None] | None = None,
+) -> Written:
+    """Write a table of Arrow and the certificate's document; with `force` in the place of an older release.
+
+    `placed` is called once both are there, before any signal that waited: whoever is interrupted then can know it.
+    """
     check_columns(target, table.column_names)
     plain = compact(table)
     with Deferred() as signals, _told(target):
@@ -69,7 +79,10 @@ def write_release(table: Any, document: dict[str, Any], target: Target, *, force
             check_files(target, force=force)
             write = _write_into_file if target.is_database else _write_files
             digest = write(plain, document, target, force, signals)
-    return Written(target.title(), target.certificate_title(), digest)
+        written = Written(target.title(), target.certificate_title(), digest)
+        if placed is not None:
+            placed(written)
+    return written
 
 
 @contextmanager

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from fractions import Fraction
-from typing import Any
+from typing import Any, Final
 
 from dphist.errors import InvalidParameter
 from dphist.releases.accuracy import shared_part
+from dphist.releases.soundness import Nonzero, nonzero_rule
 from dphist.types import (
     FORMAT,
     AnyNoise,
@@ -23,16 +25,38 @@ from dphist.types import (
     PublicNoise,
 )
 
+NO_GUARANTEE: Final = "None: the noise was made from a seed, for tests."
+# No plan of ours has longer numbers; a certificate that has is not worth the hours it would take.
+_NUMBER: Final = re.compile(r"[0-9]{1,60}(/[0-9]{1,60})?")
+_LARGEST_LATTICE: Final = 1 << 13
+_LARGEST_VARIANCE: Final = 10**40
+_LARGEST_SHARED_VARIANCE: Final = 10**12
+
 
 def guarantee(plan: Plan, request: Mapping[str, Any]) -> str:
     """What is promised, in one sentence."""
-    promise = request.get("max-nonzero")
-    provided = "" if promise is None else f", provided that no possible data has more than {promise} items"
     return (
         "Whoever sees this release, and all else there is, learns little about whether any one user was in the "
-        f"data: it is (epsilon, delta)-differentially private with epsilon = {plan.budget.epsilon:g} and "
-        f"delta = {plan.budget.delta:g} for adding or removing one user with all their items{provided}."
+        f"data: it is (epsilon, delta)-differentially private with epsilon = {plan.budget.epsilon!r} and "
+        f"delta = {plan.budget.delta!r} for adding or removing one user with all their items"
+        f"{_provided(plan, request)}."
     )
+
+
+def _provided(plan: Plan, request: Mapping[str, Any]) -> str:
+    """What the guarantee rests on that nobody but the person who asks can know."""
+    conditions = []
+    if not request:
+        conditions.append(f"no user touches more than {plan.contract.items} of the counts, each by one")
+    if _relies_on_promise(plan, request):
+        conditions.append(f"no possible data has more than {plan.contract.max_nonzero} items")
+    if "query" in request:
+        conditions.append("the rows that the query gives for one user depend on that user alone")
+    return f", provided that {' and '.join(conditions)}" if conditions else ""
+
+
+def _relies_on_promise(plan: Plan, request: Mapping[str, Any]) -> bool:
+    return "max-nonzero" in request and nonzero_rule(plan, promised=True) is Nonzero.PROMISED
 
 
 def not_covered(plan: Plan, request: Mapping[str, Any]) -> list[str]:
@@ -48,8 +72,10 @@ def not_covered(plan: Plan, request: Mapping[str, Any]) -> list[str]:
             f"Of users with more than {cap} items only {cap} were counted, chosen at random: a count may be lower "
             "than the number of users. Standard errors and intervals speak of the noise alone."
         )
-    if request.get("max-nonzero") is not None:
+    if _relies_on_promise(plan, request):
         notes.append("Where the data have more items than the public bound, nothing at all is released.")
+    if _is_difference(plan, request):
+        notes.append("Counts are differences to the count after the largest ones, which is not released.")
     if not isinstance(plan.noise, PublicNoise):
         notes.append("Counts that barely passed the threshold are too high on average.")
     if plan.sigma_shared > 0.0:
@@ -57,28 +83,38 @@ def not_covered(plan: Plan, request: Mapping[str, Any]) -> list[str]:
     return notes
 
 
+def _is_difference(plan: Plan, request: Mapping[str, Any]) -> bool:
+    """The plain top-k step: nothing is added to the counts again."""
+    return request.get("offset") == "none" and plan.contract.max_nonzero is not None
+
+
+def counts_facts(plan: Plan, request: Mapping[str, Any], offset: float | None) -> dict[str, Any]:
+    """What a reader must know to use the counts."""
+    lower = request.get("lower-threshold", 1)
+    restored = 0.0 if _is_difference(plan, request) else lower - 1 + (offset or 0.0)
+    return {
+        "standard_error": plan.total_noise,
+        "covariance": shared_part(plan),
+        "offset": offset,
+        "lower_threshold": lower,
+        "greater_than": None if math.isinf(plan.threshold) else plan.threshold + restored,
+    }
+
+
 def document_of(
     plan: Plan, request: Mapping[str, Any], *, private: bool, offset: float | None, version: str
 ) -> dict[str, Any]:
     """The document, still without what only the writer knows."""
-    lower = request.get("lower-threshold", 1)
-    passes = None if math.isinf(plan.threshold) else plan.threshold + lower - 1 + (offset or 0.0)
     return {
         "format": FORMAT,
         "dphist": version,
         "created": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         "private": private,
-        "guarantee": guarantee(plan, request) if private else "None: the noise was made from a seed, for tests.",
+        "guarantee": guarantee(plan, request) if private else NO_GUARANTEE,
         "not_covered": not_covered(plan, request),
         "request": dict(request),
         "plan": plan.to_dict(),
-        "counts": {
-            "standard_error": plan.total_noise,
-            "covariance": shared_part(plan),
-            "offset": offset,
-            "lower_threshold": lower,
-            "greater_than": passes,
-        },
+        "counts": counts_facts(plan, request, offset),
     }
 
 
@@ -91,21 +127,36 @@ def plan_from(data: Any) -> Plan:
         case = claimed["binding_case"]
         shared = math.inf if case["j"] is None else case["j"]
         certificate = Certificate(
-            claimed["epsilon"],
-            claimed["delta"],
+            float(claimed["epsilon"]),
+            float(claimed["delta"]),
             claimed["analysis"],
             NeighbourCase(shared, case["r"], case["s"], case["direction"]),
-            claimed["delta_lower"],
+            float(claimed["delta_lower"]),
         )
         return Plan(budget, contract, _noise_from(data), data["analysis"], certificate, tuple(data["notes"]))
-    except (KeyError, TypeError, ValueError, ZeroDivisionError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
         raise InvalidParameter(f"the certificate's plan cannot be read ({type(error).__name__})") from None
 
 
 def _noise_from(data: Mapping[str, Any]) -> AnyNoise:
     if data["mechanism"] == "laplace":
-        return LaplaceNoise(Fraction(data["scale"]), data["limit_steps"])
-    variances = Fraction(data["variance_steps"]), Fraction(data["variance_shared_steps"])
+        return LaplaceNoise(_fraction(data["scale"]), _whole(data["limit_steps"]))
+    variances = _fraction(data["variance_steps"]), _fraction(data["variance_shared_steps"])
+    lattice = _whole(data["lattice"])
+    if lattice > _LARGEST_LATTICE or variances[1] > _LARGEST_SHARED_VARIANCE:
+        raise ValueError
     if data["mechanism"] == "known-domain":
-        return PublicNoise(data["lattice"], *variances)
-    return LatticeNoise(data["lattice"], *variances, data["limit_steps"], data.get("offset", "none"))
+        return PublicNoise(lattice, *variances)
+    return LatticeNoise(lattice, *variances, _whole(data["limit_steps"]), data.get("offset", "none"))
+
+
+def _fraction(text: Any) -> Fraction:
+    if not isinstance(text, str) or not _NUMBER.fullmatch(text) or Fraction(text) > _LARGEST_VARIANCE:
+        raise ValueError
+    return Fraction(text)
+
+
+def _whole(number: Any) -> int:
+    if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= 2**53:
+        raise ValueError
+    return number

@@ -8,10 +8,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, Unpack
 
+import numpy as np
+
 from dphist.calibrate.planning import plan as make_plan
 from dphist.engines.protocol import Choice, Counted, Engine, Resources, Task
 from dphist.errors import InvalidParameter
 from dphist.mechanisms.base import checked_counts
+from dphist.mechanisms.sessions import begin
 from dphist.releases.accuracy import added_columns
 from dphist.releases.blocks import blocks
 from dphist.releases.kinds import origins
@@ -51,8 +54,8 @@ def release(input: Any, *, progress: Watcher | None = None, **options: Unpack[Op
     return run(request_from({"input": input, **options}), progress)
 
 
-def run(request: Request, progress: Watcher | None = None) -> Release:
-    """Carry out a request: plan, check, count, add noise, write."""
+def run(request: Request, progress: Watcher | None = None, placed: Callable[[Any], None] | None = None) -> Release:
+    """Carry out a request: plan, check, count, add noise, write. `placed` is told once the files are there."""
     from dphist.outputs.writing import check_target, target_of, write_release
 
     target = None
@@ -61,10 +64,11 @@ def run(request: Request, progress: Watcher | None = None) -> Release:
         check_target(target, force=request.force, columns=request.output_columns())
     engine = engine_for(request)
     plan = certified(plan_for(request, engine))
+    _rehearse(plan)
     result = _counted_and_noised(request, plan, engine, progress)
     if target is not None:
         _step(progress, "writing", 0.0)
-        written = write_release(result.to_arrow(), result.document(), target, force=request.force)
+        written = write_release(result.to_arrow(), result.document(), target, force=request.force, placed=placed)
         result = replace(result, written=written)
         _step(progress, "writing", 1.0)
     return result
@@ -84,7 +88,11 @@ def plan_for(request: Request, engine: Engine) -> Plan:
     items, public = request.max_items_per_user, request.public_items()
     if public is not None:
         size = max(1, engine.size(public))
-        return planned(public_items=size, max_items_per_user=None if items is None else min(items, size))
+        return planned(
+            public_items=size,
+            max_items_per_user=None if items is None else min(items, size),
+            mechanism=request.mechanism,
+        )
     if request.top is not None:
         return planned(
             top=request.top, offset=request.offset, max_items_per_user=items, mechanism=request.mechanism
@@ -92,6 +100,12 @@ def plan_for(request: Request, engine: Engine) -> Plan:
     if request.max_nonzero is not None and items is not None:
         items = min(items, request.max_nonzero)
     return planned(max_nonzero=request.max_nonzero, max_items_per_user=items, mechanism=request.mechanism)
+
+
+def _rehearse(plan: Plan) -> None:
+    """Draw noise for a made-up count: what cannot be drawn is refused before any event is read."""
+    session, _ = begin(plan, SeededTap(0))
+    session.release(np.ones(1, dtype=np.int64))
 
 
 def _task(request: Request, plan: Plan, rule: Nonzero, tap: Tap) -> Task:

@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Final, TypedDict
-from urllib.parse import urlsplit, urlunsplit
 
 from dphist.errors import InputError, InvalidParameter
-from dphist.types import Budget, Column, Events, finite_number
+from dphist.outputs.targets import without_password
+from dphist.types import LARGEST_COUNT, Budget, Column, Events, finite_number
 
 ENGINES: Final = ("duckdb",)
 # What affects neither privacy nor the numbers, so that a certificate has no use for it.
@@ -71,8 +71,12 @@ class Request:
     def _check_contract(self) -> None:
         for name in ("max_items_per_user", "top", "max_nonzero", "lower_threshold", "threads"):
             value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-                raise InvalidParameter(f"{flag(name)} must be a whole number of at least 1, not {value!r}")
+            if value is None:
+                continue
+            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= LARGEST_COUNT:
+                raise InvalidParameter(
+                    f"{flag(name)} must be a whole number from 1 to {LARGEST_COUNT}, not {value!r}"
+                )
         ways = [name for name in ("top", "max_nonzero", "items") if getattr(self, name) is not None]
         if len(ways) > 1:
             raise InvalidParameter(f"give one of {' and '.join(flag(way) for way in ways)}, not both")
@@ -203,19 +207,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, (tuple, list)):
         return [_plain(one) for one in value]
     return f"{type(value).__module__.partition('.')[0]}.{type(value).__name__}"
-
-
-def without_password(text: Any) -> str:
-    """An address without its password; anything else as it is."""
-    address = str(text)
-    if not address.startswith(("postgresql://", "postgres://")):
-        return address
-    parts = urlsplit(address)
-    host = parts.netloc.rpartition("@")
-    user = host[0].partition(":")[0]
-    netloc = f"{user}@{host[2]}" if user else host[2]
-    query = "&".join(piece for piece in parts.query.split("&") if piece and not piece.startswith("password"))
-    return str(urlunsplit((parts.scheme, netloc, parts.path, query, "")))
 
 
 def _by_name(values: Mapping[str, Any]) -> dict[str, Any]:

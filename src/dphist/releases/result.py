@@ -124,10 +124,18 @@ class Release:
         noise = _NOISE.get(self.plan.mechanism, self.plan.mechanism)
         return f"Release of {items}: epsilon {budget.epsilon:g}, delta {budget.delta:g}, {noise}"
 
+    def _texts(self, column: Any, where: NDArray[np.int64]) -> list[str]:
+        """Values as a terminal may show them: nothing in them can move the cursor or fail."""
+        try:
+            values = [str(value) for value in self.form.kind.keys(self.form.kind.take(column, where))]
+        except (OverflowError, ValueError):  # a time that Python cannot hold
+            values = ["?"] * where.size
+        return ["".join(c if c.isprintable() else ascii(c)[1:-1] for c in value) for value in values]
+
     def _shown(self) -> list[tuple[str, ...]]:
         """The first rows as texts, under the names of the columns; no more digits than the noise leaves."""
         where = np.arange(min(len(self), _ROWS_SHOWN), dtype=np.int64)
-        texts = [[str(v) for v in self.form.kind.keys(self.form.kind.take(c, where))] for c in self.columns]
+        texts = [self._texts(column, where) for column in self.columns]
         whole = self.counts.dtype.kind == "i"
         digits = 0 if whole else max(0, 1 - math.floor(math.log10(self.plan.total_noise)))
         numbers = [[f"{n:,.{digits}f}" for n in column[where]] for column in (self.counts, *self.added.values())]

@@ -52,7 +52,7 @@ def nonzero_rule(plan: Plan, *, promised: bool) -> Nonzero:
     breaks any bound on the items of a user below k. So it serves only plans that are certified without that bound.
     """
     contract, noise = plan.contract, plan.noise
-    if contract.max_nonzero is None or isinstance(noise, (LaplaceNoise, PublicNoise)):
+    if contract.max_nonzero is None or isinstance(noise, PublicNoise):
         return Nonzero.NOT_NEEDED
     if isinstance(noise, LatticeNoise) and noise.offset != "none":
         return Nonzero.TOP_K
@@ -71,8 +71,11 @@ def nonzero_rule(plan: Plan, *, promised: bool) -> Nonzero:
 
 def _keeps(plan: Plan, contract: Contract) -> bool:
     """Whether the plan's noise is within its budget under another contract too."""
-    assert isinstance(plan.noise, LatticeNoise)
-    return _certificate(plan.noise, contract, plan.budget).delta <= plan.budget.delta
+    assert isinstance(plan.noise, (LatticeNoise, LaplaceNoise))
+    try:
+        return _certificate(plan.noise, contract, plan.budget).delta <= plan.budget.delta
+    except NotPrivate:
+        return False
 
 
 @lru_cache(maxsize=256)

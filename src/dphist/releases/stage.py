@@ -68,6 +68,9 @@ class NoiseStage:
         self.seen = Total()
         self._plan, self._rule, self._names, self._tap, self._cut = plan, rule, names, tap, cut
         self._session, self._offset = begin(plan, tap, subtracted=cut.subtracted)
+        # Without the offset a top-k step gives differences, to which nothing is restored.
+        plain_top_k = rule is Nonzero.TOP_K and self._offset is None
+        self._restored = 0 if plain_top_k else cut.lower - 1
         self._gathered = Gathered(names, distinct=distinct)
 
     def add(self, block: list[Span]) -> None:
@@ -75,7 +78,7 @@ class NoiseStage:
         true = counts_of(block)
         self.seen = self.seen.after(true)
         released = self._session.release(self._cut.apply(true))
-        self._gathered.add(block, Released(released.index, released.values + (self._cut.lower - 1)))
+        self._gathered.add(block, Released(released.index, released.values + self._restored))
 
     def release(self, limit: int | None = None) -> Release:
         """All that passed, in an order of its own; the `limit` largest, if there is one."""

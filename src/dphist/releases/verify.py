@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from dphist.errors import DphistError
-from dphist.releases.document import plan_from
+from dphist.releases.document import NO_GUARANTEE, counts_facts, guarantee, not_covered, plan_from
 from dphist.releases.soundness import certified
-from dphist.types import FORMAT, Plan
+from dphist.types import FORMAT, LatticeNoise, Plan
 
 
 @dataclass(frozen=True)
@@ -61,71 +61,131 @@ def verify(
     That the noise was indeed drawn so is the word of whoever made the release.
     """
     from dphist.outputs.readback import read_release
-    from dphist.releases.request import without_password
+    from dphist.outputs.targets import without_password
 
     found = read_release(address, table, certificate)
-    checks, problems = [], list(found.problems)
-    document = found.document if isinstance(found.document, dict) else None
-    if not problems:
-        checks.append("the data and the certificate are as they were written")
-    delta, private = None, False
-    if document is not None and document.get("format") != FORMAT:
-        problems.append(f"the certificate is not of the format {FORMAT}")
-    elif document is not None:
-        private = document.get("private") is True
-        if not private:
-            problems.append("the noise was made from a seed, so that nobody is protected")
-        delta = _check_guarantee(document, checks, problems)
-        _check_counts(found.table, document, checks, problems)
-    return Verification(without_password(os.fspath(address)), tuple(checks), tuple(problems), private, delta)
+    examined = Examination(list(found.problems))
+    if not examined.problems:
+        examined.checks.append("the data and the certificate are as they were written")
+    if found.document is not None:
+        try:
+            examined.document(found.document, found.table)
+        except (TypeError, ValueError, KeyError, ArithmeticError, AttributeError) as error:
+            examined.problems.append(f"the certificate cannot be understood ({type(error).__name__})")
+    return Verification(
+        without_password(os.fspath(address)),
+        tuple(examined.checks),
+        tuple(examined.problems),
+        examined.private,
+        examined.delta,
+    )
 
 
-def _check_guarantee(document: dict[str, Any], checks: list[str], problems: list[str]) -> float | None:
-    """The delta of the plan's own numbers, computed anew."""
-    try:
-        claimed = plan_from(document.get("plan"))
-        proved = certified(claimed)
-    except DphistError as error:
-        problems.append(str(error))
-        return None
-    delta = proved.certificate.delta
-    if claimed.certificate.delta < delta:
-        problems.append(f"the certificate claims a delta of {claimed.certificate.delta!r}, and it is {delta!r}")
-    else:
-        checks.append(
-            f"the plan is ({proved.budget.epsilon:g}, {proved.budget.delta:g})-differentially private: "
-            f"its delta, computed anew in ball arithmetic, is at most {delta:.6g}"
+class Examination:
+    """What is checked and found of one certificate."""
+
+    def __init__(self, problems: list[str]) -> None:
+        self.checks: list[str] = []
+        self.problems = problems
+        self.private = False
+        self.delta: float | None = None
+
+    def document(self, document: dict[str, Any], table: Any) -> None:
+        """Everything that a certificate says is computed anew from its plan and its request."""
+        if document.get("format") != FORMAT:
+            self.problems.append(f"the certificate is not of the format {FORMAT}")
+            return
+        request, counts = document.get("request"), document.get("counts")
+        if not isinstance(request, dict) or not isinstance(counts, dict):
+            self.problems.append("the certificate lacks the request or what is known of the counts")
+            return
+        self.private = document.get("private") is True and "seed" not in request
+        if not self.private:
+            self.problems.append("the noise was made from a seed, so that nobody is protected")
+        plan = self._plan(document.get("plan"))
+        if plan is None:
+            return
+        self._request(plan, request, table)
+        self._statements(plan, document)
+        self._counts(plan, counts, request, table)
+
+    def _plan(self, data: Any) -> Plan | None:
+        """The plan with the delta of its own numbers, computed anew; its other numbers must follow from them."""
+        try:
+            claimed = plan_from(data)
+            proved = certified(claimed)
+        except DphistError as error:
+            self.problems.append(str(error))
+            return None
+        self.delta, told = proved.certificate.delta, claimed.certificate
+        if claimed.to_dict() != data:
+            self.problems.append("the plan's numbers contradict each other")
+        # Another version of the arithmetic may differ in the last digits.
+        if told.delta < self.delta * (1.0 - 1e-9) or told.epsilon != proved.budget.epsilon:
+            self.problems.append(
+                f"the certificate claims a delta of {told.delta!r} at epsilon {told.epsilon!r}, and it is "
+                f"{self.delta!r} at {proved.budget.epsilon!r}"
+            )
+            return None
+        self.checks.append(
+            f"the plan is ({proved.budget.epsilon!r}, {proved.budget.delta!r})-differentially private: "
+            f"its delta, computed anew in ball arithmetic, is at most {self.delta:.6g}"
         )
-    _check_request(document.get("request"), proved, problems)
-    return delta
+        return proved
+
+    def _request(self, plan: Plan, request: dict[str, Any], table: Any) -> None:
+        """That the plan is one for what was asked: the same budget, and no bound that was not asked for."""
+        if not request:
+            return  # counted elsewhere: the guarantee names what it rests on
+        if (request.get("epsilon"), request.get("delta")) != (plan.budget.epsilon, plan.budget.delta):
+            self.problems.append("the plan has another budget than the request")
+        if not fits(plan, request):
+            self.problems.append("the plan relies on bounds that were not asked for, or is for another request")
+        if plan.mechanism == "known-domain" and table is not None and table.num_rows != plan.contract.max_nonzero:
+            self.problems.append("the release has not as many items as the public list")
+
+    def _statements(self, plan: Plan, document: dict[str, Any]) -> None:
+        request = document["request"]
+        promised = guarantee(plan, request) if self.private else NO_GUARANTEE
+        if document.get("guarantee") != promised or document.get("not_covered") != not_covered(plan, request):
+            self.problems.append("the certificate's sentences are not those of its plan")
+
+    def _counts(self, plan: Plan, counts: dict[str, Any], request: dict[str, Any], table: Any) -> None:
+        """That every released count has passed the threshold."""
+        offset = counts.get("offset")
+        released = isinstance(plan.noise, LatticeNoise) and plan.noise.offset != "none"
+        if isinstance(offset, (int, float)) != released or counts != counts_facts(plan, request, offset):
+            self.problems.append("what the certificate says of the counts does not follow from its plan")
+            return
+        name, passes = request.get("count-name", "count"), counts["greater_than"]
+        if table is None or name not in table.column_names:
+            self.problems.append("the release has no column of counts")
+            return
+        values = table.column(name).to_pylist()
+        if not all(isinstance(value, (int, float)) and math.isfinite(value) for value in values):
+            self.problems.append("a count is not a number")
+        elif passes is not None:
+            slack = 0.5 if request.get("round") is True else 0.0
+            # Compared in whole steps before it was written as a decimal number: allow for the last digit.
+            if min(values, default=math.inf) + slack <= passes - 1e-9 * abs(passes):
+                self.problems.append("a count is below the threshold")
+            else:
+                self.checks.append("all counts are above the threshold")
 
 
-def _check_request(request: Any, plan: Plan, problems: list[str]) -> None:
-    """That the plan is one for what was asked: the same budget, and no bound that was not asked for."""
-    if not isinstance(request, dict) or not request:
-        return
-    asked = (request.get("epsilon"), request.get("delta"))
-    if asked != (plan.budget.epsilon, plan.budget.delta):
-        problems.append("the plan has another budget than the request")
-    bound = request.get("max-items-per-user")
-    counts = request.get("top", request.get("max-nonzero"))
-    kept = [value for value in (bound, counts) if isinstance(value, int)]
-    if "items" not in request and (not kept or plan.contract.items < min(kept)):
-        problems.append("the plan relies on a bound that was not asked for")
-
-
-def _check_counts(table: Any, document: dict[str, Any], checks: list[str], problems: list[str]) -> None:
-    """That every released count has passed the threshold."""
-    counts, request = document.get("counts"), document.get("request")
-    if table is None or not isinstance(counts, dict) or not isinstance(request, dict):
-        return
-    passes, name = counts.get("greater_than"), request.get("count-name", "count")
-    if isinstance(passes, bool) or not isinstance(passes, (int, float)) or name not in table.column_names:
-        return
-    slack = 0.5 if request.get("round") is True else 0.0
-    least = min((value for value in table.column(name).to_pylist() if value is not None), default=math.inf)
-    # The threshold is compared in whole steps before it is written as a decimal number: allow for its last digit.
-    if least + slack <= passes - 1e-9 * abs(passes):
-        problems.append("a count is below the threshold")
-    else:
-        checks.append("all counts are above the threshold")
+def fits(plan: Plan, request: dict[str, Any]) -> bool:
+    """Whether a plan relies on nothing but what the request has `dphist release` keep, or promises."""
+    contract, noise = plan.contract, plan.noise
+    cap, top, promise = (request.get(name) for name in ("max-items-per-user", "top", "max-nonzero"))
+    capped = isinstance(cap, int) and contract.items >= min(cap, contract.nonzero)
+    if (plan.mechanism == "known-domain") != ("items" in request):
+        return False
+    if plan.mechanism == "known-domain":
+        return contract.items == contract.max_nonzero or capped
+    if isinstance(noise, LatticeNoise) and noise.offset != "none":
+        return top == contract.max_nonzero and noise.offset == request.get("offset", "opposite")
+    if contract.max_nonzero is None:
+        return capped
+    if top is not None:
+        return top == contract.max_nonzero == contract.items and request.get("offset") == "none"
+    return promise == contract.max_nonzero and (contract.items == contract.max_nonzero or capped)
