@@ -66,8 +66,12 @@ def storable(table: Any, kind: str) -> Any:
 def _column(column: Any, kind: str) -> Any:
     pa, types = package("pyarrow"), package("pyarrow").types
     given = column.type
-    if types.is_boolean(given) or types.is_string(given) or types.is_large_string(given):
+    if types.is_boolean(given):
         return column
+    if types.is_string(given) or types.is_large_string(given):
+        # PostgreSQL holds no NUL, and to fail because of an item would come after the noise: show its symbol.
+        compute = package("pyarrow.compute")
+        return compute.replace_substring(column, "\x00", "\u2400") if kind == "postgresql" else column
     if types.is_null(given):
         return column.cast(pa.string())
     if types.is_floating(given):
