@@ -24,7 +24,7 @@ demo: setup
 	@echo
 	@echo "2. What a release would mean, before any event is read: dphist release ... --dry-run"
 	@$(BIN)/dphist $(RELEASE) --dry-run > demo-output/plan.txt
-	@grep -E '^(The mechanism|A noisy count)' demo-output/plan.txt | fold -s -w 100
+	@sed -n '/^The mechanism/,/^Other bounds/{/^Other bounds/!p}' demo-output/plan.txt
 	@echo
 	@echo "3. The release: how many users searched for what?"
 	@echo '$$ dphist $(RELEASE) --output demo-output/queries.parquet --force' | fold -s -w 100
