@@ -28,12 +28,12 @@ class ArrowKind(SortedByKeys):
         if column.null_count > 0:
             raise InvalidParameter("counts must not be null")
         if pa.types.is_integer(column.type) or pa.types.is_floating(column.type):
-            return np.asarray(_one(column).to_numpy(zero_copy_only=False))
+            return _numpy(_one(column))
         return plain_numbers(objects(column.to_pylist()))
 
     def take(self, column: Any, where: Positions) -> Any:
         """An array of its own; dictionaries are decoded, for they know what was not released."""
-        taken = _one(column.take(pa.array(where)))
+        taken = _one(column.take(_arrow(where)))
         if pa.types.is_dictionary(taken.type):
             taken = taken.dictionary_decode()
         if "dictionary" in str(taken.type):
@@ -48,7 +48,7 @@ class ArrowKind(SortedByKeys):
     def keys(self, column: Any) -> NDArray[Any]:
         """Numbers as they are, everything else as objects."""
         if pa.types.is_integer(column.type) and column.null_count == 0:
-            return np.asarray(_one(column).to_numpy(zero_copy_only=False))
+            return _numpy(_one(column))
         return objects(column.to_pylist())
 
     def repeats(self, columns: Sequence[Any]) -> bool:
@@ -69,16 +69,31 @@ class ArrowKind(SortedByKeys):
         if any(not _sortable(column.type) for column in columns):
             return super().order(counts, columns)
         names = [str(place) for place in range(len(columns))]
-        table = pa.table({"count": counts, **dict(zip(names, columns, strict=True))})
+        table = pa.table({"count": _arrow(counts), **dict(zip(names, columns, strict=True))})
         keys = [("count", "descending"), *((name, "ascending") for name in names)]
-        return np.asarray(package("pyarrow.compute").sort_indices(table, sort_keys=keys)).astype(np.int64)
+        return _numpy(package("pyarrow.compute").sort_indices(table, sort_keys=keys)).astype(np.int64)
 
     def column(self, values: Any, name: str) -> Any:  # noqa: ARG002
         """An array; the name is lost."""
-        return pa.array(values)
+        return _arrow(values) if isinstance(values, np.ndarray) else pa.array(values)
 
 
 KIND = ArrowKind()
+
+
+def _numpy(array: Any) -> NDArray[Any]:
+    """Numbers without nulls as numpy has them. Arrow's own way would import pandas, where it is installed."""
+    if len(array) == 0:
+        return np.empty(0, dtype=np.dtype(array.type.to_pandas_dtype()))
+    return np.from_dlpack(array)
+
+
+def _arrow(values: NDArray[Any]) -> Any:
+    """Numbers of numpy as Arrow has them, likewise without pandas."""
+    if values.dtype.kind not in "iuf" or values.dtype.itemsize < 4 or not values.dtype.isnative:
+        return pa.array(values)
+    plain = np.ascontiguousarray(values)
+    return pa.Array.from_buffers(pa.from_numpy_dtype(plain.dtype), plain.size, [None, pa.py_buffer(plain)])
 
 
 def _one(column: Any) -> Any:
@@ -101,7 +116,7 @@ def _sortable(kind: Any) -> bool:
 
 def empty_batch(schema: Any) -> Any:
     """No rows, but all types."""
-    return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)
+    return pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in schema], schema=schema)
 
 
 def names_of(frame: Any) -> list[str]:
