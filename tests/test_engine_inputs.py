@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
+import decimal
+import math
 import sqlite3
 from pathlib import Path
 from typing import Any
 
 import duckdb
+import numpy as np
 import pandas as pd
 import polars as pl
 import pyarrow as pa
@@ -123,20 +127,47 @@ def test_folders_named_by_values_add_columns(engine: Factory, tmp_path: Path) ->
     assert histogram(engine, task(tmp_path, where="day = '2024-01-02'")) == {"2024-01-02": 1}
 
 
-def test_json_keeps_numbers_and_the_text_of_strings(engine: Factory, tmp_path: Path) -> None:
+def test_json_is_text(engine: Factory, tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     path.write_text(
         '{"user": 1, "item": "2024-01-01", "User": 9}\n{"user": 2, "item": "2024-01-01T00:00:00Z"}\n'
         '{"user": 3, "item": "007"}\n{"user": 3}\n'
     )
     assert histogram(engine, task(path)) == {"2024-01-01": 1, "2024-01-01T00:00:00Z": 1, "007": 1}
-    assert histogram(engine, task(path, items="User", user="item")) == {9: 1}
-    path.write_text('{"user": 1, "item": "x", "item_1": "y", "user_1": 3, "ITEM": "z"}\n')
-    for item, value in (("item", "x"), ("item_1", "y"), ("ITEM", "z")):
+    assert histogram(engine, task(path, items="User", user="item")) == {"9": 1}
+    assert histogram(engine, task(path, where="User = '9'")) == {"2024-01-01": 1}
+    path.write_text('{"user": 1, "item": "x", "item_1": "y", "user_1": 3, "ITEM": "z", "a/b~": true}\n')
+    for item, value in (("item", "x"), ("item_1", "y"), ("ITEM", "z"), ("user_1", "3"), ("a/b~", "true")):
         assert histogram(engine, task(path, items=item)) == {value: 1}
-    assert histogram(engine, task(path, items="user_1")) == {3: 1}
-    path.write_text('{"user": 1, "item": 5}\n{"user": 2, "item": "5"}\n')
-    assert sorted(histogram(engine, task(path)).values()) == [1, 1]
+    # What no row has is missing everywhere: that it is so is not told.
+    assert histogram(engine, task(path, items="nope")) == {}
+    assert histogram(engine, task(path, where="nope IS NULL AND item = 'x'")) == {"x": 1}
+    values = ["5", '"5"', "5.0", "1e400", "12345678901234567890123", "[1, 2]", '{"a": 1}', "null", "false"]
+    path.write_text("".join(f'{{"user": {n}, "item": {value}}}\n' for n, value in enumerate(values)))
+    found = histogram(engine, task(path))
+    assert found == {
+        "5": 2,
+        "5.0": 1,
+        "1e400": 1,
+        "12345678901234567890123": 1,
+        "[1,2]": 1,
+        '{"a":1}': 1,
+        "false": 1,
+    }
+    path.write_text("")
+    assert histogram(engine, task(path)) == {}
+    path.write_bytes(b'\xef\xbb\xbf{"user": 1}')
+    with pytest.raises(InputError, match="mark of byte order"):
+        engine(Resources()).check(task(path))
+
+
+def test_arrays_and_lines_of_json(engine: Factory, tmp_path: Path) -> None:
+    (tmp_path / "1.json").write_text(' \n[{"user": 1, "item": "a"}, 5,\n {"user": 2, "item": 7}]')
+    assert histogram(engine, task(tmp_path)) == {"a": 1, "7": 1}
+    (tmp_path / "2.json").write_text('{"user": 1, "item": "a"}\n')
+    with pytest.raises(InputError, match="arrays in some files"):
+        engine(Resources()).check(task(tmp_path))
+    assert histogram(engine, task(tmp_path / "2.json")) == {"a": 1}
 
 
 def test_tables_and_queries_of_databases(engine: Factory, tmp_path: Path) -> None:
@@ -169,16 +200,43 @@ def test_views_and_schemas_of_duckdb(engine: Factory, tmp_path: Path) -> None:
     assert histogram(engine, task(path, table="v", public_items=task(path, table="s.t").events)) == {2: 1}
 
 
-def test_types_of_sqlite_columns_are_those_of_the_cells(engine: Factory, tmp_path: Path) -> None:
+def test_types_of_sqlite_columns_are_the_declared_ones(engine: Factory, tmp_path: Path) -> None:
     path = tmp_path / "x.sqlite"
+    kinds = 'free, "whole" BIGINT, "real" DOUBLE, "text" VARCHAR(9), "raw" BLOB, price DECIMAL(5,2)'
+    cells = [
+        "1",
+        "2.5",
+        "2e10",
+        "'x'",
+        "'07'",
+        "x'ff'",
+        "NULL",
+        "CAST(x'ff' AS TEXT)",
+        "9223372036854775807",
+        "1e300",
+    ]
     with contextlib.closing(sqlite3.connect(path)) as connection:
-        connection.execute("CREATE TABLE t (user, item, mixed, large)")
-        connection.execute("INSERT INTO t VALUES (1, 2, 'x', 9007199254740993), (2, 2.5, 1, 0.5), (3, 2.0, 1, 1)")
+        connection.execute(f"CREATE TABLE t (user, {kinds})")
+        for n, cell in enumerate(cells):
+            connection.execute(f"INSERT INTO t VALUES ({n}, {', '.join([cell] * 6)})")
+        connection.execute('CREATE VIEW v AS SELECT *, "whole" + 0 AS more FROM t')
         connection.commit()
-    assert histogram(engine, task(path)) == {2.0: 2, 2.5: 1}
-    for column in ("mixed", "large"):
-        with pytest.raises(InputError, match=f"'{column}' .* several types"):
-            engine(Resources()).check(task(path, items=column))
+    large = 2**63 - 1
+    expected: dict[str, list[Any]] = {
+        "free": ["1", "2.5", "20000000000.0", "x", "07", "ff", str(large), "1e+300"],
+        "whole": [1, 20000000000, 7, large],
+        "real": [1.0, 2.5, 2e10, 7.0, 2.0**63, 1e300],
+        "text": ["1", "2.5", "20000000000.0", "x", "07", "ff", str(large), "1.0e+300"],
+        "raw": [b"\xff"],
+        "price": ["1", "2.5", "20000000000", "x", "7", "ff", str(large), "1e+300"],
+    }
+    for column, values in expected.items():
+        assert histogram(engine, task(path, table="t", items=column)) == dict.fromkeys(values, 1), column
+    for more in ({"table": "v"}, {"query": "SELECT * FROM t"}):
+        for column in ("free", "whole", "real", "text"):
+            found = histogram(engine, task(path, items=column, **more))
+            assert found == dict.fromkeys(expected[column], 1), column
+    assert set(histogram(engine, task(path, table="v", items="more"))) >= {"1", "2.5"}
 
 
 def test_missing_values_of_frames(engine: Factory) -> None:
@@ -186,8 +244,17 @@ def test_missing_values_of_frames(engine: Factory) -> None:
     assert histogram(engine, task(frame, null_items=True)) == {"a": 1, None: 1}
     categories = pd.DataFrame({"user": [1, 2, 2], "item": pd.Categorical(["a", "b", "a"])})
     assert histogram(engine, task(categories)) == {"a": 2, "b": 1}
-    with pytest.raises(InputError, match="objects of several types"):
-        histogram(engine, task(pd.DataFrame({"user": [1, 2], "item": ["a", 5]})))
+    mixed = pd.Categorical(["a", 5, None], categories=["a", 5, 7.5])
+    assert histogram(engine, task(pd.DataFrame({"user": [1, 2, 2], "item": mixed}))) == {"a": 1, "5": 1}
+    whole = pd.DataFrame({"user": [1, 2, 2], "item": pd.Categorical([1, 2, None])})
+    assert histogram(engine, task(whole)) == {1: 1, 2: 1}
+    objects: list[Any] = ["a", 5, 5.0, None, math.nan, pd.NaT, pd.NA, b"\xff", True, decimal.Decimal("1.50"), {1}]
+    objects += [datetime.date(2024, 1, 2), pd.Timestamp("2024-01-02"), [1, "x"], np.int8(5), -0.0, 10**5000]
+    found = histogram(engine, task(pd.DataFrame({"user": range(17), "item": pd.Series(objects, dtype=object)})))
+    assert found == {
+        "a": 1, "5": 2, "5.0": 1, "ff": 1, "true": 1, "1.50": 1, "2024-01-02": 1, "2024-01-02T00:00:00": 1,
+        '[1,"x"]': 1, "0.0": 1,
+    }  # fmt: skip
     lazy = pl.LazyFrame({"^user$": [1, 2], "item": ["a", "b"]}, schema_overrides={"item": pl.Categorical})
     assert histogram(engine, task(lazy, user="^user$")) == {"a": 1, "b": 1}
 

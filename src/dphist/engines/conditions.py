@@ -69,13 +69,13 @@ def condition_of(connection: Any, condition: str) -> Any:
     return children[0]
 
 
-def columns_of(connection: Any, condition: str, names: Sequence[str]) -> list[str]:
+def columns_of(connection: Any, condition: str, names: Sequence[str] | None) -> list[str]:
     """The input's columns that a condition names: exactly, or else without regard to case, as SQL has it."""
     found: dict[str, str] = {}
     for node in nodes(condition_of(connection, condition)):
         if node.get("class") == "COLUMN_REF":
             written = str(node["column_names"][0])
-            alike = [one for one in names if one.casefold() == written.casefold()]
+            alike = [one for one in names or [written] if one.casefold() == written.casefold()]
             matches = [written] if written in alike else alike
             if len(matches) > 1 or (matches and found.get(written.casefold(), matches[0]) != matches[0]):
                 raise InputError(f"the condition {condition!r} cannot tell apart the columns {listed(alike)}")
@@ -84,7 +84,7 @@ def columns_of(connection: Any, condition: str, names: Sequence[str]) -> list[st
     return list(found.values())
 
 
-def bind(connection: Any, condition: str, types: dict[str, str], names: Sequence[str]) -> None:
+def bind(connection: Any, condition: str, types: dict[str, str], names: Sequence[str] | None) -> None:
     """Bind a condition against columns without rows: what DuckDB says then is about names and types alone."""
     typed = [f"CAST(NULL AS {kind}) AS {name(column)}" for column, kind in types.items()] or ["1"]
     try:
@@ -95,5 +95,5 @@ def bind(connection: Any, condition: str, types: dict[str, str], names: Sequence
     except Exception as error:
         said = about_sql(error)
     if "Referenced column" in said:
-        said = f"it names a column that does not exist; the columns are {listed(list(names))}"
+        said = f"it names a column that does not exist; the columns are {listed(list(names or types))}"
     raise InputError(f"the condition {condition!r} cannot be used: {said}")

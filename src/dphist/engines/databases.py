@@ -1,23 +1,17 @@
-"""Databases in files: DuckDB and SQLite, both of them read-only."""
+"""Databases in files: which kind and which table; and DuckDB's own, read-only."""
 
 from __future__ import annotations
 
 import os
 import re
-import sqlite3
-from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from dphist.engines.failures import about_sql, attempt, listed
-from dphist.engines.sources import ArrowSource, Opened, Source, describe, numbered, require
+from dphist.engines.sources import Opened, Source, describe, require
 from dphist.engines.sql import name, text
 from dphist.errors import InputError
 from dphist.types import Events
-
-BATCH: Final = 50_000
-EXACT: Final = 2**53
 
 
 def database_kind(path: str, kind: str) -> str:
@@ -124,81 +118,3 @@ def own_sql(action: Any, query: str) -> Any:
         safe = type(error).__name__ in ("ParserException", "BinderException", "CatalogException")
         said = about_sql(error) if safe else "it cannot be run"
     raise InputError(f"the query {query!r} cannot be used: {said}")
-
-
-def sqlite_source(path: str, events: Events) -> Source:
-    """An SQLite file, streamed in batches."""
-    what = f"the database {path!r}"
-    with closing(attempt(lambda: sqlite_connection(path), what)) as database:
-        if events.query is not None:
-            relation = f"(\n{only_select(events.query)}\n)"
-        else:
-            found = attempt(
-                lambda: database.execute(
-                    "SELECT name FROM sqlite_master WHERE type IN ('table', 'view') AND name NOT LIKE 'sqlite_%'"
-                ).fetchall(),
-                what,
-            )
-            relation = name(chosen_table(events, what, sorted(("main", str(row[0])) for row in found))[1])
-        probe = f"SELECT * FROM {relation} LIMIT 0"
-        wrong = "{what} cannot be read" if events.query is None else f"the query {events.query!r} is not valid SQL"
-        names = [str(column[0]) for column in attempt(lambda: database.execute(probe), what, wrong).description]
-
-    def schema(wanted: list[str]) -> Any:
-        with closing(sqlite_connection(path)) as database:
-            return sqlite_schema(database, relation, wanted, what)
-
-    def data(wanted: list[str]) -> Any:
-        return sqlite_reader(path, relation, wanted, schema(wanted))
-
-    return ArrowSource(what, names, schema, data)
-
-
-def sqlite_connection(path: str) -> sqlite3.Connection:
-    """A read-only connection. Text that is not UTF-8 is kept apart by its bytes."""
-    address = "file:" + re.sub(r"[%?#]", lambda found: f"%{ord(found[0]):02x}", os.path.abspath(path)) + "?mode=ro"
-    database = sqlite3.connect(address, uri=True, check_same_thread=False)
-    database.text_factory = lambda raw: raw.decode("utf-8", "backslashreplace")
-    database.execute("PRAGMA query_only = ON")
-    return database
-
-
-def sqlite_schema(database: sqlite3.Connection, relation: str, wanted: list[str], what: str) -> Any:
-    """The types that columns really hold: SQLite lets every cell have its own."""
-    import pyarrow as pa
-
-    tests = []
-    for column in map(name, wanted):
-        tests += [f"max(typeof({column}) = '{kind}')" for kind in ("integer", "real", "text", "blob")]
-        tests.append(f"max(typeof({column}) = 'integer' AND ({column} > {EXACT} OR {column} < -{EXACT}))")
-    row = database.execute(f"SELECT {', '.join(tests)} FROM {relation}").fetchone()
-    plain = {
-        "1000": pa.int64(),
-        "0100": pa.float64(),
-        "1100": pa.float64(),
-        "0010": pa.string(),
-        "0001": pa.binary(),
-    }
-    fields = []
-    for k, column in enumerate(wanted):
-        *held, large = (bool(value) for value in row[5 * k : 5 * k + 5])
-        kind = plain.get("".join("1" if flag else "0" for flag in held)) if any(held) else pa.string()
-        if kind is None or (large and held[1]):
-            raise InputError(f"the column {column!r} of {what} holds values of several types; cast it in a query")
-        fields.append(pa.field(column, kind))
-    return numbered(fields)
-
-
-def sqlite_reader(path: str, relation: str, wanted: list[str], schema: Any) -> Any:
-    """An Arrow reader over the rows."""
-    import pyarrow as pa
-
-    def each() -> Iterator[Any]:
-        with closing(sqlite_connection(path)) as database:
-            cursor = database.execute(f"SELECT {', '.join(map(name, wanted))} FROM {relation}")
-            while rows := cursor.fetchmany(BATCH):
-                columns = zip(*rows, strict=True)
-                arrays = [pa.array(column, entry.type) for column, entry in zip(columns, schema, strict=True)]
-                yield pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-    return pa.RecordBatchReader.from_batches(schema, each())

@@ -2,7 +2,10 @@
 
 Values: a user that is NaN is a user like any other (only NULL is none); -0.0 and 0.0 are one value, and so are all
 NaNs. Times with a zone are instants, in UTC. Values of types that other programs may not know (UUID, very large
-integers, intervals) are counted by their text. See `files` for CSV and JSON and `frames` for pandas.
+integers, intervals) are counted by their text. See `text_files` for CSV and JSON, `frames` for pandas
+and `sqlite_file` for SQLite.
+
+Types come from schemas and never from values: else one user's row could change all counts or the output's schema.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ T = TypeVar("T")
 ROWS: Final = 1 << 16
 LISTED: Final = "dphist_listed"
 COUNTS: Final = "dphist_counts"
+LARGEST: Final = 2**53
 STOPPED: Final = "{what} cannot be counted: it is damaged, or holds values that its reader does not understand"
 
 
@@ -108,7 +112,7 @@ class Session:
         return Query(text, items, opened.before, what)
 
     def _open(self, events: Events, label: str, probe: bool, with_user: bool = True) -> tuple[Rows, Opened, str]:
-        # Looking at an input can take long too: all of a JSON file is read for its types.
+        # Looking at an input can take long too: a server may be slow, and files may be many.
         return self.runner.run(lambda: opened_rows(self.connection, events, label, probe, with_user))
 
     def size(self, listed: Events) -> int:
@@ -173,6 +177,9 @@ def checked(task: Task) -> None:
     for given, value in (("max_items_per_user", task.max_items_per_user), ("rank", task.rank)):
         if value is not None and value < 1:
             raise InvalidParameter(f"{given} must be at least 1, not {value!r}")
+    for given, value in (("lower_threshold", task.lower_threshold), ("rank", task.rank)):
+        if value is not None and value > LARGEST:
+            raise InvalidParameter(f"{given} must be at most 2^53, not {value!r}")
     listed = task.public_items
     if listed is not None and len(listed.items) != len(task.events.items):
         raise InputError(

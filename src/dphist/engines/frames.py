@@ -1,6 +1,7 @@
 """Inputs in memory: frames of pandas and polars, tables, batches, readers and datasets of Arrow, DuckDB relations.
 
-A missing value of pandas (NaN in a column of floats among them) is NULL; in all others NaN is a value.
+A missing value of pandas (NaN in a column of floats among them) is NULL; in all others NaN is a value. A column of
+objects is text whatever the objects are (see `cells`): its type must not depend on them.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import weakref
 from collections.abc import Iterator
 from typing import Any, Final
 
+from dphist.engines.cells import texts
 from dphist.engines.sources import ArrowSource, Source, numbered
 from dphist.errors import InputError
 
@@ -63,16 +65,19 @@ def table_source(what: str, table: Any) -> Source:
 
 def dataset_source(what: str, dataset: Any) -> Source:
     """A dataset, streamed with little read ahead: Arrow's memory is not under DuckDB's limit."""
-    import pyarrow.dataset as ds
-
-    def stream(wanted: list[str]) -> Any:
-        columns = {f"c{k}": ds.field(column) for k, column in enumerate(wanted)}
-        return dataset.scanner(columns=columns, batch_readahead=4, fragment_readahead=1).to_reader()
 
     def schema(wanted: list[str]) -> Any:
         return numbered([dataset.schema.field(column) for column in wanted])
 
-    return ArrowSource(what, dataset.schema.names, schema, stream)
+    return ArrowSource(what, dataset.schema.names, schema, lambda wanted: streamed(dataset, wanted))
+
+
+def streamed(dataset: Any, wanted: list[str]) -> Any:
+    """A reader of the wanted columns, named c0, c1, ..."""
+    import pyarrow.dataset as ds
+
+    columns = {f"c{k}": ds.field(column) for k, column in enumerate(wanted)}
+    return dataset.scanner(columns=columns, batch_readahead=4, fragment_readahead=1).to_reader()
 
 
 def reader_source(what: str, reader: Any) -> Source:
@@ -104,22 +109,39 @@ def renamed(batches: Any, wanted: list[str], schema: Any) -> Any:
 
 
 def pandas_source(frame: Any) -> Source:
-    """A pandas frame by way of Arrow: so a column of mixed objects fails before anything is counted."""
+    """A pandas frame by way of Arrow."""
     import pyarrow as pa
 
-    def select(wanted: list[str]) -> Any:
-        places = [names.index(column) for column in wanted]
-        chosen = frame.iloc[:, places].set_axis([f"c{k}" for k in range(len(places))], axis=1)
-        return pa.Table.from_pandas(chosen, preserve_index=False).replace_schema_metadata(None)
+    def select(rows: Any, wanted: list[str]) -> Any:
+        arrays = [pandas_column(rows.iloc[:, names.index(column)]) for column in wanted]
+        return pa.table(arrays, names=[f"c{k}" for k in range(len(arrays))])
 
     names = [str(column) for column in frame.columns]
     return ArrowSource(
         "the pandas frame",
         names,
-        lambda wanted: select(wanted).schema,
-        select,
-        "{what} cannot be read: a column holds objects of several types; convert it to one type",
+        lambda wanted: select(frame.iloc[:0], wanted).schema,
+        lambda wanted: select(frame, wanted),
+        "{what} cannot be read: a column has a type that cannot be counted; convert it to another",
     )
+
+
+def pandas_column(series: Any) -> Any:
+    """One column: objects and strings of Python as text, categories by their own type, all others as they are."""
+    import pyarrow as pa
+
+    kind = series.dtype
+    if kind.kind == "O" and (kind.name == "object" or getattr(kind, "storage", "") == "python"):
+        cells = series.to_numpy(dtype=object, copy=True)
+        cells[series.isna().to_numpy()] = None
+        return texts(cells)
+    if hasattr(series, "cat"):
+        codes = series.cat.codes.to_numpy().astype("int32")
+        values = series.cat.categories
+        return pa.DictionaryArray.from_arrays(
+            pa.array(codes, mask=codes < 0), pandas_column(values.to_series(index=range(len(values))))
+        )
+    return pa.Table.from_pandas(series.to_frame("c"), preserve_index=False).column(0)
 
 
 def polars_source(frame: Any) -> Source:

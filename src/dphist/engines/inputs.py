@@ -7,12 +7,13 @@ import re
 from typing import Any
 
 from dphist.engines.conditions import bind, columns_of
-from dphist.engines.databases import database_kind, duckdb_source, sqlite_source
+from dphist.engines.databases import database_kind, duckdb_source
 from dphist.engines.files import file_source, files_of
 from dphist.engines.frames import frame_source
 from dphist.engines.postgres import postgres_source
 from dphist.engines.sources import Opened, Source, require
 from dphist.engines.sql import Rows
+from dphist.engines.sqlite_file import sqlite_source
 from dphist.errors import InputError
 from dphist.types import Events
 

@@ -29,8 +29,8 @@ class Source(Protocol):
         """What it is called in a sentence."""
 
     @property
-    def names(self) -> Sequence[str]:
-        """Names of all columns, as they are in the input."""
+    def names(self) -> Sequence[str] | None:
+        """Names of all columns, as they are in the input; None where only the rows know, and any name will do."""
 
     def open(self, connection: Any, wanted: list[str], label: str, probe: bool, /) -> Opened:
         """The wanted columns. A probe may look at types alone: it must not consume what can be read once."""
@@ -42,17 +42,20 @@ def describe(connection: Any, relation: str) -> list[tuple[str, str]]:
     return [(str(row[0]), str(row[1])) for row in rows]
 
 
-def require(source: Source, wanted: Sequence[str], names: Sequence[str] | None = None, what: str = "") -> None:
+def require(source: Source, wanted: Sequence[str]) -> None:
     """One sentence if a wanted column does not exist, or exists twice."""
-    names = source.names if names is None else names
+    if source.names is not None:
+        demand(source.what, source.names, wanted)
+
+
+def demand(what: str, names: Sequence[str], wanted: Sequence[str]) -> None:
+    """One sentence if a wanted name is not there once."""
     times = Counter(names)
     for column in wanted:
         if times[column] == 0:
-            raise InputError(
-                f"{what or source.what} has no column {column!r}; its columns are {listed(list(names))}"
-            )
+            raise InputError(f"{what} has no column {column!r}; its columns are {listed(list(names))}")
         if times[column] > 1:
-            raise InputError(f"{what or source.what} has {times[column]} columns with the name {column!r}")
+            raise InputError(f"{what} has {times[column]} columns with the name {column!r}")
 
 
 @dataclass

@@ -47,11 +47,14 @@ def one_spelling(expression: str, kind: str) -> str:
             f"CASE WHEN isnan({expression}) THEN 'nan'::{kind} WHEN {expression} = 0 THEN 0::{kind} "
             f"ELSE {expression} END"
         )
+    if kind == "VARCHAR":
+        # A collation would show one user's spelling for all that it takes for equal; invalid UTF-8 is no text.
+        return f"TRY(decode(encode({expression})))"
     if kind in KEPT or kind.startswith("DECIMAL("):
         return expression
     if NESTED.search(kind):
         # As JSON, which is one text for one value; a plain cast would be the same for ['a, b'] and ['a', 'b'].
-        return f"CAST(to_json({expression}) AS VARCHAR)"
+        return f"TRY(CAST(to_json({expression}) AS VARCHAR))"
     return f"CAST({expression} AS VARCHAR)"
 
 
@@ -78,11 +81,14 @@ class Rows:
         The condition sees the columns it names under their own names and nothing else. It is inside TRY: a row on
         which it fails (a text that is no number) is not taken, because an error would tell of that row.
         """
-        inner = [f"{expression} AS dphist_{k}" for k, (expression, _, _) in enumerate(self.values)]
+        own = "dphist_"
+        while any(column.casefold().startswith(own) for _, column in self.carried):
+            own += "_"
+        inner = [f"{expression} AS {own}{k}" for k, (expression, _, _) in enumerate(self.values)]
         inner += [f"{expression} AS {name(column)}" for expression, column in self.carried]
         where = "" if self.condition is None else f" WHERE TRY((\n{self.condition}\n))"
         outer = [
-            f"{one_spelling(f'dphist_{k}', kind)} AS {alias}"
+            f"{one_spelling(f'{own}{k}', kind)} AS {alias}"
             for k, ((_, kind, _), alias) in enumerate(zip(self.values, aliases, strict=True))
         ]
         rows = f"SELECT {', '.join(outer)} FROM (SELECT {', '.join(inner)} FROM {self.relation}){where}"
