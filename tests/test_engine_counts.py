@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -267,3 +268,20 @@ def test_public_lists_of_several_columns_and_with_missing_values(engine: Factory
 def test_numbers_of_the_task_must_be_in_range(engine: Factory, name: str, value: int) -> None:
     with pytest.raises(InvalidParameter, match=name):
         engine(Resources()).check(task(pa.table({"user": [1], "item": [1]}), **{name: value}))
+
+
+@pytest.mark.parametrize("copies", [1, 4])
+def test_few_or_many_repeats_change_the_speed_alone(engine: Factory, tmp_path: Path, copies: int) -> None:
+    """Parquet is looked at first, and counted in one of two ways; a table in memory is counted in one way."""
+    generator = random.Random(7)
+    pairs = [(user, generator.choice([None, *range(40)])) for user in range(3000) for _ in range(8)]
+    rows = pa.table({"user": [u for u, _ in pairs], "item": [i for _, i in pairs]})
+    table = pa.concat_tables([rows] * copies)
+    pq.write_table(table, tmp_path / "e.parquet")
+    for more in ({}, {"rank": 3}, {"portable": True}):
+        both = [
+            histogram(engine, task(source, max_items_per_user=3, **more))
+            for source in (table, tmp_path / "e.parquet")
+        ]
+        assert both[0] == both[1]
+        assert sum(both[0].values()) <= 3 * 3000

@@ -85,7 +85,9 @@ class GroupedFiles:
             parts.append(f"SELECT {chosen} FROM {group.relation}")
         relation = f"({' UNION ALL '.join(parts)})"
         types = attempt(lambda: describe(connection, relation), self.what)
-        return Opened(relation, {column: types[k] for k, column in enumerate(wanted)})
+        # Only Parquet reads some columns without reading all of the file.
+        again = all(group.relation.startswith("read_parquet(") for group in self.groups)
+        return Opened(relation, {column: types[k] for k, column in enumerate(wanted)}, again=again)
 
 
 def joined(what: str, column: str, kinds: Sequence[str]) -> str:

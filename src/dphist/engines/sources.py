@@ -14,11 +14,15 @@ from dphist.errors import InputError
 
 @dataclass(frozen=True)
 class Opened:
-    """A FROM item, and for each wanted column its SQL expression and type. `before` is run before it is read."""
+    """A FROM item, and for each wanted column its SQL expression and type. `before` is run before it is read.
+
+    `again` where a second look costs next to nothing beside the count.
+    """
 
     relation: str
     columns: dict[str, tuple[str, str]]
     before: str | None = None
+    again: bool = False
 
 
 class Source(Protocol):

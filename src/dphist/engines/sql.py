@@ -123,9 +123,15 @@ def portable_order(key: bytes, items: list[str]) -> str:
 
 
 def histogram(
-    events: Events, rows: Rows, cap: int | None, order: str, lower: int, listed: str | None
+    events: Events,
+    rows: Rows,
+    cap: int | None,
+    order: str,
+    lower: int,
+    listed: str | None,
+    few_repeats: bool = False,
 ) -> tuple[str, list[str]]:
-    """The query of the counts, and the names of its item columns.
+    """The query of the counts, and the names of its item columns. Few repeats change its speed, never its result.
 
     With `listed` (a table of keys k0, k1, ... and entries p0, p1, ...) only keys of it are counted, before a
     user's items are chosen, and every entry is in the result.
@@ -139,6 +145,16 @@ def histogram(
         source = f"SELECT * FROM ({source}) AS e SEMI JOIN (SELECT * FROM {listed} WHERE matched) AS l ON {match}"
     if cap is None:
         counts = f"SELECT {columns}, count(DISTINCT u) AS {COUNT} FROM ({source}) GROUP BY {columns}"
+    elif few_repeats:
+        # Equal rows share their rank: where there are few of them this spares making the rows distinct first.
+        ranked = (
+            f"SELECT u, {columns}, dense_rank() OVER (PARTITION BY u ORDER BY {order}, {columns}) AS place "
+            f"FROM ({source})"
+        )
+        counts = (
+            f"SELECT {columns}, count(DISTINCT u) AS {COUNT} FROM ({ranked}) WHERE place <= {cap} "
+            f"GROUP BY {columns}"
+        )
     else:
         # DISTINCT first: a user's items are ranked once each, however often they occur.
         ranked = (
@@ -154,6 +170,14 @@ def histogram(
         f"SELECT {', '.join(f'l.{p}' for p in entries)}, coalesce(c.{COUNT}, 0) AS {COUNT} FROM {listed} AS l "
         f"LEFT JOIN (SELECT *, TRUE AS matched FROM ({counts})) AS c ON {match}"
     ), entries
+
+
+def repeats(events: Events, rows: Rows) -> str:
+    """The query of how many rows there are, and how many of them differ, for one user in 256."""
+    items = [f"i{k}" for k in range(len(events.items))]
+    source = rows.select(["u", *items], ["u"] if events.null_items else ["u", *items])
+    sample = f"WITH s AS MATERIALIZED (SELECT * FROM ({source}) WHERE hash(u) % 256 = 0) "
+    return f"{sample}SELECT (SELECT count(*) FROM s), (SELECT count(*) FROM (SELECT DISTINCT * FROM s))"
 
 
 def public_list(rows: Rows, types: list[str], null_items: bool) -> str:
