@@ -126,7 +126,6 @@ def _counted_and_noised(request: Request, plan: Plan, engine: Engine, progress: 
     # A top-k step subtracts the count after the largest; a bound that is public needs only to be watched.
     rule = nonzero_rule(plan, promised=request.max_nonzero is not None)
     task = _task(request, plan, rule, tap)
-    engine.check(task)
     names = Names(tuple(column.name for column in request.columns()), request.count_name)
     counting = None if progress is None else lambda share: progress("counting", share)
     with engine.count(task, counting) as counted:
