@@ -92,10 +92,10 @@ def test_law_of_a_release(options: dict[str, Any]) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("options", CASES)
 def test_law_of_a_release_over_many_runs(options: dict[str, Any]) -> None:
-    plan, at_threshold, high, passed = runs_of(options, 1500)
+    plan, at_threshold, high, passed = runs_of(options, 600)
     check_law(plan, at_threshold, high, passed)
     # With so many runs the covariance of two counts shows too: the shared part and nothing else.
     shared = plan.total_noise**2 - plan.sigma**2
     pairs = np.cov(high[:, 0], high[:, 1])[0, 1]
-    error = math.sqrt((plan.total_noise**4 + shared**2) / 1500)
+    error = math.sqrt((plan.total_noise**4 + shared**2) / 600)
     assert abs(pairs - shared) < ALLOWED * error
