@@ -216,3 +216,19 @@ def test_keys_of_json_are_told_to_nobody(engine: Factory, tmp_path: Path) -> Non
             engine(Resources()).check(task(path, where=where))
         assert "S3CR3T" not in str(caught.value)
     assert histogram(engine, task(path, where="len(list_filter([1, 5], lambda y: y > 3)) = 1")) == {"a": 1}
+
+
+def test_a_quoted_row_across_the_parts_of_a_large_csv_changes_no_other_row(
+    engine: Factory, tmp_path: Path
+) -> None:
+    """Readers that begin in the middle of a file would take the lines of one user's text for rows of others."""
+    before = b"".join(b"u%d,i%d,%s\n" % (i, i % 3, b"a" * 4000) for i in range(1990))
+    after = b"".join(b"v%d,i0,%s\n" % (i, b"a" * 4000) for i in range(900))
+    odd = b'z,q,"' + b'""' * 400_000 + b'\nf,FAKE,1\n"\n'
+    counts = []
+    for number, row in enumerate((b"", odd)):
+        path = tmp_path / f"{number}.csv"
+        path.write_bytes(b"user,item,pad\n" + before + row + after)
+        counts.append(histogram(engine, task(path, max_items_per_user=1)))
+    assert counts[0] == {"i0": 664 + 900, "i1": 663, "i2": 663}
+    assert counts[1] in (counts[0], {**counts[0], "q": 1})

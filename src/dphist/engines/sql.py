@@ -54,7 +54,8 @@ def one_spelling(expression: str, kind: str) -> str:
         return expression
     if NESTED.search(kind):
         # As JSON, which is one text for one value; a plain cast would be the same for ['a, b'] and ['a', 'b'].
-        return f"TRY(CAST(to_json({expression}) AS VARCHAR))"
+        # Text inside that is not UTF-8 makes no JSON at all.
+        return f"nullif(TRY(CAST(to_json({expression}) AS VARCHAR)), '')"
     return f"CAST({expression} AS VARCHAR)"
 
 

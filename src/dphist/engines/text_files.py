@@ -24,7 +24,9 @@ from dphist.engines.sql import name, text
 from dphist.errors import InputError
 
 ROWS: Final = "auto_detect=false, comment='', skip=0, nullstr='', ignore_errors=true, strict_mode=false"
-CSV: Final = f"header=true, quote='\"', escape='\"', {ROWS}"
+# One reader from end to end: several of them begin in the middle and guess whether they are within quotes, and one
+# user's text with a line break at such a place would lose, or make up, the rows of others.
+CSV: Final = f"header=true, quote='\"', escape='\"', parallel=false, {ROWS}"
 # A control character cannot be in a valid line of JSON, so each line is one field.
 LINE: Final = "dphist_line"
 LINES: Final = f"header=false, quote='', escape='', delim='\x01', columns={{'{LINE}': 'VARCHAR'}}, {ROWS}, {HIVE}"
