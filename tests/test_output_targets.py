@@ -120,6 +120,6 @@ def test_a_missing_driver(monkeypatch: pytest.MonkeyPatch) -> None:
             raise ImportError(name)
         return real(name)
 
-    monkeypatch.setattr("dphist.outputs.postgresql_store.import_module", without)
+    monkeypatch.setattr("dphist.extras.import_module", without)
     with pytest.raises(MissingExtra, match=r"pip install 'dphist\[postgres\]'"):
         check_target(Target("postgresql://h/db", "t", "postgresql"), force=False)

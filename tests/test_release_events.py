@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 
 import dphist
 from dphist.errors import InvalidParameter
+from dphist.releases.request import Options, Request
 from release_data import as_dict, events
 
 COUNTS = {"tea": 900, "milk": 700, "bread": 500, "salt": 400, "rare": 2, "unique": 1}
@@ -233,3 +235,8 @@ def test_contradictions_are_one_sentence(options: dict[str, Any], sentence: str)
 def test_input_of_an_unknown_kind() -> None:
     with pytest.raises(InvalidParameter, match="must be a path"):
         dphist.release({"user": [1]}, **BUDGET, top=3)
+
+
+def test_the_options_are_the_fields_of_a_request() -> None:
+    names = {entry.name for entry in dataclasses.fields(Request)}
+    assert set(Options.__annotations__) == names - {"input"}

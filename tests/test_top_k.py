@@ -88,7 +88,14 @@ def test_plan_for_top_k() -> None:
     # A bound on users far below k is better used by itself; one near k is worth nothing beside the top-k step.
     assert plan(epsilon=1.0, delta=1e-6, top=100, max_items_per_user=5).mechanism == "gshm"
     assert plan(epsilon=1.0, delta=1e-6, top=100, max_items_per_user=90).mechanism == "top-k"
-    for wrong in ({"offset": "all"}, {"max_nonzero": 5}, {"public_items": 5}, {"mechanism": "laplace"}):
+    for wrong in (
+        {"offset": "all"},
+        {"max_nonzero": 5},
+        {"public_items": 5},
+        {"mechanism": "laplace"},
+        {"mechanism": "magic"},
+        {"noise": "loud"},
+    ):
         with pytest.raises(InvalidParameter):
             plan(epsilon=1.0, delta=1e-6, top=10, **wrong)
     with pytest.raises(InvalidParameter):

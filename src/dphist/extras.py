@@ -8,6 +8,14 @@ from typing import Any
 from dphist.errors import MissingExtra
 
 
+def postgres_driver() -> Any:
+    """The driver of PostgreSQL, for reading and for writing."""
+    try:
+        return import_module("adbc_driver_postgresql.dbapi")
+    except ImportError:
+        raise MissingExtra("PostgreSQL needs a driver: pip install 'dphist[postgres]'") from None
+
+
 def package(name: str) -> Any:
     """A package that only some inputs need, loaded when one of them comes."""
     try:

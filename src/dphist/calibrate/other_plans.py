@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 
 from dphist.analysis.laplace import tau_laplace
 from dphist.calibrate.known_domain import public_noise
@@ -14,7 +15,6 @@ from dphist.types import (
     Budget,
     Contract,
     LaplaceNoise,
-    LatticeNoise,
     Objective,
     OffsetRule,
     Plan,
@@ -51,8 +51,7 @@ def laplace_is_better(plan: Plan, objective: Objective) -> bool:
     scale = contract.items / budget.epsilon
     if objective == "threshold":
         return tau_laplace(m=contract.items, scale=scale, delta=budget.delta, discrete=True) < plan.tau
-    step = 1.0 / scale
-    return math.sqrt(2.0 * math.exp(-step)) / -math.expm1(-step) < plan.total_noise
+    return LaplaceNoise(Fraction(scale), 0).sigma < plan.total_noise
 
 
 def notes_for(budget: Budget, contract: Contract, noise: AnyNoise) -> tuple[str, ...]:
@@ -61,8 +60,8 @@ def notes_for(budget: Budget, contract: Contract, noise: AnyNoise) -> tuple[str,
     scale = contract.items / budget.epsilon
     deviation = math.sqrt(2.0) * scale
     unknown_items = not isinstance(noise, (LaplaceNoise, PublicNoise)) and noise.mechanism != "top-k"
-    if unknown_items and tau_laplace(m=contract.items, scale=scale, delta=budget.delta) < noise.tau:
-        tau = tau_laplace(m=contract.items, scale=scale, delta=budget.delta)
+    tau = tau_laplace(m=contract.items, scale=scale, delta=budget.delta)
+    if unknown_items and tau < noise.tau:
         noise_is = "less" if deviation < noise.total_noise else "more"
         notes.append(
             f"Laplace noise of scale {scale:.6g} would have the lower threshold {1.0 + tau:.6g}, with {noise_is} "
@@ -72,7 +71,7 @@ def notes_for(budget: Budget, contract: Contract, noise: AnyNoise) -> tuple[str,
         notes.append(
             "All counts share one draw of noise: good for counts, ranks and differences, bad for their sum."
         )
-    if isinstance(noise, LatticeNoise) and noise.offset != "none":
+    if noise.mechanism == "top-k":
         notes.append(
             "The count after the largest ones is subtracted before the threshold and released with noise, so that "
             "the counts are not biased; a count must pass the threshold by itself above it."

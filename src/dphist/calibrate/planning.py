@@ -77,6 +77,10 @@ def plan(
     6988.5
     """
     budget, objective = Budget(epsilon, delta), _objective(minimize)
+    if noise not in (None, "continuous", "discrete"):
+        raise InvalidParameter(f"noise must be 'continuous' or 'discrete', not {noise!r}")
+    if mechanism not in ("best", "gaussian", "laplace"):
+        raise InvalidParameter(f"mechanism must be best, gaussian or laplace, not {mechanism!r}")
     ours = analysis in ("best", "exact") and noise != "continuous" and gamma is None
     if top is not None or public_items is not None:
         if not ours or max_nonzero is not None or (top is not None and public_items is not None):
@@ -85,16 +89,14 @@ def plan(
             )
         if mechanism == "laplace":
             raise InvalidParameter("mechanism 'laplace' is for max_items_per_user, not for top or public_items")
+        if offset is not None and top is None:
+            raise InvalidParameter(f"offset = {offset!r} is for top alone")
         if public_items is not None:
             return public_plan(budget, Contract(public_items, max_items_per_user))
         return top_plan(budget, Contract(top), offset_rule(offset), max_items_per_user, objective, mechanism)
     if offset is not None:
         raise InvalidParameter(f"offset = {offset!r} is for top alone")
     contract = Contract(max_nonzero, max_items_per_user)
-    if noise not in (None, "continuous", "discrete"):
-        raise InvalidParameter(f"noise must be 'continuous' or 'discrete', not {noise!r}")
-    if mechanism not in ("best", "gaussian", "laplace"):
-        raise InvalidParameter(f"mechanism must be best, gaussian or laplace, not {mechanism!r}")
     if mechanism == "laplace":
         if not ours:
             raise InvalidParameter("Laplace noise is discrete, and has no gamma and no other analysis")

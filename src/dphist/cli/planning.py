@@ -24,6 +24,16 @@ from dphist.cli.base import (
 )
 from dphist.cli.releasing import show_plan
 
+# A given plan by its numbers, as `certify` and `profile` take it.
+Sigma = Annotated[
+    float, typer.Option("--sigma", metavar="S", parser=number, help="Noise of each count (deviation).")
+]
+Tau = Annotated[float, typer.Option("--tau", metavar="T", parser=number, help="Threshold less one.")]
+SigmaShared = Annotated[
+    float | None,
+    typer.Option("--sigma-shared", metavar="C", parser=number, help="Shared noise (deviation); default 0."),
+]
+
 
 @app.command()
 def plan(
@@ -83,14 +93,9 @@ def plan(
 @app.command()
 def certify(
     epsilon: Epsilon,
-    sigma: Annotated[
-        float, typer.Option("--sigma", metavar="S", parser=number, help="Noise of each count (deviation).")
-    ],
-    tau: Annotated[float, typer.Option("--tau", metavar="T", parser=number, help="Threshold less one.")],
-    sigma_shared: Annotated[
-        float | None,
-        typer.Option("--sigma-shared", metavar="C", parser=number, help="Shared noise (deviation); default 0."),
-    ] = None,
+    sigma: Sigma,
+    tau: Tau,
+    sigma_shared: SigmaShared = None,
     gamma: GammaOption = None,
     max_nonzero: MaxNonzero = None,
     max_items_per_user: MaxItems = None,
@@ -173,10 +178,8 @@ def compare(
 
 @app.command()
 def profile(
-    sigma: Annotated[
-        float, typer.Option("--sigma", metavar="S", parser=number, help="Noise of each count (deviation).")
-    ],
-    tau: Annotated[float, typer.Option("--tau", metavar="T", parser=number, help="Threshold less one.")],
+    sigma: Sigma,
+    tau: Tau,
     epsilon: Annotated[
         list[float] | None,
         typer.Option("--epsilon", metavar="E", parser=number, help="Where to evaluate delta; may be repeated."),
@@ -185,10 +188,7 @@ def profile(
         list[float] | None,
         typer.Option("--delta", metavar="D", parser=number, help="Where to find epsilon; may be repeated."),
     ] = None,
-    sigma_shared: Annotated[
-        float | None,
-        typer.Option("--sigma-shared", metavar="C", parser=number, help="Shared noise (deviation); default 0."),
-    ] = None,
+    sigma_shared: SigmaShared = None,
     gamma: GammaOption = None,
     max_nonzero: MaxNonzero = None,
     max_items_per_user: MaxItems = None,

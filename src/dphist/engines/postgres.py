@@ -12,16 +12,13 @@ from dphist.engines.databases import chosen_table, only_select
 from dphist.engines.failures import attempt
 from dphist.engines.sources import ArrowSource, Source, numbered
 from dphist.engines.sql import name
-from dphist.errors import MissingExtra
+from dphist.extras import postgres_driver
 from dphist.types import Events
 
 
 def postgres_source(address: str, events: Events) -> Source:
     """A table or a query of PostgreSQL. The address may hold a password, so it is never told."""
-    try:
-        import adbc_driver_postgresql.dbapi as driver
-    except ImportError:
-        raise MissingExtra("PostgreSQL needs `pip install dphist[postgres]`") from None
+    driver = postgres_driver()
     what = attempt(lambda: called(address), "the address of the PostgreSQL database", "{what} is not one")
     database = PostgresReader(driver, address, what)
     if events.query is not None:

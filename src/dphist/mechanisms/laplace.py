@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -13,7 +12,7 @@ from dphist.errors import NotPrivate
 from dphist.mechanisms.base import IntArray, Released, checked_counts
 from dphist.sampling.samplers import DiscreteLaplace
 from dphist.sampling.tap import Tap
-from dphist.types import Budget, Certificate, Contract
+from dphist.types import Budget, Certificate, Contract, LaplaceNoise
 
 
 @dataclass(frozen=True)
@@ -61,9 +60,8 @@ class LaplaceMechanism:
 
     @property
     def variance(self) -> float:
-        """Variance of a noisy count: 2 q/(1-q)^2 with q = e^(-1/scale)."""
-        ratio = math.exp(-1.0 / float(self.scale))
-        return 2.0 * ratio / (1.0 - ratio) ** 2
+        """Variance of a noisy count."""
+        return LaplaceNoise(self.scale, self.limit).sigma ** 2
 
     def begin(self, tap: Tap) -> LaplaceSession:
         """Nothing is shared, so nothing is drawn yet."""

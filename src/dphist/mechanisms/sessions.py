@@ -22,7 +22,7 @@ def begin(plan: Plan, tap: Tap, *, subtracted: int = 0) -> tuple[Session, float 
         return LaplaceMechanism(noise.scale, noise.limit, contract, certificate).begin(tap), None
     if isinstance(noise, PublicNoise):
         return KnownDomainMechanism(noise, contract, certificate).begin(tap), None
-    if isinstance(noise, LatticeNoise) and noise.offset != "none":
+    if isinstance(noise, LatticeNoise) and plan.releases_offset:
         session = TopKMechanism(plan).begin(tap, subtracted)
         return session, session.added / noise.lattice
     if isinstance(noise, LatticeNoise):

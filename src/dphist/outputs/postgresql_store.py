@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from importlib import import_module
 from typing import Any, Final
 
-from dphist.errors import MissingExtra
+from dphist.extras import postgres_driver
 from dphist.outputs.stores import CERTIFICATE_COLUMN, StoreError, quoted
 from dphist.outputs.targets import schema_and_table
 
@@ -37,20 +36,12 @@ _WORDS: Final = {
     "does not exist": "the server does not know this database or user",
     "timeout": "the server does not answer",
 }
-_NO_DRIVER: Final = "PostgreSQL needs a driver: pip install 'dphist[postgres]'"
-
-
-def _driver() -> Any:
-    try:
-        return import_module("adbc_driver_postgresql.dbapi")
-    except ImportError:
-        raise MissingExtra(_NO_DRIVER) from None
 
 
 @contextmanager
 def _told() -> Iterator[None]:
     """The driver's errors as reasons. Their text is looked at and not repeated: it may hold a cell."""
-    driver = _driver()
+    driver = postgres_driver()
     try:
         yield
     except driver.Error as error:
@@ -71,7 +62,7 @@ class PostgresStore:
     """A connection; ADBC begins a transaction by itself."""
 
     def __init__(self, address: str, writing: bool) -> None:
-        driver = _driver()
+        driver = postgres_driver()
         try:
             self._connection = driver.connect(address)
         except driver.Error as error:
@@ -157,9 +148,9 @@ class PostgresStore:
 
     def close(self) -> None:
         """Close; the server rolls back what was not committed."""
-        with suppress(_driver().Error):
+        with suppress(postgres_driver().Error):
             self._cursor.close()
-        with suppress(_driver().Error):
+        with suppress(postgres_driver().Error):
             self._connection.close()
 
 

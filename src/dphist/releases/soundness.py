@@ -51,10 +51,10 @@ def nonzero_rule(plan: Plan, *, promised: bool) -> Nonzero:
     Subtracting the (k+1)-th largest count keeps k, but one user who raises that count lowers all k others: it
     breaks any bound on the items of a user below k. So it serves only plans that are certified without that bound.
     """
-    contract, noise = plan.contract, plan.noise
-    if contract.max_nonzero is None or isinstance(noise, PublicNoise):
+    contract = plan.contract
+    if contract.max_nonzero is None or isinstance(plan.noise, PublicNoise):
         return Nonzero.NOT_NEEDED
-    if isinstance(noise, LatticeNoise) and noise.offset != "none":
+    if plan.releases_offset:
         return Nonzero.TOP_K
     if contract.items < contract.max_nonzero and _keeps(plan, Contract(None, contract.items)):
         return Nonzero.NOT_NEEDED

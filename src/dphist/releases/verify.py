@@ -153,8 +153,9 @@ class Examination:
     def _counts(self, plan: Plan, counts: dict[str, Any], request: dict[str, Any], table: Any) -> None:
         """That every released count has passed the threshold."""
         offset = counts.get("offset")
-        released = isinstance(plan.noise, LatticeNoise) and plan.noise.offset != "none"
-        if isinstance(offset, (int, float)) != released or counts != counts_facts(plan, request, offset):
+        if isinstance(offset, (int, float)) != plan.releases_offset or counts != counts_facts(
+            plan, request, offset
+        ):
             self.problems.append("what the certificate says of the counts does not follow from its plan")
             return
         name, passes = request.get("count-name", "count"), counts["greater_than"]
@@ -175,15 +176,15 @@ class Examination:
 
 def fits(plan: Plan, request: dict[str, Any]) -> bool:
     """Whether a plan relies on nothing but what the request has `dphist release` keep, or promises."""
-    contract, noise = plan.contract, plan.noise
+    contract = plan.contract
     cap, top, promise = (request.get(name) for name in ("max-items-per-user", "top", "max-nonzero"))
     capped = isinstance(cap, int) and contract.items >= min(cap, contract.nonzero)
     if (plan.mechanism == "known-domain") != ("items" in request):
         return False
     if plan.mechanism == "known-domain":
         return contract.items == contract.max_nonzero or capped
-    if isinstance(noise, LatticeNoise) and noise.offset != "none":
-        return top == contract.max_nonzero and noise.offset == request.get("offset", "opposite")
+    if isinstance(plan.noise, LatticeNoise) and plan.releases_offset:
+        return top == contract.max_nonzero and plan.noise.offset == request.get("offset", "opposite")
     if contract.max_nonzero is None:
         return capped
     if top is not None:

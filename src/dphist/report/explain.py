@@ -8,7 +8,7 @@ from scipy import special
 
 from dphist.calibrate.planning import plan as make_plan
 from dphist.errors import DphistError
-from dphist.types import LaplaceNoise, LatticeNoise, Plan, PublicNoise
+from dphist.types import LaplaceNoise, Plan, PublicNoise
 
 _NAMES = {
     "gshm": "Gaussian noise on every count (the Gaussian sparse histogram mechanism)",
@@ -61,10 +61,10 @@ def _passing(plan: Plan) -> str:
     # The threshold compares y_i = H_i + Z_i + W, whatever happens to the offset later.
     reach = _reach(plan)
     likely, unlikely = math.ceil(plan.threshold + reach), max(1, math.floor(plan.threshold - reach))
-    half, more = round(plan.threshold), " more users than that" if _subtracts(plan) else " users"
+    half, more = round(plan.threshold), " more users than that" if plan.releases_offset else " users"
     must = (
         f"A count must, with its noise, exceed the one after the largest by {_figure(plan.threshold)}"
-        if _subtracts(plan)
+        if plan.releases_offset
         else f"A noisy count must be above {_figure(plan.threshold)}"
     )
     return (
@@ -79,10 +79,6 @@ def _reach(plan: Plan) -> float:
         scale = float(plan.noise.scale)
         return max(0.0, -scale * math.log(0.01 * (1.0 + math.exp(-1.0 / scale))))
     return float(special.ndtri(0.99)) * math.hypot(plan.sigma, plan.sigma_shared)
-
-
-def _subtracts(plan: Plan) -> bool:
-    return isinstance(plan.noise, LatticeNoise) and plan.noise.offset != "none"
 
 
 def _alternatives(plan: Plan) -> list[str]:

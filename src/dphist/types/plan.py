@@ -69,6 +69,11 @@ class Plan:
         """`gshm`, `csh`, `top-k`, `known-domain` or `laplace`."""
         return self.noise.mechanism
 
+    @property
+    def releases_offset(self) -> bool:
+        """Whether what a top-k step subtracts is released with noise."""
+        return self.mechanism == "top-k"
+
     def to_dict(self) -> dict[str, Any]:
         """Plain data with the keys of `dphist plan --json`; an infinite gamma is None."""
         return {
