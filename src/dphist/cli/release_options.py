@@ -85,12 +85,27 @@ Interval = Annotated[
 Round = Annotated[bool, typer.Option("--round", help="Whole-numbered counts.")]
 Output = Annotated[
     str | None,
-    _text("--output", "NAME", ".parquet, .csv, .tsv, .jsonl, .arrow, or a database; the certificate goes beside."),
+    _text(
+        "--output",
+        "NAME",
+        ".parquet, .csv, .tsv, .jsonl, .arrow, or a database; the certificate goes beside. With --engine spark also "
+        "a folder (NAME/ or hdfs://...), which the executors write.",
+    ),
 ]
 OutputTable = Annotated[str | None, _text("--output-table", "NAME", "Table of the output database. [release]")]
 OutputFormat = Annotated[str | None, _text("--output-format", "FORMAT", "Where the name does not tell.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace an existing release.")]
-Engine = Annotated[Literal["duckdb"] | None, typer.Option("--engine", help="What reads and counts.")]
+Engine = Annotated[
+    Literal["duckdb", "spark"] | None,
+    typer.Option("--engine", help="What reads and counts: this machine, or a Spark cluster. [duckdb]"),
+]
+Master = Annotated[
+    str | None, _text("--master", "URL", "With --engine spark: spark://..., yarn, k8s://... [local[*]]")
+]
+SparkConf = Annotated[
+    list[str] | None,
+    _text("--spark-conf", "NAME=VALUE", "With --engine spark: a setting of it; may be repeated."),
+]
 Memory = Annotated[str | None, _text("--memory", "SIZE", "Keep within this much memory, such as 2GB.")]
 Threads = Annotated[int | None, _whole("--threads", "N", "Threads that count.")]
 TempFolder = Annotated[str | None, _text("--temp-folder", "DIR", "Where work goes that exceeds the memory.")]

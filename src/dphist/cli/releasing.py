@@ -18,6 +18,7 @@ from dphist.errors import InvalidParameter
 if TYPE_CHECKING:
     from dphist.releases.events import Watcher
     from dphist.releases.result import Release
+    from dphist.releases.spark_result import SparkRelease
     from dphist.types import Plan
 
 _WIDTH = 100
@@ -54,6 +55,8 @@ def release(
     output_format: flags.OutputFormat = None,
     force: flags.Force = False,
     engine: flags.Engine = None,
+    master: flags.Master = None,
+    spark_conf: flags.SparkConf = None,
     memory: flags.Memory = None,
     threads: flags.Threads = None,
     temp_folder: flags.TempFolder = None,
@@ -72,6 +75,8 @@ def release(
       dphist release shop.sqlite --table orders --user customer --item product --items products.csv \\
         --epsilon 0.5 --delta 1e-6 --max-items-per-user 10 --output sold.parquet
       dphist release request.toml --dry-run
+      dphist release hdfs://logs/2026/ --input-format parquet --engine spark --master spark://host:7077 \\
+        --user user_id --item query --epsilon 1 --delta 1e-6 --max-items-per-user 20 --output hdfs://out/queries
     \b
     Exit code 0: released. 1: the result could not be written. 2: bad parameters or unreadable input.
     130, 143: interrupted; nothing was written.
@@ -190,7 +195,7 @@ def _progress_bars() -> Iterator[Watcher | None]:
         yield watch
 
 
-def _summary(result: Release) -> dict[str, Any]:
+def _summary(result: Release | SparkRelease) -> dict[str, Any]:
     written, document = result.written, result.document()
     return {
         "output": written.address,
@@ -204,7 +209,7 @@ def _summary(result: Release) -> dict[str, Any]:
     }
 
 
-def _show(result: Release) -> None:
+def _show(result: Release | SparkRelease) -> None:
     sys.stdout.write(f"{result!r}\n")
     sys.stdout.write(f"\nWritten to   {result.written.address}\nCertificate  {result.written.certificate}\n")
     document = result.document()

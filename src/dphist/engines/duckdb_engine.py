@@ -57,6 +57,11 @@ class DuckDBEngine:
         with self._session(None) as session:
             return session.size(public_items)
 
+    def public_table(self, listed: Events, kinds: list[str], null_items: bool) -> Any:
+        """A public list as an Arrow table: entries, their keys in these types, and which of them match."""
+        with self._session(None) as session:
+            return session.public_table(listed, kinds, null_items)
+
     @contextmanager
     def count(self, task: Task, progress: Progress | None = None) -> Iterator[Counted]:
         """Count. On leaving the context everything temporary is gone."""
@@ -132,6 +137,13 @@ class Session:
         make = f"CREATE TEMP TABLE {LISTED} AS SELECT count(*) FROM (SELECT DISTINCT * FROM ({chosen}))"
         self._execute(place.before, make, f"{what} (the public items)")
         return int(self.connection.execute(f"FROM {LISTED}").fetchall()[0][0])
+
+    def public_table(self, listed: Events, kinds: list[str], null_items: bool) -> Any:
+        """The table of a public list."""
+        rows, place, name = self._open(listed, "dphist_public", False, with_user=False)
+        make = f"CREATE TEMP TABLE {LISTED} AS {public_list(rows, kinds, null_items)}"
+        self._execute(place.before, make, f"{name} (the public items)")
+        return self.connection.sql(f"FROM {LISTED}").to_arrow_table()
 
     def _execute(self, before: str | None, statement: str, what: str) -> None:
         def both() -> None:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dphist.errors import InvalidParameter
+from dphist.sampling.draws import Draws
 from dphist.sampling.samplers import DiscreteGaussian
 from dphist.sampling.tap import Tap
 from dphist.types import Certificate, Contract, LatticeNoise, Plan
@@ -32,6 +33,13 @@ class Session(Protocol):
 
     def release(self, counts: IntArray) -> Released:
         """Noise and threshold for one batch of counts."""
+
+
+class PlannedSession(Session, Protocol):
+    """A session whose noise can also come from elsewhere than its own tap."""
+
+    def release(self, counts: IntArray, draws: Draws | None = None) -> Released:
+        """Noise and threshold for one batch of counts, the noise from `draws` if they are given."""
 
 
 class Mechanism(Protocol):

@@ -9,6 +9,7 @@ import numpy as np
 
 from dphist.errors import InvalidParameter
 from dphist.mechanisms.base import IntArray, Planned, Released, checked_counts, shared_steps
+from dphist.sampling.draws import Draws, Fresh
 from dphist.sampling.samplers import DiscreteGaussian
 from dphist.sampling.tap import Tap
 from dphist.types import LatticeNoise
@@ -29,13 +30,14 @@ class FamilySession:
     tap: Tap
     added: int = 0
 
-    def release(self, counts: IntArray) -> Released:
+    def release(self, counts: IntArray, draws: Draws | None = None) -> Released:
         """Noisy counts strictly above the threshold; zero counts draw nothing and are never released."""
         checked = checked_counts(counts, lattice=self.noise.lattice)
         # Many counts are worth the compiled kernel; blocks that stay in the cache are worth it too.
         compiled = True if checked.size >= _COMPILED_FROM else None
+        source = draws or Fresh(self.tap)
         parts = [
-            self._block(checked[start : start + _BLOCK], start, compiled)
+            self._block(checked[start : start + _BLOCK], start, source, compiled)
             for start in range(0, max(checked.size, 1), _BLOCK)
         ]
         if len(parts) == 1:
@@ -44,11 +46,11 @@ class FamilySession:
             np.concatenate([part.index for part in parts]), np.concatenate([part.values for part in parts])
         )
 
-    def _block(self, counts: IntArray, start: int, compiled: bool | None) -> Released:
+    def _block(self, counts: IntArray, start: int, draws: Draws, compiled: bool | None) -> Released:
         """Noise and threshold for one block that starts at this position of the batch."""
         noise = self.noise
         present = np.flatnonzero(counts)
-        steps = DiscreteGaussian(noise.variance).draw(present.size, self.tap, compiled=compiled)
+        steps = draws.of(DiscreteGaussian(noise.variance), present + start, compiled=compiled)
         steps += counts[present] * noise.lattice
         # noisy > 1 + tau, in whole steps: nothing is rounded before the comparison.
         passed = np.flatnonzero(steps > noise.lattice + noise.limit - self.shared)

@@ -8,6 +8,7 @@ import numpy as np
 
 from dphist.errors import InvalidParameter
 from dphist.mechanisms.base import IntArray, Released, checked_counts, shared_steps
+from dphist.sampling.draws import Draws, Fresh
 from dphist.sampling.samplers import DiscreteGaussian
 from dphist.sampling.tap import Tap
 from dphist.types import Certificate, Contract, LatticeNoise
@@ -22,15 +23,16 @@ class KnownDomainSession:
     shared: int
     tap: Tap
 
-    def release(self, counts: IntArray) -> Released:
+    def release(self, counts: IntArray, draws: Draws | None = None) -> Released:
         """All noisy counts of a batch of keys."""
         checked = checked_counts(counts, lattice=self.noise.lattice)
         if checked.size > self.domain:
             # The number of keys is public here, so saying it gives nothing away.
             raise InvalidParameter(f"a batch of {checked.size} keys exceeds the public domain of {self.domain}")
-        steps = DiscreteGaussian(self.noise.variance).draw(checked.size, self.tap)
+        rows = np.arange(checked.size, dtype=np.int64)
+        steps = (draws or Fresh(self.tap)).of(DiscreteGaussian(self.noise.variance), rows)
         steps += checked * self.noise.lattice + self.shared
-        return Released(np.arange(checked.size, dtype=np.int64), steps / self.noise.lattice)
+        return Released(rows, steps / self.noise.lattice)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import numpy as np
 from dphist.analysis.laplace import certify_discrete_laplace, tau_laplace
 from dphist.errors import NotPrivate
 from dphist.mechanisms.base import IntArray, Released, checked_counts
+from dphist.sampling.draws import Draws, Fresh
 from dphist.sampling.samplers import DiscreteLaplace
 from dphist.sampling.tap import Tap
 from dphist.types import Budget, Certificate, Contract, LaplaceNoise
@@ -23,11 +24,11 @@ class LaplaceSession:
     limit: int
     tap: Tap
 
-    def release(self, counts: IntArray) -> Released:
+    def release(self, counts: IntArray, draws: Draws | None = None) -> Released:
         """Noisy counts strictly above the threshold."""
         checked = checked_counts(counts, lattice=1)
         present = np.flatnonzero(checked)
-        noisy = checked[present] + DiscreteLaplace(self.scale).draw(present.size, self.tap)
+        noisy = checked[present] + (draws or Fresh(self.tap)).of(DiscreteLaplace(self.scale), present)
         passed = noisy > 1 + self.limit
         return Released(present[passed], noisy[passed].astype(np.float64))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dphist.errors import InvalidParameter
-from dphist.mechanisms.base import Session
+from dphist.mechanisms.base import PlannedSession
 from dphist.mechanisms.family import FamilyMechanism
 from dphist.mechanisms.known_domain import KnownDomainMechanism
 from dphist.mechanisms.laplace import LaplaceMechanism
@@ -12,7 +12,7 @@ from dphist.sampling.tap import Tap
 from dphist.types import LaplaceNoise, LatticeNoise, Plan, PublicNoise
 
 
-def begin(plan: Plan, tap: Tap, *, subtracted: int = 0) -> tuple[Session, float | None]:
+def begin(plan: Plan, tap: Tap, *, subtracted: int = 0) -> tuple[PlannedSession, float | None]:
     """A session of the plan's mechanism, and the noisy offset where the plan releases one.
 
     `subtracted` is the count that a top-k step took from all others.

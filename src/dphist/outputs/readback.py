@@ -14,6 +14,7 @@ from dphist.outputs.cells import digest_of, restored
 from dphist.outputs.databases import open_store
 from dphist.outputs.formats import read_rows
 from dphist.outputs.seal import output_of, parsed, types_of
+from dphist.outputs.spark_folder import CERTIFICATE, whole_digest
 from dphist.outputs.stores import Store, StoreError
 from dphist.outputs.targets import DATABASES, OutputKind, Target, is_postgres, suffix_kind, target_of
 
@@ -43,9 +44,11 @@ def read_release(
     name = os.fspath(address)
     if is_postgres(name):
         return _from_database(target_of(name, table), certificate)
-    if not os.path.isfile(name):
+    if not os.path.isfile(name) and not os.path.isdir(name):
         raise InputError(f"there is no file {name}")
     try:
+        if os.path.isdir(name):
+            return _from_folder(Path(name), certificate)
         kind = suffix_kind(name) or _sniffed(Path(name))
         if kind in DATABASES:
             return _from_database(target_of(name, table, kind), certificate)
@@ -81,6 +84,32 @@ def _from_file(path: Path, kind: OutputKind | None, certificate: str | os.PathLi
     table = _read_or_none(path, chosen, types_of(output, names), names)
     if table is None:
         problems.append(f"{path.name} cannot be read as {chosen}")
+    elif document is not None:
+        problems += _shape_problems(table, output, path.name)
+    return Readback(table, document, matches, tuple(problems))
+
+
+def _from_folder(path: Path, certificate: str | os.PathLike[str] | None) -> Readback:
+    """A folder of Parquet files, as Spark writes it, with the certificate inside."""
+    document, problems = _certificate_file(path, certificate or path / CERTIFICATE)
+    output = output_of(document)
+    parts = sorted(part for part in path.iterdir() if not part.name.startswith(("_", ".")))
+    found = {}
+    for part in parts:
+        with part.open("rb") as file:
+            found[part.name] = file_digest(file, "sha256").hexdigest()
+    matches = output.get("files") == found and output.get("sha256") == whole_digest(found)
+    if document is not None and not matches:
+        problems.append(f"the files in {path.name} were changed after they were written")
+    tables = [_read_or_none(part, "parquet", {}, []) for part in parts]
+    pa = package("pyarrow")
+    try:
+        # No file at all is no release: Spark writes one even where no row was released.
+        table = None if not tables or any(one is None for one in tables) else pa.concat_tables(tables)
+    except pa.ArrowException:
+        table = None
+    if table is None:
+        problems.append(f"{path.name} cannot be read as a folder of Parquet files")
     elif document is not None:
         problems += _shape_problems(table, output, path.name)
     return Readback(table, document, matches, tuple(problems))

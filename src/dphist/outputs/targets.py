@@ -13,7 +13,7 @@ from urllib.parse import unquote
 
 from dphist.errors import InvalidParameter, OutputError
 
-OutputKind = Literal["parquet", "csv", "tsv", "jsonl", "arrow", "duckdb", "sqlite", "postgresql"]
+OutputKind = Literal["parquet", "csv", "tsv", "jsonl", "arrow", "folder", "duckdb", "sqlite", "postgresql"]
 DATABASES: Final = ("duckdb", "sqlite", "postgresql")
 DEFAULT_TABLE: Final = "release"
 _SUFFIXES: Final[dict[str, OutputKind]] = {
@@ -123,6 +123,10 @@ def target_of(output: str | os.PathLike[str], table: str | None = None, file_for
     if not isinstance(address, str) or not address or "\0" in address:
         raise InvalidParameter(f"output must be the name of a file or a postgresql:// address, not {address!r}")
     kind = _kind_of(address, file_format)
+    if kind == "folder":
+        if table is not None:
+            raise InvalidParameter(f"table is for databases, and {address} is a folder")
+        return Target(address, None, kind)
     if kind not in DATABASES:
         if table is not None:
             raise InvalidParameter(f"table is for databases, and {address} is a file of kind {kind}")
@@ -139,9 +143,11 @@ def _kind_of(address: str, file_format: str | None) -> OutputKind:
         if file_format not in (None, "postgresql"):
             raise InvalidParameter(f"file_format is {file_format!r}, and the output is a PostgreSQL address")
         return "postgresql"
-    if "://" in address:
-        scheme = address.partition("://")[0]
-        raise InvalidParameter(f"output must be a file or a postgresql:// address, not a {scheme}:// address")
+    if "://" in address or (address.endswith("/") and address.strip("/.")):
+        # Only Spark writes there; a folder of Parquet files is what it writes.
+        if file_format not in (None, "parquet"):
+            raise InvalidParameter(f"Spark writes folders of Parquet files, and file_format is {file_format!r}")
+        return "folder"
     if file_format is None:
         kind = suffix_kind(address)
         if kind is None:
@@ -150,10 +156,10 @@ def _kind_of(address: str, file_format: str | None) -> OutputKind:
             )
         return kind
     for known in get_args(OutputKind):
-        if file_format == known and known != "postgresql":
+        if file_format == known and known not in ("postgresql", "folder"):
             chosen: OutputKind = known
             return chosen
-    names = ", ".join(known for known in get_args(OutputKind) if known != "postgresql")
+    names = ", ".join(known for known in get_args(OutputKind) if known not in ("postgresql", "folder"))
     raise InvalidParameter(f"file_format must be one of {names}, not {file_format!r}")
 
 

@@ -24,6 +24,7 @@ from dphist.outputs.databases import check_database, write_database
 from dphist.outputs.formats import write_rows
 from dphist.outputs.interrupts import Deferred
 from dphist.outputs.seal import facts, sealed
+from dphist.outputs.spark_folder import check_folder
 from dphist.outputs.targets import Target, check_columns, check_files, target_of
 
 __all__ = ["Target", "Written", "check_target", "target_of", "write_release"]
@@ -52,10 +53,13 @@ class Written:
 def check_target(target: Target, *, force: bool, columns: Sequence[str] = ()) -> None:
     """Raise `OutputError` if a release of these columns could not be written there; nothing is changed."""
     check_columns(target, columns)
+    if target.kind == "folder":
+        return check_folder(target, force=force)
     if target.kind != "postgresql":
         check_files(target, force=force)
     if target.is_database and (target.kind == "postgresql" or os.path.lexists(target.path)):
         check_database(target, force=force)
+    return None
 
 
 def write_release(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Unpack
+from typing import TYPE_CHECKING, Any, Final, Unpack
 
 import numpy as np
 
@@ -26,15 +26,18 @@ from dphist.releases.stage import Cut, NoiseStage
 from dphist.sampling.tap import SecureTap, SeededTap, Tap
 from dphist.types import Noise, Plan
 
+if TYPE_CHECKING:
+    from dphist.releases.spark_result import SparkRelease
+
 # Rows that meet noise together: enough for the compiled sampler, and little memory.
 _BLOCK: Final = 1 << 20
-_FRAMES: Final = {"pandas", "polars", "pyarrow", "duckdb", "_duckdb"}
+_FRAMES: Final = {"pandas", "polars", "pyarrow", "duckdb", "_duckdb", "pyspark"}
 
 # Called with the name of a step and the share of it that is done; never with a number of the data.
 Watcher = Callable[[str, float], None]
 
 
-def release(input: Any, *, progress: Watcher | None = None, **options: Unpack[Options]) -> Release:
+def release(input: Any, *, progress: Watcher | None = None, **options: Unpack[Options]) -> Release | SparkRelease:
     """The private histogram "how many users per item" of user events.
 
     `input` is a path, a glob, a folder, the address of a database, or a frame (pandas, polars, Arrow). The options
@@ -54,7 +57,9 @@ def release(input: Any, *, progress: Watcher | None = None, **options: Unpack[Op
     return run(request_from({"input": input, **options}), progress)
 
 
-def run(request: Request, progress: Watcher | None = None, placed: Callable[[Any], None] | None = None) -> Release:
+def run(
+    request: Request, progress: Watcher | None = None, placed: Callable[[Any], None] | None = None
+) -> Release | SparkRelease:
     """Carry out a request: plan, check, count, add noise, write. `placed` is told once the files are there."""
     from dphist.outputs.writing import check_target, target_of, write_release
 
@@ -62,24 +67,42 @@ def run(request: Request, progress: Watcher | None = None, placed: Callable[[Any
     if request.output is not None:
         target = target_of(request.output, request.output_table, request.output_format)
         check_target(target, force=request.force, columns=request.output_columns())
+    _check_folder(request, target)
     engine = engine_for(request)
     plan = certified(plan_for(request, engine))
     _rehearse(plan)
-    result = _counted_and_noised(request, plan, engine, progress)
-    if target is not None:
+    result = _counted_and_noised(request, plan, engine, target, progress)
+    if target is not None and target.kind == "folder":
+        if placed is not None:
+            placed(result.written)
+    elif target is not None:
         _step(progress, "writing", 0.0)
         written = write_release(result.to_arrow(), result.document(), target, force=request.force, placed=placed)
-        result = replace(result, written=written)
+        result = result.with_written(written)
         _step(progress, "writing", 1.0)
     return result
 
 
+def _check_folder(request: Request, target: Any) -> None:
+    if target is not None and target.kind == "folder" and request.engine_name() != "spark":
+        raise InvalidParameter(
+            f"a folder such as {target.address!r} is written by Spark alone: give the name of a file, such as "
+            "counts.parquet, or --engine spark"
+        )
+
+
 def engine_for(request: Request) -> Engine:
     """The engine that was asked for."""
+    folder = None if request.temp_folder is None else Path(request.temp_folder)
+    resources = Resources(request.memory, request.threads, folder)
+    if request.engine_name() == "spark":
+        from dphist.engines.spark_engine import SparkEngine
+        from dphist.engines.spark_session import Cluster
+
+        return SparkEngine(resources, Cluster(request.master, request.spark_settings()))
     from dphist.engines.duckdb_engine import DuckDBEngine
 
-    folder = None if request.temp_folder is None else Path(request.temp_folder)
-    return DuckDBEngine(Resources(request.memory, request.threads, folder))
+    return DuckDBEngine(resources)
 
 
 def plan_for(request: Request, engine: Engine) -> Plan:
@@ -120,12 +143,19 @@ def _task(request: Request, plan: Plan, rule: Nonzero, tap: Tap) -> Task:
     )  # fmt: skip
 
 
-def _counted_and_noised(request: Request, plan: Plan, engine: Engine, progress: Watcher | None) -> Release:
-    """The engine counts; then counts meet noise, block by block."""
+def _counted_and_noised(
+    request: Request, plan: Plan, engine: Engine, target: Any, progress: Watcher | None
+) -> Release | SparkRelease:
+    """The engine counts; then counts meet noise, block by block or on the executors."""
     tap: Tap = SecureTap() if request.seed is None else SeededTap(request.seed)
     # A top-k step subtracts the count after the largest; a bound that is public needs only to be watched.
     rule = nonzero_rule(plan, promised=request.max_nonzero is not None)
     task = _task(request, plan, rule, tap)
+    if engine.name == "spark":
+        from dphist.releases.spark_events import released_by_spark
+
+        step = partial(_step, progress)
+        return released_by_spark(request, plan, rule, task, tap, engine, target, step)  # type: ignore[arg-type]
     names = Names(tuple(column.name for column in request.columns()), request.count_name)
     counting = None if progress is None else lambda share: progress("counting", share)
     with engine.count(task, counting) as counted:

@@ -14,9 +14,9 @@ from dphist.errors import InputError, InvalidParameter
 from dphist.outputs.targets import without_password
 from dphist.types import LARGEST_COUNT, Budget, Column, Events, finite_number
 
-ENGINES: Final = ("duckdb",)
+ENGINES: Final = ("duckdb", "spark")
 # What affects neither privacy nor the numbers, so that a certificate has no use for it.
-_NOT_RECORDED: Final = ("force", "memory", "threads", "temp_folder")
+_NOT_RECORDED: Final = ("force", "memory", "threads", "temp_folder", "master", "spark_conf")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +49,9 @@ class Request:
     output_table: str | None = None
     output_format: str | None = None
     force: bool = False
-    engine: str = "duckdb"
+    engine: str | None = None
+    master: str | None = None
+    spark_conf: tuple[str, ...] = ()
     memory: str | None = None
     threads: int | None = None
     temp_folder: str | os.PathLike[str] | None = None
@@ -65,8 +67,34 @@ class Request:
         for name in ("null_items", "standard_error", "round", "force"):
             if not isinstance(getattr(self, name), bool):
                 raise InvalidParameter(f"{flag(name)} must be true or false, not {getattr(self, name)!r}")
-        if self.engine not in ENGINES:
+        self._check_engine()
+
+    def _check_engine(self) -> None:
+        if self.engine is not None and self.engine not in ENGINES:
             raise InvalidParameter(f"engine must be one of {', '.join(ENGINES)}, not {self.engine!r}")
+        if self.engine == "duckdb" and _is_spark_frame(self.input):
+            raise InvalidParameter("a DataFrame of Spark is for the engine spark, not for duckdb")
+        given = self.spark_conf
+        object.__setattr__(self, "spark_conf", (given,) if isinstance(given, str) else tuple(given))
+        self.spark_settings()
+        for name in ("master", "spark_conf"):
+            if getattr(self, name) and self.engine_name() != "spark":
+                raise InvalidParameter(f"{flag(name)} is for --engine spark")
+
+    def engine_name(self) -> str:
+        """The engine: the one that is named, else Spark for its own DataFrames and DuckDB for all others."""
+        return self.engine or ("spark" if _is_spark_frame(self.input) else "duckdb")
+
+    def spark_settings(self) -> tuple[tuple[str, str], ...]:
+        """The settings of Spark by their names."""
+        pairs = []
+        for text in self.spark_conf:
+            name, equals, value = text.partition("=") if isinstance(text, str) else ("", "", "")
+            if not equals or not name.startswith("spark."):
+                # A value may be a secret, so the text is not repeated.
+                raise InvalidParameter("--spark-conf must be of the form spark.NAME=VALUE, and one is not")
+            pairs.append((name, value))
+        return tuple(pairs)
 
     def _check_contract(self) -> None:
         for name in ("max_items_per_user", "top", "max_nonzero", "lower_threshold", "threads"):
@@ -174,11 +202,19 @@ class Options(TypedDict, total=False):
     output_table: str | None
     output_format: str | None
     force: bool
-    engine: str
+    engine: str | None
+    master: str | None
+    spark_conf: str | Sequence[str]
     memory: str | None
     threads: int | None
     temp_folder: str | os.PathLike[str] | None
     seed: int | None
+
+
+def _is_spark_frame(value: object) -> bool:
+    """By the names of its classes: whoever has no such frame need not load Spark to learn it."""
+    names = {(base.__module__.partition(".")[0], base.__name__) for base in type(value).__mro__}
+    return ("pyspark", "DataFrame") in names
 
 
 def flag(name: str) -> str:

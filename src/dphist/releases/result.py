@@ -14,6 +14,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from dphist.errors import InvalidParameter
 from dphist.releases.document import document_of
 from dphist.releases.sources import Form, Names
 from dphist.types import Certificate, Plan
@@ -106,7 +107,13 @@ class Release:
         """
         from dphist.outputs.writing import target_of, write_release
 
-        written = write_release(self.to_arrow(), self.document(), target_of(output, table), force=force)
+        target = target_of(output, table)
+        if target.kind == "folder":
+            raise InvalidParameter(f"a folder such as {target.address!r} is written by Spark alone: name a file")
+        return self.with_written(write_release(self.to_arrow(), self.document(), target, force=force))
+
+    def with_written(self, written: Any) -> Release:
+        """The same release, which knows where it was written to."""
         return replace(self, written=written)
 
     def _note(self) -> dict[str, str]:

@@ -10,12 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dphist.errors import InvalidParameter
-from dphist.mechanisms.base import IntArray, Released
+from dphist.mechanisms.base import IntArray, PlannedSession, Released
 from dphist.mechanisms.sessions import begin
 from dphist.releases.blocks import Span, counts_of
 from dphist.releases.result import Release
 from dphist.releases.soundness import Nonzero
 from dphist.releases.sources import Form, Names, Piece
+from dphist.sampling.draws import Draws
 from dphist.sampling.tap import Tap
 from dphist.types import Plan
 
@@ -59,6 +60,29 @@ class Cut:
         return np.maximum(counts - amount, 0) if amount else counts
 
 
+@dataclass(frozen=True)
+class Begun:
+    """A release whose shared noise is drawn. `restored` comes to every count that has passed the threshold."""
+
+    session: PlannedSession
+    offset: float | None
+    cut: Cut
+    restored: int
+
+    @classmethod
+    def with_tap(cls, plan: Plan, rule: Nonzero, tap: Tap, cut: Cut) -> Begun:
+        """Draw the noise that all counts share, once."""
+        session, offset = begin(plan, tap, subtracted=cut.subtracted)
+        # Without the offset a top-k step gives differences, to which nothing is restored.
+        plain_top_k = rule is Nonzero.TOP_K and offset is None
+        return cls(session, offset, cut, 0 if plain_top_k else cut.lower - 1)
+
+    def release(self, counts: IntArray, draws: Draws | None = None) -> Released:
+        """What passes of a batch of true counts, noisy."""
+        released = self.session.release(self.cut.apply(counts), draws)
+        return Released(released.index, released.values + self.restored)
+
+
 class NoiseStage:
     """One release in the making: the noise that all blocks share is drawn, blocks come, the release goes."""
 
@@ -66,19 +90,15 @@ class NoiseStage:
         self, plan: Plan, rule: Nonzero, names: Names, tap: Tap, cut: Cut, *, distinct: bool = False
     ) -> None:
         self.seen = Total()
-        self._plan, self._rule, self._names, self._tap, self._cut = plan, rule, names, tap, cut
-        self._session, self._offset = begin(plan, tap, subtracted=cut.subtracted)
-        # Without the offset a top-k step gives differences, to which nothing is restored.
-        plain_top_k = rule is Nonzero.TOP_K and self._offset is None
-        self._restored = 0 if plain_top_k else cut.lower - 1
+        self._plan, self._rule, self._names, self._tap = plan, rule, names, tap
+        self._begun = Begun.with_tap(plan, rule, tap, cut)
         self._gathered = Gathered(names, distinct=distinct)
 
     def add(self, block: list[Span]) -> None:
         """Noise and threshold for a block; what passes is kept."""
         true = counts_of(block)
         self.seen = self.seen.after(true)
-        released = self._session.release(self._cut.apply(true))
-        self._gathered.add(block, Released(released.index, released.values + self._restored))
+        self._gathered.add(block, self._begun.release(true))
 
     def release(self, limit: int | None = None) -> Release:
         """All that passed, in an order of its own; the `limit` largest, if there is one."""
@@ -91,7 +111,14 @@ class NoiseStage:
             first = np.arange(limit, dtype=np.int64)
             columns, counts = tuple(gathered.form.kind.take(c, first) for c in columns), counts[:limit].copy()
         return Release(
-            columns, counts, plan.certificate, plan, self._tap.private, self._names, gathered.form, self._offset
+            columns,
+            counts,
+            plan.certificate,
+            plan,
+            self._tap.private,
+            self._names,
+            gathered.form,
+            self._begun.offset,
         )
 
 

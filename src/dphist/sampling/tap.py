@@ -177,6 +177,16 @@ class SeededTap:
         return np.asarray(self._generator.random_raw(word_count(n)), dtype=np.uint64)
 
 
+class ClosedTap:
+    """No words at all: for sessions whose noise must come from elsewhere, on pain of an error."""
+
+    private: Final = True
+
+    def words(self, n: int, /) -> Words:
+        """An error, always."""
+        raise InvalidParameter(f"{n} fresh words were asked for where noise must be repeatable")
+
+
 _LIVE_TAPS: weakref.WeakSet[SecureTap] = weakref.WeakSet()
 
 

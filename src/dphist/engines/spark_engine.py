@@ -1,0 +1,236 @@
+"""The distributed engine: Spark reads, bounds every user, counts and ranks; the histogram stays on its executors.
+
+Nothing here depends on which executor does a task, or how often: a user's items are chosen by a keyed hash, and a
+part of the histogram that is lost is counted again to the same counts.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
+
+from dphist.engines.duckdb_engine import DuckDBEngine, checked
+from dphist.engines.failures import attempt
+from dphist.engines.protocol import Counted, Progress, Resources, Task
+from dphist.engines.spark_inputs import chosen_columns
+from dphist.engines.spark_public import matching_keys, public_entries, with_all_entries
+from dphist.engines.spark_session import Cluster, is_spark_frame, session_for
+from dphist.engines.spark_types import counted, digest, fast_order, portable_order
+from dphist.errors import InputError
+from dphist.types import Events
+
+T = TypeVar("T")
+
+COUNT: Final = "users"
+STOPPED: Final = (
+    "{what} cannot be counted: Spark gave up on it, or it holds values that its reader does not understand"
+)
+
+
+@dataclass(frozen=True)
+class SparkEngine:
+    """Counts with Spark: with the session that is there, or with one of its own."""
+
+    resources: Resources = field(default_factory=Resources)
+    cluster: Cluster = field(default_factory=Cluster)
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        return "spark"
+
+    def check(self, task: Task) -> None:
+        """Raise `InputError` if the events cannot be read or lack a column; nothing is counted yet."""
+        checked(task)
+        with session_for(task.events.source, self.resources, self.cluster) as session:
+            histogram(session, task)
+
+    def size(self, public_items: Events) -> int:
+        """The number of different items of a public list, which is read by this process: it is no secret."""
+        return DuckDBEngine(self.resources).size(_in_this_process(public_items))
+
+    @contextmanager
+    def count(self, task: Task, progress: Progress | None = None) -> Iterator[Counted]:
+        """Count. On leaving the context everything temporary is gone."""
+        with self.counted(task, progress) as found:
+            yield found
+
+    @contextmanager
+    def counted(self, task: Task, progress: Progress | None = None) -> Iterator[SparkHistogram]:
+        """Count, to a histogram whose frame can be worked on where it is."""
+        checked(task)
+        with session_for(task.events.source, self.resources, self.cluster) as session:
+            frame, what = histogram(session, task)
+            rehearse(session)
+            kept = frame
+            try:
+                # With a rank the histogram is read twice, so it is kept; its lost parts are counted again.
+                kept = frame.persist() if task.rank is not None else frame
+                at_rank = 0 if task.rank is None else run(lambda: count_at(kept, int(task.rank or 1)), what)
+                if progress is not None:
+                    progress(1.0)
+                yield SparkHistogram(session, kept, at_rank, what, task.ordered)
+            finally:
+                if task.rank is not None:
+                    with suppress(Exception):  # the cluster may be gone
+                        kept.unpersist(blocking=False)
+
+
+@dataclass(frozen=True)
+class SparkHistogram:
+    """Counts on the executors: `frame` has the item's columns i0, i1, ... and the count, called `users`."""
+
+    session: Any
+    frame: Any
+    at_rank: int
+    what: str
+    ordered: bool = False
+
+    @property
+    def schema(self) -> Any:
+        """Arrow schema of the histogram."""
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        return to_arrow_schema(self.frame.schema, timezone="UTC")
+
+    def items(self) -> list[str]:
+        """The item's columns in the frame."""
+        return [name for name in self.frame.columns if name != COUNT]
+
+    def with_digests(self) -> Any:
+        """The frame with a column `digest`: the SHA-256 of an item and its count."""
+        kinds = dict(self.frame.dtypes)
+        columns = [(self.frame[name], kinds[name]) for name in self.items()]
+        return self.frame.withColumn("digest", digest(columns, self.frame[COUNT]))
+
+    def batches(self) -> Iterator[Any]:
+        """Arrow record batches, once. They pass through this process: for tests, and for what is small."""
+        rows = self.frame.orderBy(*self.items()) if self.ordered else self.frame
+        table = run(rows.toArrow, self.what).cast(self.schema)
+        yield from (batch for batch in table.combine_chunks().to_batches() if batch.num_rows)
+
+
+def run(action: Callable[[], T], what: str) -> T:
+    """Run on the cluster; what goes wrong is one sentence without data."""
+    return attempt(action, what, STOPPED)
+
+
+def on_executors(frame: Any, function: Callable[[Iterator[Any]], Iterator[Any]], schema: Any) -> Any:
+    """The frame of what a function makes of the batches, wherever they are."""
+    with warnings.catch_warnings():
+        # PySpark warns of new versions of pandas, which this does not touch.
+        warnings.filterwarnings("ignore", message="PySpark does not yet fully support", category=FutureWarning)
+        return frame.mapInArrow(function, schema)
+
+
+def _version(_batches: Iterator[Any]) -> Iterator[Any]:
+    """Run on an executor: the version of dphist there."""
+    import pyarrow as pa
+
+    from dphist import __version__
+
+    yield pa.RecordBatch.from_pydict({"version": [__version__]})
+
+
+def rehearse(session: Any) -> None:
+    """One sentence if executors could not make noise: before any event is read."""
+    from dphist import __version__
+
+    try:
+        there = on_executors(session.range(1).coalesce(1), _version, "version string").collect()[0][0]
+        said = "" if there == __version__ else f"it is dphist {there} there, and {__version__} here"
+    except Exception as error:
+        text = str(error)
+        missing = re.search(r"No module named '(\w+)'", text)
+        mixed = "PYTHON_VERSION_MISMATCH" in text
+        said = "their Python is of another version than this one" if mixed else "no task could be run there"
+        said = f"their Python has no package {missing[1]}" if missing else said
+    if said:
+        raise InputError(
+            f"Spark's executors cannot make noise: {said}. They need dphist as it is here: set PYSPARK_PYTHON to "
+            "a Python that has it, or ship an environment with --spark-conf spark.archives=..."
+        )
+
+
+def histogram(session: Any, task: Task) -> tuple[Any, str]:
+    """The frame of the counts, not yet computed, and what the input is called."""
+    from pyspark.sql import functions as sql
+
+    events = task.events
+    rows, what = chosen_columns(session, events)
+    kinds = [kind for _, kind in rows.dtypes]
+    names = [events.user, *(column.source for column in events.items)]
+    forms = [
+        counted(rows[f"c{k}"], kind, name, is_user=k == 0)
+        for k, (kind, name) in enumerate(zip(kinds, names, strict=True))
+    ]
+    items = [f"i{k}" for k in range(len(events.items))]
+    pairs = rows.select(*(form.column.alias(name) for form, name in zip(forms, ["u", *items], strict=True)))
+    pairs = _present(pairs, ["u"] if events.null_items else ["u", *items])
+    entries = None
+    if task.public_items is not None:
+        listed = _in_this_process(task.public_items)
+        entries = public_entries(session, listed, [form.kind for form in forms[1:]], events, DuckDBEngine())
+        pairs = matching_keys(pairs, entries, items)
+    counts = _counts(pairs, items, task)
+    if task.lower_threshold > 1:
+        counts = counts.where(sql.col(COUNT) >= task.lower_threshold)
+    return (counts if entries is None else with_all_entries(entries, counts, items)), what
+
+
+def _present(pairs: Any, columns: list[str]) -> Any:
+    """Without rows in which a column is NULL. (`na.drop` would take NaN for missing too.)"""
+    for name in columns:
+        pairs = pairs.where(pairs[name].isNotNull())
+    return pairs
+
+
+def _counts(pairs: Any, items: list[str], task: Task) -> Any:
+    """Users per item, each user with at most as many random items as the task says."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as sql
+
+    if task.max_items_per_user is None:
+        return pairs.distinct().groupBy(*items).agg(sql.count("*").alias(COUNT))
+    order = (portable_order if task.choice.portable else fast_order)(
+        task.choice.key, pairs["u"], [pairs[name] for name in items]
+    )
+    # Sorted by user and hash once: equal rows are neighbours and share their rank, and the first of them counts.
+    of_user = Window.partitionBy("u").orderBy("chance", *items)
+    place = sql.dense_rank().over(of_user)
+    ranked = pairs.withColumn("chance", order).withColumn("place", place)
+    before = sql.lag("place").over(of_user)
+    firsts = ranked.withColumn("before", before).where(
+        (sql.col("place") <= task.max_items_per_user)
+        & (sql.col("before").isNull() | (sql.col("before") < sql.col("place")))
+    )
+    return firsts.groupBy(*items).agg(sql.count("*").alias(COUNT))
+
+
+def count_at(frame: Any, rank: int) -> int:
+    """The count of this rank, the largest having rank 1; 0 where there are fewer.
+
+    Spark counts how often each count occurs, which is a small table, and adds up from the largest: one number
+    comes back.
+    """
+    from pyspark.sql import Window
+    from pyspark.sql import functions as sql
+
+    often = frame.groupBy(COUNT).agg(sql.count("*").alias("times"))
+    downwards = Window.orderBy(sql.col(COUNT).desc()).rowsBetween(Window.unboundedPreceding, 0)
+    reached = often.withColumn("reached", sql.sum("times").over(downwards)).where(sql.col("reached") >= rank)
+    found = reached.agg(sql.max(COUNT)).collect()[0][0]
+    return 0 if found is None else int(found)
+
+
+def _in_this_process(listed: Events) -> Events:
+    """A public list where DuckDB can read it."""
+    from dataclasses import replace
+
+    if not is_spark_frame(listed.source):
+        return listed
+    return replace(listed, source=run(listed.source.toArrow, "the public items"))

@@ -1,0 +1,105 @@
+"""The types of Spark: in which form a column is counted, and how a value is written for a hash."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any, Final
+
+from dphist.errors import InputError
+
+# Types of Spark that are counted as they are, with the type that DuckDB has for them.
+KEPT: Final = {
+    "boolean": "BOOLEAN", "tinyint": "TINYINT", "smallint": "SMALLINT", "int": "INTEGER", "bigint": "BIGINT",
+    "date": "DATE", "timestamp": "TIMESTAMP WITH TIME ZONE", "timestamp_ntz": "TIMESTAMP", "binary": "BLOB",
+}  # fmt: skip
+FLOATS: Final = {"float": "FLOAT", "double": "DOUBLE"}
+NESTED: Final = ("array", "struct", "map")
+
+
+@dataclass(frozen=True)
+class Counted:
+    """A column in the form in which it is counted; `kind` is the type that DuckDB has for it."""
+
+    column: Any
+    kind: str
+
+
+def counted(column: Any, kind: str, name: str, *, is_user: bool) -> Counted:
+    """One form for equal values, as the embedded engine has it; types that few programs know become text."""
+    from pyspark.sql import functions as sql
+
+    if kind in KEPT:
+        return Counted(column, KEPT[kind])
+    if kind.startswith("decimal("):
+        return Counted(column, kind.upper())
+    if kind in FLOATS:
+        # Floats have two zeros and many NaNs, which engines group differently.
+        plain = sql.when(column == 0, sql.lit(0.0)).when(sql.isnan(column), sql.lit(float("nan")))
+        return Counted(plain.otherwise(column).cast(kind), FLOATS[kind])
+    if kind.startswith((*NESTED, "variant")):
+        if is_user or kind.startswith("variant"):
+            raise InputError(f"the column {name!r} holds lists or structures, which cannot be users")
+        return Counted(text(sql.to_json(column, {"ignoreNullFields": "false"})), "VARCHAR")
+    return Counted(text(column.cast("string")), "VARCHAR")
+
+
+def text(column: Any) -> Any:
+    """Text as bytes have it: a collation would show one user's spelling for all; invalid UTF-8 is no text."""
+    from pyspark.sql import functions as sql
+
+    return sql.try_validate_utf8(sql.collate(column, "UTF8_BINARY"))
+
+
+def written(column: Any, kind: str) -> Any:
+    """A value as text, different values differently and whatever the session's settings; NULL stays NULL."""
+    from pyspark.sql import functions as sql
+
+    if kind == "binary":
+        return sql.hex(column)
+    if kind == "timestamp":
+        return sql.unix_micros(column).cast("string")
+    if kind == "date":
+        return sql.unix_date(column).cast("string")
+    return column.cast("string")
+
+
+def joined(parts: list[Any]) -> Any:
+    """Texts joined so that no two rows of texts give the same: each with its length, a missing one as a hyphen."""
+    from pyspark.sql import functions as sql
+
+    told = [
+        sql.coalesce(sql.concat(sql.length(part).cast("string"), sql.lit(":"), part), sql.lit("-"))
+        for part in parts
+    ]
+    return reduce(sql.concat, told)
+
+
+def portable_order(key: bytes, user: Any, items: list[Any]) -> Any:
+    """The keyed order that every engine repeats: see `dphist.engines.sql.portable_order`."""
+    from pyspark.sql import functions as sql
+
+    values = [column.cast("string") for column in (user, *items)]
+    return sql.md5(sql.concat(sql.lit(key.hex() + ":"), joined(values)).cast("binary"))
+
+
+def fast_order(key: bytes, user: Any, items: list[Any]) -> Any:
+    """A keyed order by Spark's own hash, each value hashed from where the last one left off.
+
+    The hash passes over missing values, so that which of them are missing is hashed too. The key stands in Spark's
+    plan for whoever may read it. That is no secret given away: privacy needs the choice of a user's items to
+    depend on that user alone, and it does for any key.
+    """
+    from pyspark.sql import functions as sql
+
+    a, b = (int.from_bytes(key[k : k + 8], "little", signed=True) for k in (0, 8))
+    missing = [column.isNull() for column in items]
+    return sql.xxhash64(sql.lit(a), user, sql.lit(b), *items, *missing)
+
+
+def digest(columns: list[tuple[Any, str]], count: Any) -> Any:
+    """SHA-256 of an item and its count, by which a key makes the noise of this very count."""
+    from pyspark.sql import functions as sql
+
+    parts = [written(column, kind) for column, kind in columns]
+    return sql.unhex(sql.sha2(joined([*parts, count.cast("string")]).cast("binary"), 256))

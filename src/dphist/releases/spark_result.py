@@ -1,0 +1,171 @@
+"""A release that Spark holds: as a DataFrame of its own, or in a folder that its executors wrote."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from dphist.releases.pyarrow_kind import KIND
+from dphist.releases.result import Release
+from dphist.releases.sources import Form, Names
+from dphist.types import Certificate, Plan
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Head(Release):
+    """The first rows of a release of `total` rows."""
+
+    total: int = 0
+
+    def __len__(self) -> int:
+        return self.total
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class SparkRelease:
+    """Released items with their noisy counts, on the cluster.
+
+    `to_spark()` is the DataFrame: its rows are computed once and kept, and it has no memory of how they were made.
+    `collect()` brings all rows here, as a `Release`; so do `to_pandas()`, `to_polars()` and `to_arrow()`.
+    """
+
+    frame: Any
+    head: Head
+
+    def __len__(self) -> int:
+        return self.head.total
+
+    def to_spark(self) -> Any:
+        """The release as a DataFrame of Spark."""
+        return self.frame
+
+    def to_native(self) -> Any:
+        """The release as the data came."""
+        return self.frame
+
+    @cached_property
+    def _collected(self) -> Release:
+        return collected(self.frame.toArrow(), self.head)
+
+    def collect(self) -> Release:
+        """All rows in this process, the largest count first."""
+        return self._collected
+
+    def to_pandas(self) -> Any:
+        """A DataFrame of pandas; its `attrs` say whether it is private."""
+        return self.collect().to_pandas()
+
+    def to_polars(self) -> Any:
+        """A DataFrame of polars, which has no place to say whether it is private."""
+        return self.collect().to_polars()
+
+    def to_arrow(self) -> Any:
+        """A Table of Arrow; the metadata of its schema say whether it is private."""
+        return self.collect().to_arrow()
+
+    @property
+    def items(self) -> Any:
+        """The released items, brought here: a column of Arrow, or a tuple of columns if there are several."""
+        return self.collect().items
+
+    @property
+    def counts(self) -> Any:
+        """The noisy counts, brought here."""
+        return self.collect().counts
+
+    @property
+    def plan(self) -> Plan:
+        """By which plan it was made."""
+        return self.head.plan
+
+    @property
+    def certificate(self) -> Certificate:
+        """The proof of its privacy."""
+        return self.head.certificate
+
+    @property
+    def private(self) -> bool:
+        """False where a seed made the noise."""
+        return self.head.private
+
+    @property
+    def offset(self) -> float | None:
+        """The noisy count that a top-k step had subtracted; it is in the counts already."""
+        return self.head.offset
+
+    @property
+    def written(self) -> Any:
+        """Where the release was written to."""
+        return self.head.written
+
+    def document(self) -> dict[str, Any]:
+        """The certificate of this release as plain data: its guarantee, its plan and what was asked for."""
+        return self.head.document()
+
+    def write(
+        self, output: str | os.PathLike[str], *, table: str | None = None, force: bool = False
+    ) -> SparkRelease:
+        """Write the release with its certificate, both or neither: from the executors to a folder, else from here.
+
+        A folder is named with a slash at its end, or by an address that Spark knows, such as hdfs://...
+        """
+        from dphist.outputs.writing import target_of, write_release
+
+        target = target_of(output, table)
+        if target.kind == "folder":
+            from dphist.outputs.spark_folder import write_folder
+
+            written = write_folder(self.frame, self.document(), target, force=force)
+        else:
+            written = write_release(self.to_arrow(), self.document(), target, force=force)
+        return self.with_written(written)
+
+    def with_written(self, written: Any) -> SparkRelease:
+        """The same release, which knows where it was written to."""
+        return replace(self, head=replace(self.head, written=written))
+
+    def __repr__(self) -> str:
+        return repr(self.head)
+
+    def _repr_html_(self) -> str:
+        return self.head._repr_html_()
+
+
+def collected(table: Any, model: Release) -> Release:
+    """A release in memory from the rows of an output, in the order of a release."""
+    columns = [table.column(place).combine_chunks() for place in range(table.num_columns)]
+    items = [_one(column) for column in columns[: len(model.names.items)]]
+    count, *added = [KIND.numbers(column) for column in columns[len(model.names.items) :]]
+    order = KIND.order(count, items)
+    return Release(
+        tuple(KIND.take(column, order) for column in items), count[order], model.certificate, model.plan,
+        model.private, model.names, Form(KIND, "frame", "pyarrow"), model.offset,
+        {name: column[order] for name, column in zip(_added_names(table, model.names), added, strict=True)},
+        model.request, model.came, model.written,
+    )  # fmt: skip
+
+
+def _added_names(table: Any, names: Names) -> list[str]:
+    added: list[str] = table.column_names[len(names.items) + 1 :]
+    return added
+
+
+def _one(column: Any) -> Any:
+    import pyarrow as pa
+
+    return column if not isinstance(column, pa.ChunkedArray) else pa.concat_arrays(column.chunks)
+
+
+def headed(frame: Any, model: Release) -> SparkRelease:
+    """A release that stays where it is, with its first rows at hand."""
+    from pyspark.sql import functions as sql
+
+    names = [f"n{place}" for place in range(len(frame.columns))]
+    numbered = frame.toDF(*names)
+    items, count = names[: len(model.names.items)], names[len(model.names.items)]
+    first = numbered.orderBy(sql.col(count).desc(), *items).limit(10)
+    rows = collected(first.toArrow().rename_columns(frame.columns), model)
+    fields = {name: getattr(rows, name) for name in rows.__dataclass_fields__}
+    return SparkRelease(frame, Head(**fields, total=int(frame.count())))

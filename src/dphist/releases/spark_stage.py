@@ -1,0 +1,126 @@
+"""The noise stage on Spark's executors: true counts meet noise where they are counted.
+
+All of it is decided on the driver: the shared draw, the noise of the offset and a secret key. An executor makes
+the noise of a count from that key, the item and the count, so that a task that is run again makes the same noise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+
+from dphist.engines.spark_engine import on_executors
+from dphist.releases.accuracy import added_columns
+from dphist.releases.pyarrow_kind import KIND
+from dphist.releases.request import Request
+from dphist.releases.stage import Begun
+from dphist.sampling.draws import Repeatable
+from dphist.sampling.keyed import DIGEST_BYTES, KEY_BYTES, KeyedWords
+from dphist.sampling.tap import ClosedTap, Tap
+from dphist.types import Plan
+
+_WORD: Final = 8
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The columns of numbers in the output: how they are called and what they say."""
+
+    count: str
+    error: bool
+    interval: float | None
+    rounded: bool
+
+    @classmethod
+    def of(cls, request: Request) -> Columns:
+        """Those that were asked for."""
+        return cls(request.count_name, request.standard_error, request.interval, request.round)
+
+
+@dataclass(frozen=True)
+class ExecutorNoise:
+    """Noise and threshold for the batches of any executor; called by Spark, as often as it likes."""
+
+    begun: Begun
+    key: bytes
+    plan: Plan
+    items: tuple[str, ...]
+    columns: Columns
+
+    def __repr__(self) -> str:
+        return "ExecutorNoise(secret)"
+
+    @property
+    def __name__(self) -> str:
+        """What Spark calls it in its plans."""
+        return "dphist_noise"
+
+    def __call__(self, batches: Iterable[Any]) -> Iterator[Any]:
+        """Of batches with items, counts and digests the released rows, in the columns of the output."""
+        for batch in batches:
+            yield self.released(batch)
+
+    def released(self, batch: Any) -> Any:
+        """The released rows of one batch. An item is in one row of all batches, as the histogram has it."""
+        import pyarrow as pa
+
+        *items, counts, digests = batch.columns
+        draws = Repeatable(KeyedWords(self.key, _rows_of_bytes(digests)))
+        found = self.begun.release(KIND.numbers(counts), draws)
+        taken = [KIND.take(column, found.index) for column in items]
+        wanted = self.columns
+        noisy, added = added_columns(
+            found.values, self.plan, wanted.count, error=wanted.error, interval=wanted.interval,
+            rounded=wanted.rounded,
+        )  # fmt: skip
+        numbers = {wanted.count: noisy, **added}
+        arrays = [*taken, *(KIND.column(column, name) for name, column in numbers.items())]
+        return pa.RecordBatch.from_arrays(arrays, names=[*self.items, *numbers])
+
+
+def executor_noise(begun: Begun, plan: Plan, request: Request, tap: Tap) -> ExecutorNoise:
+    """What the executors get, with a fresh key. Their session has no tap: fresh noise would not be repeatable."""
+    key = tap.words(KEY_BYTES // _WORD).tobytes()
+    closed = replace(begun, session=replace(begun.session, tap=ClosedTap()))  # type: ignore[type-var]
+    names = tuple(column.name for column in request.columns())
+    return ExecutorNoise(closed, key, plan, names, Columns.of(request))
+
+
+def released_frame(histogram: Any, noise: ExecutorNoise) -> Any:
+    """The released rows as a frame of Spark, not yet computed."""
+    from pyspark.sql.types import DoubleType, LongType, StructField, StructType
+
+    fields = dict(zip(histogram.frame.columns, histogram.frame.schema.fields, strict=True))
+    items = [
+        StructField(name, fields[own].dataType) for name, own in zip(noise.items, histogram.items(), strict=True)
+    ]
+    none = np.empty(0)
+    wanted = noise.columns
+    noisy, added = added_columns(
+        none, noise.plan, wanted.count, error=wanted.error, interval=wanted.interval, rounded=wanted.rounded
+    )
+    numbers = [
+        StructField(name, LongType() if column.dtype.kind == "i" else DoubleType())
+        for name, column in ((wanted.count, noisy), *added.items())
+    ]
+    return on_executors(histogram.with_digests(), noise, StructType([*items, *numbers]))
+
+
+def without_traces(frame: Any) -> Any:
+    """The released rows, in parts and in an order by their own values: nothing tells how they were counted."""
+    numbered = frame.toDF(*(f"n{place}" for place in range(len(frame.columns))))
+    rows = numbered.repartition(*numbered.columns).sortWithinPartitions(*numbered.columns)
+    return rows.toDF(*frame.columns)
+
+
+def _rows_of_bytes(digests: Any) -> Any:
+    """A column of digests as rows of bytes; the cast makes sure of their length."""
+    import pyarrow as pa
+
+    plain = digests.cast(pa.binary(DIGEST_BYTES))
+    whole = np.frombuffer(plain.buffers()[1] or b"", dtype=np.uint8)
+    start = plain.offset * DIGEST_BYTES
+    return whole[start : start + len(plain) * DIGEST_BYTES].reshape(-1, DIGEST_BYTES)
