@@ -50,7 +50,10 @@ def test_certificates_of_one_stem_differ() -> None:
         (("a",), "must end in one of"),
         (("",), "must be the name of a file"),
         (("a\0.csv",), "must be the name of a file"),
-        (("s3://bucket/a.csv",), "s3://"),
+        (("s3://bucket/a.csv", "t"), "is a folder"),
+        (("s3://bucket/a", None, "csv"), "folders of Parquet"),
+        (("folder/", "t"), "is a folder"),
+        (("a.csv", None, "folder"), "file_format must be one of"),
         (("a.csv", "t"), "table is for databases"),
         (("a.csv", None, "excel"), "file_format must be one of"),
         (("a.csv", None, "postgresql"), "file_format must be one of"),
@@ -66,6 +69,12 @@ def test_certificates_of_one_stem_differ() -> None:
 def test_what_is_no_place(values: tuple[str, str | None, str | None], said: str) -> None:
     with pytest.raises(InvalidParameter, match=said):
         target_of(*values)
+
+
+@pytest.mark.parametrize("address", ["s3://bucket/a.csv", "hdfs://host/out", "file:///tmp/out", "out/", "./out/"])
+def test_what_only_spark_writes(address: str) -> None:
+    target = target_of(address)
+    assert (target.kind, target.table, target.is_database) == ("folder", None, False)
 
 
 @pytest.mark.parametrize(

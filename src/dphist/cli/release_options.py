@@ -88,8 +88,8 @@ Output = Annotated[
     _text(
         "--output",
         "NAME",
-        ".parquet, .csv, .tsv, .jsonl, .arrow, or a database; the certificate goes beside. With --engine spark also "
-        "a folder (NAME/ or hdfs://...), which the executors write.",
+        ".parquet, .csv, .tsv, .jsonl, .arrow, or a database; the certificate goes beside. With --engine spark "
+        "also a folder (NAME/ or hdfs://...), which the executors write.",
     ),
 ]
 OutputTable = Annotated[str | None, _text("--output-table", "NAME", "Table of the output database. [release]")]
@@ -104,7 +104,7 @@ Master = Annotated[
 ]
 SparkConf = Annotated[
     list[str] | None,
-    _text("--spark-conf", "NAME=VALUE", "With --engine spark: a setting of it; may be repeated."),
+    _text("--spark-conf", "NAME=VALUE", "With --engine spark: a setting of Spark; may be repeated."),
 ]
 Memory = Annotated[str | None, _text("--memory", "SIZE", "Keep within this much memory, such as 2GB.")]
 Threads = Annotated[int | None, _whole("--threads", "N", "Threads that count.")]

@@ -18,7 +18,6 @@ from dphist.errors import InvalidParameter
 if TYPE_CHECKING:
     from dphist.releases.events import Watcher
     from dphist.releases.result import Release
-    from dphist.releases.spark_result import SparkRelease
     from dphist.types import Plan
 
 _WIDTH = 100
@@ -195,7 +194,7 @@ def _progress_bars() -> Iterator[Watcher | None]:
         yield watch
 
 
-def _summary(result: Release | SparkRelease) -> dict[str, Any]:
+def _summary(result: Release) -> dict[str, Any]:
     written, document = result.written, result.document()
     return {
         "output": written.address,
@@ -209,7 +208,7 @@ def _summary(result: Release | SparkRelease) -> dict[str, Any]:
     }
 
 
-def _show(result: Release | SparkRelease) -> None:
+def _show(result: Release) -> None:
     sys.stdout.write(f"{result!r}\n")
     sys.stdout.write(f"\nWritten to   {result.written.address}\nCertificate  {result.written.certificate}\n")
     document = result.document()

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Unpack
+from typing import Any, Final, Unpack
 
 import numpy as np
 
@@ -26,9 +26,6 @@ from dphist.releases.stage import Cut, NoiseStage
 from dphist.sampling.tap import SecureTap, SeededTap, Tap
 from dphist.types import Noise, Plan
 
-if TYPE_CHECKING:
-    from dphist.releases.spark_result import SparkRelease
-
 # Rows that meet noise together: enough for the compiled sampler, and little memory.
 _BLOCK: Final = 1 << 20
 _FRAMES: Final = {"pandas", "polars", "pyarrow", "duckdb", "_duckdb", "pyspark"}
@@ -37,10 +34,11 @@ _FRAMES: Final = {"pandas", "polars", "pyarrow", "duckdb", "_duckdb", "pyspark"}
 Watcher = Callable[[str, float], None]
 
 
-def release(input: Any, *, progress: Watcher | None = None, **options: Unpack[Options]) -> Release | SparkRelease:
+def release(input: Any, *, progress: Watcher | None = None, **options: Unpack[Options]) -> Release:
     """The private histogram "how many users per item" of user events.
 
-    `input` is a path, a glob, a folder, the address of a database, or a frame (pandas, polars, Arrow). The options
+    `input` is a path, a glob, a folder, the address of a database, or a frame (pandas, polars, Arrow, Spark). Of a
+    frame of Spark the release stays on the cluster, as a `SparkRelease`. The options
     are the flags of `dphist release`, with _ for -: `user` and `item` (names of columns; several for `item`),
     `epsilon`, `delta`, and one of `max_items_per_user`, `top`, `max_nonzero` or `items`. With `output` the result
     is written as well, together with its certificate. `progress` is called with the name of a step and the share
@@ -57,9 +55,7 @@ def release(input: Any, *, progress: Watcher | None = None, **options: Unpack[Op
     return run(request_from({"input": input, **options}), progress)
 
 
-def run(
-    request: Request, progress: Watcher | None = None, placed: Callable[[Any], None] | None = None
-) -> Release | SparkRelease:
+def run(request: Request, progress: Watcher | None = None, placed: Callable[[Any], None] | None = None) -> Release:
     """Carry out a request: plan, check, count, add noise, write. `placed` is told once the files are there."""
     from dphist.outputs.writing import check_target, target_of, write_release
 
@@ -145,7 +141,7 @@ def _task(request: Request, plan: Plan, rule: Nonzero, tap: Tap) -> Task:
 
 def _counted_and_noised(
     request: Request, plan: Plan, engine: Engine, target: Any, progress: Watcher | None
-) -> Release | SparkRelease:
+) -> Release:
     """The engine counts; then counts meet noise, block by block or on the executors."""
     tap: Tap = SecureTap() if request.seed is None else SeededTap(request.seed)
     # A top-k step subtracts the count after the largest; a bound that is public needs only to be watched.

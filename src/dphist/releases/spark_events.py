@@ -15,7 +15,7 @@ from dphist.releases.request import Request
 from dphist.releases.result import Release
 from dphist.releases.soundness import Nonzero
 from dphist.releases.sources import Form, Names
-from dphist.releases.spark_result import SparkRelease, collected, headed
+from dphist.releases.spark_result import collected, headed
 from dphist.releases.spark_stage import ExecutorNoise, executor_noise, released_frame, without_traces
 from dphist.releases.stage import Begun, Cut
 from dphist.sampling.tap import Tap
@@ -33,7 +33,7 @@ def released_by_spark(
     engine: SparkEngine,
     target: Any,
     step: Steps,
-) -> Release | SparkRelease:
+) -> Release:
     """Count and add noise where the data are.
 
     To a folder the executors write by themselves. The release of a DataFrame stays on the cluster. Otherwise the
@@ -83,7 +83,7 @@ def _largest(frame: Any, noise: ExecutorNoise, limit: int) -> Any:
 
 def _delivered(
     frame: Any, histogram: SparkHistogram, request: Request, model: Release, target: Any, step: Steps
-) -> Release | SparkRelease:
+) -> Release:
     what = histogram.what
     if target is not None and target.kind == "folder":
         from dphist.outputs.spark_folder import read_folder, write_folder

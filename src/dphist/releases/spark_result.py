@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+from numpy.typing import NDArray
+
 from dphist.releases.pyarrow_kind import KIND
 from dphist.releases.result import Release
 from dphist.releases.sources import Form, Names
-from dphist.types import Certificate, Plan
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -23,13 +25,17 @@ class Head(Release):
         return self.total
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class SparkRelease:
-    """Released items with their noisy counts, on the cluster.
+class SparkRelease(Release):
+    """A release on the cluster.
 
     `to_spark()` is the DataFrame: its rows are computed once and kept, and it has no memory of how they were made.
-    `collect()` brings all rows here, as a `Release`; so do `to_pandas()`, `to_polars()` and `to_arrow()`.
+    `collect()` brings all rows here, and so does whatever else needs them, such as `to_pandas()` or `counts`.
     """
+
+    def __init__(self, frame: Any, head: Head) -> None:
+        self.__dict__.update(frame=frame, head=head)
+        for name in ("certificate", "plan", "private", "names", "form", "offset", "request", "came", "written"):
+            self.__dict__[name] = getattr(head, name)
 
     frame: Any
     head: Head
@@ -53,56 +59,23 @@ class SparkRelease:
         """All rows in this process, the largest count first."""
         return self._collected
 
-    def to_pandas(self) -> Any:
-        """A DataFrame of pandas; its `attrs` say whether it is private."""
-        return self.collect().to_pandas()
-
-    def to_polars(self) -> Any:
-        """A DataFrame of polars, which has no place to say whether it is private."""
-        return self.collect().to_polars()
-
-    def to_arrow(self) -> Any:
-        """A Table of Arrow; the metadata of its schema say whether it is private."""
-        return self.collect().to_arrow()
+    @property
+    def columns(self) -> tuple[Any, ...]:
+        """The item's columns, brought here."""
+        return self.collect().columns
 
     @property
-    def items(self) -> Any:
-        """The released items, brought here: a column of Arrow, or a tuple of columns if there are several."""
-        return self.collect().items
-
-    @property
-    def counts(self) -> Any:
+    def counts(self) -> NDArray[Any]:
         """The noisy counts, brought here."""
         return self.collect().counts
 
     @property
-    def plan(self) -> Plan:
-        """By which plan it was made."""
-        return self.head.plan
+    def added(self) -> Mapping[str, NDArray[Any]]:
+        """The columns that were asked for beside the counts, brought here."""
+        return self.collect().added
 
-    @property
-    def certificate(self) -> Certificate:
-        """The proof of its privacy."""
-        return self.head.certificate
-
-    @property
-    def private(self) -> bool:
-        """False where a seed made the noise."""
-        return self.head.private
-
-    @property
-    def offset(self) -> float | None:
-        """The noisy count that a top-k step had subtracted; it is in the counts already."""
-        return self.head.offset
-
-    @property
-    def written(self) -> Any:
-        """Where the release was written to."""
-        return self.head.written
-
-    def document(self) -> dict[str, Any]:
-        """The certificate of this release as plain data: its guarantee, its plan and what was asked for."""
-        return self.head.document()
+    def _frame(self, package: str) -> Any:
+        return self.collect()._frame(package)
 
     def write(
         self, output: str | os.PathLike[str], *, table: str | None = None, force: bool = False
@@ -111,20 +84,17 @@ class SparkRelease:
 
         A folder is named with a slash at its end, or by an address that Spark knows, such as hdfs://...
         """
+        from dphist.outputs.spark_folder import write_folder
         from dphist.outputs.writing import target_of, write_release
 
         target = target_of(output, table)
         if target.kind == "folder":
-            from dphist.outputs.spark_folder import write_folder
-
-            written = write_folder(self.frame, self.document(), target, force=force)
-        else:
-            written = write_release(self.to_arrow(), self.document(), target, force=force)
-        return self.with_written(written)
+            return self.with_written(write_folder(self.frame, self.document(), target, force=force))
+        return self.with_written(write_release(self.to_arrow(), self.document(), target, force=force))
 
     def with_written(self, written: Any) -> SparkRelease:
         """The same release, which knows where it was written to."""
-        return replace(self, head=replace(self.head, written=written))
+        return SparkRelease(self.frame, replace(self.head, written=written))
 
     def __repr__(self) -> str:
         return repr(self.head)
