@@ -19,18 +19,18 @@ ALLOWED: dict[str, set[str]] = {
     "sampling": {"types", "errors", "numerics"},
     "engines": {"types", "errors", "extras"},
     "outputs": {"types", "errors", "extras"},
-    "sketches": {"types", "errors"},
     "analysis": {"types", "errors", "numerics"},
     "mechanisms": {"types", "errors", "numerics", "analysis", "sampling"},
     "calibrate": {"types", "errors", "numerics", "analysis", "mechanisms"},
     "ledger": {"types", "errors"},
     "audit": {"types", "errors", "numerics", "analysis", "sampling", "mechanisms", "calibrate"},
     "releases": {
-        "types", "errors", "numerics", "analysis", "sampling", "mechanisms", "calibrate", "engines", "sketches",
-        "ledger", "outputs", "extras",
+        "types", "errors", "numerics", "analysis", "sampling", "mechanisms", "calibrate", "engines", "ledger",
+        "outputs", "extras",
     },
+    "sketch": {"types", "errors", "extras", "engines", "outputs", "releases", "calibrate"},
     "report": {"types", "errors", "numerics", "analysis", "mechanisms", "calibrate", "releases"},
-    "cli": {"types", "errors", "outputs", "calibrate", "releases", "report", "ledger", "audit"},
+    "cli": {"types", "errors", "outputs", "calibrate", "releases", "sketch", "report", "ledger", "audit"},
     "web": {"types", "errors", "calibrate", "releases", "report"},
 }  # fmt: skip
 # Packages that a layer must not know: pure mathematics has no randomness and no I/O.

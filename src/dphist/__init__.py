@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from dphist import sketch
     from dphist.calibrate.certification import Certification, certify, delta_at, epsilon_at, profile
     from dphist.calibrate.comparison import Comparison, Frontier, compare, frontier, tau_for_noise
     from dphist.calibrate.planning import plan
@@ -57,6 +58,8 @@ _HOMES = {
     "dphist.report.figure": ("comparison_figure",),
     "dphist.types": ("Budget", "Certificate", "Contract", "NeighbourCase", "Noise", "Plan"),
 }
+# Parts of the package that are used by their own name, such as dphist.sketch.MisraGries.
+_SUBMODULES = ("sketch",)
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
@@ -89,12 +92,15 @@ __all__ = [
     "profile",
     "release",
     "release_histogram",
+    "sketch",
     "tau_for_noise",
     "verify",
 ]
 
 
 def __getattr__(name: str) -> Any:
+    if name in _SUBMODULES:
+        return import_module(f"dphist.{name}")
     if name not in _HOME_OF:
         raise AttributeError(f"module 'dphist' has no attribute {name!r}")
     value = getattr(import_module(_HOME_OF[name]), name)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import warnings
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -26,6 +27,7 @@ from dphist.types import Events
 T = TypeVar("T")
 
 COUNT: Final = "users"
+_rehearsed: weakref.WeakSet[Any] = weakref.WeakSet()
 STOPPED: Final = (
     "{what} cannot be counted: Spark gave up on it, or it holds values that its reader does not understand"
 )
@@ -137,9 +139,11 @@ def _version(_batches: Iterator[Any]) -> Iterator[Any]:
 
 
 def rehearse(session: Any) -> None:
-    """One sentence if executors could not make noise: before any event is read."""
+    """One sentence if executors could not make noise: before any event is read, once for a session."""
     from dphist import __version__
 
+    if session in _rehearsed:
+        return
     try:
         there = on_executors(session.range(1).coalesce(1), _version, "version string").collect()[0][0]
         said = "" if there == __version__ else f"it is dphist {there} there, and {__version__} here"
@@ -154,6 +158,7 @@ def rehearse(session: Any) -> None:
             f"Spark's executors cannot make noise: {said}. They need dphist as it is here: set PYSPARK_PYTHON to "
             "a Python that has it, or ship an environment with --spark-conf spark.archives=..."
         )
+    _rehearsed.add(session)
 
 
 def histogram(session: Any, task: Task) -> tuple[Any, str]:
@@ -196,19 +201,15 @@ def _counts(pairs: Any, items: list[str], task: Task) -> Any:
 
     if task.max_items_per_user is None:
         return pairs.distinct().groupBy(*items).agg(sql.count("*").alias(COUNT))
+    # All of a user's rows in one place first: one shuffle of them serves both DISTINCT and the choice.
+    once = pairs.repartition("u").distinct()
     order = (portable_order if task.choice.portable else fast_order)(
-        task.choice.key, pairs["u"], [pairs[name] for name in items]
+        task.choice.key, once["u"], [once[name] for name in items]
     )
-    # Sorted by user and hash once: equal rows are neighbours and share their rank, and the first of them counts.
     of_user = Window.partitionBy("u").orderBy("chance", *items)
-    place = sql.dense_rank().over(of_user)
-    ranked = pairs.withColumn("chance", order).withColumn("place", place)
-    before = sql.lag("place").over(of_user)
-    firsts = ranked.withColumn("before", before).where(
-        (sql.col("place") <= task.max_items_per_user)
-        & (sql.col("before").isNull() | (sql.col("before") < sql.col("place")))
-    )
-    return firsts.groupBy(*items).agg(sql.count("*").alias(COUNT))
+    ranked = once.withColumn("chance", order).withColumn("place", sql.row_number().over(of_user))
+    chosen = ranked.where(sql.col("place") <= task.max_items_per_user)
+    return chosen.groupBy(*items).agg(sql.count("*").alias(COUNT))
 
 
 def count_at(frame: Any, rank: int) -> int:

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from dphist.engines.java import require_java
 from dphist.engines.protocol import Resources
+from dphist.engines.spark_arrow import spark_ready
 from dphist.engines.workspace import available_memory, private_folder, size_of, threads_for_counting
 from dphist.errors import InputError, InvalidParameter, MissingExtra
 
@@ -76,6 +77,17 @@ def session_for(source: object, resources: Resources, cluster: Cluster) -> Itera
     _check_version(there.version)
     with _kept(there, WHILE_COUNTING):
         yield there
+
+
+def frame_in(session: Any, table: Any) -> Any:
+    """A table of Arrow as a DataFrame of a session, or of the one that is active."""
+    pyspark()
+    from pyspark.sql import SparkSession
+
+    there = session or SparkSession.getActiveSession()
+    if there is None:
+        raise InvalidParameter("there is no Spark session: start one, or name it with session=")
+    return there.createDataFrame(spark_ready(table, table.column_names))
 
 
 def _check_version(version: str) -> None:

@@ -25,6 +25,9 @@ from dphist.types import (
     PublicNoise,
 )
 
+_ONE_UPDATE: Final = (
+    "every user came in one update of one sketch and the update and the items of a user depend on that user alone"
+)
 NO_GUARANTEE: Final = "None: the noise was made from a seed, for tests."
 # No plan of ours has longer numbers; a certificate that has is not worth the hours it would take.
 _NUMBER: Final = re.compile(r"[0-9]{1,60}(/[0-9]{1,60})?")
@@ -50,6 +53,8 @@ def _provided(plan: Plan, request: Mapping[str, Any]) -> str:
         conditions.append(f"no user touches more than {plan.contract.items} of the counts, each by one")
     if _relies_on_promise(plan, request):
         conditions.append(f"no possible data has more than {plan.contract.max_nonzero} items")
+    if "sketch" in request:
+        conditions.append(_ONE_UPDATE)
     if "query" in request:
         conditions.append("the rows that the query gives for one user depend on that user alone")
     return f", provided that {' and '.join(conditions)}" if conditions else ""
@@ -76,11 +81,22 @@ def not_covered(plan: Plan, request: Mapping[str, Any]) -> list[str]:
         notes.append("Where the data have more items than the public bound, nothing at all is released.")
     if _is_difference(plan, request):
         notes.append("Counts are differences to the count after the largest ones, which is not released.")
+    if "sketch" in request:
+        notes.append(_sketch_note(request["sketch-size"], restored=plan.releases_offset))
     if not isinstance(plan.noise, PublicNoise):
         notes.append("Counts that barely passed the threshold are too high on average.")
     if plan.sigma_shared > 0.0:
         notes.append("All counts share one draw of noise: their sum is less precise than it looks.")
     return notes
+
+
+def _sketch_note(size: int, *, restored: bool) -> str:
+    """What a sketch does not know of a count."""
+    way, known = ("above", ", and by no more than the offset") if restored else ("below", "")
+    return (
+        f"Counts are of a sketch with {size} counters: noise aside, each may be {way} the number of users by up "
+        f"to the number of (user, item) pairs divided by {size + 1}{known}."
+    )
 
 
 def _is_difference(plan: Plan, request: Mapping[str, Any]) -> bool:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
 
 from dphist.errors import InvalidParameter
-from dphist.releases.blocks import Largest, blocks, counts_of
+from dphist.mechanisms.base import LARGEST_COUNT, IntArray
+from dphist.releases.blocks import Largest, Span, blocks, counts_of
 from dphist.releases.result import Release
 from dphist.releases.soundness import Nonzero, certified, nonzero_rule
-from dphist.releases.sources import Names, Source, checked_names, source_of
+from dphist.releases.sources import Form, Names, Piece, Source, checked_names, source_of
 from dphist.releases.stage import Cut, NoiseStage, Total
 from dphist.sampling.tap import SecureTap, SeededTap, Tap
-from dphist.types import Noise, Plan, PublicNoise
+from dphist.types import LatticeNoise, Noise, Plan, PublicNoise
 
 # Rows that meet noise together: enough for the compiled sampler, and some 150 MB of working memory.
 BATCH_SIZE: Final = 1 << 22
@@ -88,3 +90,51 @@ def _floor(source: Source, rank: int, size: int) -> tuple[int, Total]:
         largest.show(counts)
         total = total.after(counts)
     return largest.value, total
+
+
+def sketch_problem(plan: Plan, size: int) -> str | None:
+    """Why a certified plan does not hold for sketches of this size; None if it does.
+
+    One user moves up to `size` counters of a sketch, all up or all down, however few items the user has.
+    Neighbours are those of a top-k step, with what was subtracted in total: plans with an offset hold too.
+    """
+    if isinstance(plan.noise, PublicNoise):
+        return "a plan for a public list of items does not hold for a sketch, whose items are not public"
+    if plan.contract.items < size:
+        return (
+            f"the plan lets one user touch {plan.contract.items} counts, and in a sketch of size {size} a user "
+            f"with a single item can change all {size}: plan with max_nonzero={size} or top={size}, and without "
+            "a smaller max_items_per_user"
+        )
+    return None
+
+
+def release_sketch(
+    columns: tuple[Any, ...], counts: IntArray, plan: Plan, *, size: int, subtracted: int, names: Names, seed: Any
+) -> Release:
+    """Noise and threshold for the counters of a sketch in Arrow columns; with a plan for it, the offset is added.
+
+    The sketch has at most `size` counters by construction: nothing is subtracted here.
+    """
+    from dphist.releases.pyarrow_kind import KIND
+
+    sound = certified(plan)
+    problem = sketch_problem(sound, size)
+    if problem is not None:
+        raise InvalidParameter(problem)
+    tap: Tap = SecureTap() if seed is None else SeededTap(seed)
+    request: dict[str, Any] = {
+        "sketch": "misra-gries", "sketch-size": size, "epsilon": sound.budget.epsilon, "delta": sound.budget.delta,
+    }  # fmt: skip
+    if seed is not None:
+        request["seed"] = seed
+    rule, cut = Nonzero.PROMISED, Cut()
+    if isinstance(sound.noise, LatticeNoise) and sound.releases_offset:
+        rule, cut = Nonzero.TOP_K, Cut(min(subtracted, LARGEST_COUNT))
+        request["offset"] = sound.noise.offset
+    assert not isinstance(sound.noise, Noise)
+    # No error where counts are too large, for it would tell of them; the stage takes what was subtracted again.
+    whole = np.minimum(counts, LARGEST_COUNT // sound.noise.lattice) + cut.subtracted
+    stage = NoiseStage(sound, rule, names, tap, cut, distinct=True)
+    stage.add([Span(Piece(Form(KIND, "frame", "pyarrow"), columns, whole), 0, whole.size)])
+    return replace(stage.release(), request=request)

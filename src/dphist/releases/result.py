@@ -83,6 +83,12 @@ class Release:
         """A Table of Arrow; the metadata of its schema say whether it is private."""
         return self._frame("pyarrow")
 
+    def to_spark(self, session: Any = None) -> Any:
+        """A DataFrame of Spark, in this session or the one that is active."""
+        from dphist.engines.spark_session import frame_in
+
+        return frame_in(session, self.to_arrow())
+
     def _frame(self, package: str) -> Any:
         module = import_module(f"dphist.releases.{package}_kind")
         columns = dict(zip(self.names.items, self.columns, strict=True))

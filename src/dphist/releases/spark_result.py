@@ -43,9 +43,9 @@ class SparkRelease(Release):
     def __len__(self) -> int:
         return self.head.total
 
-    def to_spark(self) -> Any:
-        """The release as a DataFrame of Spark."""
-        return self.frame
+    def to_spark(self, session: Any = None) -> Any:
+        """The release as a DataFrame of Spark: the one that is there, unless another session is named."""
+        return self.frame if session is None else super().to_spark(session)
 
     def to_native(self) -> Any:
         """The release as the data came."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from dphist.errors import DphistError
 from dphist.releases.document import NO_GUARANTEE, counts_facts, guarantee, not_covered, plan_from
+from dphist.releases.histogram import sketch_problem
 from dphist.releases.soundness import certified
 from dphist.types import FORMAT, LatticeNoise, Plan
 
@@ -176,6 +177,8 @@ class Examination:
 
 def fits(plan: Plan, request: dict[str, Any]) -> bool:
     """Whether a plan relies on nothing but what the request has `dphist release` keep, or promises."""
+    if "sketch" in request:
+        return fits_sketch(plan, request)
     contract = plan.contract
     cap, top, promise = (request.get(name) for name in ("max-items-per-user", "top", "max-nonzero"))
     capped = isinstance(cap, int) and contract.items >= min(cap, contract.nonzero)
@@ -190,3 +193,15 @@ def fits(plan: Plan, request: dict[str, Any]) -> bool:
     if top is not None:
         return top == contract.max_nonzero == contract.items and request.get("offset") == "none"
     return promise == contract.max_nonzero and (contract.items == contract.max_nonzero or capped)
+
+
+def fits_sketch(plan: Plan, request: dict[str, Any]) -> bool:
+    """Whether a plan holds for the sketch that was released, and nothing else was asked for."""
+    known = {"sketch", "sketch-size", "epsilon", "delta", "offset", "count-name", "round", "seed"}
+    size = request.get("sketch-size")
+    if request["sketch"] != "misra-gries" or not request.keys() <= known:
+        return False
+    if isinstance(size, bool) or not isinstance(size, int) or size < 1 or sketch_problem(plan, size) is not None:
+        return False
+    offset = plan.noise.offset if isinstance(plan.noise, LatticeNoise) and plan.releases_offset else None
+    return request.get("offset") == offset

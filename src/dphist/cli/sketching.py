@@ -1,0 +1,257 @@
+"""Subcommands for sketches of streams: build, merge, release."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from dphist.cli import release_options as flags
+from dphist.cli.base import AsJson, Delta, Epsilon, app, print_json, whole_number
+from dphist.cli.releasing import _progress_bars, _show, _summary, _wrapped, show_plan
+from dphist.errors import InvalidParameter
+
+if TYPE_CHECKING:
+    from dphist.sketch import MisraGries
+
+sketch = typer.Typer(
+    name="sketch",
+    help="Sketches of streams (Misra-Gries): at most K counters, merged, then released. Sketch files are SECRET.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
+app.add_typer(sketch)
+
+_SECRET = "SECRET: it holds true counts and is not private: keep it as secret as the events themselves."
+
+Input = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="INPUT...",
+        help="Files, globs or folders (Parquet, CSV, JSON lines, Arrow), or a database. All files with events of "
+        "the same users must be in one build.",
+    ),
+]
+User = Annotated[str, typer.Option("--user", metavar="COLUMN", help="The column that says whose event it is.")]
+Item = Annotated[
+    list[str],
+    typer.Option("--item", metavar="COLUMN", help="What is counted; repeat for several; NAME=COLUMN renames."),
+]
+Size = Annotated[
+    int, typer.Option("--size", metavar="K", parser=whole_number, help="The most counters that are kept.")
+]
+ExpectedSize = Annotated[
+    int | None,
+    typer.Option("--size", metavar="K", parser=whole_number, help="Refuse a sketch of another size."),
+]
+SketchOutput = Annotated[
+    str, typer.Option("--output", metavar="FILE", help="The sketch's file; only its owner can read it.")
+]
+Sketches = Annotated[list[str], typer.Argument(metavar="SKETCH...", help="Sketches of DIFFERENT users.")]
+One = Annotated[str, typer.Argument(metavar="SKETCH", help="A file of dphist sketch build or merge.")]
+Offset = Annotated[
+    Literal["opposite", "independent", "none"],
+    typer.Option("--offset", help="How what was subtracted is released and added again; none leaves it out."),
+]
+
+
+@sketch.command()
+def build(
+    inputs: Input,
+    user: User,
+    item: Item,
+    size: Size,
+    output: SketchOutput,
+    where: flags.Where = None,
+    table: flags.Table = None,
+    query: flags.Query = None,
+    input_format: flags.InputFormat = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
+    memory: flags.Memory = None,
+    threads: flags.Threads = None,
+    temp_folder: flags.TempFolder = None,
+    as_json: AsJson = False,
+) -> None:
+    """Build the sketch of user events.
+
+    A user must be in ONE build, with all events: give all files that have events of the same users together.
+    THE SKETCH IS SECRET: it holds true counts. Nothing is private before `dphist sketch release`.
+
+    \b
+    Examples:
+      dphist sketch build log.parquet --user user_id --item query --size 1000 --output log.sketch
+      dphist sketch build 'users-0/*.csv' --user user --item country --item page \\
+        --where "status = '200'" --size 1000 --output users-0.sketch --memory 2GB
+    \b
+    Exit code 0: built. 1: the sketch could not be written. 2: bad parameters or unreadable input.
+    130, 143: interrupted; nothing was written.
+    """
+    from dphist.sketch import build as build_sketch
+    from dphist.sketch.files import check_place, write_secret
+
+    check_place(output, force=force)
+    with _interruptible() as placed, _progress_bars() as watcher:
+        built = build_sketch(
+            inputs[0] if len(inputs) == 1 else inputs, size, user=user, item=item, table=table, query=query,
+            where=where, input_format=input_format, memory=memory, threads=threads, temp_folder=temp_folder,
+            progress=None if watcher is None else lambda share: watcher("counting", share),
+        )  # fmt: skip
+        write_secret(output, built.to_bytes(), force=force, placed=placed.append)
+    _show_sketch(built, output, as_json)
+
+
+@sketch.command()
+def merge(
+    sketches: Sketches,
+    output: SketchOutput,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Merge sketches of DIFFERENT users into one.
+
+    No user may be in two of them: split the events by user before the sketches are built, for example by a hash of
+    the user. A user who is in two sketches counts twice and is NOT protected by the release. THE SKETCH IS SECRET.
+
+    \b
+    Example:
+      dphist sketch merge users-0.sketch users-1.sketch users-2.sketch --output all.sketch
+    """
+    from dphist.sketch import MisraGries
+    from dphist.sketch.files import check_place, write_secret
+
+    check_place(output, force=force)
+    for number, name in enumerate(sketches):
+        if any(_same_file(name, other) for other in sketches[:number]):
+            raise InvalidParameter(f"the sketch {name} is given twice: its users would count twice")
+    with _interruptible() as placed:
+        first, *others = [MisraGries.load(name) for name in sketches]
+        merged = first.merge(*others)
+        write_secret(output, merged.to_bytes(), force=force, placed=placed.append)
+    _show_sketch(merged, output, as_json)
+
+
+@sketch.command()
+def release(
+    name: One,
+    epsilon: Epsilon,
+    delta: Delta,
+    output: flags.Output = None,
+    size: ExpectedSize = None,
+    offset: Offset = "opposite",
+    mechanism: flags.Mechanism = None,
+    minimize: flags.Minimize = None,
+    count_name: flags.CountName = None,
+    round_counts: flags.Round = False,
+    output_table: flags.OutputTable = None,
+    output_format: flags.OutputFormat = None,
+    force: flags.Force = False,
+    seed: flags.Seed = None,
+    dry_run: flags.DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Release a sketch: noise, threshold, and a certificate beside the result.
+
+    The guarantee holds if every user was in one build, and in one of the sketches that were merged. Releasing a
+    sketch again, or the events it was built of, adds to what is learned of the users.
+
+    \b
+    Examples:
+      dphist sketch release all.sketch --epsilon 1 --delta 1e-6 --output queries.parquet
+      dphist sketch release all.sketch --epsilon 1 --delta 1e-6 --dry-run
+      dphist verify queries.parquet
+    \b
+    Exit code 0: released. 1: the result could not be written. 2: bad parameters or unreadable input.
+    130, 143: interrupted; nothing was written.
+    """
+    from dphist.calibrate.planning import plan as make_plan
+    from dphist.outputs.writing import target_of
+    from dphist.sketch import MisraGries
+
+    found = MisraGries.load(name, k=size)
+    contract = {"max_nonzero": found.k} if offset == "none" else {"top": found.k, "offset": offset}
+    chosen: dict[str, Any] = {"mechanism": mechanism or "best", "minimize": minimize or "threshold", **contract}
+    plan = make_plan(epsilon=epsilon, delta=delta, **chosen)
+    if dry_run:
+        _show_plan(plan, as_json)
+        return
+    if output is None:
+        raise InvalidParameter("give --output NAME (or --dry-run): a release is written with its certificate")
+    said = {"count_name": count_name or "count", "rounded": round_counts, "seed": seed}
+    result = _released(found, plan, target_of(output, output_table, output_format), force, said)
+    with _nobody_reads():
+        if as_json:
+            print_json(_summary(result))
+        else:
+            _show(result)
+        sys.stdout.flush()
+
+
+def _show_plan(plan: Any, as_json: bool) -> None:
+    from dphist.report.explain import explain
+
+    if as_json:
+        print_json({"plan": plan.to_dict(), "advice": explain(plan)})
+        return
+    show_plan(plan, explain(plan))
+    sys.stdout.write("\nNothing was released (--dry-run).\n")
+
+
+def _released(found: MisraGries, plan: Any, target: Any, force: bool, said: dict[str, Any]) -> Any:
+    """The release, written; what cannot be written is refused before noise is drawn."""
+    from dataclasses import replace
+
+    from dphist.outputs.writing import check_target, write_release
+
+    check_target(target, force=force, columns=[*found.kind.names, said["count_name"]])
+    with _interruptible() as placed:
+        result = found.release(plan, **said)
+        written = write_release(result.to_arrow(), result.document(), target, force=force, placed=placed.append)
+    return replace(result, written=written)
+
+
+def _show_sketch(built: MisraGries, output: str, as_json: bool) -> None:
+    """Where the sketch is, and that it is secret; no number of the data."""
+    with _nobody_reads():
+        if as_json:
+            columns = {name: str(kind) for name, kind in zip(built.kind.names, built.kind.types, strict=True)}
+            print_json({"output": output, "size": built.k, "items": columns, "secret": True})
+        else:
+            sys.stdout.write(f"Sketch of size {built.k:,} written to {output}\n\n{_wrapped(_SECRET)}\n")
+        sys.stdout.flush()
+
+
+def _same_file(one: str, other: str) -> bool:
+    try:
+        return os.path.samefile(one, other)
+    except OSError:
+        return one == other
+
+
+@contextmanager
+def _interruptible() -> Iterator[list[Any]]:
+    """On a signal one sentence, and the exit code that a shell expects. The list is told what was written."""
+    from dphist.outputs.interrupts import interruptible
+
+    placed: list[Any] = []
+    try:
+        with interruptible():
+            yield placed
+    except (KeyboardInterrupt, SystemExit) as stopped:
+        done = "the output was already written" if placed else "nothing was written"
+        sys.stderr.write(f"Interrupted: {done}.\n")
+        raise typer.Exit(130 if isinstance(stopped, KeyboardInterrupt) else int(stopped.code or 143)) from None
+
+
+@contextmanager
+def _nobody_reads() -> Iterator[None]:
+    """What was written is there all the same if whoever reads standard output has gone."""
+    try:
+        yield
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

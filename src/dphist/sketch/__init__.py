@@ -1,0 +1,9 @@
+"""Misra-Gries sketches of streams: at most k counters, ready for a private release.
+
+A sketch holds true counts. It is as secret as the events it was made from, in memory and as a file.
+"""
+
+from dphist.sketch.building import build, build_batches
+from dphist.sketch.misra_gries import MisraGries
+
+__all__ = ["MisraGries", "build", "build_batches"]

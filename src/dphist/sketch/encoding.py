@@ -1,0 +1,92 @@
+"""A sketch as bytes: magic and version, a header in JSON, the counters as Arrow writes them, a SHA-256 of all."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import struct
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from dphist.errors import DphistError, InputError, InvalidParameter
+from dphist.releases.pyarrow_kind import KIND
+from dphist.sketch.counters import LARGEST, Counters, arrow_numbers, taken
+from dphist.sketch.kinds import ItemKind, legible, plainest
+from dphist.types.checks import positive_count
+
+MAGIC: Final = b"dphistMG"
+VERSION: Final = 1
+# Magic, version, length of the header.
+START: Final = struct.Struct("<8sHI")
+DIGEST: Final = 32
+COUNT: Final = "count"
+MOST_SUBTRACTED: Final = 2**63
+
+
+def encoded(k: int, kind: ItemKind, counters: Counters) -> bytes:
+    """The bytes of a sketch; equal sketches have equal bytes, in whatever order their users came."""
+    order = KIND.order(np.zeros(counters.counts.size), counters.items)
+    columns = [*(taken(column, order) for column in counters.items), arrow_numbers(counters.counts[order])]
+    fields = [pa.field(f"i{place}", kind) for place, kind in enumerate(kind.types)]
+    batch = pa.record_batch(columns, schema=pa.schema([*fields, pa.field(COUNT, pa.int64())]))
+    payload = io.BytesIO()
+    with pa.ipc.new_stream(payload, batch.schema) as writer:
+        writer.write_batch(batch)
+    said = {"k": k, "subtracted": counters.subtracted, "names": list(kind.names)}
+    header = json.dumps(said, separators=(",", ":")).encode()
+    whole = START.pack(MAGIC, VERSION, len(header)) + header + payload.getvalue()
+    return whole + hashlib.sha256(whole).digest()
+
+
+def decoded(data: Any, what: str, k: int | None = None) -> tuple[int, ItemKind, Counters]:
+    """Size, kind and counters of a sketch; whatever is wrong with it is one sentence without a value of it."""
+    if not isinstance(data, (bytes, bytearray, memoryview)):
+        raise InvalidParameter(f"a sketch is read from bytes, not from {type(data).__name__}")
+    whole = bytes(data)
+    if whole[: len(MAGIC)] != MAGIC:
+        raise InputError(f"{what} is no sketch of dphist")
+    if len(whole) < START.size + DIGEST:
+        raise InputError(f"{what} is damaged: its end is missing")
+    _, version, length = START.unpack_from(whole)
+    if version != VERSION:
+        raise InputError(f"{what} is of version {version}, and this dphist reads version {VERSION}")
+    if hashlib.sha256(whole[:-DIGEST]).digest() != whole[-DIGEST:]:
+        raise InputError(f"{what} is damaged: it is not as it was written")
+    try:
+        found = contents(whole[START.size : START.size + length], whole[START.size + length : -DIGEST])
+    except (DphistError, ValueError, TypeError, KeyError, OSError, RecursionError, pa.ArrowException):
+        found = None
+    # Raised after the handler has ended: so nothing of the reader's text comes along.
+    if found is None:
+        raise InputError(f"{what} is damaged: it does not hold what a sketch holds")
+    if k is not None and found[0] != positive_count("k", k):
+        raise InputError(f"{what} is of size {found[0]}, not {k}")
+    return found
+
+
+def contents(header: bytes, payload: bytes) -> tuple[int, ItemKind, Counters]:
+    """What the two parts say, with every rule of a sketch checked; a `ValueError` where one is broken."""
+    said = json.loads(header)
+    k, subtracted = positive_count("k", said["k"]), said["subtracted"]
+    require(isinstance(subtracted, int) and not isinstance(subtracted, bool) and 0 <= subtracted < MOST_SUBTRACTED)
+    with pa.ipc.open_stream(payload) as reader:
+        table = reader.read_all()
+    table.validate(full=True)
+    *items, counts = (column.combine_chunks() for column in table.columns)
+    require(counts.type == pa.int64() and all(column.null_count == 0 for column in (*items, counts)))
+    kind = ItemKind(tuple(said["names"]), tuple(column.type for column in items))
+    require(all(plainest(column.type) == column.type for column in items))
+    numbers = np.array(counts.to_pylist(), dtype=np.int64)
+    require(numbers.size <= k and bool(((numbers >= 1) & (numbers <= LARGEST)).all()))
+    require(legible(tuple(items)) is None and not KIND.repeats(items))
+    require(not any(pa.types.is_floating(c.type) and np.isnan(c.to_pylist()).any() for c in items))
+    return k, kind, Counters(tuple(items), numbers, subtracted)
+
+
+def require(holds: bool) -> None:
+    """A `ValueError` unless it holds."""
+    if not holds:
+        raise ValueError

@@ -1,0 +1,204 @@
+"""`MisraGries`: a stream of users' item sets in at most k counters."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from dphist.errors import InvalidParameter
+from dphist.sketch.batches import added
+from dphist.sketch.columns import arrow_column, item_columns, same_length, user_column
+from dphist.sketch.counters import Counters, IntArray, arrow_numbers, reduced
+from dphist.sketch.encoding import decoded, encoded
+from dphist.sketch.files import read_secret, write_secret
+from dphist.sketch.kinds import ItemKind, item_kind
+from dphist.sketch.releasing import release_counters
+from dphist.types import Plan
+from dphist.types.checks import positive_count
+
+if TYPE_CHECKING:
+    from dphist.releases.result import Release
+
+
+class MisraGries:
+    """At most `k` counters of a stream in which every user comes once, with all of their items.
+
+    A user's whole set is added; then, if more than k counters are left, the (k+1)-th largest is subtracted from
+    all and what is not positive is dropped. What was subtracted in total is at most the number of (user, item)
+    pairs divided by k + 1, and no counter is below the number of its users by more than that.
+
+    `item` is the type of the items ("string", "int64", "date32", ...), or types by the names of the item's
+    columns. The counts are true: a sketch is as secret as the events, and shows nothing of itself but k.
+
+    >>> sketch = MisraGries(100)
+    >>> for user in range(1000):
+    ...     sketch.update({"tea", f"a wish of user {user}"})
+    >>> sketch
+    MisraGries(k=100)
+    >>> import dphist
+    >>> sketch.release(dphist.plan(epsilon=1, delta=1e-6, max_nonzero=100), seed=1).items.to_pylist()
+    ['tea']
+    """
+
+    __slots__ = ("_counters", "_k", "_kind", "_subtracted", "_table")
+
+    def __init__(self, k: int, item: Any = "string") -> None:
+        self._k = positive_count("k", k)
+        self._kind = item if isinstance(item, ItemKind) else item_kind(item)
+        self._subtracted = 0
+        # The counters have two forms, a dictionary for one user and columns for many; one of them may be None.
+        self._table: dict[Any, int] | None = {}
+        self._counters: Counters | None = None
+
+    @classmethod
+    def from_columns(cls, k: int, users: Any, items: Any, *, name: str = "item") -> MisraGries:
+        """A sketch of one batch of whole users, for items of the column's type."""
+        column = arrow_column(items, "items")
+        sketch = cls(k, {name: column.type})
+        sketch.update_columns(users, column)
+        return sketch
+
+    @classmethod
+    def of_counters(cls, k: int, kind: ItemKind, counters: Counters) -> MisraGries:
+        """A sketch of counters that are within k already."""
+        sketch = cls(k, kind)
+        sketch._put(counters)
+        return sketch
+
+    @property
+    def k(self) -> int:
+        """The most counters that are kept."""
+        return self._k
+
+    @property
+    def kind(self) -> ItemKind:
+        """Names and types of the item's columns."""
+        return self._kind
+
+    def __repr__(self) -> str:
+        return f"MisraGries(k={self._k})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return MisraGries.from_bytes, (self.to_bytes(),)
+
+    def update(self, items: Iterable[Any]) -> None:
+        """Add one user, with all their items at once. A user must not come a second time.
+
+        Items that are None or not of the sketch's type are left out. Items of several columns are tuples.
+        """
+        if isinstance(items, (str, bytes)) or not isinstance(items, Iterable):
+            raise InvalidParameter(f"give the set of a user's items, not {type(items).__name__}")
+        keys = self._kind.keys(items)
+        table = self._as_table()
+        self._counters = None
+        for key in keys:
+            table[key] = table.get(key, 0) + 1
+        if len(table) > self._k:
+            floor = sorted(table.values(), reverse=True)[self._k]
+            self._table = {key: count - floor for key, count in table.items() if count > floor}
+            self._subtracted += floor
+
+    def update_columns(self, users: Any, items: Any) -> None:
+        """Add a batch of users with all their items: one row for each event, in any order, repeated or not.
+
+        All rows of a user must be in this one batch. Which batch a user comes in must not depend on other users:
+        a range of user numbers, or a hash of the user, will do; "the next million rows" will not.
+        """
+        columns, whose = item_columns(items, self._kind), user_column(users)
+        same_length(whose, columns)
+        self._put(added(self._as_counters(), whose, columns, self._k))
+
+    def merge(self, *others: MisraGries) -> MisraGries:
+        """A new sketch of the users of all of them, who must be different users; `MisraGries.merge(a, b, c)`.
+
+        Merging many at once subtracts less than merging them one by one, and does not depend on their order.
+        """
+        every = (self, *others)
+        check_mergeable(every)
+        parts = [sketch._as_counters() for sketch in every]
+        columns = [pa.chunked_array([part.items[c] for part in parts]) for c in range(len(self._kind.names))]
+        counts = np.concatenate([part.counts for part in parts])
+        items, summed = summed_up(tuple(columns), counts)
+        subtracted = sum(part.subtracted for part in parts)
+        return MisraGries.of_counters(self._k, self._kind, reduced(items, summed, self._k, subtracted))
+
+    def error_bound(self, pairs: int) -> int:
+        """By how much a counter can be below the number of its users, after so many (user, item) pairs.
+
+        Guarantee: users - bound <= counter <= users, for every item; an item without a counter has no more users
+        than the bound.
+        """
+        return positive_count("pairs", pairs) // (self._k + 1)
+
+    def to_bytes(self) -> bytes:
+        """The sketch with its true counts: secret."""
+        return encoded(self._k, self._kind, self._as_counters())
+
+    @classmethod
+    def from_bytes(cls, data: bytes, *, k: int | None = None) -> MisraGries:
+        """The sketch that `to_bytes` wrote, of size `k` if one is given. Damage is an `InputError`."""
+        return cls.of_counters(*decoded(data, "the sketch", k))
+
+    def save(self, path: str | os.PathLike[str], *, force: bool = False) -> None:
+        """Write the sketch to a file that only its owner can read. It holds true counts: keep it secret."""
+        write_secret(path, self.to_bytes(), force=force)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], *, k: int | None = None) -> MisraGries:
+        """The sketch of a file, of size `k` if one is given."""
+        return cls.of_counters(*decoded(read_secret(path), f"the sketch {os.fspath(path)}", k))
+
+    def release(
+        self, plan: Plan, *, count_name: str = "count", rounded: bool = False, seed: int | None = None
+    ) -> Release:
+        """Noisy counts above the threshold, for a plan with `max_nonzero` of at least k.
+
+        The guarantee rests on this: all items of a user came in one update of one sketch, and which one did not
+        depend on other users. `seed` is for tests: what it makes is not private.
+        """
+        return release_counters(
+            self._as_counters(), self._kind, plan, k=self._k, count_name=count_name, rounded=rounded, seed=seed
+        )
+
+    def _put(self, counters: Counters) -> None:
+        self._table, self._counters, self._subtracted = None, counters, counters.subtracted
+
+    def _as_table(self) -> dict[Any, int]:
+        if self._table is None:
+            assert self._counters is not None
+            keys = self._kind.keys_of(self._counters.items)
+            self._table = dict(zip(keys, self._counters.counts.tolist(), strict=True))
+        return self._table
+
+    def _as_counters(self) -> Counters:
+        if self._counters is None:
+            table = self._as_table()
+            counts = np.fromiter(table.values(), dtype=np.int64, count=len(table))
+            self._counters = Counters(self._kind.columns(table), counts, self._subtracted)
+        return self._counters
+
+
+def check_mergeable(sketches: tuple[MisraGries, ...]) -> None:
+    """One sentence if sketches do not fit each other."""
+    for number, sketch in enumerate(sketches):
+        if not isinstance(sketch, MisraGries):
+            raise InvalidParameter(f"only sketches can be merged, not {type(sketch).__name__}")
+        if sketch.k != sketches[0].k:
+            raise InvalidParameter(f"sketches of sizes {sketches[0].k} and {sketch.k} cannot be merged")
+        if sketch.kind != sketches[0].kind:
+            raise InvalidParameter(f"sketches of the items {sketches[0].kind} and {sketch.kind} cannot be merged")
+        if any(sketch is other for other in sketches[:number]):
+            raise InvalidParameter("a sketch cannot be merged with itself: its users would count twice")
+
+
+def summed_up(columns: tuple[Any, ...], counts: IntArray) -> tuple[tuple[Any, ...], IntArray]:
+    """Each item once, with the sum of its counts."""
+    names = [str(place) for place in range(len(columns))]
+    table = pa.table([*columns, arrow_numbers(counts)], names=[*names, "count"])
+    grouped = table.group_by(names, use_threads=False).aggregate([("count", "sum")])
+    items = tuple(grouped.column(name).combine_chunks() for name in names)
+    return items, np.from_dlpack(grouped.column("count_sum").combine_chunks()).astype(np.int64)
