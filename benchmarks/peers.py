@@ -12,6 +12,8 @@ it:
     TUMULT_PYTHON        pip install tmlt.analytics==0.21.0 'pyspark>=3.5,<3.6'      (and Java 17)
     SMARTNOISE_PYTHON    pip install smartnoise-sql==1.0.10 pyarrow
 
+With SPARK_TOO=1 dphist runs on Spark as well, beside Tumult, which always does.
+
 CPU seconds are those of the whole tree of processes, imports included; the peak is that of its largest process;
 the error is the mean distance of released counts from the true counts without a cap; recall is the share of the
 items with 200 users or more that are released. dphist runs after each peer again, and its medians are shown.
@@ -48,6 +50,7 @@ SPREAD = 0.77
 COMMON = 200
 EPSILON, DELTA = "1", "1e-6"
 OURS = "dphist"
+OURS_ON_SPARK = "dphist/Spark"
 PEERS = {
     "OpenDP": ("OPENDP_PYTHON", "opendp_job.py"),
     "PipelineDP": ("PIPELINEDP_PYTHON", "pipelinedp_job.py"),
@@ -111,10 +114,12 @@ def make_pairs(path: Path) -> None:
 
 
 def command(tool: str, events: Path, output: Path, cap: int) -> list[str]:
-    if tool == OURS:
+    if tool in (OURS, OURS_ON_SPARK):
+        engine = ["--engine", "spark"] if tool == OURS_ON_SPARK else []
         return [
             sys.executable, "-m", "dphist", "release", str(events), "--user", "user", "--item", "item",
             "--epsilon", EPSILON, "--delta", DELTA, "--max-items-per-user", str(cap), "--output", str(output),
+            *engine,
         ]  # fmt: skip
     variable, script = PEERS[tool]
     job = Path(__file__).with_name("peer_jobs") / script
@@ -149,7 +154,7 @@ def ended() -> Iterator[tuple[int, int, resource.struct_rusage]]:
 
 def runs(events: Path, cap: int, folder: Path) -> list[Run]:
     """Each peer that can be run, and dphist before and after each of them."""
-    order = [OURS]
+    order = [OURS, *([OURS_ON_SPARK] if os.environ.get("SPARK_TOO") else [])]
     for peer, (variable, _) in PEERS.items():
         if os.environ.get(variable):
             order += [peer, OURS]

@@ -139,10 +139,10 @@ def show_plan(plan: Plan, advice: list[str]) -> None:
     """A plan for people: its numbers, its notes and what it means."""
     sys.stdout.write(f"{plan}\n")
     for sentence in (*(f"Note: {note}" for note in plan.notes), *advice):
-        sys.stdout.write(f"\n{_wrapped(sentence)}\n")
+        sys.stdout.write(f"\n{wrapped(sentence)}\n")
 
 
-def _wrapped(sentence: str) -> str:
+def wrapped(sentence: str) -> str:
     return textwrap.fill(sentence, _WIDTH, break_on_hyphens=False)
 
 
@@ -156,7 +156,7 @@ def _release(values: dict[str, Any], as_json: bool) -> None:
         raise InvalidParameter("give --output NAME (or --dry-run): a release is written with its certificate")
     placed: list[Any] = []
     try:
-        with interruptible(), _progress_bars() as watcher:
+        with interruptible(), progress_bars() as watcher:
             result = run(request, watcher, placed.append)
     except (KeyboardInterrupt, SystemExit) as stopped:
         done = f"the release was already written to {placed[0].address}" if placed else "nothing was written"
@@ -164,9 +164,9 @@ def _release(values: dict[str, Any], as_json: bool) -> None:
         raise typer.Exit(130 if isinstance(stopped, KeyboardInterrupt) else int(stopped.code or 143)) from None
     try:
         if as_json:
-            print_json(_summary(result))
+            print_json(summary_of(result))
         else:
-            _show(result)
+            show_release(result)
         sys.stdout.flush()
     except OSError:
         # The release is there all the same; whoever reads standard output has gone.
@@ -174,7 +174,7 @@ def _release(values: dict[str, Any], as_json: bool) -> None:
 
 
 @contextmanager
-def _progress_bars() -> Iterator[Watcher | None]:
+def progress_bars() -> Iterator[Watcher | None]:
     """Bars on a terminal, nothing in pipes. They know shares of the work alone, no number of the data."""
     if not sys.stderr.isatty():
         yield None
@@ -194,7 +194,7 @@ def _progress_bars() -> Iterator[Watcher | None]:
         yield watch
 
 
-def _summary(result: Release) -> dict[str, Any]:
+def summary_of(result: Release) -> dict[str, Any]:
     written, document = result.written, result.document()
     return {
         "output": written.address,
@@ -208,13 +208,13 @@ def _summary(result: Release) -> dict[str, Any]:
     }
 
 
-def _show(result: Release) -> None:
+def show_release(result: Release) -> None:
     sys.stdout.write(f"{result!r}\n")
     sys.stdout.write(f"\nWritten to   {result.written.address}\nCertificate  {result.written.certificate}\n")
     document = result.document()
-    sys.stdout.write("\n" + _wrapped(f"Guarantee: {document['guarantee']}") + "\n")
+    sys.stdout.write("\n" + wrapped(f"Guarantee: {document['guarantee']}") + "\n")
     for note in document["not_covered"][2:]:
-        sys.stdout.write("\n" + _wrapped(f"Note: {note}") + "\n")
+        sys.stdout.write("\n" + wrapped(f"Note: {note}") + "\n")
 
 
 @app.command()

@@ -12,7 +12,7 @@ import typer
 
 from dphist.cli import release_options as flags
 from dphist.cli.base import AsJson, Delta, Epsilon, app, print_json, whole_number
-from dphist.cli.releasing import _progress_bars, _show, _summary, _wrapped, show_plan
+from dphist.cli.releasing import progress_bars, show_plan, show_release, summary_of, wrapped
 from dphist.errors import InvalidParameter
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def build(
     from dphist.sketch.files import check_place, write_secret
 
     check_place(output, force=force)
-    with _interruptible() as placed, _progress_bars() as watcher:
+    with _interruptible() as placed, progress_bars() as watcher:
         built = build_sketch(
             inputs[0] if len(inputs) == 1 else inputs, size, user=user, item=item, table=table, query=query,
             where=where, input_format=input_format, memory=memory, threads=threads, temp_folder=temp_folder,
@@ -186,9 +186,9 @@ def release(
     result = _released(found, plan, target_of(output, output_table, output_format), force, said)
     with _nobody_reads():
         if as_json:
-            print_json(_summary(result))
+            print_json(summary_of(result))
         else:
-            _show(result)
+            show_release(result)
         sys.stdout.flush()
 
 
@@ -222,7 +222,7 @@ def _show_sketch(built: MisraGries, output: str, as_json: bool) -> None:
             columns = {name: str(kind) for name, kind in zip(built.kind.names, built.kind.types, strict=True)}
             print_json({"output": output, "size": built.k, "items": columns, "secret": True})
         else:
-            sys.stdout.write(f"Sketch of size {built.k:,} written to {output}\n\n{_wrapped(_SECRET)}\n")
+            sys.stdout.write(f"Sketch of size {built.k:,} written to {output}\n\n{wrapped(_SECRET)}\n")
         sys.stdout.flush()
 
 

@@ -18,7 +18,8 @@ from dphist.engines.duckdb_engine import DuckDBEngine, checked
 from dphist.engines.failures import attempt
 from dphist.engines.protocol import Counted, Progress, Resources, Task
 from dphist.engines.spark_inputs import chosen_columns
-from dphist.engines.spark_public import matching_keys, public_entries, with_all_entries
+from dphist.engines.spark_progress import watched
+from dphist.engines.spark_public import check_public, matching_keys, public_entries, with_all_entries
 from dphist.engines.spark_session import Cluster, is_spark_frame, session_for
 from dphist.engines.spark_types import counted, digest, fast_order, portable_order
 from dphist.errors import InputError
@@ -49,7 +50,9 @@ class SparkEngine:
         """Raise `InputError` if the events cannot be read or lack a column; nothing is counted yet."""
         checked(task)
         with session_for(task.events.source, self.resources, self.cluster) as session:
-            histogram(session, task)
+            pairs_of(session, task.events, probe=True)
+        if task.public_items is not None:
+            check_public(task.public_items)
 
     def size(self, public_items: Events) -> int:
         """The number of different items of a public list, which is read by this process: it is no secret."""
@@ -65,7 +68,8 @@ class SparkEngine:
     def counted(self, task: Task, progress: Progress | None = None) -> Iterator[SparkHistogram]:
         """Count, to a histogram whose frame can be worked on where it is."""
         checked(task)
-        with session_for(task.events.source, self.resources, self.cluster) as session:
+        source = task.events.source
+        with session_for(source, self.resources, self.cluster) as session, watched(session, progress):
             frame, what = histogram(session, task)
             rehearse(session)
             kept = frame
@@ -73,8 +77,6 @@ class SparkEngine:
                 # With a rank the histogram is read twice, so it is kept; its lost parts are counted again.
                 kept = frame.persist() if task.rank is not None else frame
                 at_rank = 0 if task.rank is None else run(lambda: count_at(kept, int(task.rank or 1)), what)
-                if progress is not None:
-                    progress(1.0)
                 yield SparkHistogram(session, kept, at_rank, what, task.ordered)
             finally:
                 if task.rank is not None:
@@ -111,7 +113,8 @@ class SparkHistogram:
 
     def batches(self) -> Iterator[Any]:
         """Arrow record batches, once. They pass through this process: for tests, and for what is small."""
-        rows = self.frame.orderBy(*self.items()) if self.ordered else self.frame
+        order = [self.frame[name].asc_nulls_last() for name in self.items()]
+        rows = self.frame.orderBy(*order) if self.ordered else self.frame
         table = run(rows.toArrow, self.what).cast(self.schema)
         yield from (batch for batch in table.combine_chunks().to_batches() if batch.num_rows)
 
@@ -161,30 +164,36 @@ def rehearse(session: Any) -> None:
     _rehearsed.add(session)
 
 
+def pairs_of(session: Any, events: Events, *, probe: bool = False) -> tuple[Any, list[str], str]:
+    """The events as a frame of users `u` and items `i0`, `i1`, ...; the items' types; what the input is called."""
+    rows, what = chosen_columns(session, events, probe=probe)
+    names = [events.user, *(column.source for column in events.items)]
+    forms = [
+        counted(rows[f"c{k}"], kind, name, is_user=k == 0)
+        for k, ((_, kind), name) in enumerate(zip(rows.dtypes, names, strict=True))
+    ]
+    items = [f"i{k}" for k in range(len(events.items))]
+    pairs = rows.select(*(form.column.alias(name) for form, name in zip(forms, ["u", *items], strict=True)))
+    needed = ["u"] if events.null_items else ["u", *items]
+    return _present(pairs, needed), [form.kind for form in forms[1:]], what
+
+
 def histogram(session: Any, task: Task) -> tuple[Any, str]:
     """The frame of the counts, not yet computed, and what the input is called."""
     from pyspark.sql import functions as sql
 
     events = task.events
-    rows, what = chosen_columns(session, events)
-    kinds = [kind for _, kind in rows.dtypes]
-    names = [events.user, *(column.source for column in events.items)]
-    forms = [
-        counted(rows[f"c{k}"], kind, name, is_user=k == 0)
-        for k, (kind, name) in enumerate(zip(kinds, names, strict=True))
-    ]
-    items = [f"i{k}" for k in range(len(events.items))]
-    pairs = rows.select(*(form.column.alias(name) for form, name in zip(forms, ["u", *items], strict=True)))
-    pairs = _present(pairs, ["u"] if events.null_items else ["u", *items])
+    pairs, kinds, what = pairs_of(session, events)
+    items = pairs.columns[1:]
     entries = None
     if task.public_items is not None:
         listed = _in_this_process(task.public_items)
-        entries = public_entries(session, listed, [form.kind for form in forms[1:]], events, DuckDBEngine())
+        entries = public_entries(session, listed, kinds, events, DuckDBEngine())
         pairs = matching_keys(pairs, entries, items)
     counts = _counts(pairs, items, task)
-    if task.lower_threshold > 1:
-        counts = counts.where(sql.col(COUNT) >= task.lower_threshold)
-    return (counts if entries is None else with_all_entries(entries, counts, items)), what
+    if entries is not None:
+        return with_all_entries(entries, counts, items), what
+    return (counts if task.lower_threshold <= 1 else counts.where(sql.col(COUNT) >= task.lower_threshold)), what
 
 
 def _present(pairs: Any, columns: list[str]) -> Any:

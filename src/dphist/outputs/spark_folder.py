@@ -74,7 +74,7 @@ def write_folder(
     finally:
         files.remove(work)
     certificate = f"{target.address.rstrip('/')}/{CERTIFICATE}"
-    return Written(target.address, certificate, told["sha256"])
+    return Written(target.address, certificate, told["sha256"], told["rows"])
 
 
 def read_folder(session: Any, target: Target) -> Any:

@@ -48,6 +48,7 @@ class Written:
     address: str
     certificate: str
     digest: str
+    rows: int | None = None
 
 
 def check_target(target: Target, *, force: bool, columns: Sequence[str] = ()) -> None:

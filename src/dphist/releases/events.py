@@ -147,13 +147,12 @@ def _counted_and_noised(
     # A top-k step subtracts the count after the largest; a bound that is public needs only to be watched.
     rule = nonzero_rule(plan, promised=request.max_nonzero is not None)
     task = _task(request, plan, rule, tap)
+    counting = None if progress is None else lambda share: progress("counting", share)
     if engine.name == "spark":
         from dphist.releases.spark_events import released_by_spark
 
-        step = partial(_step, progress)
-        return released_by_spark(request, plan, rule, task, tap, engine, target, step)  # type: ignore[arg-type]
+        return released_by_spark(request, plan, rule, task, tap, engine, target, counting)  # type: ignore[arg-type]
     names = Names(tuple(column.name for column in request.columns()), request.count_name)
-    counting = None if progress is None else lambda share: progress("counting", share)
     with engine.count(task, counting) as counted:
         cut = Cut(counted.at_rank, request.lower_threshold)
         stage = NoiseStage(plan, rule, names, tap, cut, distinct=True)

@@ -146,7 +146,7 @@ class Request:
 
     def columns(self) -> tuple[Column, ...]:
         """The item's columns; `NAME=COLUMN` reads one column and gives it another name."""
-        return tuple(_column(text) for text in self.item)
+        return tuple(Column.told(text) for text in self.item)
 
     def events(self) -> Events:
         """Where the events are."""
@@ -220,11 +220,6 @@ def _is_spark_frame(value: object) -> bool:
 def flag(name: str) -> str:
     """How a parameter is called on the command line."""
     return "--" + name.replace("_", "-")
-
-
-def _column(text: str) -> Column:
-    name, equals, source = text.partition("=")
-    return Column(name, source) if equals and name and source else Column(text, text)
 
 
 def _names(what: str, value: Any) -> tuple[str, ...]:

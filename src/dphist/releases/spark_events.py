@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from dphist.engines.protocol import Task
+from dphist.engines.protocol import Progress, Task
 from dphist.engines.spark_engine import SparkEngine, SparkHistogram, run
 from dphist.engines.spark_session import is_spark_frame
 from dphist.releases.request import Request
@@ -21,8 +20,6 @@ from dphist.releases.stage import Begun, Cut
 from dphist.sampling.tap import Tap
 from dphist.types import Plan
 
-Steps = Callable[[str, float], None]
-
 
 def released_by_spark(
     request: Request,
@@ -32,7 +29,7 @@ def released_by_spark(
     tap: Tap,
     engine: SparkEngine,
     target: Any,
-    step: Steps,
+    counting: Progress | None,
 ) -> Release:
     """Count and add noise where the data are.
 
@@ -42,17 +39,16 @@ def released_by_spark(
     if rule is Nonzero.PROMISED:
         # Whether there are more counts than promised is asked with a rank, which subtracts nothing then.
         task = replace(task, rank=int(plan.contract.nonzero) + 1)
-    with engine.counted(task, lambda share: step("counting", share)) as histogram:
+    with engine.counted(task, counting) as histogram:
         broken = rule is Nonzero.PROMISED and histogram.at_rank > 0
         cut = Cut(histogram.at_rank if rule is Nonzero.TOP_K else 0, request.lower_threshold)
         begun = Begun.with_tap(plan, rule, tap, cut)
         noise = executor_noise(begun, plan, request, tap)
         model = _model(request, plan, begun, tap)
-        step("adding noise", 0.0)
         frame = _noised(histogram, noise, nothing=broken)
         if request.top is not None and rule is not Nonzero.TOP_K:
             frame = _largest(frame, noise, request.top)
-        return _delivered(frame, histogram, request, model, target, step)
+        return _delivered(frame, histogram, request, model, target)
 
 
 def _model(request: Request, plan: Plan, begun: Begun, tap: Tap) -> Release:
@@ -81,9 +77,7 @@ def _largest(frame: Any, noise: ExecutorNoise, limit: int) -> Any:
     return ordered.toDF(*frame.columns)
 
 
-def _delivered(
-    frame: Any, histogram: SparkHistogram, request: Request, model: Release, target: Any, step: Steps
-) -> Release:
+def _delivered(frame: Any, histogram: SparkHistogram, request: Request, model: Release, target: Any) -> Release:
     what = histogram.what
     if target is not None and target.kind == "folder":
         from dphist.outputs.spark_folder import read_folder, write_folder
@@ -92,14 +86,11 @@ def _delivered(
         written = write_folder(
             rows, model.document(), target, force=request.force, attempted=lambda action: run(action, what)
         )
-        step("adding noise", 1.0)
-        return headed(read_folder(histogram.session, target), replace(model, written=written))
+        return headed(read_folder(histogram.session, target), replace(model, written=written), written.rows)
     if is_spark_frame(request.input):
         kept = run(lambda: _computed_once(without_traces(frame)), what)
-        step("adding noise", 1.0)
         return headed(kept, model)
     table = run(frame.toArrow, what)
-    step("adding noise", 1.0)
     return collected(table, model)
 
 

@@ -128,7 +128,7 @@ def _one(column: Any) -> Any:
     return column if not isinstance(column, pa.ChunkedArray) else pa.concat_arrays(column.chunks)
 
 
-def headed(frame: Any, model: Release) -> SparkRelease:
+def headed(frame: Any, model: Release, total: int | None = None) -> SparkRelease:
     """A release that stays where it is, with its first rows at hand."""
     from pyspark.sql import functions as sql
 
@@ -138,4 +138,4 @@ def headed(frame: Any, model: Release) -> SparkRelease:
     first = numbered.orderBy(sql.col(count).desc(), *items).limit(10)
     rows = collected(first.toArrow().rename_columns(frame.columns), model)
     fields = {name: getattr(rows, name) for name in rows.__dataclass_fields__}
-    return SparkRelease(frame, Head(**fields, total=int(frame.count())))
+    return SparkRelease(frame, Head(**fields, total=int(frame.count()) if total is None else total))

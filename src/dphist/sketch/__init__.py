@@ -5,5 +5,6 @@ A sketch holds true counts. It is as secret as the events it was made from, in m
 
 from dphist.sketch.building import build, build_batches
 from dphist.sketch.misra_gries import MisraGries
+from dphist.sketch.spark import build_on_spark
 
-__all__ = ["MisraGries", "build", "build_batches"]
+__all__ = ["MisraGries", "build", "build_batches", "build_on_spark"]

@@ -47,7 +47,7 @@ def build(
     user whose events are in several files must be in one build: give all of these files as the input.
     """
     size = positive_count("k", k)
-    columns = tuple(_column(text) for text in ((item,) if isinstance(item, str) else item))
+    columns = columns_of(item)
     if user in {column.source for column in columns}:
         raise InvalidParameter(f"the column {user!r} cannot be both the user and the item")
     events = Events(input, user, columns, table, query, where, input_format)
@@ -57,10 +57,9 @@ def build(
         return _largest(counted, tuple(column.name for column in columns), size)
 
 
-def _column(text: str) -> Column:
-    """NAME=COLUMN reads one column and gives it another name."""
-    name, equals, source = text.partition("=")
-    return Column(name, source) if equals and name and source else Column(text, text)
+def columns_of(item: str | Sequence[str]) -> tuple[Column, ...]:
+    """The item's columns. NAME=COLUMN reads one column and gives it another name."""
+    return tuple(Column.told(text) for text in ((item,) if isinstance(item, str) else item))
 
 
 def _largest(counted: Counted, names: tuple[str, ...], k: int) -> MisraGries:
@@ -90,6 +89,7 @@ def build_batches(
     item: str | Sequence[str],
     schema: Any,
     group: str | None = None,
+    names: Sequence[str] | None = None,
 ) -> MisraGries:
     """The sketch of a stream of Arrow batches, cut anywhere: a partition of a distributed table, for example.
 
@@ -100,16 +100,18 @@ def build_batches(
 
     The users of the stream must be in no other sketch that this one is merged with, and which stream a user is in
     must not depend on other users: partition by a hash of the user, into a number of partitions that is fixed
-    beforehand and never changed to fit the data. `schema` is that of the batches, for a partition may have none.
+    beforehand and never changed to fit the data. `schema` is that of the batches, for a partition may have none;
+    `names` are what the item's columns are called in the sketch, if not as in the batches.
     """
-    names = (item,) if isinstance(item, str) else tuple(item)
-    wanted = [user, *names, *([] if group is None else [group])]
+    own = (item,) if isinstance(item, str) else tuple(item)
+    wanted = [user, *own, *([] if group is None else [group])]
     for name in wanted:
         if schema.names.count(name) != 1:
             raise InvalidParameter(f"the batches have no column {name!r}, or several")
-    sketch = MisraGries(k, pa.schema([schema.field(name) for name in names]))
+    kinds = [schema.field(name).type for name in own]
+    sketch = MisraGries(k, pa.schema(list(zip(own if names is None else names, kinds, strict=True))))
     for rows in _groups((batch.select(wanted) for batch in batches), group):
-        users, *items = (rows.column(name) for name in (user, *names))
+        users, *items = (rows.column(name) for name in (user, *own))
         sketch.update_columns(users, tuple(items) if len(items) > 1 else items[0])
     return sketch
 

@@ -15,6 +15,12 @@ class Column:
     name: str
     source: str
 
+    @classmethod
+    def told(cls, text: str) -> Column:
+        """`COLUMN`, or `NAME=COLUMN`, which reads one column and gives it another name."""
+        name, equals, source = text.partition("=")
+        return cls(name, source) if equals and name and source else cls(text, text)
+
 
 @dataclass(frozen=True)
 class Events:
