@@ -186,7 +186,9 @@ def test_it_shows_nothing_of_itself_and_can_be_copied() -> None:
         (lambda: MisraGries(1).merge(MisraGries(1, "int64")), "items item .large_string. and item .int64."),
         (lambda: MisraGries(1).merge("a"), "only sketches can be merged, not str"),  # type: ignore[arg-type]
         (lambda: (lambda sketch: sketch.merge(sketch))(MisraGries(1)), "merged with itself"),
-        (lambda: MisraGries(1).error_bound(-1), "pairs must be between"),
+        (lambda: MisraGries(1).error_bound(-1), "pairs must be a whole number of at least 0"),
+        (lambda: MisraGries(1).error_bound(True), "pairs must be a whole number of at least 0"),
+        (lambda: MisraGries.merge(), "give the sketches that are to be merged"),
     ],
 )
 def test_what_is_refused(action: Any, sentence: str) -> None:

@@ -69,7 +69,9 @@ def test_forgeries_are_tested_against_a_good_one() -> None:
         ({}, {"i0": pa.array(["tea", None], pa.large_string())}), ({}, {"i0": pa.array(["tea", "milk"])}),
         ({}, {"i0": pa.array([[1], [2]])}), ({}, {"i0": pa.array([1, 2], pa.int8())}),
         ({}, {"i0": pa.array([0.5, float("nan")])}), ({}, {"i0": TEXTS.dictionary_encode()}),
-        ({}, {"i0": NO_UNICODE}),
+        ({}, {"i0": NO_UNICODE}), ({}, {"i0": pa.array([-0.0, 0.0])}), ({}, {"i0": pa.array([1.0, -0.0])}),
+        ({"subtracted": 2**53 + 1}, {}), ({"names": "x"}, {}), ({"names": {"item": 1}}, {}), ({"more": 1}, {}),
+        ({}, {"i1": pa.array([1, 2])}),
     ],
 )  # fmt: skip
 def test_what_no_sketch_holds_is_refused_whatever_its_checksum(
@@ -172,6 +174,29 @@ def test_places_where_no_sketch_can_be(
         MisraGries(3).save(name)
     with pytest.raises(InputError, match=r"does not exist|cannot be read"):
         MisraGries.load(name)
+
+
+def test_a_file_that_appears_at_the_last_moment_is_not_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data: bytes
+) -> None:
+    path = tmp_path / "a.sketch"
+    monkeypatch.setattr(os, "fsync", lambda _: path.write_bytes(b"somebody else's"))
+    with pytest.raises(OutputError, match="exists already: replace it with --force"):
+        MisraGries.from_bytes(data).save(path)
+    assert path.read_bytes() == b"somebody else's"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["a.sketch"]
+    MisraGries.from_bytes(data).save(path, force=True)
+    assert path.read_bytes() == data
+
+
+def test_columns_under_other_names_are_no_sketch() -> None:
+    for columns in ({"x": TEXTS, "count": GOOD["count"]}, {"i0": TEXTS, "counts": GOOD["count"]}):
+        with pytest.raises(InputError, match="does not hold what a sketch holds"):
+            MisraGries.from_bytes(forged(HEADER, columns))
+
+
+def test_the_most_that_can_have_been_subtracted_is_read() -> None:
+    assert MisraGries.from_bytes(forged({**HEADER, "subtracted": 2**53}, GOOD))._subtracted == 2**53
 
 
 def test_a_disk_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:

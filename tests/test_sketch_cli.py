@@ -104,6 +104,11 @@ def test_what_is_refused(folder: Path) -> None:
             "of size 20, not 1000",
             ["release", "s.sketch", *BUDGET, "--size", "1000", "--output", "x.csv"],
         ),
+        (
+            InvalidParameter,
+            "laplace.*give --offset none",
+            ["release", "s.sketch", *BUDGET, "--mechanism", "laplace"],
+        ),
         (InvalidParameter, "give --output", ["release", "s.sketch", *BUDGET]),
         (OutputError, "there is no folder", ["release", "s.sketch", *BUDGET, "--output", "no/x.csv"]),
     ]
@@ -111,7 +116,22 @@ def test_what_is_refused(folder: Path) -> None:
         with pytest.raises(kind, match=sentence):
             dphist(*words)
     assert not (folder / "new.sketch").exists()
+    laplace = ["--mechanism", "laplace", "--offset", "none", "--dry-run"]
+    assert "Nothing was released" in dphist("release", "s.sketch", *BUDGET, *laplace)
     dphist("build", "all.parquet", *BUILD, "--output", "s.sketch", "--force")
+
+
+def test_names_that_are_the_same_are_refused_before_anything_is_counted(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def counted(*_: Any) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr("dphist.engines.duckdb_engine.DuckDBEngine.count", counted)
+    for item in ("item", "item=user_name"):
+        with pytest.raises(InvalidParameter, match="must have different names"):
+            dphist("build", "all.parquet", *BUILD, "--item", item, "--output", "new.sketch")
+    assert not (folder / "new.sketch").exists()
 
 
 def test_as_a_process_errors_are_one_sentence_and_help_says_what_must_be_known(folder: Path) -> None:
@@ -128,6 +148,7 @@ def test_as_a_process_errors_are_one_sentence_and_help_says_what_must_be_known(f
         text = " ".join(CliRunner().invoke(app, ["sketch", command, "--help"]).stdout.split())
         assert words in text
         assert "THE SKETCH IS SECRET" in text
+        assert ("Merge ALL AT ONCE" in text) == (command == "merge")
         assert "Example" in text
 
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import random
+import zlib
 from collections.abc import Hashable
 from typing import Any, Final
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dphist.sketch import MisraGries
+from dphist.sketch import MisraGries, build, build_batches
 from oracles_sketch import Sketch, classic, is_neighbour, merged, users_of, with_users
 
 ITEMS: Final = "abcdefg"
@@ -85,7 +88,7 @@ def test_the_error_is_within_its_bound(tree: Tree, k: int) -> None:
     truth = users_of(everybody(tree))
     pairs = sum(truth.values())
     assert (k + 1) * subtracted <= pairs - sum(counters.values())
-    assert subtracted <= (sketch.error_bound(pairs) if pairs else 0)
+    assert subtracted <= sketch.error_bound(pairs)
     for item in ITEMS:
         assert counters.get(item, 0) <= truth[item] <= counters.get(item, 0) + subtracted
 
@@ -131,11 +134,94 @@ def cut_by_number(users: list[tuple[Hashable, ...]], k: int) -> Sketch:
     return sketch
 
 
+def shuffled(users: list[tuple[Hashable, ...]], k: int) -> Sketch:
+    """One at a time, in an order from a seed: one more user is another permutation of all."""
+    return whole_sets(random.Random(3).sample(users, len(users)), k)
+
+
+def out_of_a_set(users: list[tuple[Hashable, ...]], k: int) -> Sketch:
+    """One at a time, as a hash table has them, which grows with the users; a user may find a place taken."""
+    places: list[tuple[Hashable, ...] | None] = [None] * (2 * len(users) + 1)
+    for items in users:
+        place = zlib.crc32(repr(items).encode()) % len(places)
+        while places[place] is not None:
+            place = (place + 1) % len(places)
+        places[place] = items
+    return whole_sets([items for items in places if items is not None], k)
+
+
+def by_popularity(users: list[tuple[Hashable, ...]], k: int) -> Sketch:
+    """One at a time, those with the most popular item first."""
+    popular = users_of([frozenset(items[:1]) for items in users])
+    return whole_sets(sorted(users, key=lambda items: -popular[items[0]]), k)
+
+
+def parts_of(users: list[tuple[Hashable, ...]], k: int) -> list[Sketch]:
+    """A sketch for each letter, by the definition; which one a user is in depends on that user alone."""
+    sketches: dict[Hashable, Sketch] = {item: ({}, 0) for item in ITEMS}
+    for items in users:
+        sketches[items[0]] = with_users(sketches[items[0]], [set(items)], k)
+    return list(sketches.values())
+
+
+def one_by_one(parts: list[Sketch], k: int) -> Sketch:
+    return functools.reduce(lambda one, other: merged([one, other], k), parts)
+
+
+def as_they_complete(users: list[tuple[Hashable, ...]], k: int) -> Sketch:
+    """Merged one by one, in an order that depends on what is in them: a race, which any user may decide."""
+
+    def ready(part: Sketch) -> int:
+        return zlib.crc32(repr(sorted(map(repr, part[0].items()))).encode())
+
+    return one_by_one(sorted(parts_of(users, k), key=ready), k)
+
+
 def test_the_search_finds_rules_that_are_broken_and_ours_is_not() -> None:
     """The power of the tests above: the same question of rules that look much alike."""
     assert broken(whole_sets, 2000, seed=1) == 0
     assert broken(classic, 2000, seed=1) > 100
     assert broken(cut_by_number, 2000, seed=1) > 100
+
+
+def test_the_search_finds_orders_that_depend_on_others() -> None:
+    """Updates and merges are ours, and only their order is wrong."""
+    assert broken(lambda users, k: merged(parts_of(users, k), k), 3000, seed=2) == 0
+    assert broken(lambda users, k: one_by_one(parts_of(users, k), k), 3000, seed=2) == 0
+    for rule in (shuffled, out_of_a_set, by_popularity):
+        assert broken(rule, 3000, seed=2) > 100, rule.__name__
+    assert broken(as_they_complete, 3000, seed=2) > 50
+
+
+def test_orders_that_depend_on_users_move_a_sketch_without_any_bound() -> None:
+    """The same users in another order, and the same sketches merged in another: all of the counters change."""
+    one: list[tuple[Hashable, ...]] = [(item,) for item in ["b", "c"] * 1000 + ["a"] * 1000]
+    other: list[tuple[Hashable, ...]] = [(item,) for item in ["a", "b", "a", "c"] * 500 + ["b", "c"] * 500]
+    assert sorted(one) == sorted(other)
+    assert whole_sets(one, 1) == ({"a": 1000}, 1000)
+    assert whole_sets(other, 1) == ({}, 1500)
+    a, b, c = (MisraGries.from_columns(1, list(range(5)), [item] * 5) for item in "abc")
+    assert state(b.merge(c).merge(a)) == ({"a": 5}, 5)
+    assert state(a.merge(b).merge(c)) == ({"c": 5}, 5)
+    assert {MisraGries.merge(*order).to_bytes() for order in ((a, b, c), (c, a, b), (b, c, a))} == {
+        MisraGries.merge(a, b, c).to_bytes()
+    }
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_what_is_built_at_once_does_not_know_the_order_of_rows(seed: int) -> None:
+    """`build`, `from_columns` and `build_batches` keep the promise about orders by themselves."""
+    choose = random.Random(seed)
+    rows = [(user, choose.choice(ITEMS)) for user in range(40) for _ in range(3)]
+    found = set()
+    for _ in range(3):
+        choose.shuffle(rows)
+        table = pa.table({"user": [row[0] for row in rows], "item": [row[1] for row in rows]})
+        names: dict[str, Any] = {"user": "user", "item": "item"}
+        found.add(build(table, 3, **names).to_bytes())
+        found.add(MisraGries.from_columns(3, table["user"], table["item"]).to_bytes())
+        found.add(build_batches(table.to_batches(7), 3, schema=table.schema, **names).to_bytes())
+    assert len(found) == 1
 
 
 def test_element_by_element_one_user_moves_a_counter_by_two() -> None:

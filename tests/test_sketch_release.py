@@ -17,6 +17,8 @@ import dphist
 from dphist.errors import InvalidParameter, NotPrivate
 from dphist.outputs.seal import SEAL, self_digest
 from dphist.sketch import MisraGries
+from dphist.sketch.counters import Counters
+from dphist.types import LatticeNoise
 
 BUDGET: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-6}
 K = 20
@@ -53,6 +55,8 @@ def test_plans_that_hold_are_released_written_and_verified(
     assert verified.verified, verified
     document = found.document()
     assert "provided that every user came in one update of one sketch" in document["guarantee"]
+    assert "without that user all others would have come in the same order" in document["guarantee"]
+    assert "the same sketches would have been merged in the same order." in document["guarantee"]
     assert any("sketch with 20 counters" in note for note in document["not_covered"])
     assert document["request"]["sketch"] == "misra-gries"
     assert document["request"]["sketch-size"] == K
@@ -129,6 +133,24 @@ def test_counts_are_the_counters_and_with_an_offset_what_was_subtracted_too(
     error = plan.total_noise / math.sqrt(400)
     assert subtracted > 10 * error
     assert abs(np.mean(draws) - expected) < 6.11 * error
+
+
+@pytest.mark.parametrize("option", ["max_nonzero", "top"])
+def test_the_largest_numbers_are_cut_and_no_error(option: str) -> None:
+    counters = Counters((pa.array(["tea"], pa.large_string()),), np.array([2**53]), 2**53)
+    huge = MisraGries.of_counters(1000, MisraGries(1000).kind, counters)
+    both = huge.merge(MisraGries.from_bytes(huge.to_bytes()))
+    bounds: dict[str, Any] = {option: 1000}
+    for made in (huge, both):
+        found = made.release(dphist.plan(**BUDGET, **bounds), seed=1)
+        assert isinstance(found.plan.noise, LatticeNoise)
+        cap = 2**53 // found.plan.noise.lattice
+        assert found.counts[0] == pytest.approx(2 * cap if option == "top" else cap)
+        assert MisraGries.from_bytes(made.to_bytes()).to_bytes() == made.to_bytes()
+    # One user at a time goes on from there, and what it makes can be read again.
+    huge.update({"tea"})
+    assert huge._as_counters().counts.tolist() == [2**53]
+    assert MisraGries.from_bytes(huge.to_bytes()).to_bytes() == huge.to_bytes()
 
 
 def written(sketch: MisraGries, folder: Path, **options: Any) -> Path:

@@ -118,6 +118,9 @@ def merge(
     No user may be in two of them: split the events by user before the sketches are built, for example by a hash of
     the user. A user who is in two sketches counts twice and is NOT protected by the release. THE SKETCH IS SECRET.
 
+    Merge ALL AT ONCE: then the order of the sketches does not matter. If you merge in several steps, fix
+    beforehand which sketches are merged with which, never "as they complete": then nobody is protected.
+
     \b
     Example:
       dphist sketch merge users-0.sketch users-1.sketch users-2.sketch --output all.sketch
@@ -157,8 +160,9 @@ def release(
 ) -> None:
     """Release a sketch: noise, threshold, and a certificate beside the result.
 
-    The guarantee holds if every user was in one build, and in one of the sketches that were merged. Releasing a
-    sketch again, or the events it was built of, adds to what is learned of the users.
+    The guarantee holds if every user was in one build, and in one of the sketches that were merged, all at once or
+    in an order that was fixed beforehand. Releasing a sketch again, or the events it was built of, adds to what is
+    learned of the users.
 
     \b
     Examples:
@@ -173,6 +177,8 @@ def release(
     from dphist.outputs.writing import target_of
     from dphist.sketch import MisraGries
 
+    if mechanism == "laplace" and offset != "none":
+        raise InvalidParameter("--mechanism laplace releases no offset: give --offset none with it")
     found = MisraGries.load(name, k=size)
     contract = {"max_nonzero": found.k} if offset == "none" else {"top": found.k, "offset": offset}
     chosen: dict[str, Any] = {"mechanism": mechanism or "best", "minimize": minimize or "threshold", **contract}

@@ -26,7 +26,9 @@ from dphist.types import (
 )
 
 _ONE_UPDATE: Final = (
-    "every user came in one update of one sketch and the update and the items of a user depend on that user alone"
+    "every user came in one update of one sketch, the update and the items of a user depend on that user alone, "
+    "and without that user all others would have come in the same order and the same sketches would have been "
+    "merged in the same order"
 )
 NO_GUARANTEE: Final = "None: the noise was made from a seed, for tests."
 # No plan of ours has longer numbers; a certificate that has is not worth the hours it would take.

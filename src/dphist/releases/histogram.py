@@ -122,6 +122,9 @@ def release_sketch(
     problem = sketch_problem(sound, size)
     if problem is not None:
         raise InvalidParameter(problem)
+    assert not isinstance(sound.noise, Noise)
+    # No error where counts are too large, nor where too much was subtracted: it would tell of them.
+    largest = LARGEST_COUNT // sound.noise.lattice
     tap: Tap = SecureTap() if seed is None else SeededTap(seed)
     request: dict[str, Any] = {
         "sketch": "misra-gries", "sketch-size": size, "epsilon": sound.budget.epsilon, "delta": sound.budget.delta,
@@ -130,11 +133,10 @@ def release_sketch(
         request["seed"] = seed
     rule, cut = Nonzero.PROMISED, Cut()
     if isinstance(sound.noise, LatticeNoise) and sound.releases_offset:
-        rule, cut = Nonzero.TOP_K, Cut(min(subtracted, LARGEST_COUNT))
+        rule, cut = Nonzero.TOP_K, Cut(min(subtracted, largest))
         request["offset"] = sound.noise.offset
-    assert not isinstance(sound.noise, Noise)
-    # No error where counts are too large, for it would tell of them; the stage takes what was subtracted again.
-    whole = np.minimum(counts, LARGEST_COUNT // sound.noise.lattice) + cut.subtracted
+    # The stage takes what was subtracted again.
+    whole = np.minimum(counts, largest) + cut.subtracted
     stage = NoiseStage(sound, rule, names, tap, cut, distinct=True)
     stage.add([Span(Piece(Form(KIND, "frame", "pyarrow"), columns, whole), 0, whole.size)])
     return replace(stage.release(), request=request)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,7 +13,7 @@ import pyarrow as pa
 from dphist.engines.duckdb_engine import DuckDBEngine
 from dphist.engines.protocol import Choice, Counted, Resources, Task
 from dphist.errors import InvalidParameter
-from dphist.sketch.counters import arrow_numbers, reduced
+from dphist.sketch.counters import IntArray, arrow_numbers, rank_value, reduced
 from dphist.sketch.kinds import ItemKind, plain_column, plainest
 from dphist.sketch.misra_gries import MisraGries
 from dphist.types import Column, Events
@@ -21,8 +21,9 @@ from dphist.types.checks import positive_count
 
 # No user's items are left out, so that there is nothing to choose.
 NO_CHOICE: Final = Choice(bytes(32))
-# The group of rows that have none.
-LEAST: Final = -(2**63)
+# Counts beyond twice the size of the sketch that are held before the smallest are dropped.
+SPARE: Final = 1 << 16
+EMPTY: Final[IntArray] = np.empty(0, dtype=np.int64)
 
 
 def build(
@@ -42,43 +43,64 @@ def build(
 ) -> MisraGries:
     """The sketch of user events: a path, a glob, a folder, the address of a database, or a frame.
 
-    All users of the input are one batch, so that it does not matter where their rows are, and nothing but the
-    (k+1)-th largest count is subtracted. The engine counts within its memory and spills to a private folder. A
-    user whose events are in several files must be in one build: give all of these files as the input.
+    All users of the input are one batch, so that it does not matter where their rows are and in which order, and
+    nothing but the (k+1)-th largest count is subtracted. The engine counts within its memory and spills to a
+    private folder. A user whose events are in several files must be in one build: give all of these files as the
+    input.
     """
     size = positive_count("k", k)
     columns = columns_of(item)
-    if user in {column.source for column in columns}:
-        raise InvalidParameter(f"the column {user!r} cannot be both the user and the item")
+    check_user(user, [column.source for column in columns])
     events = Events(input, user, columns, table, query, where, input_format)
     resources = Resources(memory, threads, None if temp_folder is None else Path(temp_folder))
-    task = Task(events, NO_CHOICE, rank=size + 1)
-    with DuckDBEngine(resources).count(task, progress) as counted:
+    # No rank is asked for: NaN, which is no item, would take one.
+    with DuckDBEngine(resources).count(Task(events, NO_CHOICE), progress) as counted:
         return _largest(counted, tuple(column.name for column in columns), size)
 
 
 def columns_of(item: str | Sequence[str]) -> tuple[Column, ...]:
     """The item's columns. NAME=COLUMN reads one column and gives it another name."""
-    return tuple(Column.told(text) for text in ((item,) if isinstance(item, str) else item))
+    return tuple(Column.told(text) for text in names_of(item))
+
+
+def names_of(item: Any) -> tuple[str, ...]:
+    """One name or several."""
+    names = (item,) if isinstance(item, str) else item
+    if not isinstance(names, (list, tuple)) or not names or not all(isinstance(name, str) for name in names):
+        raise InvalidParameter(f"item must be the name of a column, or a list of names, not {item!r}")
+    return tuple(names)
+
+
+def check_user(user: Any, items: Sequence[str]) -> None:
+    """One sentence if the user's column is one of the item's."""
+    if user in items:
+        raise InvalidParameter(f"the column {user!r} cannot be both the user and the item")
 
 
 def _largest(counted: Counted, names: tuple[str, ...], k: int) -> MisraGries:
-    """The counts above the (k+1)-th largest, less that; never more than k of them are kept in memory."""
-    floor = counted.at_rank
+    """The counts above the (k+1)-th largest, less that; of all others only as many are held as can matter."""
     types = tuple(plainest(field.type) for field in list(counted.schema)[:-1])
-    names_and_count = [str(place) for place in range(len(types) + 1)]
-    parts = [pa.table([pa.array([], kind) for kind in (*types, pa.int64())], names=names_and_count)]
+    labels = [str(place) for place in range(len(types) + 1)]
+    held = pa.table([pa.array([], kind) for kind in (*types, pa.int64())], names=labels)
+    floor = 0
     for batch in counted.batches():
         *items, counts = batch.columns
         keep = arrow_numbers(np.flatnonzero(np.from_dlpack(counts) > floor))
-        if len(keep):
-            above = [plain_column(c.take(keep), kind) for c, kind in zip(items, types, strict=True)]
-            parts.append(pa.table([*above, counts.take(keep)], names=names_and_count))
-    # What is no item of its type is null by now.
-    *columns, above_floor = pa.concat_tables(parts).drop_null().combine_chunks().columns
-    numbers = np.array(above_floor.to_pylist(), dtype=np.int64) - floor
-    items = tuple(column.combine_chunks() for column in columns)
-    return MisraGries.of_counters(k, ItemKind(names, types), reduced(items, numbers, k, floor))
+        above = [plain_column(c.take(keep), kind) for c, kind in zip(items, types, strict=True)]
+        # What is no item of its type is null by now, and takes no rank.
+        part = pa.table([*above, counts.take(keep)], names=labels).drop_null()
+        held = pa.concat_tables([held, part])
+        if held.num_rows > 2 * k + SPARE:
+            # The k + 1 largest so far: nothing at or below the last of them can change it any more.
+            most = np.argpartition(_counts(held), -(k + 1))[-(k + 1) :]
+            held = held.take(arrow_numbers(most)).combine_chunks()
+            floor = rank_value(_counts(held), k)
+    columns = tuple(column.combine_chunks() for column in held.columns[:-1])
+    return MisraGries.of_counters(k, ItemKind(names, types), reduced(columns, _counts(held), k, 0))
+
+
+def _counts(held: Any) -> IntArray:
+    return np.concatenate([np.from_dlpack(chunk) for chunk in held.columns[-1].chunks if len(chunk)] or [EMPTY])
 
 
 def build_batches(
@@ -93,40 +115,76 @@ def build_batches(
 ) -> MisraGries:
     """The sketch of a stream of Arrow batches, cut anywhere: a partition of a distributed table, for example.
 
-    All rows are one batch of users, and are held in memory until the last has come. With `group`, a column of
-    whole numbers by which the rows are in order, each value of it is a batch of its own and only its rows are
-    held. All rows of a user must have the same value, and it must not depend on other users: a hash of the user
-    modulo a fixed number, for example.
+    All rows are one batch of users, in any order, and are held in memory until the last has come. With `group`,
+    a column of whole numbers by which the rows are in order, each value of it is a batch of its own and only its
+    rows are held; rows without a value are left out. All rows of a user must have the same value, and it must not
+    depend on other users: a hash of the user modulo a fixed number, for example.
 
     The users of the stream must be in no other sketch that this one is merged with, and which stream a user is in
     must not depend on other users: partition by a hash of the user, into a number of partitions that is fixed
     beforehand and never changed to fit the data. `schema` is that of the batches, for a partition may have none;
     `names` are what the item's columns are called in the sketch, if not as in the batches.
     """
-    own = (item,) if isinstance(item, str) else tuple(item)
-    wanted = [user, *own, *([] if group is None else [group])]
-    for name in wanted:
-        if schema.names.count(name) != 1:
-            raise InvalidParameter(f"the batches have no column {name!r}, or several")
-    kinds = [schema.field(name).type for name in own]
-    sketch = MisraGries(k, pa.schema(list(zip(own if names is None else names, kinds, strict=True))))
-    for rows in _groups((batch.select(wanted) for batch in batches), group):
-        users, *items = (rows.column(name) for name in (user, *own))
-        sketch.update_columns(users, tuple(items) if len(items) > 1 else items[0])
+    own = names_of(item)
+    wanted = _wanted(schema, user, own, group)
+    called = own if names is None else (names,) if isinstance(names, str) else tuple(names)
+    if len(called) != len(own):
+        raise InvalidParameter(f"the item has {len(own)} columns, and {len(called)} names are given for them")
+    sketch = MisraGries(k, ItemKind(called, tuple(wanted[name] for name in own)))
+    for rows in _groups(_checked(batches, wanted), group):
+        sketch.update_columns(rows.column(user), tuple(rows.column(name) for name in own))
     return sketch
+
+
+def _wanted(schema: Any, user: str, own: tuple[str, ...], group: str | None) -> dict[str, Any]:
+    """The plainest types of the columns that are needed, by their names."""
+    if not isinstance(schema, pa.Schema):
+        raise InvalidParameter(f"schema must be that of the Arrow batches, not {type(schema).__name__}")
+    check_user(user, own)
+    wanted = {}
+    for name in (user, *own, *([] if group is None else [group])):
+        if not isinstance(name, str) or schema.names.count(name) != 1:
+            raise InvalidParameter(f"the batches have no column {name!r}, or several")
+        kind = schema.field(name).type
+        if name == group and not pa.types.is_integer(kind):
+            raise InvalidParameter(f"the group's column must be of whole numbers, and {group!r} is of {kind}")
+        wanted[name] = plainest(kind)
+    return wanted
+
+
+def _checked(batches: Iterable[Any], wanted: Mapping[str, Any]) -> Iterator[Any]:
+    """Batches of the wanted columns alone, in these types."""
+    for batch in batches:
+        if not isinstance(batch, pa.RecordBatch):
+            raise InvalidParameter(f"batches must be record batches of Arrow, not {type(batch).__name__}")
+        columns = [_column(batch, name, kind) for name, kind in wanted.items()]
+        yield pa.RecordBatch.from_arrays(columns, names=list(wanted))
+
+
+def _column(batch: Any, name: str, kind: Any) -> Any:
+    """A column of a batch in its plainest type. Where Arrow found no type there are no values."""
+    if batch.schema.names.count(name) != 1:
+        raise InvalidParameter(f"a batch has no column {name!r}, or several, and the schema has one")
+    found = batch.column(name)
+    if pa.types.is_null(found.type):
+        return pa.nulls(len(found), kind)
+    if plainest(found.type) != kind:
+        raise InvalidParameter(f"a batch has the type {found.type} in {name!r}, and the schema has {kind}")
+    return (found.dictionary_decode() if pa.types.is_dictionary(found.type) else found).cast(kind, safe=False)
 
 
 def _groups(batches: Iterator[Any], group: str | None) -> Iterator[Any]:
     """Tables of the rows that belong together."""
     held: list[Any] = []
     last: int | None = None
-    for batch in batches:
+    for whole in batches:
+        batch = whole if group is None else whole.filter(whole.column(group).is_valid())
         if batch.num_rows == 0:
             continue
         cuts: list[int] = []
         start = 0
         if group is not None:
-            cuts, last = _cuts(batch.column(group), last)
+            cuts, last = _cuts(np.from_dlpack(batch.column(group)), last)
         for cut in cuts:
             held += [batch.slice(start, cut - start)] if cut > start else []
             yield pa.Table.from_batches(held)
@@ -136,10 +194,13 @@ def _groups(batches: Iterator[Any], group: str | None) -> Iterator[Any]:
         yield pa.Table.from_batches(held)
 
 
-def _cuts(numbers: Any, before: int | None) -> tuple[list[int], int]:
-    """The rows at which another value of the group begins, and the last value. Values must not fall."""
-    values = np.array(numbers.cast(pa.int64()).fill_null(LEAST).to_pylist(), dtype=np.int64)
-    steps = np.diff(values, prepend=values[0] if before is None else before)
-    if (np.diff(values) < 0).any() or (before is not None and values[0] < before):
+def _cuts(values: Any, before: int | None) -> tuple[list[int], int]:
+    """The rows at which another value of the group begins, and the last value. Values must not fall.
+
+    They are compared and never subtracted: the difference of two numbers of 64 bits may not be one.
+    """
+    first, last = int(values[0]), int(values[-1])
+    if (values[1:] < values[:-1]).any() or (before is not None and first < before):
         raise InvalidParameter("the rows must be in order of the group's column, and they are not")
-    return np.flatnonzero(steps).tolist(), int(values[-1])
+    inside = (np.flatnonzero(values[1:] != values[:-1]) + 1).tolist()
+    return ([] if before is None or first == before else [0]) + inside, last

@@ -13,10 +13,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dphist.sketch.kinds import legible
-
 IntArray = NDArray[np.int64]
-# Larger counts are cut there: that moves neighbours no further apart, and an error would tell of them.
+# Larger counts are cut there, and so is what was subtracted: that moves neighbours no further apart, and an error
+# would tell of them.
 LARGEST: Final = 2**53
 
 
@@ -41,7 +40,8 @@ def rank_value(counts: IntArray, k: int) -> int:
 
 
 def reduced(items: tuple[Any, ...], counts: IntArray, k: int, subtracted: int) -> Counters:
-    """At most k counters, of positive counts of different items in any number.
+    """At most k counters, of positive counts of different items in any number. What is no item takes no rank:
+    it must be gone before.
 
     Guarantee: every count falls by the same number, which is added to `subtracted`, or to zero.
     """
@@ -50,10 +50,7 @@ def reduced(items: tuple[Any, ...], counts: IntArray, k: int, subtracted: int) -
     if floor:
         where = np.flatnonzero(kept > floor)
         items, kept = tuple(taken(column, where) for column in items), kept[where] - floor
-    rows = legible(items)
-    if rows is not None:
-        items, kept = tuple(taken(column, np.array(rows, dtype=np.int64)) for column in items), kept[rows]
-    return Counters(items, kept, subtracted + floor)
+    return Counters(items, kept, min(subtracted + floor, LARGEST))
 
 
 def arrow_numbers(values: IntArray) -> Any:

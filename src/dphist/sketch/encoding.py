@@ -10,11 +10,12 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from dphist.errors import DphistError, InputError, InvalidParameter
 from dphist.releases.pyarrow_kind import KIND
 from dphist.sketch.counters import LARGEST, Counters, arrow_numbers, taken
-from dphist.sketch.kinds import ItemKind, legible, plainest
+from dphist.sketch.kinds import TEXT, ItemKind, is_unicode, plainest
 from dphist.types.checks import positive_count
 
 MAGIC: Final = b"dphistMG"
@@ -23,7 +24,6 @@ VERSION: Final = 1
 START: Final = struct.Struct("<8sHI")
 DIGEST: Final = 32
 COUNT: Final = "count"
-MOST_SUBTRACTED: Final = 2**63
 
 
 def encoded(k: int, kind: ItemKind, counters: Counters) -> bytes:
@@ -70,20 +70,27 @@ def decoded(data: Any, what: str, k: int | None = None) -> tuple[int, ItemKind, 
 def contents(header: bytes, payload: bytes) -> tuple[int, ItemKind, Counters]:
     """What the two parts say, with every rule of a sketch checked; a `ValueError` where one is broken."""
     said = json.loads(header)
-    k, subtracted = positive_count("k", said["k"]), said["subtracted"]
-    require(isinstance(subtracted, int) and not isinstance(subtracted, bool) and 0 <= subtracted < MOST_SUBTRACTED)
+    require(isinstance(said, dict) and said.keys() == {"k", "subtracted", "names"})
+    k, subtracted, names = positive_count("k", said["k"]), said["subtracted"], said["names"]
+    require(isinstance(subtracted, int) and not isinstance(subtracted, bool) and 0 <= subtracted <= LARGEST)
     with pa.ipc.open_stream(payload) as reader:
         table = reader.read_all()
     table.validate(full=True)
     *items, counts = (column.combine_chunks() for column in table.columns)
     require(counts.type == pa.int64() and all(column.null_count == 0 for column in (*items, counts)))
-    kind = ItemKind(tuple(said["names"]), tuple(column.type for column in items))
+    require(isinstance(names, list) and table.column_names == [*(f"i{n}" for n in range(len(names))), COUNT])
+    kind = ItemKind(tuple(names), tuple(column.type for column in items))
     require(all(plainest(column.type) == column.type for column in items))
     numbers = np.array(counts.to_pylist(), dtype=np.int64)
     require(numbers.size <= k and bool(((numbers >= 1) & (numbers <= LARGEST)).all()))
-    require(legible(tuple(items)) is None and not KIND.repeats(items))
-    require(not any(pa.types.is_floating(c.type) and np.isnan(c.to_pylist()).any() for c in items))
+    require(all(column.type != TEXT or is_unicode(column) for column in items) and not KIND.repeats(items))
+    require(not any(pa.types.is_floating(c.type) and is_odd(np.array(c.to_pylist())) for c in items))
     return k, kind, Counters(tuple(items), numbers, subtracted)
+
+
+def is_odd(numbers: NDArray[np.float64]) -> bool:
+    """Whether there is NaN, which is no item, or -0.0, which is the item 0.0."""
+    return bool((np.isnan(numbers) | ((numbers == 0.0) & np.signbit(numbers))).any())
 
 
 def require(holds: bool) -> None:

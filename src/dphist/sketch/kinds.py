@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -20,6 +21,10 @@ from dphist.errors import InvalidParameter
 TEXT: Final = pa.large_string()
 BYTES: Final = pa.large_binary()
 WHOLE: Final = pa.int64()
+# Values that are no single one, and are never missing.
+NESTED: Final = (str, bytes, list, tuple, dict, np.ndarray)
+# Numbers of numpy; its times are none.
+NUMBERS: Final = (np.integer, np.floating, np.bool_)
 
 
 @dataclass(frozen=True)
@@ -127,19 +132,33 @@ def key_rule(kind: Any) -> Callable[[Any], Any]:
     return lambda value: typed_key(value, kind)
 
 
+def bare(value: Any) -> Any:
+    """A value out of its Arrow scalar; None where it is missing: NaN and NaT are not even equal to themselves."""
+    try:
+        if isinstance(value, pa.Scalar):
+            value = value.as_py()
+        return value if isinstance(value, NESTED) or value == value else None
+    except Exception:  # what cannot be compared is no item, and to say so would tell of it
+        return None
+
+
 def text_key(value: Any) -> str | None:
     """Texts as they are, other values as columns of objects spell them; no Unicode, no item."""
     if value is None or (type(value) is str and value.isascii()):
         return value
-    return text_of(value)
+    return text_of(bare(value))
 
 
 def whole_key(value: Any) -> int | None:
     """A whole number of 64 bits."""
     if type(value) is int and -(2**63) <= value < 2**63:
         return value
-    found = whole_of(value.item() if hasattr(value, "item") else value)
-    return None if found is None else int(found)
+    try:
+        plain = bare(value)
+        found = whole_of(plain.item() if isinstance(plain, NUMBERS) else plain)
+        return None if found is None else int(found)
+    except Exception:  # as below
+        return None
 
 
 def float_key(value: Any, kind: Any) -> float | None:
@@ -151,7 +170,11 @@ def float_key(value: Any, kind: Any) -> float | None:
 def typed_key(value: Any, kind: Any) -> Any:
     """A value of any other type, as Arrow understands it."""
     try:
-        return pa.scalar(value, kind).cast(stored_as(kind)).as_py()
+        # Python has no nanoseconds: a scalar of the same sort stays one of Arrow.
+        same = isinstance(value, pa.Scalar) and not pa.types.is_dictionary(value.type)
+        if not (same and plainest(value.type) == kind):
+            value = pa.scalar(bare(value), kind)
+        return value.cast(kind).cast(stored_as(kind)).as_py()
     except Exception:  # whatever it is, it is no value of this type, and to say so would tell of it
         return None
 
@@ -163,6 +186,8 @@ def plain_column(column: Any, kind: Any) -> Any:
         chunked = chunked.cast(chunked.type.value_type)
     if chunked.type != kind:
         chunked = chunked.cast(kind, safe=False)
+    if kind == TEXT:
+        return unicode_only(chunked)
     if pa.types.is_floating(kind):
         # -0.0 + 0.0 is 0.0, and NaN is missing.
         chunked = pc.add(chunked, pa.scalar(0.0, kind))
@@ -170,23 +195,27 @@ def plain_column(column: Any, kind: Any) -> Any:
     return chunked
 
 
-def legible(columns: tuple[Any, ...]) -> list[int] | None:
-    """Rows whose texts are Unicode, for readers of files do not always check; None where all of them are."""
-    bad: set[int] = set()
-    for column in columns:
-        if column.type == TEXT:
-            raw = column.cast(BYTES)
-            try:
-                raw.cast(TEXT)
-            except pa.ArrowInvalid:
-                bad |= {row for row, value in enumerate(raw.to_pylist()) if not is_text(value)}
-    return None if not bad else [row for row in range(len(columns[0])) if row not in bad]
-
-
-def is_text(value: bytes) -> bool:
-    """Whether bytes are UTF-8."""
+def is_unicode(column: Any) -> bool:
+    """Whether all texts of a column are UTF-8, for readers of files do not always check."""
     try:
-        value.decode("utf-8")
-    except UnicodeDecodeError:
+        column.cast(BYTES).cast(TEXT)
+    except pa.ArrowInvalid:
         return False
     return True
+
+
+def unicode_only(column: Any) -> Any:
+    """A chunked column of texts in which those that are no UTF-8 are null."""
+    chunks = [chunk if is_unicode(chunk) else decoded_texts(chunk) for chunk in column.chunks]
+    return pa.chunked_array(chunks, TEXT)
+
+
+def decoded_texts(column: Any) -> Any:
+    """Text by text, null for those that are none."""
+    found: list[str | None] = []
+    for value in column.cast(BYTES).to_pylist():
+        try:
+            found.append(None if value is None else value.decode("utf-8"))
+        except UnicodeDecodeError:
+            found.append(None)
+    return pa.array(found, TEXT)

@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from dphist.errors import InvalidParameter
 from dphist.sketch.batches import added
-from dphist.sketch.columns import arrow_column, item_columns, same_length, user_column
-from dphist.sketch.counters import Counters, IntArray, arrow_numbers, reduced
+from dphist.sketch.columns import arrow_column, given_columns, item_columns, same_length, user_column
+from dphist.sketch.counters import LARGEST, Counters, IntArray, arrow_numbers, reduced
 from dphist.sketch.encoding import decoded, encoded
 from dphist.sketch.files import read_secret, write_secret
 from dphist.sketch.kinds import ItemKind, item_kind
@@ -57,7 +57,8 @@ class MisraGries:
     @classmethod
     def from_columns(cls, k: int, users: Any, items: Any, *, name: str = "item") -> MisraGries:
         """A sketch of one batch of whole users, for items of the column's type."""
-        column = arrow_column(items, "items")
+        given = given_columns(items)
+        column = arrow_column(given[0] if len(given) == 1 else items, "items")
         sketch = cls(k, {name: column.type})
         sketch.update_columns(users, column)
         return sketch
@@ -88,9 +89,12 @@ class MisraGries:
     def update(self, items: Iterable[Any]) -> None:
         """Add one user, with all their items at once. A user must not come a second time.
 
-        Items that are None or not of the sketch's type are left out. Items of several columns are tuples.
+        Users must come in an order in which nobody changes the places of others: as they arrive, or by their
+        numbers; never shuffled, by popularity, or as a set of Python has them. Items that are None, NaN or not of
+        the sketch's type are left out. Items of several columns are tuples.
         """
-        if isinstance(items, (str, bytes)) or not isinstance(items, Iterable):
+        single = isinstance(items, (str, bytes)) or not isinstance(items, Iterable)
+        if single or (isinstance(items, np.ndarray) and items.ndim == 0):
             raise InvalidParameter(f"give the set of a user's items, not {type(items).__name__}")
         keys = self._kind.keys(items)
         table = self._as_table()
@@ -105,26 +109,28 @@ class MisraGries:
     def update_columns(self, users: Any, items: Any) -> None:
         """Add a batch of users with all their items: one row for each event, in any order, repeated or not.
 
-        All rows of a user must be in this one batch. Which batch a user comes in must not depend on other users:
-        a range of user numbers, or a hash of the user, will do; "the next million rows" will not.
+        All rows of a user must be in this one batch. Which batch a user comes in, and in which order batches
+        come, must not depend on other users: ranges of user numbers, or of a hash of the user, one after the
+        other, will do; "the next million rows", or the largest batch first, will not.
         """
         columns, whose = item_columns(items, self._kind), user_column(users)
         same_length(whose, columns)
         self._put(added(self._as_counters(), whose, columns, self._k))
 
-    def merge(self, *others: MisraGries) -> MisraGries:
+    def merge(*sketches: MisraGries) -> MisraGries:
         """A new sketch of the users of all of them, who must be different users; `MisraGries.merge(a, b, c)`.
 
-        Merging many at once subtracts less than merging them one by one, and does not depend on their order.
+        Merge all at once: that does not depend on their order, and subtracts the least. If they are merged in
+        several steps, which ones are merged with which must be fixed beforehand, and never be "as they complete".
         """
-        every = (self, *others)
-        check_mergeable(every)
-        parts = [sketch._as_counters() for sketch in every]
-        columns = [pa.chunked_array([part.items[c] for part in parts]) for c in range(len(self._kind.names))]
+        check_mergeable(sketches)
+        k, kind = sketches[0]._k, sketches[0]._kind
+        parts = [sketch._as_counters() for sketch in sketches]
+        columns = [pa.chunked_array([part.items[c] for part in parts]) for c in range(len(kind.names))]
         counts = np.concatenate([part.counts for part in parts])
         items, summed = summed_up(tuple(columns), counts)
         subtracted = sum(part.subtracted for part in parts)
-        return MisraGries.of_counters(self._k, self._kind, reduced(items, summed, self._k, subtracted))
+        return MisraGries.of_counters(k, kind, reduced(items, summed, k, subtracted))
 
     def error_bound(self, pairs: int) -> int:
         """By how much a counter can be below the number of its users, after so many (user, item) pairs.
@@ -132,7 +138,9 @@ class MisraGries:
         Guarantee: users - bound <= counter <= users, for every item; an item without a counter has no more users
         than the bound.
         """
-        return positive_count("pairs", pairs) // (self._k + 1)
+        if isinstance(pairs, bool) or not isinstance(pairs, (int, np.integer)) or pairs < 0:
+            raise InvalidParameter(f"pairs must be a whole number of at least 0, not {pairs!r}")
+        return int(pairs) // (self._k + 1)
 
     def to_bytes(self) -> bytes:
         """The sketch with its true counts: secret."""
@@ -157,8 +165,10 @@ class MisraGries:
     ) -> Release:
         """Noisy counts above the threshold, for a plan with `max_nonzero` of at least k.
 
-        The guarantee rests on this: all items of a user came in one update of one sketch, and which one did not
-        depend on other users. `seed` is for tests: what it makes is not private.
+        The guarantee rests on this: all items of a user came in one update of one sketch, and neither which one,
+        nor the order of the other users' updates, nor what was merged in which order depended on another user.
+        One `build`, one `build_on_spark`, and one `merge` of all such sketches keep the order by themselves.
+        `seed` is for tests: what it makes is not private.
         """
         return release_counters(
             self._as_counters(), self._kind, plan, k=self._k, count_name=count_name, rounded=rounded, seed=seed
@@ -178,12 +188,15 @@ class MisraGries:
         if self._counters is None:
             table = self._as_table()
             counts = np.fromiter(table.values(), dtype=np.int64, count=len(table))
-            self._counters = Counters(self._kind.columns(table), counts, self._subtracted)
+            kept = np.minimum(counts, LARGEST)
+            self._counters = Counters(self._kind.columns(table), kept, min(self._subtracted, LARGEST))
         return self._counters
 
 
 def check_mergeable(sketches: tuple[MisraGries, ...]) -> None:
     """One sentence if sketches do not fit each other."""
+    if not sketches:
+        raise InvalidParameter("give the sketches that are to be merged")
     for number, sketch in enumerate(sketches):
         if not isinstance(sketch, MisraGries):
             raise InvalidParameter(f"only sketches can be merged, not {type(sketch).__name__}")

@@ -9,8 +9,7 @@ from typing import Any, Final
 from dphist.engines.protocol import Resources
 from dphist.engines.spark_engine import on_executors, pairs_of, rehearse, run
 from dphist.engines.spark_session import Cluster, session_for
-from dphist.errors import InvalidParameter
-from dphist.sketch.building import build_batches, columns_of
+from dphist.sketch.building import build_batches, check_user, columns_of
 from dphist.sketch.misra_gries import MisraGries
 from dphist.types import Events
 from dphist.types.checks import positive_count
@@ -47,13 +46,13 @@ def build_on_spark(
     """The sketch of a DataFrame of Spark, or of a path that its active session reads.
 
     Users go to one of `partitions` by a hash, which does not depend on other users; the executors make a sketch of
-    each, and at most k counters of each come here. More partitions need less memory on the executors, and lose
+    each, at most k counters of each come here, and all are merged at once: nothing depends on the order in which
+    they come. More partitions need less memory on the executors, and lose
     more: each may subtract up to its (user, item) pairs divided by k + 1.
     """
     size, parts = positive_count("k", k), positive_count("partitions", partitions)
     columns = columns_of(item)
-    if user in {column.source for column in columns}:
-        raise InvalidParameter(f"the column {user!r} cannot be both the user and the item")
+    check_user(user, [column.source for column in columns])
     with session_for(frame, Resources(), Cluster()) as session:
         pairs, _, what = pairs_of(session, Events(frame, user, columns, where=where))
         rehearse(session)
