@@ -51,7 +51,7 @@ lint: setup
 	$(BIN)/mypy
 
 test: lint
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
 test-slow: setup
 	$(BIN)/python -m pytest -n 2 -m slow

@@ -99,7 +99,7 @@ class Costs:
 def costs_of(folder: Path) -> Costs:
     """The record that Spark kept of its tasks."""
     costs = Costs()
-    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+    for path in sorted(folder.rglob("events_*")):
         for line in path.read_text().splitlines():
             event = json.loads(line)
             metrics = event.get("Task Metrics")

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
+from contextlib import suppress
 
 import hypothesis
+import pytest
 
 # One thread a test process: two of them run side by side, and numpy's own threads would fight them.
 for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
@@ -18,3 +21,23 @@ hypothesis.settings.load_profile("dphist")
 # A shell starts background jobs with interrupts ignored, and their children inherit it: tests send real ones.
 if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests of the engines in order of their kinds, so that each kind of Spark is started once."""
+    items.sort(key=place)
+
+
+def place(item: pytest.Item) -> int:
+    """Local Spark after all else, and a cluster last."""
+    given = getattr(item, "callspec", None)
+    kind = getattr(given.params.get("engine"), "kind", "") if given else ""
+    return ["", "local", "cluster"].index(kind)
+
+
+def pytest_sessionfinish() -> None:
+    """The Spark that tests share ends with them."""
+    shared = sys.modules.get("spark_shared")
+    if shared is not None:
+        with suppress(Exception):  # if Java is gone, tests have failed of it
+            shared.close_shared()

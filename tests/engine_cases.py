@@ -7,7 +7,7 @@ import hashlib
 import json
 import sqlite3
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +18,91 @@ import pyarrow.dataset
 import pyarrow.feather
 import pyarrow.parquet
 import pytest
+from hypothesis import given, settings
 
 from dphist.engines.duckdb_engine import DuckDBEngine
 from dphist.engines.protocol import Choice, Engine, Resources, Task
+from dphist.errors import InputError
 from dphist.types import Column, Events
+from spark_cluster import ON_SPARK
+from spark_shared import OnSpark
 
 Factory = Callable[[Resources], Engine]
 Rows = list[tuple[Any, ...]]
 KEY = bytes(range(1, 33))
 
-# One entry for each engine: the whole suite runs on all of them.
-EACH_ENGINE = pytest.mark.parametrize("engine", [pytest.param(DuckDBEngine, id="duckdb")])
+# The whole suite runs on all of them, in this order: see `spark_shared`.
+ENGINES: dict[str, tuple[Any, list[Any]]] = {
+    "duckdb": (DuckDBEngine, []),
+    "spark-local": (OnSpark("local"), ON_SPARK),
+    "spark-cluster": (OnSpark("cluster"), ON_SPARK),
+}
+# What Spark does not read: it says so.
+NOT_ON_SPARK = {
+    "json", "arrow", "stream.arrow", "feather", "ipc", "duckdb", "ddb", "sqlite", "sqlite3", "db",
+}  # fmt: skip
+
+
+def on_engines(*names: str) -> pytest.MarkDecorator:
+    """A mark that runs a test on some engines."""
+    return pytest.mark.parametrize(
+        "engine", [pytest.param(ENGINES[name][0], id=name, marks=ENGINES[name][1]) for name in names]
+    )
+
+
+EACH_ENGINE = on_engines(*ENGINES)
+# Where one machine shows all that a cluster could: how files are read and what is said about them.
+WITHOUT_CLUSTER = on_engines("duckdb", "spark-local")
+# Memory, disk and databases of the embedded engine.
+EMBEDDED = on_engines("duckdb")
+
+
+def by_engine(
+    name: str, embedded: Sequence[str], spark: Sequence[str], cluster: Sequence[str]
+) -> pytest.MarkDecorator:
+    """A mark that runs a test with values of its own for each engine."""
+    chosen = {"duckdb": embedded, "spark-local": spark, "spark-cluster": cluster}
+    return pytest.mark.parametrize(
+        ("engine", name),
+        [
+            pytest.param(ENGINES[on][0], value, id=f"{value}-{on}", marks=ENGINES[on][1])
+            for on, values in chosen.items()
+            for value in values
+        ],
+    )
+
+
+def is_spark(engine: Factory) -> bool:
+    return isinstance(engine, OnSpark)
+
+
+def drawn(many: int = 60, few: int = 5, **strategies: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """A test of one engine with drawn examples: many where a count takes a moment, few on Spark."""
+
+    def of(body: Callable[..., None]) -> Callable[..., None]:
+        def test(engine: Factory) -> None:
+            @settings(max_examples=few if is_spark(engine) else many)
+            @given(**strategies)
+            def example(**values: Any) -> None:
+                body(engine, **values)
+
+            example()
+
+        test.__name__, test.__doc__ = body.__name__, body.__doc__
+        return test
+
+    return of
+
+
+def is_refused(engine: Factory, wanted: Task, kind: str) -> bool:
+    """Whether the engine does not read this kind of input, after making sure that it says so in one sentence."""
+    if not is_spark(engine) or kind not in NOT_ON_SPARK:
+        return False
+    sentence = "is a JSON array, which Spark cannot read" if kind == "json" else "is not what Spark reads: give"
+    for action in (engine(Resources()).check, lambda wanted: histogram(engine, wanted)):
+        with pytest.raises(InputError, match=sentence):
+            action(wanted)
+    return True
 
 
 def events(source: Any, user: str = "user", items: str | tuple[str, ...] = "item", **more: Any) -> Events:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import re
 import shlex
+import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,6 +41,19 @@ def run_python(code: str, namespace: dict[str, Any]) -> str:
     with contextlib.redirect_stdout(output):
         exec(compile(code, "<docs>", "exec"), namespace)
     return output.getvalue()
+
+
+def run_apart(codes: list[str]) -> list[str]:
+    """What several blocks of Python print, one after the other in a process of their own."""
+    mark = "---- end of a block ----"
+    script = f"\nprint({mark!r}, flush=True)\n".join([*codes, ""])
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", script],
+        env={**os.environ, "PYSPARK_PYTHON": sys.executable},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout.split(mark + "\n")[:-1]
 
 
 def run_console(text: str) -> str:

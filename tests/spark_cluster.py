@@ -12,10 +12,10 @@ import re
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from unittest import mock
 
@@ -24,6 +24,9 @@ import pytest
 from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
+
+from dphist.engines.java import require_java
+from processes import kill, parents, tree, wait_until
 
 # What a test module needs as its `pytestmark`. Sessions share one JVM: one test process should have them all.
 ON_SPARK = [
@@ -68,43 +71,6 @@ SETTINGS = {
     "spark.shuffle.io.maxRetries": "1",
     "spark.shuffle.io.retryWait": "200ms",
 }
-
-
-def wait_until(condition: Callable[[], object], what: str, seconds: float = 120) -> None:
-    """Until the condition holds; an error that says what was waited for if that takes too long."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {seconds} seconds: {what}"
-        time.sleep(0.02)
-
-
-def parents() -> dict[int, int]:
-    """The parent of each process that runs; zombies do not."""
-    found = {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        # A process may end while its file is read.
-        with suppress(OSError):
-            # The name of the program, in brackets, may hold anything.
-            state, parent = path.read_text(errors="replace").rpartition(")")[2].split()[:2]
-            if state not in "ZX":
-                found[int(path.parent.name)] = int(parent)
-    return found
-
-
-def tree(pid: int) -> list[int]:
-    """A process and everything beneath it."""
-    found, above = [pid], parents()
-    for known in found:
-        found += [child for child, parent in above.items() if parent == known]
-    return found
-
-
-def kill(pids: list[int]) -> None:
-    """Dead at the return of the call, without a chance to say goodbye."""
-    for pid in pids:
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-    wait_until(lambda: not parents().keys() & set(pids), f"the end of {pids}")
 
 
 def is_executor(pid: int) -> bool:
@@ -206,14 +172,27 @@ def logged(daemon: subprocess.Popen[bytes], log: Path, pattern: re.Pattern[str])
     return found
 
 
+@cache
+def java_home() -> dict[str, str]:
+    """Where Java is, for the environment: a machine may have none that Spark finds by itself."""
+    with mock.patch.dict(os.environ):
+        require_java()
+        return {name: value for name, value in os.environ.items() if name == "JAVA_HOME"}
+
+
 def clean_environment() -> dict[str, str]:
-    """The environment without settings of another Spark, and with the Python of the tests."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_"))}
-    return kept | {
-        "SPARK_HOME": str(HOME),
-        "PYSPARK_PYTHON": sys.executable,
-        "PYSPARK_DRIVER_PYTHON": sys.executable,
-    }
+    """The environment without settings of another Spark, and with the Python of the tests and a suitable Java."""
+    others = ("SPARK_", "PYSPARK_", "JAVA_HOME")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(others)}
+    return (
+        kept
+        | java_home()
+        | {
+            "SPARK_HOME": str(HOME),
+            "PYSPARK_PYTHON": sys.executable,
+            "PYSPARK_DRIVER_PYTHON": sys.executable,
+        }
+    )
 
 
 @contextmanager
@@ -253,7 +232,7 @@ def start_driver(folder: Path) -> None:
         return
     (folder / "log4j2.properties").write_text(DRIVER_LOGGING)
     conf = SparkConf(loadDefaults=False)
-    conf.set("spark.driver.memory", "512m").set("spark.driver.extraJavaOptions", QUICK_JVM)
+    conf.set("spark.driver.memory", "1g").set("spark.driver.extraJavaOptions", QUICK_JVM)
     environment = {"SPARK_LOCAL_IP": "127.0.0.1", "SPARK_CONF_DIR": str(folder), "SPARK_LAUNCHER_OPTS": QUICK_JVM}
     with mock.patch.dict(os.environ, environment), (folder / "driver.log").open("wb") as log:
         # The JVM ends when its input does, that is with this process.
@@ -264,6 +243,9 @@ def start_driver(folder: Path) -> None:
 @contextmanager
 def session(master: str, folder: Path, **conf: str) -> Iterator[SparkSession]:
     """A session, also after one with another master. Its files are in the folder."""
+    from spark_shared import close_shared  # which is made of this
+
+    close_shared()
     assert SparkContext._active_spark_context is None, "one session at a time"
     local = folder / "driver"
     local.mkdir(parents=True, exist_ok=True)

@@ -10,10 +10,13 @@ from typing import Any
 import generate
 import pytest
 
-from markdown import PAGES, ROOT, Block, blocks, run_console, run_python
+from markdown import PAGES, ROOT, Block, blocks, run_apart, run_console, run_python
+
+# A process has one Spark session, and other tests have theirs.
+APART = ROOT / "docs" / "spark.md"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [page for page in PAGES if page != APART], ids=lambda page: page.name)
 def test_code_blocks_print_what_the_page_says(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # What a page writes goes to a folder of its own.
     monkeypatch.chdir(tmp_path)
@@ -26,6 +29,15 @@ def test_code_blocks_print_what_the_page_says(page: Path, tmp_path: Path, monkey
                 assert printed == following.text
         elif block.language == "console":
             assert run_console(block.text) == block.text
+
+
+@pytest.mark.xdist_group("spark")
+def test_code_blocks_of_the_page_about_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    everything = blocks(APART)
+    codes = [block.text for block in everything if block.language == "python"]
+    shown = [following.text for block, following in pairwise(everything) if block.language == "python"]
+    assert run_apart(codes) == shown
 
 
 def test_formulas_page_is_current() -> None:

@@ -1,4 +1,4 @@
-"""Counting: against brute force, missing values, floats, odd names, thresholds, ranks and public lists."""
+"""Counting: against brute force, missing values, floats, odd names, thresholds and ranks."""
 
 from __future__ import annotations
 
@@ -13,33 +13,35 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dphist.engines.protocol import Resources
 from dphist.errors import InputError, InvalidParameter
-from dphist.types import Column, Events
 from engine_cases import (
     EACH_ENGINE,
     KEY,
+    WITHOUT_CLUSTER,
     Factory,
     Rows,
+    by_engine,
     counts_by_hand,
-    events,
+    drawn,
     histogram,
     in_memory,
+    is_refused,
+    is_spark,
     kept_by_hand,
     rows_of,
     task,
     written,
 )  # fmt: skip
 
-pytestmark = EACH_ENGINE
-
+NAMES = ['a"b', "x;--", "née 你", " ", "'", "select", "c0", "dphist_0", "^a.*$", "{}", "%s"]
+ODDER = [*NAMES, "a.b", "`x`", "a``", "value", "\\"]
 texts = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=3)
-users = st.none() | st.integers(-3, 4)
+some_users = st.none() | st.integers(-3, 4)
 tables = st.lists(
-    st.tuples(users, st.none() | texts | st.sampled_from("abc"), st.none() | st.booleans()), max_size=30
+    st.tuples(some_users, st.none() | texts | st.sampled_from("abc"), st.none() | st.booleans()), max_size=30
 )
 
 
@@ -50,7 +52,8 @@ def made(rows: Rows) -> Any:
                     names=[name for name, _ in fields])  # fmt: skip
 
 
-@given(rows=tables, nulls=st.booleans(), lower=st.integers(0, 3))
+@EACH_ENGINE
+@drawn(rows=tables, nulls=st.booleans(), lower=st.integers(0, 3))
 def test_counts_without_a_cap_are_those_of_brute_force(
     engine: Factory, rows: Rows, nulls: bool, lower: int
 ) -> None:
@@ -64,7 +67,8 @@ def test_counts_without_a_cap_are_those_of_brute_force(
     }
 
 
-@given(rows=tables, nulls=st.booleans(), cap=st.integers(1, 4))
+@EACH_ENGINE
+@drawn(rows=tables, nulls=st.booleans(), cap=st.integers(1, 4))
 def test_the_portable_choice_is_that_of_brute_force(engine: Factory, rows: Rows, nulls: bool, cap: int) -> None:
     # Booleans are written in lower case in SQL.
     spelled = [(user, item, None if flag is None else str(flag).lower()) for user, item, flag in rows]
@@ -76,8 +80,16 @@ def test_the_portable_choice_is_that_of_brute_force(engine: Factory, rows: Rows,
     } == expected
 
 
-@settings(max_examples=30)
-@given(rows=tables, nulls=st.booleans(), cap=st.integers(1, 4), portable=st.booleans(), seed=st.integers(0, 99))
+@EACH_ENGINE
+@drawn(
+    many=30,
+    few=3,
+    rows=tables,
+    nulls=st.booleans(),
+    cap=st.integers(1, 4),
+    portable=st.booleans(),
+    seed=st.integers(0, 99),
+)
 def test_a_cap_keeps_a_fixed_part_of_each_users_items(
     engine: Factory, rows: Rows, nulls: bool, cap: int, portable: bool, seed: int
 ) -> None:
@@ -101,6 +113,7 @@ def test_a_cap_keeps_a_fixed_part_of_each_users_items(
         assert again == plain
 
 
+@EACH_ENGINE
 def test_rank_and_order(engine: Factory) -> None:
     rows = [(user, item) for item in range(40) for user in range(item * 7 % 13 + 1)]
     table = pa.table({"user": [u for u, _ in rows], "item": [i for _, i in rows]})
@@ -117,6 +130,7 @@ def test_rank_and_order(engine: Factory) -> None:
         assert counted.at_rank == 0
 
 
+@EACH_ENGINE
 def test_zeros_and_nans_have_one_form(engine: Factory) -> None:
     odd = [0.0, -0.0, math.nan, -math.nan, 1.5]
     for kind in (pa.float64(), pa.float32()):
@@ -128,22 +142,40 @@ def test_zeros_and_nans_have_one_form(engine: Factory) -> None:
         assert histogram(engine, task(table, max_items_per_user=1)) == {"a": 3}
 
 
-@pytest.mark.parametrize(
-    "kind", ["parquet", "csv", "duckdb", "sqlite", "table", "dataset", "reader", "pandas", "polars"]
+@by_engine(
+    "kind",
+    ["parquet", "csv", "duckdb", "sqlite", "table", "dataset", "reader", "pandas", "polars"],
+    ["duckdb", "sqlite"],
+    [],
 )
 def test_odd_names_of_columns(engine: Factory, tmp_path: Path, kind: str) -> None:
-    names = ['a"b', "x;--", "née 你", " ", "'", "select", "c0", "dphist_0", "^a.*$", "{}", "%s"]
-    for user, item in zip(names, names[1:] + names[:1], strict=True):
-        table = pa.table({name: ["u" if name == user else "i" if name == item else "?"] for name in names})
+    for user, item in zip(NAMES, NAMES[1:] + NAMES[:1], strict=True):
+        table = pa.table({name: ["u" if name == user else "i" if name == item else "?"] for name in NAMES})
         source = written(table, tmp_path, kind)
-        assert histogram(engine, task(source, user=user, items=item)) == {"i": 1}
+        wanted = task(source, user=user, items=item)
+        if is_refused(engine, wanted, kind):
+            return
+        assert histogram(engine, wanted) == {"i": 1}
         if kind in ("duckdb", "sqlite"):
             source.unlink()
 
 
-@pytest.mark.parametrize(
-    "kind", ["parquet", "csv", "jsonl", "table", "dataset", "reader", "pandas", "polars", "lazy"]
-)
+@by_engine("kind", ["parquet", "csv", "jsonl", "table"], ["parquet", "csv", "jsonl", "table", "lazy"], ["parquet"])
+def test_all_odd_names_at_once(engine: Factory, tmp_path: Path, kind: str) -> None:
+    table = pa.table({name: [f"is {name}", None] for name in ODDER})
+    for user, *items in (ODDER, ODDER[::-1]):
+        wanted = task(written(table, tmp_path, kind), user=user, items=tuple(items))
+        assert histogram(engine, wanted) == {tuple(f"is {name}" for name in items): 1}
+    if is_spark(engine):
+        where = " AND ".join(f"`{name.replace('`', '``')}` LIKE 'is %'" for name in ODDER)
+        wanted = task(written(table, tmp_path, kind), user="c0", items="value", where=where)
+        assert histogram(engine, wanted) == {"is value": 1}
+
+
+KINDS = ["parquet", "csv", "jsonl", "table", "dataset", "reader", "pandas", "polars", "lazy"]
+
+
+@by_engine("kind", KINDS, ["parquet", "csv", "jsonl", "reader", "pandas"], ["csv"])
 def test_names_that_differ_in_case_are_different_columns(engine: Factory, tmp_path: Path, kind: str) -> None:
     table = pa.table({"User": ["a", "b"], "user": ["c", "c"], "USER": ["d", None], "item": ["x", "x"]})
     for column, expected in (("User", 2), ("user", 1), ("USER", 1)):
@@ -153,12 +185,13 @@ def test_names_that_differ_in_case_are_different_columns(engine: Factory, tmp_pa
     else:
         with pytest.raises(InputError, match=r"no column 'uSER'; its columns are .*'user'"):
             engine(Resources()).check(task(written(table, tmp_path, kind), user="uSER"))
-        condition = task(written(table, tmp_path, kind), user="User", where="user = 'c' AND item = 'x'")
-        assert histogram(engine, condition) == {"x": 2}
-        with pytest.raises(InputError, match="cannot tell apart"):
-            engine(Resources()).check(task(written(table, tmp_path, kind), where="user = User"))
+    condition = task(written(table, tmp_path, kind), user="User", where="user = 'c' AND item = 'x'")
+    assert histogram(engine, condition) == {"x": 2}
+    with pytest.raises(InputError, match="cannot tell apart"):
+        engine(Resources()).check(task(written(table, tmp_path, kind), where="user = User"))
 
 
+@EACH_ENGINE
 def test_a_condition_sees_only_the_columns_that_it_names(engine: Factory) -> None:
     names = ["dphist_0", "dphist__1", "DPHIST___0", "u", "i0", "c0"]
     table = pa.table({"user": [1, 2], "item": ["a", "b"], **{name: [5, 6] for name in names}})
@@ -167,12 +200,14 @@ def test_a_condition_sees_only_the_columns_that_it_names(engine: Factory) -> Non
     assert histogram(engine, task(table, where=" AND ".join(f"{name} = 6" for name in names))) == {"b": 1}
 
 
+@EACH_ENGINE
 def test_a_column_can_be_user_and_item_at_once(engine: Factory) -> None:
     table = pa.table({"user": [1, 1, 2]})
     wanted = task(table, items="user", max_items_per_user=5)
     assert histogram(engine, wanted) == {1: 1, 2: 1}
 
 
+@EACH_ENGINE
 def test_types_are_kept(engine: Factory) -> None:
     zone = datetime.UTC
     values: list[tuple[Any, Any]] = [
@@ -184,7 +219,9 @@ def test_types_are_kept(engine: Factory) -> None:
     ]  # fmt: skip
     for kind, value in values:
         table = pa.table({"user": [1], "item": pa.array([value], kind)})
-        assert histogram(engine, task(table, ordered=True, max_items_per_user=1)) == {value: 1}, kind
+        # Spark has no times of a day.
+        expected = str(value) if is_spark(engine) and isinstance(value, datetime.time) else value
+        assert histogram(engine, task(table, ordered=True, max_items_per_user=1)) == {expected: 1}, kind
     identifier = uuid.uuid4()
     relation = in_memory(pa.table({"user": [1], "item": [str(identifier)]}), "relation")
     assert histogram(engine, task(relation.select('"user", item::UUID AS item'))) == {str(identifier): 1}
@@ -193,6 +230,7 @@ def test_types_are_kept(engine: Factory) -> None:
             engine(Resources()).check(task(pa.table({"user": pa.nulls(1, nested), "item": [1]})))
 
 
+@EACH_ENGINE
 def test_lists_and_structures_are_items_by_their_json(engine: Factory) -> None:
     lists = [["a, b"], ["a", "b"], ["a", "b"], [], None]
     table = pa.table({"user": [1, 2, 3, 4, 5], "item": pa.array(lists, pa.list_(pa.string()))})
@@ -201,66 +239,7 @@ def test_lists_and_structures_are_items_by_their_json(engine: Factory) -> None:
     assert histogram(engine, task(table, max_items_per_user=2)) == {'{"x":1,"y":"z"}': 2, '{"x":null,"y":"z"}': 1}
 
 
-def public(values: Any, **more: Any) -> Events:
-    return Events(
-        values if isinstance(values, (Path, pa.Table)) else pa.table({"p": values}),
-        "-",
-        (Column("p", "p"),),
-        **more,
-    )
-
-
-def test_public_items_are_all_in_the_histogram_and_counted_before_the_choice(engine: Factory) -> None:
-    table = pa.table({"user": [1] * 20 + [2], "item": [*range(20), 3]})
-    found = histogram(engine, task(table, public_items=public([3, 4, 99, 3, None]), lower_threshold=5))
-    assert found == {3: 2, 4: 1, 99: 0}
-    # Among all twenty items a cap of two would rarely keep both.
-    for n in range(5):
-        wanted = task(table, bytes([n]) * 32, public_items=public([3, 4, 99]), max_items_per_user=2, rank=2)
-        assert histogram(engine, wanted) == {3: 2, 4: 1, 99: 0}
-        with engine(Resources()).count(wanted) as counted:
-            assert counted.at_rank == 1
-    assert engine(Resources()).size(public([3, 4, 99, 3, None])) == 3
-
-
-def test_a_public_list_may_be_of_another_type(engine: Factory, tmp_path: Path) -> None:
-    listed = tmp_path / "list.csv"
-    listed.write_text("p\n7\n8\n007\n7.5\nx\n 7\n-0\n99999999999999999999\n")
-    for kind in (pa.int32(), pa.int64(), pa.decimal128(12, 3)):
-        table = pa.table({"user": [1, 2, 3], "item": pa.array([7, 7, 8], kind)})
-        found = histogram(engine, task(table, public_items=public(listed)))
-        # Of three spellings of one number only one is counted: else a user would weigh three times.
-        assert sorted(n for n in found.values() if n) == [1, 2]
-        assert found["8"] == 1
-        assert found["7" if kind != pa.decimal128(12, 3) else " 7"] == 2
-        assert len(found) == engine(Resources()).size(public(listed)) == 8
-    texts_of = pa.table({"user": [1, 2, 3], "item": ["7", "7", "007"]})
-    found = histogram(engine, task(texts_of, public_items=public(listed)))
-    assert (found["7"], found["007"], found["8"]) == (2, 1, 0)
-    assert histogram(engine, task(texts_of, public_items=public([7, 8]))) == {7: 2, 8: 0}
-    numbers, halves = pa.table({"user": [1, 2], "item": [7, 8]}), public([7.0, 7.5, math.nan, 8.0, -2.0])
-    found = {repr(item): n for item, n in histogram(engine, task(numbers, public_items=halves)).items()}
-    assert found == {"7.0": 1, "7.5": 0, "nan": 0, "8.0": 1, "-2.0": 0}
-    days = pa.table({"user": [1], "item": [datetime.date(2024, 1, 1)]})
-    spelled = ["2024-01-01", "2024-01-01 12:00:00", "no day"]
-    assert histogram(engine, task(days, public_items=public(spelled))) == dict(
-        zip(spelled, (1, 0, 0), strict=True)
-    )
-
-
-def test_public_lists_of_several_columns_and_with_missing_values(engine: Factory) -> None:
-    table = pa.table({"user": [1, 1, 2], "item": ["a", None, None], "n": [1, 2, 2]})
-    listed = events(pa.table({"item": ["a", None, "b"], "n": ["1", "2", "1"]}), items=("item", "n"))
-    found = histogram(engine, task(table, items=("item", "n"), public_items=listed, null_items=True))
-    assert found == {("a", "1"): 1, (None, "2"): 2, ("b", "1"): 0}
-    found = histogram(engine, task(table, items=("item", "n"), public_items=listed))
-    assert found == {("a", "1"): 1, ("b", "1"): 0}
-    with pytest.raises(InputError, match="the public items have 1 columns, and the item has 2"):
-        engine(Resources()).check(task(table, items=("item", "n"), public_items=public(["a"])))
-    with pytest.raises(InputError, match="no column 'p'"):
-        engine(Resources()).check(task(table, public_items=public(table)))
-
-
+@WITHOUT_CLUSTER
 @pytest.mark.parametrize(
     ("name", "value"),
     [("max_items_per_user", 0), ("rank", 0), ("rank", -1), ("rank", 2**70), ("lower_threshold", 2**53 + 1)],
@@ -270,11 +249,13 @@ def test_numbers_of_the_task_must_be_in_range(engine: Factory, name: str, value:
         engine(Resources()).check(task(pa.table({"user": [1], "item": [1]}), **{name: value}))
 
 
+@WITHOUT_CLUSTER
 @pytest.mark.parametrize("copies", [1, 4])
 def test_few_or_many_repeats_change_the_speed_alone(engine: Factory, tmp_path: Path, copies: int) -> None:
     """Parquet is looked at first, and counted in one of two ways; a table in memory is counted in one way."""
     generator = random.Random(7)
-    pairs = [(user, generator.choice([None, *range(40)])) for user in range(3000) for _ in range(8)]
+    users = 300 if is_spark(engine) else 3000
+    pairs = [(user, generator.choice([None, *range(40)])) for user in range(users) for _ in range(8)]
     rows = pa.table({"user": [u for u, _ in pairs], "item": [i for _, i in pairs]})
     table = pa.concat_tables([rows] * copies)
     pq.write_table(table, tmp_path / "e.parquet")
@@ -284,4 +265,4 @@ def test_few_or_many_repeats_change_the_speed_alone(engine: Factory, tmp_path: P
             for source in (table, tmp_path / "e.parquet")
         ]
         assert both[0] == both[1]
-        assert sum(both[0].values()) <= 3 * 3000
+        assert sum(both[0].values()) <= 3 * users

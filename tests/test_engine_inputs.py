@@ -22,18 +22,21 @@ from dphist.engines.protocol import Resources
 from dphist.errors import InputError
 from engine_cases import (
     EACH_ENGINE,
+    EMBEDDED,
     FILES,
     OBJECTS,
+    WITHOUT_CLUSTER,
     Factory,
+    by_engine,
     histogram,
     in_duckdb,
     in_sqlite,
+    is_refused,
+    is_spark,
     rows_of,
     task,
     written,
 )
-
-pytestmark = EACH_ENGINE
 
 USERS = ["u1", "u1", "u2", "u2", "u3", None, "u3", "u3", "o'hara"]
 ITEMS = ["a", "a", "a", "b", "c", "a", None, "a", 'x "y", z']
@@ -45,17 +48,20 @@ def table() -> Any:
 
 
 @pytest.mark.parametrize("mode", ["plain", "rank", "cap", "where"])
-@pytest.mark.parametrize("kind", FILES + OBJECTS)
+@by_engine("kind", FILES + OBJECTS, FILES + OBJECTS, ["parquet", "csv", "jsonl.gz", "sqlite", "pandas"])
 def test_all_kinds_of_input_give_the_same_histogram(engine: Factory, tmp_path: Path, kind: str, mode: str) -> None:
     modes: dict[str, dict[str, Any]] = {
         "plain": {}, "rank": {"rank": 2, "ordered": True}, "cap": {"max_items_per_user": 2},
         "where": {"where": "CAST(day AS INT) < 100"},
     }  # fmt: skip
     wanted = task(written(table(), tmp_path, kind), **modes[mode])
+    if is_refused(engine, wanted, kind):
+        return
     engine(Resources()).check(wanted)
     assert histogram(engine, wanted) == EXPECTED
 
 
+@EACH_ENGINE
 def test_a_check_does_not_consume_a_reader_and_a_second_count_is_an_error(engine: Factory) -> None:
     wanted = task(table().to_reader())
     engine(Resources()).check(wanted)
@@ -67,6 +73,7 @@ def test_a_check_does_not_consume_a_reader_and_a_second_count_is_an_error(engine
         engine(Resources()).check(wanted)
 
 
+@WITHOUT_CLUSTER
 def test_folders_globs_and_lists(engine: Factory, tmp_path: Path) -> None:
     (tmp_path / "deep" / "er").mkdir(parents=True)
     (tmp_path / "_temporary").mkdir()
@@ -80,6 +87,7 @@ def test_folders_globs_and_lists(engine: Factory, tmp_path: Path) -> None:
         assert histogram(engine, task(source)) == EXPECTED
 
 
+@WITHOUT_CLUSTER
 def test_names_of_files_are_not_taken_for_patterns(engine: Factory, tmp_path: Path) -> None:
     odd = tmp_path / "a[1]*{x}'.csv"
     odd.write_text("user,item\n1,right\n")
@@ -87,6 +95,7 @@ def test_names_of_files_are_not_taken_for_patterns(engine: Factory, tmp_path: Pa
     assert histogram(engine, task(odd)) == {"right": 1}
 
 
+@WITHOUT_CLUSTER
 def test_csv_files_with_other_orders_of_columns(engine: Factory, tmp_path: Path) -> None:
     (tmp_path / "1.csv").write_text("user;item\n1;a\n2;a\n")
     (tmp_path / "2.csv").write_text("more;item;user\nx;a;3\n\n")
@@ -94,6 +103,7 @@ def test_csv_files_with_other_orders_of_columns(engine: Factory, tmp_path: Path)
     assert histogram(engine, task(tmp_path)) == {"a": 3}
 
 
+@WITHOUT_CLUSTER
 def test_csv_values_are_text_as_it_is_written(engine: Factory, tmp_path: Path) -> None:
     path = tmp_path / "odd.csv"
     path.write_bytes(
@@ -103,12 +113,14 @@ def test_csv_values_are_text_as_it_is_written(engine: Factory, tmp_path: Path) -
     assert histogram(engine, task(path, where="n > '6'")) == {"#7": 1, "NULL": 1}
 
 
+@WITHOUT_CLUSTER
 def test_a_mark_of_byte_order_is_no_part_of_a_name(engine: Factory, tmp_path: Path) -> None:
     path = tmp_path / "marked.csv"
     path.write_text("user,item\n1,a\n", encoding="utf-8-sig")
     assert histogram(engine, task(path)) == {"a": 1}
 
 
+@WITHOUT_CLUSTER
 def test_a_format_can_be_given(engine: Factory, tmp_path: Path) -> None:
     path = tmp_path / "events.txt"
     path.write_text("user\titem\n1\ta\n")
@@ -120,6 +132,7 @@ def test_a_format_can_be_given(engine: Factory, tmp_path: Path) -> None:
         histogram(engine, task(path, file_format="docx"))
 
 
+@EACH_ENGINE
 def test_folders_named_by_values_add_columns(engine: Factory, tmp_path: Path) -> None:
     for day in ("2024-01-01", "2024-01-02"):
         (tmp_path / f"day={day}").mkdir()
@@ -127,6 +140,7 @@ def test_folders_named_by_values_add_columns(engine: Factory, tmp_path: Path) ->
     assert histogram(engine, task(tmp_path, where="day = '2024-01-02'")) == {"2024-01-02": 1}
 
 
+@WITHOUT_CLUSTER
 def test_json_is_text(engine: Factory, tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     path.write_text(
@@ -148,7 +162,7 @@ def test_json_is_text(engine: Factory, tmp_path: Path) -> None:
     assert found == {
         "5": 2,
         "5.0": 1,
-        "1e400": 1,
+        "Infinity" if is_spark(engine) else "1e400": 1,
         "12345678901234567890123": 1,
         "[1,2]": 1,
         '{"a":1}': 1,
@@ -161,19 +175,25 @@ def test_json_is_text(engine: Factory, tmp_path: Path) -> None:
         engine(Resources()).check(task(path))
 
 
+@WITHOUT_CLUSTER
 def test_arrays_and_lines_of_json(engine: Factory, tmp_path: Path) -> None:
     (tmp_path / "1.json").write_text(' \n[{"user": 1, "item": "a"}, 5,\n {"user": 2, "item": 7}]')
-    assert histogram(engine, task(tmp_path)) == {"a": 1, "7": 1}
     (tmp_path / "2.json").write_text('{"user": 1, "item": "a"}\n')
-    with pytest.raises(InputError, match="arrays in some files"):
-        engine(Resources()).check(task(tmp_path))
+    if not is_refused(engine, task(tmp_path), "json"):
+        assert histogram(engine, task(tmp_path / "1.json")) == {"a": 1, "7": 1}
+        with pytest.raises(InputError, match="arrays in some files"):
+            engine(Resources()).check(task(tmp_path))
     assert histogram(engine, task(tmp_path / "2.json")) == {"a": 1}
 
 
+@WITHOUT_CLUSTER
 def test_tables_and_queries_of_databases(engine: Factory, tmp_path: Path) -> None:
     for path, write in ((tmp_path / "x.duckdb", in_duckdb), (tmp_path / "x.sqlite", in_sqlite)):
         write(table(), path)
         write(pa.table({"user": [1], "item": ["z"]}), path, "other")
+        if is_refused(engine, task(path, table="events"), path.suffix[1:]):
+            assert is_refused(engine, task(path, query="SELECT 1"), path.suffix[1:])
+            continue
         assert histogram(engine, task(path, table="events")) == EXPECTED
         assert histogram(engine, task(path, table="main.other")) == {"z": 1}
         query = "SELECT \"user\", item || '!' AS item FROM other;"
@@ -188,6 +208,7 @@ def test_tables_and_queries_of_databases(engine: Factory, tmp_path: Path) -> Non
         assert histogram(engine, task(path, table="other")) == {"z": 1}
 
 
+@EMBEDDED
 def test_views_and_schemas_of_duckdb(engine: Factory, tmp_path: Path) -> None:
     path = tmp_path / "x.db"
     with contextlib.closing(duckdb.connect(str(path))) as connection:
@@ -200,6 +221,7 @@ def test_views_and_schemas_of_duckdb(engine: Factory, tmp_path: Path) -> None:
     assert histogram(engine, task(path, table="v", public_items=task(path, table="s.t").events)) == {2: 1}
 
 
+@EMBEDDED
 def test_types_of_sqlite_columns_are_the_declared_ones(engine: Factory, tmp_path: Path) -> None:
     path = tmp_path / "x.sqlite"
     kinds = 'free, "whole" BIGINT, "real" DOUBLE, "text" VARCHAR(9), "raw" BLOB, price DECIMAL(5,2)'
@@ -239,6 +261,7 @@ def test_types_of_sqlite_columns_are_the_declared_ones(engine: Factory, tmp_path
     assert set(histogram(engine, task(path, table="v", items="more"))) >= {"1", "2.5"}
 
 
+@WITHOUT_CLUSTER
 def test_missing_values_of_frames(engine: Factory) -> None:
     frame = pd.DataFrame({"user": [1.0, None, 2.0], "item": ["a", "a", None]})
     assert histogram(engine, task(frame, null_items=True)) == {"a": 1, None: 1}
@@ -259,7 +282,12 @@ def test_missing_values_of_frames(engine: Factory) -> None:
     assert histogram(engine, task(lazy, user="^user$")) == {"a": 1, "b": 1}
 
 
-@pytest.mark.parametrize("kind", ["parquet", "csv", "arrow", "sqlite", "duckdb", *OBJECTS])
+@by_engine(
+    "kind",
+    ["parquet", "csv", "arrow", "sqlite", "duckdb", *OBJECTS],
+    ["parquet", "csv", "reader", "pandas"],
+    ["csv"],
+)
 def test_an_input_without_rows_is_an_empty_histogram(engine: Factory, tmp_path: Path, kind: str) -> None:
     empty = table().slice(0, 0)
     none = pa.RecordBatch.from_pylist([], schema=empty.schema)

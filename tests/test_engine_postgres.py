@@ -11,11 +11,11 @@ from adbc_driver_postgresql import dbapi
 
 from dphist.engines.protocol import Resources
 from dphist.errors import InputError
-from engine_cases import EACH_ENGINE, Factory, histogram, task
+from engine_cases import EMBEDDED, Factory, histogram, task
 from postgres_server import PASSWORD, postgres_address, running_server  # noqa: F401
 from test_engine_failures import sentence_of
 
-pytestmark = EACH_ENGINE
+pytestmark = EMBEDDED
 
 TABLES = (
     "DROP SCHEMA IF EXISTS public CASCADE",

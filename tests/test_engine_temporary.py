@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import stat
@@ -13,14 +14,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
+from dphist.engines.failures import explained
 from dphist.engines.protocol import Resources
 from dphist.errors import InputError
-from engine_cases import EACH_ENGINE, Factory, histogram, task
+from engine_cases import EACH_ENGINE, EMBEDDED, WITHOUT_CLUSTER, Factory, histogram, is_spark, task
 
 SMALL = pa.table({"user": [1, 2, 2], "item": ["a", "a", "b"]})
 PROGRAM = """
@@ -44,7 +47,7 @@ def left(folder: Path) -> list[str]:
     return sorted(os.listdir(folder))
 
 
-@EACH_ENGINE
+@WITHOUT_CLUSTER
 def test_the_folder_is_private_and_gone_afterwards(engine: Factory, tmp_path: Path) -> None:
     resources = Resources(folder=tmp_path)
     with engine(resources).count(task(SMALL, rank=1)) as counted:
@@ -60,16 +63,17 @@ def test_the_folder_is_private_and_gone_afterwards(engine: Factory, tmp_path: Pa
     assert left(tmp_path) == []
 
 
-@EACH_ENGINE
+@WITHOUT_CLUSTER
 def test_batches_that_nobody_finishes_leave_nothing(engine: Factory, tmp_path: Path) -> None:
-    many = pa.table({"user": np.arange(400_000) % 1000, "item": np.arange(400_000)})
+    rows = np.arange(40_000 if is_spark(engine) else 400_000)
+    many = pa.table({"user": rows % 1000, "item": rows})
     for more in ({}, {"rank": 5}, {"ordered": True}):
         with engine(Resources(folder=tmp_path, threads=2)).count(task(many, **more)) as counted:
             assert next(iter(counted.batches())).num_rows > 0
         assert left(tmp_path) == []
 
 
-@EACH_ENGINE
+@EMBEDDED
 def test_left_overs_of_dead_runs_are_swept_and_nothing_else(engine: Factory, tmp_path: Path) -> None:
     pytest.importorskip("fcntl")
     dead = subprocess.Popen([sys.executable, "-c", ""])
@@ -87,13 +91,14 @@ def test_left_overs_of_dead_runs_are_swept_and_nothing_else(engine: Factory, tmp
     assert left(tmp_path) == sorted(folder.name for folder in (alive, unmarked, other))
 
 
-@EACH_ENGINE
+@WITHOUT_CLUSTER
 def test_progress_only_grows_and_cannot_break_a_run(engine: Factory) -> None:
     random = np.random.default_rng(3)
-    many = pa.table({"user": random.integers(0, 10**5, 10**6), "item": random.integers(0, 10**5, 10**6)})
+    rows = 10**5 if is_spark(engine) else 10**6
+    many = pa.table({"user": random.integers(0, 10**5, rows), "item": random.integers(0, 10**5, rows)})
 
     def slowly() -> Iterator[Any]:
-        for batch in many.to_batches(max_chunksize=200_000):
+        for batch in many.to_batches(max_chunksize=rows // 5):
             time.sleep(0.15)
             yield batch
 
@@ -124,7 +129,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@EACH_ENGINE
+@EMBEDDED
 def test_little_memory_gives_the_same_counts(engine: Factory, large: Path, tmp_path: Path) -> None:
     wanted = task(large, max_items_per_user=20, rank=10, lower_threshold=2)
     used: list[int] = []
@@ -173,3 +178,15 @@ def test_two_counts_at_once(engine: Factory) -> None:
     for thread in threads:
         thread.join()
     assert results == [{"a": 2, "b": 1}] * 4
+
+
+def test_too_little_memory_or_disk_is_said_without_a_number(tmp_path: Path) -> None:
+    for setting, expected in (("max_temp_directory_size = '1MB'", "temporary"), ("temp_directory = ''", "memory")):
+        with contextlib.closing(duckdb.connect()) as connection:
+            for one in ("threads = 1", "memory_limit = '30MB'", f"temp_directory = '{tmp_path}'", setting):
+                connection.execute(f"SET {one}")
+            with pytest.raises(duckdb.Error) as caught:
+                connection.execute("CREATE TEMP TABLE t AS SELECT hash(i) AS h, i FROM range(30_000_000) AS r(i)")
+        sentence = explained(caught.value, "the file 'x'")
+        assert expected in sentence
+        assert not any(letter.isdigit() for letter in sentence)

@@ -17,7 +17,8 @@ from pyspark import TaskContext
 from pyspark.sql import SparkSession, functions
 
 import dphist
-from spark_cluster import ON_SPARK, Cluster, parents, running_cluster, session, tree, wait_until
+from processes import parents, tree, wait_until
+from spark_cluster import ON_SPARK, Cluster, running_cluster, session
 
 pytestmark = ON_SPARK
 

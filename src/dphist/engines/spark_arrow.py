@@ -1,17 +1,24 @@
-"""Arrow data in types that Spark has, with no value changed but times finer than a microsecond."""
+"""Arrow data in types that Spark has, with no value changed but times finer than a microsecond, which are cut.
+
+Times of a day, durations and decimals of more than 38 digits become text; numbers of 64 bits without a sign become
+decimals.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
 
-def spark_ready(data: Any, names: list[str]) -> Any:
-    """A table under the names of its columns, from a table or a reader."""
+def arrow_frame(session: Any, data: Any, names: list[str]) -> Any:
+    """A frame of Spark under these names, from a table or a reader."""
     import pyarrow as pa
+    from pyspark.sql.pandas.types import from_arrow_schema
 
     table = data if isinstance(data, pa.Table) else pa.Table.from_batches(data, data.schema)
     columns = [_converted(table.column(place)) for place in range(table.num_columns)]
-    return pa.table(columns, names=names)
+    ready = pa.table(columns, names=names)
+    # Else a time without a zone would be one of the session's.
+    return session.createDataFrame(ready, from_arrow_schema(ready.schema, prefer_timestamp_ntz=True))
 
 
 def _converted(column: Any) -> Any:
@@ -24,8 +31,9 @@ def _converted(column: Any) -> Any:
     if target is None:
         return column
     if types.is_time(kind) or types.is_duration(kind):
+        cut = column.cast(pa.time64("us") if types.is_time(kind) else pa.duration("us"), safe=False)
         return pa.chunked_array(
-            [pa.array([str(v) if v is not None else None for v in column.to_pylist()], target)]
+            [pa.array([None if cell is None else str(cell) for cell in cut.to_pylist()], target)]
         )
     return column.cast(target, safe=not types.is_timestamp(kind))
 

@@ -19,7 +19,7 @@ from dphist.engines.failures import attempt
 from dphist.engines.protocol import Counted, Progress, Resources, Task
 from dphist.engines.spark_inputs import chosen_columns
 from dphist.engines.spark_progress import watched
-from dphist.engines.spark_public import check_public, matching_keys, public_entries, with_all_entries
+from dphist.engines.spark_public import ENTRY, check_public, matching_keys, public_entries, with_all_entries
 from dphist.engines.spark_session import Cluster, is_spark_frame, session_for
 from dphist.engines.spark_types import counted, digest, fast_order, portable_order
 from dphist.errors import InputError
@@ -84,9 +84,12 @@ class SparkEngine:
                         kept.unpersist(blocking=False)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class SparkHistogram:
-    """Counts on the executors: `frame` has the item's columns i0, i1, ... and the count, called `users`."""
+    """Counts on the executors: `frame` has the item's columns i0, i1, ... and the count, called `users`.
+
+    That of a public list has the numbers of the entries too.
+    """
 
     session: Any
     frame: Any
@@ -94,27 +97,33 @@ class SparkHistogram:
     what: str
     ordered: bool = False
 
+    def __repr__(self) -> str:
+        return "SparkHistogram(secret)"
+
     @property
     def schema(self) -> Any:
         """Arrow schema of the histogram."""
         from pyspark.sql.pandas.types import to_arrow_schema
 
-        return to_arrow_schema(self.frame.schema, timezone="UTC")
+        return to_arrow_schema(self._plain().schema, timezone="UTC")
 
     def items(self) -> list[str]:
         """The item's columns in the frame."""
-        return [name for name in self.frame.columns if name != COUNT]
+        return [name for name in self.frame.columns if name not in (COUNT, ENTRY)]
+
+    def _plain(self) -> Any:
+        return self.frame.select(*self.items(), COUNT)
 
     def with_digests(self) -> Any:
-        """The frame with a column `digest`: the SHA-256 of an item and its count."""
+        """Items, counts, and a `digest`: the SHA-256 of an item (with its number in a list) and its count."""
         kinds = dict(self.frame.dtypes)
-        columns = [(self.frame[name], kinds[name]) for name in self.items()]
-        return self.frame.withColumn("digest", digest(columns, self.frame[COUNT]))
+        columns = [(self.frame[name], kinds[name]) for name in self.frame.columns if name != COUNT]
+        return self.frame.select(*self.items(), COUNT, digest(columns, self.frame[COUNT]).alias("digest"))
 
     def batches(self) -> Iterator[Any]:
         """Arrow record batches, once. They pass through this process: for tests, and for what is small."""
-        order = [self.frame[name].asc_nulls_last() for name in self.items()]
-        rows = self.frame.orderBy(*order) if self.ordered else self.frame
+        plain = self._plain()
+        rows = plain.orderBy(*(plain[name].asc_nulls_last() for name in self.items())) if self.ordered else plain
         table = run(rows.toArrow, self.what).cast(self.schema)
         yield from (batch for batch in table.combine_chunks().to_batches() if batch.num_rows)
 

@@ -6,16 +6,36 @@ from functools import reduce
 from typing import Any, Final
 
 from dphist.engines.duckdb_engine import DuckDBEngine
-from dphist.engines.spark_arrow import spark_ready
+from dphist.engines.inputs import opened_rows
+from dphist.engines.protocol import Resources
+from dphist.engines.sources import demand
+from dphist.engines.spark_arrow import arrow_frame
+from dphist.engines.spark_session import is_spark_frame
+from dphist.engines.workspace import connected, private_folder
 from dphist.types import Events
 
 COUNT: Final = "users"
+ENTRY: Final = "entry"
+
+
+def check_public(listed: Events) -> None:
+    """Raise `InputError` if a public list lacks a column or cannot be read; it is not read yet."""
+    if is_spark_frame(listed.source):
+        demand("the list of public items", list(listed.source.columns), [column.source for column in listed.items])
+        return
+    resources = Resources()
+    with private_folder(None) as folder, connected(resources, folder) as connection:
+        opened_rows(connection, listed, "dphist_public", probe=True, with_user=False)
 
 
 def public_entries(session: Any, listed: Events, kinds: list[str], events: Events, reader: DuckDBEngine) -> Any:
     """Entries p0, ..., their keys k0, ... in the input's types, and whether one matches: see `sql.public_list`."""
+    import pyarrow as pa
+
     table = reader.public_table(listed, kinds, events.null_items)
-    return session.createDataFrame(spark_ready(table, table.column_names))
+    # Entries that differ may look the same to Spark, which cuts times at microseconds; their numbers differ.
+    numbered = table.append_column(ENTRY, pa.array(range(table.num_rows), pa.int64()))
+    return arrow_frame(session, numbered, numbered.column_names)
 
 
 def matching_keys(pairs: Any, entries: Any, items: list[str]) -> Any:
@@ -32,4 +52,6 @@ def with_all_entries(entries: Any, counts: Any, items: list[str]) -> Any:
     same = [entries[f"k{k}"].eqNullSafe(counts[name]) for k, name in enumerate(items)]
     joined = entries.join(counts, reduce(lambda a, b: a & b, [entries["matched"], *same]), "left")
     values = [entries[f"p{k}"].alias(name) for k, name in enumerate(items)]
-    return joined.select(*values, sql.coalesce(counts[COUNT], sql.lit(0)).cast("bigint").alias(COUNT))
+    return joined.select(
+        *values, entries[ENTRY], sql.coalesce(counts[COUNT], sql.lit(0)).cast("bigint").alias(COUNT)
+    )

@@ -14,6 +14,11 @@ KEPT: Final = {
     "date": "DATE", "timestamp": "TIMESTAMP WITH TIME ZONE", "timestamp_ntz": "TIMESTAMP", "binary": "BLOB",
 }  # fmt: skip
 FLOATS: Final = {"float": "FLOAT", "double": "DOUBLE"}
+# All fields, and times to the last digit, whatever the session's zone is.
+JSON: Final = {
+    "ignoreNullFields": "false", "timeZone": "UTC", "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+}  # fmt: skip
 NESTED: Final = ("array", "struct", "map")
 
 
@@ -40,7 +45,7 @@ def counted(column: Any, kind: str, name: str, *, is_user: bool) -> Counted:
     if kind.startswith((*NESTED, "variant")):
         if is_user or kind.startswith("variant"):
             raise InputError(f"the column {name!r} holds lists or structures, which cannot be users")
-        return Counted(text(sql.to_json(column, {"ignoreNullFields": "false"})), "VARCHAR")
+        return Counted(text(sql.to_json(column, JSON)), "VARCHAR")
     return Counted(text(column.cast("string")), "VARCHAR")
 
 

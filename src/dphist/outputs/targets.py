@@ -72,7 +72,7 @@ class Target:
 
     def public_address(self) -> str:
         """The address without a password."""
-        return without_password(self.address) if self.kind == "postgresql" else self.address
+        return without_password(self.address) if self.kind in ("postgresql", "folder") else self.address
 
     def title(self) -> str:
         """The release as a sentence names it."""
@@ -90,7 +90,8 @@ class Target:
 def without_password(address: str) -> str:
     """An address without its password, and without options that might hold one; a path as it is."""
     if not is_postgres(address):
-        return address
+        # s3a://KEY:SECRET@bucket: the part before the colon may be a name that is needed, what follows is secret.
+        return re.sub(r"^([A-Za-z][A-Za-z0-9+.-]*://[^/@:]*):[^/@]*@", r"\1@", address)
     scheme, _, rest = address.partition("://")
     # As libpq reads it: a user only where an @ comes before the first slash.
     before = re.match(r"[^@/]*@", rest)
@@ -188,8 +189,8 @@ def check_columns(target: Target, columns: Sequence[str]) -> None:
     """Raise `OutputError` if the place cannot hold columns of these names."""
     seen: dict[str, str] = {}
     for name in columns:
-        # DuckDB and SQLite do not tell A from a.
-        key = name.lower() if target.kind in ("duckdb", "sqlite") else name
+        # DuckDB, SQLite and Spark do not tell A from a.
+        key = name.lower() if target.kind in ("duckdb", "sqlite", "folder") else name
         if key in seen:
             raise OutputError(f"two columns cannot both be in {target.title()}: {seen[key]} and {name}")
         seen[key] = name

@@ -67,11 +67,8 @@ def run(request: Request, progress: Watcher | None = None, placed: Callable[[Any
     engine = engine_for(request)
     plan = certified(plan_for(request, engine))
     _rehearse(plan)
-    result = _counted_and_noised(request, plan, engine, target, progress)
-    if target is not None and target.kind == "folder":
-        if placed is not None:
-            placed(result.written)
-    elif target is not None:
+    result = _counted_and_noised(request, plan, engine, target, progress, placed)
+    if target is not None and target.kind != "folder":
         _step(progress, "writing", 0.0)
         written = write_release(result.to_arrow(), result.document(), target, force=request.force, placed=placed)
         result = result.with_written(written)
@@ -140,7 +137,12 @@ def _task(request: Request, plan: Plan, rule: Nonzero, tap: Tap) -> Task:
 
 
 def _counted_and_noised(
-    request: Request, plan: Plan, engine: Engine, target: Any, progress: Watcher | None
+    request: Request,
+    plan: Plan,
+    engine: Engine,
+    target: Any,
+    progress: Watcher | None,
+    placed: Callable[[Any], None] | None,
 ) -> Release:
     """The engine counts; then counts meet noise, block by block or on the executors."""
     tap: Tap = SecureTap() if request.seed is None else SeededTap(request.seed)
@@ -149,9 +151,11 @@ def _counted_and_noised(
     task = _task(request, plan, rule, tap)
     counting = None if progress is None else lambda share: progress("counting", share)
     if engine.name == "spark":
+        from dphist.engines.spark_engine import SparkEngine
         from dphist.releases.spark_events import released_by_spark
 
-        return released_by_spark(request, plan, rule, task, tap, engine, target, counting)  # type: ignore[arg-type]
+        assert isinstance(engine, SparkEngine)
+        return released_by_spark(request, plan, rule, task, tap, engine, target, counting, placed)
     names = Names(tuple(column.name for column in request.columns()), request.count_name)
     with engine.count(task, counting) as counted:
         cut = Cut(counted.at_rank, request.lower_threshold)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -14,11 +16,18 @@ from dphist.releases.request import Request
 from dphist.releases.result import Release
 from dphist.releases.soundness import Nonzero
 from dphist.releases.sources import Form, Names
-from dphist.releases.spark_result import collected, headed
+from dphist.releases.spark_result import collected, headed, headed_if_possible
 from dphist.releases.spark_stage import ExecutorNoise, executor_noise, released_frame, without_traces
 from dphist.releases.stage import Begun, Cut
 from dphist.sampling.tap import Tap
 from dphist.types import Plan
+
+# What Spark says where rows are lost that nobody could make again, and how often that may happen.
+LOST: Final = "CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND"
+TIMES: Final = 3
+
+
+Placed = Callable[[Any], None]
 
 
 def released_by_spark(
@@ -30,6 +39,7 @@ def released_by_spark(
     engine: SparkEngine,
     target: Any,
     counting: Progress | None,
+    placed: Placed | None = None,
 ) -> Release:
     """Count and add noise where the data are.
 
@@ -48,7 +58,7 @@ def released_by_spark(
         frame = _noised(histogram, noise, nothing=broken)
         if request.top is not None and rule is not Nonzero.TOP_K:
             frame = _largest(frame, noise, request.top)
-        return _delivered(frame, histogram, request, model, target)
+        return _delivered(frame, histogram, request, model, target, placed)
 
 
 def _model(request: Request, plan: Plan, begun: Begun, tap: Tap) -> Release:
@@ -77,29 +87,76 @@ def _largest(frame: Any, noise: ExecutorNoise, limit: int) -> Any:
     return ordered.toDF(*frame.columns)
 
 
-def _delivered(frame: Any, histogram: SparkHistogram, request: Request, model: Release, target: Any) -> Release:
+def _delivered(
+    frame: Any,
+    histogram: SparkHistogram,
+    request: Request,
+    model: Release,
+    target: Any,
+    placed: Placed | None,
+) -> Release:
     what = histogram.what
     if target is not None and target.kind == "folder":
         from dphist.outputs.spark_folder import read_folder, write_folder
 
-        rows = without_traces(frame)
-        written = write_folder(
-            rows, model.document(), target, force=request.force, attempted=lambda action: run(action, what)
-        )
-        return headed(read_folder(histogram.session, target), replace(model, written=written), written.rows)
+        with _kept(frame) as kept:
+            rows = run(lambda: without_traces(kept), what)
+            written = write_folder(
+                rows, model.document(), target, force=request.force, attempted=lambda action: run(action, what),
+                placed=placed,
+            )  # fmt: skip
+        found = read_folder(histogram.session, target)
+        return headed_if_possible(found, replace(model, written=written), written.rows)
     if is_spark_frame(request.input):
-        kept = run(lambda: _computed_once(without_traces(frame)), what)
-        return headed(kept, model)
+        with _kept(frame) as kept:
+            return run(lambda: _on_cluster(without_traces(kept), model), what)
     table = run(frame.toArrow, what)
     return collected(table, model)
+
+
+@contextmanager
+def _kept(frame: Any) -> Iterator[Any]:
+    """The rows with the executors for a while; those that are lost are made again, and are the same."""
+    kept = frame.persist()
+    try:
+        yield kept
+    finally:
+        with suppress(Exception):  # the cluster may be gone
+            kept.unpersist(blocking=False)
+
+
+def _on_cluster(frame: Any, model: Release) -> Release:
+    """The release of the rows, which stay there. Rows that go with an executor meanwhile are made again."""
+    for _ in range(TIMES):
+        try:
+            return headed(_computed_once(frame), model)
+        except Exception as error:
+            if LOST not in str(error):
+                raise
+    return headed(_computed_once(frame), model)
 
 
 def _computed_once(frame: Any) -> Any:
     """The rows as they are now, without the way to make them again: data that change would be a second release.
 
-    On storage of the user's, if the session has some for this; otherwise with the executors, and lost with them.
+    On storage of the user's, if the session has some for this; otherwise with the executors, on two of them each.
     """
     context = getattr(frame.sparkSession, "_sc", None)
-    if context is not None and context.getCheckpointDir() is not None:
-        return frame.checkpoint(eager=True)
-    return frame.localCheckpoint(eager=True)
+    if context is None:
+        return frame.localCheckpoint(eager=True)
+    if context.getCheckpointDir() is not None:
+        return _without_statistics(frame.checkpoint(eager=True))
+    if context._jsc.sc().isLocal():
+        return _without_statistics(frame.localCheckpoint(eager=True))
+    from pyspark import StorageLevel
+
+    return _without_statistics(frame.localCheckpoint(eager=True, storageLevel=StorageLevel.MEMORY_AND_DISK_2))
+
+
+def _without_statistics(kept: Any) -> Any:
+    """A frame of the same rows that knows nothing else: Spark passes on what it guessed from the true counts."""
+    from pyspark.sql import DataFrame
+
+    session, java = kept.sparkSession, kept._jdf
+    rows = java.queryExecution().toRdd()
+    return DataFrame(session._jsparkSession.internalCreateDataFrame(rows, java.schema(), False), session)

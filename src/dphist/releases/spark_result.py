@@ -139,3 +139,15 @@ def headed(frame: Any, model: Release, total: int | None = None) -> SparkRelease
     rows = collected(first.toArrow().rename_columns(frame.columns), model)
     fields = {name: getattr(rows, name) for name in rows.__dataclass_fields__}
     return SparkRelease(frame, Head(**fields, total=int(frame.count()) if total is None else total))
+
+
+def headed_if_possible(frame: Any, model: Release, total: int) -> SparkRelease:
+    """A release that is written already: that its first rows cannot be shown does not undo it."""
+    try:
+        return headed(frame, model, total)
+    except Exception:
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        rows = collected(to_arrow_schema(frame.schema, timezone="UTC").empty_table(), model)
+    fields = {name: getattr(rows, name) for name in rows.__dataclass_fields__}
+    return SparkRelease(frame, Head(**fields, total=total))

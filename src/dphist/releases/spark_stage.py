@@ -6,7 +6,10 @@ the noise of a count from that key, the item and the count, so that a task that 
 
 from __future__ import annotations
 
+import logging
+import threading
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -23,6 +26,9 @@ from dphist.sampling.tap import ClosedTap, Tap
 from dphist.types import Plan
 
 _WORD: Final = 8
+# What Python tells Java is logged under these names.
+_TALK: Final = ("py4j.clientserver", "py4j.java_gateway")
+ROWS_A_PART: Final = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -106,13 +112,37 @@ def released_frame(histogram: Any, noise: ExecutorNoise) -> Any:
         StructField(name, LongType() if column.dtype.kind == "i" else DoubleType())
         for name, column in ((wanted.count, noisy), *added.items())
     ]
-    return on_executors(histogram.with_digests(), noise, StructType([*items, *numbers]))
+    with _unlogged():
+        return on_executors(histogram.with_digests(), noise, StructType([*items, *numbers]))
+
+
+@contextmanager
+def _unlogged() -> Iterator[None]:
+    """Meanwhile this thread's talk with Java is not logged: at the level DEBUG the key would be in it."""
+    own = threading.get_ident()
+
+    def others(_record: logging.LogRecord) -> bool:
+        return threading.get_ident() != own
+
+    loggers = [logging.getLogger(name) for name in _TALK]
+    for logger in loggers:
+        logger.addFilter(others)
+    try:
+        yield
+    finally:
+        for logger in loggers:
+            logger.removeFilter(others)
 
 
 def without_traces(frame: Any) -> Any:
-    """The released rows, in parts and in an order by their own values: nothing tells how they were counted."""
+    """The released rows, in parts and in an order by their own values: nothing tells how they were counted.
+
+    They are computed for this. How many parts there are depends on their number: Spark's own choice would depend
+    on the sizes of what it shuffled, and so on how many items were counted but not released.
+    """
     numbered = frame.toDF(*(f"n{place}" for place in range(len(frame.columns))))
-    rows = numbered.repartition(*numbered.columns).sortWithinPartitions(*numbered.columns)
+    parts = max(1, -(-numbered.count() // ROWS_A_PART))
+    rows = numbered.repartition(parts, *numbered.columns).sortWithinPartitions(*numbered.columns)
     return rows.toDF(*frame.columns)
 
 

@@ -30,7 +30,9 @@ class PartitionSketch:
         import pyarrow as pa
 
         own = [name for name in self.schema.names if name != "u"]
-        sketch = build_batches(batches, self.k, user="u", item=own, schema=self.schema, names=self.names)
+        # Times come in the zone of the user's session; the instants are the same.
+        alike = (batch.cast(self.schema) for batch in batches)
+        sketch = build_batches(alike, self.k, user="u", item=own, schema=self.schema, names=self.names)
         yield pa.RecordBatch.from_pydict({"sketch": [sketch.to_bytes()]})
 
 
