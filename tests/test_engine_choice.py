@@ -17,11 +17,12 @@ import pytest
 from scipy import stats
 
 from dphist.engines.protocol import Resources
-from engine_cases import EACH_ENGINE, Factory, histogram, is_spark, task
+from engine_cases import EACH_ENGINE, WITHOUT_CLUSTER, Factory, by_engine, histogram, is_spark, task
 
 USERS, ITEMS, KEPT = 8000, 10, 2
 ALARM = 1e-9 / 40  # there are fewer than 40 statistics here
 PAIRS = {pair: k for k, pair in enumerate(combinations(range(ITEMS), KEPT))}
+FORMS = ["whole number", "text", "two columns"]
 KEYS = [bytes([n]) + bytes(range(31)) for n in range(5)]
 
 
@@ -84,9 +85,8 @@ def kept_sets(engine: Factory, form: str, key: bytes, portable: bool) -> dict[in
     return {user: tuple(kept) for user, kept in of_user.items()}
 
 
-@EACH_ENGINE
 @pytest.mark.parametrize("portable", [False, True])
-@pytest.mark.parametrize("form", ["whole number", "text", "two columns"])
+@by_engine("form", FORMS, FORMS, ["two columns"])
 def test_items_and_pairs_are_kept_uniformly(engine: Factory, form: str, portable: bool) -> None:
     by_key = [kept_sets(engine, form, key, portable) for key in KEYS]
     assert is_uniform(np.sum([pairs_of(sets.values()) for sets in by_key], axis=0))
@@ -131,7 +131,7 @@ def test_the_statistics_see_rules_that_are_not_uniform() -> None:
     assert not is_uniform(together)
 
 
-@EACH_ENGINE
+@WITHOUT_CLUSTER
 def test_the_order_of_rows_and_the_threads_do_not_matter(engine: Factory) -> None:
     random = np.random.default_rng(7)
     rows = 30_000 if is_spark(engine) else 300_000

@@ -1,4 +1,4 @@
-"""What a release by Spark must not do: share noise, fail because of a row, overwrite, tell more than it releases."""
+"""What a release by Spark must not do: share noise, fail for one row, overwrite, tell more than it releases."""
 
 from __future__ import annotations
 

@@ -14,18 +14,20 @@ pytestmark = on_engines("spark-local")
 CSV = [
     b"1", b"2,a", b"3,\xff,z", b"4,a4,\xff", b'5,a"5,z', b'6,"a""6",z', b'7,"a\r\n7",z', b'8,"a\n8",z',
     b"9,a9,z\r", b"", b"  ", b",,", b"10, a ,z", b'11,"",z', b'12,"  ",z', b'13,"a, b",z', b"14,a\\,z", b"15,#a,z",
-    b"#16,a16,z", b"17,NULL,z", b"18,\\N,z", b"19,a\0b,z", b'"20","a20","z"', b'21,"x21" ,z', b"22,nan,z", b"23,-,z",
-    b'24,a,"z\n"',
+    b"#16,a16,z", b"17,NULL,z", b"18,\\N,z", b"19,a\0b,z", b'"20","a20","z"', b'21,"x21" ,z', b"22,nan,z",
+    b"23,-,z", b'24,a,"z\n"',
 ]  # fmt: skip
 OTHER_CSV = {
     b"1,a,z,more": {}, b"1,'a,b',z": {}, b"1,\xef\xbf\xbd,z": {}, b'1,"a"x,z': {'"a"x': 1},
     b'1, "x",z': {' "x"': 1},
 }  # fmt: skip
 JSON = [
-    b'{"user":1,"item":"a1"} ', b' {"user":2,"item":"a2"}', b'{"user":3,"item":"a3"}\r', b'{"user":4,"item":"a"}x',
-    b'{"user":5,"item":"\xff"}', b'{"user":6,"item":"a","z":"\xff"}', b'[{"user":7,"item":"a"}]', b"{user:9}",
+    b'{"user":1,"item":"a1"} ', b' {"user":2,"item":"a2"}', b'{"user":3,"item":"a3"}\r',
+    b'{"user":4,"item":"a"}x', b'{"user":5,"item":"\xff"}', b'{"user":6,"item":"a","z":"\xff"}',
+    b'[{"user":7,"item":"a"}]', b"{user:9}",
     b'{"user":8,"item":NaN}', b'{"user":9,"item":"a9","p":NaN}', b'{"user":10,"item":Infinity}', b"null", b"5",
-    b"", b"{'user':11,'item':'a'}", b'{"user":12,"item":""}', b'{"user":13,"item":" "}', b'{"user":14,"item":null}',
+    b"",
+    b"{'user':11,'item':'a'}", b'{"user":12,"item":""}', b'{"user":13,"item":" "}', b'{"user":14,"item":null}',
     b'{"user":15,"item":{"b":1,"a":[1, 2]}}', b'{"user":16,"item":true}', b'{"user":17,"item":1.0}', b'"x"',
     b'{"user":18,"item":1e2}', b'{"user":19,"item":"\\u00e9\\n\\t"}', b'{"user":20,"item":"a\tb"}',
     b'{"user":21,"item":01}', b'{"user":22,"item":+1}', b'{"user":23,"item":-0.0}', b'{"user":24,"item":"\\x41"}',

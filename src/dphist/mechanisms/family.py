@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
@@ -26,9 +26,9 @@ class FamilySession:
     """
 
     noise: LatticeNoise
-    shared: int
+    shared: int = field(repr=False)  # a secret, like all that is drawn
     tap: Tap
-    added: int = 0
+    added: int = field(default=0, repr=False)
 
     def release(self, counts: IntArray, draws: Draws | None = None) -> Released:
         """Noisy counts strictly above the threshold; zero counts draw nothing and are never released."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -20,7 +20,7 @@ class KnownDomainSession:
 
     noise: LatticeNoise
     domain: int
-    shared: int
+    shared: int = field(repr=False)
     tap: Tap
 
     def release(self, counts: IntArray, draws: Draws | None = None) -> Released:

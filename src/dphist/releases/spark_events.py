@@ -17,7 +17,7 @@ from dphist.releases.result import Release
 from dphist.releases.soundness import Nonzero
 from dphist.releases.sources import Form, Names
 from dphist.releases.spark_result import collected, headed, headed_if_possible
-from dphist.releases.spark_stage import ExecutorNoise, executor_noise, released_frame, without_traces
+from dphist.releases.spark_stage import ExecutorNoise, executor_noise, released_frame, unlogged, without_traces
 from dphist.releases.stage import Begun, Cut
 from dphist.sampling.tap import Tap
 from dphist.types import Plan
@@ -55,10 +55,11 @@ def released_by_spark(
         begun = Begun.with_tap(plan, rule, tap, cut)
         noise = executor_noise(begun, plan, request, tap)
         model = _model(request, plan, begun, tap)
-        frame = _noised(histogram, noise, nothing=broken)
-        if request.top is not None and rule is not Nonzero.TOP_K:
-            frame = _largest(frame, noise, request.top)
-        return _delivered(frame, histogram, request, model, target, placed)
+        with unlogged():
+            frame = _noised(histogram, noise, nothing=broken)
+            if request.top is not None and rule is not Nonzero.TOP_K:
+                frame = _largest(frame, noise, request.top)
+            return _delivered(frame, histogram, request, model, target, placed)
 
 
 def _model(request: Request, plan: Plan, begun: Begun, tap: Tap) -> Release:

@@ -26,8 +26,8 @@ from dphist.sampling.tap import ClosedTap, Tap
 from dphist.types import Plan
 
 _WORD: Final = 8
-# What Python tells Java is logged under these names.
-_TALK: Final = ("py4j.clientserver", "py4j.java_gateway")
+# What Python tells Spark is logged under these names.
+_TALK: Final = ("py4j.clientserver", "py4j.java_gateway", "pyspark.sql.connect.logging")
 ROWS_A_PART: Final = 1 << 20
 
 
@@ -112,13 +112,12 @@ def released_frame(histogram: Any, noise: ExecutorNoise) -> Any:
         StructField(name, LongType() if column.dtype.kind == "i" else DoubleType())
         for name, column in ((wanted.count, noisy), *added.items())
     ]
-    with _unlogged():
-        return on_executors(histogram.with_digests(), noise, StructType([*items, *numbers]))
+    return on_executors(histogram.with_digests(), noise, StructType([*items, *numbers]))
 
 
 @contextmanager
-def _unlogged() -> Iterator[None]:
-    """Meanwhile this thread's talk with Java is not logged: at the level DEBUG the key would be in it."""
+def unlogged() -> Iterator[None]:
+    """Meanwhile this thread's talk with Spark is not logged: at the level DEBUG the key would be in it."""
     own = threading.get_ident()
 
     def others(_record: logging.LogRecord) -> bool:
