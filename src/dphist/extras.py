@@ -22,3 +22,12 @@ def package(name: str) -> Any:
         return import_module(name)
     except ImportError:
         raise MissingExtra(f"this needs the package {name}: pip install {name}") from None
+
+
+def is_spark_frame(value: object) -> bool:
+    """Whether it is a DataFrame of Spark, in whatever way it talks to its cluster.
+
+    By the names of its classes: whoever has no such frame need not load Spark to learn it.
+    """
+    names = {(base.__module__.partition(".")[0], base.__name__) for base in type(value).__mro__}
+    return ("pyspark", "DataFrame") in names

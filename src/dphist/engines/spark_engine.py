@@ -20,9 +20,10 @@ from dphist.engines.protocol import Counted, Progress, Resources, Task
 from dphist.engines.spark_inputs import chosen_columns
 from dphist.engines.spark_progress import watched
 from dphist.engines.spark_public import ENTRY, check_public, matching_keys, public_entries, with_all_entries
-from dphist.engines.spark_session import Cluster, is_spark_frame, session_for
+from dphist.engines.spark_session import Cluster, session_for
 from dphist.engines.spark_types import counted, digest, fast_order, portable_order
 from dphist.errors import InputError
+from dphist.extras import is_spark_frame
 from dphist.types import Events
 
 T = TypeVar("T")

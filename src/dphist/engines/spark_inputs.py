@@ -22,10 +22,10 @@ from dphist.engines.sources import ArrowSource
 from dphist.engines.spark_arrow import arrow_frame
 from dphist.engines.spark_conditions import chosen_rows
 from dphist.engines.spark_parquet import far_parquet_source, parquet_source
-from dphist.engines.spark_session import is_spark_frame
 from dphist.engines.spark_sources import SparkSource, by_places
 from dphist.engines.spark_text import csv_source, far_csv_source, json_source, lines_source
 from dphist.errors import InputError
+from dphist.extras import is_spark_frame
 from dphist.types import Events
 
 T = TypeVar("T")

@@ -18,6 +18,7 @@ from dphist.engines.spark_arrow import arrow_frame
 from dphist.engines.spark_settings import WHILE_COUNTING, WHILE_READING, kept, quiet
 from dphist.engines.workspace import available_memory, private_folder, size_of, threads_for_counting
 from dphist.errors import InputError, InvalidParameter, MissingExtra
+from dphist.extras import is_spark_frame
 
 NEEDED: Final = "the Spark engine needs PySpark 4: pip install 'dphist[spark]'"
 LEAST_VERSION: Final = 4
@@ -47,12 +48,6 @@ def pyspark() -> Any:
     if not found.partition(".")[0].isdigit() or int(found.partition(".")[0]) < LEAST_VERSION:
         raise MissingExtra(f"{NEEDED} (this is PySpark {found})")
     return pyspark
-
-
-def is_spark_frame(value: object) -> bool:
-    """Whether it is a DataFrame of Spark, in whatever way it talks to its cluster."""
-    names = {(base.__module__.partition(".")[0], base.__name__) for base in type(value).__mro__}
-    return ("pyspark", "DataFrame") in names
 
 
 @contextmanager

@@ -113,7 +113,7 @@ def fast_order(key: bytes, items: list[str]) -> str:
 def portable_order(key: bytes, items: list[str]) -> str:
     """A keyed order that any SQL engine can repeat: MD5 of the key and the values' texts, each with its length.
 
-    The text of whole numbers, strings, booleans, dates and timestamps is the same on all of them; that of floats
+    The text of whole numbers, strings, booleans, dates and times without a zone is the same on all; that of floats
     is not. A missing value is a hyphen, which is no length.
     """
     parts = [

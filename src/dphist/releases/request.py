@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final, TypedDict
 
 from dphist.errors import InputError, InvalidParameter
+from dphist.extras import is_spark_frame
 from dphist.outputs.targets import without_password
 from dphist.types import LARGEST_COUNT, Budget, Column, Events, finite_number
 
@@ -72,7 +73,7 @@ class Request:
     def _check_engine(self) -> None:
         if self.engine is not None and self.engine not in ENGINES:
             raise InvalidParameter(f"engine must be one of {', '.join(ENGINES)}, not {self.engine!r}")
-        if self.engine == "duckdb" and _is_spark_frame(self.input):
+        if self.engine == "duckdb" and is_spark_frame(self.input):
             raise InvalidParameter("a DataFrame of Spark is for the engine spark, not for duckdb")
         given = self.spark_conf
         object.__setattr__(self, "spark_conf", (given,) if isinstance(given, str) else tuple(given))
@@ -83,7 +84,7 @@ class Request:
 
     def engine_name(self) -> str:
         """The engine: the one that is named, else Spark for its own DataFrames and DuckDB for all others."""
-        return self.engine or ("spark" if _is_spark_frame(self.input) else "duckdb")
+        return self.engine or ("spark" if is_spark_frame(self.input) else "duckdb")
 
     def spark_settings(self) -> tuple[tuple[str, str], ...]:
         """The settings of Spark by their names."""
@@ -209,12 +210,6 @@ class Options(TypedDict, total=False):
     threads: int | None
     temp_folder: str | os.PathLike[str] | None
     seed: int | None
-
-
-def _is_spark_frame(value: object) -> bool:
-    """By the names of its classes: whoever has no such frame need not load Spark to learn it."""
-    names = {(base.__module__.partition(".")[0], base.__name__) for base in type(value).__mro__}
-    return ("pyspark", "DataFrame") in names
 
 
 def flag(name: str) -> str:

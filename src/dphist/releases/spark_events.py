@@ -11,7 +11,7 @@ import numpy as np
 
 from dphist.engines.protocol import Progress, Task
 from dphist.engines.spark_engine import SparkEngine, SparkHistogram, run
-from dphist.engines.spark_session import is_spark_frame
+from dphist.extras import is_spark_frame
 from dphist.releases.request import Request
 from dphist.releases.result import Release
 from dphist.releases.soundness import Nonzero
