@@ -54,7 +54,7 @@ test: lint
 	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
 test-slow: setup
-	$(BIN)/python -m pytest -n 2 -m slow
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -m slow
 
 docs: setup
 	$(BIN)/python docs/generate.py

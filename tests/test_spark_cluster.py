@@ -20,7 +20,8 @@ import dphist
 from processes import parents, tree, wait_until
 from spark_cluster import ON_SPARK, Cluster, running_cluster, session
 
-pytestmark = ON_SPARK
+# Of the harness itself; the tests of failures use all of it too.
+pytestmark = [*ON_SPARK, pytest.mark.slow]
 
 Batches = Iterator[pa.RecordBatch]
 PARTITIONS = 4
