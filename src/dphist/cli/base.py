@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Annotated, Any, Literal
 
 import typer
@@ -75,6 +78,34 @@ def gamma_from(text: str | None) -> float | Literal["sqrt"] | None:
 
 def print_json(data: Any) -> None:
     sys.stdout.write(json.dumps(data, indent=2, allow_nan=False) + "\n")
+
+
+@contextmanager
+def stoppable(said: Callable[[Any], str]) -> Iterator[list[Any]]:
+    """On a signal one sentence, and the exit code that a shell expects.
+
+    The list is told what was written; `said` makes of that the sentence's end.
+    """
+    from dphist.outputs.interrupts import interruptible
+
+    placed: list[Any] = []
+    try:
+        with interruptible():
+            yield placed
+    except (KeyboardInterrupt, SystemExit) as stopped:
+        done = said(placed[0]) if placed else "nothing was written"
+        sys.stderr.write(f"Interrupted: {done}.\n")
+        raise typer.Exit(130 if isinstance(stopped, KeyboardInterrupt) else int(stopped.code or 143)) from None
+
+
+@contextmanager
+def shown() -> Iterator[None]:
+    """What was written is there all the same if whoever reads standard output has gone."""
+    try:
+        yield
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 def _print_version(wanted: bool) -> None:

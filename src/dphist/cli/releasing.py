@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import textwrap
 from collections.abc import Iterator
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dphist.cli import release_options as flags
-from dphist.cli.base import AsJson, app, print_json
+from dphist.cli.base import AsJson, app, print_json, shown, stoppable
 from dphist.errors import InvalidParameter
 
 if TYPE_CHECKING:
@@ -147,30 +146,23 @@ def wrapped(sentence: str) -> str:
 
 
 def _release(values: dict[str, Any], as_json: bool) -> None:
-    from dphist.outputs.interrupts import interruptible
     from dphist.releases.events import run
     from dphist.releases.request import request_from
 
     request = request_from(values)
     if request.output is None:
         raise InvalidParameter("give --output NAME (or --dry-run): a release is written with its certificate")
-    placed: list[Any] = []
-    try:
-        with interruptible(), progress_bars() as watcher:
-            result = run(request, watcher, placed.append)
-    except (KeyboardInterrupt, SystemExit) as stopped:
-        done = f"the release was already written to {placed[0].address}" if placed else "nothing was written"
-        sys.stderr.write(f"Interrupted: {done}.\n")
-        raise typer.Exit(130 if isinstance(stopped, KeyboardInterrupt) else int(stopped.code or 143)) from None
-    try:
+    with stoppable(_written) as placed, progress_bars() as watcher:
+        result = run(request, watcher, placed.append)
+    with shown():
         if as_json:
             print_json(summary_of(result))
         else:
             show_release(result)
-        sys.stdout.flush()
-    except OSError:
-        # The release is there all the same; whoever reads standard output has gone.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+
+
+def _written(place: Any) -> str:
+    return f"the release was already written to {place.address}"
 
 
 @contextmanager

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from dphist.cli import release_options as flags
-from dphist.cli.base import AsJson, Delta, Epsilon, app, print_json, whole_number
+from dphist.cli.base import AsJson, Delta, Epsilon, app, print_json, shown, stoppable, whole_number
 from dphist.cli.releasing import progress_bars, show_plan, show_release, summary_of, wrapped
 from dphist.errors import InvalidParameter
 
@@ -96,7 +94,7 @@ def build(
     from dphist.sketch.files import check_place, write_secret
 
     check_place(output, force=force)
-    with _interruptible() as placed, progress_bars() as watcher:
+    with stoppable(_written) as placed, progress_bars() as watcher:
         built = build_sketch(
             inputs[0] if len(inputs) == 1 else inputs, size, user=user, item=item, table=table, query=query,
             where=where, input_format=input_format, memory=memory, threads=threads, temp_folder=temp_folder,
@@ -132,7 +130,7 @@ def merge(
     for number, name in enumerate(sketches):
         if any(_same_file(name, other) for other in sketches[:number]):
             raise InvalidParameter(f"the sketch {name} is given twice: its users would count twice")
-    with _interruptible() as placed:
+    with stoppable(_written) as placed:
         first, *others = [MisraGries.load(name) for name in sketches]
         merged = first.merge(*others)
         write_secret(output, merged.to_bytes(), force=force, placed=placed.append)
@@ -190,12 +188,11 @@ def release(
         raise InvalidParameter("give --output NAME (or --dry-run): a release is written with its certificate")
     said = {"count_name": count_name or "count", "rounded": round_counts, "seed": seed}
     result = _released(found, plan, target_of(output, output_table, output_format), force, said)
-    with _nobody_reads():
+    with shown():
         if as_json:
             print_json(summary_of(result))
         else:
             show_release(result)
-        sys.stdout.flush()
 
 
 def _show_plan(plan: Any, as_json: bool) -> None:
@@ -215,7 +212,7 @@ def _released(found: MisraGries, plan: Any, target: Any, force: bool, said: dict
     from dphist.outputs.writing import check_target, write_release
 
     check_target(target, force=force, columns=[*found.kind.names, said["count_name"]])
-    with _interruptible() as placed:
+    with stoppable(_written) as placed:
         result = found.release(plan, **said)
         written = write_release(result.to_arrow(), result.document(), target, force=force, placed=placed.append)
     return replace(result, written=written)
@@ -223,13 +220,16 @@ def _released(found: MisraGries, plan: Any, target: Any, force: bool, said: dict
 
 def _show_sketch(built: MisraGries, output: str, as_json: bool) -> None:
     """Where the sketch is, and that it is secret; no number of the data."""
-    with _nobody_reads():
+    with shown():
         if as_json:
             columns = {name: str(kind) for name, kind in zip(built.kind.names, built.kind.types, strict=True)}
             print_json({"output": output, "size": built.k, "items": columns, "secret": True})
         else:
             sys.stdout.write(f"Sketch of size {built.k:,} written to {output}\n\n{wrapped(_SECRET)}\n")
-        sys.stdout.flush()
+
+
+def _written(_: Any) -> str:
+    return "the output was already written"
 
 
 def _same_file(one: str, other: str) -> bool:
@@ -237,27 +237,3 @@ def _same_file(one: str, other: str) -> bool:
         return os.path.samefile(one, other)
     except OSError:
         return one == other
-
-
-@contextmanager
-def _interruptible() -> Iterator[list[Any]]:
-    """On a signal one sentence, and the exit code that a shell expects. The list is told what was written."""
-    from dphist.outputs.interrupts import interruptible
-
-    placed: list[Any] = []
-    try:
-        with interruptible():
-            yield placed
-    except (KeyboardInterrupt, SystemExit) as stopped:
-        done = "the output was already written" if placed else "nothing was written"
-        sys.stderr.write(f"Interrupted: {done}.\n")
-        raise typer.Exit(130 if isinstance(stopped, KeyboardInterrupt) else int(stopped.code or 143)) from None
-
-
-@contextmanager
-def _nobody_reads() -> Iterator[None]:
-    """What was written is there all the same if whoever reads standard output has gone."""
-    try:
-        yield
-    except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

@@ -22,13 +22,13 @@ from dphist.engines.spark_progress import watched
 from dphist.engines.spark_public import ENTRY, check_public, matching_keys, public_entries, with_all_entries
 from dphist.engines.spark_session import Cluster, session_for
 from dphist.engines.spark_types import counted, digest, fast_order, portable_order
+from dphist.engines.sql import COUNT
 from dphist.errors import InputError
 from dphist.extras import is_spark_frame
 from dphist.types import Events
 
 T = TypeVar("T")
 
-COUNT: Final = "users"
 _rehearsed: weakref.WeakSet[Any] = weakref.WeakSet()
 STOPPED: Final = (
     "{what} cannot be counted: Spark gave up on it, or it holds values that its reader does not understand"
@@ -73,16 +73,25 @@ class SparkEngine:
         with session_for(source, self.resources, self.cluster) as session, watched(session, progress):
             frame, what = histogram(session, task)
             rehearse(session)
-            kept = frame
-            try:
-                # With a rank the histogram is read twice, so it is kept; its lost parts are counted again.
-                kept = frame.persist() if task.rank is not None else frame
-                at_rank = 0 if task.rank is None else run(lambda: count_at(kept, int(task.rank or 1)), what)
-                yield SparkHistogram(session, kept, at_rank, what, task.ordered)
-            finally:
-                if task.rank is not None:
-                    with suppress(Exception):  # the cluster may be gone
-                        kept.unpersist(blocking=False)
+            if task.rank is None:
+                yield SparkHistogram(session, frame, 0, what, task.ordered)
+                return
+            rank = task.rank
+            # The histogram is read twice; its lost parts are counted again.
+            with kept(frame) as counts:
+                at_rank = run(lambda: count_at(counts, rank), what)
+                yield SparkHistogram(session, counts, at_rank, what, task.ordered)
+
+
+@contextmanager
+def kept(frame: Any) -> Iterator[Any]:
+    """The rows with the executors for a while; those that are lost are made again, and are the same."""
+    rows = frame.persist()
+    try:
+        yield rows
+    finally:
+        with suppress(Exception):  # the cluster may be gone
+            rows.unpersist(blocking=False)
 
 
 @dataclass(frozen=True, repr=False)

@@ -10,11 +10,11 @@ from dphist.engines.inputs import opened_rows
 from dphist.engines.protocol import Resources
 from dphist.engines.sources import demand
 from dphist.engines.spark_arrow import arrow_frame
+from dphist.engines.sql import COUNT
 from dphist.engines.workspace import connected, private_folder
 from dphist.extras import is_spark_frame
 from dphist.types import Events
 
-COUNT: Final = "users"
 ENTRY: Final = "entry"
 
 

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
 
 from dphist.engines.protocol import Progress, Task
-from dphist.engines.spark_engine import SparkEngine, SparkHistogram, run
+from dphist.engines.spark_engine import SparkEngine, SparkHistogram, kept, run
 from dphist.extras import is_spark_frame
 from dphist.releases.request import Request
 from dphist.releases.result import Release
 from dphist.releases.soundness import Nonzero
 from dphist.releases.sources import Form, Names
-from dphist.releases.spark_result import collected, headed, headed_if_possible
+from dphist.releases.spark_result import collected, headed, headed_if_possible, largest_rows
 from dphist.releases.spark_stage import ExecutorNoise, executor_noise, released_frame, unlogged, without_traces
 from dphist.releases.stage import Begun, Cut
 from dphist.sampling.tap import Tap
@@ -58,7 +57,8 @@ def released_by_spark(
         with unlogged():
             frame = _noised(histogram, noise, nothing=broken)
             if request.top is not None and rule is not Nonzero.TOP_K:
-                frame = _largest(frame, noise, request.top)
+                # Where a bound on users served in place of a top-k step: those with the most noisy users.
+                frame = largest_rows(frame, len(noise.items), request.top)
             return _delivered(frame, histogram, request, model, target, placed)
 
 
@@ -78,16 +78,6 @@ def _noised(histogram: SparkHistogram, noise: ExecutorNoise, *, nothing: bool) -
     return released_frame(histogram, noise)
 
 
-def _largest(frame: Any, noise: ExecutorNoise, limit: int) -> Any:
-    """Where a bound on users served in place of a top-k step: those with the most noisy users."""
-    from pyspark.sql import functions as sql
-
-    numbered = frame.toDF(*(f"n{place}" for place in range(len(frame.columns))))
-    items = [f"n{place}" for place in range(len(noise.items))]
-    ordered = numbered.orderBy(sql.col(f"n{len(items)}").desc(), *items).limit(limit)
-    return ordered.toDF(*frame.columns)
-
-
 def _delivered(
     frame: Any,
     histogram: SparkHistogram,
@@ -100,30 +90,19 @@ def _delivered(
     if target is not None and target.kind == "folder":
         from dphist.outputs.spark_folder import read_folder, write_folder
 
-        with _kept(frame) as kept:
-            rows = run(lambda: without_traces(kept), what)
+        with kept(frame) as rows:
+            clean = run(lambda: without_traces(rows), what)
             written = write_folder(
-                rows, model.document(), target, force=request.force, attempted=lambda action: run(action, what),
+                clean, model.document(), target, force=request.force, attempted=lambda action: run(action, what),
                 placed=placed,
             )  # fmt: skip
         found = read_folder(histogram.session, target)
         return headed_if_possible(found, replace(model, written=written), written.rows)
     if is_spark_frame(request.input):
-        with _kept(frame) as kept:
-            return run(lambda: _on_cluster(without_traces(kept), model), what)
+        with kept(frame) as rows:
+            return run(lambda: _on_cluster(without_traces(rows), model), what)
     table = run(frame.toArrow, what)
     return collected(table, model)
-
-
-@contextmanager
-def _kept(frame: Any) -> Iterator[Any]:
-    """The rows with the executors for a while; those that are lost are made again, and are the same."""
-    kept = frame.persist()
-    try:
-        yield kept
-    finally:
-        with suppress(Exception):  # the cluster may be gone
-            kept.unpersist(blocking=False)
 
 
 def _on_cluster(frame: Any, model: Release) -> Release:

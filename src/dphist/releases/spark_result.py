@@ -6,13 +6,15 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
 
 from numpy.typing import NDArray
 
 from dphist.releases.pyarrow_kind import KIND
 from dphist.releases.result import Release
 from dphist.releases.sources import Form, Names
+
+SHOWN: Final = 10
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -128,26 +130,33 @@ def _one(column: Any) -> Any:
     return column if not isinstance(column, pa.ChunkedArray) else pa.concat_arrays(column.chunks)
 
 
-def headed(frame: Any, model: Release, total: int | None = None) -> SparkRelease:
-    """A release that stays where it is, with its first rows at hand."""
+def largest_rows(frame: Any, items: int, limit: int) -> Any:
+    """The rows with the largest counts, of a frame whose first columns are the item's and the next the count."""
     from pyspark.sql import functions as sql
 
     names = [f"n{place}" for place in range(len(frame.columns))]
-    numbered = frame.toDF(*names)
-    items, count = names[: len(model.names.items)], names[len(model.names.items)]
-    first = numbered.orderBy(sql.col(count).desc(), *items).limit(10)
-    rows = collected(first.toArrow().rename_columns(frame.columns), model)
-    fields = {name: getattr(rows, name) for name in rows.__dataclass_fields__}
-    return SparkRelease(frame, Head(**fields, total=int(frame.count()) if total is None else total))
+    ordered = frame.toDF(*names).orderBy(sql.col(names[items]).desc(), *names[:items])
+    return ordered.limit(limit).toDF(*frame.columns)
+
+
+def headed(frame: Any, model: Release, total: int | None = None) -> SparkRelease:
+    """A release that stays where it is, with its first rows at hand."""
+    first = largest_rows(frame, len(model.names.items), SHOWN).toArrow()
+    return _with_head(frame, first, model, int(frame.count()) if total is None else total)
 
 
 def headed_if_possible(frame: Any, model: Release, total: int) -> SparkRelease:
     """A release that is written already: that its first rows cannot be shown does not undo it."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
     try:
         return headed(frame, model, total)
     except Exception:
-        from pyspark.sql.pandas.types import to_arrow_schema
+        nothing = to_arrow_schema(frame.schema, timezone="UTC").empty_table()
+    return _with_head(frame, nothing, model, total)
 
-        rows = collected(to_arrow_schema(frame.schema, timezone="UTC").empty_table(), model)
+
+def _with_head(frame: Any, first: Any, model: Release, total: int) -> SparkRelease:
+    rows = collected(first, model)
     fields = {name: getattr(rows, name) for name in rows.__dataclass_fields__}
     return SparkRelease(frame, Head(**fields, total=total))

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dphist.engines.spark_engine import on_executors
 from dphist.releases.accuracy import added_columns
@@ -44,6 +45,13 @@ class Columns:
     def of(cls, request: Request) -> Columns:
         """Those that were asked for."""
         return cls(request.count_name, request.standard_error, request.interval, request.round)
+
+    def numbers(self, values: NDArray[np.float64], plan: Plan) -> dict[str, NDArray[Any]]:
+        """The columns by their names, for these noisy counts."""
+        noisy, added = added_columns(
+            values, plan, self.count, error=self.error, interval=self.interval, rounded=self.rounded
+        )
+        return {self.count: noisy, **added}
 
 
 @dataclass(frozen=True)
@@ -77,12 +85,7 @@ class ExecutorNoise:
         draws = Repeatable(KeyedWords(self.key, _rows_of_bytes(digests)))
         found = self.begun.release(KIND.numbers(counts), draws)
         taken = [KIND.take(column, found.index) for column in items]
-        wanted = self.columns
-        noisy, added = added_columns(
-            found.values, self.plan, wanted.count, error=wanted.error, interval=wanted.interval,
-            rounded=wanted.rounded,
-        )  # fmt: skip
-        numbers = {wanted.count: noisy, **added}
+        numbers = self.columns.numbers(found.values, self.plan)
         arrays = [*taken, *(KIND.column(column, name) for name, column in numbers.items())]
         return pa.RecordBatch.from_arrays(arrays, names=[*self.items, *numbers])
 
@@ -103,14 +106,9 @@ def released_frame(histogram: Any, noise: ExecutorNoise) -> Any:
     items = [
         StructField(name, fields[own].dataType) for name, own in zip(noise.items, histogram.items(), strict=True)
     ]
-    none = np.empty(0)
-    wanted = noise.columns
-    noisy, added = added_columns(
-        none, noise.plan, wanted.count, error=wanted.error, interval=wanted.interval, rounded=wanted.rounded
-    )
     numbers = [
         StructField(name, LongType() if column.dtype.kind == "i" else DoubleType())
-        for name, column in ((wanted.count, noisy), *added.items())
+        for name, column in noise.columns.numbers(np.empty(0), noise.plan).items()
     ]
     return on_executors(histogram.with_digests(), noise, StructType([*items, *numbers]))
 
