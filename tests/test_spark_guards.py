@@ -155,6 +155,25 @@ def test_a_folder_that_appears_meanwhile(
     assert [path.name for path in late.iterdir()] == ["precious.txt"]
 
 
+def test_an_attempt_that_still_writes_leaves_nothing_in_the_folder(
+    frame: DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The slower of two attempts at a task, under speculation, writes on after its job has committed."""
+    write = spark_folder._write_rows
+
+    def with_late_attempt(rows: DataFrame, address: str) -> None:
+        write(rows, address)
+        late = Path(address.removeprefix("file:")) / "_temporary" / "0" / "attempt_1"
+        late.mkdir(parents=True)
+        (late / "part-00000.parquet").write_text("half a file")
+
+    monkeypatch.setattr(spark_folder, "_write_rows", with_late_attempt)
+    dphist.release(frame, **ASKED, output=f"{tmp_path}/out/")
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    assert not [path for path in (tmp_path / "out").iterdir() if path.is_dir()]
+    assert dphist.verify(tmp_path / "out").problems == ()
+
+
 @pytest.mark.parametrize("name", ["g*", "b[1]", "p{a,b}", "q?", "with space", "ü"])
 def test_names_of_folders_are_not_patterns(frame: DataFrame, tmp_path: Path, name: str) -> None:
     for other in ("g1", "b1", "pa", "qx"):

@@ -24,6 +24,8 @@ from dphist.outputs.targets import Target
 T = TypeVar("T")
 
 CERTIFICATE: Final = "_certificate.json"
+# Where Spark's tasks write until they are taken into account.
+UNFINISHED: Final = "_temporary"
 # Spark reads a file back whole to tell its digest.
 ROWS_A_FILE: Final = 5_000_000
 
@@ -216,6 +218,9 @@ class _FileSystem:
                 raise OutputError(
                     f"{self._target.public_address()} cannot be written: its certificate is not there"
                 )
+            # The slower of two attempts at a task may still have been writing when its job was done. From the
+            # move on it can only write where the folder was.
+            self.remove(self.within(self.final, UNFINISHED))
         except BaseException:
             if old is not None and not self._system.exists(self.final):
                 self._system.rename(old, self.final)
