@@ -14,7 +14,8 @@ import pytest
 
 import dphist
 from dphist.errors import InvalidParameter
-from dphist.releases.request import Options, Request
+from dphist.releases.options import Options
+from dphist.releases.request import Request
 from release_data import as_dict, events
 
 COUNTS = {"tea": 900, "milk": 700, "bread": 500, "salt": 400, "rare": 2, "unique": 1}

@@ -186,7 +186,7 @@ def test_the_key_is_nowhere(spark: SparkSession, folder: Path, data: Path, tmp_p
     assert len(found) == len(written) == 2
     assert len(noise) == len(plans) == 2
     for given_away, plan in zip(noise, plans, strict=True):
-        secrets = forms(given_away.key)
+        secrets = forms(given_away.keys[0])
         assert [name for name, secret in secrets.items() if secret in plan.encode()] == []
         assert "dphist_noise" in plan
         for where in (folder, tmp_path):
@@ -214,7 +214,7 @@ def test_the_search_finds_a_key_that_is_logged(spark: SparkSession, data: Path, 
         mock.patch.object(spark_events, "unlogged", nullcontext),
     ):
         dphist.release(spark.read.parquet(f"file://{data}"), **ASKED, max_items_per_user=1, mechanism="gaussian")
-    names = {name[:7] for _, name in found_in(logs, forms(noise[0].key))}
+    names = {name[:7] for _, name in found_in(logs, forms(noise[0].keys[0]))}
     assert names == {"base64 ", "session"}
 
 
@@ -288,7 +288,7 @@ def test_nothing_shown_is_a_secret(spark: SparkSession, data: Path) -> None:
     shown = repr(found) + found._repr_html_() + repr(noise[0]) + repr(noise[0].begun.cut)
     assert "seen often" in shown
     assert "planted" not in shown
-    assert noise[0].key.hex() not in shown
+    assert noise[0].keys[0].hex() not in shown
     assert not re.search(r"(?<![\d.])(49731|35171)(?!\.?\d)", shown)
 
 

@@ -120,7 +120,7 @@ def test_executors_make_the_noise_of_the_oracle_with_one_shared_draw(spark: Spar
     for row in kept:
         item = by_text[tuple(map(oracle.written, map(plain_value, row[:-1], names)))]
         digest = oracle.digest(item, counts[item])
-        step = int(oracle.draws(noise.key, [digest], DiscreteGaussian(running.noise.variance))[0])
+        step = int(oracle.draws(noise.keys[0], [digest], DiscreteGaussian(running.noise.variance))[0])
         left = round(row[-1] * running.noise.lattice) - counts[item] * running.noise.lattice - step
         assert left == running.shared, item
 
@@ -193,7 +193,7 @@ def test_the_law_of_a_release_by_spark_is_that_of_any_release(spark: SparkSessio
     for found in (first, second, embedded):
         assert found.private
         check_law(found, edge)
-    assert noise.key != other.key
+    assert noise.keys[0] != other.keys[0]
     one, two, three = (noise_of(found)[0] for found in (first, second, embedded))
     for pair in ((one, two), (one, three), (one[1:], one[:-1]), (one[: ITEMS // 2], one[ITEMS // 2 :])):
         assert abs(correlation(*pair)) < ALLOWED

@@ -6,6 +6,8 @@ DphistError
 ├── OutputError                            a result that cannot be written, or that would overwrite another
 ├── NotPrivate                             the plan does not keep the promise it was asked to keep
 ├── NoPlan                                 no plan exists for what was asked
+├── LedgerError                            a ledger that cannot be used: missing, damaged, locked, another's
+│   └── OverBudget                         the release does not fit in what is left of the dataset's budget
 └── MissingExtra (also an ImportError)     an optional dependency is not installed
 """
 
@@ -34,6 +36,14 @@ class NotPrivate(DphistError):
 
 class NoPlan(DphistError):
     """What was asked for has no solution, such as the least noise of an analysis that never attains it."""
+
+
+class LedgerError(DphistError):
+    """The ledger cannot be used: it is missing, damaged or locked, or does not know the dataset."""
+
+
+class OverBudget(LedgerError):
+    """A release that does not fit in the dataset's total budget; nothing was booked."""
 
 
 class MissingExtra(DphistError, ImportError):

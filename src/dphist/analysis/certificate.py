@@ -15,6 +15,7 @@ from dphist.analysis import chords
 from dphist.analysis.family import block_offsets, delta_family, gaussian_case, mixed_blocks, sum_bound
 from dphist.analysis.neighbours import delta_of_case
 from dphist.analysis.sensitivity import worst_changed
+from dphist.errors import InvalidParameter
 from dphist.numerics import balls
 from dphist.numerics.blocks import Blocks
 from dphist.types import Certificate, Contract, Noise
@@ -34,6 +35,8 @@ class BallFamily:
     def __init__(
         self, noise: Noise, contract: Contract, *, epsilon: float, scale: float, budget: float | None
     ) -> None:
+        if noise.extra > 0.0:
+            raise InvalidParameter("sums are certified for discrete noise, the noise that is drawn")
         self.noise, self.contract, self.epsilon, self.budget = noise, contract, epsilon, budget
         self.scale = min(max(scale, 1e-300), 1.0)
         self.bits = 96 + int(-1.1 * math.log2(self.scale))

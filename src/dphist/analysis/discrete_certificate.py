@@ -46,22 +46,28 @@ def certify_lattice(
     """
     if epsilon < 0.0:
         raise InvalidParameter(f"epsilon must not be negative, not {epsilon!r}")
-    items, scale = contract.items, max(1e-300, delta_family(noise.continuous(), contract, epsilon=epsilon).delta)
+    items = contract.items
+    scale = min(0.5, max(1e-300, delta_family(noise.continuous(), contract, epsilon=epsilon).delta))
     with balls.precision(bits_for(scale)):
         family = lattice_family(noise, contract, epsilon=epsilon, scale=scale)
         gaussian = balls.upper(family.gaussian_worst(0))
-        # With all counts new nothing is shared but the offset of a top-k step, if there is one.
-        infinite = balls.upper(family.infinite_event(items) + family.gaussian_worst(items))
-        pure = max(gaussian, infinite)
-        goal = pure if budget is None else max(pure, budget)
-        delta = max(pure, _mixed_upper(family, goal, stop=budget is not None)) if items > 1 else pure
-    below, _ = worst_changed(shared=contract.nonzero, most=float(items), gamma=noise.gamma)
+        # With all counts new nothing is shared but the offset of a top-k step, if there is one. Without that it
+        # is what the neighbours with new counts alone come to: a lower bound.
+        event = family.infinite_event(items)
+        infinite = balls.upper(event + family.gaussian_worst(items))
+        delta = max(gaussian, infinite)
+        if items > 1 and delta < 1.0:
+            goal = delta if budget is None else max(delta, budget)
+            delta = max(delta, _mixed_upper(family, goal, stop=budget is not None))
+    below, _ = worst_changed(
+        shared=contract.nonzero, most=float(items), gamma=noise.gamma, extra=float(noise.extra)
+    )
     case = (
         NeighbourCase(contract.nonzero, 0, int(below), "either")
         if gaussian >= infinite
         else NeighbourCase(contract.nonzero - items, items, 0, "add")
     )
-    return Certificate(epsilon, min(1.0, delta), "exact-discrete", case, min(delta, infinite))
+    return Certificate(epsilon, min(1.0, delta), "exact-discrete", case, min(1.0, delta, balls.upper(event)))
 
 
 def certify_known_domain(noise: LatticeNoise, contract: Contract, *, epsilon: float) -> Certificate:
@@ -71,7 +77,9 @@ def certify_known_domain(noise: LatticeNoise, contract: Contract, *, epsilon: fl
     Valid for: epsilon >= 0.
     Source: `alg:discrete-correlated-gaussian`, beyond `lem:discrete-cor-privacy`.
     """
-    below, _ = worst_changed(shared=contract.nonzero, most=float(contract.items), gamma=noise.gamma)
+    below, _ = worst_changed(
+        shared=contract.nonzero, most=float(contract.items), gamma=noise.gamma, extra=float(noise.extra)
+    )
     with balls.precision(256):
         family = DiscreteFamily(noise, contract, epsilon=epsilon, scale=1e-16)
         delta = min(1.0, balls.upper(family.gaussian_worst(0)))

@@ -3,6 +3,7 @@
 Offsets a = c/b are whole numbers of steps on the lattice 1/b, so that the representation of the offset bound is
 integral. Given the shared draw, the log likelihood ratio is linear in one integer combination of the draws,
 and that is a discrete Gaussian up to a factor within e^(-2 pi^2 V') of one. Derivation: docs/discrete.md.
+Sums beside the counts are further terms of the combination: `sum_combination`, docs/sums.md.
 """
 
 from __future__ import annotations
@@ -10,11 +11,12 @@ from __future__ import annotations
 import math
 from functools import cached_property
 
-from flint import arb, fmpq
+from flint import arb
 
 from dphist.analysis.chords import reach
+from dphist.analysis.sum_combination import Combination, SumTerms, rational, upper_factor
 from dphist.numerics import balls
-from dphist.numerics.discrete_balls import normaliser, shift_divergence, tail, theta_excess
+from dphist.numerics.discrete_balls import normaliser, tail, theta_excess
 from dphist.types import Contract, LatticeNoise
 
 _EXACT_CHANGED = 48
@@ -26,10 +28,6 @@ def bits_for(scale: float) -> int:
     return 128 + int(-1.1 * math.log2(scale))
 
 
-def _rational(value: object) -> arb:
-    return arb(fmpq(value.numerator, value.denominator))  # type: ignore[attr-defined]
-
-
 class DiscreteFamily:
     """The bounds of the family on its lattice as balls, for one plan and one epsilon."""
 
@@ -37,7 +35,8 @@ class DiscreteFamily:
         self.noise, self.contract, self.epsilon = noise, contract, arb(epsilon)
         # Far enough into the shared noise that what lies beyond is nothing beside delta.
         self.reach = math.ceil(reach(scale) * math.sqrt(noise.variance_shared))
-        self.variance, self.shared = _rational(noise.variance), _rational(noise.variance_shared)
+        self.variance, self.shared = rational(noise.variance), rational(noise.variance_shared)
+        self.sums = SumTerms(noise)
 
     def offset(self, shared: float, changed: int) -> int:
         """The offset in steps nearest to the best one, s/(j + gamma) of a unit; none without shared noise."""
@@ -60,10 +59,12 @@ class DiscreteFamily:
             for changed in range(1, most + 1):
                 worst = worst.max(self._changed_best(shared, changed))
             return worst
-        gamma = self.noise.gamma_whole
-        # Half a unit covers every number of changed counts at once; any valid bound will do.
+        # Half a unit covers every number of changed counts at once: all counts move alike, and fewer sums are a
+        # projection of more. Any valid bound will do.
         half = self._changed(shared, most, self.noise.lattice // 2)
-        return half if 2 * most >= shared + gamma else half.min(self._changed_many(shared, most))
+        if not self.noise.sums and 2 * most >= shared + self.noise.gamma_whole:
+            return half
+        return half.min(self._changed_many(shared, most))
 
     def _changed_best(self, shared: float, changed: int) -> arb:
         """The least bound over a few offsets: each of them is valid."""
@@ -78,8 +79,10 @@ class DiscreteFamily:
     def _changed_many(self, shared: float, most: int) -> arb:
         """All numbers of changed counts with one offset: the largest ones by themselves, the rest in ranges."""
         step = self.offset(shared, most)
-        if 2 * step >= self.noise.lattice:
-            step = self.noise.lattice // 2 - 1
+        # Up to this offset more changed counts are never better.
+        turn = self.noise.lattice * (1 + self.noise.extra) / 2
+        if step > turn or (step == turn and not self.noise.sums):
+            step = min(math.floor(turn), self.noise.lattice - 1) - (0 if self.noise.sums else 1)
         worst, high = arb(0), most - _EXACT_CHANGED
         for changed in range(most, high, -1):
             # With all counts changed another offset may serve better; every one is valid.
@@ -93,16 +96,22 @@ class DiscreteFamily:
             high = low - 1
         return worst
 
-    def _problem(self, shared: float, changed: int, step: int) -> tuple[arb, int, arb]:
-        """Variance and shift of the combination, and how far it may be from a discrete Gaussian (a factor)."""
+    def _problem(self, shared: float, changed: int, step: int) -> Combination:
+        """The combination of all draws that take part when `changed` counts and their sums move."""
+        return self.sums.joined(self._counts(shared, changed, step), changed)
+
+    def _counts(self, shared: float, changed: int, step: int) -> Combination:
+        """The combination of the draws of the counts alone."""
         lattice, gamma = self.noise.lattice, self.noise.gamma_whole
         if step == 0:
             # Only the changed counts take part: a sum of `changed` draws, shifted by one unit each.
-            return self.variance * changed, lattice * changed, self._factor([self.variance / 2], changed)
+            return Combination(
+                self.variance * changed, lattice * changed, lattice, upper_factor([self.variance / 2], changed)
+            )
         assert gamma is not None
         quiet = int(shared) - changed
         if quiet == 0:
-            return self._problem_all_changed(changed, step, gamma)
+            return self._counts_all_changed(changed, step, gamma)
         unit = math.gcd(lattice - step, step)
         large, small = (lattice - step) // unit, step // unit
         total = changed * large**2 + quiet * small**2 + gamma * small**2
@@ -111,9 +120,9 @@ class DiscreteFamily:
             spreads.append(self.variance / (arb(small**2) / changed + arb(large**2) / quiet))
         counts = self.variance * (changed * large**2 + quiet * small**2)
         spreads.append(1 / (arb((small * gamma) ** 2) / counts + 1 / self.shared))
-        return self.variance * total, unit * total, self._factor(spreads, int(shared))
+        return Combination(self.variance * total, unit * total, unit, upper_factor(spreads, int(shared)))
 
-    def _problem_all_changed(self, changed: int, step: int, gamma: int) -> tuple[arb, int, arb]:
+    def _counts_all_changed(self, changed: int, step: int, gamma: int) -> Combination:
         """The same when every shared count is changed: two coefficients, divided by all they have in common."""
         move = self.noise.lattice - step
         unit = math.gcd(move, step * gamma)
@@ -121,42 +130,28 @@ class DiscreteFamily:
         variance = self.variance * (changed * own**2) + self.shared * common**2
         shift = (changed * move**2 + gamma * step**2) // unit
         spread = 1 / (arb(common**2) / (changed * self.variance) + arb(own**2) / self.shared)
-        return variance, shift, self._factor([self.variance / 2, spread], changed)
-
-    @staticmethod
-    def _factor(spreads: list[arb], draws: int) -> arb:
-        """An upper factor over all the sums: `draws` of the first kind, one of each other.
-
-        One sum is above a discrete Gaussian by (1 + theta)(1 + theta') <= (1 + theta)^2 at most, since the
-        normaliser is never below its integral and the sum's own spread is the larger; e^(4 theta) is more.
-        """
-        excess = theta_excess(spreads[0]) * (2 * draws)
-        for spread in spreads[1:]:
-            excess += 2 * theta_excess(spread)
-        return (2 * excess).exp()
+        return Combination(variance, shift, unit, upper_factor([self.variance / 2, spread], changed))
 
     def _changed(self, shared: float, changed: int, step: int) -> arb:
-        variance, shift, factor = self._problem(shared, changed, step)
-        return shift_divergence(variance=variance, shift=shift, epsilon=self.epsilon) * factor
+        return self._problem(shared, changed, step).divergence(self.epsilon)
 
     def _changed_range(self, shared: float, low: int, high: int, step: int) -> arb:
         """A bound for all numbers of changed counts from low to high, from the continuous divergence.
 
         Each tail is within z phi(z)/(8 S^2) of the normal one for z >= 1, half a step from its point.
         """
-        variance_low, shift_low, factor_low = self._problem(shared, low, step)
-        variance_high, shift_high, factor_high = self._problem(shared, high, step)
-        mu_high, mu_low = shift_high / variance_high.sqrt(), shift_low / variance_low.sqrt()
-        half = 1 / (2 * variance_low.sqrt())
+        least, most = self._problem(shared, low, step), self._problem(shared, high, step)
+        mu_high, mu_low = most.shift / most.variance.sqrt(), least.shift / least.variance.sqrt()
+        half = 1 / (2 * least.variance.sqrt())
         near = self.epsilon / mu_high - mu_high / 2 - half
         if not near >= 1:
             return self._one_by_one(shared, low, high, step)
         far = self.epsilon / mu_low + mu_high + half
         density = (-near * near / 2).exp() / (2 * arb.pi()).sqrt()
-        error = (near + far) * density * self.epsilon.exp() / (8 * variance_low)
+        error = (near + far) * density * self.epsilon.exp() / (8 * least.variance)
         smooth = balls.hockey_stick_normal(mu_high, self.epsilon)
         # Each spread is at its worst at one end or the other: both factors together cover all between.
-        return (smooth + error) * factor_low * factor_high * (1 + 2 * theta_excess(variance_low))
+        return (smooth + error) * least.factor * most.factor * (1 + 2 * theta_excess(least.variance))
 
     def _one_by_one(self, shared: float, low: int, high: int, step: int) -> arb:
         """Every number of changed counts by itself, where there are not too many; otherwise no statement."""

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from dphist.analysis.infinite_event import infinite_event
 from dphist.analysis.offset import OffsetDeltas, offset_bound
-from dphist.analysis.sensitivity import largest_squared_sensitivity, worst_changed
+from dphist.analysis.sensitivity import largest_squared_sensitivity, squared_sensitivity, worst_changed
 from dphist.numerics.blocks import Blocks, IntArray, bound_over_blocks
 from dphist.numerics.normal import hockey_stick_normal
 from dphist.types import Contract, NeighbourCase, Noise
@@ -38,10 +38,11 @@ def gaussian_case(noise: Noise, contract: Contract, *, epsilon: float) -> CaseDe
     Source: beyond the paper; `lem:standard-gaussian-mechanism` with the exact sensitivity.
     """
     most = float(contract.items)
-    squared = float(largest_squared_sensitivity(shared=contract.nonzero, most=most, gamma=noise.gamma))
-    below, above = worst_changed(shared=contract.nonzero, most=most, gamma=noise.gamma)
+    there = {"shared": contract.nonzero, "gamma": noise.gamma, "extra": noise.extra}
+    squared = float(largest_squared_sensitivity(most=most, **there))
+    below, above = worst_changed(most=most, **there)
     candidates = (float(above), float(below))
-    changed = max(candidates, key=lambda s: s - s * s / (noise.gamma + contract.nonzero))
+    changed = max(candidates, key=lambda s: float(squared_sensitivity(changed=s, **there)))
     delta = float(hockey_stick_normal(math.sqrt(squared) / noise.sigma, epsilon))
     return CaseDelta(delta, NeighbourCase(contract.nonzero, 0, int(changed), "either"))
 
@@ -65,15 +66,16 @@ def block_offsets(
     """(j, r, s, a) of the offset bounds that together cover all neighbours with first <= r <= last.
 
     More shared counts and more new counts dominate, hence j = k - first and r = last. The offset
-    a = s/(j + gamma) of the integer s below (j + gamma)/2 covers all smaller s, that of the next one all larger.
+    a = s/(j + gamma) of the integer s below (1 + extra)(j + gamma)/2 covers all smaller s, that of the next one
+    all larger.
     """
     j = contract.nonzero - first.astype(np.float64)
     most = np.minimum(j, contract.items - first.astype(np.float64))
-    below, above = worst_changed(shared=j, most=most, gamma=noise.gamma)
-    r, span = last.astype(np.float64), j + noise.gamma
-    # mu^2 is linear in s with slope 1 - 2a: the clamps keep its sign right whatever the division rounded.
-    a_below = np.minimum(below / span, 0.5)
-    a_above = np.where(above > below, np.maximum(above / span, 0.5), a_below)
+    below, above = worst_changed(shared=j, most=most, gamma=noise.gamma, extra=noise.extra)
+    r, span, half = last.astype(np.float64), j + noise.gamma, (1.0 + noise.extra) / 2.0
+    # mu^2 is linear in s with slope 1 + extra - 2a: the clamps keep its sign right whatever the division rounded.
+    a_below = np.minimum(below / span, half)
+    a_above = np.where(above > below, np.maximum(above / span, half), a_below)
     return [(j, r, below, a_below), (j, r, above, a_above)]
 
 
@@ -89,7 +91,7 @@ def sum_bound(
     """
     j = contract.nonzero - first.astype(np.float64)
     most = np.minimum(j, contract.items - first.astype(np.float64))
-    squared = largest_squared_sensitivity(shared=j, most=most, gamma=noise.gamma)
+    squared = largest_squared_sensitivity(shared=j, most=most, gamma=noise.gamma, extra=noise.extra)
     some = infinite_event(
         count=last, sigma=noise.sigma, sigma_shared=noise.sigma_shared, tau=noise.tau, smallest=smallest
     )
@@ -103,7 +105,7 @@ def mixed_blocks_upper(
     both = [
         offset_bound(
             shared=j, new=r, changed=s, offset=a, sigma=noise.sigma, sigma_shared=noise.sigma_shared,
-            tau=noise.tau, epsilon=epsilon, smallest=smallest,
+            tau=noise.tau, epsilon=epsilon, smallest=smallest, extra=noise.extra,
         )
         for j, r, s, a in block_offsets(noise, contract, first, last)
     ]  # fmt: skip
@@ -166,7 +168,7 @@ def mixed_case(noise: Noise, contract: Contract, new: int, *, epsilon: float) ->
     for j, r, s, a in block_offsets(noise, contract, one, one):
         both = offset_bound(
             shared=j, new=r, changed=s, offset=a, sigma=noise.sigma, sigma_shared=noise.sigma_shared,
-            tau=noise.tau, epsilon=epsilon,
+            tau=noise.tau, epsilon=epsilon, extra=noise.extra,
         )  # fmt: skip
         worst.append((float(both.add[0]), NeighbourCase(float(j[0]), new, int(s[0]), "add")))
         worst.append((float(both.remove[0]), NeighbourCase(float(j[0]), new, int(s[0]), "remove")))

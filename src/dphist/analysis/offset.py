@@ -46,13 +46,14 @@ def offset_bound(
     tau: float,
     epsilon: float,
     smallest: float = 1e-300,
+    extra: float = 0.0,
 ) -> OffsetDeltas:
     """Upper bound of delta for neighbours with j shared, r new and s changed counts, elementwise.
 
         delta_add    <= Pr[some new passes] + integral over w of H(p g, e^epsilon q)
         delta_remove <= integral over w of H(q, e^epsilon p g)
         H(A, B) = A Phi(mu/2 + ln(A/B)/mu) - B Phi(-mu/2 + ln(A/B)/mu)
-        mu^2 = (s (1-a)^2 + (j-s) a^2)/sigma^2,  p = N(0, sigma_shared^2),  q = N(-a, sigma_shared^2),
+        mu^2 = (s (1-a)^2 + (j-s) a^2 + extra s)/sigma^2,  p = N(0, sigma_shared^2),  q = N(-a, sigma_shared^2),
         g(w) = Phi((tau - w)/sigma)^r
 
     Guarantee: an upper bound of the exact delta, up to quadrature (relative error about 1e-10).
@@ -64,7 +65,7 @@ def offset_bound(
         for x in np.broadcast_arrays(*(np.asarray(v, dtype=np.float64) for v in (shared, new, changed, offset)))
     )
     quiet = np.where(a == 0.0, 0.0, (np.where(np.isinf(j), s, j) - s) * a**2)
-    mu = np.sqrt(s * (1.0 - a) ** 2 + quiet) / sigma
+    mu = np.sqrt(s * ((1.0 - a) ** 2 + extra) + quiet) / sigma
     if sigma_shared == 0.0:
         return _without_shared_noise(r, mu, u=tau / sigma, epsilon=epsilon)
     alpha = a / sigma_shared

@@ -15,6 +15,7 @@ from typing import Final
 from flint import arb
 
 from dphist.analysis.discrete_family import DiscreteFamily
+from dphist.analysis.sum_combination import Combination, upper_factor
 from dphist.errors import InvalidParameter
 from dphist.numerics.discrete_balls import shift_divergence
 from dphist.types import Contract, LatticeNoise, OffsetRule
@@ -23,16 +24,16 @@ from dphist.types import Contract, LatticeNoise, OffsetRule
 _HALVES: Final[dict[OffsetRule, tuple[int, int]]] = {"none": (0, 0), "opposite": (1, 1), "independent": (0, 2)}
 
 
-def squared_sensitivity_top_k(*, shared: float, gamma: float, rule: OffsetRule) -> float:
+def squared_sensitivity_top_k(*, shared: float, gamma: float, rule: OffsetRule, extra: float = 0.0) -> float:
     """Squared sensitivity, in units of 1/sigma^2, of `shared` counts and their offset, both moved at their worst.
 
-        (j + gamma + h^2 gamma)/4,    h = 1 for the opposite offset, 2 for the independent one, 0 without
+        (j + gamma + h^2 gamma)/4 + extra j,    h = 1 for the opposite offset, 2 for the independent one, 0 without
 
     Guarantee: an upper bound, attained up to the parity of j + gamma where j is large enough.
     Valid for: offset noise of the variance of the shared noise, sigma^2/gamma.
     Source: `sec:top-k`, whose sqrt(k + 5 sqrt k) is the independent rule at gamma = sqrt k; the other goes beyond.
     """
-    return (shared + gamma * (1 + max(_HALVES[rule]) ** 2)) / 4.0
+    return (shared + gamma * (1 + max(_HALVES[rule]) ** 2)) / 4.0 + extra * shared
 
 
 class TopKFamily(DiscreteFamily):
@@ -70,9 +71,10 @@ class TopKFamily(DiscreteFamily):
         if halves:
             before = self.variance * (shared + gamma)
             spreads.append(1 / ((halves * gamma) ** 2 / before + 1 / self.shared))
-        shift = lattice // 2 * total
-        divergence = shift_divergence(variance=self.variance * total, shift=shift, epsilon=self.epsilon)
-        return divergence * self._factor(spreads, shared)
+        half = lattice // 2
+        counts = Combination(self.variance * total, half * total, half, upper_factor(spreads, shared))
+        # Which sums move depends on who the user is: as if all of them did.
+        return self.sums.joined(counts, shared).divergence(self.epsilon)
 
     def _offset_alone(self, halves: int) -> arb:
         """No shared count: the offset moves by one count, or not at all, with all the noise it has."""
@@ -80,4 +82,4 @@ class TopKFamily(DiscreteFamily):
             return arb(0)
         draws = 2 if self.noise.offset == "opposite" else 1
         divergence = shift_divergence(variance=self.shared * draws, shift=self.noise.lattice, epsilon=self.epsilon)
-        return divergence * self._factor([self.shared / 2], draws) if draws > 1 else divergence
+        return divergence * upper_factor([self.shared / 2], draws) if draws > 1 else divergence

@@ -29,6 +29,10 @@ class CaseAnalysis(Protocol):
     def closed_form(self) -> bool:
         """Whether the mixed cases cost no integral."""
 
+    @property
+    def extra(self) -> float:
+        """What sums beside a changed count add to the squared sensitivity, in units of the count's own."""
+
     def sensitivity(self, contract: Contract, gamma: float) -> float:
         """Sensitivity without new counts, for sigma = 1."""
 
@@ -44,10 +48,13 @@ class Exact:
     """This project's analysis: exact ends, and the offset bound between them."""
 
     closed_form: bool = False
+    extra: float = 0.0
 
     def sensitivity(self, contract: Contract, gamma: float) -> float:
         """The exact one, over integers."""
-        squared = largest_squared_sensitivity(shared=contract.nonzero, most=float(contract.items), gamma=gamma)
+        squared = largest_squared_sensitivity(
+            shared=contract.nonzero, most=float(contract.items), gamma=gamma, extra=self.extra
+        )
         return math.sqrt(float(squared))
 
     def infinite(self, contract: Contract, noise: Noise, smallest: float) -> float:
@@ -79,6 +86,7 @@ class GshmExact:
     """`lem:related-GSHM`, without shared noise."""
 
     closed_form: bool = True
+    extra: float = 0.0
 
     def sensitivity(self, contract: Contract, gamma: float) -> float:
         """Sqrt m."""
@@ -102,6 +110,7 @@ class CshTighter:
     """`thm:privacy-tighter-analysis`; it knows k alone."""
 
     closed_form: bool = True
+    extra: float = 0.0
 
     def sensitivity(self, contract: Contract, gamma: float) -> float:
         """sqrt(k + gamma)/2."""
@@ -156,7 +165,8 @@ def tau_of_infinite_event(
     """
 
     def excess(tau: float) -> float:
-        return log_excess(analysis.infinite(contract, Noise(sigma, sigma_shared, tau), delta * 1e-3), delta)
+        noise = Noise(sigma, sigma_shared, tau, analysis.extra)
+        return log_excess(analysis.infinite(contract, noise, delta * 1e-3), delta)
 
     # tau is positive by convention; a delta near 1 would let it vanish.
     floor = sigma * _LEAST_TAU_PER_SIGMA
@@ -178,4 +188,4 @@ def least_tau(
     if delta_gaussian(sensitivity=sensitivity, sigma=sigma, epsilon=budget.epsilon) > budget.delta:
         return math.inf
     tau = tau_of_infinite_event(analysis, contract, sigma=sigma, sigma_shared=sigma_shared, delta=budget.delta)
-    return analysis.mixed_tau(contract, Noise(sigma, sigma_shared, tau), budget)
+    return analysis.mixed_tau(contract, Noise(sigma, sigma_shared, tau, analysis.extra), budget)

@@ -7,6 +7,7 @@ from dphist.analysis.discrete_certificate import certify_known_domain
 from dphist.calibrate.analyses import Exact
 from dphist.calibrate.lattice import lattice_and_variances
 from dphist.calibrate.optimum import Calibration, tuned
+from dphist.calibrate.sums import SumShares, total
 from dphist.errors import InvalidParameter, NoPlan
 from dphist.mechanisms.idealised import IdealisedKnownDomainMechanism
 from dphist.mechanisms.known_domain import KnownDomainMechanism
@@ -26,16 +27,18 @@ def known_domain(
     return KnownDomainMechanism(noise, contract, certificate)
 
 
-def public_noise(budget: Budget, contract: Contract) -> tuple[PublicNoise, Certificate]:
+def public_noise(
+    budget: Budget, contract: Contract, sums: SumShares | None = None
+) -> tuple[PublicNoise, Certificate]:
     """The least noise for a public list of `max_nonzero` items, and its certificate.
 
     Guarantee: the certificate's delta is within the budget.
     """
     if contract.max_nonzero is None:
         raise InvalidParameter("a known domain needs its size")
-    quietest = tuned(Calibration(Exact(), budget, contract), "noise")
-    lattice, variance, shared = lattice_and_variances(quietest, budget, contract)
-    noise = PublicNoise(lattice, variance, shared)
+    quietest = tuned(Calibration(Exact(extra=total(sums)), budget, contract), "noise")
+    found = lattice_and_variances(quietest, budget, contract, sums=sums)
+    noise = PublicNoise(found.lattice, found.variance, found.variance_shared, sums=found.sums)
     certificate = certify_known_domain(noise, contract, epsilon=budget.epsilon)
     if certificate.delta > budget.delta:
         raise NoPlan(f"no plan near sigma {quietest.sigma!r} could be certified for {budget}")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from fractions import Fraction
 from typing import Final
 
 from dphist.analysis.discrete import infinite_event_discrete
 from dphist.analysis.discrete_certificate import certify_lattice, lattice_family
 from dphist.analysis.discrete_family import bits_for
+from dphist.calibrate.sums import LatticeSums, SumShares
 from dphist.errors import NoPlan
 from dphist.numerics import balls
 from dphist.numerics.search import least_passing, log_excess
@@ -24,16 +26,20 @@ _LEAST_STEPS: Final = 8.0
 
 
 def on_lattice(
-    continuous: Noise, budget: Budget, contract: Contract, offset: OffsetRule = "none"
+    continuous: Noise,
+    budget: Budget,
+    contract: Contract,
+    offset: OffsetRule = "none",
+    sums: SumShares | None = None,
 ) -> tuple[LatticeNoise, Certificate]:
     """The discrete plan next to a continuous one: the least variance and limit on the lattice that are certified.
 
     Guarantee: the certificate's delta is within the budget.
     """
-    lattice, variance, shared = lattice_and_variances(continuous, budget, contract, offset)
-    limit = _limit(continuous, budget, contract, variance, shared, lattice)
+    found = lattice_and_variances(continuous, budget, contract, offset, sums)
+    limit = _limit(continuous, budget, contract, found.variance, found.variance_shared, found.lattice)
     for attempt in range(_MOST_ATTEMPTS):
-        noise = LatticeNoise(lattice, variance, shared, limit, offset)
+        noise = replace(found, limit=limit)
         certificate = certify_lattice(noise, contract, epsilon=budget.epsilon, budget=budget.delta)
         if certificate.delta <= budget.delta:
             return noise, certificate
@@ -43,16 +49,34 @@ def on_lattice(
 
 
 def lattice_and_variances(
-    continuous: Noise, budget: Budget, contract: Contract, offset: OffsetRule = "none"
-) -> tuple[int, Fraction, Fraction]:
+    continuous: Noise,
+    budget: Budget,
+    contract: Contract,
+    offset: OffsetRule = "none",
+    sums: SumShares | None = None,
+) -> LatticeNoise:
     """The lattice for a continuous plan, and the least variances on it for which the noise alone is within budget.
 
-    Guarantee: the variances were tested, in balls, and passed.
+    Guarantee: the variances were tested, in balls, and passed. The limit is not looked at.
     """
     gamma = None if math.isinf(continuous.gamma) else max(1, round(continuous.gamma))
     # A top-k step moves every noise by half a count, which is on every lattice.
     lattice = _lattice(continuous, contract, gamma, halves_only=offset != "none")
-    return lattice, *_variances(continuous, budget, contract, lattice, gamma, offset)
+    terms = None
+    if sums is not None:
+        if offset == "none" and _one_offset(continuous, contract, gamma):
+            lattice = sums.lattice_of_one_offset(lattice)
+            terms = sums.with_one_offset(continuous.sigma, lattice)
+        else:
+            terms = sums.on_lattice(continuous.sigma, lattice)
+    return _least_noise(continuous, budget, contract, lattice, gamma, offset, terms)
+
+
+def _one_offset(noise: Noise, contract: Contract, gamma: int | None) -> bool:
+    """Whether a user can change more counts than is worst: then one offset is to serve all numbers of them."""
+    if gamma is None or math.isinf(contract.nonzero):
+        return False
+    return (1.0 + noise.extra) * (contract.nonzero + gamma) / 2 < contract.items
 
 
 def _lattice(noise: Noise, contract: Contract, gamma: int | None, *, halves_only: bool) -> int:
@@ -62,21 +86,23 @@ def _lattice(noise: Noise, contract: Contract, gamma: int | None, *, halves_only
         fine_tau = lattice * noise.tau * _FINEST_SHARE >= 1.0
         wide = lattice * noise.sigma >= _LEAST_STEPS
         wide_shared = gamma is None or lattice * noise.sigma_shared >= _LEAST_SHARED_STEPS
-        near = halves_only or _offset_loss(contract, gamma, lattice) <= _FINEST_SHARE
+        near = halves_only or _offset_loss(contract, gamma, lattice, noise.extra) <= _FINEST_SHARE
+        if noise.extra > 0.0 and _one_offset(noise, contract, gamma):
+            near = True  # the shares of the sums will be such that it is on the lattice
         if fine_tau and wide and wide_shared and near:
             break
         lattice += 2
     return lattice
 
 
-def _offset_loss(contract: Contract, gamma: int | None, lattice: int) -> float:
+def _offset_loss(contract: Contract, gamma: int | None, lattice: int, extra: float) -> float:
     """Relative excess of the squared sensitivity because the best offset is not on the lattice."""
     k, m = contract.nonzero, contract.items
     if gamma is None:
         return 0.0
-    best = min(m, math.floor((k + gamma) / 2)) / (k + gamma)
+    best = min(m, math.floor((1.0 + extra) * (k + gamma) / 2)) / (k + gamma)
     nearest = round(lattice * best) / lattice
-    return (k + gamma) * (nearest - best) ** 2 / (best * (1.0 - best) * (k + gamma))
+    return (nearest - best) ** 2 / (best * (1.0 + extra - best))
 
 
 def _dyadic_up(value: float, digits: int = 34) -> Fraction:
@@ -87,24 +113,28 @@ def _dyadic_up(value: float, digits: int = 34) -> Fraction:
     return Fraction(math.ceil(value * 2**exponent), 2**exponent)
 
 
-def _variances(
-    noise: Noise, budget: Budget, contract: Contract, lattice: int, gamma: int | None, offset: OffsetRule
-) -> tuple[Fraction, Fraction]:
-    """The least variance at which the noise alone is within the budget, tested in balls; and the shared one."""
+def _least_noise(
+    noise: Noise,
+    budget: Budget,
+    contract: Contract,
+    lattice: int,
+    gamma: int | None,
+    offset: OffsetRule,
+    terms: LatticeSums | None,
+) -> LatticeNoise:
+    """The least variance at which the noise alone is within the budget, tested in balls; and all that go with it."""
 
-    def pair(variance: float) -> tuple[Fraction, Fraction]:
-        if gamma is None:
-            return _dyadic_up(variance), Fraction(0)
-        shared = _dyadic_up(variance / gamma)
-        return shared * gamma, shared
+    def at(variance: float) -> LatticeNoise:
+        shared = Fraction(0) if gamma is None else _dyadic_up(variance / gamma)
+        own = _dyadic_up(variance) if gamma is None else shared * gamma
+        return LatticeNoise(lattice, own, shared, 1, offset, () if terms is None else terms.noise(own))
 
     def excess(variance: float) -> float:
-        plan = LatticeNoise(lattice, *pair(variance), 1, offset)
-        family = lattice_family(plan, contract, epsilon=budget.epsilon, scale=budget.delta)
+        family = lattice_family(at(variance), contract, epsilon=budget.epsilon, scale=budget.delta)
         return log_excess(balls.upper(family.gaussian_worst(0)), budget.delta)
 
     with balls.precision(bits_for(budget.delta)):
-        return pair(least_passing(excess, (lattice * noise.sigma) ** 2, relative=1e-8))
+        return at(least_passing(excess, (lattice * noise.sigma) ** 2, relative=1e-8))
 
 
 def _limit(

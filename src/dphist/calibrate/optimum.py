@@ -56,7 +56,7 @@ class Calibration:
     def at_least_noise(self, gamma: float) -> Noise:
         """The plan of least noise for this gamma, with the least tau that goes with it."""
         sigma, shared = self.rounded(self.least_sigma(gamma), gamma)
-        return Noise(sigma, shared, self.tau(sigma, shared))
+        return Noise(sigma, shared, self.tau(sigma, shared), self.analysis.extra)
 
     def at_least_tau(self, gamma: float) -> Noise:
         """The plan of least threshold for this gamma.
@@ -71,7 +71,7 @@ class Calibration:
 
         def louder(stretch: float) -> Noise:
             sigma, shared = self.rounded(first.sigma * stretch, gamma)
-            return Noise(sigma, shared, self.tau(sigma, shared))
+            return Noise(sigma, shared, self.tau(sigma, shared), self.analysis.extra)
 
         stretch, tau = golden_minimum(lambda x: louder(x).tau, 1.0, _WIDEST_SIGMA, tolerance=1e-4)
         return first if first.tau <= tau else louder(stretch)
@@ -95,6 +95,19 @@ def tuned(calibration: Calibration, objective: Objective) -> Noise:
     candidates = (quietest, searched, math.sqrt(contract.max_nonzero))
     found = calibration.at_least_tau(min(candidates, key=calibration.optimistic_tau))
     return found if found.tau < without.tau * (1.0 - 1e-9) else without
+
+
+def least_total_noise(calibration: Calibration) -> Noise:
+    """The quietest noise over gamma as far as a coarse grid knows; tau plays no part in it."""
+    gammas = [math.inf]
+    if calibration.contract.max_nonzero is not None and calibration.contract.items > 1:
+        gammas.append(_quietest_on_grid(calibration))
+
+    def noise(gamma: float) -> Noise:
+        sigma = calibration.least_sigma(gamma)
+        return Noise(sigma, sigma / math.sqrt(gamma), sigma, calibration.analysis.extra)
+
+    return min((noise(gamma) for gamma in gammas), key=lambda found: found.total_noise)
 
 
 def _total_noise(calibration: Calibration) -> Callable[[float], float]:

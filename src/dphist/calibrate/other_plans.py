@@ -7,6 +7,7 @@ from fractions import Fraction
 
 from dphist.analysis.laplace import tau_laplace
 from dphist.calibrate.known_domain import public_noise
+from dphist.calibrate.sums import SumShares
 from dphist.errors import InvalidParameter
 from dphist.mechanisms.laplace import LaplaceMechanism
 from dphist.types import (
@@ -32,9 +33,9 @@ def offset_rule(offset: str | None) -> OffsetRule:
     raise InvalidParameter(f"offset must be one of {', '.join(OFFSET_RULES)}, not {offset!r}")
 
 
-def public_plan(budget: Budget, contract: Contract) -> Plan:
+def public_plan(budget: Budget, contract: Contract, sums: SumShares | None = None) -> Plan:
     """The quietest plan for a public list of items."""
-    noise, certificate = public_noise(budget, contract)
+    noise, certificate = public_noise(budget, contract, sums)
     return Plan(budget, contract, noise, "exact", certificate, notes_for(budget, contract, noise))
 
 
@@ -61,7 +62,7 @@ def notes_for(budget: Budget, contract: Contract, noise: AnyNoise) -> tuple[str,
     deviation = math.sqrt(2.0) * scale
     unknown_items = not isinstance(noise, (LaplaceNoise, PublicNoise)) and noise.mechanism != "top-k"
     tau = tau_laplace(m=contract.items, scale=scale, delta=budget.delta)
-    if unknown_items and tau < noise.tau:
+    if unknown_items and not getattr(noise, "sums", ()) and tau < noise.tau:
         noise_is = "less" if deviation < noise.total_noise else "more"
         notes.append(
             f"Laplace noise of scale {scale:.6g} would have the lower threshold {1.0 + tau:.6g}, with {noise_is} "

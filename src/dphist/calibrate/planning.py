@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final, Literal
 
@@ -12,9 +13,10 @@ from dphist.analysis.gaussian import largest_sensitivity_per_sigma
 from dphist.analysis.gshm import delta_gshm_add_the_deltas, tau_gshm_add_the_deltas
 from dphist.calibrate.analyses import CshTighter, Exact, GshmExact
 from dphist.calibrate.lattice import on_lattice
-from dphist.calibrate.optimum import Calibration, tuned
+from dphist.calibrate.optimum import Calibration, least_total_noise, tuned
 from dphist.calibrate.other_plans import laplace_is_better, laplace_plan, notes_for, offset_rule, public_plan
-from dphist.calibrate.top_k import top_k_noise
+from dphist.calibrate.sums import Bounds, SumShares, checked_bounds, shared_out, total
+from dphist.calibrate.top_k import first_guess, top_k_noise
 from dphist.errors import InvalidParameter, NoPlan, NotPrivate
 from dphist.numerics.search import golden_minimum, round_up
 from dphist.types import (
@@ -58,6 +60,8 @@ def plan(
     mechanism: str = "best",
     gamma: Gamma | None = None,
     minimize: str = "threshold",
+    sums: Sequence[tuple[object, object]] = (),
+    weights: Sequence[float] | None = None,
 ) -> Plan:
     """The plan with the lowest threshold, or the least total noise, that is provably (epsilon, delta)-private.
 
@@ -71,6 +75,8 @@ def plan(
     continuous noise, which cannot. `analysis` "best" and "exact" use this project's analysis with gamma tuned (or
     as given); the other names are the paper's. Whatever analysis chose the plan, its certificate is the exact one
     in ball arithmetic.
+    `sums` are bounds (low, high) of values of which sums are to be released beside the counts. `weights` are their
+    shares of the squared sensitivity, of which the counts have the rest; without them the best are taken.
 
     >>> import dphist
     >>> round(dphist.plan(epsilon=0.35, delta=1e-5, max_nonzero=51914).threshold, 2)
@@ -82,6 +88,11 @@ def plan(
     if mechanism not in ("best", "gaussian", "laplace"):
         raise InvalidParameter(f"mechanism must be best, gaussian or laplace, not {mechanism!r}")
     ours = analysis in ("best", "exact") and noise != "continuous" and gamma is None
+    bounds = tuple(checked_bounds(low, high) for low, high in sums)
+    if bounds and (not ours or mechanism == "laplace"):
+        raise InvalidParameter(
+            "sums need Gaussian noise that is discrete, by the exact analysis, with gamma tuned"
+        )
     if top is not None or public_items is not None:
         if not ours or max_nonzero is not None or (top is not None and public_items is not None):
             raise InvalidParameter(
@@ -92,8 +103,12 @@ def plan(
         if offset is not None and top is None:
             raise InvalidParameter(f"offset = {offset!r} is for top alone")
         if public_items is not None:
-            return public_plan(budget, Contract(public_items, max_items_per_user))
-        return top_plan(budget, Contract(top), offset_rule(offset), max_items_per_user, objective, mechanism)
+            listed = Contract(public_items, max_items_per_user)
+            return public_plan(budget, listed, _family_shares(bounds, weights, budget, listed))
+        found = top_plan(budget, Contract(top), offset_rule(offset), objective, bounds, weights)
+        if max_items_per_user is None:
+            return found
+        return _quieter(found, max_items_per_user, mechanism, objective, bounds, weights)
     if offset is not None:
         raise InvalidParameter(f"offset = {offset!r} is for top alone")
     contract = Contract(max_nonzero, max_items_per_user)
@@ -101,10 +116,20 @@ def plan(
         if not ours:
             raise InvalidParameter("Laplace noise is discrete, and has no gamma and no other analysis")
         return laplace_plan(budget, contract)
-    found = _gaussian_plan(budget, contract, noise, _analysis_name(analysis), gamma, objective)
-    if mechanism == "best" and ours and laplace_is_better(found, objective):
+    shares = _family_shares(bounds, weights, budget, contract)
+    found = _gaussian_plan(budget, contract, noise, _analysis_name(analysis), gamma, objective, shares)
+    if mechanism == "best" and ours and not bounds and laplace_is_better(found, objective):
         return laplace_plan(budget, contract)
     return found
+
+
+def _family_shares(
+    bounds: Sequence[Bounds], weights: Sequence[float] | None, budget: Budget, contract: Contract
+) -> SumShares | None:
+    """The shares of sums beside counts of the family."""
+    return shared_out(
+        bounds, weights, lambda extra: least_total_noise(Calibration(Exact(extra=extra), budget, contract))
+    )
 
 
 def _gaussian_plan(
@@ -114,16 +139,17 @@ def _gaussian_plan(
     name: AnalysisName,
     gamma: Gamma | None,
     objective: Objective,
+    shares: SumShares | None = None,
 ) -> Plan:
     """A plan of the family, by one of its analyses."""
     if noise is None:
         noise = "discrete" if name == "exact" else "continuous"
     if noise == "discrete" and name != "exact":
         raise InvalidParameter(f"discrete noise has the exact analysis only, not {name!r}")
-    ideal = _noise_for(name, budget, contract, _gamma(gamma, name, contract), objective)
+    ideal = _noise_for(name, budget, contract, _gamma(gamma, name, contract), objective, total(shares))
     chosen: Noise | LatticeNoise
     if noise == "discrete":
-        chosen, certificate = _discrete(ideal, budget, contract, objective, tuned_freely=gamma is None)
+        chosen, certificate = _discrete(ideal, budget, contract, objective, shares, tuned_freely=gamma is None)
     else:
         chosen, certificate = certified(ideal, budget, contract)
     return Plan(budget, contract, chosen, name, certificate, notes_for(budget, contract, chosen))
@@ -133,28 +159,41 @@ def top_plan(
     budget: Budget,
     contract: Contract,
     rule: OffsetRule,
-    items: int | None,
     objective: Objective,
+    bounds: Sequence[Bounds],
+    weights: Sequence[float] | None,
+) -> Plan:
+    """The top-k step by itself."""
+    if rule == "none":
+        if bounds:
+            raise InvalidParameter("sums beside a top-k step need its offset: the counts would be differences")
+        return _gaussian_plan(budget, contract, None, "exact", None, objective)
+    shares = shared_out(bounds, weights, lambda extra: first_guess(budget, contract, rule, extra))
+    noise, certificate = top_k_noise(budget, contract, rule, shares)
+    return Plan(budget, contract, noise, "exact", certificate, notes_for(budget, contract, noise))
+
+
+def _quieter(
+    found: Plan,
+    items: int,
     mechanism: str,
+    objective: Objective,
+    bounds: Sequence[Bounds],
+    weights: Sequence[float] | None,
 ) -> Plan:
     """The top-k step; or the bound on the items of a user by itself, where that needs less noise.
 
     The joint analysis of both does not hold: one user who raises the count that is subtracted lowers all others,
     however few items that user has (docs/top-k.md).
     """
-    if rule == "none":
-        found = _gaussian_plan(budget, contract, None, "exact", None, objective)
-    else:
-        noise, certificate = top_k_noise(budget, contract, rule)
-        found = Plan(budget, contract, noise, "exact", certificate, notes_for(budget, contract, noise))
-    if items is None:
-        return found
     capped = plan(
-        epsilon=budget.epsilon,
-        delta=budget.delta,
+        epsilon=found.budget.epsilon,
+        delta=found.budget.delta,
         max_items_per_user=items,
         minimize=objective,
         mechanism=mechanism,
+        sums=bounds,
+        weights=weights,
     )
     if capped.total_noise <= found.total_noise:
         return replace(capped, notes=(*capped.notes, _CAP_ALONE))
@@ -162,13 +201,20 @@ def top_plan(
 
 
 def _discrete(
-    ideal: Noise, budget: Budget, contract: Contract, objective: Objective, *, tuned_freely: bool
+    ideal: Noise,
+    budget: Budget,
+    contract: Contract,
+    objective: Objective,
+    shares: SumShares | None,
+    *,
+    tuned_freely: bool,
 ) -> tuple[LatticeNoise, Certificate]:
     """The plan on a lattice; where the shared noise was ours to choose, it must be worth its lattice."""
-    found = on_lattice(ideal, budget, contract)
+    found = on_lattice(ideal, budget, contract, sums=shares)
     if ideal.sigma_shared == 0.0 or not tuned_freely:
         return found
-    without = on_lattice(Calibration(Exact(), budget, contract).best(math.inf, objective), budget, contract)
+    alone = Calibration(Exact(extra=total(shares)), budget, contract).best(math.inf, objective)
+    without = on_lattice(alone, budget, contract, sums=shares)
 
     def cost(plan: tuple[LatticeNoise, Certificate]) -> float:
         return plan[0].tau if objective == "threshold" else plan[0].total_noise
@@ -221,10 +267,15 @@ def gamma_value(gamma: Gamma, contract: Contract) -> float:
 
 
 def _noise_for(
-    name: AnalysisName, budget: Budget, contract: Contract, gamma: float | None, objective: Objective
+    name: AnalysisName,
+    budget: Budget,
+    contract: Contract,
+    gamma: float | None,
+    objective: Objective,
+    extra: float = 0.0,
 ) -> Noise:
     if name == "exact" and gamma is None:
-        return tuned(Calibration(Exact(), budget, contract), objective)
+        return tuned(Calibration(Exact(extra=extra), budget, contract), objective)
     assert gamma is not None
     if name.endswith("add-the-deltas"):
         return add_the_deltas(budget, contract, gamma, objective)

@@ -62,6 +62,13 @@ def plan(
     minimize: Annotated[
         Literal["threshold", "noise"], typer.Option("--minimize", help="What is to be least.")
     ] = "threshold",
+    sums: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--sum", metavar="LOW:HIGH", help="Beside the counts a sum of values within these; may be repeated."
+        ),
+    ] = None,
+    weight: flags.Weight = None,
     as_json: AsJson = False,
 ) -> None:
     """Plan a release: the least noise and threshold for a privacy budget.
@@ -72,16 +79,19 @@ def plan(
     Examples:
       dphist plan --epsilon 1 --delta 1e-6 --max-items-per-user 20
       dphist plan --epsilon 1 --delta 1e-6 --top 1000
+      dphist plan --epsilon 1 --delta 1e-6 --max-items-per-user 20 --sum 0:500
       dphist plan --epsilon 0.35 --delta 1e-5 --max-nonzero 51914 --json
       dphist plan --epsilon 1 --delta 1e-6 --max-nonzero 1000 --max-items-per-user 100 --minimize noise
     """
     from dphist.calibrate.planning import plan as make_plan
+    from dphist.releases.aggregates import bounds_from
     from dphist.report.explain import explain
 
     result = make_plan(
         epsilon=epsilon, delta=delta, max_nonzero=max_nonzero, max_items_per_user=max_items_per_user,
         top=top, public_items=public_items, offset=offset, mechanism=mechanism, noise=noise, analysis=analysis,
-        gamma=gamma_from(gamma), minimize=minimize,
+        gamma=gamma_from(gamma), minimize=minimize, sums=[bounds_from(text) for text in sums or []],
+        weights=weight or None,
     )  # fmt: skip
     advice = explain(result) if result.noise.kind == "discrete" else []
     if as_json:

@@ -45,7 +45,38 @@ Item = Annotated[
 ]
 Epsilon = Annotated[float | None, _number("--epsilon", "E", "Privacy loss, above 0.")]
 Delta = Annotated[float | None, _number("--delta", "D", "Probability of a larger loss, in (0, 1).")]
-MaxItems = Annotated[int | None, _whole("--max-items-per-user", "M", "Keep at most M random items of each user.")]
+MaxItems = Annotated[
+    str | None,
+    _text(
+        "--max-items-per-user",
+        "M|auto",
+        "Keep at most M random items of each user; auto chooses M privately, for a small share of the budget.",
+    ),
+]
+CapShare = Annotated[
+    float | None, _number("--cap-share", "SHARE", "With auto: the share that is spent on choosing. [0.02]")
+]
+Sum = Annotated[
+    list[str] | None,
+    _text(
+        "--sum",
+        "COLUMN:LOW:HIGH",
+        "Also the sum of a column, each user's own sum for an item clamped to LOW..HIGH; may be repeated; "
+        "NAME=COLUMN:LOW:HIGH renames.",
+    ),
+]
+Mean = Annotated[
+    list[str] | None,
+    _text("--mean", "COLUMN:LOW:HIGH", "Also the mean over the users of an item, in the same way."),
+]
+Weight = Annotated[
+    list[float] | None,
+    _number("--weight", "SHARE", "Share of each sum, in order; the counts have the rest. [the best]"),
+]
+Ledger = Annotated[
+    str | None, _text("--ledger", "FILE", "Book the release in this ledger before any noise is drawn.")
+]
+Dataset = Annotated[str | None, _text("--dataset", "NAME", "With --ledger: the dataset whose budget is spent.")]
 Top = Annotated[
     int | None, _whole("--top", "K", "Only the K largest counts, less the count that follows; users unbounded.")
 ]

@@ -15,6 +15,7 @@ from dphist.cli.base import AsJson, app, print_json, shown, stoppable
 from dphist.errors import InvalidParameter
 
 if TYPE_CHECKING:
+    from dphist.calibrate.auto_cap import ChoicePlan
     from dphist.releases.events import Watcher
     from dphist.releases.result import Release
     from dphist.types import Plan
@@ -30,6 +31,10 @@ def release(
     epsilon: flags.Epsilon = None,
     delta: flags.Delta = None,
     max_items_per_user: flags.MaxItems = None,
+    cap_share: flags.CapShare = None,
+    sums: flags.Sum = None,
+    mean: flags.Mean = None,
+    weight: flags.Weight = None,
     top: flags.Top = None,
     max_nonzero: flags.MaxNonzero = None,
     items: flags.Items = None,
@@ -58,6 +63,8 @@ def release(
     memory: flags.Memory = None,
     threads: flags.Threads = None,
     temp_folder: flags.TempFolder = None,
+    ledger: flags.Ledger = None,
+    dataset: flags.Dataset = None,
     seed: flags.Seed = None,
     dry_run: flags.DryRun = False,
     as_json: AsJson = False,
@@ -72,6 +79,8 @@ def release(
         --epsilon 1 --delta 1e-6 --top 1000 --output pages.csv --interval 0.95
       dphist release shop.sqlite --table orders --user customer --item product --items products.csv \\
         --epsilon 0.5 --delta 1e-6 --max-items-per-user 10 --output sold.parquet
+      dphist release orders.csv --user customer --item product --sum amount:0:500 --mean rating:1:5 \\
+        --epsilon 1 --delta 1e-6 --max-items-per-user auto --ledger budget.db --dataset shop --output sold.csv
       dphist release request.toml --dry-run
       dphist release hdfs://logs/2026/ --input-format parquet --engine spark --master spark://host:7077 \\
         --user user_id --item query --epsilon 1 --delta 1e-6 --max-items-per-user 20 --output hdfs://out/queries
@@ -82,7 +91,9 @@ def release(
     given = dict(locals())
     for name in ("source", "dry_run", "as_json", "no_offset", "round_counts"):
         del given[name]
-    given["input"] = given.pop("input_override")
+    given["input"], given["sum"] = given.pop("input_override"), given.pop("sums")
+    if max_items_per_user is not None:
+        given["max_items_per_user"] = _cap(max_items_per_user)
     # By identity: 0 is a value, and equal to False.
     given = {
         name: value for name, value in given.items() if value is not None and value is not False and value != []
@@ -96,6 +107,11 @@ def release(
         _show_plan(values, as_json)
     else:
         _release(values, as_json)
+
+
+def _cap(text: str) -> int | str:
+    """A number, or the word that stands for one that is chosen."""
+    return int(text) if text.strip().lstrip("+-").isascii() and text.strip().lstrip("+-").isdigit() else text
 
 
 def _no_offset(offset: str | None) -> str:
@@ -120,17 +136,44 @@ def _values(source: str | None, given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _show_plan(values: dict[str, Any], as_json: bool) -> None:
-    from dphist.releases.events import engine_for, plan_for
+    from dphist.calibrate.auto_cap import ChoicePlan
+    from dphist.releases.events import engine_for, planned_for
     from dphist.releases.request import request_from
     from dphist.report.explain import explain
 
     request = request_from(values)
-    plan = plan_for(request, engine_for(request))
+    plan = planned_for(request, engine_for(request))
+    if isinstance(plan, ChoicePlan):
+        _show_choice(plan, request.to_dict(), as_json)
+        return
     advice = explain(plan)
     if as_json:
         print_json({"request": request.to_dict(), "plan": plan.to_dict(), "advice": advice})
         return
     show_plan(plan, advice)
+    sys.stdout.write("\nNo event was read and nothing released (--dry-run).\n")
+
+
+def _show_choice(planned: ChoicePlan, request: dict[str, Any], as_json: bool) -> None:
+    """What would be spent on choosing a cap, and what each of them would lead to."""
+    caps = [
+        {"cap": cap, "total_noise": plan.total_noise, "threshold": plan.threshold}
+        for cap, plan in zip(planned.choice.caps, planned.plans, strict=True)
+    ]
+    if as_json:
+        print_json({"request": request, "choice": planned.to_dict(), "caps": caps})
+        return
+    whole, rest = planned.budget, planned.budget_of_release
+    sentence = (
+        f"The cap is chosen privately, for {planned.share:g} of the squared sensitivity that epsilon "
+        f"{whole.epsilon:g} and delta {whole.delta:g} allow: users are counted by their number of items, with "
+        f"noise of standard deviation {float(planned.choice.variance) ** 0.5:.4g}. The release that follows has epsilon "
+        f"{rest.epsilon:g} and delta {rest.delta:g}; both together have a certified delta of "
+        f"{planned.certificate.delta:.6g}."
+    )
+    sys.stdout.write(wrapped(sentence) + "\n\n      cap     noise  threshold\n")
+    for row in caps:
+        sys.stdout.write(f"{row['cap']:>9,} {row['total_noise']:>9.4g} {row['threshold']:>10.5g}\n")
     sys.stdout.write("\nNo event was read and nothing released (--dry-run).\n")
 
 
@@ -196,6 +239,7 @@ def summary_of(result: Release) -> dict[str, Any]:
         "private": result.private,
         "guarantee": document["guarantee"],
         "counts": document["counts"],
+        **({"sums": document["sums"]} if "sums" in document else {}),
         "plan": document["plan"],
     }
 

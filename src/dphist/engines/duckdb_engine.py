@@ -10,17 +10,19 @@ Types come from schemas and never from values: else one user's row could change 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeVar
 
+from dphist.engines.counts_sql import Pairs, histogram, repeats, sizes
 from dphist.engines.failures import attempt
 from dphist.engines.inputs import opened_rows
 from dphist.engines.protocol import Counted, Progress, Resources, Task
 from dphist.engines.running import Runner
+from dphist.engines.sizes import checked_sizes, in_buckets
 from dphist.engines.sources import Opened
-from dphist.engines.sql import COUNT, Rows, fast_order, histogram, portable_order, public_list, repeats
+from dphist.engines.sql import COUNT, Rows, fast_order, portable_order, public_list
 from dphist.engines.workspace import connected, private_folder
 from dphist.errors import InputError, InvalidParameter
 from dphist.types import Events
@@ -68,6 +70,12 @@ class DuckDBEngine:
         with self._session(progress) as session:
             yield session.counted(task)
 
+    def sizes(self, task: Task, bounds: Sequence[int], progress: Progress | None = None) -> list[int]:
+        """How many users have how many different items, by bounds; see `Engine.sizes`."""
+        checked_sizes(task, bounds)
+        with self._session(progress) as session:
+            return in_buckets(session.sizes(replace(task, values=())), bounds)
+
     @contextmanager
     def _session(self, progress: Progress | None) -> Iterator[Session]:
         with private_folder(self.resources.folder) as folder:
@@ -103,31 +111,37 @@ class Session:
 
     def prepare(self, task: Task, probe: bool) -> Query:
         """Open the events and the public list, and write the query."""
+        pairs, opened, what = self._pairs(task, probe)
+        order = (portable_order if task.choice.portable else fast_order)(task.choice.key, pairs.items)
+        # With sums a user's rows of an item are brought together anyway.
+        look = opened.again and task.max_items_per_user is not None and not task.values and not probe
+        few = look and self._few_repeats(repeats(pairs), what)
+        text, items = histogram(pairs, task.max_items_per_user, order, task.lower_threshold, few)
+        return Query(text, items, opened.before, what)
+
+    def _pairs(self, task: Task, probe: bool) -> tuple[Pairs, Opened, str]:
+        """Open the events, and make a table of the public list."""
         events, listed = task.events, task.public_items
         checked(task)
-        rows, opened, what = self._open(events, "dphist_events", probe)
+        summed = [value.column for value in task.values]
+        rows, opened, what = self._open(events, "dphist_events", probe, summed=summed)
         if listed is not None:
             entries, place, name = self._open(listed, "dphist_public", probe, with_user=False)
             make = f"CREATE TEMP TABLE {LISTED} AS {public_list(entries, rows.types()[1:], events.null_items)}"
             if not probe:
                 self._execute(place.before, make, f"{name} (the public items)")
-        order = (portable_order if task.choice.portable else fast_order)(
-            task.choice.key, [f"i{k}" for k in range(len(events.items))]
-        )
-        table = None if listed is None else LISTED
-        look = opened.again and task.max_items_per_user is not None and not probe
-        few = look and self._few_repeats(repeats(events, rows), what)
-        text, items = histogram(events, rows, task.max_items_per_user, order, task.lower_threshold, table, few)
-        return Query(text, items, opened.before, what)
+        return Pairs(events, rows, None if listed is None else LISTED, task.values), opened, what
 
     def _few_repeats(self, query: str, what: str) -> bool:
         """Whether most rows of a user differ, by a look at some users; it decides about speed alone."""
         found, different = self.run(lambda: self.connection.execute(query).fetchall()[0], what)
         return bool(found <= _FEW_REPEATS * different)
 
-    def _open(self, events: Events, label: str, probe: bool, with_user: bool = True) -> tuple[Rows, Opened, str]:
+    def _open(
+        self, events: Events, label: str, probe: bool, with_user: bool = True, summed: Sequence[str] = ()
+    ) -> tuple[Rows, Opened, str]:
         # Looking at an input can take long too: a server may be slow, and files may be many.
-        return self.runner.run(lambda: opened_rows(self.connection, events, label, probe, with_user))
+        return self.runner.run(lambda: opened_rows(self.connection, events, label, probe, with_user, summed))
 
     def size(self, listed: Events) -> int:
         """How many different entries a public list has, in its own types."""
@@ -163,6 +177,19 @@ class Session:
         ranked = f"SELECT {COUNT} FROM {COUNTS} ORDER BY {COUNT} DESC LIMIT 1 OFFSET {task.rank - 1}"
         found = self.run(lambda: self.connection.execute(ranked).fetchall(), query.what)
         return self._stream(f"SELECT * FROM {COUNTS}{order}", int(found[0][0]) if found else 0, query.what)
+
+    def sizes(self, task: Task) -> list[tuple[int, int]]:
+        """Numbers of different items, and how many users have as many."""
+        pairs, opened, what = self._pairs(task, probe=False)
+        query = sizes(pairs)
+
+        def found() -> list[tuple[int, int]]:
+            self.connection.execute(opened.before or "USE memory")
+            return [(int(items), int(users)) for items, users in self.connection.execute(query).fetchall()]
+
+        rows = self.run(found, what)
+        self.runner.finished()
+        return rows
 
     def _stream(self, text: str, at_rank: int, what: str) -> Histogram:
         # A relation's reader streams; the reader of an executed query would copy the whole result first.

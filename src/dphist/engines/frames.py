@@ -38,6 +38,13 @@ def frame_source(data: Any) -> Source:
     )
 
 
+def read_once(data: Any) -> str | None:
+    """What a source is called that can be read only once; None for all others."""
+    import pyarrow as pa
+
+    return ONCE if isinstance(data, pa.RecordBatchReader) else None
+
+
 def arrow_source(data: Any) -> Source | None:
     """Tables and batches are scanned in place; datasets and readers are streamed."""
     import pyarrow as pa

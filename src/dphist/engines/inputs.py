@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from dphist.engines.conditions import bind, columns_of
@@ -14,6 +15,7 @@ from dphist.engines.postgres import postgres_source
 from dphist.engines.sources import Opened, Source, require
 from dphist.engines.sql import Rows
 from dphist.engines.sqlite_file import sqlite_source
+from dphist.engines.value_sql import number as number_of
 from dphist.errors import InputError
 from dphist.types import Events
 
@@ -48,18 +50,24 @@ def no_database(events: Events, kind: str) -> None:
 
 
 def opened_rows(
-    connection: Any, events: Events, label: str, probe: bool, with_user: bool = True
+    connection: Any,
+    events: Events,
+    label: str,
+    probe: bool,
+    with_user: bool = True,
+    summed: Sequence[str] = (),
 ) -> tuple[Rows, Opened, str]:
     """The rows of the events (user first, then the item's columns), and what they are called in a sentence.
 
-    A public list has no user.
+    A public list has no user. The columns that are `summed` must be of types that have numbers.
     """
     source = source_of(connection, events, label)
     values = ([events.user] if with_user else []) + [column.source for column in events.items]
-    require(source, values)
+    numbers = list(dict.fromkeys(summed))
+    require(source, [*values, *numbers])
     named = [] if events.where is None else columns_of(connection, events.where, source.names)
     require(source, named)
-    opened = source.open(connection, list(dict.fromkeys([*values, *named])), label, probe)
+    opened = source.open(connection, list(dict.fromkeys([*values, *named, *numbers])), label, probe)
     if events.where is not None:
         bind(connection, events.where, {column: opened.columns[column][1] for column in named}, source.names)
     rows = Rows(
@@ -68,6 +76,9 @@ def opened_rows(
         tuple((opened.columns[column][0], column) for column in named),
         events.where,
         with_user,
+        tuple((*opened.columns[column], column) for column in numbers),
     )
     rows.types()
+    for number in rows.numbers:
+        number_of(*number)
     return rows, opened, source.what

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from dphist.types import Events
+from dphist.types.values import Value
 
 # Called with the share of the work done, from 0 to 1. It never carries a number of the data.
 Progress = Callable[[float], None]
@@ -37,6 +38,7 @@ class Task:
     counted per item; counts below `lower_threshold` removed. With `public_items` only those are counted (before a
     user's items are chosen), and all of them are in the histogram, zeros included. `rank` asks for the count of
     that rank, the largest having rank 1. `ordered` sorts the histogram by item, so that a seed repeats a release.
+    Each of the `values` is summed over the same users: see `Value` for what of a user is added.
     """
 
     events: Events
@@ -46,6 +48,7 @@ class Task:
     public_items: Events | None = None
     rank: int | None = None
     ordered: bool = False
+    values: tuple[Value, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -62,7 +65,10 @@ class Counted(Protocol):
 
     @property
     def schema(self) -> Any:
-        """Arrow schema of the batches: the item's columns in their order, the count (int64) last; any names."""
+        """Arrow schema of the batches; any names.
+
+        The item's columns in their order, the count (int64), and a sum in steps (int64) for each of the values.
+        """
 
     @property
     def at_rank(self) -> int:
@@ -87,3 +93,11 @@ class Engine(Protocol):
 
     def count(self, task: Task, progress: Progress | None = None) -> AbstractContextManager[Counted]:
         """Count. On leaving the context everything temporary is gone."""
+
+    def sizes(self, task: Task, bounds: Sequence[int], progress: Progress | None = None) -> list[int]:
+        """How many users have how many different items, before any cap: true numbers, as secret as counts.
+
+        Entry k is for more than bounds[k - 1] and at most bounds[k] items, the last one for more than the last
+        bound. Each user with an item is in exactly one of them. The events are read for this alone: of a source
+        that can be read only once it is an `InputError`, and nothing of it is read.
+        """

@@ -9,26 +9,32 @@ from __future__ import annotations
 import re
 import warnings
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeVar
 
+from dphist.engines.counts_sql import value_names
 from dphist.engines.duckdb_engine import DuckDBEngine, checked
 from dphist.engines.failures import attempt
 from dphist.engines.protocol import Counted, Progress, Resources, Task
+from dphist.engines.sizes import checked_sizes, in_buckets
+from dphist.engines.spark_counts import count_at, counts_of, sizes_of
 from dphist.engines.spark_inputs import chosen_columns
 from dphist.engines.spark_progress import watched
 from dphist.engines.spark_public import ENTRY, check_public, matching_keys, public_entries, with_all_entries
 from dphist.engines.spark_session import Cluster, session_for
-from dphist.engines.spark_types import counted, digest, fast_order, portable_order
+from dphist.engines.spark_types import counted, digest
+from dphist.engines.spark_values import fine_steps, number
 from dphist.engines.sql import COUNT
 from dphist.errors import InputError
 from dphist.extras import is_spark_frame
 from dphist.types import Events
+from dphist.types.values import Value
 
 T = TypeVar("T")
 
+VALUE: Final = re.compile(r"v\d+")  # the item's columns are called i0, i1, ... by us
 _rehearsed: weakref.WeakSet[Any] = weakref.WeakSet()
 STOPPED: Final = (
     "{what} cannot be counted: Spark gave up on it, or it holds values that its reader does not understand"
@@ -51,13 +57,22 @@ class SparkEngine:
         """Raise `InputError` if the events cannot be read or lack a column; nothing is counted yet."""
         checked(task)
         with session_for(task.events.source, self.resources, self.cluster) as session:
-            pairs_of(session, task.events, probe=True)
+            pairs_of(session, task.events, values=task.values, probe=True)
         if task.public_items is not None:
             check_public(task.public_items)
 
     def size(self, public_items: Events) -> int:
         """The number of different items of a public list, which is read by this process: it is no secret."""
         return DuckDBEngine(self.resources).size(_in_this_process(public_items))
+
+    def sizes(self, task: Task, bounds: Sequence[int], progress: Progress | None = None) -> list[int]:
+        """How many users have how many different items, by bounds; see `Engine.sizes`."""
+        checked(task)
+        checked_sizes(task, bounds)
+        source = task.events.source
+        with session_for(source, self.resources, self.cluster) as session, watched(session, progress):
+            pairs, items, _, what = listed_pairs(session, replace(task, values=()))
+            return in_buckets(run(sizes_of(pairs, items).collect, what), bounds)
 
     @contextmanager
     def count(self, task: Task, progress: Progress | None = None) -> Iterator[Counted]:
@@ -98,7 +113,7 @@ def kept(frame: Any) -> Iterator[Any]:
 class SparkHistogram:
     """Counts on the executors: `frame` has the item's columns i0, i1, ... and the count, called `users`.
 
-    That of a public list has the numbers of the entries too.
+    The sums of values follow as v0, v1, ... That of a public list has the numbers of the entries too.
     """
 
     session: Any
@@ -119,16 +134,22 @@ class SparkHistogram:
 
     def items(self) -> list[str]:
         """The item's columns in the frame."""
-        return [name for name in self.frame.columns if name not in (COUNT, ENTRY)]
+        return [name for name in self.frame.columns if name not in (COUNT, ENTRY, *self.sums())]
+
+    def sums(self) -> list[str]:
+        """The columns of the values' sums in the frame."""
+        return [name for name in self.frame.columns if VALUE.fullmatch(name)]
 
     def _plain(self) -> Any:
-        return self.frame.select(*self.items(), COUNT)
+        return self.frame.select(*self.items(), COUNT, *self.sums())
 
     def with_digests(self) -> Any:
-        """Items, counts, and a `digest`: the SHA-256 of an item (with its number in a list) and its count."""
+        """Items, counts, sums, a `digest`: the SHA-256 of an item (with its number in a list) and its count."""
         kinds = dict(self.frame.dtypes)
-        columns = [(self.frame[name], kinds[name]) for name in self.frame.columns if name != COUNT]
-        return self.frame.select(*self.items(), COUNT, digest(columns, self.frame[COUNT]).alias("digest"))
+        rest = (COUNT, *self.sums())
+        columns = [(self.frame[name], kinds[name]) for name in self.frame.columns if name not in rest]
+        found = digest(columns, self.frame[COUNT]).alias("digest")
+        return self.frame.select(*self.items(), *rest, found)
 
     def batches(self) -> Iterator[Any]:
         """Arrow record batches, once. They pass through this process: for tests, and for what is small."""
@@ -183,36 +204,52 @@ def rehearse(session: Any) -> None:
     _rehearsed.add(session)
 
 
-def pairs_of(session: Any, events: Events, *, probe: bool = False) -> tuple[Any, list[str], str]:
-    """The events as a frame of users `u` and items `i0`, `i1`, ...; the items' types; what the input is called."""
-    rows, what = chosen_columns(session, events, probe=probe)
-    names = [events.user, *(column.source for column in events.items)]
-    forms = [
-        counted(rows[f"c{k}"], kind, name, is_user=k == 0)
-        for k, ((_, kind), name) in enumerate(zip(rows.dtypes, names, strict=True))
+def pairs_of(
+    session: Any, events: Events, *, values: tuple[Value, ...] = (), probe: bool = False
+) -> tuple[Any, list[str], str]:
+    """The events as a frame of users `u` and items `i0`, `i1`, ...; the items' types; what the input is called.
+
+    The values follow in whole fine steps, as `f0`, `f1`, ...
+    """
+    summed = list(dict.fromkeys(value.column for value in values))
+    rows, what = chosen_columns(session, events, summed, probe=probe)
+    names = [events.user, *(column.source for column in events.items), *summed]
+    columns = [
+        (rows[f"c{k}"], kind, name) for k, ((_, kind), name) in enumerate(zip(rows.dtypes, names, strict=True))
     ]
-    items = [f"i{k}" for k in range(len(events.items))]
-    pairs = rows.select(*(form.column.alias(name) for form, name in zip(forms, ["u", *items], strict=True)))
-    needed = ["u"] if events.null_items else ["u", *items]
-    return _present(pairs, needed), [form.kind for form in forms[1:]], what
+    own = len(events.items) + 1
+    forms = [counted(*column, is_user=k == 0) for k, column in enumerate(columns[:own])]
+    keys = ["u", *(f"i{k}" for k in range(own - 1))]
+    chosen = [form.column.alias(key) for form, key in zip(forms, keys, strict=True)]
+    # Under a name each: a number is used several times, and made once.
+    chosen += [number(*column).alias(f"x{k}") for k, column in enumerate(columns[own:])]
+    pairs = _present(rows.select(*chosen), ["u"] if events.null_items else keys)
+    if values:
+        fine = [fine_steps(pairs[f"x{summed.index(v.column)}"], v).alias(f"f{k}") for k, v in enumerate(values)]
+        pairs = pairs.select(*keys, *fine)
+    return pairs, [form.kind for form in forms[1:]], what
 
 
 def histogram(session: Any, task: Task) -> tuple[Any, str]:
     """The frame of the counts, not yet computed, and what the input is called."""
     from pyspark.sql import functions as sql
 
-    events = task.events
-    pairs, kinds, what = pairs_of(session, events)
-    items = pairs.columns[1:]
-    entries = None
-    if task.public_items is not None:
-        listed = _in_this_process(task.public_items)
-        entries = public_entries(session, listed, kinds, events, DuckDBEngine())
-        pairs = matching_keys(pairs, entries, items)
-    counts = _counts(pairs, items, task)
+    pairs, items, entries, what = listed_pairs(session, task)
+    counts = counts_of(pairs, items, task)
     if entries is not None:
-        return with_all_entries(entries, counts, items), what
+        return with_all_entries(entries, counts, items, value_names(task.values)), what
     return (counts if task.lower_threshold <= 1 else counts.where(sql.col(COUNT) >= task.lower_threshold)), what
+
+
+def listed_pairs(session: Any, task: Task) -> tuple[Any, list[str], Any, str]:
+    """The pairs whose items are in the public list, the items' columns, the list if there is one, and the name."""
+    pairs, kinds, what = pairs_of(session, task.events, values=task.values)
+    items = [f"i{k}" for k in range(len(kinds))]
+    if task.public_items is None:
+        return pairs, items, None, what
+    listed = _in_this_process(task.public_items)
+    entries = public_entries(session, listed, kinds, task.events, DuckDBEngine())
+    return matching_keys(pairs, entries, items), items, entries, what
 
 
 def _present(pairs: Any, columns: list[str]) -> Any:
@@ -222,44 +259,8 @@ def _present(pairs: Any, columns: list[str]) -> Any:
     return pairs
 
 
-def _counts(pairs: Any, items: list[str], task: Task) -> Any:
-    """Users per item, each user with at most as many random items as the task says."""
-    from pyspark.sql import Window
-    from pyspark.sql import functions as sql
-
-    if task.max_items_per_user is None:
-        return pairs.distinct().groupBy(*items).agg(sql.count("*").alias(COUNT))
-    # All of a user's rows in one place first: one shuffle of them serves both DISTINCT and the choice.
-    once = pairs.repartition("u").distinct()
-    order = (portable_order if task.choice.portable else fast_order)(
-        task.choice.key, once["u"], [once[name] for name in items]
-    )
-    of_user = Window.partitionBy("u").orderBy("chance", *items)
-    ranked = once.withColumn("chance", order).withColumn("place", sql.row_number().over(of_user))
-    chosen = ranked.where(sql.col("place") <= task.max_items_per_user)
-    return chosen.groupBy(*items).agg(sql.count("*").alias(COUNT))
-
-
-def count_at(frame: Any, rank: int) -> int:
-    """The count of this rank, the largest having rank 1; 0 where there are fewer.
-
-    Spark counts how often each count occurs, which is a small table, and adds up from the largest: one number
-    comes back.
-    """
-    from pyspark.sql import Window
-    from pyspark.sql import functions as sql
-
-    often = frame.groupBy(COUNT).agg(sql.count("*").alias("times"))
-    downwards = Window.orderBy(sql.col(COUNT).desc()).rowsBetween(Window.unboundedPreceding, 0)
-    reached = often.withColumn("reached", sql.sum("times").over(downwards)).where(sql.col("reached") >= rank)
-    found = reached.agg(sql.max(COUNT)).collect()[0][0]
-    return 0 if found is None else int(found)
-
-
 def _in_this_process(listed: Events) -> Events:
     """A public list where DuckDB can read it."""
-    from dataclasses import replace
-
     if not is_spark_frame(listed.source):
         return listed
     return replace(listed, source=run(listed.source.toArrow, "the public items"))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import glob
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -35,14 +35,16 @@ ADDRESS: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 READ: Final = ("parquet", "csv", "tsv", "json", "jsonl")
 
 
-def chosen_columns(session: Any, events: Events, *, probe: bool = False) -> tuple[Any, str]:
-    """A DataFrame of the rows that satisfy the condition: the user and the item's columns.
+def chosen_columns(
+    session: Any, events: Events, summed: Sequence[str] = (), *, probe: bool = False
+) -> tuple[Any, str]:
+    """A DataFrame of the rows that satisfy the condition: the user, the item's columns, and those that are summed.
 
     They are called c0, c1, ... in this order. Also what the input is called in a sentence. A probe has the types
     of the columns, and its rows are nobody's business.
     """
     source = source_of(session, events)
-    values = [events.user, *(column.source for column in events.items)]
+    values = [events.user, *(column.source for column in events.items), *summed]
     return chosen_rows(source, values, events.where, probe=probe), source.what
 
 

@@ -45,13 +45,12 @@ def matching_keys(pairs: Any, entries: Any, items: list[str]) -> Any:
     return pairs.join(keys, reduce(lambda a, b: a & b, same), "left_semi")
 
 
-def with_all_entries(entries: Any, counts: Any, items: list[str]) -> Any:
-    """Every entry with its count, 0 where nobody has it."""
+def with_all_entries(entries: Any, counts: Any, items: list[str], sums: list[str]) -> Any:
+    """Every entry with its count and its sums, 0 where nobody has it."""
     from pyspark.sql import functions as sql
 
     same = [entries[f"k{k}"].eqNullSafe(counts[name]) for k, name in enumerate(items)]
     joined = entries.join(counts, reduce(lambda a, b: a & b, [entries["matched"], *same]), "left")
     values = [entries[f"p{k}"].alias(name) for k, name in enumerate(items)]
-    return joined.select(
-        *values, entries[ENTRY], sql.coalesce(counts[COUNT], sql.lit(0)).cast("bigint").alias(COUNT)
-    )
+    found = [sql.coalesce(counts[name], sql.lit(0)).cast("bigint").alias(name) for name in (COUNT, *sums)]
+    return joined.select(*values, entries[ENTRY], *found)

@@ -1,4 +1,4 @@
-"""The text of the queries: quoting, one spelling per value, the choice of a user's items, the histogram."""
+"""The text of the queries: quoting, one spelling per value, the choice of a user's items, public lists."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from dphist.errors import InputError
-from dphist.types import Events
 
 FLOATS: Final = frozenset({"FLOAT", "DOUBLE"})
 WHOLE: Final = frozenset(
@@ -61,13 +60,17 @@ def one_spelling(expression: str, kind: str) -> str:
 
 @dataclass(frozen=True)
 class Rows:
-    """A FROM item with its values: SQL expressions with their DuckDB types and their names in the input."""
+    """A FROM item with its values: SQL expressions with their DuckDB types and their names in the input.
+
+    So are its `numbers`: columns that are summed.
+    """
 
     relation: str
     values: tuple[tuple[str, str, str], ...]
     carried: tuple[tuple[str, str], ...] = ()
     condition: str | None = None
     with_user: bool = True
+    numbers: tuple[tuple[str, str, str], ...] = ()
 
     def types(self) -> list[str]:
         """The types in which the values are counted; the user is the first of them, if there is one."""
@@ -79,19 +82,21 @@ class Rows:
     def select(self, aliases: list[str], needed: list[str]) -> str:
         """Rows of the values, one spelling each, under the aliases; those in `needed` are not NULL.
 
+        The numbers follow as x0, x1, ..., as they are in the input.
         The condition sees the columns it names under their own names and nothing else. It is inside TRY: a row on
         which it fails (a text that is no number) is not taken, because an error would tell of that row.
         """
         own = "dphist_"
         while any(column.casefold().startswith(own) for _, column in self.carried):
             own += "_"
-        inner = [f"{expression} AS {own}{k}" for k, (expression, _, _) in enumerate(self.values)]
+        inner = [f"{expression} AS {own}{k}" for k, (expression, _, _) in enumerate((*self.values, *self.numbers))]
         inner += [f"{expression} AS {name(column)}" for expression, column in self.carried]
         where = "" if self.condition is None else f" WHERE TRY((\n{self.condition}\n))"
         outer = [
             f"{one_spelling(f'{own}{k}', kind)} AS {alias}"
             for k, ((_, kind, _), alias) in enumerate(zip(self.values, aliases, strict=True))
         ]
+        outer += [f"{own}{len(aliases) + k} AS x{k}" for k in range(len(self.numbers))]
         rows = f"SELECT {', '.join(outer)} FROM (SELECT {', '.join(inner)} FROM {self.relation}){where}"
         present = " AND ".join(f"{alias} IS NOT NULL" for alias in needed)
         return f"SELECT * FROM ({rows}) WHERE {present}" if present else rows
@@ -121,64 +126,6 @@ def portable_order(key: bytes, items: list[str]) -> str:
         for part in ("u", *items)
     ]
     return f"md5({' || '.join([text(key.hex() + ':'), *parts])})"
-
-
-def histogram(
-    events: Events,
-    rows: Rows,
-    cap: int | None,
-    order: str,
-    lower: int,
-    listed: str | None,
-    few_repeats: bool = False,
-) -> tuple[str, list[str]]:
-    """The query of the counts, and the names of its item columns. Few repeats change its speed, never its result.
-
-    With `listed` (a table of keys k0, k1, ... and entries p0, p1, ...) only keys of it are counted, before a
-    user's items are chosen, and every entry is in the result.
-    """
-    items = [f"i{k}" for k in range(len(events.items))]
-    columns = ", ".join(items)
-    source = rows.select(["u", *items], ["u"] if events.null_items else ["u", *items])
-    equal = "IS NOT DISTINCT FROM" if events.null_items else "="
-    if listed is not None:
-        match = " AND ".join(f"e.{item} {equal} l.k{k}" for k, item in enumerate(items))
-        source = f"SELECT * FROM ({source}) AS e SEMI JOIN (SELECT * FROM {listed} WHERE matched) AS l ON {match}"
-    if cap is None:
-        counts = f"SELECT {columns}, count(DISTINCT u) AS {COUNT} FROM ({source}) GROUP BY {columns}"
-    elif few_repeats:
-        # Equal rows share their rank: where there are few of them this spares making the rows distinct first.
-        ranked = (
-            f"SELECT u, {columns}, dense_rank() OVER (PARTITION BY u ORDER BY {order}, {columns}) AS place "
-            f"FROM ({source})"
-        )
-        counts = (
-            f"SELECT {columns}, count(DISTINCT u) AS {COUNT} FROM ({ranked}) WHERE place <= {cap} "
-            f"GROUP BY {columns}"
-        )
-    else:
-        # DISTINCT first: a user's items are ranked once each, however often they occur.
-        ranked = (
-            f"SELECT {columns}, row_number() OVER (PARTITION BY u ORDER BY {order}, {columns}) AS place "
-            f"FROM (SELECT DISTINCT u, {columns} FROM ({source}))"
-        )
-        counts = f"SELECT {columns}, count(*) AS {COUNT} FROM ({ranked}) WHERE place <= {cap} GROUP BY {columns}"
-    if listed is None:
-        return (counts if lower <= 1 else f"{counts} HAVING {COUNT} >= {lower}"), items
-    match = " AND ".join(["l.matched = c.matched", *(f"l.k{k} {equal} c.{i}" for k, i in enumerate(items))])
-    entries = [f"p{k}" for k in range(len(items))]
-    return (
-        f"SELECT {', '.join(f'l.{p}' for p in entries)}, coalesce(c.{COUNT}, 0) AS {COUNT} FROM {listed} AS l "
-        f"LEFT JOIN (SELECT *, TRUE AS matched FROM ({counts})) AS c ON {match}"
-    ), entries
-
-
-def repeats(events: Events, rows: Rows) -> str:
-    """The query of how many rows there are, and how many of them differ, for one user in 256."""
-    items = [f"i{k}" for k in range(len(events.items))]
-    source = rows.select(["u", *items], ["u"] if events.null_items else ["u", *items])
-    sample = f"WITH s AS MATERIALIZED (SELECT * FROM ({source}) WHERE hash(u) % 256 = 0) "
-    return f"{sample}SELECT (SELECT count(*) FROM s), (SELECT count(*) FROM (SELECT DISTINCT * FROM s))"
 
 
 def public_list(rows: Rows, types: list[str], null_items: bool) -> str:

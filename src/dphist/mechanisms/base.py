@@ -22,10 +22,14 @@ LARGEST_COUNT: Final = 2**53
 
 @dataclass(frozen=True)
 class Released:
-    """What may leave: positions in the batch, increasing, and their noisy counts. No true count is in it."""
+    """What may leave: positions in the batch, increasing, and their noisy counts. No true count is in it.
+
+    `sums` are noisy too: those around the middles of their ranges, as values.
+    """
 
     index: IntArray
     values: FloatArray
+    sums: tuple[FloatArray, ...] = ()
 
 
 class Session(Protocol):
@@ -37,6 +41,10 @@ class Session(Protocol):
 
 class PlannedSession(Session, Protocol):
     """A session whose noise can also come from elsewhere than its own tap."""
+
+    @property
+    def tap(self) -> Tap:
+        """Where its noise comes from otherwise."""
 
     def release(self, counts: IntArray, draws: Draws | None = None) -> Released:
         """Noise and threshold for one batch of counts, the noise from `draws` if they are given."""

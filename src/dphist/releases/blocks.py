@@ -46,6 +46,12 @@ def counts_of(block: list[Span]) -> IntArray:
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
+def sums_of(block: list[Span]) -> tuple[IntArray, ...]:
+    """The sums of a block, one array for each of them."""
+    columns = zip(*([column[s.start : s.stop] for column in s.piece.sums] for s in block), strict=True)
+    return tuple(np.concatenate(parts) for parts in columns)
+
+
 class Largest:
     """The `rank`-th largest of all counts shown to it, in memory for `rank` counts and a block."""
 

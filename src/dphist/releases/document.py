@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from fractions import Fraction
 from typing import Any, Final
 
+from dphist.calibrate.sums import FINEST_REACH
 from dphist.errors import InvalidParameter
 from dphist.releases.accuracy import shared_part
+from dphist.releases.aggregates import Aggregate, aggregates_of, sums_facts
+from dphist.releases.choosing import Chosen
 from dphist.releases.soundness import Nonzero, nonzero_rule
 from dphist.types import (
     FORMAT,
@@ -23,6 +26,7 @@ from dphist.types import (
     NeighbourCase,
     Plan,
     PublicNoise,
+    SumNoise,
 )
 
 _ONE_UPDATE: Final = (
@@ -36,14 +40,16 @@ _NUMBER: Final = re.compile(r"[0-9]{1,60}(/[0-9]{1,60})?")
 _LARGEST_LATTICE: Final = 1 << 13
 _LARGEST_VARIANCE: Final = 10**40
 _LARGEST_SHARED_VARIANCE: Final = 10**12
+_MOST_SUMS: Final = 64
 
 
-def guarantee(plan: Plan, request: Mapping[str, Any]) -> str:
-    """What is promised, in one sentence."""
+def guarantee(plan: Plan, request: Mapping[str, Any], budget: Budget | None = None) -> str:
+    """What is promised, in one sentence: for the plan, or for all of the budget where a cap was chosen as well."""
+    whole = plan.budget if budget is None else budget
     return (
         "Whoever sees this release, and all else there is, learns little about whether any one user was in the "
-        f"data: it is (epsilon, delta)-differentially private with epsilon = {plan.budget.epsilon!r} and "
-        f"delta = {plan.budget.delta!r} for adding or removing one user with all their items"
+        f"data: it is (epsilon, delta)-differentially private with epsilon = {whole.epsilon!r} and "
+        f"delta = {whole.delta!r} for adding or removing one user with all their items"
         f"{_provided(plan, request)}."
     )
 
@@ -73,6 +79,8 @@ def not_covered(plan: Plan, request: Mapping[str, Any]) -> list[str]:
         "Groups: a household, or one person with two accounts, is more than one user.",
     ]
     cap = request.get("max-items-per-user")
+    if cap == "auto":
+        cap = plan.contract.items
     # A top-k step has no use for a bound on users, and none is applied.
     if cap is not None and ("top" not in request or plan.contract.max_nonzero is None):
         notes.append(
@@ -87,8 +95,27 @@ def not_covered(plan: Plan, request: Mapping[str, Any]) -> list[str]:
         notes.append(_sketch_note(request["sketch-size"], restored=plan.releases_offset))
     if not isinstance(plan.noise, PublicNoise):
         notes.append("Counts that barely passed the threshold are too high on average.")
+    if plan.sums:
+        notes += _sum_notes(plan, aggregates_of(request))
     if plan.sigma_shared > 0.0:
         notes.append("All counts share one draw of noise: their sum is less precise than it looks.")
+    return notes
+
+
+def _sum_notes(plan: Plan, aggregates: Sequence[Aggregate]) -> list[str]:
+    """What sums and means do not say."""
+    bounds = "; ".join(
+        f"{one.name}: {one.column} from {float(one.low):g} to {float(one.high):g}" for one in aggregates
+    )
+    notes = [
+        "Sums and means are over the users that were counted, of each user's own sum for the item, clamped "
+        f"({bounds}). Values that are missing or no numbers add nothing to it. They are of users, not of events."
+    ]
+    if not isinstance(plan.noise, PublicNoise):
+        notes.append(
+            "A sum takes part in its count's error: the middle of its range is added once for each noisy user, so "
+            "that sums of items that barely passed the threshold are too high, or too low, as well."
+        )
     return notes
 
 
@@ -120,19 +147,30 @@ def counts_facts(plan: Plan, request: Mapping[str, Any], offset: float | None) -
 
 
 def document_of(
-    plan: Plan, request: Mapping[str, Any], *, private: bool, offset: float | None, version: str
+    plan: Plan,
+    request: Mapping[str, Any],
+    *,
+    private: bool,
+    offset: float | None,
+    version: str,
+    chosen: Chosen | None = None,
+    receipt: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The document, still without what only the writer knows."""
+    budget = None if chosen is None else chosen.plan.budget
     return {
         "format": FORMAT,
         "dphist": version,
         "created": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         "private": private,
-        "guarantee": guarantee(plan, request) if private else NO_GUARANTEE,
+        "guarantee": guarantee(plan, request, budget) if private else NO_GUARANTEE,
         "not_covered": not_covered(plan, request),
         "request": dict(request),
         "plan": plan.to_dict(),
         "counts": counts_facts(plan, request, offset),
+        **({} if chosen is None else {"choice": chosen.to_dict()}),
+        **({} if receipt is None else {"booking": dict(receipt)}),
+        **({"sums": sums_facts(plan, aggregates_of(request))} if plan.sums else {}),
     }
 
 
@@ -160,12 +198,22 @@ def _noise_from(data: Mapping[str, Any]) -> AnyNoise:
     if data["mechanism"] == "laplace":
         return LaplaceNoise(_fraction(data["scale"]), _whole(data["limit_steps"]))
     variances = _fraction(data["variance_steps"]), _fraction(data["variance_shared_steps"])
-    lattice = _whole(data["lattice"])
-    if lattice > _LARGEST_LATTICE or variances[1] > _LARGEST_SHARED_VARIANCE:
+    lattice, sums = _whole(data["lattice"]), tuple(_sum_from(one) for one in data.get("sums", ()))
+    if lattice > _LARGEST_LATTICE or variances[1] > _LARGEST_SHARED_VARIANCE or len(sums) > _MOST_SUMS:
         raise ValueError
     if data["mechanism"] == "known-domain":
-        return PublicNoise(lattice, *variances)
-    return LatticeNoise(lattice, *variances, _whole(data["limit_steps"]), data.get("offset", "none"))
+        return PublicNoise(lattice, *variances, sums=sums)
+    return LatticeNoise(lattice, *variances, _whole(data["limit_steps"]), data.get("offset", "none"), sums)
+
+
+def _sum_from(data: Mapping[str, Any]) -> SumNoise:
+    low, high = (
+        _fraction(data[end].removeprefix("-")) * (-1) ** data[end].startswith("-") for end in ("low", "high")
+    )
+    reach = _whole(data["reach_steps"])
+    if reach > FINEST_REACH:
+        raise ValueError
+    return SumNoise(low, high, reach, _fraction(data["variance_steps"]))
 
 
 def _fraction(text: Any) -> Fraction:

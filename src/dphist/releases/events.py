@@ -10,21 +10,27 @@ from typing import Any, Final, Unpack
 
 import numpy as np
 
+from dphist.calibrate.auto_cap import ChoicePlan
 from dphist.calibrate.planning import plan as make_plan
 from dphist.engines.protocol import Choice, Counted, Engine, Resources, Task
 from dphist.errors import InvalidParameter
 from dphist.mechanisms.base import checked_counts
-from dphist.mechanisms.sessions import begin
+from dphist.mechanisms.sums import noisy_sums
 from dphist.releases.accuracy import added_columns
+from dphist.releases.aggregates import Published, published_sums
 from dphist.releases.blocks import blocks
+from dphist.releases.choosing import Chosen, choice_for, choose
 from dphist.releases.kinds import origins
-from dphist.releases.request import Options, Request, request_from
-from dphist.releases.result import Release
+from dphist.releases.options import Options
+from dphist.releases.request import AUTO, Request, request_from
+from dphist.releases.result import Facts, Release
 from dphist.releases.soundness import Nonzero, certified, nonzero_rule
 from dphist.releases.sources import Form, Names, Piece, frame_form
-from dphist.releases.stage import Cut, NoiseStage
+from dphist.releases.spending import Booked, book
+from dphist.releases.stage import Begun, Cut, NoiseStage
+from dphist.sampling.draws import Fresh
 from dphist.sampling.tap import SecureTap, SeededTap, Tap
-from dphist.types import Noise, Plan
+from dphist.types import Budget, Noise, Plan, Value
 
 # Rows that meet noise together: enough for the compiled sampler, and little memory.
 _BLOCK: Final = 1 << 20
@@ -65,15 +71,44 @@ def run(request: Request, progress: Watcher | None = None, placed: Callable[[Any
         check_target(target, force=request.force, columns=request.output_columns())
     _check_folder(request, target)
     engine = engine_for(request)
-    plan = certified(plan_for(request, engine))
-    _rehearse(plan)
-    result = _counted_and_noised(request, plan, engine, target, progress, placed)
+    planned = planned_for(request, engine)
+    for plan in planned.plans if isinstance(planned, ChoicePlan) else (planned,):
+        _rehearse(plan)
+    if request.ledger is not None:
+        _check_ledger(request, target)
+        _check_input(request, engine)
+    booked = _booked(request, planned)
+    result = _counted_and_noised(request, planned, engine, target, progress, placed, booked)
     if target is not None and target.kind != "folder":
         _step(progress, "writing", 0.0)
         written = write_release(result.to_arrow(), result.document(), target, force=request.force, placed=placed)
         result = result.with_written(written)
         _step(progress, "writing", 1.0)
+    if booked is not None:
+        booked.settle(result.written)
     return result
+
+
+def _booked(request: Request, planned: Plan | ChoicePlan) -> Booked | None:
+    if request.ledger is None:
+        return None
+    assert request.dataset is not None
+    return book(request.ledger, request.dataset, planned, request.to_dict())
+
+
+def _check_ledger(request: Request, target: Any) -> None:
+    """A release that is written into its own ledger would damage it."""
+    assert request.ledger is not None
+    ledger = Path(request.ledger)
+    places = [] if target is None else [target.address, f"{target.address}.certificate.json"]
+    for place in places:
+        if Path(place).resolve() == ledger.resolve() or (Path(place).exists() and Path(place).samefile(ledger)):
+            raise InvalidParameter(f"the release cannot be written to {place}, which is its ledger")
+
+
+def _check_input(request: Request, engine: Engine) -> None:
+    """What cannot be read is refused before anything is booked."""
+    engine.check(Task(request.events(), Choice(bytes(32)), public_items=request.public_items()))
 
 
 def _check_folder(request: Request, target: Any) -> None:
@@ -98,10 +133,29 @@ def engine_for(request: Request) -> Engine:
     return DuckDBEngine(resources)
 
 
+def planned_for(request: Request, engine: Engine) -> Plan | ChoicePlan:
+    """The plan of a request, certified; or the plans of all caps on offer."""
+    if request.max_items_per_user != AUTO:
+        return certified(plan_for(request, engine))
+    public = request.public_items()
+    return choice_for(
+        Budget(request.epsilon, request.delta),
+        share=request.cap_share,
+        mechanism=request.mechanism,
+        minimize=request.minimize,
+        sums=[(low, high) for _, low, high in request.sums()],
+        weights=request.weight or None,
+        public_items=None if public is None else max(1, engine.size(public)),
+    )
+
+
 def plan_for(request: Request, engine: Engine) -> Plan:
-    """The plan of a request. Of the data only the length of a public list is looked at."""
-    planned = partial(make_plan, epsilon=request.epsilon, delta=request.delta, minimize=request.minimize)
-    items, public = request.max_items_per_user, request.public_items()
+    """The plan of a request with a cap by number, or none. Only the length of a public list is looked at."""
+    planned = partial(
+        make_plan, epsilon=request.epsilon, delta=request.delta, minimize=request.minimize,
+        sums=[(low, high) for _, low, high in request.sums()], weights=request.weight or None,
+    )  # fmt: skip
+    items, public = request.cap(), request.public_items()
     if public is not None:
         size = max(1, engine.size(public))
         return planned(
@@ -120,42 +174,52 @@ def plan_for(request: Request, engine: Engine) -> Plan:
 
 def _rehearse(plan: Plan) -> None:
     """Draw noise for a made-up count: what cannot be drawn is refused before any event is read."""
-    session, _ = begin(plan, SeededTap(0))
-    session.release(np.ones(1, dtype=np.int64))
+    one = np.ones(1, dtype=np.int64)
+    begun = Begun.with_tap(plan, Nonzero.NOT_NEEDED, SeededTap(0), Cut())
+    begun.release(one, [one] * len(plan.sums))
+    noisy_sums(plan.sums, one, [one] * len(plan.sums), one - 1, [Fresh(begun.session.tap)] * len(plan.sums))
 
 
-def _task(request: Request, plan: Plan, rule: Nonzero, tap: Tap) -> Task:
+def _task(request: Request, plan: Plan, rule: Nonzero, tap: Tap, cap: int | None) -> Task:
     key = tap.words(4).tobytes()
     # A top-k step has no use for a bound on users, which would only lose events.
-    rank, items = None, request.max_items_per_user
+    rank, items = None, cap
     if rule is Nonzero.TOP_K:
         rank, items = int(plan.contract.nonzero) + 1, None
     return Task(
         request.events(), Choice(key, portable=not tap.private), items, request.lower_threshold,
         request.public_items(), rank, ordered=not tap.private,
+        values=tuple(
+            Value(column, low, high, noise.reach)
+            for (column, low, high), noise in zip(request.sums(), plan.sums, strict=True)
+        ),
     )  # fmt: skip
 
 
 def _counted_and_noised(
     request: Request,
-    plan: Plan,
+    planned: Plan | ChoicePlan,
     engine: Engine,
     target: Any,
     progress: Watcher | None,
     placed: Callable[[Any], None] | None,
+    booked: Booked | None,
 ) -> Release:
     """The engine counts; then counts meet noise, block by block or on the executors."""
     tap: Tap = SecureTap() if request.seed is None else SeededTap(request.seed)
+    chosen = _chosen(request, planned, engine, tap, progress)
+    plan, cap = _chosen_plan(request, planned, chosen)
     # A top-k step subtracts the count after the largest; a bound that is public needs only to be watched.
     rule = nonzero_rule(plan, promised=request.max_nonzero is not None)
-    task = _task(request, plan, rule, tap)
+    task = _task(request, plan, rule, tap, cap)
+    facts = Facts(request.to_dict(), chosen, None if booked is None else booked.receipt())
     counting = None if progress is None else lambda share: progress("counting", share)
     if engine.name == "spark":
         from dphist.engines.spark_engine import SparkEngine
         from dphist.releases.spark_events import released_by_spark
 
         assert isinstance(engine, SparkEngine)
-        return released_by_spark(request, plan, rule, task, tap, engine, target, counting, placed)
+        return released_by_spark(request, plan, rule, task, tap, engine, target, counting, placed, facts)
     names = Names(tuple(column.name for column in request.columns()), request.count_name)
     with engine.count(task, counting) as counted:
         cut = Cut(counted.at_rank, request.lower_threshold)
@@ -166,7 +230,27 @@ def _counted_and_noised(
             stage.add(block)
         _step(progress, "adding noise", 1.0)
     # Where a bound on users served in place of a top-k step, the largest ones are those with the most noisy users.
-    return _published(stage.release(request.top), request)
+    return _published(stage.release(request.top), request, facts)
+
+
+def _chosen(
+    request: Request, planned: Plan | ChoicePlan, engine: Engine, tap: Tap, progress: Watcher | None
+) -> Chosen | None:
+    """The cap, if it is to be chosen."""
+    if not isinstance(planned, ChoicePlan):
+        return None
+    task = Task(request.events(), Choice(bytes(32)), public_items=request.public_items())
+    return choose(
+        planned, engine, task, tap, None if progress is None else lambda share: progress("choosing", share)
+    )
+
+
+def _chosen_plan(request: Request, planned: Plan | ChoicePlan, chosen: Chosen | None) -> tuple[Plan, int | None]:
+    """The plan of the release, and the bound on the items of a user."""
+    if not isinstance(planned, ChoicePlan):
+        return planned, request.cap()
+    assert chosen is not None
+    return certified(planned.plan(chosen.cap)), chosen.cap
 
 
 def _pieces(counted: Counted, plan: Plan) -> Iterator[Piece]:
@@ -176,19 +260,24 @@ def _pieces(counted: Counted, plan: Plan) -> Iterator[Piece]:
     form = Form(KIND, "frame", "pyarrow")
     assert not isinstance(plan.noise, Noise)
     first = empty_batch(counted.schema)
+    place = len(counted.schema) - len(plan.sums) - 1
     for batch in (batch for part in ([first], counted.batches()) for batch in part):
-        *items, counts = batch.columns
-        yield Piece(form, tuple(items), checked_counts(KIND.numbers(counts), lattice=plan.noise.lattice))
+        columns = list(batch.columns)
+        numbers = checked_counts(KIND.numbers(columns[place]), lattice=plan.noise.lattice)
+        sums = tuple(KIND.numbers(column) for column in columns[place + 1 :])
+        yield Piece(form, tuple(columns[:place]), numbers, sums)
 
 
-def _published(raw: Release, request: Request) -> Release:
+def _published(raw: Release, request: Request, facts: Facts) -> Release:
     """With the columns that were asked for, in the kind the events came in."""
     counts, added = added_columns(
         raw.counts, raw.plan, request.count_name, error=request.standard_error, interval=request.interval,
         rounded=request.round,
     )  # fmt: skip
-    # The request as plain data: a release must not keep the events alive.
-    return replace(raw, counts=counts, added=added, request=request.to_dict(), came=frame_form(request.input))
+    beside = published_sums(
+        raw.counts, raw.sums, raw.plan, request.aggregates(), Published(request.standard_error, request.interval)
+    )
+    return replace(facts.told(raw), counts=counts, added={**added, **beside}, came=frame_form(request.input))
 
 
 def _step(progress: Watcher | None, name: str, share: float) -> None:

@@ -53,6 +53,8 @@ def release_histogram(
     sound = certified(plan)
     if isinstance(sound.noise, PublicNoise):
         raise InvalidParameter("a plan for a public list of items is for dphist.release, which reads the list")
+    if sound.sums:
+        raise InvalidParameter("a plan with sums is for dphist.release, which makes sums of each user's values")
     rule = nonzero_rule(sound, promised=promise_max_nonzero)
     names = checked_names(item, count)
     if isinstance(batch_size, bool) or not isinstance(batch_size, (int, np.integer)) or batch_size < 1:
@@ -98,6 +100,8 @@ def sketch_problem(plan: Plan, size: int) -> str | None:
     One user moves up to `size` counters of a sketch, all up or all down, however few items the user has.
     Neighbours are those of a top-k step, with what was subtracted in total: plans with an offset hold too.
     """
+    if plan.sums:
+        return "a plan with sums does not hold for a sketch, which counts only"
     if isinstance(plan.noise, PublicNoise):
         return "a plan for a public list of items does not hold for a sketch, whose items are not public"
     if plan.contract.items < size:

@@ -7,17 +7,20 @@ import os
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from fractions import Fraction
 from pathlib import Path
-from typing import Any, Final, TypedDict
+from typing import Any, Final
 
 from dphist.errors import InputError, InvalidParameter
 from dphist.extras import is_spark_frame
 from dphist.outputs.targets import without_password
+from dphist.releases.aggregates import Aggregate, Published, aggregates_of, summed
 from dphist.types import LARGEST_COUNT, Budget, Column, Events, finite_number
 
 ENGINES: Final = ("duckdb", "spark")
+AUTO: Final = "auto"
 # What affects neither privacy nor the numbers, so that a certificate has no use for it.
-_NOT_RECORDED: Final = ("force", "memory", "threads", "temp_folder", "master", "spark_conf")
+_NOT_RECORDED: Final = ("force", "memory", "threads", "temp_folder", "master", "spark_conf", "ledger")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +32,11 @@ class Request:
     item: tuple[str, ...]
     epsilon: float
     delta: float
-    max_items_per_user: int | None = None
+    max_items_per_user: int | str | None = None
+    cap_share: float | None = None
+    sum: tuple[str, ...] = ()
+    mean: tuple[str, ...] = ()
+    weight: tuple[float, ...] = ()
     top: int | None = None
     max_nonzero: int | None = None
     items: Any = None
@@ -56,6 +63,8 @@ class Request:
     memory: str | None = None
     threads: int | None = None
     temp_folder: str | os.PathLike[str] | None = None
+    ledger: str | os.PathLike[str] | None = None
+    dataset: str | None = None
     seed: int | None = None
 
     def __post_init__(self) -> None:
@@ -63,7 +72,11 @@ class Request:
         budget = Budget(self.epsilon, self.delta)
         object.__setattr__(self, "epsilon", budget.epsilon)
         object.__setattr__(self, "delta", budget.delta)
+        for name in ("sum", "mean", "weight"):
+            given = getattr(self, name)
+            object.__setattr__(self, name, (given,) if isinstance(given, (str, int, float)) else tuple(given))
         self._check_contract()
+        self._check_ledger()
         self._check_output()
         for name in ("null_items", "standard_error", "round", "force"):
             if not isinstance(getattr(self, name), bool):
@@ -98,9 +111,10 @@ class Request:
         return tuple(pairs)
 
     def _check_contract(self) -> None:
+        self._check_cap()
         for name in ("max_items_per_user", "top", "max_nonzero", "lower_threshold", "threads"):
             value = getattr(self, name)
-            if value is None:
+            if value is None or (name == "max_items_per_user" and value == AUTO):
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= LARGEST_COUNT:
                 raise InvalidParameter(
@@ -119,6 +133,43 @@ class Request:
         if self.offset is not None and self.top is None:
             raise InvalidParameter("--offset is for --top alone")
 
+    def _check_cap(self) -> None:
+        """What is asked of a cap that is chosen privately."""
+        if self.max_items_per_user == AUTO and (self.top is not None or self.max_nonzero is not None):
+            raise InvalidParameter(f"--max-items-per-user {AUTO} has no use for --top or --max-nonzero")
+        if isinstance(self.max_items_per_user, str) and self.max_items_per_user != AUTO:
+            raise InvalidParameter(
+                f"--max-items-per-user must be a whole number or {AUTO}, not {self.max_items_per_user!r}"
+            )
+        if self.cap_share is not None:
+            share = finite_number("cap_share", self.cap_share)
+            if self.max_items_per_user != AUTO or not 0.0 < share <= 0.5:
+                raise InvalidParameter(
+                    f"--cap-share is for --max-items-per-user {AUTO}: a share above 0 and at most 0.5, "
+                    f"not {self.cap_share!r}"
+                )
+
+    def cap(self) -> int | None:
+        """The bound on the items of a user, where it is given by number."""
+        assert not isinstance(self.max_items_per_user, str)
+        return self.max_items_per_user
+
+    def _check_ledger(self) -> None:
+        if (self.ledger is None) != (self.dataset is None):
+            raise InvalidParameter(
+                "--ledger and --dataset go together: a ledger keeps one budget for each dataset"
+            )
+        if self.ledger is not None and self.seed is not None:
+            raise InvalidParameter("--seed makes no private release, so that a ledger has nothing to book")
+
+    def aggregates(self) -> tuple[Aggregate, ...]:
+        """The sums and means that were asked for, sums first."""
+        return aggregates_of({"sum": self.sum, "mean": self.mean})
+
+    def sums(self) -> tuple[tuple[str, Fraction, Fraction], ...]:
+        """The different sums that they need: columns and their bounds."""
+        return summed(self.aggregates())
+
     def _check_output(self) -> None:
         if self.interval is not None:
             share = finite_number("interval", self.interval)
@@ -133,13 +184,30 @@ class Request:
         taken = {column.name for column in self.columns()}
         for name in self.added_columns():
             if not isinstance(name, str) or not name or name in taken:
-                raise InvalidParameter(f"an item column is called {name!r}: name the counts with --count-name")
+                raise InvalidParameter(
+                    f"two columns would be called {name!r}: name the counts with --count-name, sums and means "
+                    "with NAME=COLUMN:LOW:HIGH"
+                )
+            taken.add(name)
+        if self.weight and len(self.weight) != len(self.sums()):
+            raise InvalidParameter(
+                f"give one --weight for each sum: there are {len(self.sums())} sums (a mean of the same values is "
+                f"the same sum) and {len(self.weight)} weights"
+            )
+        if self.sum or self.mean:
+            self._check_sums()
+
+    def _check_sums(self) -> None:
+        if self.mechanism == "laplace":
+            raise InvalidParameter("--sum and --mean need Gaussian noise, not --mechanism laplace")
+        if self.offset == "none":
+            raise InvalidParameter("--sum and --mean beside --top need its offset")
 
     def added_columns(self) -> list[str]:
         """The columns of numbers in the output."""
-        name = self.count_name
-        error = [f"{name}_standard_error"] if self.standard_error else []
-        return [name, *error, *([f"{name}_low", f"{name}_high"] if self.interval is not None else [])]
+        look = Published(self.standard_error, self.interval)
+        names = [self.count_name, *(one.name for one in self.aggregates())]
+        return [column for name in names for column in look.names(name)]
 
     def output_columns(self) -> list[str]:
         """All columns of the output, in order."""
@@ -170,46 +238,9 @@ class Request:
         for entry in fields(self):
             # Made plain before it is compared: frames compare with nothing but frames.
             value = _plain(getattr(self, entry.name))
-            if value != entry.default and entry.name not in _NOT_RECORDED:
+            if value != _plain(entry.default) and entry.name not in _NOT_RECORDED:
                 data[flag(entry.name).removeprefix("--")] = value
         return data
-
-
-class Options(TypedDict, total=False):
-    """The options of `dphist.release`, which are the fields of a request but its input."""
-
-    user: str
-    item: str | Sequence[str]
-    epsilon: float
-    delta: float
-    max_items_per_user: int | None
-    top: int | None
-    max_nonzero: int | None
-    items: Any
-    offset: str | None
-    lower_threshold: int
-    mechanism: str
-    minimize: str
-    table: str | None
-    query: str | None
-    where: str | None
-    input_format: str | None
-    null_items: bool
-    count_name: str
-    standard_error: bool
-    interval: float | None
-    round: bool
-    output: str | os.PathLike[str] | None
-    output_table: str | None
-    output_format: str | None
-    force: bool
-    engine: str | None
-    master: str | None
-    spark_conf: str | Sequence[str]
-    memory: str | None
-    threads: int | None
-    temp_folder: str | os.PathLike[str] | None
-    seed: int | None
 
 
 def flag(name: str) -> str:

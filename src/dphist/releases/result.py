@@ -15,9 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dphist.errors import InvalidParameter
+from dphist.releases.choosing import Chosen
 from dphist.releases.document import document_of
 from dphist.releases.sources import Form, Names
-from dphist.types import Certificate, Plan
+from dphist.types import Budget, Certificate, Plan
 
 NOT_PRIVATE: Final = "NOT PRIVATE: the noise was made from a seed"
 _ROWS_SHOWN: Final = 10
@@ -30,6 +31,22 @@ _NOISE: Final = {
 }
 
 
+@dataclass(frozen=True)
+class Facts:
+    """What a certificate says beside the plan: what was asked for, how the cap was chosen, where it was booked."""
+
+    request: Mapping[str, Any] = field(default_factory=dict)
+    chosen: Chosen | None = None
+    receipt: Mapping[str, Any] | None = None
+
+    def told(self, release: Release) -> Release:
+        """A release that knows them. The request is plain data: a release must not keep the events alive."""
+        certificate = release.certificate if self.chosen is None else self.chosen.plan.certificate
+        return replace(
+            release, request=self.request, chosen=self.chosen, receipt=self.receipt, certificate=certificate
+        )
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Release:
     """Released items with their noisy counts, the largest first.
@@ -37,7 +54,9 @@ class Release:
     `columns` are the item's columns in the kind they came in, `counts` an array of numpy. `private` is False where
     a seed made the noise. `certificate` was computed from the plan's numbers when the release was made. `offset`
     is the noisy count that a top-k step had subtracted; it is in the counts already. `added` are the columns that
-    were asked for beside the counts; `written` says where the release was written to.
+    were asked for beside the counts; `written` says where the release was written to. `sums` are those around the
+    middles of the plan's ranges, noisy, from which the added columns of sums and means were made. `chosen` says
+    how the bound on the items of a user was chosen, `receipt` where the release is booked.
     """
 
     columns: tuple[Any, ...]
@@ -52,9 +71,17 @@ class Release:
     request: Mapping[str, Any] = field(default_factory=dict)
     came: Form | None = None
     written: Any = None
+    sums: tuple[NDArray[np.float64], ...] = ()
+    chosen: Chosen | None = None
+    receipt: Mapping[str, Any] | None = None
 
     def __len__(self) -> int:
         return int(self.counts.size)
+
+    @property
+    def budget(self) -> Budget:
+        """What the release spends in all: beside its plan's, what the choice of a cap took."""
+        return self.plan.budget if self.chosen is None else self.chosen.plan.budget
 
     @property
     def items(self) -> Any:
@@ -104,7 +131,10 @@ class Release:
         """The certificate of this release as plain data: its guarantee, its plan and what was asked for."""
         from dphist import __version__
 
-        return document_of(self.plan, self.request, private=self.private, offset=self.offset, version=__version__)
+        return document_of(
+            self.plan, self.request, private=self.private, offset=self.offset, version=__version__,
+            chosen=self.chosen, receipt=self.receipt,
+        )  # fmt: skip
 
     def write(self, output: str | os.PathLike[str], *, table: str | None = None, force: bool = False) -> Release:
         """Write the release, and its certificate beside it; both or neither.
@@ -125,15 +155,15 @@ class Release:
     def _note(self) -> dict[str, str]:
         facts = {
             "private": self.private,
-            "epsilon": self.plan.budget.epsilon,
-            "delta": self.plan.budget.delta,
+            "epsilon": self.budget.epsilon,
+            "delta": self.budget.delta,
             "delta_certified": self.certificate.delta,
         }
         note = {"dphist": json.dumps(facts)}
         return note if self.private else {**note, "dphist_warning": NOT_PRIVATE}
 
     def _summary(self) -> str:
-        budget, items = self.plan.budget, "1 item" if len(self) == 1 else f"{len(self):,} items"
+        budget, items = self.budget, "1 item" if len(self) == 1 else f"{len(self):,} items"
         noise = _NOISE.get(self.plan.mechanism, self.plan.mechanism)
         return f"Release of {items}: epsilon {budget.epsilon:g}, delta {budget.delta:g}, {noise}"
 

@@ -32,8 +32,10 @@ def certified(plan: object) -> Plan:
         raise InvalidParameter(
             "the plan is for continuous noise, which no computer can draw: make it with noise='discrete'"
         )
-    exact = (noise.scale,) if isinstance(noise, LaplaceNoise) else (noise.variance, noise.variance_shared)
-    whole = isinstance(noise.lattice, int) and isinstance(noise.limit, int)
+    sums = plan.sums
+    exact = [noise.scale] if isinstance(noise, LaplaceNoise) else [noise.variance, noise.variance_shared]
+    exact += [number for one in sums for number in (one.low, one.high, one.variance)]
+    whole = all(isinstance(n, int) for n in (noise.lattice, noise.limit, *(one.reach for one in sums)))
     if not whole or not all(isinstance(v, (int, Fraction)) for v in exact):
         raise InvalidParameter("the plan's lattice and limit must be whole numbers and its variances fractions")
     certificate = _certificate(noise, plan.contract, plan.budget)

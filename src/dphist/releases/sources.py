@@ -25,11 +25,12 @@ class Form:
 
 @dataclass(frozen=True)
 class Piece:
-    """Some rows: the item's columns as they came, and checked counts."""
+    """Some rows: the item's columns as they came, checked counts, and the sums of an engine in its steps."""
 
     form: Form
     items: tuple[Any, ...]
     counts: IntArray
+    sums: tuple[IntArray, ...] = ()
 
 
 @dataclass(frozen=True)

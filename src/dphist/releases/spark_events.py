@@ -12,7 +12,7 @@ from dphist.engines.protocol import Progress, Task
 from dphist.engines.spark_engine import SparkEngine, SparkHistogram, kept, run
 from dphist.extras import is_spark_frame
 from dphist.releases.request import Request
-from dphist.releases.result import Release
+from dphist.releases.result import Facts, Release
 from dphist.releases.soundness import Nonzero
 from dphist.releases.sources import Form, Names
 from dphist.releases.spark_result import collected, headed, headed_if_possible, largest_rows
@@ -39,6 +39,7 @@ def released_by_spark(
     target: Any,
     counting: Progress | None,
     placed: Placed | None = None,
+    facts: Facts | None = None,
 ) -> Release:
     """Count and add noise where the data are.
 
@@ -53,7 +54,7 @@ def released_by_spark(
         cut = Cut(histogram.at_rank if rule is Nonzero.TOP_K else 0, request.lower_threshold)
         begun = Begun.with_tap(plan, rule, tap, cut)
         noise = executor_noise(begun, plan, request, tap)
-        model = _model(request, plan, begun, tap)
+        model = (facts or Facts(request.to_dict())).told(_model(request, plan, begun, tap))
         with unlogged():
             frame = _noised(histogram, noise, nothing=broken)
             if request.top is not None and rule is not Nonzero.TOP_K:
@@ -66,9 +67,7 @@ def _model(request: Request, plan: Plan, begun: Begun, tap: Tap) -> Release:
     """The release without its rows."""
     names = Names(tuple(column.name for column in request.columns()), request.count_name)
     none: Any = np.empty(0)
-    return Release(
-        (), none, plan.certificate, plan, tap.private, names, Form(), begun.offset, request=request.to_dict()
-    )
+    return Release((), none, plan.certificate, plan, tap.private, names, Form(), begun.offset)
 
 
 def _noised(histogram: SparkHistogram, noise: ExecutorNoise, *, nothing: bool) -> Any:

@@ -15,6 +15,11 @@ from dphist.releases.result import Release
 from dphist.releases.sources import Form, Names
 
 SHOWN: Final = 10
+# What a release on the cluster has in common with its first rows.
+_SHARED: Final = (
+    "certificate", "plan", "private", "names", "form", "offset", "request", "came", "written", "sums", "chosen",
+    "receipt",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -36,7 +41,7 @@ class SparkRelease(Release):
 
     def __init__(self, frame: Any, head: Head) -> None:
         self.__dict__.update(frame=frame, head=head)
-        for name in ("certificate", "plan", "private", "names", "form", "offset", "request", "came", "written"):
+        for name in _SHARED:
             self.__dict__[name] = getattr(head, name)
 
     frame: Any
@@ -115,7 +120,7 @@ def collected(table: Any, model: Release) -> Release:
         tuple(KIND.take(column, order) for column in items), count[order], model.certificate, model.plan,
         model.private, model.names, Form(KIND, "frame", "pyarrow"), model.offset,
         {name: column[order] for name, column in zip(_added_names(table, model.names), added, strict=True)},
-        model.request, model.came, model.written,
+        model.request, model.came, model.written, chosen=model.chosen, receipt=model.receipt,
     )  # fmt: skip
 
 

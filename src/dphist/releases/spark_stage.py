@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from dphist.engines.spark_engine import on_executors
 from dphist.releases.accuracy import added_columns
+from dphist.releases.aggregates import Aggregate, Published, published_sums
 from dphist.releases.pyarrow_kind import KIND
 from dphist.releases.request import Request
 from dphist.releases.stage import Begun
@@ -40,18 +41,24 @@ class Columns:
     error: bool
     interval: float | None
     rounded: bool
+    aggregates: tuple[Aggregate, ...] = ()
 
     @classmethod
     def of(cls, request: Request) -> Columns:
         """Those that were asked for."""
-        return cls(request.count_name, request.standard_error, request.interval, request.round)
+        return cls(
+            request.count_name, request.standard_error, request.interval, request.round, request.aggregates()
+        )
 
-    def numbers(self, values: NDArray[np.float64], plan: Plan) -> dict[str, NDArray[Any]]:
-        """The columns by their names, for these noisy counts."""
+    def numbers(
+        self, values: NDArray[np.float64], sums: Sequence[NDArray[np.float64]], plan: Plan
+    ) -> dict[str, NDArray[Any]]:
+        """The columns by their names, for these noisy counts and sums."""
         noisy, added = added_columns(
             values, plan, self.count, error=self.error, interval=self.interval, rounded=self.rounded
         )
-        return {self.count: noisy, **added}
+        beside = published_sums(values, sums, plan, self.aggregates, Published(self.error, self.interval))
+        return {self.count: noisy, **added, **beside}
 
 
 @dataclass(frozen=True)
@@ -59,7 +66,7 @@ class ExecutorNoise:
     """Noise and threshold for the batches of any executor; called by Spark, as often as it likes."""
 
     begun: Begun
-    key: bytes
+    keys: tuple[bytes, ...]  # one for the counts and one for each of the sums: all noise is independent
     plan: Plan
     items: tuple[str, ...]
     columns: Columns
@@ -81,21 +88,23 @@ class ExecutorNoise:
         """The released rows of one batch. An item is in one row of all batches, as the histogram has it."""
         import pyarrow as pa
 
-        *items, counts, digests = batch.columns
-        draws = Repeatable(KeyedWords(self.key, _rows_of_bytes(digests)))
-        found = self.begun.release(KIND.numbers(counts), draws)
-        taken = [KIND.take(column, found.index) for column in items]
-        numbers = self.columns.numbers(found.values, self.plan)
+        *columns, digests = batch.columns
+        counts, *sums = (KIND.numbers(column) for column in columns[len(self.items) :])
+        rows = _rows_of_bytes(digests)
+        draws = [Repeatable(KeyedWords(key, rows)) for key in self.keys]
+        found = self.begun.release(counts, sums, draws)
+        taken = [KIND.take(column, found.index) for column in columns[: len(self.items)]]
+        numbers = self.columns.numbers(found.values, found.sums, self.plan)
         arrays = [*taken, *(KIND.column(column, name) for name, column in numbers.items())]
         return pa.RecordBatch.from_arrays(arrays, names=[*self.items, *numbers])
 
 
 def executor_noise(begun: Begun, plan: Plan, request: Request, tap: Tap) -> ExecutorNoise:
-    """What the executors get, with a fresh key. Their session has no tap: fresh noise would not be repeatable."""
-    key = tap.words(KEY_BYTES // _WORD).tobytes()
+    """What the executors get, with fresh keys. Their session has no tap: fresh noise would not be repeatable."""
+    keys = tuple(tap.words(KEY_BYTES // _WORD).tobytes() for _ in range(1 + len(plan.sums)))
     closed = replace(begun, session=replace(begun.session, tap=ClosedTap()))  # type: ignore[type-var]
     names = tuple(column.name for column in request.columns())
-    return ExecutorNoise(closed, key, plan, names, Columns.of(request))
+    return ExecutorNoise(closed, keys, plan, names, Columns.of(request))
 
 
 def released_frame(histogram: Any, noise: ExecutorNoise) -> Any:
@@ -108,7 +117,9 @@ def released_frame(histogram: Any, noise: ExecutorNoise) -> Any:
     ]
     numbers = [
         StructField(name, LongType() if column.dtype.kind == "i" else DoubleType())
-        for name, column in noise.columns.numbers(np.empty(0), noise.plan).items()
+        for name, column in noise.columns.numbers(
+            np.empty(0), [np.empty(0)] * len(noise.plan.sums), noise.plan
+        ).items()
     ]
     return on_executors(histogram.with_digests(), noise, StructType([*items, *numbers]))
 

@@ -12,13 +12,14 @@ from numpy.typing import NDArray
 from dphist.errors import InvalidParameter
 from dphist.mechanisms.base import IntArray, PlannedSession, Released
 from dphist.mechanisms.sessions import begin
-from dphist.releases.blocks import Span, counts_of
+from dphist.mechanisms.sums import noisy_sums
+from dphist.releases.blocks import Span, counts_of, sums_of
 from dphist.releases.result import Release
 from dphist.releases.soundness import Nonzero
 from dphist.releases.sources import Form, Names, Piece
-from dphist.sampling.draws import Draws
+from dphist.sampling.draws import Draws, Fresh
 from dphist.sampling.tap import Tap
-from dphist.types import Plan
+from dphist.types import Plan, SumNoise
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,7 @@ class Begun:
     offset: float | None
     cut: Cut
     restored: int
+    sums: tuple[SumNoise, ...] = ()
 
     @classmethod
     def with_tap(cls, plan: Plan, rule: Nonzero, tap: Tap, cut: Cut) -> Begun:
@@ -75,12 +77,19 @@ class Begun:
         session, offset = begin(plan, tap, subtracted=cut.subtracted)
         # Without the offset a top-k step gives differences, to which nothing is restored.
         plain_top_k = rule is Nonzero.TOP_K and offset is None
-        return cls(session, offset, cut, 0 if plain_top_k else cut.lower - 1)
+        return cls(session, offset, cut, 0 if plain_top_k else cut.lower - 1, plan.sums)
 
-    def release(self, counts: IntArray, draws: Draws | None = None) -> Released:
-        """What passes of a batch of true counts, noisy."""
-        released = self.session.release(self.cut.apply(counts), draws)
-        return Released(released.index, released.values + self.restored)
+    def release(
+        self, counts: IntArray, sums: Sequence[IntArray] = (), draws: Sequence[Draws] | None = None
+    ) -> Released:
+        """What passes of a batch of true counts, noisy, with the noisy sums beside it, which came in steps.
+
+        `draws` are for the counts and for each of the sums, all different; otherwise the noise is fresh.
+        """
+        sources = [Fresh(self.session.tap)] * (1 + len(self.sums)) if draws is None else draws
+        released = self.session.release(self.cut.apply(counts), sources[0])
+        around = noisy_sums(self.sums, counts, sums, released.index, sources[1:])
+        return Released(released.index, released.values + self.restored, around)
 
 
 class NoiseStage:
@@ -98,7 +107,7 @@ class NoiseStage:
         """Noise and threshold for a block; what passes is kept."""
         true = counts_of(block)
         self.seen = self.seen.after(true)
-        self._gathered.add(block, self._begun.release(true))
+        self._gathered.add(block, self._begun.release(true, sums_of(block)))
 
     def release(self, limit: int | None = None) -> Release:
         """All that passed, in an order of its own; the `limit` largest, if there is one."""
@@ -106,10 +115,11 @@ class NoiseStage:
         if self._rule is Nonzero.PROMISED and self.seen.nonzero > plan.contract.nonzero:
             # Never an error, for that would tell of the data; an empty release tells the least.
             gathered = gathered.nothing()
-        columns, counts = gathered.sorted()
+        columns, counts, sums = gathered.sorted()
         if limit is not None and counts.size > limit:
             first = np.arange(limit, dtype=np.int64)
             columns, counts = tuple(gathered.form.kind.take(c, first) for c in columns), counts[:limit].copy()
+            sums = tuple(column[:limit].copy() for column in sums)
         return Release(
             columns,
             counts,
@@ -119,6 +129,7 @@ class NoiseStage:
             self._names,
             gathered.form,
             self._begun.offset,
+            sums=sums or tuple(np.empty(0) for _ in plan.sums),
         )
 
 
@@ -130,6 +141,7 @@ class Gathered:
         self._distinct = distinct
         self._parts: list[tuple[Any, ...]] = []
         self._values: list[NDArray[np.float64]] = []
+        self._sums: list[tuple[NDArray[np.float64], ...]] = []
         self._pieces = 0
         self._last: Piece | None = None
         self.form = Form()
@@ -146,6 +158,7 @@ class Gathered:
                 self._parts.append(tuple(self.form.kind.take(column, where) for column in span.piece.items))
             offset += span.stop - span.start
         self._values.append(released.values)
+        self._sums.append(released.sums)
 
     def _check_form(self, piece: Piece) -> None:
         if piece is self._last:
@@ -165,18 +178,19 @@ class Gathered:
         empty._parts = [tuple(self.form.kind.take(column, none) for column in part) for part in self._parts[:1]]
         return empty
 
-    def sorted(self) -> tuple[tuple[Any, ...], NDArray[np.float64]]:
-        """All rows in the order of the release, each item once."""
+    def sorted(self) -> tuple[tuple[Any, ...], NDArray[np.float64], tuple[NDArray[np.float64], ...]]:
+        """All rows in the order of the release, each item once: items, counts and sums."""
         kind = self.form.kind
         if not self._parts:
             empty: list[Any] = []
-            return tuple(kind.column(empty, name) for name in self._names.items), np.empty(0, dtype=np.float64)
+            return tuple(kind.column(empty, name) for name in self._names.items), np.empty(0), ()
         columns = [kind.concat(parts) for parts in self._columns()]
         values = np.concatenate([*self._values, np.empty(0)])
         if self._pieces > 1 and not self._distinct and kind.repeats(columns):
             raise InvalidParameter("items must differ across batches, and one that was to be released comes twice")
         order = kind.order(values, columns)
-        return tuple(kind.take(column, order) for column in columns), values[order]
+        sums = tuple(np.concatenate(parts)[order] for parts in zip(*self._sums, strict=True))
+        return tuple(kind.take(column, order) for column in columns), values[order], sums
 
     def _columns(self) -> Iterator[Sequence[Any]]:
         return zip(*self._parts, strict=True)

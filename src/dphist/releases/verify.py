@@ -7,11 +7,15 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
+from dphist.calibrate.auto_cap import chosen_cap
 from dphist.errors import DphistError
+from dphist.releases.aggregates import aggregates_of, summed, sums_facts
+from dphist.releases.choosing import Chosen, choice_for
 from dphist.releases.document import NO_GUARANTEE, counts_facts, guarantee, not_covered, plan_from
 from dphist.releases.histogram import sketch_problem
+from dphist.releases.request import AUTO
 from dphist.releases.soundness import certified
-from dphist.types import FORMAT, LatticeNoise, Plan
+from dphist.types import FORMAT, Budget, LatticeNoise, Plan
 
 
 @dataclass(frozen=True)
@@ -71,7 +75,7 @@ def verify(
     if found.document is not None:
         try:
             examined.document(found.document, found.table)
-        except (TypeError, ValueError, KeyError, ArithmeticError, AttributeError) as error:
+        except (TypeError, ValueError, KeyError, ArithmeticError, AttributeError, DphistError) as error:
             examined.problems.append(f"the certificate cannot be understood ({type(error).__name__})")
     return Verification(
         without_password(os.fspath(address)),
@@ -106,9 +110,11 @@ class Examination:
         plan = self._plan(document.get("plan"))
         if plan is None:
             return
-        self._request(plan, request, table)
-        self._statements(plan, document)
+        budget = self._choice(plan, document) if request.get("max-items-per-user") == AUTO else plan.budget
+        self._request(plan, request, table, budget)
+        self._statements(plan, document, budget)
         self._counts(plan, counts, request, table)
+        self._sums(plan, document, table)
 
     def _plan(self, data: Any) -> Plan | None:
         """The plan with the delta of its own numbers, computed anew; its other numbers must follow from them."""
@@ -134,20 +140,48 @@ class Examination:
         )
         return proved
 
-    def _request(self, plan: Plan, request: dict[str, Any], table: Any) -> None:
+    def _choice(self, plan: Plan, document: dict[str, Any]) -> Budget:
+        """That the cap was chosen as it should be: all plans are made anew, and the choice repeated."""
+        request, told = document["request"], document["choice"]
+        budget = Budget(request["epsilon"], request["delta"])
+        public = plan.contract.max_nonzero if plan.mechanism == "known-domain" else None
+        planned = choice_for(
+            budget,
+            share=request.get("cap-share"),
+            mechanism=request.get("mechanism", "best"),
+            minimize=request.get("minimize", "threshold"),
+            sums=[(low, high) for _, low, high in summed(aggregates_of(request))],
+            weights=request.get("weight"),
+            public_items=public,
+        )
+        noisy = tuple(told["noisy_users"])
+        if any(isinstance(number, bool) or not isinstance(number, int) for number in noisy):
+            raise ValueError
+        anew = Chosen(planned, noisy, chosen_cap(planned, noisy))
+        if anew.to_dict() != told or planned.plan(anew.cap).to_dict() != plan.to_dict():
+            self.problems.append("the cap was not chosen by what the certificate says")
+            return budget
+        self.delta = planned.certificate.delta
+        self.checks.append(
+            f"choosing the cap and releasing are ({budget.epsilon!r}, {budget.delta!r})-differentially private "
+            f"together: their delta, computed anew in ball arithmetic, is at most {self.delta:.6g}"
+        )
+        return budget
+
+    def _request(self, plan: Plan, request: dict[str, Any], table: Any, budget: Budget) -> None:
         """That the plan is one for what was asked: the same budget, and no bound that was not asked for."""
         if not request:
             return  # counted elsewhere: the guarantee names what it rests on
-        if (request.get("epsilon"), request.get("delta")) != (plan.budget.epsilon, plan.budget.delta):
+        if (request.get("epsilon"), request.get("delta")) != (budget.epsilon, budget.delta):
             self.problems.append("the plan has another budget than the request")
         if not fits(plan, request):
             self.problems.append("the plan relies on bounds that were not asked for, or is for another request")
         if plan.mechanism == "known-domain" and table is not None and table.num_rows != plan.contract.max_nonzero:
             self.problems.append("the release has not as many items as the public list")
 
-    def _statements(self, plan: Plan, document: dict[str, Any]) -> None:
+    def _statements(self, plan: Plan, document: dict[str, Any], budget: Budget) -> None:
         request = document["request"]
-        promised = guarantee(plan, request) if self.private else NO_GUARANTEE
+        promised = guarantee(plan, request, budget) if self.private else NO_GUARANTEE
         if document.get("guarantee") != promised or document.get("not_covered") != not_covered(plan, request):
             self.problems.append("the certificate's sentences are not those of its plan")
 
@@ -174,6 +208,22 @@ class Examination:
             else:
                 self.checks.append("all counts are above the threshold")
 
+    def _sums(self, plan: Plan, document: dict[str, Any], table: Any) -> None:
+        """That the sums are those that were asked for, by the plan's noise."""
+        aggregates = aggregates_of(document["request"])
+        asked = tuple((low, high) for _, low, high in summed(aggregates))
+        if asked != tuple((one.low, one.high) for one in plan.sums):
+            self.problems.append("the plan's sums are not those of the request")
+            return
+        if document.get("sums", []) != (sums_facts(plan, aggregates) if aggregates else []):
+            self.problems.append("what the certificate says of the sums does not follow from its plan")
+            return
+        missing = [one.name for one in aggregates if table is not None and one.name not in table.column_names]
+        if missing:
+            self.problems.append(f"the release has no column {missing[0]!r}")
+        elif aggregates:
+            self.checks.append("the sums and means are those that were asked for")
+
 
 def fits(plan: Plan, request: dict[str, Any]) -> bool:
     """Whether a plan relies on nothing but what the request has `dphist release` keep, or promises."""
@@ -181,7 +231,8 @@ def fits(plan: Plan, request: dict[str, Any]) -> bool:
         return fits_sketch(plan, request)
     contract = plan.contract
     cap, top, promise = (request.get(name) for name in ("max-items-per-user", "top", "max-nonzero"))
-    capped = isinstance(cap, int) and contract.items >= min(cap, contract.nonzero)
+    # A cap that was chosen is the plan's own: that has been looked at.
+    capped = cap == AUTO or (isinstance(cap, int) and contract.items >= min(cap, contract.nonzero))
     if (plan.mechanism == "known-domain") != ("items" in request):
         return False
     if plan.mechanism == "known-domain":

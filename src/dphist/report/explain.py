@@ -21,7 +21,7 @@ _NAMES = {
 
 def explain(plan: Plan, *, alternatives: bool = True) -> list[str]:
     """Sentences for the person who is about to release. No data is looked at."""
-    sentences = [_chosen(plan), _passing(plan)]
+    sentences = [_chosen(plan), _passing(plan), *_sums(plan)]
     if alternatives:
         sentences += _alternatives(plan)
     return [sentence for sentence in sentences if sentence]
@@ -43,6 +43,17 @@ def _chosen(plan: Plan) -> str:
         f"The mechanism is {_NAMES[plan.mechanism]}, because {reason}. Noise moves a released count by "
         f"{_figure(plan.total_noise)} (one standard deviation).{dropped}"
     )
+
+
+def _sums(plan: Plan) -> list[str]:
+    """What is to be known of each sum."""
+    return [
+        f"A sum of values from {float(one.low):g} to {float(one.high):g}: its standard error is "
+        f"{_figure(math.hypot(one.sigma, float(one.middle) * plan.total_noise))}, of which the noise of the count, "
+        f"times {float(one.middle):g}, is a part. A mean over n users has a standard error of "
+        f"{_figure(one.sigma)}/n or a little more."
+        for one in plan.sums
+    ]
 
 
 def _figure(number: float) -> str:
@@ -138,7 +149,8 @@ def _top_in_place(plan: Plan) -> str:
 def _attempt(plan: Plan, *, top: int | None = None, max_items_per_user: int | None = None) -> Plan | None:
     try:
         return make_plan(
-            epsilon=plan.budget.epsilon, delta=plan.budget.delta, top=top, max_items_per_user=max_items_per_user
-        )
+            epsilon=plan.budget.epsilon, delta=plan.budget.delta, top=top, max_items_per_user=max_items_per_user,
+            sums=[(one.low, one.high) for one in plan.sums],
+        )  # fmt: skip
     except DphistError:
         return None

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from dphist.types.certificate import FORMAT, Certificate, Direction, NeighbourCase
 from dphist.types.checks import LARGEST_COUNT, LARGEST_EPSILON, SMALLEST_DELTA, finite_number, positive_number
+from dphist.types.choice import DEFAULT_CAPS, CapChoice, caps_up_to
 from dphist.types.contract import Budget, Contract
 from dphist.types.events import Column, Events
 from dphist.types.noise import OFFSET_RULES, LaplaceNoise, LatticeNoise, Noise, OffsetRule, PublicNoise, gamma_from
 from dphist.types.plan import ANALYSES, AnalysisName, AnyNoise, Objective, Plan, html_table
+from dphist.types.sums import SumNoise
+from dphist.types.values import HALF_STEPS, Value
 
 __all__ = [
     "ANALYSES",
+    "DEFAULT_CAPS",
     "FORMAT",
+    "HALF_STEPS",
     "LARGEST_COUNT",
     "LARGEST_EPSILON",
     "OFFSET_RULES",
@@ -19,6 +24,7 @@ __all__ = [
     "AnalysisName",
     "AnyNoise",
     "Budget",
+    "CapChoice",
     "Certificate",
     "Column",
     "Contract",
@@ -32,6 +38,9 @@ __all__ = [
     "OffsetRule",
     "Plan",
     "PublicNoise",
+    "SumNoise",
+    "Value",
+    "caps_up_to",
     "finite_number",
     "gamma_from",
     "html_table",

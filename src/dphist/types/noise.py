@@ -9,6 +9,7 @@ from typing import Any, Final, Literal, get_args
 
 from dphist.errors import InvalidParameter
 from dphist.types.checks import finite_number, sized_number
+from dphist.types.sums import SumNoise
 
 # How the (k+1)-th largest count, which a top-k step subtracts, is released: not at all; with the opposite of the
 # shared noise, which then cancels in the counts; or with noise of its own, as the paper has it.
@@ -26,13 +27,20 @@ def gamma_from(sigma: float, sigma_shared: float) -> float:
 
 @dataclass(frozen=True)
 class Noise:
-    """The parameters of the family: what is added to each count, to all counts together, and the cut."""
+    """The parameters of the family: what is added to each count, to all counts together, and the cut.
+
+    `extra` is for sums beside the counts: how far they move with a changed count, squared and in units of the
+    count's own move.
+    """
 
     sigma: float
     sigma_shared: float
     tau: float
+    extra: float = 0.0
 
     def __post_init__(self) -> None:
+        if not 0.0 <= finite_number("extra", self.extra):
+            raise InvalidParameter(f"extra must not be negative, not {self.extra!r}")
         object.__setattr__(self, "sigma", sized_number("sigma", self.sigma))
         shared = finite_number("sigma_shared", self.sigma_shared)
         if shared < 0.0:
@@ -76,7 +84,7 @@ class LatticeNoise:
     """Discrete noise: whole steps of 1/lattice, with rational variances and a limit in steps.
 
     The variance parameters V mean Pr[x] proportional to exp(-x^2/(2V)) for x steps. An `offset` is for top-k: its
-    own noise has the variance of the shared one.
+    own noise has the variance of the shared one. `sums` are beside the counts, each with steps of its own.
     """
 
     lattice: int
@@ -84,6 +92,7 @@ class LatticeNoise:
     variance_shared: Fraction
     limit: int
     offset: OffsetRule = "none"
+    sums: tuple[SumNoise, ...] = ()
 
     def __post_init__(self) -> None:
         if self.lattice < 2 or self.lattice % 2 == 1:
@@ -160,9 +169,15 @@ class LatticeNoise:
         """`discrete`: whole steps, which can be drawn exactly."""
         return "discrete"
 
+    @property
+    def extra(self) -> Fraction:
+        """How far all sums move with one changed count, squared and in units of the count's own move."""
+        moves = sum((Fraction(one.reach**2) / one.variance for one in self.sums), Fraction(0))
+        return moves * self.variance / self.lattice**2
+
     def continuous(self) -> Noise:
         """The plan with normal noise of the same deviations."""
-        return Noise(self.sigma, self.sigma_shared, self.tau)
+        return Noise(self.sigma, self.sigma_shared, self.tau, float(self.extra))
 
     def to_dict(self) -> dict[str, Any]:
         """The same names as for normal noise, and beside them the exact numbers that are drawn."""
@@ -173,6 +188,7 @@ class LatticeNoise:
             "variance_shared_steps": str(self.variance_shared),
             "limit_steps": self.limit,
             **({} if self.offset == "none" else {"offset": self.offset}),
+            **({"sums": [one.to_dict() for one in self.sums]} if self.sums else {}),
         }
 
 
@@ -199,7 +215,7 @@ class PublicNoise(LatticeNoise):
 
     def continuous(self) -> Noise:
         """The noise alone; the threshold of a plan with normal noise must be something."""
-        return Noise(self.sigma, self.sigma_shared, 1.0)
+        return Noise(self.sigma, self.sigma_shared, 1.0, float(self.extra))
 
     def to_dict(self) -> dict[str, Any]:
         """As for unknown items, without a threshold."""

@@ -10,6 +10,7 @@ from typing import Any, Final, Literal, get_args
 from dphist.types.certificate import Certificate
 from dphist.types.contract import Budget, Contract
 from dphist.types.noise import LaplaceNoise, LatticeNoise, Noise
+from dphist.types.sums import SumNoise
 
 AnyNoise = Noise | LatticeNoise | LaplaceNoise
 AnalysisName = Literal["exact", "gshm-add-the-deltas", "gshm-exact", "csh-add-the-deltas", "csh-tighter"]
@@ -74,6 +75,11 @@ class Plan:
         """Whether what a top-k step subtracts is released with noise."""
         return self.mechanism == "top-k"
 
+    @property
+    def sums(self) -> tuple[SumNoise, ...]:
+        """The sums beside the counts, with their noise."""
+        return self.noise.sums if isinstance(self.noise, LatticeNoise) else ()
+
     def to_dict(self) -> dict[str, Any]:
         """Plain data with the keys of `dphist plan --json`; an infinite gamma is None."""
         return {
@@ -108,6 +114,13 @@ class Plan:
             ("shared noise", f"{self.sigma_shared!r} (gamma {gamma})"),
             ("total noise", f"{self.total_noise:.6g}"),
             ("threshold", "none" if math.isinf(self.threshold) else f"{self.threshold!r} (1 + tau)"),
+            *(
+                (
+                    f"sum of values from {float(one.low):g} to {float(one.high):g}",
+                    f"noise {one.sigma:.6g}, and {float(one.middle):g} times the noise of the count",
+                )
+                for one in self.sums
+            ),
             ("certified delta", f"{self.certificate.delta:.6g}"),
             ("worst neighbours", str(self.certificate.binding_case)),
         ]

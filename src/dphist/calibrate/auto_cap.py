@@ -1,0 +1,229 @@
+"""Plans for a cap that is chosen privately: a little of the budget for noisy sizes, the rest for the release.
+
+No data is involved: every cap on offer gets its plan beforehand, and one certificate covers the choice and
+whatever release follows. `chosen_cap` is then a function of the noisy sizes and these plans alone.
+Proofs: docs/auto-cap.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special
+
+from dphist.analysis.adaptive import Node, delta_adaptive_upper, delta_profile_upper, envelope
+from dphist.analysis.gaussian import largest_sensitivity_per_sigma
+from dphist.calibrate.cap_error import error_of_cap, sizes_seen
+from dphist.errors import InvalidParameter, NoPlan
+from dphist.numerics.normal import hockey_stick_normal
+from dphist.numerics.search import golden_minimum, least_passing, log_excess, round_up
+from dphist.types import DEFAULT_CAPS, Budget, CapChoice, Certificate, LaplaceNoise, Noise, Plan, finite_number
+
+PlanOf = Callable[[float, float, int], Plan]
+"""From epsilon, delta and a cap to the plan of the release that would follow."""
+
+DEFAULT_SHARE: Final = 0.02
+ANALYSIS: Final = "exact-discrete, cap chosen"
+_LARGEST_SHARE: Final = 0.5
+# From a total this close to delta, in proportion, the next step meets the aim.
+_CLOSE: Final = 0.9
+_AIM: Final = 0.993
+_MOST_ROUNDS: Final = 6
+# Where delta would have to fall so far, the epsilons are what is wrong.
+_LEAST_PART: Final = 1e-3
+# The threshold is weighed at this cap; it matters little which.
+_TYPICAL_CAP: Final = 64
+# What Laplace noise may cost, as a share of delta, because its profile rises steeply below its epsilon.
+_FOR_LAPLACE: Final = 0.004
+# Nodes every so many nats of delta: their chords are then within 2 % of the profile.
+_NATS: Final = 0.4
+_FLOAT = np.float64
+
+
+@dataclass(frozen=True)
+class ChoicePlan:
+    """A choice of caps, a plan for each, and one certificate for the choice and the release together."""
+
+    budget: Budget
+    share: float
+    choice: CapChoice
+    budget_of_release: Budget
+    plans: tuple[Plan, ...]
+    certificate: Certificate
+
+    def plan(self, cap: int) -> Plan:
+        """The plan of the release with this cap."""
+        if cap not in self.choice.caps:
+            raise InvalidParameter(f"{cap!r} is none of the caps {self.choice.caps}")
+        return self.plans[self.choice.caps.index(cap)]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data of the choice; the plan that follows has its own."""
+        return {
+            "share": self.share,
+            **self.choice.to_dict(),
+            "epsilon_of_release": self.budget_of_release.epsilon,
+            "delta_of_release": self.budget_of_release.delta,
+            "certificate": self.certificate.to_dict(),
+        }
+
+
+def plan_choice(
+    budget: Budget, plan_of: PlanOf, *, share: float = DEFAULT_SHARE, caps: tuple[int, ...] = DEFAULT_CAPS
+) -> ChoicePlan:
+    """Noise for the sizes, and for each cap the plan of the release that it would lead to.
+
+    `share` is what the noisy sizes use of the squared sensitivity that the budget allows. `plan_of` makes the
+    plans, all of them for one budget a little below the whole; only plans with Laplace noise are asked for again
+    with a smaller epsilon. The same arguments give the same result.
+
+    Guarantee: the certificate's delta, for the sizes and the release with whatever cap is chosen from them, is
+    within the budget.
+    """
+    share = finite_number("share", share)
+    if not 0.0 < share <= _LARGEST_SHARE:
+        raise InvalidParameter(f"share must be above 0 and at most {_LARGEST_SHARE:g}, not {share!r}")
+    choice = CapChoice(caps, variance_of_sizes(budget, share))
+    deviation = 1.0 / math.sqrt(choice.variance)
+    epsilon, delta = _proposal(budget, deviation)
+    # A few caps tell nearly all of it, since all plans have the same budget: these rounds are quick.
+    few = tuple(sorted({caps[0], caps[len(caps) // 2], caps[-1]}))
+    for offered in (few, caps):
+        for _ in range(_MOST_ROUNDS):
+            release = Budget(epsilon, delta)
+            plans = tuple(_plan_for(plan_of, cap, budget, release, deviation) for cap in offered)
+            certificate = certify_choice(choice.variance, plans, budget)
+            if offered is caps and certificate.delta <= budget.delta:
+                return ChoicePlan(budget, share, choice, release, plans, certificate)
+            # Nearly proportional: what is close by now needs no second look.
+            spent = certificate.delta / budget.delta
+            delta = _rounded(delta * _AIM / spent)
+            if delta < _LEAST_PART * budget.delta:
+                break
+            if offered is few and _CLOSE <= spent <= 1.0 / _CLOSE:
+                break
+    raise NoPlan(f"no cap could be chosen for {budget}: give one by number")
+
+
+def variance_of_sizes(budget: Budget, share: float) -> Fraction:
+    """The variance of the noisy sizes: 1/(share mu^2), rounded up to four digits, at least one."""
+    mu = largest_sensitivity_per_sigma(epsilon=budget.epsilon, delta=budget.delta)
+    return max(Fraction(1), Fraction(Decimal(repr(round_up(1.0 / (share * mu * mu), 4)))))
+
+
+def certify_choice(variance: Fraction, plans: Sequence[Plan], budget: Budget) -> Certificate:
+    """Certificate at the budget's epsilon of noisy sizes and of whatever release follows them.
+
+    Guarantee: `delta` is an upper bound in ball arithmetic, for any rule that takes one of `plans` by the noisy
+    sizes. The budget's delta only proposes where to evaluate.
+    """
+    different: dict[tuple[Any, Any], Plan] = {(plan.noise, plan.contract): plan for plan in plans}
+    points = _nodes(budget, 1.0 / math.sqrt(variance), {plan.budget.epsilon for plan in plans})
+    profiles = [_profile(plan, points) for plan in different.values()]
+    delta = delta_adaptive_upper(variance, envelope(profiles), epsilon=budget.epsilon)
+    worst = max(zip(profiles, different.values(), strict=True), key=lambda pair: dict(pair[0])[budget.epsilon])[1]
+    # A user whose items are all new shows by each release with at least the least of these probabilities.
+    lower = min(delta, *(plan.certificate.delta_lower for plan in plans))
+    return Certificate(budget.epsilon, delta, ANALYSIS, worst.certificate.binding_case, lower)
+
+
+def chosen_cap(plan: ChoicePlan, noisy: Sequence[int]) -> int:
+    """The cap with the least estimated error for these noisy sizes, the smallest of several.
+
+    Post-processing: it sees the noisy sizes and the plans, which are public.
+    """
+    if len(noisy) != plan.choice.buckets:
+        raise InvalidParameter(f"there must be {plan.choice.buckets} noisy sizes, not {len(noisy)}")
+    sizes = sizes_seen(plan.choice, noisy)
+    errors = [error_of_cap(one, cap, sizes) for cap, one in zip(plan.choice.caps, plan.plans, strict=True)]
+    return plan.choice.caps[int(np.argmin(errors))]
+
+
+def _plan_for(plan_of: PlanOf, cap: int, budget: Budget, release: Budget, deviation: float) -> Plan:
+    """The plan of one cap; with Laplace noise at an epsilon that the sizes almost never use up."""
+    found = plan_of(release.epsilon, release.delta, cap)
+    if isinstance(found.noise, LaplaceNoise):
+        found = plan_of(_epsilon_for_laplace(budget, deviation), release.delta, cap)
+    if isinstance(found.noise, Noise):
+        raise InvalidParameter("only discrete noise can be drawn exactly: make the plan with noise='discrete'")
+    return found
+
+
+def _profile(plan: Plan, points: Sequence[float]) -> list[Node]:
+    assert not isinstance(plan.noise, Noise)
+    return [(x, delta_profile_upper(plan.noise, plan.contract, epsilon=x)) for x in points]
+
+
+def _nodes(budget: Budget, deviation: float, kinks: set[float]) -> list[float]:
+    """Where the profiles are evaluated: closely where both steps together spend their delta, else sparsely."""
+    mu = largest_sensitivity_per_sigma(epsilon=budget.epsilon, delta=budget.delta)
+    height = float(-special.ndtri(budget.delta * 1e-3))
+    # By how many nats delta falls in one deviation of the loss; the sum is centred as many deviations out.
+    tilt = max(0.05, float(-special.ndtri(budget.delta)) * deviation / mu)
+    step, heights = min(0.6, _NATS / tilt), [-1.5, 0.0]
+    while heights[-1] < height:
+        heights.append(min(height, heights[-1] + (step if heights[-1] < tilt + 2.5 else 3.0 * step)))
+    return sorted({*(budget.epsilon - z * deviation for z in heights), *kinks})
+
+
+def _losses(deviation: float) -> tuple[NDArray[_FLOAT], NDArray[_FLOAT]]:
+    """The privacy loss of the sizes, taken for normal, at many points, and their weights."""
+    z = np.linspace(-38.0, 38.0, 3801)  # as far as doubles know a normal law
+    weights = np.exp(-0.5 * z * z)
+    return deviation * z + 0.5 * deviation**2, weights / weights.sum()
+
+
+def _proposal(budget: Budget, deviation: float) -> tuple[float, float]:
+    """The epsilon and delta of the release with the lowest threshold, by doubles.
+
+    The release spends max(Gaussian delta, infinite event). One larger and the other smaller may make the same
+    total with the sizes: the noise follows the first, the threshold both.
+    """
+    whole = largest_sensitivity_per_sigma(epsilon=budget.epsilon, delta=budget.delta)
+    losses, weights = _losses(deviation)
+
+    def delta_of(mu: float) -> float:
+        gaussian = np.asarray(hockey_stick_normal(mu, budget.epsilon - losses))
+        low, high = 0.0, budget.delta
+        for _ in range(40):
+            middle = 0.5 * (low + high)
+            fits = float((weights * np.maximum(gaussian, middle)).sum()) <= _AIM * budget.delta
+            low, high = (middle, high) if fits else (low, middle)
+        return max(low, budget.delta * 1e-9)
+
+    def threshold(mu: float) -> float:
+        return float(-special.ndtri(delta_of(mu) / _TYPICAL_CAP)) / mu
+
+    mu, _ = golden_minimum(threshold, 0.5 * whole, whole, tolerance=1e-4 * whole)
+    delta = delta_of(mu)
+    epsilon = least_passing(lambda x: log_excess(float(hockey_stick_normal(mu, x)), delta), budget.epsilon)
+    return _rounded(min(epsilon, budget.epsilon)), _rounded(delta)
+
+
+def _epsilon_for_laplace(budget: Budget, deviation: float) -> float:
+    """The largest epsilon of a pure release that the losses of the sizes exceed too rarely to matter."""
+    losses, weights = _losses(deviation)
+
+    def excess(slack: float) -> float:
+        pure = budget.epsilon - slack
+        over = np.exp(pure) - np.exp(budget.epsilon - losses)
+        return log_excess(
+            float((weights * np.maximum(over, 0.0)).sum()) / (1.0 + math.exp(pure)), _FOR_LAPLACE * budget.delta
+        )
+
+    epsilon = _rounded(budget.epsilon - least_passing(excess, 4.0 * deviation, relative=1e-6))
+    if epsilon <= 0.0:
+        raise NoPlan(f"Laplace noise cannot follow noisy sizes within {budget}: make plans with Gaussian noise")
+    return epsilon
+
+
+def _rounded(value: float) -> float:
+    """Six digits: what doubles proposed does not hang on their last bits."""
+    return float(f"{value:.6g}")

@@ -1,0 +1,259 @@
+"""Subcommands for ledgers: the total budget of a dataset, and what of it is spent."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from dphist.cli import release_options as flags
+from dphist.cli.base import AsJson, Delta, Epsilon, MaxItems, MaxNonzero, app, print_json, shown, whole_number
+from dphist.cli.releasing import wrapped
+
+if TYPE_CHECKING:
+    from dphist.ledger import Account, Accounts, Booking, Composer, Spend
+
+ledger = typer.Typer(
+    name="ledger",
+    help="Ledgers: a total budget per dataset, and every release booked on it before its noise is drawn.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
+app.add_typer(ledger)
+
+File = Annotated[str, typer.Argument(metavar="FILE", help="The ledger, a file on a disk of this machine.")]
+Dataset = Annotated[str, typer.Option("--dataset", metavar="NAME", help="The dataset, by the name it was given.")]
+Expect = Annotated[
+    str | None,
+    typer.Option("--expect", metavar="HASH", help="Fail (exit code 2) unless this hash of a receipt is in it."),
+]
+Accounting = Annotated[
+    Literal["pld", "sum"],
+    typer.Option("--accounting", help="How releases add up: by their privacy profiles, or plainly."),
+]
+
+
+@ledger.command()
+def init(
+    file: File,
+    dataset: Dataset,
+    epsilon: Epsilon,
+    delta: Delta,
+    accounting: Accounting = "pld",
+    as_json: AsJson = False,
+) -> None:
+    """Give a dataset its total budget, in a new ledger or one that is there.
+
+    The total holds for all releases of the dataset together, and is never changed. Files are made for their owner
+    alone.
+
+    \b
+    Examples:
+      dphist ledger init budget.ledger --dataset searches --epsilon 3 --delta 1e-6
+      dphist ledger init budget.ledger --dataset orders --epsilon 1 --delta 1e-6 --accounting sum
+    """
+    from dphist.ledger import Ledger
+
+    made = Ledger.init(file, dataset, epsilon=epsilon, delta=delta, accounting=accounting).account(dataset)
+    with shown():
+        if as_json:
+            print_json({"ledger": file, **_facts(made)})
+        else:
+            total = f"epsilon {made.total.epsilon!r} and delta {made.total.delta!r}"
+            sys.stdout.write(f"The dataset {made.name!r} has {total} in the ledger {file}\n")
+
+
+@ledger.command()
+def show(
+    file: File,
+    dataset: Annotated[
+        str | None, typer.Option("--dataset", metavar="NAME", help="This dataset alone.  [default: all of them]")
+    ] = None,
+    expect: Expect = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what was booked and what is left; all of the ledger is checked.
+
+    A booking counts in full, whether or not its release is known to have been written. With --dataset, --json also
+    has the certificates.
+
+    \b
+    Examples:
+      dphist ledger show budget.ledger
+      dphist ledger show budget.ledger --dataset searches --json
+      dphist ledger show budget.ledger --expect 5feceb66ffc86f38d952786c6d696c79c2dbc239dd4e91b46729d73a27fb57e9
+    """
+    from dphist.ledger import Ledger
+
+    accounts = Ledger.open(file, expect=expect).accounts()
+    chosen = [accounts.find(dataset)] if dataset is not None else list(accounts.datasets.values())
+    with shown():
+        if as_json:
+            print_json(_ledger_facts(accounts, file, chosen, certificates=dataset is not None))
+        else:
+            _show(accounts, file, chosen)
+
+
+@ledger.command()
+def plan(
+    file: File,
+    dataset: Dataset,
+    epsilon: Epsilon,
+    delta: Delta,
+    max_nonzero: MaxNonzero = None,
+    max_items_per_user: MaxItems = None,
+    top: flags.Top = None,
+    public_items: Annotated[
+        int | None,
+        typer.Option("--public-items", metavar="N", parser=whole_number, help="Length of a public list of items."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Ask whether a release would fit in what is left, and how many such releases. Nothing is booked.
+
+    With a bound on items, as in `dphist plan`, the release is planned, and where the accounting is pld it counts
+    by its own privacy profile: more of them fit. Exit code 1 if it does not fit.
+
+    \b
+    Examples:
+      dphist ledger plan budget.ledger --dataset searches --epsilon 1 --delta 1e-7
+      dphist ledger plan budget.ledger --dataset searches --epsilon 1 --delta 1e-7 --max-items-per-user 20
+    """
+    from dphist.ledger import Ledger
+
+    account = Ledger.open(file).account(dataset)
+    composer = _composer(account)
+    contract = {
+        "max_nonzero": max_nonzero, "max_items_per_user": max_items_per_user, "top": top,
+        "public_items": public_items,
+    }  # fmt: skip
+    spend = _planned(account, epsilon, delta, {key: value for key, value in contract.items() if value is not None})
+    more = account.more_that_fit(spend, composer)
+    facts = {
+        **_facts(account), "fits": more > 0, "more": more, "delta_with_it": account.delta_with([spend], composer),
+        "largest_epsilon": None if more else account.largest_epsilon(delta, composer),
+    }  # fmt: skip
+    with shown():
+        if as_json:
+            print_json(facts)
+        else:
+            _show_fit(account, facts)
+    if not more:
+        raise typer.Exit(1)
+
+
+def _composer(account: Account) -> Composer:
+    from dphist.releases.spending import composer_for
+
+    return composer_for(account.accounting)
+
+
+def _planned(account: Account, epsilon: float, delta: float, contract: dict[str, Any]) -> Spend:
+    """The spend of a release as it would be booked; without a contract nothing is known but its budget."""
+    from dphist.calibrate.planning import plan as make_plan
+    from dphist.ledger import Spend
+    from dphist.releases.spending import spend_of
+
+    if not contract:
+        return Spend(epsilon, delta)
+    return spend_of(make_plan(epsilon=epsilon, delta=delta, **contract), account.accounting)
+
+
+def _state(booking: Booking) -> str:
+    return "not known to be written" if booking.written is None else "written"
+
+
+def _facts(account: Account) -> dict[str, Any]:
+    """A dataset as data; the same keys in all commands."""
+    total = {"epsilon": account.total.epsilon, "delta": account.total.delta, "accounting": account.accounting}
+    left = account.left(_composer(account))
+    return {"dataset": account.name, **total, **left, "bookings": len(account.bookings)}
+
+
+def _ledger_facts(
+    accounts: Accounts, file: str, chosen: Sequence[Account], *, certificates: bool
+) -> dict[str, Any]:
+    def entry(booking: Booking) -> dict[str, Any]:
+        facts = {
+            **booking.receipt(), "created": booking.created, "epsilon": booking.spend.epsilon,
+            "delta": booking.spend.delta, "state": _state(booking), "written": booking.written,
+        }  # fmt: skip
+        return {**facts, "certificate": booking.spend.document} if certificates else facts
+
+    return {
+        "file": file,
+        "ledger": accounts.id,
+        "head": {"entry": accounts.chain.number, "hash": accounts.chain.hash},
+        "datasets": [
+            {**_facts(account), "bookings": [entry(booking) for booking in account.bookings]} for account in chosen
+        ],
+    }
+
+
+def _show(accounts: Accounts, file: str, chosen: Sequence[Account]) -> None:
+    sys.stdout.write(f"Ledger {accounts.id} in {file}\n")
+    sys.stdout.write(f"Head: entry {accounts.chain.number}, {accounts.chain.hash}\n\n")
+    rows = []
+    for account in chosen:
+        left = account.left_in_words(_composer(account))
+        total = (repr(account.total.epsilon), repr(account.total.delta))
+        rows.append((account.name, *total, account.accounting, str(len(account.bookings)), left))
+    _table(("dataset", "total epsilon", "total delta", "accounting", "bookings", "state"), rows)
+    bookings = [booking for account in chosen for booking in account.bookings]
+    if bookings:
+        sys.stdout.write("\n")
+        _table(("entry", "dataset", "booked", "epsilon", "delta", "release", "where"), [_row(b) for b in bookings])
+
+
+def _row(booking: Booking) -> tuple[str, ...]:
+    spend, where = booking.spend, (booking.written or {}).get("address", "")
+    budget = (repr(spend.epsilon), repr(spend.delta))
+    return (
+        str(booking.number),
+        booking.dataset,
+        booking.created,
+        *budget,
+        _state(booking),
+        _printable(str(where)),
+    )
+
+
+def _printable(text: str) -> str:
+    """Nothing in it can move the cursor."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for name in head:
+        table.add_column(name, overflow="fold")
+    for row in rows:
+        # As texts: what stands in brackets is no instruction to rich.
+        table.add_row(*(Text(cell) for cell in row))
+    # In a pipe every row is one line, however long.
+    console = Console(file=sys.stdout, width=None if sys.stdout.isatty() else 10_000, highlight=False)
+    with console.capture() as drawn:
+        console.print(table)
+    sys.stdout.write("".join(f"{line.rstrip()}\n" for line in drawn.get().splitlines()))
+
+
+def _show_fit(account: Account, facts: dict[str, Any]) -> None:
+    from dphist.ledger import MOST_COUNTED
+
+    more, largest = facts["more"], facts["largest_epsilon"]
+    left = account.left_in_words(_composer(account))
+    if more:
+        times = "once" if more == 1 else f"{more} times" if more < MOST_COUNTED else f"{more} times and more"
+        sentence = f"It fits {times} in what is left of the dataset {account.name!r}: {left}."
+    else:
+        hint = f"; with this delta the largest epsilon is {largest!r}" if largest else ""
+        sentence = f"It does not fit in what is left of the dataset {account.name!r}: {left}{hint}."
+    sys.stdout.write(wrapped(sentence) + "\n")

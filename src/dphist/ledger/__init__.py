@@ -1,0 +1,20 @@
+"""The ledger: per dataset a total of privacy, and every spend of it, in a file that is only appended to."""
+
+from __future__ import annotations
+
+from dphist.ledger.accounts import MOST_COUNTED, Account, Accounts, Booking
+from dphist.ledger.booking import Ledger
+from dphist.ledger.composing import ACCOUNTINGS, Composer, ProfileComposer, Spend, SumComposer
+
+__all__ = [
+    "ACCOUNTINGS",
+    "MOST_COUNTED",
+    "Account",
+    "Accounts",
+    "Booking",
+    "Composer",
+    "Ledger",
+    "ProfileComposer",
+    "Spend",
+    "SumComposer",
+]

@@ -1,0 +1,209 @@
+"""The file of a ledger: a SQLite database to which rows are only ever appended.
+
+Why a rollback journal and not a write-ahead log: between two transactions the ledger is ONE file, so that a copy
+of it is a whole ledger, while a copy without its log would have lost the last bookings. `synchronous=EXTRA` also
+syncs the folder when the journal is removed: otherwise the journal could be there again after a power failure, and
+roll back a booking that had been promised to last.
+
+The file is never opened but by SQLite. Its locks belong to the process: closing any other handle of the file would
+release them.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import stat
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from typing import Any, Final
+
+from dphist.errors import InvalidParameter, LedgerError
+
+WAIT_SECONDS: Final = 30.0
+# "dpHl", by which SQLite files of other programs are told apart, and the version of the tables.
+APPLICATION: Final = 0x6470486C
+VERSION: Final = 1
+_ENTRIES: Final = (
+    "CREATE TABLE entries(number INTEGER PRIMARY KEY, kind TEXT NOT NULL, dataset TEXT NOT NULL, "
+    "created TEXT NOT NULL, body TEXT NOT NULL, previous TEXT NOT NULL, hash TEXT NOT NULL)"
+)
+# The last one also stops INSERT OR REPLACE, which removes rows without a word to the others.
+_TRIGGERS: Final = {
+    "entries_stay_as_they_are": "BEFORE UPDATE ON entries",
+    "entries_stay": "BEFORE DELETE ON entries",
+    "entries_are_appended": (
+        "BEFORE INSERT ON entries WHEN NEW.number IS NOT (SELECT coalesce(max(number), 0) + 1 FROM entries)"
+    ),
+}
+_SCHEMA: Final = {
+    "entries": _ENTRIES,
+    **{
+        name: f"CREATE TRIGGER {name} {when} BEGIN SELECT RAISE(ABORT, 'a ledger is append-only'); END"
+        for name, when in _TRIGGERS.items()
+    },
+}
+REPLACED: Final = "was replaced while it was used"
+_REASONS: Final[dict[int, str]] = {
+    sqlite3.SQLITE_FULL: "cannot be written: there is no room left on the disk",
+    sqlite3.SQLITE_IOERR: "cannot be used: the disk does not take or give it",
+    sqlite3.SQLITE_READONLY_DBMOVED: REPLACED,
+    sqlite3.SQLITE_READONLY: "cannot be written: the file or its folder is read-only",
+    sqlite3.SQLITE_PERM: "cannot be used: it is not permitted",
+    sqlite3.SQLITE_AUTH: "cannot be used: it is not permitted",
+    sqlite3.SQLITE_CANTOPEN: "cannot be opened: the file or its folder does not permit it",
+    sqlite3.SQLITE_NOTADB: "is not a ledger: it is not a SQLite file",
+    sqlite3.SQLITE_CORRUPT: "is damaged: SQLite cannot read all of it",
+}
+_MAKING: Final = threading.Lock()
+
+
+@contextmanager
+def told(path: Path, wait: float) -> Iterator[None]:
+    """SQLite's errors as one sentence of ours, by their codes."""
+    try:
+        yield
+    except UnicodeError:  # a name in the tables that is no text
+        raise LedgerError(f"the ledger {path} {_REASONS[sqlite3.SQLITE_CORRUPT]}") from None
+    except sqlite3.Error as error:
+        full = getattr(error, "sqlite_errorcode", 0)
+        code = full if full in _REASONS else full & 0xFF
+        reason = _REASONS.get(code, f"cannot be used: SQLite reports a {type(error).__name__}")
+        if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+            reason = f"is locked by another process and was so for {wait:g} seconds: try again later"
+        raise LedgerError(f"the ledger {path} {reason}") from None
+
+
+def checked_path(path: str | os.PathLike[str]) -> Path:
+    """The path of a ledger that may be there or not; never a link, a folder or a file with two names."""
+    name = os.fspath(path)
+    if not isinstance(name, str) or not name or "\0" in name:
+        raise InvalidParameter(f"a ledger needs the name of a file, not {name!r}")
+    place = Path(name)
+    try:
+        found = os.lstat(place)
+    except FileNotFoundError:
+        return place
+    except OSError as error:
+        raise LedgerError(f"the ledger {place} cannot be opened: {error.strerror}") from None
+    if stat.S_ISLNK(found.st_mode):
+        raise LedgerError(f"the ledger {place} is a link: name the file itself")
+    if stat.S_ISDIR(found.st_mode):
+        raise LedgerError(f"{place} is a folder, not a ledger")
+    if not stat.S_ISREG(found.st_mode):
+        raise LedgerError(f"{place} is not a file, hence not a ledger")
+    if found.st_nlink > 1:
+        # What a crash leaves half done is found by the name: under the other name it would not be repaired.
+        raise LedgerError(f"the ledger {place} has a second name (a hard link): remove that first")
+    return place
+
+
+def identity(path: Path) -> tuple[int, int]:
+    """Which file the name stands for."""
+    try:
+        found = os.lstat(checked_path(path))
+    except FileNotFoundError:
+        raise LedgerError(f"there is no ledger {path}: make it with dphist ledger init") from None
+    return found.st_dev, found.st_ino
+
+
+def make_file(place: Path) -> None:
+    """An empty file that its owner alone may read, unless there is one already."""
+    try:
+        with _MAKING:
+            os.close(os.open(place, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+    except FileExistsError:
+        return
+    except FileNotFoundError:
+        raise LedgerError(f"the ledger {place} cannot be made: there is no folder {place.parent}") from None
+    except OSError as error:
+        raise LedgerError(f"the ledger {place} cannot be made: {error.strerror}") from None
+
+
+@contextmanager
+def connected(path: Path, wait: float) -> Iterator[sqlite3.Connection]:
+    """A connection for one piece of work. A file that is not there is never made by it."""
+    with told(path, wait):
+        # A file that may not be written is opened for reading by SQLite itself.
+        where = path.absolute().as_uri() + "?mode=rw"
+        connection = sqlite3.connect(where, uri=True, timeout=wait, isolation_level=None)
+    with closing(connection):
+        # No byte may be lost on the way to the check: what is no UTF-8 becomes a text that was never written.
+        connection.text_factory = lambda raw: raw.decode("utf-8", "surrogateescape")
+        with told(path, wait):
+            for setting in (
+                "synchronous = EXTRA",
+                "fullfsync = ON",
+                "trusted_schema = OFF",
+                "cell_size_check = ON",
+            ):
+                connection.execute(f"PRAGMA {setting}")
+            yield connection
+
+
+@contextmanager
+def transaction(connection: sqlite3.Connection, *, writing: bool) -> Iterator[None]:
+    """All or nothing. A writer holds the only right to write from the beginning."""
+    # A file that another program has put into another mode is put back: it is what the durability rests on.
+    if writing and connection.execute("PRAGMA journal_mode = DELETE").fetchone() != ("delete",):
+        raise sqlite3.OperationalError
+    connection.execute("BEGIN IMMEDIATE" if writing else "BEGIN")
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        # Without this a connection that is closed would do the same; a dead disk may refuse both.
+        with suppress(sqlite3.Error):
+            connection.execute("ROLLBACK")
+        raise
+
+
+def check_format(connection: sqlite3.Connection, path: Path) -> None:
+    """Raise unless these are the tables of a ledger, all of them and no other."""
+    schema = connection.execute("SELECT name, sql FROM sqlite_master ORDER BY name").fetchall()
+    if is_empty(path):
+        raise LedgerError(f"the ledger {path} is empty: make it with dphist ledger init")
+    if connection.execute("PRAGMA application_id").fetchone() != (APPLICATION,):
+        raise LedgerError(f"{path} is a SQLite file of another program, not a ledger")
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if version != VERSION:
+        raise LedgerError(f"the ledger {path} has the format {version}, and this dphist knows only {VERSION}")
+    if schema != sorted(_SCHEMA.items()):
+        raise LedgerError(f"the ledger {path} is damaged: its tables were changed")
+
+
+def check_pages(connection: sqlite3.Connection, path: Path) -> None:
+    """Raise where SQLite finds that a part of the file is not used, or used twice: rows may have gone with it."""
+    if connection.execute("PRAGMA quick_check(1)").fetchone() != ("ok",):
+        raise LedgerError(f"the ledger {path} is damaged: SQLite cannot read all of it")
+
+
+def is_empty(path: Path) -> bool:
+    """Whether nothing was ever written to the file; asked within a transaction, which undoes what a crash left."""
+    # By its size: the file of another program may have no tables either.
+    return os.stat(path).st_size == 0
+
+
+def make_tables(connection: sqlite3.Connection) -> None:
+    """The tables of a new ledger, within the transaction that also brings its first entries."""
+    for statement in _SCHEMA.values():
+        connection.execute(statement)
+    connection.execute(f"PRAGMA application_id = {APPLICATION}")
+    connection.execute(f"PRAGMA user_version = {VERSION}")
+
+
+def all_rows(connection: sqlite3.Connection) -> list[tuple[Any, ...]]:
+    """All entries in their order."""
+    return connection.execute("SELECT * FROM entries ORDER BY number").fetchall()
+
+
+def rows_after(connection: sqlite3.Connection, number: int) -> list[tuple[Any, ...]]:
+    """The entries that follow one, in their order."""
+    return connection.execute("SELECT * FROM entries WHERE number > ? ORDER BY number", (number,)).fetchall()
+
+
+def append(connection: sqlite3.Connection, row: tuple[Any, ...]) -> None:
+    """One entry more."""
+    connection.execute("INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?)", row)
