@@ -81,7 +81,7 @@ class Formula:
 def _oracle_modules(name: str) -> list[str]:
     return [
         module
-        for module in ("oracles", "oracles_family", "oracles_discrete", "oracles_top_k")
+        for module in ("oracles", "oracles_family", "oracles_discrete", "oracles_top_k", "oracles_auto_cap")
         if re.search(rf"^def {name}\(", (TESTS / f"{module}.py").read_text(encoding="utf-8"), re.MULTILINE)
     ]
 

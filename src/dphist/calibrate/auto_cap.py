@@ -82,7 +82,8 @@ def plan_choice(
 
     `share` is what the noisy sizes use of the squared sensitivity that the budget allows. `plan_of` makes the
     plans, all of them for one budget a little below the whole; only plans with Laplace noise are asked for again
-    with a smaller epsilon. The same arguments give the same result.
+    with a smaller epsilon, so that Gaussian noise is the better one from two items a user on. The same arguments
+    give the same result.
 
     Guarantee: the certificate's delta, for the sizes and the release with whatever cap is chosen from them, is
     within the budget.
@@ -104,7 +105,7 @@ def plan_choice(
                 return ChoicePlan(budget, share, choice, release, plans, certificate)
             # Nearly proportional: what is close by now needs no second look.
             spent = certificate.delta / budget.delta
-            delta = _rounded(delta * _AIM / spent)
+            delta = min(budget.delta, _rounded(delta * _AIM / spent))
             if delta < _LEAST_PART * budget.delta:
                 break
             if offered is few and _CLOSE <= spent <= 1.0 / _CLOSE:

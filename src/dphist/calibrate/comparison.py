@@ -8,16 +8,10 @@ from html import escape
 from typing import Any, Final
 
 from dphist.analysis.laplace import tau_laplace
+from dphist.calibrate.adding import add_the_deltas, least_sigma_add_the_deltas, tau_add_the_deltas
 from dphist.calibrate.analyses import CaseAnalysis, CshTighter, Exact, GshmExact, least_tau
 from dphist.calibrate.optimum import Calibration, tuned
-from dphist.calibrate.planning import (
-    Gamma,
-    add_the_deltas,
-    certified,
-    gamma_value,
-    least_sigma_add_the_deltas,
-    tau_add_the_deltas,
-)
+from dphist.calibrate.planning import Gamma, certified, gamma_value
 from dphist.errors import InvalidParameter
 from dphist.types import ANALYSES, Budget, Contract, Noise, gamma_from, positive_number
 from dphist.types.checks import positive_count

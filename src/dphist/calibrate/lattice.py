@@ -122,7 +122,7 @@ def _least_noise(
     offset: OffsetRule,
     terms: LatticeSums | None,
 ) -> LatticeNoise:
-    """The least variance at which the noise alone is within the budget, tested in balls; and all that go with it."""
+    """The least variance at which the noise alone is within the budget, by balls, and all that goes with it."""
 
     def at(variance: float) -> LatticeNoise:
         shared = Fraction(0) if gamma is None else _dyadic_up(variance / gamma)

@@ -127,8 +127,8 @@ def shared_out(
     """The shares of sums: by `weights` (of the squared sensitivity, the counts have the rest), or the best ones.
 
     `noise_at` is the noise of the counts if the sums add so much. The best shares have the least sum of variances
-    of the count and of all sums, each sum in units of the largest value a user can have. With c the middle and h half
-    of a range, M the larger of |low| and |high|, extra K in all, total noise S and sigma of the counts, that is
+    of the count and of all sums, each sum in units of the largest value a user can have. With c the middle and h
+    half of a range, M the larger of |low| and |high|, extra K in all, total noise S and sigma of the counts, it is
 
         S^2 (1 + sum of c^2/M^2) + sigma^2 (sum of h/M)^2/K,    each with the share h/M of K.
     """

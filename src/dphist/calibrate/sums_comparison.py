@@ -58,8 +58,8 @@ def compare_sums(
     """The errors of sums beside counts: as this project plans them, and as is usual.
 
     `recentred` is what `plan` makes. `standard` is planned together too, but a user moves a sum by up to the
-    larger of |low| and |high| in place of half the range, and the sum has all of its noise to itself. `split` gives the
-    counts and each sum an equal part of epsilon and of delta, and releases them one after the other.
+    larger of |low| and |high| in place of half the range, and the sum has all its noise to itself. `split` gives
+    the counts and each sum an equal part of epsilon and of delta, and releases them one after the other.
     All three are by the exact analysis.
     """
     if not sums:

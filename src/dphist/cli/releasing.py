@@ -111,7 +111,10 @@ def release(
 
 def _cap(text: str) -> int | str:
     """A number, or the word that stands for one that is chosen."""
-    return int(text) if text.strip().lstrip("+-").isascii() and text.strip().lstrip("+-").isdigit() else text
+    try:
+        return int(text)
+    except ValueError:
+        return text
 
 
 def _no_offset(offset: str | None) -> str:
@@ -167,8 +170,8 @@ def _show_choice(planned: ChoicePlan, request: dict[str, Any], as_json: bool) ->
     sentence = (
         f"The cap is chosen privately, for {planned.share:g} of the squared sensitivity that epsilon "
         f"{whole.epsilon:g} and delta {whole.delta:g} allow: users are counted by their number of items, with "
-        f"noise of standard deviation {float(planned.choice.variance) ** 0.5:.4g}. The release that follows has epsilon "
-        f"{rest.epsilon:g} and delta {rest.delta:g}; both together have a certified delta of "
+        f"noise of standard deviation {float(planned.choice.variance) ** 0.5:.4g}. The release that follows has "
+        f"epsilon {rest.epsilon:g} and delta {rest.delta:g}; both together have a certified delta of "
         f"{planned.certificate.delta:.6g}."
     )
     sys.stdout.write(wrapped(sentence) + "\n\n      cap     noise  threshold\n")

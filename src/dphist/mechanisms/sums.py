@@ -26,7 +26,7 @@ def noisy_sums(
     """
     released = []
     for one, whole, source in zip(noise, steps, draws, strict=True):
-        # Every user is taken at the middle, `reach` steps from the lower end: one user moves this by at most reach.
+        # Every user is taken at the middle, `reach` steps from the lower end: one user moves this by that at most.
         around = whole[index] - one.reach * counts[index]
         noisy = around + source.of(DiscreteGaussian(one.variance), index)
         released.append(np.asarray(noisy * float(one.step), dtype=np.float64))

@@ -40,10 +40,12 @@ def choice_for(
     public_items: int | None = None,
 ) -> ChoicePlan:
     """The plans of all caps on offer for a request. Of the data only the length of a public list is known."""
-    planned = partial(make_plan, mechanism=mechanism, minimize=minimize, sums=sums, weights=weights)
+    planned = partial(make_plan, minimize=minimize, sums=sums, weights=weights, public_items=public_items)
 
     def plan_of(epsilon: float, delta: float, cap: int) -> Plan:
-        return planned(epsilon=epsilon, delta=delta, max_items_per_user=cap, public_items=public_items)
+        # After noisy sizes Laplace noise has to keep so much of epsilon free that it is better for one item alone.
+        kind = "gaussian" if mechanism == "best" and cap > 1 else mechanism
+        return planned(epsilon=epsilon, delta=delta, max_items_per_user=cap, mechanism=kind)
 
     caps = caps_up_to(public_items)
     return plan_choice(budget, plan_of, share=DEFAULT_SHARE if share is None else share, caps=caps)

@@ -13,20 +13,22 @@ import numpy as np
 from dphist.calibrate.auto_cap import ChoicePlan
 from dphist.calibrate.planning import plan as make_plan
 from dphist.engines.protocol import Choice, Counted, Engine, Resources, Task
+from dphist.engines.sizes import checked_sizes
 from dphist.errors import InvalidParameter
 from dphist.mechanisms.base import checked_counts
 from dphist.mechanisms.sums import noisy_sums
 from dphist.releases.accuracy import added_columns
-from dphist.releases.aggregates import Published, published_sums
+from dphist.releases.aggregates import Published, published_sums, sums_facts
 from dphist.releases.blocks import blocks
 from dphist.releases.choosing import Chosen, choice_for, choose
+from dphist.releases.document import plan_from
 from dphist.releases.kinds import origins
 from dphist.releases.options import Options
 from dphist.releases.request import AUTO, Request, request_from
 from dphist.releases.result import Facts, Release
 from dphist.releases.soundness import Nonzero, certified, nonzero_rule
 from dphist.releases.sources import Form, Names, Piece, frame_form
-from dphist.releases.spending import Booked, book
+from dphist.releases.spending import Booked, book, check_place
 from dphist.releases.stage import Begun, Cut, NoiseStage
 from dphist.sampling.draws import Fresh
 from dphist.sampling.tap import SecureTap, SeededTap, Tap
@@ -74,9 +76,11 @@ def run(request: Request, progress: Watcher | None = None, placed: Callable[[Any
     planned = planned_for(request, engine)
     for plan in planned.plans if isinstance(planned, ChoicePlan) else (planned,):
         _rehearse(plan)
+        _check_certificate(plan, request)
     if request.ledger is not None:
-        _check_ledger(request, target)
-        _check_input(request, engine)
+        check_place(request.ledger, target)
+    if request.ledger is not None or isinstance(planned, ChoicePlan):
+        _check_input(request, planned, engine)
     booked = _booked(request, planned)
     result = _counted_and_noised(request, planned, engine, target, progress, placed, booked)
     if target is not None and target.kind != "folder":
@@ -96,19 +100,15 @@ def _booked(request: Request, planned: Plan | ChoicePlan) -> Booked | None:
     return book(request.ledger, request.dataset, planned, request.to_dict())
 
 
-def _check_ledger(request: Request, target: Any) -> None:
-    """A release that is written into its own ledger would damage it."""
-    assert request.ledger is not None
-    ledger = Path(request.ledger)
-    places = [] if target is None else [target.address, f"{target.address}.certificate.json"]
-    for place in places:
-        if Path(place).resolve() == ledger.resolve() or (Path(place).exists() and Path(place).samefile(ledger)):
-            raise InvalidParameter(f"the release cannot be written to {place}, which is its ledger")
-
-
-def _check_input(request: Request, engine: Engine) -> None:
-    """What cannot be read is refused before anything is booked."""
-    engine.check(Task(request.events(), Choice(bytes(32)), public_items=request.public_items()))
+def _check_input(request: Request, planned: Plan | ChoicePlan, engine: Engine) -> None:
+    """What cannot be read, or not twice where it must be, is refused before anything is booked or noised."""
+    plan = planned.plans[0] if isinstance(planned, ChoicePlan) else planned
+    task = Task(
+        request.events(), Choice(bytes(32)), public_items=request.public_items(), values=_summed(request, plan)
+    )
+    if isinstance(planned, ChoicePlan):
+        checked_sizes(task, planned.choice.caps)
+    engine.check(task)
 
 
 def _check_folder(request: Request, target: Any) -> None:
@@ -180,6 +180,16 @@ def _rehearse(plan: Plan) -> None:
     noisy_sums(plan.sums, one, [one] * len(plan.sums), one - 1, [Fresh(begun.session.tap)] * len(plan.sums))
 
 
+def _check_certificate(plan: Plan, request: Request) -> None:
+    """Bounds of sums with numbers that a certificate cannot say, or that `verify` would not read again."""
+    if plan.sums:
+        try:
+            plan_from(plan.to_dict())
+            sums_facts(plan, request.aggregates())
+        except (InvalidParameter, ArithmeticError):
+            raise InvalidParameter("the bounds of a sum are too large, or have too many digits") from None
+
+
 def _task(request: Request, plan: Plan, rule: Nonzero, tap: Tap, cap: int | None) -> Task:
     key = tap.words(4).tobytes()
     # A top-k step has no use for a bound on users, which would only lose events.
@@ -189,11 +199,14 @@ def _task(request: Request, plan: Plan, rule: Nonzero, tap: Tap, cap: int | None
     return Task(
         request.events(), Choice(key, portable=not tap.private), items, request.lower_threshold,
         request.public_items(), rank, ordered=not tap.private,
-        values=tuple(
-            Value(column, low, high, noise.reach)
-            for (column, low, high), noise in zip(request.sums(), plan.sums, strict=True)
-        ),
+        values=_summed(request, plan),
     )  # fmt: skip
+
+
+def _summed(request: Request, plan: Plan) -> tuple[Value, ...]:
+    """What an engine sums, in the steps of the plan."""
+    pairs = zip(request.sums(), plan.sums, strict=True)
+    return tuple(Value(column, low, high, noise.reach) for (column, low, high), noise in pairs)
 
 
 def _counted_and_noised(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dphist.calibrate.auto_cap import ChoicePlan
-from dphist.errors import LedgerError
+from dphist.errors import InvalidParameter, LedgerError
 from dphist.releases.document import guarantee
 from dphist.types import Plan
 
@@ -60,6 +61,20 @@ class Booked:
         if written is not None:
             with suppress(LedgerError):
                 self.ledger.settle(self.booking, sha256=written.digest, address=written.address)
+
+
+def check_place(ledger: Any, target: Any) -> None:
+    """A release that is written into its own ledger would damage it."""
+    if not isinstance(ledger, (str, os.PathLike)) or "\0" in str(ledger):
+        raise InvalidParameter(f"--ledger must be the name of a file, not {ledger!r}")
+    if target is None:
+        return
+    places = (target.address, f"{target.address}.certificate.json")
+    # What lies in the place of its journal, SQLite takes for one and removes.
+    own = {os.path.realpath(ledger), os.path.realpath(ledger) + "-journal"}
+    for place in places:
+        if os.path.realpath(place) in own:
+            raise InvalidParameter(f"the release cannot be written to {place}, which is its ledger")
 
 
 def book(path: Any, dataset: str, planned: Plan | ChoicePlan, request: Mapping[str, Any]) -> Booked:

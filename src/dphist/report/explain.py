@@ -49,8 +49,8 @@ def _sums(plan: Plan) -> list[str]:
     """What is to be known of each sum."""
     return [
         f"A sum of values from {float(one.low):g} to {float(one.high):g}: its standard error is "
-        f"{_figure(math.hypot(one.sigma, float(one.middle) * plan.total_noise))}, of which the noise of the count, "
-        f"times {float(one.middle):g}, is a part. A mean over n users has a standard error of "
+        f"{_figure(math.hypot(one.sigma, float(one.middle) * plan.total_noise))}, of which the noise of the "
+        f"count, times {float(one.middle):g}, is a part. A mean over n users has a standard error of "
         f"{_figure(one.sigma)}/n or a little more."
         for one in plan.sums
     ]

@@ -39,7 +39,7 @@ class Noise:
     extra: float = 0.0
 
     def __post_init__(self) -> None:
-        if not 0.0 <= finite_number("extra", self.extra):
+        if not finite_number("extra", self.extra) >= 0.0:
             raise InvalidParameter(f"extra must not be negative, not {self.extra!r}")
         object.__setattr__(self, "sigma", sized_number("sigma", self.sigma))
         shared = finite_number("sigma_shared", self.sigma_shared)
