@@ -22,15 +22,19 @@ ALLOWED: dict[str, set[str]] = {
     "analysis": {"types", "errors", "numerics"},
     "mechanisms": {"types", "errors", "numerics", "analysis", "sampling"},
     "calibrate": {"types", "errors", "numerics", "analysis", "mechanisms"},
+    "accounting": {"types", "errors", "extras", "numerics", "analysis", "calibrate"},
     "ledger": {"types", "errors"},
     "audit": {"types", "errors", "numerics", "analysis", "sampling", "mechanisms", "calibrate"},
     "releases": {
         "types", "errors", "numerics", "analysis", "sampling", "mechanisms", "calibrate", "engines", "ledger",
-        "outputs", "extras",
+        "outputs", "extras", "accounting",
     },
     "sketch": {"types", "errors", "extras", "engines", "outputs", "releases", "calibrate"},
     "report": {"types", "errors", "numerics", "analysis", "mechanisms", "calibrate", "releases"},
-    "cli": {"types", "errors", "outputs", "calibrate", "releases", "sketch", "report", "ledger", "audit"},
+    "cli": {
+        "types", "errors", "outputs", "calibrate", "releases", "sketch", "report", "ledger", "audit", "accounting",
+    },
+    "opendp": {"types", "errors", "accounting", "releases"},
     "web": {"types", "errors", "calibrate", "releases", "report"},
 }  # fmt: skip
 # Packages that a layer must not know: pure mathematics has no randomness and no I/O.

@@ -16,18 +16,21 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from dphist import sketch
+    from dphist import accounting, ledger, opendp, sketch
     from dphist.calibrate.certification import Certification, certify, delta_at, epsilon_at, profile
     from dphist.calibrate.comparison import Comparison, Frontier, compare, frontier, tau_for_noise
     from dphist.calibrate.planning import plan
+    from dphist.calibrate.sums_comparison import SumsComparison, compare_sums
     from dphist.errors import (
         DphistError,
         InputError,
         InvalidParameter,
+        LedgerError,
         MissingExtra,
         NoPlan,
         NotPrivate,
         OutputError,
+        OverBudget,
     )
     from dphist.releases.events import release
     from dphist.releases.histogram import release_histogram
@@ -41,14 +44,17 @@ _HOMES = {
     "dphist.calibrate.certification": ("Certification", "certify", "delta_at", "epsilon_at", "profile"),
     "dphist.calibrate.comparison": ("Comparison", "Frontier", "compare", "frontier", "tau_for_noise"),
     "dphist.calibrate.planning": ("plan",),
+    "dphist.calibrate.sums_comparison": ("SumsComparison", "compare_sums"),
     "dphist.errors": (
         "DphistError",
         "InputError",
         "InvalidParameter",
+        "LedgerError",
         "MissingExtra",
         "NoPlan",
         "NotPrivate",
         "OutputError",
+        "OverBudget",
     ),
     "dphist.releases.events": ("release",),
     "dphist.releases.histogram": ("release_histogram",),
@@ -59,7 +65,7 @@ _HOMES = {
     "dphist.types": ("Budget", "Certificate", "Contract", "NeighbourCase", "Noise", "Plan"),
 }
 # Parts of the package that are used by their own name, such as dphist.sketch.MisraGries.
-_SUBMODULES = ("sketch",)
+_SUBMODULES = ("accounting", "ledger", "opendp", "sketch")
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
@@ -72,22 +78,29 @@ __all__ = [
     "Frontier",
     "InputError",
     "InvalidParameter",
+    "LedgerError",
     "MissingExtra",
     "NeighbourCase",
     "NoPlan",
     "Noise",
     "NotPrivate",
     "OutputError",
+    "OverBudget",
     "Plan",
     "Release",
+    "SumsComparison",
     "Verification",
+    "accounting",
     "certify",
     "compare",
+    "compare_sums",
     "comparison_figure",
     "delta_at",
     "epsilon_at",
     "explain",
     "frontier",
+    "ledger",
+    "opendp",
     "plan",
     "profile",
     "release",

@@ -1,0 +1,185 @@
+"""Several releases planned together under one total budget."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from scipy import special
+
+from dphist.accounting.composition import Composition, compose
+from dphist.accounting.plan_profile import profile_of_plan
+from dphist.analysis.gaussian import largest_sensitivity_per_sigma
+from dphist.calibrate.planning import plan
+from dphist.errors import InvalidParameter, NoPlan
+from dphist.numerics.search import golden_minimum
+from dphist.types import LARGEST_EPSILON, Budget, Plan, positive_number
+
+# Profiles that only steer the search may lie this far above the truth.
+_ROUGH: Final = 2e-2
+_FINE: Final = 2e-3
+# The search ends where so much of delta is spent, or where the loss rate is known so well.
+_NEARLY: Final = 0.97
+_AIM: Final = 0.985
+_CLOSE: Final = 1.001
+_MOST_ROUNDS: Final = 12
+
+
+@dataclass(frozen=True)
+class JointPlan:
+    """Plans that keep one total together: `delta` is theirs at the total's epsilon, certified point by point.
+
+    `alone` are the plans that adding budgets would give: epsilon and delta of the total split by the shares.
+    """
+
+    total: Budget
+    plans: tuple[Plan, ...]
+    composition: Composition = field(repr=False)
+    delta: float
+    alone: tuple[Plan, ...] = field(repr=False)
+
+    @property
+    def noise_ratios(self) -> tuple[float, ...]:
+        """Noise of each count against that of plans whose budgets are added."""
+        return tuple(a.total_noise / b.total_noise for a, b in zip(self.plans, self.alone, strict=True))
+
+    @property
+    def threshold_ratios(self) -> tuple[float, ...]:
+        """Thresholds against those of plans whose budgets are added; 1 where there are none."""
+        pairs = zip(self.plans, self.alone, strict=True)
+        return tuple(1.0 if math.isinf(a.threshold) else a.threshold / b.threshold for a, b in pairs)
+
+
+def plan_many(
+    requests: Sequence[Mapping[str, Any]],
+    *,
+    epsilon: float,
+    delta: float,
+    weights: Sequence[float] | None = None,
+) -> JointPlan:
+    """A plan for each request such that all of them together are (epsilon, delta)-private.
+
+    A request is what `dphist.plan` takes, without epsilon and delta. `weights` are shares of the total, equal
+    unless given: a release of twice the share has about 0.7 times the noise. All may be of the same users' data.
+
+    Guarantee: the composition of the plans' certified profiles is within the total, computed from the very plans.
+
+    >>> from dphist.accounting import plan_many
+    >>> both = plan_many([dict(max_items_per_user=10), dict(public_items=50)], epsilon=1, delta=1e-6)
+    >>> both.delta <= 1e-6
+    True
+    """
+    total, shares = Budget(epsilon, delta), _shares(requests, weights)
+    infinite = _infinite_part(total, shares)
+    make = _maker(requests, shares, infinite)
+    found = _search(make, total, _largest_loss_rate(total, infinite), infinite)
+    if found is None:
+        raise NoPlan(
+            f"no plans of these {len(requests)} requests keep epsilon {epsilon!r}, delta {delta!r} together"
+        )
+    plans, composed, worst = found
+    alone = tuple(
+        plan(epsilon=share * total.epsilon, delta=share * total.delta, **request)
+        for request, share in zip(requests, shares, strict=True)
+    )
+    return JointPlan(total, plans, composed, worst, alone)
+
+
+def _search(
+    make: Callable[[float], tuple[Plan, ...]], total: Budget, mu: float, infinite: float
+) -> tuple[tuple[Plan, ...], Composition, float] | None:
+    """Plans whose composition is within the total and spends nearly all of it; None where none was found.
+
+    Each round costs a profile for every plan, so it follows the slope of a Gaussian tail.
+    """
+    found, low, high, below, above = None, 0.0, math.inf, 0.0, 1.0
+    for attempt in range(_MOST_ROUNDS):
+        plans = make(mu)
+        composed = _composed(plans, _ROUGH if attempt == 0 else _FINE)
+        worst = composed.delta(total.epsilon)
+        if worst <= total.delta:
+            # Kept even if rough: what lies above the truth is private all the more.
+            found, low, below = (plans, composed, worst), mu, worst
+            if worst >= _NEARLY * total.delta or high <= mu * _CLOSE:
+                break
+        else:
+            high, above = mu, worst
+        if low > 0.0 and math.isfinite(high):
+            part = math.log(_AIM * total.delta / below) / math.log(above / below)
+            mu = low * (high / low) ** min(0.9, max(0.1, part))
+            continue
+        spare, used = total.delta - infinite, max(worst - infinite, total.delta * 1e-3)
+        steep = max(2.0, (total.epsilon / mu) ** 2)
+        # A little further than the slope says, so that the next round is on the other side.
+        step = min(2.0, max(0.5, (_AIM * spare / used) ** (1.2 / steep)))
+        mu *= step if (step > 1.0) == (worst <= total.delta) else (1.05 if worst <= total.delta else 0.95)
+    return found
+
+
+def _maker(
+    requests: Sequence[Mapping[str, Any]], shares: Sequence[float], infinite: float
+) -> Callable[[float], tuple[Plan, ...]]:
+    """Plans for a loss rate mu of all releases together: release i has mu sqrt(share), and its part of delta."""
+
+    def make(mu: float) -> tuple[Plan, ...]:
+        made: list[tuple[Mapping[str, Any], float, Plan]] = []
+        for request, share in zip(requests, shares, strict=True):
+            same = [one for other, part, one in made if part == share and other == request]
+            if not same:
+                asked = _epsilon_for(mu * math.sqrt(share), infinite * share)
+                same = [plan(epsilon=asked, delta=infinite * share, **request)]
+            made.append((request, share, same[0]))
+        return tuple(one for _, _, one in made)
+
+    return make
+
+
+def _epsilon_for(mu: float, delta: float) -> float:
+    """The epsilon at which a Gaussian of this sensitivity per deviation spends delta: what `plan` is asked for."""
+    low, high = 1e-6, 1.0
+    while largest_sensitivity_per_sigma(epsilon=high, delta=delta) < mu and high < LARGEST_EPSILON:
+        low, high = high, min(2.0 * high, LARGEST_EPSILON)
+    for _ in range(60):
+        middle = math.sqrt(low * high)
+        enough = largest_sensitivity_per_sigma(epsilon=middle, delta=delta) >= mu
+        low, high = (low, middle) if enough else (middle, high)
+    return high
+
+
+def _largest_loss_rate(total: Budget, infinite: float) -> float:
+    return largest_sensitivity_per_sigma(epsilon=total.epsilon, delta=total.delta - infinite)
+
+
+def _infinite_part(total: Budget, shares: Sequence[float]) -> float:
+    """The part of delta for new counts, which adds up, that lowers thresholds most: quantile over loss rate."""
+    least = min(shares)
+
+    def cost(part: float) -> float:
+        return -float(special.ndtri(part * total.delta * least)) / _largest_loss_rate(total, part * total.delta)
+
+    part, _ = golden_minimum(cost, 0.05, 0.95, tolerance=1e-3)
+    return part * total.delta
+
+
+def _composed(plans: Sequence[Plan], excess: float) -> Composition:
+    counts: dict[Plan, int] = {}
+    for one in plans:
+        counts[one] = counts.get(one, 0) + 1
+    return compose(*((profile_of_plan(one, excess=excess), count) for one, count in counts.items()))
+
+
+def _shares(requests: Sequence[Mapping[str, Any]], weights: Sequence[float] | None) -> list[float]:
+    if not requests:
+        raise InvalidParameter("plan_many needs at least one request")
+    for request in requests:
+        for name in ("epsilon", "delta"):
+            if name in request:
+                raise InvalidParameter(f"a request must not have {name}: the total is for all of them together")
+    if weights is None:
+        return [1.0 / len(requests)] * len(requests)
+    if len(weights) != len(requests):
+        raise InvalidParameter(f"there must be a weight for each of {len(requests)} requests, not {len(weights)}")
+    checked = [positive_number("weight", weight) for weight in weights]
+    return [weight / math.fsum(checked) for weight in checked]
