@@ -108,13 +108,25 @@ def test_squared_sensitivity_holds_for_every_number_of_changed_counts(k: int, m:
     assert float(ours) <= best * 1.02
 
 
-def test_plans_with_sums_and_bad_orders_are_refused() -> None:
+def test_orders_must_be_above_one() -> None:
     plan = dphist.plan(epsilon=1.0, delta=1e-6, max_items_per_user=3)
     with pytest.raises(InvalidParameter, match="greater than 1"):
         renyi_of_plan(plan).epsilon(1.0)
-    noise: Any = plan.noise
-    odd = LatticeNoise(2, Fraction(100), Fraction(0), 99)
-    object.__setattr__(odd, "sums", ("something",))
-    del noise
-    with pytest.raises(InvalidParameter, match="without sums"):
-        renyi_of_plan(Plan(plan.budget, plan.contract, odd, "exact", plan.certificate))
+
+
+@pytest.mark.parametrize(
+    "bound", [{"max_items_per_user": 10}, {"max_nonzero": 40}, {"public_items": 30, "max_items_per_user": 7}]
+)
+def test_sums_take_part(bound: dict[str, Any]) -> None:
+    """Counts and sums as one Gaussian: the largest squared move over all numbers of changed counts."""
+    plan = dphist.plan(epsilon=1.0, delta=1e-6, sums=[(0, 1), (-2, 5)], **bound)
+    noise = plan.noise
+    assert isinstance(noise, LatticeNoise)
+    own = sum(one.reach**2 / float(one.variance) for one in noise.sums)
+    most, k = plan.contract.items, plan.contract.nonzero
+    unit = noise.lattice**2 / float(noise.variance)
+    exact = max(s * (unit + own) - unit * s * s / (noise.gamma + k) for s in range(1, most + 1))
+    found = renyi_of_plan(plan).slope * 2
+    assert exact * (1 - 1e-12) <= found <= exact * 1.02
+    # Without the sums it would be too small by far.
+    assert max(s - s * s / (noise.gamma + k) for s in range(1, most + 1)) * unit < 0.9 * found

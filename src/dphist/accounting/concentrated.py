@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from fractions import Fraction
 
 from dphist.calibrate.certification import delta_at
 from dphist.errors import InvalidParameter
 from dphist.types import LARGEST_EPSILON, Contract, LaplaceNoise, LatticeNoise, Noise, Plan, PublicNoise
-
-_KNOWN = {"sigma", "sigma_shared", "tau", "lattice", "variance", "variance_shared", "limit", "offset", "scale"}
 
 
 @dataclass(frozen=True)
@@ -56,7 +54,6 @@ def zcdp_of_plan(plan: Plan) -> Concentrated:
     For Laplace noise, whose losses are m randomised responses of 1/scale, rho = m/(2 scale^2).
 
     Guarantee: an upper bound of rho, rounded up from the exact rationals, with a certified delta0.
-    Valid for: plans without sums.
     Source: Bun and Steinke 2016 (definition 8.1, proposition 3.3), Canonne, Kamath and Steinke 2020 (theorem 4);
     the conditioned noise is derived in docs/accounting.md.
     """
@@ -73,14 +70,9 @@ def renyi_of_plan(plan: Plan) -> RenyiCurve:
         a D/2  without shared noise;   a D/2 - a/(a-1) log(1 - delta0)  with it
 
     Guarantee: an upper bound for every order a > 1, with a certified delta0.
-    Valid for: plans without sums.
     Source: as for `zcdp_of_plan`.
     """
     noise, contract = plan.noise, plan.contract
-    if type(contract) is not Contract or any(
-        field.name not in _KNOWN and getattr(noise, field.name) != field.default for field in fields(noise)
-    ):
-        raise InvalidParameter("zCDP and Renyi curves are for plans of counts alone, without sums")
     delta = 0.0 if isinstance(noise, PublicNoise) else delta_at(plan, LARGEST_EPSILON)
     if isinstance(noise, LaplaceNoise):
         slope = _up(Fraction(contract.items) / (2 * noise.scale**2))
@@ -93,32 +85,38 @@ def renyi_of_plan(plan: Plan) -> RenyiCurve:
 def squared_sensitivity(noise: Noise | LatticeNoise, contract: Contract) -> Fraction:
     """The squared sensitivity D of a plan without new counts, each move divided by the variance of its draw.
 
-        min over c of  (m (1-c)^2 + (k - m + gamma) c^2)/sigma^2,  0 <= c <= 1/2 a whole number of steps
+        (m (1-c)^2 + (k - m + gamma) c^2 + extra m)/sigma^2,  least over whole steps 0 <= c <= (1 + extra)/2
 
-    The shared draw moves by c and the draw of each count by what is left. With c <= 1/2 fewer changed counts move
+    The shared draw moves by c and the draw of each count by what is left. With such a c fewer changed counts move
     less, so that one c serves them all. A top-k step moves everything by half a count: (k + gamma + h^2 gamma)/4.
+    Sums beside the m changed counts add `extra` each.
 
     Guarantee: exact rational; an upper bound over all neighbours without new counts.
     Source: as `analysis.sensitivity.squared_sensitivity` and `analysis.top_k.squared_sensitivity_top_k`.
     """
+    unit = 1 / Fraction(noise.sigma) ** 2 if isinstance(noise, Noise) else noise.lattice**2 / noise.variance
+    return (_of_counts(noise, contract) + Fraction(noise.extra) * contract.items) * unit
+
+
+def _of_counts(noise: Noise | LatticeNoise, contract: Contract) -> Fraction:
+    """The part of the counts, in units of 1/sigma^2."""
     items = contract.items
+    if noise.sigma_shared == 0.0 or contract.max_nonzero is None:
+        return Fraction(items)
     if isinstance(noise, Noise):
-        unit = 1 / Fraction(noise.sigma) ** 2
-        if noise.sigma_shared == 0.0 or contract.max_nonzero is None:
-            return items * unit
         gamma = (Fraction(noise.sigma) / Fraction(noise.sigma_shared)) ** 2
         best = min(Fraction(1, 2), items / (contract.max_nonzero + gamma))
-        return (items * (1 - best) ** 2 + (contract.max_nonzero - items + gamma) * best**2) * unit
-    unit, gamma_whole = noise.lattice**2 / noise.variance, noise.gamma_whole
-    if gamma_whole is None or contract.max_nonzero is None:
-        return items * unit
+        return items * (1 - best) ** 2 + (contract.max_nonzero - items + gamma) * best**2
+    gamma_whole = noise.gamma_whole
+    assert gamma_whole is not None
     if noise.offset != "none":
         halves = {"opposite": 1, "independent": 2}[noise.offset]
-        return (contract.max_nonzero + gamma_whole * (1 + halves**2)) * unit / 4
-    rest, half = contract.max_nonzero - items + gamma_whole, noise.lattice // 2
-    near = min(half, noise.lattice * items // (rest + items))
-    moves = {Fraction(step, noise.lattice) for step in (0, near, min(half, near + 1), half)}
-    return min(items * (1 - c) ** 2 + rest * c**2 for c in moves) * unit
+        return Fraction(contract.max_nonzero + gamma_whole * (1 + halves**2), 4)
+    rest = contract.max_nonzero - items + gamma_whole
+    most = min(noise.lattice, math.floor(noise.lattice * (1 + noise.extra) / 2))
+    near = min(most, noise.lattice * items // (rest + items))
+    moves = {Fraction(step, noise.lattice) for step in (0, near, min(most, near + 1), most)}
+    return min(items * (1 - c) ** 2 + rest * c**2 for c in moves)
 
 
 def _up(value: Fraction) -> float:

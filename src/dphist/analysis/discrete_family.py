@@ -16,7 +16,7 @@ from flint import arb
 from dphist.analysis.chords import reach
 from dphist.analysis.sum_combination import Combination, SumTerms, rational, upper_factor
 from dphist.numerics import balls
-from dphist.numerics.discrete_balls import normaliser, tail, theta_excess
+from dphist.numerics.discrete_balls import normaliser, shift_divergence, tail, theta_excess
 from dphist.types import Contract, LatticeNoise
 
 _EXACT_CHANGED = 48
@@ -37,6 +37,7 @@ class DiscreteFamily:
         self.reach = math.ceil(reach(scale) * math.sqrt(noise.variance_shared))
         self.variance, self.shared = rational(noise.variance), rational(noise.variance_shared)
         self.sums = SumTerms(noise)
+        self._divergences: dict[tuple[int, int], arb] = {}
 
     def offset(self, shared: float, changed: int) -> int:
         """The offset in steps nearest to the best one, s/(j + gamma) of a unit; none without shared noise."""
@@ -55,10 +56,7 @@ class DiscreteFamily:
             # Once the shared noise is given away (offset 0), fewer changed counts are a projection of more.
             return self._changed(shared, most, 0)
         if most <= 2 * _EXACT_CHANGED:
-            worst = arb(0)
-            for changed in range(1, most + 1):
-                worst = worst.max(self._changed_best(shared, changed))
-            return worst
+            return self._worst_of_few(shared, most)
         # Half a unit covers every number of changed counts at once: all counts move alike, and fewer sums are a
         # projection of more. Any valid bound will do.
         half = self._changed(shared, most, self.noise.lattice // 2)
@@ -66,14 +64,25 @@ class DiscreteFamily:
             return half
         return half.min(self._changed_many(shared, most))
 
-    def _changed_best(self, shared: float, changed: int) -> arb:
-        """The least bound over a few offsets: each of them is valid."""
-        steps = {self.offset(shared, changed), 0}
+    def _worst_of_few(self, shared: float, most: int) -> arb:
+        """Every number of changed counts by itself. The likely worst first: all others need only be below it."""
+        assert self.noise.gamma_whole is not None
+        likely = (1 + float(self.noise.extra)) * (shared + self.noise.gamma_whole) / 2
+        worst = arb(0)
+        for changed in sorted(range(1, most + 1), key=lambda s: abs(s - likely)):
+            worst = worst.max(self._changed_best(shared, changed, enough=worst))
+        return worst
+
+    def _changed_best(self, shared: float, changed: int, enough: arb | None = None) -> arb:
+        """The least bound over a few offsets: each of them is valid. One that is below `enough` will do."""
+        steps = [self.offset(shared, changed), 0]
         if self.noise.gamma_whole is not None and not math.isinf(shared):
-            steps.add(self.noise.lattice // 2)
+            steps.append(self.noise.lattice // 2)
         best = arb(1)
-        for step in steps:
+        for step in dict.fromkeys(steps):
             best = best.min(self._changed(shared, changed, step))
+            if enough is not None and best <= enough:
+                break
         return best
 
     def _changed_many(self, shared: float, most: int) -> arb:
@@ -133,7 +142,14 @@ class DiscreteFamily:
         return Combination(variance, shift, unit, upper_factor([self.variance / 2, spread], changed))
 
     def _changed(self, shared: float, changed: int, step: int) -> arb:
-        return self._problem(shared, changed, step).divergence(self.epsilon)
+        problem = self._problem(shared, changed, step)
+        # The variance follows from these two: with the best offset for sums they are the same for many.
+        key = problem.shift, problem.unit
+        if key not in self._divergences:
+            self._divergences[key] = shift_divergence(
+                variance=problem.variance, shift=problem.shift, epsilon=self.epsilon
+            )
+        return self._divergences[key] * problem.factor
 
     def _changed_range(self, shared: float, low: int, high: int, step: int) -> arb:
         """A bound for all numbers of changed counts from low to high, from the continuous divergence.

@@ -42,7 +42,8 @@ def spend_of(planned: Plan | ChoicePlan, accounting: str, document: dict[str, An
         return Spend(epsilon, delta, None, document or {})
     from dphist.accounting import profile_of_plan
 
-    return Spend(epsilon, delta, profile_of_plan(planned).to_dict(), document or {})
+    # Within half a percent: twice as quick as the finest, and epsilon of ten releases is 0.1 % larger.
+    return Spend(epsilon, delta, profile_of_plan(planned, excess=5e-3).to_dict(), document or {})
 
 
 @dataclass(frozen=True)
