@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 from dphist.analysis.certificate import certify_correlated_gaussian
 from dphist.analysis.discrete_certificate import certify_known_domain
 from dphist.calibrate.analyses import Exact
-from dphist.calibrate.lattice import lattice_and_variances
+from dphist.calibrate.lattice import LEAST_SHARED, lattice_and_variances
 from dphist.calibrate.optimum import Calibration, tuned
 from dphist.calibrate.sums import SumShares, total
 from dphist.errors import InvalidParameter, NoPlan
@@ -36,7 +38,10 @@ def public_noise(
     """
     if contract.max_nonzero is None:
         raise InvalidParameter("a known domain needs its size")
-    quietest = tuned(Calibration(Exact(extra=total(sums)), budget, contract), "noise")
+    calibration = Calibration(Exact(extra=total(sums)), budget, contract)
+    quietest = tuned(calibration, "noise")
+    if 0.0 < quietest.sigma_shared < LEAST_SHARED:
+        quietest = calibration.best(math.inf, "noise")  # so little is shared that no lattice could hold it
     found = lattice_and_variances(quietest, budget, contract, sums=sums)
     noise = PublicNoise(found.lattice, found.variance, found.variance_shared, sums=found.sums)
     certificate = certify_known_domain(noise, contract, epsilon=budget.epsilon)

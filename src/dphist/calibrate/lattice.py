@@ -23,6 +23,8 @@ _MOST_ATTEMPTS: Final = 30
 _LARGEST_LATTICE: Final = 1 << 12
 _LEAST_SHARED_STEPS: Final = 4.0
 _LEAST_STEPS: Final = 8.0
+# The least shared noise that the finest lattice has steps for.
+LEAST_SHARED: Final = _LEAST_SHARED_STEPS / _LARGEST_LATTICE
 
 
 def on_lattice(
@@ -64,7 +66,7 @@ def lattice_and_variances(
     lattice = _lattice(continuous, contract, gamma, halves_only=offset != "none")
     terms = None
     if sums is not None:
-        if offset == "none" and _one_offset(continuous, contract, gamma):
+        if offset == "none" and sums.wants_one_offset and _one_offset(continuous, contract, gamma):
             lattice = sums.lattice_of_one_offset(lattice)
             terms = sums.with_one_offset(continuous.sigma, lattice)
         else:

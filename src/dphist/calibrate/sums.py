@@ -23,6 +23,8 @@ _LEAST_WEIGHT: Final = 4
 _MOST_SUMS: Final = 64
 # How far all shares may be moved together so that the best offset is on the lattice.
 _NEAR_SHARE: Final = 0.1
+# Half a unit in place of the best offset costs at most this share of the squared sensitivity, twice.
+_LEAST_OFFSET_EXTRA: Final = 0.005
 Bounds = tuple[Fraction, Fraction]
 
 
@@ -56,6 +58,11 @@ class SumShares:
         common = max(1, round(self._smallest_weight() * reach / (least * lattice**2)))
         weights = [max(1, round(extra * lattice**2 * common / reach)) for extra in self.extras]
         return LatticeSums(self.bounds, reach, tuple(Fraction(weight, common) for weight in weights))
+
+    @property
+    def wants_one_offset(self) -> bool:
+        """Whether the best offset is worth a lattice of its own: for small shares half a unit is as good."""
+        return self.extra >= _LEAST_OFFSET_EXTRA
 
     def lattice_of_one_offset(self, least: int) -> int:
         """A power of two for a lattice on which (1 + extra)/2 is a whole number of steps, near enough."""

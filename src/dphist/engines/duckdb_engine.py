@@ -202,7 +202,7 @@ class Histogram:
     """Counts as they come from the query."""
 
     schema: Any
-    at_rank: int
+    at_rank: int = field(repr=False)  # a true count, a secret
     reader: Any
     session: Session
     what: str

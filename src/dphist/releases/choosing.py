@@ -6,14 +6,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from dphist.calibrate.auto_cap import DEFAULT_SHARE, ChoicePlan, chosen_cap, plan_choice
 from dphist.calibrate.planning import plan as make_plan
 from dphist.engines.protocol import Engine, Task
+from dphist.errors import InvalidParameter
 from dphist.mechanisms.sizes import noisy_sizes
 from dphist.sampling.tap import Tap
 from dphist.types import Budget, Plan, caps_up_to
+
+# Below, the certificate of all caps takes minutes, and nobody asks for less.
+LEAST_DELTA: Final = 1e-30
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,8 @@ def choice_for(
     public_items: int | None = None,
 ) -> ChoicePlan:
     """The plans of all caps on offer for a request. Of the data only the length of a public list is known."""
+    if budget.delta < LEAST_DELTA:
+        raise InvalidParameter(f"a cap is chosen for a delta of at least {LEAST_DELTA:g}, not {budget.delta!r}")
     planned = partial(make_plan, minimize=minimize, sums=sums, weights=weights, public_items=public_items)
 
     def plan_of(epsilon: float, delta: float, cap: int) -> Plan:

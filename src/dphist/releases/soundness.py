@@ -58,7 +58,9 @@ def nonzero_rule(plan: Plan, *, promised: bool) -> Nonzero:
         return Nonzero.NOT_NEEDED
     if plan.releases_offset:
         return Nonzero.TOP_K
-    if contract.items < contract.max_nonzero and _keeps(plan, Contract(None, contract.items)):
+    # With shared noise other statements about the plan, such as its profile, rest on max_nonzero all the same.
+    alone = plan.sigma_shared == 0.0 and contract.items < contract.max_nonzero
+    if alone and _keeps(plan, Contract(None, contract.items)):
         return Nonzero.NOT_NEEDED
     if promised:
         return Nonzero.PROMISED

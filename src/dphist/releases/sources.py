@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any, Literal
 
@@ -28,9 +28,9 @@ class Piece:
     """Some rows: the item's columns as they came, checked counts, and the sums of an engine in its steps."""
 
     form: Form
-    items: tuple[Any, ...]
-    counts: IntArray
-    sums: tuple[IntArray, ...] = ()
+    items: tuple[Any, ...] = field(repr=False)
+    counts: IntArray = field(repr=False)
+    sums: tuple[IntArray, ...] = field(default=(), repr=False)
 
 
 @dataclass(frozen=True)

@@ -91,7 +91,10 @@ class ExecutorNoise:
         *columns, digests = batch.columns
         counts, *sums = (KIND.numbers(column) for column in columns[len(self.items) :])
         rows = _rows_of_bytes(digests)
-        draws = [Repeatable(KeyedWords(key, rows)) for key in self.keys]
+        # Another sum of the same item and count gets other noise: were the data to change between two attempts
+        # at a task, the same noise on both would give away their difference.
+        marked = [rows, *(_marked(rows, column) for column in sums)]
+        draws = [Repeatable(KeyedWords(key, one)) for key, one in zip(self.keys, marked, strict=True)]
         found = self.begun.release(counts, sums, draws)
         taken = [KIND.take(column, found.index) for column in columns[: len(self.items)]]
         numbers = self.columns.numbers(found.values, found.sums, self.plan)
@@ -152,6 +155,13 @@ def without_traces(frame: Any) -> Any:
     parts = max(1, -(-numbered.count() // ROWS_A_PART))
     rows = numbered.repartition(parts, *numbered.columns).sortWithinPartitions(*numbered.columns)
     return rows.toDF(*frame.columns)
+
+
+def _marked(rows: NDArray[np.uint8], numbers: NDArray[np.int64]) -> NDArray[np.uint8]:
+    """Digests that differ where the numbers do: a part of each is combined with its number."""
+    words = rows.copy().view("<u8")
+    words[:, 0] ^= numbers.astype(np.uint64)
+    return words.view(np.uint8)
 
 
 def _rows_of_bytes(digests: Any) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -26,9 +26,9 @@ from dphist.types import Plan, SumNoise
 class Total:
     """Enough about the counts to notice that a second reading differs from the first."""
 
-    rows: int = 0
-    nonzero: int = 0
-    mass: int = 0
+    rows: int = field(default=0, repr=False)
+    nonzero: int = field(default=0, repr=False)
+    mass: int = field(default=0, repr=False)
 
     def after(self, counts: IntArray) -> Total:
         """With more counts."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from dphist.calibrate.auto_cap import chosen_cap
 from dphist.errors import DphistError
@@ -13,9 +13,17 @@ from dphist.releases.aggregates import aggregates_of, summed, sums_facts
 from dphist.releases.choosing import Chosen, choice_for
 from dphist.releases.document import NO_GUARANTEE, counts_facts, guarantee, not_covered, plan_from
 from dphist.releases.histogram import sketch_problem
-from dphist.releases.request import AUTO
+from dphist.releases.request import AUTO, request_from
 from dphist.releases.soundness import certified
 from dphist.types import FORMAT, Budget, LatticeNoise, Plan
+
+# All that a certificate says.
+KNOWN: Final = frozenset(
+    {
+        "format", "dphist", "created", "private", "guarantee", "not_covered", "request", "plan", "counts", "sums",
+        "choice", "booking", "output", "self_sha256",
+    }
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -108,13 +116,42 @@ class Examination:
         if not self.private:
             self.problems.append("the noise was made from a seed, so that nobody is protected")
         plan = self._plan(document.get("plan"))
-        if plan is None:
+        if plan is None or not self._known(document):
+            return
+        # What is quick comes first: to repeat a choice takes seconds.
+        self._counts(plan, counts, request, table)
+        self._sums(plan, document, table)
+        self._booking(document)
+        if self.problems and request.get("max-items-per-user") == AUTO:
             return
         budget = self._choice(plan, document) if request.get("max-items-per-user") == AUTO else plan.budget
         self._request(plan, request, table, budget)
         self._statements(plan, document, budget)
-        self._counts(plan, counts, request, table)
-        self._sums(plan, document, table)
+
+    def _known(self, document: dict[str, Any]) -> bool:
+        """Whether there is nothing in the certificate that no release says, and the request is possible."""
+        request, found = document["request"], len(self.problems)
+        if document.keys() - KNOWN:
+            self.problems.append("the certificate says more than a release does")
+        if ("choice" in document) != (request.get("max-items-per-user") == AUTO):
+            self.problems.append("the certificate has the choice of a cap that was not asked for, or lacks it")
+        if request and "sketch" not in request:
+            try:
+                request_from({name: value for name, value in request.items() if name != "dataset"})
+            except DphistError as error:
+                self.problems.append(f"there is no such request: {error}")
+        return len(self.problems) == found
+
+    def _booking(self, document: dict[str, Any]) -> None:
+        """That a booking is one of the dataset that was asked for. The ledger itself is not here."""
+        receipt, dataset = document.get("booking"), document["request"].get("dataset")
+        if (receipt is None) != (dataset is None) or (receipt is not None and receipt.get("dataset") != dataset):
+            self.problems.append("the certificate names a booking of another dataset, or none")
+        elif receipt is not None:
+            self.checks.append(
+                f"a booking is named, entry {receipt['entry']} of the ledger {receipt['ledger']}: look it up "
+                "there with dphist ledger show --expect"
+            )
 
     def _plan(self, data: Any) -> Plan | None:
         """The plan with the delta of its own numbers, computed anew; its other numbers must follow from them."""
