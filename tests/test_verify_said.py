@@ -1,4 +1,4 @@
-"""`verify` and what a certificate says beside its plan: nothing that a release does not say, and no odd request."""
+"""`verify` and what a certificate says beside its plan: nothing that no release says, and no odd request."""
 
 from __future__ import annotations
 
