@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 
-.PHONY: setup demo test test-slow lint docs site bench clean
+.PHONY: setup browser demo test test-slow lint docs site bench clean
 
 setup: $(STAMP)
 
@@ -50,7 +50,13 @@ lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-test: lint
+# Pages are looked at in a real browser: Debian's, where it can be had quietly; else those tests are skipped.
+browser:
+	@command -v chromium >/dev/null || { test "$$(id -u)" = 0 && command -v apt-get >/dev/null && \
+		{ apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends \
+		chromium; } >/dev/null 2>&1; } || echo "No Chromium (apt-get install chromium): tests of pages are skipped."
+
+test: lint browser
 	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
 test-slow: setup

@@ -30,10 +30,15 @@ ALLOWED: dict[str, set[str]] = {
         "outputs", "extras", "accounting",
     },
     "sketch": {"types", "errors", "extras", "engines", "outputs", "releases", "calibrate"},
+    "simulation": {
+        "types", "errors", "calibrate", "mechanisms", "sampling", "engines", "releases",
+    },
     "report": {"types", "errors", "numerics", "analysis", "mechanisms", "calibrate", "releases"},
     "cli": {
         "types", "errors", "outputs", "calibrate", "releases", "sketch", "report", "ledger", "audit", "accounting",
+        "simulation", "figures", "web",
     },
+    "figures": {"types", "errors", "accounting", "calibrate", "report", "simulation"},
     "opendp": {"types", "errors", "accounting", "releases"},
     "web": {"types", "errors", "calibrate", "releases", "report"},
 }  # fmt: skip

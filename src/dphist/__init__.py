@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from dphist import accounting, ledger, opendp, sketch
+    from dphist import accounting, figures, ledger, opendp, sketch
     from dphist.calibrate.certification import Certification, certify, delta_at, epsilon_at, profile
     from dphist.calibrate.comparison import Comparison, Frontier, compare, frontier, tau_for_noise
     from dphist.calibrate.planning import plan
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         MissingExtra,
         NoPlan,
         NotPrivate,
+        NotVerified,
         OutputError,
         OverBudget,
     )
@@ -38,6 +39,9 @@ if TYPE_CHECKING:
     from dphist.releases.verify import Verification, verify
     from dphist.report.explain import explain
     from dphist.report.figure import comparison_figure
+    from dphist.report.making import make_report
+    from dphist.simulation.result import Simulation
+    from dphist.simulation.run import simulate
     from dphist.types import Budget, Certificate, Contract, NeighbourCase, Noise, Plan
 
 _HOMES = {
@@ -53,6 +57,7 @@ _HOMES = {
         "MissingExtra",
         "NoPlan",
         "NotPrivate",
+        "NotVerified",
         "OutputError",
         "OverBudget",
     ),
@@ -62,10 +67,13 @@ _HOMES = {
     "dphist.releases.verify": ("Verification", "verify"),
     "dphist.report.explain": ("explain",),
     "dphist.report.figure": ("comparison_figure",),
+    "dphist.report.making": ("make_report",),
+    "dphist.simulation.result": ("Simulation",),
+    "dphist.simulation.run": ("simulate",),
     "dphist.types": ("Budget", "Certificate", "Contract", "NeighbourCase", "Noise", "Plan"),
 }
 # Parts of the package that are used by their own name, such as dphist.sketch.MisraGries.
-_SUBMODULES = ("accounting", "ledger", "opendp", "sketch")
+_SUBMODULES = ("accounting", "figures", "ledger", "opendp", "sketch")
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
@@ -84,10 +92,12 @@ __all__ = [
     "NoPlan",
     "Noise",
     "NotPrivate",
+    "NotVerified",
     "OutputError",
     "OverBudget",
     "Plan",
     "Release",
+    "Simulation",
     "SumsComparison",
     "Verification",
     "accounting",
@@ -98,13 +108,16 @@ __all__ = [
     "delta_at",
     "epsilon_at",
     "explain",
+    "figures",
     "frontier",
     "ledger",
+    "make_report",
     "opendp",
     "plan",
     "profile",
     "release",
     "release_histogram",
+    "simulate",
     "sketch",
     "tau_for_noise",
     "verify",

@@ -12,7 +12,7 @@ from dphist.accounting.plan_profile import profile_of_plan
 from dphist.accounting.profile import LARGEST_KNOT, Profile
 from dphist.accounting.tilted import LONGEST, Losses, Tilted, best_tilt, log_moment, on_grid, tilted
 from dphist.errors import InvalidParameter
-from dphist.types import Plan, positive_number
+from dphist.types import Plan, html_table, positive_number, text_table
 
 Spend = Plan | Profile | tuple[Plan | Profile, int]
 _MOST_RELEASES: Final = 10**6
@@ -41,6 +41,21 @@ class Composition:
             count * math.log1p(-min(profile.infinite, _HOPELESS)) for profile, count in self.spends
         )
         return min(1.0, -math.expm1(log_rest) * (1.0 + 1e-13))
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Labels and values for people: epsilon for a few deltas."""
+        deltas = [delta for delta in (1e-4, 1e-5, 1e-6, 1e-8, 1e-10) if delta > self.infinite]
+        return [
+            ("releases", f"{self.releases:,}"),
+            *((f"epsilon at delta {delta:g}", f"{self.epsilon(delta):.6g}") for delta in deltas),
+            ("delta that no epsilon removes", f"{self.infinite:.6g}"),
+        ]
+
+    def __str__(self) -> str:
+        return text_table(self.rows())
+
+    def _repr_html_(self) -> str:
+        return html_table("Releases together", self.rows())
 
     def delta(self, epsilon: float) -> float:
         """Delta of all releases together at an epsilon.

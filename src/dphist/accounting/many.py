@@ -15,7 +15,7 @@ from dphist.analysis.gaussian import largest_sensitivity_per_sigma
 from dphist.calibrate.planning import plan
 from dphist.errors import InvalidParameter, NoPlan
 from dphist.numerics.search import golden_minimum
-from dphist.types import LARGEST_EPSILON, Budget, Plan, positive_number
+from dphist.types import LARGEST_EPSILON, Budget, Plan, html_grid, positive_number, text_grid
 
 # Profiles that only steer the search may lie this far above the truth.
 _ROUGH: Final = 2e-2
@@ -25,6 +25,7 @@ _NEARLY: Final = 0.97
 _AIM: Final = 0.985
 _CLOSE: Final = 1.001
 _MOST_ROUNDS: Final = 12
+_COLUMNS: Final = ("release", "mechanism", "noise", "threshold", "noise to added", "threshold to added")
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,32 @@ class JointPlan:
         """Thresholds against those of plans whose budgets are added; 1 where there are none."""
         pairs = zip(self.plans, self.alone, strict=True)
         return tuple(1.0 if math.isinf(a.threshold) else a.threshold / b.threshold for a, b in pairs)
+
+    @property
+    def title(self) -> str:
+        """The total and what is spent of it, in one line."""
+        return (
+            f"{len(self.plans)} releases together: epsilon {self.total.epsilon:g}, delta {self.total.delta:g}; "
+            f"certified delta {self.delta:.6g}"
+        )
+
+    def cells(self) -> list[tuple[str, ...]]:
+        """Each release with its noise and threshold, and how they compare with added budgets."""
+        ratios = zip(self.plans, self.noise_ratios, self.threshold_ratios, strict=True)
+        return [
+            (
+                str(number), one.mechanism, f"{one.total_noise:.4g}",
+                "-" if math.isinf(one.threshold) else f"{one.threshold:.5g}", f"{noise:.3f}",
+                "-" if math.isinf(one.threshold) else f"{threshold:.3f}",
+            )
+            for number, (one, noise, threshold) in enumerate(ratios, 1)
+        ]  # fmt: skip
+
+    def __str__(self) -> str:
+        return f"{self.title}\n\n{text_grid(_COLUMNS, self.cells(), left=0)}"
+
+    def _repr_html_(self) -> str:
+        return html_grid(self.title, _COLUMNS, self.cells())
 
 
 def plan_many(

@@ -95,5 +95,6 @@ def tau_laplace(*, m: int, scale: float, delta: float, discrete: bool = False) -
     least = math.ceil(-scale * math.log(one * (1.0 + math.exp(-1.0 / scale))))
     tau = float(max(0, least - 2))
     while infinite_event_discrete_laplace(m=m, scale=scale, tau=tau) > delta:
-        tau += 1.0
+        # Beyond 2^53 a step of one is no step.
+        tau = max(tau + 1.0, math.nextafter(tau, math.inf))
     return tau

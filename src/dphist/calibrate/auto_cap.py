@@ -24,7 +24,18 @@ from dphist.calibrate.cap_error import error_of_cap, sizes_seen
 from dphist.errors import InvalidParameter, NoPlan
 from dphist.numerics.normal import hockey_stick_normal
 from dphist.numerics.search import golden_minimum, least_passing, log_excess, round_up
-from dphist.types import DEFAULT_CAPS, Budget, CapChoice, Certificate, LaplaceNoise, Noise, Plan, finite_number
+from dphist.types import (
+    DEFAULT_CAPS,
+    Budget,
+    CapChoice,
+    Certificate,
+    LaplaceNoise,
+    Noise,
+    Plan,
+    finite_number,
+    html_grid,
+    text_grid,
+)
 
 PlanOf = Callable[[float, float, int], Plan]
 """From epsilon, delta and a cap to the plan of the release that would follow."""
@@ -45,6 +56,7 @@ _FOR_LAPLACE: Final = 0.004
 # Nodes every so many nats of delta: their chords are then within 2 % of the profile.
 _NATS: Final = 0.4
 _FLOAT = np.float64
+_COLUMNS: Final = ("cap", "mechanism", "noise", "threshold")
 
 
 @dataclass(frozen=True)
@@ -73,6 +85,29 @@ class ChoicePlan:
             "delta_of_release": self.budget_of_release.delta,
             "certificate": self.certificate.to_dict(),
         }
+
+    @property
+    def title(self) -> str:
+        """What is spent on what, in one line."""
+        whole, rest = self.budget, self.budget_of_release
+        return (
+            f"A cap chosen privately: epsilon {whole.epsilon:g}, delta {whole.delta:g}; noise of the sizes "
+            f"{math.sqrt(self.choice.variance):.4g}; then epsilon {rest.epsilon:g}, delta {rest.delta:g}; "
+            f"certified delta of both {self.certificate.delta:.6g}"
+        )
+
+    def cells(self) -> list[tuple[str, ...]]:
+        """Each cap with the noise and the threshold that it would lead to."""
+        return [
+            (f"{cap:,}", one.mechanism, f"{one.total_noise:.4g}", f"{one.threshold:.5g}")
+            for cap, one in zip(self.choice.caps, self.plans, strict=True)
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.title}\n\n{text_grid(_COLUMNS, self.cells(), left=0)}"
+
+    def _repr_html_(self) -> str:
+        return html_grid(self.title, _COLUMNS, self.cells())
 
 
 def plan_choice(

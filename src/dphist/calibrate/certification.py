@@ -26,6 +26,7 @@ from dphist.types import (
     finite_number,
     html_table,
     positive_number,
+    text_table,
 )
 
 _SURELY_BROKEN = 1.0 - 1e-12
@@ -62,8 +63,7 @@ class Certification:
         ]
 
     def __str__(self) -> str:
-        width = max(len(label) for label, _ in self.rows())
-        return "\n".join(f"{label:<{width}}  {value}" for label, value in self.rows())
+        return text_table(self.rows())
 
     def _repr_html_(self) -> str:
         return html_table(f"delta at epsilon = {self.certificate.epsilon:g}", self.rows())

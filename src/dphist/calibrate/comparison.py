@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from html import escape
-from typing import Any, Final
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
 
 from dphist.analysis.laplace import tau_laplace
 from dphist.calibrate.adding import add_the_deltas, least_sigma_add_the_deltas, tau_add_the_deltas
@@ -13,8 +13,11 @@ from dphist.calibrate.analyses import CaseAnalysis, CshTighter, Exact, GshmExact
 from dphist.calibrate.optimum import Calibration, tuned
 from dphist.calibrate.planning import Gamma, certified, gamma_value
 from dphist.errors import InvalidParameter
-from dphist.types import ANALYSES, Budget, Contract, Noise, gamma_from, positive_number
+from dphist.types import ANALYSES, Budget, Contract, Noise, gamma_from, html_grid, positive_number, text_grid
 from dphist.types.checks import positive_count
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _CASE_ANALYSES: Final[dict[str, CaseAnalysis]] = {
     "exact": Exact(),
@@ -96,25 +99,18 @@ class Comparison:
             "rows": [row.to_dict() for row in self.rows],
         }
 
+    def figure(self) -> Figure:
+        """Least tau against noise for every analysis, as a figure of matplotlib."""
+        # By name: what draws is to the right of all that is drawn.
+        drawn: Figure = import_module("dphist.figures").comparison(self)
+        return drawn
+
     def __str__(self) -> str:
-        table = [self.columns, *(row.cells() for row in self.rows)]
-        widths = [max(len(row[i]) for row in table) for i in range(len(self.columns))]
-        lines = [
-            "  ".join(
-                cell.ljust(width) if i < 2 else cell.rjust(width)
-                for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-            ).rstrip()
-            for row in table
-        ]
-        return "\n".join([self.title, "", *lines])
+        grid = text_grid(self.columns, (row.cells() for row in self.rows), left=2)
+        return f"{self.title}\n\n{grid}"
 
     def _repr_html_(self) -> str:
-        head = "".join(f"<th scope='col'>{escape(name)}</th>" for name in self.columns)
-        body = "".join(
-            "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row.cells()) + "</tr>" for row in self.rows
-        )
-        caption = f"<caption>{escape(self.title)}</caption>"
-        return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+        return html_grid(self.title, self.columns, (row.cells() for row in self.rows))
 
 
 def compare(
@@ -144,10 +140,11 @@ def compare(
         ComparisonRow(name, analysis, noise.gamma, noise.total_noise, noise.tau, noise.tau / gshm.tau)
         for name, analysis, noise in plans
     ]
-    return Comparison(budget, contract, (*rows, _laplace_row(budget, contract, gshm.tau)))
+    return Comparison(budget, contract, (*rows, laplace_row(budget, contract, gshm.tau)))
 
 
-def _laplace_row(budget: Budget, contract: Contract, gshm_tau: float) -> ComparisonRow:
+def laplace_row(budget: Budget, contract: Contract, gshm_tau: float) -> ComparisonRow:
+    """Continuous Laplace noise, in closed form."""
     scale = contract.items / budget.epsilon
     tau = tau_laplace(m=contract.items, scale=scale, delta=budget.delta)
     return ComparisonRow("laplace", "scale m/epsilon", None, math.sqrt(2.0) * scale, tau, tau / gshm_tau)

@@ -87,7 +87,7 @@ def tuned(calibration: Calibration, objective: Objective) -> Noise:
     contract = calibration.contract
     if contract.max_nonzero is None or contract.items < 2:
         return without
-    quietest = _best_gamma(calibration, _total_noise(calibration), _quietest_on_grid(calibration))
+    quietest = _best_gamma(calibration, _total_noise(calibration), quietest_on_grid(calibration))
     if objective == "noise":
         found = calibration.at_least_noise(quietest)
         return found if found.total_noise < without.total_noise * (1.0 - 1e-9) else without
@@ -101,7 +101,7 @@ def least_total_noise(calibration: Calibration) -> Noise:
     """The quietest noise over gamma as far as a coarse grid knows; tau plays no part in it."""
     gammas = [math.inf]
     if calibration.contract.max_nonzero is not None and calibration.contract.items > 1:
-        gammas.append(_quietest_on_grid(calibration))
+        gammas.append(quietest_on_grid(calibration))
 
     def noise(gamma: float) -> Noise:
         sigma = calibration.least_sigma(gamma)
@@ -117,7 +117,7 @@ def _total_noise(calibration: Calibration) -> Callable[[float], float]:
     return total
 
 
-def _quietest_on_grid(calibration: Calibration) -> float:
+def quietest_on_grid(calibration: Calibration) -> float:
     """Gamma of least total noise on a coarse grid; the curve is closed form."""
     total = _total_noise(calibration)
     top = math.log10(calibration.contract.nonzero) + 4.0

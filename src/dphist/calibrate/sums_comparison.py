@@ -11,7 +11,7 @@ from dphist.analysis.gaussian import largest_sensitivity_per_sigma
 from dphist.calibrate.planning import plan
 from dphist.calibrate.sums import checked_bounds
 from dphist.errors import InvalidParameter
-from dphist.types import Plan, html_table
+from dphist.types import Plan, html_grid
 
 
 @dataclass(frozen=True)
@@ -34,22 +34,33 @@ class SumsComparison:
         """Plain data."""
         return {row.way: {**vars(row), "standard_errors": list(row.standard_errors)} for row in self.rows}
 
-    def _texts(self) -> list[tuple[str, str]]:
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names above the columns."""
+        sums = len(self.rows[0].standard_errors)
+        errors = ["error of the sum"] if sums == 1 else [f"error of sum {k + 1}" for k in range(sums)]
+        return ("way", "noise", "threshold", *errors)
+
+    def cells(self) -> list[tuple[str, ...]]:
+        """The rows as texts."""
         return [
             (
-                row.way,
-                f"noise {row.total_noise:.4g}, threshold {row.threshold:.5g}, standard error of sums "
-                + ", ".join(f"{error:.5g}" for error in row.standard_errors),
+                row.way, f"{row.total_noise:.4g}", f"{row.threshold:.5g}",
+                *(f"{error:.5g}" for error in row.standard_errors),
             )
             for row in self.rows
-        ]
+        ]  # fmt: skip
 
     def __str__(self) -> str:
         width = max(len(row.way) for row in self.rows)
-        return "\n".join(f"{way:<{width}}  {text}" for way, text in self._texts())
+        return "\n".join(
+            f"{row.way:<{width}}  noise {row.total_noise:.4g}, threshold {row.threshold:.5g}, "
+            "standard error of sums " + ", ".join(f"{error:.5g}" for error in row.standard_errors)
+            for row in self.rows
+        )
 
     def _repr_html_(self) -> str:
-        return html_table("Sums beside counts", self._texts())
+        return html_grid("Sums beside counts", self.columns, self.cells())
 
 
 def compare_sums(

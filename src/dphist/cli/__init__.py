@@ -8,7 +8,7 @@ import sys
 def main() -> None:
     """Run the command; an error of dphist is one sentence on standard error and exit code 2."""
     from dphist.cli.app import app
-    from dphist.errors import DphistError, OutputError
+    from dphist.errors import DphistError, NotVerified, OutputError
 
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
@@ -16,7 +16,7 @@ def main() -> None:
             stream.reconfigure(errors="backslashreplace")
     try:
         app()
-    except OutputError as error:
+    except (OutputError, NotVerified) as error:
         sys.stderr.write(f"Error: {error}\n")
         raise SystemExit(1) from None
     except DphistError as error:

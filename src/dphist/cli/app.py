@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dphist.cli import ledger, planning, releasing, sketching
+from dphist.cli import exploring, ledger, planning, releasing, reporting, simulating, sketching
 from dphist.cli.base import app
 
-__all__ = ["app", "ledger", "planning", "releasing", "sketching"]
+__all__ = ["app", "exploring", "ledger", "planning", "releasing", "reporting", "simulating", "sketching"]

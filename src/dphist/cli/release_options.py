@@ -142,3 +142,7 @@ Threads = Annotated[int | None, _whole("--threads", "N", "Threads that count.")]
 TempFolder = Annotated[str | None, _text("--temp-folder", "DIR", "Where work goes that exceeds the memory.")]
 Seed = Annotated[int | None, _whole("--seed", "N", "For tests: the release is NOT PRIVATE.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the plan and what it means; read no event.")]
+Report = Annotated[
+    str | None,
+    _text("--report", "FILE", "Also a report of the release: .html, .md or .txt; see dphist report."),
+]

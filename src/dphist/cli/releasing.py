@@ -12,6 +12,7 @@ import typer
 
 from dphist.cli import release_options as flags
 from dphist.cli.base import AsJson, app, print_json, shown, stoppable
+from dphist.cli.reporting import check_report, report_release
 from dphist.errors import InvalidParameter
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ def release(
     round_counts: flags.Round = False,
     output_table: flags.OutputTable = None,
     output_format: flags.OutputFormat = None,
+    report: flags.Report = None,
     force: flags.Force = False,
     engine: flags.Engine = None,
     master: flags.Master = None,
@@ -89,7 +91,7 @@ def release(
     130, 143: interrupted; nothing was written.
     """
     given = dict(locals())
-    for name in ("source", "dry_run", "as_json", "no_offset", "round_counts"):
+    for name in ("source", "dry_run", "as_json", "no_offset", "round_counts", "report"):
         del given[name]
     given["input"], given["sum"] = given.pop("input_override"), given.pop("sums")
     if max_items_per_user is not None:
@@ -106,7 +108,7 @@ def release(
     if dry_run:
         _show_plan(values, as_json)
     else:
-        _release(values, as_json)
+        _release(values, as_json, report)
 
 
 def _cap(text: str) -> int | str:
@@ -191,20 +193,25 @@ def wrapped(sentence: str) -> str:
     return textwrap.fill(sentence, _WIDTH, break_on_hyphens=False)
 
 
-def _release(values: dict[str, Any], as_json: bool) -> None:
+def _release(values: dict[str, Any], as_json: bool, report: str | None) -> None:
     from dphist.releases.events import run
     from dphist.releases.request import request_from
 
     request = request_from(values)
+    check_report(report, force=request.force)
     if request.output is None:
         raise InvalidParameter("give --output NAME (or --dry-run): a release is written with its certificate")
     with stoppable(_written) as placed, progress_bars() as watcher:
         result = run(request, watcher, placed.append)
+        if report is not None:
+            report_release(result, report, request.output, request.output_table, force=request.force)
     with shown():
         if as_json:
-            print_json(summary_of(result))
+            print_json({**summary_of(result), **({} if report is None else {"report": report})})
         else:
             show_release(result)
+            if report is not None:
+                sys.stdout.write(f"\nReport       {report}\n")
 
 
 def _written(place: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -11,6 +12,8 @@ from dphist.types import Events
 from dphist.types.values import Value
 
 ITEMS: Final = "items"
+# Items are alike if the mean size of their users differs by less than a thirtieth.
+_ALIKE: Final = 32
 
 
 def value_names(values: tuple[Value, ...]) -> list[str]:
@@ -132,3 +135,27 @@ def sizes(pairs: Pairs) -> str:
     columns = ", ".join(["u", *pairs.items])
     own = f"SELECT u, count(*) AS {ITEMS} FROM (SELECT DISTINCT {columns} FROM ({pairs.plain()})) GROUP BY u"
     return f"SELECT {ITEMS}, count(*) AS {COUNT} FROM ({own}) GROUP BY {ITEMS}"
+
+
+def sized(pairs: Pairs) -> str:
+    """The query of all different pairs: the item's columns, and how many items the user of the pair has."""
+    columns = ", ".join(pairs.items)
+    return (
+        f"SELECT {columns}, count(*) OVER (PARTITION BY u) AS {ITEMS} "
+        f"FROM (SELECT DISTINCT u, {columns} FROM ({pairs.plain()}))"
+    )
+
+
+def kept(pairs: Pairs, source: str, caps: Sequence[int]) -> str:
+    """The query of groups of like items: their users, their number, and for each cap what it keeps of the users.
+
+    Of a user with n items a cap m keeps each with the chance min(1, m/n): the sums of these chances and of their
+    squares, as means over the group. Alike are items of as many users, whose sizes have nearly the same mean
+    logarithm.
+    """
+    chances = [(f"least(1e0, {int(cap)}e0 / {ITEMS})", f"m{k}", f"q{k}") for k, cap in enumerate(caps)]
+    own = "".join(f", sum({p}) AS {mean}, sum({p} * {p}) AS {square}" for p, mean, square in chances)
+    means = "".join(f", avg({mean}) AS {mean}, avg({square}) AS {square}" for _, mean, square in chances)
+    columns = ", ".join(pairs.items)
+    each = f"SELECT count(*) AS {COUNT}, round({_ALIKE} * avg(ln({ITEMS}))) AS alike{own} FROM {source}"
+    return f"SELECT {COUNT}, count(*) AS number{means} FROM ({each} GROUP BY {columns}) GROUP BY {COUNT}, alike"

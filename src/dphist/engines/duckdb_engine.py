@@ -15,10 +15,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeVar
 
-from dphist.engines.counts_sql import Pairs, histogram, repeats, sizes
+from dphist.engines.counts_sql import Pairs, histogram, kept, repeats, sized, sizes
 from dphist.engines.failures import attempt
 from dphist.engines.inputs import opened_rows
-from dphist.engines.protocol import Counted, Progress, Resources, Task
+from dphist.engines.protocol import Choice, Counted, Progress, Resources, Task
 from dphist.engines.running import Runner
 from dphist.engines.sizes import checked_sizes, in_buckets
 from dphist.engines.sources import Opened
@@ -32,6 +32,7 @@ T = TypeVar("T")
 ROWS: Final = 1 << 16
 LISTED: Final = "dphist_listed"
 COUNTS: Final = "dphist_counts"
+SIZED: Final = "dphist_sized"
 # Below so many rows for each different one, ranking all of them is quicker than making them distinct first.
 _FEW_REPEATS: Final = 1.5
 LARGEST: Final = 2**53
@@ -75,6 +76,14 @@ class DuckDBEngine:
         checked_sizes(task, bounds)
         with self._session(progress) as session:
             return in_buckets(session.sizes(replace(task, values=())), bounds)
+
+    def shape(self, events: Events, caps: Callable[[int], Sequence[int]]) -> tuple[list[tuple[int, int]], Any]:
+        """Of public data alone: users by their number of items, and groups of items under the caps.
+
+        `caps` are told by the largest number of items of a user. See `counts_sql.kept` for the columns.
+        """
+        with self._session(None) as session:
+            return session.shape(Task(events, Choice(bytes(32))), caps)
 
     @contextmanager
     def _session(self, progress: Progress | None) -> Iterator[Session]:
@@ -190,6 +199,15 @@ class Session:
         rows = self.run(found, what)
         self.runner.finished()
         return rows
+
+    def shape(self, task: Task, caps: Callable[[int], Sequence[int]]) -> tuple[list[tuple[int, int]], Any]:
+        """Sizes of users, and a table of groups of items."""
+        pairs, opened, what = self._pairs(task, probe=False)
+        self._execute(opened.before, f"CREATE TEMP TABLE {SIZED} AS {sized(pairs)}", what)
+        users = f"SELECT items, count(*) // items FROM {SIZED} GROUP BY items ORDER BY items"
+        found = [(int(n), int(u)) for n, u in self.run(lambda: self.connection.execute(users).fetchall(), what)]
+        query = kept(pairs, SIZED, caps(found[-1][0] if found else 1))
+        return found, self.run(lambda: self.connection.sql(query).to_arrow_table(), what)
 
     def _stream(self, text: str, at_rank: int, what: str) -> Histogram:
         # A relation's reader streams; the reader of an executed query would copy the whole result first.

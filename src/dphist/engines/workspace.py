@@ -180,8 +180,6 @@ def connected(resources: Resources, folder: Path) -> Any:
         "autoinstall_known_extensions": "false",
         "autoload_known_extensions": "false",
         "disabled_optimizers": "top_n_window_elimination",  # it takes three times the memory for the cap
-        "enable_progress_bar": "true",
-        "enable_progress_bar_print": "false",
         "max_temp_directory_size": f"{int(shutil.disk_usage(folder).free * 0.9)}B",
         "memory_limit": f"{memory}B",
         "preserve_insertion_order": "false",
@@ -193,4 +191,8 @@ def connected(resources: Resources, folder: Path) -> Any:
     connection = duckdb.connect(":memory:")
     for setting, value in settings.items():
         connection.execute(f"SET {setting} = '{value.replace(chr(39), chr(39) * 2)}'")
+    # In a notebook without its widgets DuckDB refuses to know of progress; then there is none, and all else works.
+    with suppress(duckdb.InvalidInputException):
+        connection.execute("SET enable_progress_bar = true")
+        connection.execute("SET enable_progress_bar_print = false")
     return connection

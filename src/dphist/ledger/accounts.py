@@ -13,7 +13,7 @@ from typing import Any, Final
 from dphist.errors import DphistError, InvalidParameter, LedgerError, OverBudget
 from dphist.ledger.chain import Chain, Damage, Entry
 from dphist.ledger.composing import ACCOUNTINGS, Composer, Spend, largest_float, written
-from dphist.types import Budget
+from dphist.types import Budget, html_grid, html_table, text_grid, text_table
 
 FORMAT: Final = "dphist-ledger-1"
 _LONGEST_NAME: Final = 200
@@ -21,6 +21,7 @@ _LONGEST_NAME: Final = 200
 MOST_COUNTED: Final = 1000
 # For an epsilon within a thousandth of the total.
 _HALVINGS: Final = 10
+_COLUMNS: Final = ("entry", "booked", "epsilon", "delta", "written to")
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,30 @@ class Account:
     def spends(self) -> list[Spend]:
         """All that was booked, in order."""
         return [booking.spend for booking in self.bookings]
+
+    @property
+    def title(self) -> str:
+        """The dataset and its total in one line."""
+        total = self.total
+        return (
+            f"{self.name}: epsilon {total.epsilon:g}, delta {total.delta:g} in all, accounting {self.accounting}"
+        )
+
+    def cells(self) -> list[tuple[str, ...]]:
+        """The bookings as texts."""
+        return [
+            (
+                str(one.number), one.created, f"{one.spend.epsilon:g}", f"{one.spend.delta:g}",
+                "-" if one.written is None else str(one.written["address"]),
+            )
+            for one in self.bookings
+        ]  # fmt: skip
+
+    def __str__(self) -> str:
+        return f"{self.title}\n\n{text_grid(_COLUMNS, self.cells(), left=2)}"
+
+    def _repr_html_(self) -> str:
+        return html_grid(self.title, _COLUMNS, self.cells())
 
     def delta_with(self, spends: Sequence[Spend], composer: Composer) -> float:
         """The delta at the total epsilon of all that was booked and of these."""
@@ -143,6 +168,19 @@ class Accounts:
     chain: Chain
     id: str
     datasets: dict[str, Account]
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Each dataset with its total and how many releases are booked."""
+        return [
+            (one.name, f"epsilon {one.total.epsilon:g}, delta {one.total.delta:g}, {len(one.bookings)} booked")
+            for one in self.datasets.values()
+        ]
+
+    def __str__(self) -> str:
+        return text_table(self.rows())
+
+    def _repr_html_(self) -> str:
+        return html_table(f"Ledger {self.id}", self.rows())
 
     def find(self, dataset: str) -> Account:
         """The account of a dataset, or one sentence with the names that there are."""

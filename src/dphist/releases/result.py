@@ -7,7 +7,6 @@ import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from html import escape
 from importlib import import_module
 from typing import Any, Final
 
@@ -18,7 +17,7 @@ from dphist.errors import InvalidParameter
 from dphist.releases.choosing import Chosen
 from dphist.releases.document import document_of
 from dphist.releases.sources import Form, Names
-from dphist.types import Budget, Certificate, Plan
+from dphist.types import Budget, Certificate, Plan, html_grid
 
 NOT_PRIVATE: Final = "NOT PRIVATE: the noise was made from a seed"
 _ROWS_SHOWN: Final = 10
@@ -204,9 +203,5 @@ class Release:
 
     def _repr_html_(self) -> str:
         head, *rows = self._shown()
-        warning = "" if self.private else f"<strong>{NOT_PRIVATE}</strong><br>"
-        top = "".join(f"<th scope='col'>{escape(name)}</th>" for name in head)
-        body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
         more = f"<p>... and {len(self) - _ROWS_SHOWN:,} more</p>" if len(self) > _ROWS_SHOWN else ""
-        caption = f"<caption>{warning}{escape(self._summary())}</caption>"
-        return f"<table>{caption}<thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>{more}"
+        return html_grid(self._summary(), head, rows, warning="" if self.private else NOT_PRIVATE) + more

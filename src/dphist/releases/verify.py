@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from dphist.calibrate.auto_cap import chosen_cap
 from dphist.errors import DphistError
@@ -15,8 +15,12 @@ from dphist.releases.document import NO_GUARANTEE, counts_facts, guarantee, not_
 from dphist.releases.histogram import sketch_problem
 from dphist.releases.request import AUTO, request_from
 from dphist.releases.soundness import certified
-from dphist.types import FORMAT, Budget, LatticeNoise, Plan
+from dphist.types import FORMAT, Budget, LatticeNoise, Plan, html_table
 
+if TYPE_CHECKING:
+    from dphist.outputs.readback import Readback
+
+SEEDED: Final = "the noise was made from a seed, so that nobody is protected"
 # All that a certificate says.
 KNOWN: Final = frozenset(
     {
@@ -61,6 +65,10 @@ class Verification:
             lines.append(f"{self.address} is NOT verified.")
         return "\n".join(lines)
 
+    def _repr_html_(self) -> str:
+        rows = [("ok", check) for check in self.checks] + [("PROBLEM", problem) for problem in self.problems]
+        return html_table(f"{self.address} is {'' if self.verified else 'NOT '}verified", rows)
+
 
 def verify(
     address: str | os.PathLike[str],
@@ -73,6 +81,13 @@ def verify(
     The certificate shows by which numbers the noise was to be drawn, and the proof is computed anew from them.
     That the noise was indeed drawn so is the word of whoever made the release.
     """
+    return read_and_verify(address, table=table, certificate=certificate)[0]
+
+
+def read_and_verify(
+    address: str | os.PathLike[str], *, table: str | None = None, certificate: str | os.PathLike[str] | None = None
+) -> tuple[Verification, Readback]:
+    """The same, with the release that was looked at: what is shown of it is then what was verified."""
     from dphist.outputs.readback import read_release
     from dphist.outputs.targets import without_password
 
@@ -81,17 +96,8 @@ def verify(
     if not examined.problems:
         examined.checks.append("the data and the certificate are as they were written")
     if found.document is not None:
-        try:
-            examined.document(found.document, found.table)
-        except (TypeError, ValueError, KeyError, ArithmeticError, AttributeError, DphistError) as error:
-            examined.problems.append(f"the certificate cannot be understood ({type(error).__name__})")
-    return Verification(
-        without_password(os.fspath(address)),
-        tuple(examined.checks),
-        tuple(examined.problems),
-        examined.private,
-        examined.delta,
-    )
+        examined.attempt(found.document, found.table)
+    return examined.verification(without_password(os.fspath(address))), found
 
 
 class Examination:
@@ -102,6 +108,17 @@ class Examination:
         self.problems = problems
         self.private = False
         self.delta: float | None = None
+
+    def attempt(self, document: dict[str, Any], table: Any) -> None:
+        """Look at a certificate of which nothing is known."""
+        try:
+            self.document(document, table)
+        except (TypeError, ValueError, KeyError, ArithmeticError, AttributeError, DphistError) as error:
+            self.problems.append(f"the certificate cannot be understood ({type(error).__name__})")
+
+    def verification(self, address: str) -> Verification:
+        """What was found, under the name of the release."""
+        return Verification(address, tuple(self.checks), tuple(self.problems), self.private, self.delta)
 
     def document(self, document: dict[str, Any], table: Any) -> None:
         """Everything that a certificate says is computed anew from its plan and its request."""
@@ -114,7 +131,7 @@ class Examination:
             return
         self.private = document.get("private") is True and "seed" not in request
         if not self.private:
-            self.problems.append("the noise was made from a seed, so that nobody is protected")
+            self.problems.append(SEEDED)
         plan = self._plan(document.get("plan"))
         if plan is None or not self._known(document):
             return

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from dphist.calibrate.comparison import Comparison, Frontier, frontier
-from dphist.errors import InvalidParameter, MissingExtra
+from dphist.errors import InvalidParameter
+from dphist.report.canvas import new_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -24,6 +25,11 @@ _STYLES: Final[dict[str, tuple[str, str, str, str]]] = {
     "csh-tighter": ("#56B4E9", "-.", "^", "CSH, tighter (the paper)"),
     "exact": ("#000000", "-", "*", "CSH, exact (dphist)"),
 }
+
+
+def curve_label(analysis: str) -> str:
+    """What a curve is called in the legend."""
+    return _STYLES[analysis][3]
 
 
 def check_format(path: Path) -> None:
@@ -56,15 +62,11 @@ def comparison_figure(comparisons: Comparison | Sequence[Comparison]) -> Figure:
     """A panel for each comparison: curves, their minima marked, dotted lines at the least noise."""
     if isinstance(comparisons, Comparison):
         comparisons = [comparisons]
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingExtra("figures need matplotlib: pip install 'dphist[plot]'") from error
     if not comparisons:
         raise InvalidParameter("a figure needs at least one comparison")
     columns = min(2, len(comparisons))
     rows = math.ceil(len(comparisons) / columns)
-    figure = Figure(figsize=(6.4 * columns, 4.8 * rows), layout="constrained")
+    figure = new_figure(6.4 * columns, 4.8 * rows)
     for index, comparison in enumerate(comparisons):
         _panel(figure.add_subplot(rows, columns, index + 1), comparison)
     return figure

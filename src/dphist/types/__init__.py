@@ -8,8 +8,9 @@ from dphist.types.choice import DEFAULT_CAPS, CapChoice, caps_up_to
 from dphist.types.contract import Budget, Contract
 from dphist.types.events import Column, Events
 from dphist.types.noise import OFFSET_RULES, LaplaceNoise, LatticeNoise, Noise, OffsetRule, PublicNoise, gamma_from
-from dphist.types.plan import ANALYSES, AnalysisName, AnyNoise, Objective, Plan, html_table
+from dphist.types.plan import ANALYSES, AnalysisName, AnyNoise, Objective, Plan
 from dphist.types.sums import SumNoise
+from dphist.types.tables import html_grid, html_table, text_grid, text_table
 from dphist.types.values import HALF_STEPS, Value
 
 __all__ = [
@@ -43,6 +44,9 @@ __all__ = [
     "caps_up_to",
     "finite_number",
     "gamma_from",
+    "html_grid",
     "html_table",
     "positive_number",
+    "text_grid",
+    "text_table",
 ]

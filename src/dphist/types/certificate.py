@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+from dphist.types.tables import html_table, text_table
+
 # What a certificate file says of itself.
 FORMAT: Final = "dphist-certificate/1"
 Direction = Literal["add", "remove", "either"]
@@ -32,6 +34,19 @@ class NeighbourCase:
             f"a user {move} who has {self.new:,} new counts and changes {self.changed:,} of {shared} shared counts"
         )
 
+    def rows(self) -> list[tuple[str, str]]:
+        """Labels and values for people."""
+        shared = "any number" if math.isinf(self.shared) else f"{int(self.shared):,}"
+        return [
+            ("a user is", {"add": "added", "remove": "removed", "either": "added or removed"}[self.direction]),
+            ("counts in both (j)", shared),
+            ("of them changed (s)", f"{self.changed:,}"),
+            ("counts in one alone (r)", f"{self.new:,}"),
+        ]
+
+    def _repr_html_(self) -> str:
+        return html_table("Neighbours", self.rows())
+
 
 @dataclass(frozen=True)
 class Certificate:
@@ -56,3 +71,19 @@ class Certificate:
             "binding_case": self.binding_case.to_dict(),
             "delta_lower": self.delta_lower,
         }
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Labels and values for people."""
+        return [
+            ("epsilon", f"{self.epsilon:g}"),
+            ("delta, at most", f"{self.delta:.10g}"),
+            ("delta of the worst neighbours", f"{self.delta_lower:.10g}"),
+            ("analysis", self.analysis),
+            ("worst neighbours", str(self.binding_case)),
+        ]
+
+    def __str__(self) -> str:
+        return text_table(self.rows())
+
+    def _repr_html_(self) -> str:
+        return html_table("Certificate", self.rows())

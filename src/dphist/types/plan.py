@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from html import escape
-from typing import Any, Final, Literal, get_args
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 from dphist.types.certificate import Certificate
 from dphist.types.contract import Budget, Contract
 from dphist.types.noise import LaplaceNoise, LatticeNoise, Noise
 from dphist.types.sums import SumNoise
+from dphist.types.tables import html_table, text_table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 AnyNoise = Noise | LatticeNoise | LaplaceNoise
 AnalysisName = Literal["exact", "gshm-add-the-deltas", "gshm-exact", "csh-add-the-deltas", "csh-tighter"]
 Objective = Literal["threshold", "noise"]
 ANALYSES: Final[tuple[AnalysisName, ...]] = get_args(AnalysisName)
-
-
-def html_table(caption: str, rows: list[tuple[str, str]]) -> str:
-    """A small table for notebooks."""
-    body = "".join(f"<tr><th scope='row'>{escape(a)}</th><td>{escape(b)}</td></tr>" for a, b in rows)
-    return f"<table><caption>{escape(caption)}</caption><tbody>{body}</tbody></table>"
 
 
 @dataclass(frozen=True)
@@ -125,9 +123,14 @@ class Plan:
             ("worst neighbours", str(self.certificate.binding_case)),
         ]
 
+    def figure(self) -> Figure:
+        """Its profile, and which counts are released, as a figure of matplotlib."""
+        # By name: what draws is to the right of all that is drawn.
+        drawn: Figure = import_module("dphist.figures").plan(self)
+        return drawn
+
     def __str__(self) -> str:
-        width = max(len(label) for label, _ in self.rows())
-        return "\n".join(f"{label:<{width}}  {value}" for label, value in self.rows())
+        return text_table(self.rows())
 
     def _repr_html_(self) -> str:
         return html_table("Plan", self.rows())

@@ -1,0 +1,181 @@
+"""The report as one page of HTML: nothing is loaded, nothing is sent, and items are never read as markup."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from hashlib import sha256
+from html import escape
+from importlib.resources import files
+from string import Template
+
+from dphist.report.charts import BarChart, charts_of
+from dphist.report.facts import Facts
+from dphist.report.html_rows import rows_data, rows_section
+from dphist.report.sentences import CURVE, figure
+from dphist.report.svg import drawings, stylesheet
+
+
+def html(facts: Facts) -> str:
+    """The whole page."""
+    style, script = _read("page.css") + stylesheet(), _read("page.js")
+    data, shown = rows_data(facts.rows)
+    sections = _sections(facts, shown)
+    return Template(_read("page.html")).substitute(
+        title=escape(facts.title),
+        style=style,
+        script=script,
+        style_hash=_hash(style),
+        script_hash=_hash(script),
+        badges=_badges(facts),
+        banner=_banner(facts),
+        lead=escape(facts.lead),
+        contents="".join(f'<li><a href="#{name}">{escape(title)}</a></li>' for name, title, _ in sections),
+        sections="\n".join(
+            f'<section id="{name}" aria-labelledby="{name}-heading">'
+            f'<h2 id="{name}-heading">{escape(title)}</h2>{content}</section>'
+            for name, title, content in sections
+        ),
+        data=data,
+    )
+
+
+def _read(name: str) -> str:
+    return files("dphist.report").joinpath(name).read_text(encoding="utf-8")
+
+
+def _hash(text: str) -> str:
+    """By which the page allows its own style and script, and no other."""
+    return "sha256-" + base64.b64encode(sha256(text.encode()).digest()).decode()
+
+
+def _badges(facts: Facts) -> str:
+    verified = ("good", "✓ Verified") if facts.private else ("bad", "✗ Not verified: made from a seed")
+    private = ("good", "✓ Private") if facts.private else ("bad", "✗ NOT PRIVATE")
+    budget = f"epsilon {facts.budget.epsilon:g}, delta {facts.budget.delta:g}"
+    marks = [*(f'<span class="badge {kind}">{text}</span>' for kind, text in (verified, private))]
+    return "".join([*marks, f'<span class="badge">{budget}</span>'])
+
+
+def _banner(facts: Facts) -> str:
+    if facts.private:
+        return ""
+    return (
+        '<p class="banner" role="alert"><strong>NOT PRIVATE.</strong> The noise of this release was made from a '
+        "seed, for tests. It protects nobody. Do not publish it.</p>"
+    )
+
+
+def _sections(facts: Facts, shown: int) -> list[tuple[str, str, str]]:
+    """Name, title and content of each, in order."""
+    drawn = drawings(charts := charts_of(facts))
+    # Bars have their numbers beside them, and a table below.
+    captions = {
+        chart.name: "" if isinstance(chart, BarChart) and chart.name != "sizes" else _caption(chart.words)
+        for chart in charts
+    }
+    titles = {chart.name: chart.title for chart in charts}
+
+    def pictures(*names: str) -> str:
+        made = [
+            f"<figure><h3>{escape(titles[name])}</h3>{drawn[name]}{captions[name]}</figure>"
+            for name in names
+            if name in drawn
+        ]
+        return f'<div class="pair">{"".join(made)}</div>' if made else ""
+
+    found = [
+        ("about", "What was released, and from what", _pairs(facts.about)),
+        ("promise", "What is promised", _promise(facts)),
+        ("numbers", "The numbers of this release", _numbers(facts)),
+        ("curve", "The guarantee for every epsilon", _curve(facts) + pictures("guarantee") + _curve_table(facts)),
+        ("others", "Against other analyses", _others(facts, pictures("threshold", "noise"))),
+        ("selection", "What is released, and how far off it is", _selection(facts) + pictures("release", "error")),
+    ]
+    if facts.sizes is not None:
+        found.append(("cap", "How the cap was chosen", pictures("sizes")))
+    found.append(("rows", "The released counts", rows_section(facts.rows, shown)))
+    if facts.receipt:
+        found.append(("booking", "Booked in a ledger", _pairs(facts.receipt)))
+    found.append(("limits", "What is not covered", _listed(facts.uncovered)))
+    return [*found, ("certificate", "Certificate", _certificate(facts))]
+
+
+def _caption(words: str) -> str:
+    return f"<figcaption>{escape(words)}</figcaption>"
+
+
+def _listed(sentences: Sequence[str]) -> str:
+    return "<ul>" + "".join(f"<li>{escape(sentence)}</li>" for sentence in sentences) + "</ul>"
+
+
+def _pairs(pairs: Sequence[tuple[str, str]]) -> str:
+    rows = "".join(f'<dt>{escape(name)}</dt><dd dir="auto">{escape(value)}</dd>' for name, value in pairs)
+    return f'<dl class="about">{rows}</dl>'
+
+
+def _promise(facts: Facts) -> str:
+    plain = "".join(f"<p>{escape(sentence)}</p>" for sentence in facts.promise)
+    exact = f"<details><summary>The guarantee, exactly</summary><p>{escape(facts.guarantee)}</p></details>"
+    checks = f"<details><summary>What was verified for this report</summary>{_listed(facts.checks)}</details>"
+    return plain + exact + checks
+
+
+def _numbers(facts: Facts) -> str:
+    cards = "".join(
+        f'<div><dt>{escape(one.label)}</dt><dd class="figure">{escape(one.value)}</dd>'
+        f'<dd class="meaning">{escape(one.meaning)}</dd></div>'
+        for one in facts.numbers
+    )
+    return f'<dl class="cards">{cards}</dl>'
+
+
+def _selection(facts: Facts) -> str:
+    return "".join(f"<p>{escape(sentence)}</p>" for sentence in facts.selected)
+
+
+def _curve(facts: Facts) -> str:
+    return f"<p>{escape(CURVE)} {escape(facts.curve_note)}</p>"
+
+
+def _curve_table(facts: Facts) -> str:
+    step = max(1, (len(facts.curve) - 1) // 10)
+    rows = [(f"{epsilon:.4g}", f"{delta:.6g}") for epsilon, delta in facts.curve[::step]]
+    return (
+        "<details><summary>The curve as a table</summary>" + _table(("epsilon", "delta"), rows, 0) + "</details>"
+    )
+
+
+def _others(facts: Facts, drawn: str) -> str:
+    rows = [
+        (peer.label, figure(peer.noise), "none" if peer.threshold is None else figure(peer.threshold))
+        for peer in facts.peers
+    ]
+    table = _table(("way to count", "noise", "threshold"), rows, 1, bold=0)
+    return f"<p>{escape(facts.peers_note)}</p>{drawn}<details><summary>As a table</summary>{table}</details>"
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]], texts: int, bold: int | None = None) -> str:
+    """A small table; the first `texts` columns are words."""
+
+    def cells(row: Sequence[str], tag: str) -> str:
+        kinds = [' class="text"' if place < texts else "" for place in range(len(row))]
+        return "".join(f"<{tag}{kind}>{escape(cell)}</{tag}>" for kind, cell in zip(kinds, row, strict=True))
+
+    own = ' class="own"'
+    body = "".join(f"<tr{own if place == bold else ''}>{cells(row, 'td')}</tr>" for place, row in enumerate(rows))
+    return (
+        f'<div class="wide"><table><thead><tr>{cells(head, "th")}</tr></thead><tbody>{body}</tbody></table></div>'
+    )
+
+
+def _certificate(facts: Facts) -> str:
+    content = base64.b64encode(facts.certificate.encode()).decode()
+    name = escape(facts.certificate_name)
+    return (
+        "<p>The certificate holds every number that the proof needs. Anybody can compute it anew, without the "
+        f"data that were counted:</p><pre><code>{escape(facts.command)}</code></pre>"
+        f'<p><a class="button" id="download" download="{name}" href="data:application/json;base64,{content}">'
+        f"Download the certificate</a></p><details><summary>{name}</summary>"
+        f'<pre tabindex="0"><code>{escape(facts.certificate)}</code></pre></details>'
+    )

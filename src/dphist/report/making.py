@@ -1,0 +1,112 @@
+"""`make_report`: verify a release, and say in one page what it is, what it promises and what it does not."""
+
+from __future__ import annotations
+
+import json
+import os
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final, Literal, get_args
+
+from dphist.errors import InputError, InvalidParameter, NotVerified
+from dphist.releases.result import Release
+from dphist.releases.verify import SEEDED, Examination, Verification, read_and_verify
+from dphist.report.facts import Facts, facts_of
+
+ReportFormat = Literal["html", "markdown", "text"]
+FORMATS: Final[tuple[ReportFormat, ...]] = get_args(ReportFormat)
+_ENDINGS: Final[dict[str, ReportFormat]] = {
+    ".html": "html", ".htm": "html", ".md": "markdown", ".markdown": "markdown", ".txt": "text",
+}  # fmt: skip
+
+
+def make_report(
+    release: Release | str | os.PathLike[str],
+    format: ReportFormat = "html",
+    *,
+    table: str | None = None,
+    certificate: str | os.PathLike[str] | None = None,
+) -> str:
+    """A report of a release as one text: a page of HTML that needs no network, Markdown, or plain text.
+
+    `release` is what `dphist.release` gave back, or where it was written to (then `table` and `certificate` are as
+    for `verify`). It is verified first: raises `NotVerified` if anything is wrong with it. A release from a seed,
+    for tests, gets a report that says so at its top.
+    """
+    return render(report_facts(release, table=table, certificate=certificate), checked_format(format))
+
+
+def checked_format(name: str) -> ReportFormat:
+    """The format of this name."""
+    for known in FORMATS:
+        if name == known:
+            return known
+    raise InvalidParameter(f"the format of a report must be one of {', '.join(FORMATS)}, not {name!r}")
+
+
+def format_of(path: Path) -> ReportFormat:
+    """The format that a file's name tells."""
+    found = _ENDINGS.get(path.suffix.lower())
+    if found is None:
+        raise InvalidParameter(
+            f"the report must end in {', '.join(_ENDINGS)}, not {path.name!r}: or say which --format it has"
+        )
+    return found
+
+
+def render(facts: Facts, format: ReportFormat, figures: dict[str, str] | None = None) -> str:
+    """The report in one format; Markdown names `figures`, from the name of a chart to its file."""
+    if format == "markdown":
+        from dphist.report.markdown import markdown
+
+        return markdown(facts, figures or {})
+    # Each format loads what it needs alone.
+    written: str = getattr(import_module(f"dphist.report.{format}"), format)(facts)
+    return written
+
+
+def report_facts(
+    release: Release | str | os.PathLike[str],
+    *,
+    table: str | None = None,
+    certificate: str | os.PathLike[str] | None = None,
+) -> Facts:
+    """Everything that a report says, of a release that is verified before."""
+    if isinstance(release, Release):
+        document, rows = json.loads(json.dumps(release.document())), release.to_arrow()
+        examined = Examination([])
+        examined.attempt(document, rows)
+        verified = examined.verification("FILE")
+    else:
+        verified, found = read_and_verify(release, table=table, certificate=certificate)
+        document, rows = found.document, found.table
+    _refuse_what_is_not_verified(verified)
+    try:
+        return facts_of(document, rows, verified, _text(document), _options(table, certificate))
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError, ArithmeticError) as error:
+        # Of a release from a seed not all is looked at, and its certificate may say anything.
+        raise InputError(f"the certificate cannot be understood ({type(error).__name__})") from None
+
+
+def _options(table: str | None, certificate: str | os.PathLike[str] | None) -> list[str]:
+    """What the command has beside the address."""
+    given = (("--table", table), ("--certificate", None if certificate is None else Path(certificate).name))
+    return [word for flag, value in given if value is not None for word in (flag, value)]
+
+
+def _refuse_what_is_not_verified(verified: Verification) -> None:
+    problems = [problem for problem in verified.problems if problem != SEEDED]
+    if problems:
+        raise NotVerified(
+            f"{verified.address} is not verified, and no report is made of it: {'; '.join(problems)}"
+        )
+
+
+def _text(document: dict[str, Any]) -> str:
+    """The certificate as it was written: order and numbers survive being read."""
+    text = json.dumps(document, indent=2, ensure_ascii=False)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        text = json.dumps(document, indent=2)
+    return text + "\n"

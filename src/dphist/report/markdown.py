@@ -1,0 +1,87 @@
+"""The report as Markdown."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from dphist.report.charts import charts_of
+from dphist.report.facts import Facts
+from dphist.report.rows import printable
+from dphist.report.sentences import CURVE
+from dphist.report.text import first_rows, peer_rows, selection_rows
+
+_ROWS: Final = 100
+# Whatever could be read as markup: by Markdown, by HTML, as the end of a cell, or as an address to be linked.
+_MARKUP: Final = re.compile(r"([\\`*_\[\]#|<>~&$@]|:(?=//)|(?<=www)\.)")
+
+
+def markdown(facts: Facts, figures: Mapping[str, str]) -> str:
+    """Markdown with tables. `figures` are the files of charts by their names; without one a chart is its words."""
+    words = {chart.name: (chart.title, chart.words) for chart in charts_of(facts)}
+
+    def picture(name: str) -> list[str]:
+        if name not in words:
+            return []
+        title, said = words[name]
+        linked = [f"![{_plain(title)}: {_plain(said)}](<{figures[name]}>)"] if name in figures else []
+        return [*linked, _plain(said)]
+
+    parts = [f"# {_plain(facts.title)}", f"**{_state(facts)}**", _plain(facts.lead)]
+    parts += ["## What was released, and from what", _table(("", ""), facts.about)]
+    parts += ["## What is promised", *map(_plain, facts.promise), _plain(f"Exactly: {facts.guarantee}")]
+    parts += ["## What was verified", _listed(facts.checks)]
+    numbers = [(one.label, one.value, one.meaning) for one in facts.numbers]
+    parts += ["## The numbers of this release", _table(("number", "value", "what it means"), numbers)]
+    parts += ["## The guarantee for every epsilon", _plain(f"{CURVE} {facts.curve_note}"), *picture("guarantee")]
+    step = max(1, (len(facts.curve) - 1) // 10)
+    parts.append(_table(("epsilon", "delta"), [(f"{e:.4g}", f"{d:.6g}") for e, d in facts.curve[::step]], 0))
+    parts += ["## Against other analyses", _plain(facts.peers_note), *picture("threshold"), *picture("noise")]
+    parts.append(_table(("way to count", "noise", "threshold"), peer_rows(facts), 1))
+    parts += ["## What is released, and how far off it is", *map(_plain, facts.selected)]
+    parts += [*picture("release"), *picture("error")]
+    selected = selection_rows(facts)
+    if selected:
+        parts.append(_table(("true count", "released with", "too high by", "deviation"), selected, 0))
+    if facts.sizes is not None:
+        parts += ["## How the cap was chosen", *picture("sizes")]
+    parts += ["## The released counts", _rows(facts)]
+    if facts.receipt:
+        parts += ["## Booked in a ledger", _table(("", ""), facts.receipt)]
+    parts += ["## What is not covered", _listed(facts.uncovered)]
+    parts += ["## How to verify it", f"```sh\n{printable(facts.command)}\n```"]
+    return "\n\n".join(parts) + "\n"
+
+
+def _state(facts: Facts) -> str:
+    return (
+        "Verified, private"
+        if facts.private
+        else "NOT PRIVATE: the noise was made from a seed. Do not publish this."
+    )
+
+
+def _plain(text: str) -> str:
+    """A text that stays one."""
+    return _MARKUP.sub(r"\\\1", printable(text))
+
+
+def _listed(sentences: Sequence[str]) -> str:
+    return "\n".join(f"- {_plain(sentence)}" for sentence in sentences)
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]], texts: int | None = None) -> str:
+    """The first `texts` columns, or all, are words; the others numbers, to the right."""
+    words = len(head) if texts is None else texts
+    rule = ["---" if place < words else "---:" for place in range(len(head))]
+    lines = [list(map(_plain, head)), rule, *(list(map(_plain, row)) for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _rows(facts: Facts) -> str:
+    names, cells, texts = first_rows(facts.rows, _ROWS)
+    if not facts.rows.total:
+        return "No count has passed the threshold."
+    more = facts.rows.total - _ROWS
+    return _table(names, cells, texts) + (f"\n\nand {more:,} more, in the release itself." if more > 0 else "")

@@ -1,0 +1,122 @@
+"use strict";
+// Only the rows in sight are in the document: a hundred thousand of them would freeze it. Items come from people
+// unknown, so that they are set as text and never read as markup.
+(() => {
+  const data = JSON.parse(document.getElementById("data").textContent);
+  const ROW = 32, SPARE = 12;
+  const scroll = document.getElementById("scroll"), table = document.getElementById("table");
+  const body = table.tBodies[0], heads = [...table.tHead.rows[0].cells];
+  const search = document.getElementById("search"), found = document.getElementById("found");
+  const columns = data.columns, total = data.rows;
+  const numbers = columns.map((c) => new Intl.NumberFormat("en", {
+    minimumFractionDigits: c.digits || 0, maximumFractionDigits: c.digits || 0 }));
+  const value = (c, row) => columns[c].of === undefined
+    ? columns[c].values[row] : columns[columns[c].of].values[row] + columns[c].plus;
+  const shown = (text) => text.replace(/[\u0000-\u001f]/g, (c) => "\\x" + c.charCodeAt(0).toString(16).padStart(2, "0"));
+  let order = Uint32Array.from({ length: total }, (_, i) => i);
+  let matching = order, sorted = data.sorted, down = true, asked = 0;
+
+  const cell = (row, c) => {
+    const td = document.createElement("td"), v = value(c, row);
+    if (columns[c].kind === "text") {
+      td.className = v === null ? "text missing" : "text";
+      td.dir = "auto";
+      td.textContent = v === null ? "(missing)" : shown(v);
+      if (v !== null && v.length > 20) td.title = td.textContent;
+    } else td.textContent = v === null ? "" : numbers[c].format(v);
+    return td;
+  };
+  const gap = (height) => {
+    const tr = document.createElement("tr"), td = document.createElement("td");
+    tr.className = "gap";
+    tr.setAttribute("aria-hidden", "true");
+    td.colSpan = columns.length;
+    td.style.height = height + "px";
+    tr.append(td);
+    return tr;
+  };
+  const draw = () => {
+    const first = Math.max(0, Math.floor(scroll.scrollTop / ROW) - SPARE);
+    const last = Math.min(matching.length, first + Math.ceil(scroll.clientHeight / ROW) + 2 * SPARE);
+    const rows = [gap(first * ROW)];
+    for (let place = first; place < last; place++) {
+      const tr = document.createElement("tr");
+      tr.setAttribute("aria-rowindex", place + 2);
+      tr.append(...columns.map((_, c) => cell(matching[place], c)));
+      rows.push(tr);
+    }
+    rows.push(gap((matching.length - last) * ROW));
+    body.replaceChildren(...rows);
+    table.setAttribute("aria-rowcount", matching.length + 1);
+  };
+  const tell = () => {
+    const all = total.toLocaleString("en");
+    found.textContent = matching.length === total ? `${all} rows` : `${matching.length.toLocaleString("en")} of ${all} rows`;
+  };
+  const texts = columns.map((c, i) => (c.kind === "text" ? i : -1)).filter((i) => i >= 0);
+  // In pieces, so that the page answers while many rows are looked through.
+  const look = () => {
+    const wanted = search.value.trim().toLowerCase(), mine = ++asked, kept = [];
+    let place = 0;
+    const step = () => {
+      if (mine !== asked) return;
+      const until = Math.min(total, place + 20000);
+      for (; place < until; place++) {
+        const row = order[place];
+        if (!wanted || texts.some((c) => (columns[c].values[row] ?? "(missing)").toLowerCase().includes(wanted))) kept.push(row);
+      }
+      if (place < total) return void setTimeout(step);
+      matching = kept;
+      scroll.scrollTop = 0;
+      tell();
+      draw();
+    };
+    step();
+  };
+  // Texts by their letters, accents aside, and numbers within them by size: each text is read once, not in each
+  // comparison, for a hundred thousand of them would make the page wait.
+  const ranked = (of) => {
+    if (of.ranks) return of.ranks;
+    const keys = of.values.map((t) => t === null ? "\uffff" : t.normalize("NFKD").replace(/\p{M}/gu, "").toLowerCase()
+      .replace(/\d+/g, (digits) => digits.padStart(15, "0")));
+    of.ranks = new Uint32Array(total);
+    Uint32Array.from(keys.keys()).sort((a, b) => keys[a] < keys[b] ? -1 : keys[a] > keys[b] ? 1 : a - b)
+      .forEach((row, rank) => { of.ranks[row] = rank; });
+    return of.ranks;
+  };
+  const compare = (c) => {
+    const of = columns[c], sign = down ? -1 : 1;
+    if (of.kind === "text" && !of.number) {
+      const ranks = ranked(of);
+      return (a, b) => sign * (ranks[a] - ranks[b]) || a - b;
+    }
+    const number = of.kind === "text" ? (row) => (of.values[row] === null ? Infinity : Number(of.values[row])) : (row) => value(c, row) ?? -Infinity;
+    return (a, b) => { const x = number(a), y = number(b); return (x < y ? -sign : x > y ? sign : 0) || a - b; };
+  };
+  const sort = (c) => {
+    down = c === sorted ? !down : columns[c].kind !== "text";
+    sorted = c;
+    order = order.slice().sort(compare(c));
+    heads.forEach((head, i) => i === c ? head.setAttribute("aria-sort", down ? "descending" : "ascending") : head.removeAttribute("aria-sort"));
+    look();
+  };
+
+  const wide = columns.map((c) => c.kind === "text" ? 190 : 40 + 9 * Math.max(c.name.length + 2, c.wide));
+  table.style.minWidth = wide.reduce((a, b) => a + b, 0) + "px";
+  heads.forEach((head, c) => {
+    if (columns[c].kind !== "text") head.style.width = wide[c] + "px";
+    head.firstElementChild.disabled = false;
+    head.firstElementChild.addEventListener("click", () => sort(c));
+  });
+  let waiting = 0, framed = false;
+  search.disabled = false;
+  search.addEventListener("input", () => { clearTimeout(waiting); waiting = setTimeout(look, 150); });
+  scroll.addEventListener("scroll", () => {
+    if (framed) return;
+    framed = true;
+    requestAnimationFrame(() => { framed = false; draw(); });
+  }, { passive: true });
+  addEventListener("resize", draw);
+  tell();
+  draw();
+})();

@@ -1,0 +1,126 @@
+"""The released rows as a page can hold them: texts and rounded numbers, the largest counts first."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+import numpy as np
+
+from dphist.releases.accuracy import half_width
+from dphist.types import Plan
+
+# An item may be as long as a book; the release itself has it in full.
+LONGEST: Final = 300
+SHARE: Final = 0.95
+Kind = Literal["text", "number"]
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column: texts (None where an item is missing), or numbers rounded to `digits`."""
+
+    name: str
+    kind: Kind
+    values: tuple[Any, ...]
+    digits: int = 0
+    by_number: bool = False
+
+    def texts(self, first: int) -> list[str]:
+        """The first rows for people."""
+        if self.kind == "text":
+            return ["(missing)" if value is None else value for value in self.values[:first]]
+        return [f"{value:,.{self.digits}f}" for value in self.values[:first]]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """All released rows in columns. `width` is half an interval around each count, where the release has none."""
+
+    columns: tuple[Column, ...]
+    items: tuple[str, ...]
+    count: str
+    total: int
+    width: float | None
+    share: float
+    cut: bool
+
+    @property
+    def intervals(self) -> tuple[str, str]:
+        """Names of the columns that are made of the count and `width`."""
+        return f"low ({100 * self.share:g} %)", f"high ({100 * self.share:g} %)"
+
+
+def rows_of(table: Any, plan: Plan, request: Mapping[str, Any]) -> Rows:
+    """The rows of a release, a table of Arrow."""
+    name = str(request.get("count-name", "count"))
+    place = table.column_names.index(name)
+    counts = np.asarray(table.column(place).to_pylist(), dtype=np.float64)
+    ordered = table.take(np.argsort(-counts, kind="stable")) if table.num_rows else table
+    digits = 0 if str(table.schema.field(place).type).startswith("int") else digits_of(plan.total_noise)
+    columns, cut = [], False
+    for index, title in enumerate(ordered.column_names):
+        column = ordered.column(index)
+        if index < place:
+            made, was_cut = _text_column(title, column)
+            cut = cut or was_cut
+        else:
+            near = title == name or title.removeprefix(name) in ("_low", "_high", "_standard_error")
+            made = _number_column(title, column, digits if near else None)
+        columns.append(made)
+    share = request.get("interval")
+    width = half_width(plan, SHARE) + (0.5 if request.get("round") is True else 0.0)
+    return Rows(
+        tuple(columns), tuple(table.column_names[:place]), name, table.num_rows,
+        width if share is None else None, SHARE if share is None else float(share), cut,
+    )  # fmt: skip
+
+
+def digits_of(spread: float) -> int:
+    """No more digits than the noise leaves."""
+    return max(0, 1 - math.floor(math.log10(spread)))
+
+
+def _text_column(name: str, column: Any) -> tuple[Column, bool]:
+    texts = [None if text is None else clean(text) for text in _texts(column)]
+    cut = any(text is not None and len(text) > LONGEST for text in texts)
+    short = tuple(text if text is None or len(text) <= LONGEST else text[:LONGEST] + "…" for text in texts)
+    kind = str(column.type)
+    return Column(
+        name, "text", short, by_number=kind.startswith(("int", "uint", "float", "double", "decimal"))
+    ), cut
+
+
+def _texts(column: Any) -> list[str | None]:
+    import pyarrow as pa
+
+    try:
+        found: list[str | None] = column.cast(pa.string()).to_pylist()
+        return found
+    except (pa.ArrowException, ValueError):
+        pass
+    try:
+        return [None if value is None else str(value) for value in column.to_pylist()]
+    except (OverflowError, ValueError):  # a time that Python cannot hold
+        return ["?"] * len(column)
+
+
+def _number_column(name: str, column: Any, digits: int | None) -> Column:
+    numbers = [float(value) if value is not None else math.nan for value in column.to_pylist()]
+    if digits is None:
+        largest = max((abs(number) for number in numbers if math.isfinite(number)), default=1.0)
+        digits = min(6, max(0, 4 - math.ceil(math.log10(max(largest, 1e-6)))))
+    rounded = tuple(int(n) if digits == 0 and math.isfinite(n) else n for n in (round(n, digits) for n in numbers))
+    return Column(name, "number", rounded, digits)
+
+
+def clean(text: str) -> str:
+    """A text that UTF-8 can hold: halves of surrogate pairs, from the names of files, are spelled out."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def printable(text: str) -> str:
+    """A text that cannot move the cursor of a terminal."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)

@@ -1,0 +1,251 @@
+"""What a report says in words: the promise, what each number means, and what is not covered."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from dphist.releases.accuracy import half_width
+from dphist.report.selection import Selection
+from dphist.types import Budget, LaplaceNoise, Plan
+
+_MECHANISMS: Final = {
+    "gshm": (
+        "Gaussian noise",
+        "Each count gets its own Gaussian noise (the Gaussian sparse histogram mechanism).",
+    ),
+    "csh": (
+        "Gaussian noise, a part of it shared",
+        "Each count gets its own Gaussian noise, and all counts share one more draw (the correlated mechanism).",
+    ),
+    "top-k": (
+        "top-k with Gaussian noise",
+        "The count after the K largest is subtracted from all counts, and added again with noise of its own.",
+    ),
+    "laplace": ("Laplace noise", "Each count gets its own whole-numbered Laplace noise."),
+    "known-domain": (
+        "Gaussian noise on a public list",
+        "The items come from a public list, so that all of them are released, zeros included.",
+    ),
+}
+
+
+CURVE: Final = (
+    "A release has not one epsilon and delta, but a curve of them: for every epsilon the smallest delta for which "
+    "the promise can be proved. Lower is safer."
+)
+
+
+@dataclass(frozen=True)
+class Number:
+    """A number of the release and one sentence on what it means."""
+
+    label: str
+    value: str
+    meaning: str
+
+
+def figure(number: float) -> str:
+    """As many digits as a person can use."""
+    if number != 0.0 and not 1e-4 <= abs(number) < 1e15:
+        return f"{number:.4g}"
+    return f"{number:,.0f}" if abs(number) >= 1000.0 else f"{number:.4g}"
+
+
+def percent(share: float) -> str:
+    """A share of one in percent, with more digits near its ends."""
+    near = min(share, 1.0 - share)
+    if 0.0 < near < 1e-5:
+        return "over 99.999 %" if share > 0.5 else "under 0.001 %"
+    digits = 0 if near >= 0.1 else 1 if near >= 0.01 else 3
+    return f"{100.0 * share:.{digits}f} %"
+
+
+def one_in(delta: float) -> str:
+    """A small probability as people say it."""
+    return f"1 in {1.0 / delta:,.0f}" if delta >= 1e-12 else f"{delta:.2g}"
+
+
+def moved(prior: float, epsilon: float) -> float:
+    """Where a belief can go at most when its odds are multiplied by e^epsilon."""
+    return prior / (prior + (1.0 - prior) * math.exp(-epsilon))
+
+
+def promise(budget: Budget, delta_at_zero: float, guarantee: str = "") -> tuple[str, ...]:
+    """What an attacker can learn at this budget, and what the guarantee rests on.
+
+    `delta_at_zero` bounds how far apart the outputs of neighbours are.
+    """
+    epsilon, delta = budget.epsilon, budget.delta
+    # The success of the best guess from even odds is (1 + d)/2, d the total variation; epsilon alone allows more.
+    exponent = math.exp(-epsilon)
+    guess = min((1.0 + delta_at_zero) / 2.0, (1.0 + delta * exponent) / (1.0 + exponent))
+    factor = math.exp(epsilon) if epsilon < 30.0 else math.inf
+    times = figure(factor) if math.isfinite(factor) else f"e^{epsilon:g}"
+    return (
+        "Nobody who reads this release can tell much about whether any one person was in the data, whatever else "
+        "they know, and however many items that person had.",
+        "Say someone holds it for as likely as not that a certain person is in the data. Without this release "
+        f"they guess right in 50 % of cases; with it, in at most {percent(guess)}.",
+        f"Put as odds: seeing the release can change them by a factor of at most e^epsilon = {times}. A belief of "
+        f"1 % becomes at most {percent(moved(0.01, epsilon))}, one of 50 % at most {percent(moved(0.5, epsilon))}"
+        f", but for outcomes whose probability delta = {delta:g} ({one_in(delta)}) bounds.",
+        *_provided(guarantee),
+    )
+
+
+def _provided(guarantee: str) -> list[str]:
+    """What nobody can see in the release, and the guarantee rests on."""
+    condition = guarantee.partition(", provided that ")[2]
+    return [f"All of this rests on what no proof can show: that {condition}"] if condition else []
+
+
+def numbers(
+    plan: Plan, document: Mapping[str, Any], budget: Budget, certified: float | None
+) -> tuple[Number, ...]:
+    """Mechanism, budget, noise, threshold and bounds."""
+    name, meaning = _MECHANISMS.get(plan.mechanism, (plan.mechanism, ""))
+    found = [
+        Number(
+            "Epsilon", f"{budget.epsilon:g}", "The privacy loss: how much the odds may change. Lower is safer."
+        ),
+        Number(
+            "Delta",
+            f"{budget.delta:g}",
+            "The probability that epsilon does not speak of. Smaller is safer; it should be well below one over "
+            "the number of users.",
+        ),
+    ]
+    if certified is not None:
+        found.append(
+            Number(
+                "Delta, as proved",
+                f"{certified:.6g}",
+                "Computed anew for this report in ball arithmetic, an upper bound whatever rounding did.",
+            )
+        )
+    found += [Number("Mechanism", name, meaning), _noise(plan), *_shared(plan), *_threshold(document)]
+    return (*found, *_bounds(plan, document), *_sums(document))
+
+
+def _noise(plan: Plan) -> Number:
+    within, often = half_width(plan, 0.95), "3 of 4" if isinstance(plan.noise, LaplaceNoise) else "2 of 3"
+    return Number(
+        "Noise of a count",
+        figure(plan.total_noise),
+        f"One standard deviation. About {often} counts are within it of the true one, 95 % within "
+        f"{figure(within)}, before the threshold selects.",
+    )
+
+
+def _shared(plan: Plan) -> list[Number]:
+    if plan.sigma_shared == 0.0:
+        return []
+    return [
+        Number(
+            "Shared noise",
+            figure(plan.sigma_shared),
+            "The noise that all counts have in common. Differences and ranks do not see it; totals do.",
+        )
+    ]
+
+
+def _threshold(document: Mapping[str, Any]) -> list[Number]:
+    counts = document["counts"]
+    if counts["greater_than"] is None:
+        return [Number("Threshold", "none", "Every item of the public list is released.")]
+    found = [
+        Number(
+            "Threshold",
+            figure(counts["greater_than"]),
+            "A count is released only if it is above this with its noise. That is what hides items of few people.",
+        )
+    ]
+    if counts["offset"] is not None:
+        found.append(
+            Number(
+                "Offset",
+                figure(counts["offset"]),
+                "The noisy count after the largest ones, which was subtracted and is in all counts again.",
+            )
+        )
+    return found
+
+
+def _bounds(plan: Plan, document: Mapping[str, Any]) -> list[Number]:
+    contract, request = plan.contract, document["request"]
+    found = []
+    if plan.mechanism == "top-k" or contract.items == contract.max_nonzero:
+        found.append(Number("Items of a user", "not bounded", "All items of every user are counted."))
+    elif request and "sketch" not in request:
+        found.append(
+            Number(
+                "Items of a user",
+                f"at most {contract.items:,}",
+                "Of users with more items, so many were chosen at random"
+                + ("; the number was chosen privately." if "choice" in document else "."),
+            )
+        )
+    else:
+        found.append(Number("Items of a user", f"at most {contract.items:,}", "Whoever counted promised this."))
+    if contract.max_nonzero is not None:
+        label = {"known-domain": "Items of the public list", "top-k": "Largest counts"}.get(plan.mechanism)
+        meaning = "What the analysis rests on: no more counts than this can be non-zero."
+        found.append(Number(label or "Counts at most", f"{contract.max_nonzero:,}", meaning))
+    return found
+
+
+def _sums(document: Mapping[str, Any]) -> list[Number]:
+    found = []
+    for one in document.get("sums", ()):
+        bounds = f"each user's own sum clamped to {one['low']:g} to {one['high']:g}"
+        if one["kind"] == "sum":
+            error = figure(one["standard_error"])
+            meaning = f"Standard error of the sum of {one['column']}, {bounds}."
+        else:
+            error = f"{figure(one['own_standard_error'])}/n"
+            meaning = f"Standard error, or a little more, of the mean of {one['column']} over n users, {bounds}."
+        found.append(Number(f"Noise of {one['name']}", error, meaning))
+    return found
+
+
+def selected(plan: Plan, found: Selection | None) -> tuple[str, ...]:
+    """What the threshold does, in words."""
+    if found is None:
+        return (
+            "Every item of the public list is released, whatever its count: nothing is selected, and no count is "
+            f"biased. Each has a standard error of {figure(plan.total_noise)}.",
+        )
+    least = "" if found.unlikely is None else f"; up to {found.unlikely:,}, with at most 1 %"
+    return (
+        f"An item is released by chance, and the more users it has the likelier. From {found.even:,} on "
+        f"({found.axis}) it is released with at least 50 %, from {found.likely:,} on with at least 99 %{least}.",
+        "What barely passed is too high on average, for it was luck that lifted it. The intervals of the table "
+        "speak of the noise before this selection.",
+    )
+
+
+def uncovered(plan: Plan, document: Mapping[str, Any], rows: int) -> tuple[str, ...]:
+    """What a reader might believe and should not: the certificate's own list, and totals."""
+    noted: Sequence[str] = document["not_covered"]
+    counts = document["counts"]
+    covariance, variance = counts["covariance"], counts["standard_error"] ** 2
+    error = math.sqrt(max(0.0, rows * (variance - covariance) + rows**2 * covariance))
+    total = (
+        f"Totals: the sum of all {rows:,} released counts has a standard error of {figure(error)}, which is "
+        f"the root of {figure(variance - covariance)} n + {figure(covariance)} n² with n = {rows:,}."
+        if covariance > 0.0
+        else f"Totals: the sum of all {rows:,} released counts has a standard error of {figure(error)}, the noise "
+        f"of one times the root of {rows:,}."
+    )
+    total += (
+        " It is no number of users: a user with several items is in several counts"
+        + ("." if math.isinf(plan.threshold) else ", and items below the threshold are in none.")
+    )  # fmt: skip
+    data = (
+        "The data themselves: nothing here says that they were right, or complete, or that the noise was drawn as "
+        "the certificate has it. That is the word of whoever made the release."
+    )
+    return (*noted, total, data)

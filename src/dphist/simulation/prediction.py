@@ -1,0 +1,175 @@
+"""What one plan would release of a population: expectations, by formulas and not by trials."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from scipy import special
+
+from dphist.errors import InvalidParameter
+from dphist.simulation.population import FloatArray, IntArray, Population
+from dphist.simulation.tails import LaplaceTails, Passed, count_noise, own_noise, with_offset
+from dphist.simulation.thinning import thinned
+from dphist.types import LatticeNoise, Noise, Plan
+
+# Counts so many deviations below the threshold are never released: 1e-19 each.
+_HOPELESS: Final = 9.0
+# In squared steps: from there on sums over the lattice are integrals to four digits.
+_FINE: Final = 1000
+_CHUNK: Final = 1 << 14
+_NODES: Final = 31
+BANDS: Final = (1, 10, 100, 1_000, 10_000, 100_000, 1_000_000)
+
+
+@dataclass(frozen=True, eq=False)
+class Totals:
+    """Expectations over all items. All but the variance are linear, so that plans can be mixed.
+
+    `released` items, the pairs `kept` in them, the sums of their `error`, of their `distance` from the truth and
+    of that `relative` to it; `missed` are the true users of items that are not released; `bands` are released
+    items by true counts.
+    """
+
+    released: float
+    variance: float
+    kept: float
+    error: float
+    distance: float
+    relative: float
+    missed: float
+    bands: FloatArray
+
+    def plus(self, other: Totals) -> Totals:
+        """Of other items as well."""
+        return Totals(*(getattr(self, name) + getattr(other, name) for name in _FIELDS))
+
+
+_FIELDS: Final = tuple(Totals.__dataclass_fields__)
+
+
+def mixed(parts: Iterable[tuple[float, Totals]]) -> Totals:
+    """One of several plans by chance: shares that sum to one, and what each of them releases."""
+    listed = list(parts)
+    means = {name: sum(share * getattr(totals, name) for share, totals in listed) for name in _FIELDS}
+    between = sum(share * (totals.released - means["released"]) ** 2 for share, totals in listed)
+    return Totals(**{**means, "variance": means["variance"] + between})
+
+
+def totals_of(plan: Plan, population: Population, *, cap: int | None = None) -> Totals:
+    """What a plan releases of a population, each user having at most `cap` random items."""
+    if isinstance(plan.noise, Noise):
+        raise InvalidParameter("only discrete noise can be drawn exactly: make the plan with noise='discrete'")
+    if plan.mechanism == "known-domain":
+        raise InvalidParameter("all of a public list is released: there is nothing to predict")
+    floor = population.count_at(int(plan.contract.nonzero) + 1) if _subtracts(plan) else 0.0
+    truth, (mean, variance) = population.counts, population.under(None if _subtracts(plan) else cap)
+    hope = np.flatnonzero(truth - floor > max(0.0, least_hope(plan)))
+    found = _nothing(population)
+    if isinstance(plan.noise, LatticeNoise) and plan.noise.variance >= _FINE and not _subtracts(plan):
+        spread = np.sqrt(variance[hope] + plan.total_noise**2)
+        sure = mean[hope] - plan.threshold > _HOPELESS * spread
+        found = found.plus(_certain(plan, truth, population.number, mean, variance, hope[sure]))
+        hope = hope[~sure]
+    for start in range(0, hope.size, _CHUNK):
+        part = hope[start : start + _CHUNK]
+        number = population.number[part]
+        if _subtracts(plan):
+            found = found.plus(_topped(plan, truth[part], number, floor))
+        else:
+            found = found.plus(_capped(plan, truth[part], number, mean[part], variance[part]))
+    shared = _shared_variance(plan, truth[hope] - floor, population.number[hope])
+    return found.plus(Totals(0.0, shared, 0.0, 0.0, 0.0, 0.0, 0.0, np.zeros(len(BANDS))))
+
+
+def _subtracts(plan: Plan) -> bool:
+    return plan.releases_offset
+
+
+def least_hope(plan: Plan) -> float:
+    """The least count, less what is subtracted, that may be released at all."""
+    meets = count_noise(plan.noise)
+    if isinstance(meets.tails, LaplaceTails):
+        return (meets.least - 45.0 * meets.tails.scale) / meets.steps
+    return plan.threshold - _HOPELESS * math.hypot(plan.sigma, plan.sigma_shared)
+
+
+def _nothing(population: Population) -> Totals:
+    """Where nothing is released all users are missed."""
+    missed = float(population.counts @ population.number)
+    return Totals(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, missed, np.zeros(len(BANDS)))
+
+
+def _capped(plan: Plan, truth: FloatArray, number: FloatArray, mean: FloatArray, variance: FloatArray) -> Totals:
+    """Items of which a cap leaves a random number of users."""
+    law = thinned(truth, mean, variance)
+    passed = count_noise(plan.noise).passed(law.left, truth[law.place])
+    # A count of zero draws no noise and is never released.
+    weight = np.where(law.left > 0.0, law.weight, 0.0)
+
+    def over(values: FloatArray) -> FloatArray:
+        return np.asarray(np.bincount(law.place, weight * values, truth.size), dtype=np.float64)
+
+    means = Passed(over(passed.probability), over(passed.error), over(passed.distance))
+    return _summed(means, over(passed.probability * law.left), truth, number)
+
+
+def _certain(
+    plan: Plan, truth: FloatArray, number: FloatArray, mean: FloatArray, variance: FloatArray, where: IntArray
+) -> Totals:
+    """Items that are released for sure: what a cap leaves and noise are together as good as normal.
+
+    E|N(b, s^2)| = s sqrt(2/pi) exp(-b^2/(2 s^2)) + b erf(b/(s sqrt 2))
+    """
+    bias = mean[where] - truth[where]
+    spread = np.sqrt(variance[where] + plan.total_noise**2)
+    z = bias / (spread * math.sqrt(2.0))
+    distance = spread * math.sqrt(2.0 / math.pi) * np.exp(-z * z) + bias * special.erf(z)
+    return _summed(Passed(np.ones_like(bias), bias, distance), mean[where], truth[where], number[where])
+
+
+def _topped(plan: Plan, truth: FloatArray, number: FloatArray, floor: float) -> Totals:
+    """Items from which a top-k step subtracts the count after the largest."""
+    passed = with_offset(plan.noise, truth - floor)
+    return _summed(passed, passed.probability * truth, truth, number)
+
+
+def _summed(passed: Passed, kept: FloatArray, truth: FloatArray, number: FloatArray) -> Totals:
+    probability = passed.probability
+    band = np.searchsorted(np.array(BANDS), truth, side="right") - 1
+    return Totals(
+        float(probability @ number),
+        float((probability * (1.0 - probability)) @ number),
+        float(kept @ number),
+        float(passed.error @ number),
+        float(passed.distance @ number),
+        float((passed.distance / truth) @ number),
+        -float((probability * truth) @ number),
+        np.asarray(np.bincount(band, probability * number, len(BANDS)), dtype=np.float64),
+    )
+
+
+def in_bands(population: Population) -> list[tuple[int, int]]:
+    """How many items there are, by true counts: where each band begins, and its items."""
+    band = np.searchsorted(np.array(BANDS), population.counts, side="right") - 1
+    return list(zip(BANDS, np.bincount(band, population.number, len(BANDS)).astype(int).tolist(), strict=True))
+
+
+def _shared_variance(plan: Plan, counts: FloatArray, number: FloatArray) -> float:
+    """What the shared noise adds to the variance of the number of items: it moves all of them together."""
+    noise = plan.noise
+    if not isinstance(noise, LatticeNoise) or noise.variance_shared == 0:
+        return 0.0
+    own = own_noise(noise)
+    nodes, weights = special.roots_hermitenorm(_NODES)
+    drawn = nodes * math.sqrt(float(noise.variance_shared))
+    items = np.array([float(own.tails.mass(own.first(counts) - shift) @ number) for shift in drawn])
+    weights = weights / weights.sum()
+    centre = float(weights @ items)
+    # p(1 - p) with the average p counts each item's own share of this already.
+    alone = np.array([own.tails.mass(own.first(counts) - shift) for shift in drawn])
+    each = weights @ (alone - weights @ alone) ** 2 if counts.size else np.zeros(0)
+    return max(0.0, float(weights @ (items - centre) ** 2) - float(each @ number))

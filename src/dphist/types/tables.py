@@ -1,0 +1,40 @@
+"""The one look of results in notebooks: plain tables with a caption, in whatever colours the notebook has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from html import escape
+
+
+def html_table(caption: str, rows: Iterable[tuple[str, str]]) -> str:
+    """A small table of labels and values."""
+    body = "".join(f"<tr><th scope='row'>{escape(a)}</th><td>{escape(b)}</td></tr>" for a, b in rows)
+    return f"<table><caption>{escape(caption)}</caption><tbody>{body}</tbody></table>"
+
+
+def html_grid(caption: str, head: Sequence[str], rows: Iterable[Sequence[str]], *, warning: str = "") -> str:
+    """A table with names above its columns. A warning stands before the caption, and is not to be missed."""
+    top = "".join(f"<th scope='col'>{escape(name)}</th>" for name in head)
+    body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+    loud = f"<strong>{escape(warning)}</strong><br>" if warning else ""
+    told = f"<caption>{loud}{escape(caption)}</caption>"
+    return f"<table>{told}<thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def text_table(rows: Sequence[tuple[str, str]]) -> str:
+    """Labels and values in two columns."""
+    width = max((len(label) for label, _ in rows), default=0)
+    return "\n".join(f"{label:<{width}}  {value}" for label, value in rows)
+
+
+def text_grid(head: Sequence[str], rows: Iterable[Sequence[str]], *, left: int = 1) -> str:
+    """Columns under their names; the first `left` of them are texts, the others numbers."""
+    table = [tuple(head), *(tuple(row) for row in rows)]
+    widths = [max(len(row[i]) for row in table) for i in range(len(head))]
+    return "\n".join(
+        "  ".join(
+            cell.ljust(width) if i < left else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in table
+    )

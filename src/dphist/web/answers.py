@@ -1,0 +1,65 @@
+"""From a kind of question and the fields of the page to an answer: what the worker process runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from dphist.errors import DphistError, InvalidParameter
+from dphist.report.trial import Population, trial, zipf_population
+from dphist.web import facts
+from dphist.web.fields import PlanRequest, WrongField, choice_of, number_of, plan_request, text_of, whole_of
+from dphist.web.uploads import population_from
+
+_LARGEST_SEED: Final = 2**31
+
+
+def simulated(request: PlanRequest, data: Mapping[str, object]) -> dict[str, Any]:
+    """A trial release on a Zipf law or on uploaded counts."""
+    if request.noise == "continuous":
+        raise WrongField("noise", "continuous noise cannot be drawn: choose discrete noise to simulate a release")
+    population = _population(request, data)
+    seed = whole_of(data, "seed") if text_of(data, "seed") else 1
+    if seed > _LARGEST_SEED:
+        raise WrongField("seed", f"seed must be at most {_LARGEST_SEED}, not {seed}")
+    return {"simulation": True, "seed": seed, **trial(facts.planned(request), population, seed)}
+
+
+def _population(request: PlanRequest, data: Mapping[str, object]) -> Population:
+    if data.get("csv"):
+        return population_from(data["csv"])
+    users = whole_of(data, "users")
+    if users > 10**9:
+        raise WrongField("users", f"users must be at most a thousand million, not {users}")
+    items, exponent, mean = whole_of(data, "items"), number_of(data, "exponent"), number_of(data, "mean_items")
+    spread = choice_of(data, "spread", ("geometric", "same"))
+    try:
+        return zipf_population(
+            items=items, users=users, exponent=exponent, mean_items=mean,
+            spread="same" if spread == "same" else "geometric", cap=request.max_items_per_user,
+        )  # fmt: skip
+    except InvalidParameter as error:
+        raise WrongField(str(error).split(" ", 1)[0], str(error)) from None
+
+
+_KINDS: Final[dict[str, Callable[[PlanRequest], dict[str, Any]]]] = {
+    "quick": facts.quick,
+    "plan": facts.certified,
+    "compare": facts.compared,
+    "figure": facts.figure,
+}
+KINDS: Final = (*_KINDS, "simulate")
+
+
+def answer(kind: str, data: object) -> dict[str, Any]:
+    """The answer, or {"error": sentence, "field": name}."""
+    try:
+        request = plan_request(data)
+        if kind == "simulate":
+            assert isinstance(data, Mapping)
+            return simulated(request, data)
+        return _KINDS[kind](request)
+    except WrongField as error:
+        return {"error": str(error), "field": error.field}
+    except DphistError as error:
+        return {"error": str(error), "field": None}

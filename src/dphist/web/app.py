@@ -1,0 +1,141 @@
+"""The web application: the page, its files, and an answer for each kind of question."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from importlib.resources import files
+from typing import Any, Final
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+from dphist.web.answers import answer
+from dphist.web.guard import Guard
+from dphist.web.lanes import Lane
+from dphist.web.uploads import MOST_BYTES
+
+_TYPES: Final = {
+    "index.html": "text/html",
+    "page.css": "text/css",
+    "page.js": "text/javascript",
+    "charts.js": "text/javascript",
+    "icon.svg": "image/svg+xml",
+}
+_FIRST: Final = {"epsilon": "0.35", "delta": "1e-5", "max_nonzero": "51914"}
+# JSON writes a character of a CSV in up to two bytes where it is plain text.
+_MOST_BODY: Final = 2 * MOST_BYTES
+
+
+class Lanes:
+    """Where the slow questions go."""
+
+    def __init__(self) -> None:
+        self.certify, self.simulate = Lane(), Lane()
+
+    def of(self, kind: str) -> Lane:
+        """A simulation does not wait for certificates."""
+        return self.simulate if kind == "simulate" else self.certify
+
+
+def make_app(*, token: str, port: int) -> Starlette:
+    """The application for one token and one port."""
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        app.state.lanes = lanes = Lanes()
+        warm = asyncio.create_task(_warm(lanes))
+        yield
+        warm.cancel()
+        with suppress(asyncio.CancelledError):
+            await warm
+        await lanes.certify.close()
+        await lanes.simulate.close()
+
+    return Starlette(
+        routes=[
+            Route("/", _page),
+            Route("/static/{name}", _static),
+            Route("/api/quick", _quick, methods=["POST"]),
+            Route("/api/{kind:str}", _slow, methods=["POST"]),
+        ],
+        middleware=[Middleware(Guard, token=token, port=port)],
+        exception_handlers={404: _no_such, 405: _no_such, 500: _fault},
+        lifespan=lifespan,
+    )
+
+
+async def _warm(lanes: Lanes) -> None:
+    """Load the library here and in the worker: what is first asked for should not wait for it."""
+    await run_in_threadpool(answer, "quick", _FIRST)
+    await lanes.certify.ask("quick", _FIRST)
+
+
+async def _page(_: Request) -> Response:
+    return _file("index.html")
+
+
+async def _static(request: Request) -> Response:
+    return _file(request.path_params["name"])
+
+
+def _file(name: str) -> Response:
+    if name not in _TYPES:
+        return PlainTextResponse("There is no such page.\n", status_code=404)
+    content = (files("dphist.web") / "page" / name).read_bytes()
+    return Response(content, media_type=_TYPES[name])
+
+
+async def _quick(request: Request) -> Response:
+    data = await _data(request)
+    return data if isinstance(data, Response) else _answered(await run_in_threadpool(answer, "quick", data))
+
+
+async def _slow(request: Request) -> Response:
+    kind = request.path_params["kind"]
+    if kind not in ("plan", "compare", "figure", "simulate"):
+        return _error(404, "There is no such question.")
+    data = await _data(request)
+    if isinstance(data, Response):
+        return data
+    return _answered(await request.app.state.lanes.of(kind).ask(kind, data))
+
+
+async def _data(request: Request) -> Any:
+    """The JSON of a request, or the answer that refuses it."""
+    if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
+        return _error(415, "The request must be JSON.")
+    body = bytearray()
+    async for part in request.stream():
+        body += part
+        if len(body) > _MOST_BODY:
+            return _error(413, f"The request is larger than {_MOST_BODY // 1024**2} MB.")
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError):
+        return _error(400, "The request is not JSON.")
+
+
+def _answered(found: dict[str, Any]) -> Response:
+    if "fault" in found:
+        return _error(500, "This could not be computed: a fault of the page, not of what you entered.")
+    return JSONResponse(found, status_code=422 if "error" in found else 200)
+
+
+def _error(status: int, sentence: str) -> Response:
+    return JSONResponse({"error": sentence, "field": None}, status_code=status)
+
+
+async def _no_such(_: Request, error: Exception) -> Response:
+    status = getattr(error, "status_code", 404)
+    return _error(status, "There is no such page." if status == 404 else "This address is asked in another way.")
+
+
+async def _fault(_: Request, __: Exception) -> Response:
+    return _error(500, "This could not be computed: a fault of the page, not of what you entered.")

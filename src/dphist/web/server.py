@@ -1,0 +1,79 @@
+"""The server of the page: on this computer alone, for whoever has the token."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+import sys
+import threading
+import webbrowser
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from dphist.errors import InvalidParameter, MissingExtra
+
+if TYPE_CHECKING:
+    import uvicorn
+
+
+def serve(*, port: int = 0, browser: bool = True) -> None:
+    """Serve the page until it is interrupted. A port of 0 is any that is free."""
+    try:
+        import starlette  # noqa: F401
+        import uvicorn
+    except ImportError:
+        raise MissingExtra("the page needs starlette and uvicorn: pip install 'dphist[web]'") from None
+    from dphist.web.app import make_app
+
+    listener = listener_on(port)
+    port = listener.getsockname()[1]
+    token = secrets.token_urlsafe(32)
+    address = f"http://127.0.0.1:{port}/?token={token}"
+
+    def announce() -> None:
+        sys.stdout.write(f"The page is at {address}\nIt is for you alone, on this computer. Ctrl-C ends it.\n")
+        sys.stdout.flush()
+        if browser:
+            # A browser in a terminal would hold up the server that it asks.
+            threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
+
+    # No access log: the address in it would have the token.
+    config = uvicorn.Config(
+        make_app(token=token, port=port), log_level="error", access_log=False, server_header=False, lifespan="on",
+        timeout_graceful_shutdown=2, ws="none",
+    )  # fmt: skip
+    try:
+        _server(config, announce).run(sockets=[listener])
+    except KeyboardInterrupt:
+        pass
+    finally:
+        listener.close()
+    sys.stdout.write("\nThe page has ended.\n")
+
+
+def _server(config: uvicorn.Config, announce: Callable[[], None]) -> uvicorn.Server:
+    """A server that says when it is ready: from then on it answers, and an interrupt ends it in order."""
+    import uvicorn
+
+    class Announced(uvicorn.Server):
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets)
+            announce()
+
+    return Announced(config)
+
+
+def listener_on(port: int) -> socket.socket:
+    """A socket on the loopback address, of which nobody outside this computer knows."""
+    if not 0 <= port <= 65535:
+        raise InvalidParameter(f"the port must be between 0 and 65535, not {port}")
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    # An answer goes in two parts; without this the second waits 40 ms for the first to be acknowledged.
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    try:
+        listener.bind(("127.0.0.1", port))
+    except OSError as error:
+        listener.close()
+        raise InvalidParameter(f"port {port} cannot be used: {error.strerror}") from None
+    return listener

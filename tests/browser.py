@@ -1,0 +1,74 @@
+"""A real browser for pages: Debian's Chromium, driven by Playwright."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+
+
+def chromium() -> str:
+    """The browser's file; without one the test is skipped, and says what to do."""
+    pytest.importorskip("playwright.sync_api", reason="no Playwright: pip install -e '.[dev]'")
+    found = next((path for path in map(shutil.which, NAMES) if path), None)
+    if found is None:
+        pytest.skip("no Chromium to look at pages with: apt-get install chromium")
+    return found
+
+
+@dataclass
+class Seen:
+    """What a page did that nobody asked for: errors, and requests for anything but itself."""
+
+    errors: list[str] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)
+
+    def watch(self, page: Any) -> None:
+        page.on("console", lambda message: self._said(message))
+        page.on("pageerror", lambda error: self.errors.append(str(error)))
+        page.on("request", lambda request: self.requests.append(request.url))
+
+    def _said(self, message: Any) -> None:
+        if message.type in ("error", "warning"):
+            self.errors.append(message.text)
+
+    def elsewhere(self, *allowed: str) -> list[str]:
+        """Requests that do not start with any of these."""
+        return [url for url in self.requests if not url.startswith(allowed)]
+
+
+@contextmanager
+def opened_browser() -> Iterator[Any]:
+    """A browser without a window. Nothing of it is kept."""
+    path = chromium()
+    from playwright.sync_api import sync_playwright
+
+    # As root there is no sandbox, and small machines have little shared memory.
+    arguments = ["--disable-dev-shm-usage", *(["--no-sandbox"] if os.geteuid() == 0 else [])]
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=arguments)
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+@contextmanager
+def opened_page(browser: Any, address: str, **options: Any) -> Iterator[tuple[Any, Seen]]:
+    """A page in a context of its own, and what it did; options are those of Playwright's new_context."""
+    context = browser.new_context(**options)
+    seen = Seen()
+    try:
+        page = context.new_page()
+        seen.watch(page)
+        page.goto(address)
+        yield page, seen
+    finally:
+        context.close()

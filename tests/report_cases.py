@@ -1,0 +1,95 @@
+"""Releases of every kind for the tests of reports."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+import dphist
+from dphist.report.facts import Facts
+from dphist.report.making import report_facts
+from release_data import events
+
+COUNTS = {f"item {place}": 2000 - 90 * place for place in range(20)}
+# What a reader of items should never obey.
+STRANGE = (
+    "<script>window.hacked = 1</script>", "</script><img src=x onerror=window.hacked=2>", 'say "hi" & \'bye\'',
+    "<!--", "]]>", "שלום עולם", "\u202edlrow", "nul\x00and\x1b[31mred", "👩‍👩‍👧 family", "x" * 10_000,
+    "line\u2028end\nline", "| a | `b` |", "${title}", "{{ item }}", "javascript:alert(1)",
+)  # fmt: skip
+BUDGET: dict[str, Any] = {"user": "user", "item": "item", "epsilon": 1.0, "delta": 1e-6}
+
+
+def released(
+    folder: Path, name: str = "out.parquet", counts: dict[Any, int] | None = None, **options: Any
+) -> Path:
+    dphist.release(events(counts or COUNTS, items_per_user=2), **BUDGET, **options, output=folder / name)
+    return folder / name
+
+
+def sketched(folder: Path) -> Path:
+    made = dphist.sketch.build(events(COUNTS), 30, user="user", item="item")
+    made.release(dphist.plan(epsilon=1.0, delta=1e-6, top=30)).write(folder / "sketch.csv")
+    return folder / "sketch.csv"
+
+
+def histogram(folder: Path) -> Path:
+    plan = dphist.plan(epsilon=1.0, delta=1e-6, max_items_per_user=3)
+    dphist.release_histogram(list(COUNTS), list(COUNTS.values()), plan).write(folder / "histogram.csv")
+    return folder / "histogram.csv"
+
+
+def public(folder: Path) -> Path:
+    items = [*COUNTS, "nobody has this"]
+    (folder / "items.csv").write_text("item\n" + "\n".join(items) + "\n")
+    return released(folder, "public.csv", items=str(folder / "items.csv"), max_items_per_user=2)
+
+
+def summed(folder: Path) -> Path:
+    table = events(COUNTS, items_per_user=2)
+    amounts = pa.array(np.arange(table.num_rows) % 50)
+    dphist.release(
+        table.append_column("amount", amounts), **BUDGET, max_items_per_user=2, sum=["amount:0:100"],
+        mean=["amount:0:100"], output=folder / "sums.parquet",
+    )  # fmt: skip
+    return folder / "sums.parquet"
+
+
+def booked(folder: Path) -> Path:
+    dphist.ledger.Ledger.init(folder / "budget.ledger", "shop", epsilon=3.0, delta=1e-5)
+    return released(folder, "booked.csv", max_items_per_user=2, ledger=folder / "budget.ledger", dataset="shop")
+
+
+KINDS: dict[str, Callable[[Path], Path]] = {
+    "gshm": lambda folder: released(folder, max_items_per_user=8),
+    "laplace": lambda folder: released(folder, "out.csv", max_items_per_user=1),
+    "csh": lambda folder: released(folder, "out.jsonl", max_nonzero=50, interval=0.9, round=True),
+    "top-k": lambda folder: released(folder, "out.arrow", top=10),
+    "top-k, independent": lambda folder: released(folder, top=10, offset="independent", standard_error=True),
+    "top-k, differences": lambda folder: released(folder, top=10, offset="none"),
+    "lower threshold": lambda folder: released(folder, max_items_per_user=2, lower_threshold=10),
+    "known-domain": public,
+    "chosen cap": lambda folder: released(folder, max_items_per_user="auto"),
+    "sums": summed,
+    "booked": booked,
+    "sketch": sketched,
+    "histogram": histogram,
+    "duckdb": lambda folder: released(folder, "out.duckdb", max_items_per_user=2),
+    "nothing": lambda folder: released(folder, counts={"a": 1, "b": 1}, max_items_per_user=2),
+}
+_FOLDER = tempfile.TemporaryDirectory(prefix="dphist-reports-")
+
+
+@cache
+def made(name: str) -> tuple[Path, Facts]:
+    """A release of a kind and what a report says of it, made once."""
+    folder = Path(_FOLDER.name) / str(len(list(Path(_FOLDER.name).iterdir())))
+    folder.mkdir()
+    path = KINDS[name](folder)
+    return path, report_facts(path)

@@ -1,0 +1,87 @@
+"""The tutorial runs from top to bottom, in a kernel of this very Python."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError
+
+import dphist
+from markdown import ROOT
+
+# It has no types.
+nbformat: Any = importlib.import_module("nbformat")
+TUTORIAL = ROOT / "docs" / "tutorial.ipynb"
+
+
+def executed(notebook: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The notebook with its outputs. The kernel is this Python and sees the package that is tested."""
+    pytest.importorskip("ipykernel")
+    from jupyter_client.kernelspec import KernelSpec
+    from jupyter_client.manager import AsyncKernelManager
+
+    source = str(Path(dphist.__file__).parents[1])
+    paths = [source, *filter(None, [os.environ.get("PYTHONPATH")])]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
+    # Nothing of the one who runs the tests: no settings, no history.
+    for name in ("IPYTHONDIR", "JUPYTER_CONFIG_DIR", "JUPYTER_RUNTIME_DIR", "JUPYTER_DATA_DIR", "MPLCONFIGDIR"):
+        monkeypatch.setenv(name, str(folder / name.lower()))
+
+    class OwnKernel(AsyncKernelManager):
+        @property
+        def kernel_spec(self) -> KernelSpec:
+            command = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+            return KernelSpec(argv=command, display_name="own", language="python")
+
+    client = NotebookClient(
+        notebook, timeout=60, kernel_manager_class=OwnKernel, resources={"metadata": {"path": str(folder)}}
+    )
+    client.execute()
+    return notebook
+
+
+def outputs(notebook: Any, kind: str) -> list[str]:
+    return [
+        str(output["data"][kind])
+        for cell in notebook.cells
+        if cell.cell_type == "code"
+        for output in cell.outputs
+        if kind in output.get("data", {})
+    ]
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning", "ignore::RuntimeWarning")
+def test_the_tutorial_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started = time.monotonic()
+    notebook = executed(nbformat.read(TUTORIAL, as_version=4), tmp_path, monkeypatch)
+    assert time.monotonic() - started < 90  # a third of it where nothing else runs
+    shown = " ".join(outputs(notebook, "text/html"))
+    for text in ("<caption>Plan", "NOT PRIVATE: a simulation", "Release of", "is verified", "Releases together"):
+        assert text in shown
+    assert "2 releases together" in shown
+    assert len(outputs(notebook, "image/png")) == 2
+    assert not [o for cell in notebook.cells for o in cell.get("outputs", []) if o.get("name") == "stderr"]
+
+
+def test_the_tutorial_is_kept_without_outputs() -> None:
+    notebook = nbformat.read(TUTORIAL, as_version=4)
+    nbformat.validate(notebook)
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            assert not cell.outputs
+            assert cell.execution_count is None
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning", "ignore::RuntimeWarning")
+def test_a_cell_that_raises_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    notebook = nbformat.v4.new_notebook()
+    notebook.cells = [nbformat.v4.new_code_cell("import dphist\ndphist.plan(epsilon=-1, delta=1e-6)")]
+    with pytest.raises(CellExecutionError, match="epsilon must be greater than zero"):
+        executed(notebook, tmp_path, monkeypatch)

@@ -1,0 +1,205 @@
+"""The report in a real browser: it sorts, searches, fits a phone, follows light and dark, and asks for nothing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import dphist
+from browser import opened_browser, opened_page
+from dphist.report.facts import Facts
+from dphist.report.making import render, report_facts
+from report_cases import STRANGE, made, released
+
+pytestmark = pytest.mark.xdist_group("browser")
+PHONE = {"width": 360, "height": 740}
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with opened_browser() as found:
+        yield found
+
+
+def page_of(release: Any, folder: Path) -> str:
+    """The address of a report in a file."""
+    path = folder / "report.html"
+    facts = release if isinstance(release, Facts) else report_facts(release)
+    path.write_text(render(facts, "html"), encoding="utf-8")
+    return path.as_uri()
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Items that are code, in many scripts, and some that are plain."""
+    folder = tmp_path_factory.mktemp("page")
+    counts = {item: 900 + 10 * place for place, item in enumerate(STRANGE)}
+    counts |= {f"item {place}": 1500 + 17 * place for place in range(60)}
+    return page_of(released(folder, counts=counts, max_items_per_user=8), folder)
+
+
+def found(page: Any, said: str | re.Pattern[str]) -> None:
+    """Wait until the page has told how many rows there are. (It lets no other code run, not even to wait.)"""
+    from playwright.sync_api import expect
+
+    expect(page.locator("#found")).to_have_text(said)
+
+
+def column(page: Any, place: int) -> list[str]:
+    """The cells in sight."""
+    cells: list[str] = page.locator(f"#table tbody tr:not(.gap) td:nth-child({place})").all_text_contents()
+    return cells
+
+
+def numbers(page: Any, place: int = 2) -> list[float]:
+    return [float(cell.replace(",", "")) for cell in column(page, place)]
+
+
+def test_the_table_sorts(browser: Any, address: str) -> None:
+    with opened_page(browser, address) as (page, seen):
+        counts = numbers(page)
+        assert len(counts) > 15
+        assert counts == sorted(counts, reverse=True)
+        page.click("#table th:nth-child(2) button")
+        assert numbers(page) == sorted(numbers(page))
+        assert page.get_attribute("#table th:nth-child(2)", "aria-sort") == "ascending"
+        page.click("#table th:nth-child(1) button")
+        items = [item for item in column(page, 1) if item.startswith("item ")]
+        # Numbers within texts are in their own order.
+        assert items == sorted(items, key=lambda item: int(item.split()[1]))
+        assert page.get_attribute("#table th:nth-child(2)", "aria-sort") is None
+        page.click("#table th:nth-child(3) button")
+        assert numbers(page, 3) == sorted(numbers(page, 3), reverse=True)
+        lows, counts, highs = numbers(page, 3), numbers(page), numbers(page, 4)
+        assert all(low < count < high for low, count, high in zip(lows, counts, highs, strict=True))
+        assert seen.errors == []
+
+
+def test_the_table_searches(browser: Any, address: str) -> None:
+    with opened_page(browser, address) as (page, seen):
+        assert page.inner_text("#found") == "75 rows"
+        page.fill("#search", "ITEM 4")
+        found(page, "11 of 75 rows")
+        assert {item[:6] for item in column(page, 1)} == {"item 4"}
+        page.click("#table th:nth-child(1) button")
+        assert column(page, 1)[0] == "item 4"
+        page.fill("#search", "nobody")
+        found(page, "0 of 75 rows")
+        assert column(page, 1) == []
+        page.fill("#search", "")
+        found(page, "75 rows")
+        assert seen.errors == []
+
+
+def test_items_stay_text_and_nothing_leaves_the_file(browser: Any, address: str) -> None:
+    with opened_page(browser, address) as (page, seen):
+        for wanted in ("window.hacked", "alert", "x" * 50, "nul", "שלום", "{{"):
+            page.fill("#search", wanted)
+            found(page, re.compile("^[12] of"))
+        page.fill("#search", "nul")
+        found(page, re.compile("^1 of"))
+        assert column(page, 1) == [r"nul\x00and\x1b[31mred"]
+        assert page.evaluate("window.hacked") is None
+        assert page.locator("img, iframe, form").count() == 0
+        assert seen.errors == []
+        assert seen.requests == [address]
+        # Even code that found its way in could not ask for anything.
+        blocked = page.evaluate("fetch('https://example.org/').then(() => 'sent', () => 'blocked')")
+        assert blocked == "blocked"
+
+
+def test_the_certificate_can_be_taken_along(browser: Any, tmp_path: Path) -> None:
+    path, facts = made("csh")
+    with opened_page(browser, page_of(facts, tmp_path), accept_downloads=True) as (page, seen):
+        with page.expect_download() as waiting:
+            page.click("#download")
+        download = waiting.value
+        assert download.suggested_filename == f"{path.name}.certificate.json"
+        assert Path(download.path()).read_bytes() == Path(f"{path}.certificate.json").read_bytes()
+        assert seen.errors == []
+
+
+def luminance(colour: str) -> float:
+    """Relative luminance of a colour as a browser tells it, by WCAG 2."""
+    parts = [float(part) / 255.0 for part in colour[colour.index("(") + 1 : -1].split(",")[:3]]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_all_text_can_be_read_in_light_and_dark(scheme: str, browser: Any, address: str) -> None:
+    with opened_page(browser, address, color_scheme=scheme) as (page, seen):
+        paper = luminance(page.evaluate("getComputedStyle(document.body).backgroundColor"))
+        assert (paper > 0.9) == (scheme == "light")
+        css = "getComputedStyle(e)"
+        for which, style in (
+            ("body *:not(svg *):not(script)", "color"), ("svg text", "fill"), ("svg .line", "stroke"),
+        ):  # fmt: skip
+            for colour in set(page.eval_on_selector_all(which, f"all => all.map(e => {css}.{style})")):
+                low, high = sorted((luminance(colour), paper))
+                # 4.5 for text and 3 for lines, as WCAG 2 has it.
+                assert (high + 0.05) / (low + 0.05) >= (3.0 if style == "stroke" else 4.5), (which, colour)
+        assert seen.errors == []
+
+
+@pytest.mark.parametrize("name", ["top-k", "known-domain", "chosen cap", "booked", "nothing"])
+def test_it_fits_a_phone(name: str, browser: Any, tmp_path: Path) -> None:
+    address = page_of(made(name)[1], tmp_path)
+    with opened_page(browser, address, viewport=PHONE) as (page, seen):
+        assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+        outside = page.evaluate(
+            "[...document.querySelectorAll('svg text')].filter(t => { const a = t.getBoundingClientRect(), "
+            "b = t.ownerSVGElement.getBoundingClientRect(); return a.right > b.right + 1 || a.left < b.left - 1 })"
+            ".map(t => t.textContent)"
+        )
+        assert outside == []
+        assert seen.errors == []
+
+
+def test_a_hundred_thousand_rows_open_without_freezing(browser: Any, tmp_path: Path) -> None:
+    from playwright.sync_api import expect
+
+    size = 100_000
+    table = pa.table({
+        "item": [f"query number {n}" for n in range(size)],
+        "count": np.random.default_rng(1).integers(500, 10**6, size),
+    })  # fmt: skip
+    result = dphist.release_histogram(table, plan=dphist.plan(epsilon=1, delta=1e-6, max_items_per_user=9))
+    address = page_of(result, tmp_path)
+    with opened_page(browser, "about:blank") as (page, seen):
+        page.context.add_init_script(
+            "window.long = []; new PerformanceObserver(l => l.getEntries().forEach(e => long.push(e.duration)))"
+            ".observe({ type: 'longtask', buffered: true })"
+        )
+        page.goto(address)
+        found(page, "100,000 rows")
+        assert page.locator("#table tbody tr").count() < 100
+        page.fill("#search", "99999")
+        found(page, "1 of 100,000 rows")
+        page.fill("#search", "")
+        page.click("#table th:nth-child(1) button")
+        expect(page.locator("#table td.text").first).to_have_text("query number 0")
+        page.evaluate("document.getElementById('scroll').scrollTop = 1e9")
+        expect(page.locator("#table tbody tr:not(.gap) td.text").last).to_have_text("query number 99999")
+        # Nobody is kept waiting for two seconds, on a machine that does other things as well.
+        assert max(page.evaluate("window.long"), default=0.0) < 2000.0
+        assert seen.errors == []
+
+
+def test_it_can_be_read_without_scripts_and_by_keyboard(browser: Any, address: str) -> None:
+    with opened_page(browser, address, java_script_enabled=False) as (page, _):
+        assert page.locator("#table tbody tr").count() == 20
+        assert "Without scripts" in page.inner_text("noscript")
+    with opened_page(browser, address) as (page, seen):
+        page.focus("#search")
+        page.keyboard.press("Tab")  # the table's region, then its heads
+        page.keyboard.press("Tab")
+        page.keyboard.press("Enter")
+        assert page.get_attribute("#table th:nth-child(1)", "aria-sort") == "ascending"
+        assert seen.errors == []

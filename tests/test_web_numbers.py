@@ -1,0 +1,163 @@
+"""The numbers of the page: those of the library, the command and the code that it shows; and its simulations."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import dphist
+from dphist.errors import InvalidParameter
+from dphist.report.trial import given_population, trial, zipf_population
+from dphist.web.answers import answer
+from dphist.web.fields import plan_request
+from dphist.web.recipes import command, python_code
+
+FIELDS = {"epsilon": "1", "delta": "1e-6", "max_items_per_user": "20"}
+LAW = {"items": "1000", "users": "100000", "exponent": "1", "mean_items": "5"}
+
+
+REQUESTS: list[dict[str, str]] = [
+    {"epsilon": "0.35", "delta": "1e-5", "max_nonzero": "51914"},
+    {"epsilon": "1.5", "delta": "3e-7", "max_nonzero": "100", "max_items_per_user": "10"},
+    {"epsilon": "1", "delta": "1e-6", "top": "1000"},
+    {"epsilon": "1", "delta": "1e-6", "top": "1000", "max_items_per_user": "3"},
+    {"epsilon": "2", "delta": "1e-6", "max_items_per_user": "1"},
+    {"epsilon": "1", "delta": "1e-6", "max_nonzero": "50", "mechanism": "laplace"},
+    {"epsilon": "1", "delta": "1e-6", "max_nonzero": "50", "gamma": "sqrt", "minimize": "noise"},
+    {"epsilon": "1", "delta": "1e-6", "max_nonzero": "50", "gamma": "4", "noise": "continuous"},
+]
+
+
+@pytest.mark.parametrize("fields", REQUESTS, ids=str)
+def test_the_page_the_command_and_the_code_agree(fields: dict[str, str]) -> None:
+    """Digit by digit; the command is run as it is shown."""
+    found = answer("plan", fields)
+    words = found["command"].split()
+    assert words[:2] == ["dphist", "plan"]
+    code = (
+        "import json, sys\nfrom dphist.cli.app import app\n"
+        f"exec({found['python']!r})\nprint(json.dumps(plan.to_dict()), file=sys.stderr)\n"
+        f"app({[*words[1:], '--json']!r})"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    by_command = json.loads(run.stdout[run.stdout.index("\n{\n") if not run.stdout.startswith("{") else 0 :])
+    shown = json.loads(json.dumps(found["plan"]))
+    assert json.loads(run.stderr) == shown
+    advice = by_command.pop("advice")
+    assert by_command == shown
+    assert found["advice"] == advice[: len(found["advice"])]
+
+
+@pytest.mark.parametrize("fields", REQUESTS[:5], ids=str)
+def test_quick_answers_are_near_the_certified_ones(fields: dict[str, str]) -> None:
+    quick, sound = answer("quick", fields), answer("plan", fields)
+    assert not quick["certified"]
+    assert sound["certified"]
+    assert quick["command"] == sound["command"]
+    for name in ("threshold", "total_noise"):
+        assert quick["plan"][name] == pytest.approx(sound["plan"][name], rel=5e-3)
+    assert quick["curve"]["even"] == pytest.approx(sound["curve"]["even"], rel=0.01, abs=1)
+    table = answer("compare", fields)
+    assert [row["analysis"] for row in quick["comparison"]["rows"]] == [row["analysis"] for row in table["rows"]]
+    for ours, theirs in zip(quick["comparison"]["rows"], table["rows"], strict=True):
+        assert ours["threshold"] == pytest.approx(theirs["threshold"], rel=5e-3)
+    assert (table["rows"][0]["mechanism"] == "top-k") == (sound["plan"]["mechanism"] == "top-k")
+
+
+def test_recipes_quote_nothing_odd() -> None:
+    request = plan_request({"epsilon": "1e-3", "delta": "1e-10", "max_nonzero": "1e6", "gamma": "sqrt"})
+    assert command(request) == "dphist plan --epsilon 0.001 --delta 1e-10 --max-nonzero 1000000 --gamma sqrt"
+    assert "gamma='sqrt'" in python_code(request)
+
+
+# ---- simulations
+
+
+def test_a_simulation_is_what_is_expected() -> None:
+    found = answer("simulate", {**FIELDS, **LAW, "seed": "7"})
+    assert found["simulation"]
+    assert abs(found["released"] - found["expected"]) < 4 * np.sqrt(found["expected"]) + 4
+    assert found == answer("simulate", {**FIELDS, **LAW, "seed": "7"})
+    assert found["top"] != answer("simulate", {**FIELDS, **LAW, "seed": "8"})["top"]
+    assert [row["true"] for row in found["top"]] == sorted((row["true"] for row in found["top"]), reverse=True)
+    assert len(found["top"]) == 50
+    assert 0.0 < found["share"] <= 1.0
+    assert found["kept"] == pytest.approx(1 - 0.8**20, rel=1e-3)
+
+
+def test_a_cap_costs_pairs_and_a_promise_cuts_items() -> None:
+    law = {**LAW, "exponent": "0.2", "users": "1000000", "mean_items": "50", "spread": "same"}
+    capped = answer("simulate", {**FIELDS, **law})
+    assert capped["kept"] == pytest.approx(0.4, rel=0.01)
+    cut = answer("simulate", {"epsilon": "1", "delta": "1e-6", "max_nonzero": "100", **law})
+    assert cut["cut"] == 900
+    both = answer(
+        "simulate", {"epsilon": "1", "delta": "1e-6", "max_nonzero": "100", "max_items_per_user": "9", **law}
+    )
+    assert both["released"] > 0
+    top = answer("simulate", {"epsilon": "1", "delta": "1e-6", "top": "100", **law})
+    assert 0 < top["released"] <= 100
+    assert top["mean_absolute_error"] < 1000
+
+
+def test_the_largest_simulation_is_possible() -> None:
+    law = {"items": "1000000", "users": "10000000", "exponent": "1.1", "mean_items": "30"}
+    found = answer("simulate", {**FIELDS, **law})
+    assert found["released"] > 1000
+
+
+def test_uploaded_counts() -> None:
+    text = "item,count\n" + "\n".join(f"word{i},{10_000 // i}" for i in range(1, 200)) + "\n"
+    found = answer("simulate", {**FIELDS, "csv": text})
+    assert found["items"] == 199
+    assert found["top"][0]["item"] == "word1"
+    assert found["top"][0]["true"] == 10_000
+    assert found["top"][0]["released"] is not None
+    plain = answer("simulate", {**FIELDS, "csv": "\ufeff5\n5000\n\n0\r\n7"})
+    assert (plain["items"], plain["top"][0]["true"], plain["released"]) == (3, 5000, 1)
+    quoted = answer("simulate", {**FIELDS, "csv": '"a, b",900\n"<b>",1\n'})
+    assert [row["item"] for row in quoted["top"]] == ["a, b", "<b>"]
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("a,1\nb,x\n", "line 2: 'x' is no whole number"),
+        ("1\n-2\n", "line 2"),
+        ("1\n2.5\n", "line 2"),
+        ("1\n1e9\n", "line 2"),
+        ("1\n" + "9" * 30, "line 2"),
+        ("1\n٣\n", "line 2"),
+        ("a,b,3\n", "3 columns"),
+        ("count\n", "no counts"),
+        ("\n\n", "no counts"),
+        ("1\n" * 1_000_001, "more than 1,000,000"),
+        ("x" * (5 * 1024**2 + 1), "larger than 5 MB"),
+        ('"' + "x" * 200_000, "no CSV"),
+        (["1"], "must be text"),
+        (7, "must be text"),
+    ],
+    ids=[str(place) for place in range(14)],
+)
+def test_uploads_that_are_no_counts(text: object, part: str) -> None:
+    found = answer("simulate", {**FIELDS, "csv": text})
+    assert found["field"] == "csv"
+    assert part in found["error"]
+    assert len(found["error"]) < 150
+
+
+def test_populations_and_trials_by_themselves() -> None:
+    even = zipf_population(items=4, users=100, exponent=0.0, mean_items=2.0, spread="same", cap=None)
+    assert even.whole.tolist() == [50] * 4
+    capped = zipf_population(items=4, users=100, exponent=0.0, mean_items=2.0, spread="geometric", cap=1)
+    assert capped.capped.tolist() == [25] * 4
+    ideal = dphist.plan(epsilon=1, delta=1e-6, max_nonzero=4, noise="continuous")
+    with pytest.raises(InvalidParameter, match="continuous"):
+        trial(ideal, even, 1)
+    empty = given_population(np.zeros(3, dtype=np.int64), None)
+    found = trial(dphist.plan(epsilon=1, delta=1e-6, max_items_per_user=1), empty, 1)
+    assert (found["released"], found["mean_absolute_error"], found["share"]) == (0, None, 0.0)
