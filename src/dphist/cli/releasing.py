@@ -242,7 +242,7 @@ def summary_of(result: Release) -> dict[str, Any]:
         "private": result.private,
         "guarantee": document["guarantee"],
         "counts": document["counts"],
-        **({"sums": document["sums"]} if "sums" in document else {}),
+        **{name: document[name] for name in ("sums", "choice", "booking") if name in document},
         "plan": document["plan"],
     }
 
@@ -251,6 +251,12 @@ def show_release(result: Release) -> None:
     sys.stdout.write(f"{result!r}\n")
     sys.stdout.write(f"\nWritten to   {result.written.address}\nCertificate  {result.written.certificate}\n")
     document = result.document()
+    if result.receipt is not None:
+        sys.stdout.write(
+            f"Booked       entry {result.receipt['entry']} of the dataset {result.receipt['dataset']!r}\n"
+        )
+    if result.chosen is not None:
+        sys.stdout.write(f"Cap          {result.chosen.cap:,} items a user, chosen privately\n")
     sys.stdout.write("\n" + wrapped(f"Guarantee: {document['guarantee']}") + "\n")
     for note in document["not_covered"][2:]:
         sys.stdout.write("\n" + wrapped(f"Note: {note}") + "\n")
