@@ -198,7 +198,10 @@ def _release(values: dict[str, Any], as_json: bool) -> None:
     request = request_from(values)
     if request.output is None:
         raise InvalidParameter("give --output NAME (or --dry-run): a release is written with its certificate")
-    with stoppable(_written) as placed, progress_bars() as watcher:
+    nothing = "nothing was written"
+    if request.ledger is not None:
+        nothing += "; what was booked stays booked, for noise may have been drawn"
+    with stoppable(_written, nothing) as placed, progress_bars() as watcher:
         result = run(request, watcher, placed.append)
     with shown():
         if as_json:
