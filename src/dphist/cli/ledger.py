@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from dphist.cli import release_options as flags
-from dphist.cli.base import AsJson, Delta, Epsilon, MaxItems, MaxNonzero, app, print_json, shown, whole_number
+from dphist.cli.base import AsJson, Delta, Epsilon, MaxItems, MaxNonzero, app, print_json, shown
 from dphist.cli.releasing import wrapped
 
 if TYPE_CHECKING:
@@ -107,10 +107,7 @@ def plan(
     max_nonzero: MaxNonzero = None,
     max_items_per_user: MaxItems = None,
     top: flags.Top = None,
-    public_items: Annotated[
-        int | None,
-        typer.Option("--public-items", metavar="N", parser=whole_number, help="Length of a public list of items."),
-    ] = None,
+    public_items: flags.PublicItems = None,
     as_json: AsJson = False,
 ) -> None:
     """Ask whether a release would fit in what is left, and how many such releases. Nothing is booked.
