@@ -180,7 +180,7 @@ def test_profiles_let_releases_fit_that_plain_addition_refuses(tmp_path: Path) -
         assert done.code == 0, done.err
     account = Ledger.open(folder / "a.ledger").account("log")
     assert SumComposer().total_delta(account.spends, 1.8) == 1.0
-    spent = account.left(composer_for("pld"))["delta_spent"]
+    spent = account.left(composer_for("pld", account.total))["delta_spent"]
     # Between what the normal law alone would give for all three, and that with every new count's chance to pass.
     assert normal_of(folder, 3) <= spent <= 1.05 * (normal_of(folder, 3) + 3e-7)
     before = names(folder)

@@ -32,8 +32,12 @@ Expect = Annotated[
     typer.Option("--expect", metavar="HASH", help="Fail (exit code 2) unless this hash of a receipt is in it."),
 ]
 Accounting = Annotated[
-    Literal["pld", "sum"],
-    typer.Option("--accounting", help="How releases add up: by their privacy profiles, or plainly."),
+    Literal["zcdp", "pld", "sum"],
+    typer.Option(
+        "--accounting",
+        help="How releases add up. zcdp: tightly, however they are chosen; sum: plainly; pld: a little "
+        "tighter than zcdp, but only if all releases are fixed before the first result is looked at.",
+    ),
 ]
 
 
@@ -43,7 +47,7 @@ def init(
     dataset: Dataset,
     epsilon: Epsilon,
     delta: Delta,
-    accounting: Accounting = "pld",
+    accounting: Accounting = "zcdp",
     as_json: AsJson = False,
 ) -> None:
     """Give a dataset its total budget, in a new ledger or one that is there.
@@ -146,7 +150,7 @@ def plan(
 def _composer(account: Account) -> Composer:
     from dphist.releases.spending import composer_for
 
-    return composer_for(account.accounting)
+    return composer_for(account.accounting, account.total)
 
 
 def _planned(account: Account, epsilon: float, delta: float, contract: dict[str, Any]) -> Spend:
