@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import decimal
 import math
+import os
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from dphist.engines.protocol import Resources
 from dphist.errors import InputError
 from engine_cases import (
     EACH_ENGINE,
+    EMBEDDED,
     FILES,
     OBJECTS,
     WITHOUT_CLUSTER,
@@ -226,3 +228,11 @@ def test_an_input_without_rows_is_an_empty_histogram(engine: Factory, tmp_path: 
     if kind not in ("reader", "relation"):
         listed = task(pa.table({"item": ["q"]})).events
         assert rows_of(engine, task(source, public_items=listed)) == [("q", 0)]
+
+
+@EMBEDDED
+def test_a_pipe_is_refused_before_anything_is_taken_from_it(engine: Factory, tmp_path: Path) -> None:
+    pipe = tmp_path / "events.csv"
+    os.mkfifo(pipe)
+    with pytest.raises(InputError, match="only once"):
+        engine(Resources()).check(task(str(pipe)))

@@ -127,7 +127,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"delta": math.inf}, "delta must be a finite number, not inf"),
     ({"delta": -1e-9}, "delta must be greater than zero, not -1e-09"),
     ({"delta": 1}, "delta must be below 1, not 1"),
-    ({"accounting": "moments"}, "accounting must be one of pld, sum, not 'moments'"),
+    ({"accounting": "moments"}, "accounting must be one of zcdp, pld, sum, not 'moments'"),
     ({"dataset": ""}, "dataset must be a name of 1 to 200 characters, not ''"),
     ({"dataset": "x" * 201}, "dataset must be a name of 1 to 200 characters"),
     ({"dataset": "a\nb"}, "dataset must be a name of characters that can be printed, not 'a\\nb'"),

@@ -43,14 +43,21 @@ def test_profiles_are_composed_in_groups_and_nan_is_refused(tmp_path: Path) -> N
         asked.append(pairs)
         return answers.pop(0)
 
-    composer = ProfileComposer(lambda spend: spend.profile and spend.profile["s"], total)
-    ledger = Ledger.init(tmp_path / "p", "log", epsilon=3, delta=1e-6)
-    ledger.book("log", Spend(1, 1e-7, {"s": 5}), composer)
-    ledger.book("log", Spend(1, 1e-7, {"s": 5}, {"another": "document"}), composer)
-    with pytest.raises(OverBudget, match=r"would be nan; so far the delta at epsilon 3\.0 is nan of 1e-06"):
+    class Named(str):
+        def delta(self, _epsilon: float) -> float:
+            return 1e-7
+
+    composer = ProfileComposer(lambda spend: Named(spend.profile["s"] if spend.profile else "none"), total)
+    ledger = Ledger.init(tmp_path / "p", "log", epsilon=3, delta=1e-6, accounting="pld")
+    ledger.book("log", Spend(1, 1e-7, {"s": "5"}), composer)
+    ledger.book("log", Spend(1, 1e-7, {"s": "5"}, {"another": "document"}), composer)
+    with pytest.raises(OverBudget, match=r"would be nan; so far the delta at epsilon 3\.0 is .* of 1e-06"):
         ledger.book("log", Spend(1, 1e-7), composer)
-    assert asked[:3] == [[(5, 1)], [(5, 2)], [(5, 2), (None, 1)]]
+    assert asked[:3] == [[("5", 1)], [("5", 2)], [("5", 2), ("none", 1)]]
     assert composer.total_delta([], 3.0) == 0.0
+    # What contradicts its own budget is refused, for the smaller of both would count.
+    with pytest.raises(InvalidParameter, match="above its own delta"):
+        ledger.book("log", Spend(1, 1e-8, {"s": "5"}), composer)
 
 
 NUMBERS = st.floats(1e-12, 2.0) | st.decimals("0.01", "1", places=2).map(float)
@@ -112,8 +119,8 @@ def release() -> Spend:
 
 
 def test_more_releases_fit_by_their_profiles(tmp_path: Path, release: Spend) -> None:
-    pld = composer_for("pld")
-    ledger = Ledger.init(tmp_path / "a", "log", epsilon=3, delta=1e-6)
+    pld = composer_for("pld", Budget(3, 1e-6))
+    ledger = Ledger.init(tmp_path / "a", "log", epsilon=3, delta=1e-6, accounting="pld")
     account = ledger.account("log")
     assert account.more_that_fit(Spend(1, 1e-7), pld) == 3
     most = account.more_that_fit(release, pld)
@@ -132,8 +139,8 @@ def test_more_releases_fit_by_their_profiles(tmp_path: Path, release: Spend) -> 
 
 def test_one_release_may_have_all_of_the_total(tmp_path: Path, release: Spend) -> None:
     """The profile of a plan lies a little above the truth: composed alone it would not fit in its own budget."""
-    pld = composer_for("pld")
-    ledger = Ledger.init(tmp_path / "a", "log", epsilon=1, delta=1e-7)
+    pld = composer_for("pld", Budget(3, 1e-6))
+    ledger = Ledger.init(tmp_path / "a", "log", epsilon=1, delta=1e-7, accounting="pld")
     assert ledger.account("log").largest_epsilon(1e-7, pld) == 1.0
     assert ledger.book("log", release, pld).number == 3
     with pytest.raises(OverBudget):
@@ -141,7 +148,7 @@ def test_one_release_may_have_all_of_the_total(tmp_path: Path, release: Spend) -
 
 
 def test_a_profile_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
-    ledger = Ledger.init(tmp_path / "a", "log", epsilon=3, delta=1e-6)
+    ledger = Ledger.init(tmp_path / "a", "log", epsilon=3, delta=1e-6, accounting="pld")
     with pytest.raises(InvalidParameter, match="this is no dphist-profile"):
-        ledger.book("log", Spend(1, 1e-7, {"format": "another"}), composer_for("pld"))
+        ledger.book("log", Spend(1, 1e-7, {"format": "another"}), composer_for("pld", Budget(3, 1e-6)))
     assert ledger.account("log").bookings == ()

@@ -213,7 +213,10 @@ def test_killed_in_the_middle_of_the_count(
         assert released(asked(spark, hold), **CAP) == undisturbed["private"]
 
 
-@pytest.mark.parametrize(("lost", "kind"), [("executor", "seeded"), ("executor", "top"), ("worker", "seeded")])
+@pytest.mark.parametrize(
+    ("lost", "kind"),
+    [("executor", "seeded"), pytest.param("executor", "top", marks=pytest.mark.slow), ("worker", "seeded")],
+)
 def test_killed_in_the_middle_of_the_noise(
     lost: str, kind: str, cluster: Cluster, spark: SparkSession, undisturbed: dict[str, Rows], tmp_path: Path
 ) -> None:
@@ -235,7 +238,10 @@ def test_fresh_noise_would_be_noticed(cluster: Cluster, spark: SparkSession, tmp
     assert any(len(set(steps)) > 1 for steps in drawn(marks).values())
 
 
-@pytest.mark.parametrize(("kept", "lost"), [("folder", "executor"), ("folder", "worker"), ("frame", "worker")])
+@pytest.mark.parametrize(
+    ("kept", "lost"),
+    [pytest.param("folder", "executor", marks=pytest.mark.slow), ("folder", "worker"), ("frame", "worker")],
+)
 def test_killed_in_the_middle_of_the_output(
     kept: str, lost: str, cluster: Cluster, spark: SparkSession, undisturbed: dict[str, Rows], tmp_path: Path
 ) -> None:

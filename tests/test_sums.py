@@ -104,7 +104,7 @@ def test_the_best_weights_are_better_than_their_neighbours() -> None:
 )
 def test_errors_are_as_planned(options: dict[str, Any]) -> None:
     """The law of sums and means over releases. Power: a deviation wrong by a quarter would be noticed."""
-    data, runs = shop(), 24
+    data, runs = shop(), 16
     if "items" in options:
         options = {"items": pa.table({"item": [f"item {i:02}" for i in range(ITEMS)]})}
     asked = {**BUDGET, **options, "sum": ["total=paid:0:0.5"], "mean": ["average=paid:0:0.5"]}

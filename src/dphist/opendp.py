@@ -9,7 +9,8 @@ from typing import Any, Literal
 from dphist.accounting.concentrated import zcdp_of_plan
 from dphist.errors import InvalidParameter, MissingExtra
 from dphist.releases.histogram import release_histogram
-from dphist.types import Plan
+from dphist.releases.soundness import certified, nonzero_rule
+from dphist.types import Plan, PublicNoise
 
 Measure = Literal["approximate-dp", "approximate-zcdp"]
 
@@ -23,6 +24,11 @@ def as_measurement(plan: Plan, *, measure: Measure = "approximate-dp", promise_m
     for none nothing is lost; more users are refused.
     """
     dp = _opendp()
+    # What cannot be released is refused here, and the map speaks of what was certified.
+    plan = certified(plan)
+    if isinstance(plan.noise, PublicNoise) or plan.sums:
+        raise InvalidParameter("plans for a public list of items or with sums are for dphist.release")
+    nonzero_rule(plan, promised=promise_max_nonzero)
     if measure not in ("approximate-dp", "approximate-zcdp"):
         raise InvalidParameter(f"measure must be approximate-dp or approximate-zcdp, not {measure!r}")
     if measure == "approximate-dp":

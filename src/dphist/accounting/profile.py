@@ -146,8 +146,12 @@ class Profile:
         if not isinstance(data, dict) or data.get("format") != PROFILE_FORMAT:
             raise InvalidParameter(f"this is no {PROFILE_FORMAT}")
         try:
-            return cls(tuple(data["epsilons"]), tuple(data["deltas"]), data["interval"])
-        except (KeyError, TypeError, ValueError) as error:
+            numbers = [*data["epsilons"], *data["deltas"], data["interval"]]
+            if any(isinstance(number, bool) or not isinstance(number, (int, float)) for number in numbers):
+                raise TypeError("not all of it are numbers")
+            epsilons, deltas = (tuple(float(number) for number in data[name]) for name in ("epsilons", "deltas"))
+            return cls(epsilons, deltas, float(data["interval"]))
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise InvalidParameter(f"this profile is damaged: {error}") from None
 
 

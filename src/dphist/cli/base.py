@@ -81,10 +81,10 @@ def print_json(data: Any) -> None:
 
 
 @contextmanager
-def stoppable(said: Callable[[Any], str]) -> Iterator[list[Any]]:
+def stoppable(said: Callable[[Any], str], otherwise: str = "nothing was written") -> Iterator[list[Any]]:
     """On a signal one sentence, and the exit code that a shell expects.
 
-    The list is told what was written; `said` makes of that the sentence's end.
+    The list is told what was written; `said` makes of that the sentence's end, and without it that is `otherwise`.
     """
     from dphist.outputs.interrupts import interruptible
 
@@ -93,7 +93,7 @@ def stoppable(said: Callable[[Any], str]) -> Iterator[list[Any]]:
         with interruptible():
             yield placed
     except (KeyboardInterrupt, SystemExit) as stopped:
-        done = said(placed[0]) if placed else "nothing was written"
+        done = said(placed[0]) if placed else otherwise
         sys.stderr.write(f"Interrupted: {done}.\n")
         raise typer.Exit(130 if isinstance(stopped, KeyboardInterrupt) else int(stopped.code or 143)) from None
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from dphist.cli import release_options as flags
-from dphist.cli.base import AsJson, Delta, Epsilon, MaxItems, MaxNonzero, app, print_json, shown, whole_number
+from dphist.cli.base import AsJson, Delta, Epsilon, MaxItems, MaxNonzero, app, print_json, shown
 from dphist.cli.releasing import wrapped
 
 if TYPE_CHECKING:
@@ -32,8 +32,12 @@ Expect = Annotated[
     typer.Option("--expect", metavar="HASH", help="Fail (exit code 2) unless this hash of a receipt is in it."),
 ]
 Accounting = Annotated[
-    Literal["pld", "sum"],
-    typer.Option("--accounting", help="How releases add up: by their privacy profiles, or plainly."),
+    Literal["zcdp", "pld", "sum"],
+    typer.Option(
+        "--accounting",
+        help="How releases add up. zcdp: tightly, however they are chosen; sum: plainly; pld: a little "
+        "tighter than zcdp, but only if all releases are fixed before the first result is looked at.",
+    ),
 ]
 
 
@@ -43,7 +47,7 @@ def init(
     dataset: Dataset,
     epsilon: Epsilon,
     delta: Delta,
-    accounting: Accounting = "pld",
+    accounting: Accounting = "zcdp",
     as_json: AsJson = False,
 ) -> None:
     """Give a dataset its total budget, in a new ledger or one that is there.
@@ -107,10 +111,7 @@ def plan(
     max_nonzero: MaxNonzero = None,
     max_items_per_user: MaxItems = None,
     top: flags.Top = None,
-    public_items: Annotated[
-        int | None,
-        typer.Option("--public-items", metavar="N", parser=whole_number, help="Length of a public list of items."),
-    ] = None,
+    public_items: flags.PublicItems = None,
     as_json: AsJson = False,
 ) -> None:
     """Ask whether a release would fit in what is left, and how many such releases. Nothing is booked.
@@ -149,7 +150,7 @@ def plan(
 def _composer(account: Account) -> Composer:
     from dphist.releases.spending import composer_for
 
-    return composer_for(account.accounting)
+    return composer_for(account.accounting, account.total)
 
 
 def _planned(account: Account, epsilon: float, delta: float, contract: dict[str, Any]) -> Spend:

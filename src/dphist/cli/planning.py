@@ -42,10 +42,7 @@ def plan(
     max_nonzero: MaxNonzero = None,
     max_items_per_user: MaxItems = None,
     top: flags.Top = None,
-    public_items: Annotated[
-        int | None,
-        typer.Option("--public-items", metavar="N", parser=whole_number, help="Length of a public list of items."),
-    ] = None,
+    public_items: flags.PublicItems = None,
     offset: flags.Offset = None,
     mechanism: Annotated[
         Literal["best", "gaussian", "laplace"], typer.Option("--mechanism", help="Kind of noise.")

@@ -86,6 +86,7 @@ MaxNonzero = Annotated[
 Items = Annotated[
     str | None, _text("--items", "FILE", "A public list of items: count these, all of them, and no other.")
 ]
+PublicItems = Annotated[int | None, _whole("--public-items", "N", "Length of a public list of items.")]
 NoOffset = Annotated[
     bool, typer.Option("--no-offset", help="With --top: leave out the noisy count that was subtracted.")
 ]

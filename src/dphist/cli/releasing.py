@@ -201,7 +201,10 @@ def _release(values: dict[str, Any], as_json: bool, report: str | None) -> None:
     check_report(report, force=request.force)
     if request.output is None:
         raise InvalidParameter("give --output NAME (or --dry-run): a release is written with its certificate")
-    with stoppable(_written) as placed, progress_bars() as watcher:
+    nothing = "nothing was written"
+    if request.ledger is not None:
+        nothing += "; what was booked stays booked, for noise may have been drawn"
+    with stoppable(_written, nothing) as placed, progress_bars() as watcher:
         result = run(request, watcher, placed.append)
         if report is not None:
             report_release(result, report, request.output, request.output_table, force=request.force)
@@ -249,7 +252,7 @@ def summary_of(result: Release) -> dict[str, Any]:
         "private": result.private,
         "guarantee": document["guarantee"],
         "counts": document["counts"],
-        **({"sums": document["sums"]} if "sums" in document else {}),
+        **{name: document[name] for name in ("sums", "choice", "booking") if name in document},
         "plan": document["plan"],
     }
 
@@ -258,6 +261,12 @@ def show_release(result: Release) -> None:
     sys.stdout.write(f"{result!r}\n")
     sys.stdout.write(f"\nWritten to   {result.written.address}\nCertificate  {result.written.certificate}\n")
     document = result.document()
+    if result.receipt is not None:
+        sys.stdout.write(
+            f"Booked       entry {result.receipt['entry']} of the dataset {result.receipt['dataset']!r}\n"
+        )
+    if result.chosen is not None:
+        sys.stdout.write(f"Cap          {result.chosen.cap:,} items a user, chosen privately\n")
     sys.stdout.write("\n" + wrapped(f"Guarantee: {document['guarantee']}") + "\n")
     for note in document["not_covered"][2:]:
         sys.stdout.write("\n" + wrapped(f"Note: {note}") + "\n")

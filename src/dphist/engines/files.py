@@ -50,8 +50,11 @@ def matching(path: str) -> list[str]:
         if not inside:
             raise InputError(f"the folder {path!r} holds no files")
         return inside
-    if os.path.exists(path):
+    if os.path.isfile(path):
         return [path]
+    if os.path.exists(path):
+        # A look at its columns would take from it what is to be counted.
+        raise InputError(f"{path!r} is not a file but a pipe or a device, which can be read only once")
     if glob.has_magic(path):
         inside = sorted(one for one in glob.glob(path, recursive=True) if os.path.isfile(one))
         if not inside:

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from dphist.ledger.accounts import MOST_COUNTED, Account, Accounts, Booking
 from dphist.ledger.booking import Ledger
-from dphist.ledger.composing import ACCOUNTINGS, Composer, ProfileComposer, Spend, SumComposer
+from dphist.ledger.composing import (
+    ACCOUNTINGS,
+    Composer,
+    ConcentratedComposer,
+    ProfileComposer,
+    Spend,
+    SumComposer,
+)
 
 __all__ = [
     "ACCOUNTINGS",
@@ -13,6 +20,7 @@ __all__ = [
     "Accounts",
     "Booking",
     "Composer",
+    "ConcentratedComposer",
     "Ledger",
     "ProfileComposer",
     "Spend",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -12,7 +13,14 @@ from typing import Any, Final
 
 from dphist.errors import DphistError, InvalidParameter, LedgerError, OverBudget
 from dphist.ledger.chain import Chain, Damage, Entry
-from dphist.ledger.composing import ACCOUNTINGS, Composer, Spend, largest_float, written
+from dphist.ledger.composing import (
+    ACCOUNTINGS,
+    Composer,
+    ConcentratedComposer,
+    Spend,
+    largest_float,
+    written,
+)
 from dphist.types import Budget, html_grid, html_table, text_grid, text_table
 
 FORMAT: Final = "dphist-ledger-1"
@@ -100,12 +108,16 @@ class Account:
     def _reason(self, together: float) -> str:
         if self.accounting == "sum":
             return f"the total is epsilon {self.total.epsilon!r} and delta {self.total.delta!r}"
+        if self.accounting == "zcdp":
+            return "its rho, or the delta beside it, is more than that"
         return f"with it the delta at epsilon {self.total.epsilon!r} would be {together:.4g}"
 
     def left(self, composer: Composer) -> dict[str, float]:
         """What is spent and what is left, in the numbers that the accounting has."""
+        if isinstance(composer, ConcentratedComposer):
+            return {"delta_spent": max(0.0, self.delta_with([], composer)), **composer.left(self.spends)}
         if self.accounting != "sum":
-            return {"delta_spent": self.delta_with([], composer)}
+            return {"delta_spent": max(0.0, self.delta_with([], composer))}
         epsilon = written(self.total.epsilon) - _sum(spend.epsilon for spend in self.spends)
         delta = written(self.total.delta) - _sum(spend.delta for spend in self.spends)
         return {"epsilon_left": largest_float(epsilon), "delta_left": largest_float(delta)}
@@ -113,6 +125,8 @@ class Account:
     def left_in_words(self, composer: Composer) -> str:
         """The same as the end of a sentence."""
         left = self.left(composer)
+        if "rho_left" in left:
+            return f"left are rho {left['rho_left']:.4g} and, beside it, delta {left['delta_left']:.4g}"
         if "delta_spent" in left:
             total = self.total
             return f"so far the delta at epsilon {total.epsilon!r} is {left['delta_spent']:.4g} of {total.delta!r}"
@@ -207,6 +221,12 @@ def checked_name(dataset: str) -> str:
     if not dataset.isprintable() or dataset != dataset.strip():
         raise InvalidParameter(f"dataset must be a name of characters that can be printed, not {dataset!r}")
     return dataset
+
+
+def alike(one: str, other: str) -> bool:
+    """Whether two names are the same but for capitals and forms of letters; each would have its own total."""
+    plain, again = (unicodedata.normalize("NFKC", name).casefold() for name in (one, other))
+    return plain == again
 
 
 def checked_accounting(accounting: str) -> str:

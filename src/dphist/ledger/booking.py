@@ -20,6 +20,7 @@ from dphist.ledger.accounts import (
     Accounts,
     Booking,
     accounts_of,
+    alike,
     checked_accounting,
     checked_name,
 )
@@ -91,7 +92,7 @@ class Ledger:
         *,
         epsilon: float,
         delta: float,
-        accounting: str = "pld",
+        accounting: str = "zcdp",
         wait_seconds: float = database.WAIT_SECONDS,
     ) -> Ledger:
         """A dataset and its total, in a new ledger or one that is there. A total is never changed afterwards."""
@@ -101,8 +102,9 @@ class Ledger:
         database.make_file(ledger.path)
         if not ledger._begun(name, body):
             with ledger._writing(ledger.accounts()) as page:
-                if name in page.accounts.datasets:
-                    raise LedgerError(f"the ledger {ledger.path} has a dataset {name!r} already")
+                near = next((known for known in page.accounts.datasets if alike(known, name)), None)
+                if near is not None:
+                    raise LedgerError(f"the ledger {ledger.path} has a dataset {near!r} already")
                 page.append("dataset", name, body)
         return ledger
 

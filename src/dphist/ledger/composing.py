@@ -13,7 +13,9 @@ from dphist.errors import InvalidParameter
 from dphist.ledger.chain import canonical
 from dphist.types import Budget
 
-ACCOUNTINGS: Final = ("pld", "sum")
+ACCOUNTINGS: Final = ("zcdp", "pld", "sum")
+# Profiles are drawn a little above the truth.
+_NEAR: Final = 1.01
 
 
 @dataclass(frozen=True)
@@ -77,10 +79,58 @@ class SumComposer:
         return _float_from_above(sum((written(spend.delta) for spend in spends), Fraction()))
 
 
+class ConcentratedComposer:
+    """The accounting by zero-concentrated privacy: rho and the delta beside it add up, each within its own limit.
+
+    `limits` are those of a dataset's whole `total`, and `convert` gives the delta of a rho at an epsilon. A spend
+    has its rho and delta as its profile; without one they are epsilon^2/2 and delta, true of any such release.
+
+    *Guarantee*: holds however the spends were chosen, by looking at earlier results too: both limits are fixed
+    beforehand. (A limit on their converted sum would not do: who may choose where to end could gain by it.)
+    """
+
+    accounting: Final = "zcdp"
+
+    def __init__(
+        self, total: Budget, limits: tuple[float, float], convert: Callable[[float, float], float]
+    ) -> None:
+        self._total, self._limits, self._convert = total, limits, convert
+
+    def left(self, spends: Sequence[Spend]) -> dict[str, float]:
+        """What is left of both limits."""
+        pairs = [concentrated(spend) for spend in spends]
+        rest = [Fraction(limit) - sum(pair[k] for pair in pairs) for k, limit in enumerate(self._limits)]
+        return {"rho_left": max(0.0, float(rest[0])), "delta_left": max(0.0, float(rest[1]))}
+
+    def total_delta(self, spends: Sequence[Spend], epsilon: float) -> float:
+        """The delta of all spends together while both sums are within their limits, else 1, which is nothing."""
+        pairs = [concentrated(spend) for spend in spends]
+        rho, delta = (sum((pair[place] for pair in pairs), Fraction()) for place in (0, 1))
+        if rho > Fraction(self._limits[0]) or delta > Fraction(self._limits[1]) or epsilon < self._total.epsilon:
+            return 1.0
+        together = self._convert(float(rho), epsilon) if rho else 0.0
+        # Within the limits it is within the total; what rounding adds must not turn a fit into none.
+        return min(self._total.delta, math.nextafter(together + float(delta), math.inf)) if spends else 0.0
+
+
+def concentrated(spend: Spend) -> tuple[Fraction, Fraction]:
+    """The rho and the delta beside it that a spend was booked with, exactly."""
+    if spend.profile is None:
+        return Fraction(spend.epsilon) ** 2 / 2, Fraction(spend.delta)
+    rho, delta = spend.profile.get("rho"), spend.profile.get("delta")
+    for number in (rho, delta):
+        if isinstance(number, bool) or not isinstance(number, (int, float)) or not 0.0 <= number < math.inf:
+            raise InvalidParameter("a spend's rho and delta must be finite numbers that are not negative")
+    assert rho is not None
+    assert delta is not None
+    return Fraction(rho), Fraction(delta)
+
+
 class ProfileComposer:
     """The accounting by privacy profiles, with the functions of that layer passed in.
 
     `profile_of` makes a profile of a spend; `total_delta` composes pairs of a profile and how often it occurs.
+    Only for releases that were all fixed before the first of them was looked at.
     """
 
     accounting: Final = "pld"
@@ -107,10 +157,17 @@ class ProfileComposer:
             first.setdefault(key, spend)
         if not times:
             return 0.0
-        pairs = [(self._profile_of(first[key]), count) for key, count in times.items()]
+        pairs = [(self._checked(first[key]), count) for key, count in times.items()]
         composed, added = self._total_delta(pairs, epsilon), SumComposer().total_delta(spends, epsilon)
         # In this order NaN stays, and is refused.
         return added if composed >= added else composed
+
+    def _checked(self, spend: Spend) -> Any:
+        """The profile of a spend, which must not contradict its own epsilon and delta: both count as true."""
+        profile = self._profile_of(spend)
+        if not profile.delta(spend.epsilon) <= _NEAR * spend.delta:
+            raise InvalidParameter("a spend's profile is above its own delta at its own epsilon")
+        return profile
 
 
 def written(number: float) -> Fraction:

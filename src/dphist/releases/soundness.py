@@ -64,7 +64,8 @@ def nonzero_rule(plan: Plan, *, promised: bool) -> Nonzero:
         return Nonzero.NOT_NEEDED
     if promised:
         return Nonzero.PROMISED
-    if contract.items == contract.max_nonzero or _keeps(plan, Contract(contract.max_nonzero)):
+    # A smaller bound on the items of a user would be broken by the step, and with it the plan's profile.
+    if contract.items == contract.max_nonzero:
         return Nonzero.TOP_K
     raise InvalidParameter(
         f"the plan relies on max_nonzero = {contract.max_nonzero} and max_items_per_user = {contract.items} "

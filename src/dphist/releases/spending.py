@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from dphist.analysis.zcdp import delta_zcdp
 from dphist.calibrate.auto_cap import ChoicePlan
 from dphist.errors import InvalidParameter, LedgerError
 from dphist.releases.document import guarantee
-from dphist.types import Plan
+from dphist.types import Budget, Plan
 
 if TYPE_CHECKING:
+    from dphist.accounting import Concentrated
     from dphist.ledger import Booking, Composer, Ledger, Spend
 
 
-def composer_for(accounting: str) -> Composer:
-    """What adds up the spends of a dataset: plainly, or by their privacy profiles."""
-    from dphist.ledger import ProfileComposer, SumComposer
+def composer_for(accounting: str, total: Budget) -> Composer:
+    """What adds up the spends of a dataset with this total."""
+    from dphist.ledger import ConcentratedComposer, ProfileComposer, SumComposer
 
     if accounting == "sum":
         return SumComposer()
+    if accounting == "zcdp":
+        return ConcentratedComposer(total, limits_of(total), delta_of_rho)
     from dphist.accounting import Profile, total_delta
 
     def profile_of(spend: Spend) -> Profile:
@@ -34,16 +40,54 @@ def composer_for(accounting: str) -> Composer:
 
 
 def spend_of(planned: Plan | ChoicePlan, accounting: str, document: dict[str, Any] | None = None) -> Spend:
-    """What a release spends. That of a chosen cap counts by its budget alone, that of one plan by its profile."""
+    """What a release spends, in the terms of an accounting."""
     from dphist.ledger import Spend
 
     epsilon, delta = planned.budget.epsilon, planned.budget.delta
+    if accounting == "zcdp":
+        found = _concentrated(planned)
+        return Spend(epsilon, delta, {"rho": found.rho, "delta": found.delta}, document or {})
+    # The profile of a chosen cap is not computed: it counts by its budget.
     if accounting == "sum" or isinstance(planned, ChoicePlan):
         return Spend(epsilon, delta, None, document or {})
     from dphist.accounting import profile_of_plan
 
     # Within half a percent: twice as quick as the finest, and epsilon of ten releases is 0.1 % larger.
     return Spend(epsilon, delta, profile_of_plan(planned, excess=5e-3).to_dict(), document or {})
+
+
+def _concentrated(planned: Plan | ChoicePlan) -> Concentrated:
+    """rho and delta of a release: with a chosen cap, of its noisy sizes and the worst release that may follow.
+
+    The sizes are one discrete Gaussian that moves by one: rho = 1/(2 V). What follows may depend on them.
+    """
+    from dphist.accounting import Concentrated, zcdp_of_plan
+
+    if isinstance(planned, Plan):
+        return zcdp_of_plan(planned)
+    each = [zcdp_of_plan(plan) for plan in planned.plans]
+    sizes = math.nextafter(float(1 / (2 * planned.choice.variance)), math.inf)
+    rho = math.nextafter(sizes + max(one.rho for one in each), math.inf)
+    return Concentrated(rho, max(one.delta for one in each))
+
+
+@lru_cache(maxsize=256)
+def limits_of(total: Budget) -> tuple[float, float]:
+    """The largest rho, and the delta beside it, that a total allows: half of delta for each.
+
+    Guarantee: the delta of that rho at the total's epsilon was computed, and is within the half.
+    """
+    half = total.delta / 2.0
+    low, high = 0.0, total.epsilon
+    for _ in range(80):
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if delta_zcdp(rho=middle, epsilon=total.epsilon) <= half else (low, middle)
+    return low, half
+
+
+def delta_of_rho(rho: float, epsilon: float) -> float:
+    """delta of rho-zCDP at epsilon, by the tight conversion."""
+    return delta_zcdp(rho=rho, epsilon=epsilon)
 
 
 @dataclass(frozen=True)
@@ -83,8 +127,12 @@ def book(path: Any, dataset: str, planned: Plan | ChoicePlan, request: Mapping[s
     from dphist.ledger import Ledger
 
     ledger = Ledger.open(path)
-    accounting = ledger.account(dataset).accounting
+    account = ledger.account(dataset)
+    accounting = account.accounting
     plan = planned.plans[0] if isinstance(planned, ChoicePlan) else planned
     promise = guarantee(plan, request, planned.budget)
     document = {"request": dict(request), "plan": planned.to_dict(), "guarantee": promise}
-    return Booked(ledger, ledger.book(dataset, spend_of(planned, accounting, document), composer_for(accounting)))
+    return Booked(
+        ledger,
+        ledger.book(dataset, spend_of(planned, accounting, document), composer_for(accounting, account.total)),
+    )

@@ -1,0 +1,88 @@
+"""Releases with ledgers and chosen caps for tests: the command in this process, small logs, what a ledger says."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from collections.abc import Mapping
+from contextlib import chdir, redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from dphist.cli import main
+from dphist.ledger import Booking, Ledger
+from release_data import events
+
+COUNTS = {"tea": 900, "milk": 700, "bread": 500, "rare": 2}
+BUDGET = ["--user", "user", "--item", "item", "--epsilon", "1", "--delta", "1e-7"]
+FLAGS = [*BUDGET, "--max-items-per-user", "2"]
+BOOKED = ["--ledger", "a.ledger", "--dataset", "log"]
+
+
+@dataclass(frozen=True)
+class Done:
+    """How a command ended, and what it said."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def data(self) -> Any:
+        """What it printed with --json."""
+        return json.loads(self.out)
+
+
+def command(folder: Path, *words: str) -> Done:
+    """`dphist WORDS` in a folder: the function that the script calls, without the second that Python needs."""
+    out, err = io.StringIO(), io.StringIO()
+    code: Any = 0
+    with patch.object(sys, "argv", ["dphist", *words]), chdir(folder), redirect_stdout(out), redirect_stderr(err):
+        try:
+            main()
+        except SystemExit as end:
+            code = end.code
+    return Done(int(code or 0), out.getvalue(), err.getvalue())
+
+
+def log_in(folder: Path, counts: Mapping[str, int] = COUNTS, **total: Any) -> Path:
+    """A folder with events, with numbers beside them, and a ledger for them; three releases fit."""
+    table = events(counts)
+    spent = pa.array([float(n % 7) for n in range(table.num_rows)])
+    pq.write_table(table.append_column("spent", spent), folder / "events.parquet")
+    allowed = {"epsilon": 3.0, "delta": 1e-6, "accounting": "sum", **total}
+    Ledger.init(folder / "a.ledger", "log", **allowed)
+    return folder
+
+
+def bookings(folder: Path) -> tuple[Booking, ...]:
+    """What is booked for the log."""
+    return Ledger.open(folder / "a.ledger").account("log").bookings
+
+
+def names(folder: Path) -> set[str]:
+    """What is in the folder."""
+    return {path.name for path in folder.iterdir()}
+
+
+def certificate(folder: Path, output: str) -> dict[str, Any]:
+    """The certificate beside a file."""
+    found: dict[str, Any] = json.loads((folder / f"{output}.certificate.json").read_text())
+    return found
+
+
+def sized_events(users: Mapping[int, int]) -> pa.Table:
+    """So many users of each number of items; all of them have item 0, fewer item 1, and so on."""
+    rows: list[tuple[int, str, float]] = []
+    first = 0
+    for size, many in users.items():
+        rows += [(user, f"item {k}", float(k)) for user in range(first, first + many) for k in range(size)]
+        first += many
+    columns = list(zip(*rows, strict=True))
+    return pa.table({"user": columns[0], "item": columns[1], "spent": columns[2]})

@@ -1,0 +1,175 @@
+"""Real releases with a ledger in processes: killed at any point, stopped, out of room, racing for a budget."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import dphist
+import release_workers
+from processes import wait_until
+from release_commands import BOOKED, BUDGET, FLAGS, bookings, certificate, log_in, names
+
+REAL = ["-m", "dphist"]
+LATE = [release_workers.__file__, "late"]
+RACERS, WINNERS = 8, 3
+# What may be there without a booking.
+OWN = {"events.parquet", "a.ledger", "a.ledger-journal", "list.csv"}
+QUIET: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+
+
+def releasing(folder: Path, program: list[str], *words: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, *program, "release", "events.parquet", *words, *BOOKED, "--output", "out.csv"],
+        cwd=folder, **QUIET,
+    )  # fmt: skip
+
+
+def soon(condition: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
+    """Until it holds, looked at as often as one can, or the process has ended."""
+    while not condition() and process.poll() is None:
+        time.sleep(0.0005)
+
+
+def killed(folder: Path, program: list[str], point: int, moments: random.Random) -> tuple[bool, bool]:
+    """Whether anything of a release is there, and a booking, after a kill at some moment."""
+    log_in(folder)
+    before = os.stat(folder / "a.ledger").st_mtime_ns
+    process = releasing(folder, program, *FLAGS)
+    try:
+        if point % 3 == 0:
+            time.sleep(moments.uniform(0.2, 1.2))
+        elif point % 3 == 1:
+            # From the booking on: to count, to draw noise and to write takes as long as this at the most.
+            soon(lambda: os.stat(folder / "a.ledger").st_mtime_ns != before, process)
+            time.sleep(moments.uniform(0.0, 0.25))
+        else:
+            # As soon as anything of a release is there, under whatever name.
+            soon(lambda: bool(names(folder) - OWN), process)
+            time.sleep(moments.choice([0.0, 0.001, 0.003]))
+    finally:
+        process.kill()
+        process.wait()
+    return bool(names(folder) - OWN), bool(bookings(folder))
+
+
+def orphans(place: Path, program: list[str], points: int) -> tuple[int, int, int]:
+    """Releases without a booking, releases, and bookings, of so many kills."""
+    moments = random.Random(f"{points}")
+    found = []
+    for point in range(points):
+        folder = place / str(point)
+        folder.mkdir()
+        found.append(killed(folder, program, point, moments))
+        if (folder / "out.csv.certificate.json").exists() and program is REAL:
+            # The receipt is that of the booking.
+            assert certificate(folder, "out.csv")["booking"] == bookings(folder)[0].receipt()
+    there = [booked for released, booked in found if released]
+    return there.count(False), len(there), sum(booked for _, booked in found)
+
+
+def test_no_release_without_its_booking_when_killed(tmp_path: Path) -> None:
+    lost, released, booked = orphans(tmp_path, REAL, 12)
+    assert lost == 0
+    # Some kills came after the release was there, so that there was something to find.
+    assert booked >= released > 0
+
+
+@pytest.mark.slow
+def test_no_release_without_its_booking_at_a_hundred_points(tmp_path: Path) -> None:
+    lost, released, booked = orphans(tmp_path, REAL, 100)
+    assert lost == 0
+    assert released > 30
+    assert booked > released
+
+
+def test_kills_find_a_release_that_is_booked_when_it_is_written(tmp_path: Path) -> None:
+    """Power: the other order is caught."""
+    moments = random.Random(1)
+    for point in range(2, 30, 3):
+        folder = tmp_path / str(point)
+        folder.mkdir()
+        if killed(folder, LATE, point, moments) == (True, False):
+            return
+    raise AssertionError("a release that is booked too late was not caught")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
+def test_a_signal_while_it_counts_leaves_the_booking(tmp_path: Path, number: signal.Signals) -> None:
+    log_in(tmp_path)
+    numbers = pa.array(range(3_000_000))
+    pq.write_table(pa.table({"user": numbers, "item": numbers}), tmp_path / "events.parquet")
+    before = os.stat(tmp_path / "a.ledger").st_mtime_ns
+    process = releasing(tmp_path, REAL, *FLAGS)
+    try:
+        wait_until(lambda: os.stat(tmp_path / "a.ledger").st_mtime_ns != before, "the booking")
+        # The file is written before the transaction ends.
+        wait_until(lambda: not (tmp_path / "a.ledger-journal").exists(), "the end of the transaction")
+        process.send_signal(number)
+        assert process.wait(60) == 128 + number
+    finally:
+        process.kill()
+        process.wait()
+    assert [booking.written for booking in bookings(tmp_path)] == [None]
+    assert names(tmp_path) == {"events.parquet", "a.ledger"}
+
+
+def test_a_full_disk_leaves_the_booking_and_nothing_else(tmp_path: Path) -> None:
+    log_in(tmp_path)
+    (tmp_path / "list.csv").write_text("item\n" + "".join(f"item {n}\n" for n in range(10_000)))
+    words = [*BUDGET, "--items", "list.csv", "--max-items-per-user", "1", *BOOKED, "--output", "out.csv"]
+    done = subprocess.run(
+        [sys.executable, release_workers.__file__, "small", "release", "events.parquet", *words],
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.count("\n") == 1
+    assert "out.csv" in done.stderr
+    assert [booking.written for booking in bookings(tmp_path)] == [None]
+    assert names(tmp_path) == {"events.parquet", "a.ledger", "list.csv"}
+
+
+def race(place: Path, rounds: int) -> None:
+    """Real releases by processes that are ready, for a total that three of them can have."""
+    words = [sys.executable, "-W", "error", release_workers.__file__, "race"]
+    pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "bufsize": 1}
+    with ExitStack() as stack:
+        racers: list[Any] = [stack.enter_context(subprocess.Popen(words, **pipes)) for _ in range(RACERS)]
+        for racer in racers:
+            stack.callback(racer.kill)
+        for number in range(rounds):
+            folder = place / str(number)
+            folder.mkdir()
+            log_in(folder, epsilon=WINNERS * 1.0)
+            for racer in racers:
+                racer.stdin.write(f"{folder}\n")
+            said = sorted(racer.stdout.readline().rstrip("\n") for racer in racers)
+            assert said == ["refused"] * (RACERS - WINNERS) + ["released"] * WINNERS
+            outputs = list(folder.glob("*.csv"))
+            assert len(outputs) == WINNERS
+            assert all(dphist.verify(output).verified for output in outputs)
+            receipts = [certificate(folder, output.name)["booking"] for output in outputs]
+            booked = [booking.receipt() for booking in bookings(folder)]
+            assert sorted(receipts, key=str) == sorted(booked, key=str)
+            assert all(booking.written is not None for booking in bookings(folder))
+
+
+def test_only_three_of_eight_releases_have_the_budget(tmp_path: Path) -> None:
+    race(tmp_path, 1)
+
+
+@pytest.mark.slow
+def test_only_three_of_eight_releases_have_the_budget_again_and_again(tmp_path: Path) -> None:
+    race(tmp_path, 40)
