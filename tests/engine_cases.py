@@ -35,7 +35,8 @@ KEY = bytes(range(1, 33))
 ENGINES: dict[str, tuple[Any, list[Any]]] = {
     "duckdb": (DuckDBEngine, []),
     "spark-local": (OnSpark("local"), ON_SPARK),
-    "spark-cluster": (OnSpark("cluster"), ON_SPARK),
+    # The tests of failures and of leaks run on a real cluster every time; the whole suite does with the slow ones.
+    "spark-cluster": (OnSpark("cluster"), [*ON_SPARK, pytest.mark.slow]),
 }
 # What Spark does not read: it says so.
 NOT_ON_SPARK = {

@@ -161,6 +161,7 @@ def test_an_interrupt_is_not_lost_in_the_integrator() -> None:
         balls.integral(interrupted, arb(0), arb(1), absolute=1e-9)
 
 
+@pytest.mark.slow
 def test_masses_that_underflow_leave_a_certificate() -> None:
     result = certify_family(Noise(1.0, 0.5, 100.0), Contract(50), epsilon=800.0)
     assert 0.0 <= result.delta < 1e-300

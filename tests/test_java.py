@@ -264,6 +264,7 @@ def test_the_packaged_runtime_starts_with_the_option_of_spark(bare: Path, monkey
 
 
 @PACKAGED
+@pytest.mark.slow
 def test_spark_runs_on_the_packaged_java_where_there_is_no_other(tmp_path: Path) -> None:
     all_but_java(tmp_path / "bin")
     assert shutil.which("java", path=str(tmp_path / "bin")) is None

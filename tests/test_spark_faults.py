@@ -215,7 +215,11 @@ def test_killed_in_the_middle_of_the_count(
 
 @pytest.mark.parametrize(
     ("lost", "kind"),
-    [("executor", "seeded"), pytest.param("executor", "top", marks=pytest.mark.slow), ("worker", "seeded")],
+    [
+        ("executor", "seeded"),
+        pytest.param("executor", "top", marks=pytest.mark.slow),
+        pytest.param("worker", "seeded", marks=pytest.mark.slow),
+    ],
 )
 def test_killed_in_the_middle_of_the_noise(
     lost: str, kind: str, cluster: Cluster, spark: SparkSession, undisturbed: dict[str, Rows], tmp_path: Path

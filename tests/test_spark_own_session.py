@@ -116,6 +116,7 @@ def test_a_session_of_its_own_is_private_quiet_and_leaves_nothing(tmp_path: Path
     assert "spark.task.cpus" in told["setting"]
 
 
+@pytest.mark.slow
 def test_a_killed_process_leaves_nothing(tmp_path: Path) -> None:
     with started(KILLED, tmp_path) as process:
         assert process.stdout is not None

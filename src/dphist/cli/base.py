@@ -13,6 +13,7 @@ import typer
 
 from dphist.errors import InvalidParameter
 
+_HELP = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 app = typer.Typer(
     name="dphist",
     help="How many users per item? Private histograms with the least noise and the lowest provable threshold.",
@@ -20,8 +21,22 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    context_settings=_HELP,
 )
+
+
+def group(name: str, help_text: str) -> typer.Typer:
+    """Subcommands under one name, with the same habits as all others."""
+    made = typer.Typer(
+        name=name,
+        help=help_text,
+        no_args_is_help=True,
+        add_completion=False,
+        rich_markup_mode=None,
+        context_settings=_HELP,
+    )
+    app.add_typer(made)
+    return made
 
 
 def number(text: str) -> float:

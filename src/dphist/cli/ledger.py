@@ -9,21 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from dphist.cli import release_options as flags
-from dphist.cli.base import AsJson, Delta, Epsilon, MaxItems, MaxNonzero, app, print_json, shown
+from dphist.cli.base import AsJson, Delta, Epsilon, MaxItems, MaxNonzero, group, print_json, shown
 from dphist.cli.releasing import wrapped
 
 if TYPE_CHECKING:
     from dphist.ledger import Account, Accounts, Booking, Composer, Spend
 
-ledger = typer.Typer(
-    name="ledger",
-    help="Ledgers: a total budget per dataset, and every release booked on it before its noise is drawn.",
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+ledger = group(
+    "ledger",
+    "Ledgers: a total budget per dataset, and every release booked on it before its noise is drawn.",
 )
-app.add_typer(ledger)
 
 File = Annotated[str, typer.Argument(metavar="FILE", help="The ledger, a file on a disk of this machine.")]
 Dataset = Annotated[str, typer.Option("--dataset", metavar="NAME", help="The dataset, by the name it was given.")]
@@ -116,8 +111,8 @@ def plan(
 ) -> None:
     """Ask whether a release would fit in what is left, and how many such releases. Nothing is booked.
 
-    With a bound on items, as in `dphist plan`, the release is planned, and where the accounting is pld it counts
-    by its own privacy profile: more of them fit. Exit code 1 if it does not fit.
+    With a bound on items, as in `dphist plan`, the release is planned, and unless the accounting is sum it counts
+    by what its own noise spends: more of them fit. Exit code 1 if it does not fit.
 
     \b
     Examples:

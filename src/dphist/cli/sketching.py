@@ -9,22 +9,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from dphist.cli import release_options as flags
-from dphist.cli.base import AsJson, Delta, Epsilon, app, print_json, shown, stoppable, whole_number
+from dphist.cli.base import AsJson, Delta, Epsilon, group, print_json, shown, stoppable, whole_number
 from dphist.cli.releasing import progress_bars, show_plan, show_release, summary_of, wrapped
 from dphist.errors import InvalidParameter
 
 if TYPE_CHECKING:
     from dphist.sketch import MisraGries
 
-sketch = typer.Typer(
-    name="sketch",
-    help="Sketches of streams (Misra-Gries): at most K counters, merged, then released. Sketch files are SECRET.",
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+sketch = group(
+    "sketch",
+    "Sketches of streams (Misra-Gries): at most K counters, merged, then released. Sketch files are SECRET.",
 )
-app.add_typer(sketch)
 
 _SECRET = "SECRET: it holds true counts and is not private: keep it as secret as the events themselves."
 

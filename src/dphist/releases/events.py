@@ -17,10 +17,10 @@ from dphist.engines.sizes import checked_sizes
 from dphist.errors import InvalidParameter
 from dphist.mechanisms.base import checked_counts
 from dphist.mechanisms.sums import noisy_sums
-from dphist.releases.accuracy import added_columns
-from dphist.releases.aggregates import Published, published_sums, sums_facts
+from dphist.releases.aggregates import sums_facts
 from dphist.releases.blocks import blocks
 from dphist.releases.choosing import Chosen, choice_for, choose
+from dphist.releases.columns import Columns
 from dphist.releases.document import plan_from
 from dphist.releases.kinds import origins
 from dphist.releases.options import Options
@@ -283,14 +283,9 @@ def _pieces(counted: Counted, plan: Plan) -> Iterator[Piece]:
 
 def _published(raw: Release, request: Request, facts: Facts) -> Release:
     """With the columns that were asked for, in the kind the events came in."""
-    counts, added = added_columns(
-        raw.counts, raw.plan, request.count_name, error=request.standard_error, interval=request.interval,
-        rounded=request.round,
-    )  # fmt: skip
-    beside = published_sums(
-        raw.counts, raw.sums, raw.plan, request.aggregates(), Published(request.standard_error, request.interval)
-    )
-    return replace(facts.told(raw), counts=counts, added={**added, **beside}, came=frame_form(request.input))
+    added = Columns.of(request).numbers(raw.counts, raw.sums, raw.plan)
+    counts = added.pop(request.count_name)
+    return replace(facts.told(raw), counts=counts, added=added, came=frame_form(request.input))
 
 
 def _step(progress: Watcher | None, name: str, share: float) -> None:

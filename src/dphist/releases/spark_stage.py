@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -17,8 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dphist.engines.spark_engine import on_executors
-from dphist.releases.accuracy import added_columns
-from dphist.releases.aggregates import Aggregate, Published, published_sums
+from dphist.releases.columns import Columns
 from dphist.releases.pyarrow_kind import KIND
 from dphist.releases.request import Request
 from dphist.releases.stage import Begun
@@ -31,34 +30,6 @@ _WORD: Final = 8
 # What Python tells Spark is logged under these names.
 _TALK: Final = ("py4j.clientserver", "py4j.java_gateway", "pyspark.sql.connect.logging")
 ROWS_A_PART: Final = 1 << 20
-
-
-@dataclass(frozen=True)
-class Columns:
-    """The columns of numbers in the output: how they are called and what they say."""
-
-    count: str
-    error: bool
-    interval: float | None
-    rounded: bool
-    aggregates: tuple[Aggregate, ...] = ()
-
-    @classmethod
-    def of(cls, request: Request) -> Columns:
-        """Those that were asked for."""
-        return cls(
-            request.count_name, request.standard_error, request.interval, request.round, request.aggregates()
-        )
-
-    def numbers(
-        self, values: NDArray[np.float64], sums: Sequence[NDArray[np.float64]], plan: Plan
-    ) -> dict[str, NDArray[Any]]:
-        """The columns by their names, for these noisy counts and sums."""
-        noisy, added = added_columns(
-            values, plan, self.count, error=self.error, interval=self.interval, rounded=self.rounded
-        )
-        beside = published_sums(values, sums, plan, self.aggregates, Published(self.error, self.interval))
-        return {self.count: noisy, **added, **beside}
 
 
 @dataclass(frozen=True)
