@@ -50,17 +50,20 @@ lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-# Pages are looked at in a real browser: Debian's, where it can be had quietly; else those tests are skipped.
+# Pages are looked at in a real browser: Debian's, where it can be had; else those tests are skipped.
 browser:
 	@command -v chromium >/dev/null || { test "$$(id -u)" = 0 && command -v apt-get >/dev/null && \
-		{ apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends \
-		chromium; } >/dev/null 2>&1; } || echo "No Chromium (apt-get install chromium): tests of pages are skipped."
+		echo "Installing Chromium with apt-get, for the tests of pages" && { apt-get -qq update && \
+		DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends chromium; } \
+		>/dev/null 2>&1; } || echo "No Chromium (apt-get install chromium): tests of pages are skipped."
 
-test: lint browser
-	$(BIN)/python -m pytest -n 2 --dist loadgroup
+# The browser comes while the packages are installed and the types are checked.
+test:
+	@$(MAKE) --no-print-directory -j 2 lint browser
+	$(BIN)/python -m pytest -n 2 --dist loadscope
 
 test-slow: setup
-	$(BIN)/python -m pytest -n 2 --dist loadgroup -m slow
+	$(BIN)/python -m pytest -n 2 --dist loadscope -m slow
 
 docs: setup
 	$(BIN)/python docs/generate.py

@@ -7,9 +7,12 @@ import signal
 import sys
 import threading
 from contextlib import suppress
+from typing import Any
 
 import hypothesis
 import pytest
+
+from scheduling import Together, group_of
 
 # One thread a test process: two of them run side by side, and numpy's own threads would fight them.
 for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
@@ -26,6 +29,16 @@ if threading.current_thread() is threading.main_thread() and signal.getsignal(si
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests of the engines in order of their kinds, so that each kind of Spark is started once."""
     items.sort(key=place)
+    for item in items:
+        mark = item.get_closest_marker("together")
+        if mark is not None and group_of(item.nodeid) != mark.args[0]:
+            raise pytest.UsageError(f"{item.nodeid} is not told by its name to be of {mark.args[0]}")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Together:
+    """Both test processes would start what a group shares."""
+    return Together(config, log)
 
 
 def place(item: pytest.Item) -> int:

@@ -30,7 +30,7 @@ from processes import kill, parents, tree, wait_until
 
 # What a test module needs as its `pytestmark`. Sessions share one JVM: one test process should have them all.
 ON_SPARK = [
-    pytest.mark.xdist_group("spark"),
+    pytest.mark.together("spark"),
     pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas >= 3:FutureWarning"),
 ]
 HOME = Path(pyspark.__file__).parent

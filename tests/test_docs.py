@@ -31,7 +31,7 @@ def test_code_blocks_print_what_the_page_says(page: Path, tmp_path: Path, monkey
             assert run_console(block.text) == block.text
 
 
-@pytest.mark.xdist_group("spark")
+@pytest.mark.together("spark")
 def test_code_blocks_of_the_page_about_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     everything = blocks(APART)

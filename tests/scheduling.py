@@ -1,0 +1,27 @@
+"""Which test process runs which tests: those that share what is slow to start go to one of them, and go first."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from xdist.scheduler import LoadScopeScheduling
+
+# Sessions of Spark share one JVM, and a browser is shared by the tests of a file.
+_SPARK: Final = re.compile(r"/test_(sketch_)?spark_?\w*\.py::|\[.*\bspark\b(?!\.(py|md))|_about_spark")
+_BROWSER: Final = re.compile(r"(?:^|/)(test_(?:web|report)_(?:page|browser)\w*)\.py::")
+
+
+def group_of(test: str) -> str:
+    """The name of the group of a test; a test that shares nothing is a group of its own."""
+    if _SPARK.search(test):
+        return "spark"
+    page = _BROWSER.search(test)
+    return test if page is None else page[1]
+
+
+class Together(LoadScopeScheduling):  # type: ignore[misc]  # a class without types
+    """Whole groups, the largest first: that of Spark, while the other process runs all else."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return group_of(nodeid)
