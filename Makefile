@@ -37,13 +37,16 @@ demo: setup
 	@echo "5. Anyone who gets the two files can check them: dphist verify demo-output/queries.parquet"
 	@$(BIN)/dphist verify demo-output/queries.parquet
 	@echo
-	@echo "6. All mechanisms compared, and the figure of the paper: dphist compare ... --plot demo-output/figure.png"
+	@echo "6. What it means, for whoever answers for it: dphist report demo-output/queries.parquet"
+	@$(BIN)/dphist report demo-output/queries.parquet --output demo-output/report.html --force
+	@echo
+	@echo "7. All mechanisms compared, and the figure of the paper: dphist compare ... --plot demo-output/figure.png"
 	@$(BIN)/dphist compare --epsilon 0.35 --epsilon 0.349 --delta 1e-5 --max-nonzero 51914 --max-nonzero 10 \
-		--plot demo-output/figure.png > demo-output/comparison.txt
+		--plot demo-output/figure.png --force > demo-output/comparison.txt
 	@sed -n 1,10p demo-output/comparison.txt
 	@echo
 	@echo "All of it is in demo-output: log.parquet, plan.txt, queries.parquet with its certificate, release.txt,"
-	@echo "comparison.txt, figure.png. Next: examples/search_log, examples/purchases, examples/words."
+	@echo "report.html (open it in a browser), comparison.txt, figure.png. Next: examples/search_log, examples/purchases, examples/words."
 
 lint: setup
 	$(BIN)/ruff format --check .

@@ -7,9 +7,9 @@ from typing import Final
 
 from xdist.scheduler import LoadScopeScheduling
 
-# Sessions of Spark share one JVM, and a browser is shared by the tests of a file.
+# Sessions of Spark share one JVM; the tests of a file share a browser and the server of a page.
 _SPARK: Final = re.compile(r"/test_(sketch_)?spark_?\w*\.py::|\[.*\bspark\b(?!\.(py|md))|_about_spark")
-_BROWSER: Final = re.compile(r"(?:^|/)(test_(?:web|report)_(?:page|browser)\w*)\.py::")
+_BROWSER: Final = re.compile(r"(?:^|/)(test_(?:web\w*|report_browser))\.py::")
 
 
 def group_of(test: str) -> str:

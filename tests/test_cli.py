@@ -118,7 +118,7 @@ def test_compare_draws(tmp_path: Path, suffix: str) -> None:
         : 4 if suffix == ".png" else 5
     ]
     if suffix == ".html":
-        assert b"aria-label" in content
+        assert b'aria-label="For epsilon' in content
         assert b"http-equiv" not in content
         assert b"<script" not in content
 
@@ -219,6 +219,14 @@ def test_bad_plots_are_refused_before_any_work(tmp_path: Path) -> None:
         assert result.returncode == 2
         assert message in result.stderr
         assert result.stdout == ""
+    precious = tmp_path / "precious.png"
+    precious.write_text("a picture")
+    result = run(*base, str(precious))
+    assert (result.returncode, result.stdout) == (1, "")
+    assert "exists already; --force replaces it" in result.stderr
+    assert precious.read_text() == "a picture"
+    assert run(*base, str(precious), "--force").returncode == 0
+    assert precious.read_bytes().startswith(b"\x89PNG")
 
 
 def test_help_has_examples_and_version_is_said() -> None:

@@ -31,16 +31,16 @@ ALLOWED: dict[str, set[str]] = {
     },
     "sketch": {"types", "errors", "extras", "engines", "outputs", "releases", "calibrate"},
     "simulation": {
-        "types", "errors", "calibrate", "mechanisms", "sampling", "engines", "releases",
+        "types", "errors", "numerics", "calibrate", "mechanisms", "sampling", "engines", "releases",
     },
-    "report": {"types", "errors", "numerics", "analysis", "mechanisms", "calibrate", "releases"},
+    "report": {"types", "errors", "numerics", "analysis", "mechanisms", "calibrate", "accounting", "releases"},
     "cli": {
         "types", "errors", "outputs", "calibrate", "releases", "sketch", "report", "ledger", "audit", "accounting",
         "simulation", "figures", "web",
     },
     "figures": {"types", "errors", "accounting", "calibrate", "report", "simulation"},
     "opendp": {"types", "errors", "accounting", "releases"},
-    "web": {"types", "errors", "calibrate", "releases", "report"},
+    "web": {"types", "errors", "calibrate", "releases", "report", "simulation"},
 }  # fmt: skip
 # Packages that a layer must not know: pure mathematics has no randomness and no I/O.
 FORBIDDEN = {

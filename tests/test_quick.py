@@ -11,8 +11,9 @@ import pytest
 from dphist.analysis.laplace import tau_laplace
 from dphist.calibrate.comparison import compare
 from dphist.calibrate.planning import plan
-from dphist.calibrate.quick import quick_plan, release_curve, release_probability
+from dphist.calibrate.quick import quick_plan, release_curve
 from dphist.calibrate.quick_comparison import quick_comparison, quick_frontiers
+from dphist.calibrate.release_law import release_probability
 from dphist.errors import InvalidParameter
 from dphist.mechanisms.sessions import begin
 from dphist.report.figure import frontiers

@@ -5,24 +5,22 @@ from __future__ import annotations
 import json
 import math
 import re
-from fractions import Fraction
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-import mpmath
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from scipy import stats
 
 import dphist
 from dphist.calibrate.certification import delta_at
 from dphist.report.charts import charts_of
 from dphist.report.making import FORMATS, render, report_facts
-from dphist.report.selection import released_with, selection
-from dphist.report.sentences import moved, promise
-from dphist.types import Budget, LatticeNoise, Plan
-from report_cases import BUDGET, COUNTS, KINDS, made, released
+from dphist.report.promise import DELTAS, SLACK, at_most, moved, one_in, promise
+from dphist.report.sentences import raised
+from dphist.types import Budget, LaplaceNoise
+from report_cases import BUDGET, COUNTS, KINDS, Page, made, released
 
 # Their parts are in others as well.
 SLOW = ("top-k, independent", "lower threshold", "duckdb")
@@ -34,10 +32,15 @@ SLOW = ("top-k, independent", "lower threshold", "duckdb")
 def test_every_kind_of_release_has_every_format(name: str) -> None:
     facts = made(name)[1]
     assert facts.private
-    assert facts.rows.total == json.loads(facts.certificate)["output"]["rows"]
+    assert facts.certificate is not None
+    certificate = json.loads(facts.certificate)
+    assert facts.rows.total == certificate["output"]["rows"]
     for format in FORMATS:
         text = render(facts, format)
         assert facts.certificate_name in text or format != "html"
+        # Every format names the certificate, tells it from others, and says how it is verified.
+        for said in (dict(facts.sealed)["certificate"], certificate["self_sha256"], "dphist verify"):
+            assert said in text.replace("\\", ""), (format, said)
         assert "nan" not in re.findall(r"[a-z]+", text.split("<script")[0])
     assert json.dumps(facts.to_dict(), allow_nan=False)
     assert {"guarantee"} <= {chart.name for chart in charts_of(facts)}
@@ -56,129 +59,115 @@ def test_the_curve_is_the_certified_one() -> None:
         assert all(after <= before for (_, before), (_, after) in zip(facts.curve, facts.curve[1:], strict=False))
 
 
-def exact_law(noise: LatticeNoise) -> dict[int, Any]:
-    """The law of the sum of both draws, by convolution at many digits."""
+def test_the_curve_of_laplace_noise_is_its_own() -> None:
+    """By a sum over the law of all counts: m that move by one, or m that are new."""
+    facts = made("laplace")[1]
+    noise, curve = facts.plan.noise, dict(facts.curve)
+    assert isinstance(noise, LaplaceNoise)
+    assert facts.plan.contract.items == 1
+    q = math.exp(-1.0 / float(noise.scale))
+    new = q ** (noise.limit + 1) / (1.0 + q)
+    for epsilon in list(curve)[::5]:
+        law = {x: (1 - q) / (1 + q) * q ** abs(x) for x in range(-200, 201)}
+        moved_by_one = math.fsum(max(0.0, law[x] - math.exp(epsilon) * law[x - 1]) for x in range(-199, 201))
+        assert curve[epsilon] == pytest.approx(max(moved_by_one, new), rel=1e-9)
+    # The bound that any release with this certificate keeps says more than that.
+    from dphist.analysis.adaptive import delta_profile_upper
 
-    def law(variance: Fraction) -> dict[int, Any]:
-        if variance == 0:
-            return {0: mpmath.mpf(1)}
-        reach = int(9 * math.sqrt(variance)) + 2
-        weights = {x: mpmath.exp(-mpmath.mpf(x * x) / (2 * mpmath.mpf(variance.numerator) / variance.denominator))
-                   for x in range(-reach, reach + 1)}  # fmt: skip
-        whole = mpmath.fsum(weights.values())
-        return {x: weight / whole for x, weight in weights.items()}
-
-    own, shared = law(noise.variance), law(noise.variance_shared)
-    both: dict[int, Any] = {}
-    for a, p in shared.items():
-        for b, q in own.items():
-            both[a + b] = both.get(a + b, 0) + p * q
-    return both
-
-
-@pytest.mark.parametrize(
-    "noise",
-    [
-        LatticeNoise(2, Fraction(4), Fraction(0), 9),
-        LatticeNoise(2, Fraction(40), Fraction(0), 31),
-        LatticeNoise(2, Fraction(36), Fraction(4), 30),
-    ],
-    ids=["rough", "plain", "shared"],
-)
-def test_probability_and_error_are_those_of_the_discrete_law(noise: LatticeNoise) -> None:
-    plan = dphist.plan(epsilon=1.0, delta=1e-6, max_nonzero=10)
-    plan = Plan(plan.budget, plan.contract, noise, plan.analysis, plan.certificate)
-    counts = np.array([1, 5, 9, 14, 16, 20, 40])
-    law = exact_law(noise)
-    found = released_with(plan, counts, lower=3)
-    for count, *numbers in zip(counts, *found, strict=True):
-        passed = {x: p for x, p in law.items() if (int(count) - 2) * 2 + x > 2 + noise.limit}
-        whole = mpmath.fsum(passed.values())
-        assert numbers[0] == pytest.approx(float(whole) if count >= 3 else 0.0, rel=1e-9, abs=1e-15)
-        if whole > 1e-8:
-            mean = mpmath.fsum(x * p for x, p in passed.items()) / whole / 2
-            second = mpmath.fsum(x * x * p for x, p in passed.items()) / whole / 4
-            assert numbers[1] == pytest.approx(float(mean), rel=1e-8, abs=1e-9)
-            assert numbers[2] == pytest.approx(float(mpmath.sqrt(second - mean**2)), rel=1e-6)
-
-
-def test_laplace_noise_in_closed_form() -> None:
-    plan = dphist.plan(epsilon=0.5, delta=1e-4, max_items_per_user=1)
-    assert plan.mechanism == "laplace"
-    q, threshold = math.exp(-0.5), plan.threshold
-    counts = np.array([1, int(threshold) - 3, int(threshold), int(threshold) + 1, int(threshold) + 30])
-    for count, *numbers in zip(counts, *released_with(plan, counts), strict=True):
-        law = {x: (1 - q) / (1 + q) * q ** abs(x) for x in range(-300, 301) if count + x > threshold}
-        whole = math.fsum(law.values())
-        mean = math.fsum(x * p for x, p in law.items()) / whole
-        spread = math.sqrt(math.fsum((x - mean) ** 2 * p for x, p in law.items()) / whole)
-        assert numbers == pytest.approx([whole, mean, spread], rel=1e-9)
-
-
-@pytest.mark.parametrize("rule", ["opposite", "independent"])
-def test_errors_of_top_k_by_simulation(rule: Any) -> None:
-    plan = dphist.plan(epsilon=1.0, delta=1e-6, top=20, offset=rule)
-    generator, size = np.random.default_rng(5), 400_000
-    own, shared, offset = (generator.normal(0.0, s, size) for s in (plan.sigma, *[plan.sigma_shared] * 2))
-    for count in (int(plan.threshold - plan.sigma), int(plan.threshold), int(plan.threshold + 2 * plan.sigma)):
-        passed = count + own + shared > plan.threshold
-        error = (own + offset if rule == "opposite" else own + shared + offset)[passed]
-        probability, bias, deviation = (float(n[0]) for n in released_with(plan, np.array([count])))
-        spread = 5.0 * plan.total_noise / math.sqrt(passed.sum())
-        # The noise that is drawn is discrete: up to half a step of the lattice is its own.
-        step = 0.5 / plan.noise.lattice  # type: ignore[union-attr]
-        assert probability == pytest.approx(passed.mean(), abs=0.004 + step / plan.sigma)
-        assert bias == pytest.approx(error.mean(), abs=spread + step)
-        assert deviation == pytest.approx(error.std(), abs=spread + step)
-
-
-def test_large_and_small_noise_agree() -> None:
-    """The sum over the law and the normal law with half a step's correction, where both are exact."""
-    plan = dphist.plan(epsilon=0.001, delta=1e-6, max_items_per_user=30)
-    assert plan.sigma * plan.noise.lattice > 1000  # type: ignore[union-attr]
-    from dphist.report import selection as module
-
-    counts = np.linspace(1, 2 * plan.threshold, 9).astype(np.int64)
-    summed, limit = released_with(plan, counts), module._SUMMED
-    try:
-        module._SUMMED = 1.0  # type: ignore[misc]
-        normal = released_with(plan, counts)
-    finally:
-        module._SUMMED = limit  # type: ignore[misc]
-    for one, other in zip(summed, normal, strict=True):
-        assert one == pytest.approx(other, rel=1e-5, abs=1e-9)
-
-
-def test_marks_of_the_selection() -> None:
-    for options in ({"max_items_per_user": 3}, {"max_items_per_user": 1}, {"max_nonzero": 100}, {"top": 30}):
-        plan = dphist.plan(epsilon=1.0, delta=1e-6, **options)  # type: ignore[arg-type]
-        found = selection(plan, {})
-        assert found is not None
-        assert found.unlikely is not None
-        at = released_with(plan, np.array([found.unlikely, found.unlikely + 1, found.even - 1, found.even,
-                                           found.likely - 1, found.likely]))[0]  # fmt: skip
-        assert at[0] < 0.01 <= at[1] <= at[2] < 0.5 <= at[3] <= at[4] < 0.99 <= at[5]
+    assert delta_profile_upper(noise, facts.plan.contract, epsilon=0.0) >= curve[0.0]
+    assert "not always the least bound" in facts.curve_note
 
 
 def test_the_comparison_is_dphist_compare() -> None:
     facts = made("csh")[1]
     rows = {row.analysis: row for row in dphist.compare(epsilon=1.0, delta=1e-6, max_nonzero=50).rows}
     peers = {peer.label: peer for peer in facts.peers}
-    assert peers["Gaussian noise, exact analysis"].threshold == rows["gshm-exact"].threshold
-    assert peers["Laplace noise"].noise == rows["scale m/epsilon"].total_noise
+    assert len(peers) == 1 + len(rows), "no two rows have one name"
+    for label, analysis in (
+        ("Gaussian noise, exact analysis", "gshm-exact"), ("Laplace noise of scale m/epsilon", "scale m/epsilon"),
+        ("Shared noise, best gamma, exact analysis", "exact, gamma tuned"),
+    ):  # fmt: skip
+        assert (peers[label].noise, peers[label].threshold) == (
+            rows[analysis].total_noise,
+            rows[analysis].threshold,
+        )
+    # What is named by its gamma has that one.
+    named = {"deltas added": "csh-add-the-deltas", "the paper's analysis": "csh-tighter"}
+    for said, analysis in {**named, "exact analysis": "exact, gamma = sqrt k"}.items():
+        assert rows[analysis].gamma == pytest.approx(50**0.5)
+        assert peers[f"Shared noise, gamma = sqrt k, {said}"].threshold == rows[analysis].threshold
     own = peers["This release"]
     assert (own.noise, own.threshold) == (facts.plan.total_noise, facts.plan.threshold)
     assert own.threshold is not None
     assert own.threshold < min(p.threshold for p in facts.peers if not p.own and p.threshold is not None) * 1.01
 
 
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("gshm", ("m = 8 items a user)", "with continuous noise")),
+        ("csh", ("k = 50 counts",)),
+        ("top-k", ("against the counts less the one after the largest", "a part of its own noise")),
+        ("top-k, differences", ("against the counts less the one after the largest, as the release has them",)),
+        ("lower threshold", ("Counts below 10 were removed before, so that a count must pass 9 more",)),
+        ("known-domain", ("do not know the list",)),
+        ("chosen cap", ("this release paid for choosing it",)),
+        ("sums", ("this release has sums as well",)),
+        ("sketch", ("against the counts less the one after the largest",)),
+    ],
+)
+def test_the_comparison_says_what_is_not_the_same(name: str, said: tuple[str, ...]) -> None:
+    note = made(name)[1].peers_note
+    assert all(sentence in note for sentence in said), note
+    others = {
+        "counts less": "top-k",
+        "below 10": "lower",
+        "the list": "known",
+        "choosing": "chosen",
+        "sums": "sums",
+    }
+    for sentence, kind in others.items():
+        assert sentence not in note or name.startswith((kind, "sketch")), (sentence, note)
+
+
+def test_what_is_promised_holds_for_a_real_plan() -> None:
+    """delta does not bound how often the loss exceeds epsilon; 11 delta bounds how often by more than ln 1.1."""
+    plan = dphist.plan(epsilon=1.0, delta=1e-6, max_items_per_user=20)
+    # The loss of 20 counts that move by one, each with its own Gaussian noise: normal itself.
+    spread = math.sqrt(20.0) / plan.sigma
+    over, far_over = (stats.norm.sf((bound - spread**2 / 2.0) / spread) for bound in (1.0, 1.0 + math.log(SLACK)))
+    assert over > 15 * 1e-6
+    assert far_over <= DELTAS * 1e-6
+    assert pytest.approx(1.0) == DELTAS * (1.0 - 1.0 / SLACK)
+    *_, exactly, beliefs = promise(plan.budget, 0.1)
+    assert "at most e^epsilon (about 2.718) times that without, plus delta = 1e-06 (1 in 1,000,000)" in exactly
+    assert "more than 1.1 e^epsilon (about 2.99) only with a probability of at most 11 delta = 1.1e-05" in beliefs
+    # From odds of 1 to 99 and 1 to 1 to odds of 2.99.
+    assert "1 % becomes at most 3.0 %, one of 50 % at most 75.0 %" in beliefs
+    assert "nothing can be said of how far" in promise(Budget(1.0, 0.2), 0.5)[3]
+    for format in FORMATS:
+        text = render(made("gshm")[1], format)
+        assert "but for outcomes whose probability delta" not in text
+
+
+def test_bounds_are_never_rounded_down() -> None:
+    assert [at_most(share) for share in (0.5501, 0.55, 0.02001, 0.99999999, 1.0)] == [
+        "55.1 %", "55.0 %", "2.1 %", "100 %", "100 %"
+    ]  # fmt: skip
+    assert one_in(1.1e-5) == "1 in 90,909"
+    assert [raised(n, 3) for n in (1.1e-5, 1.2341e-6, 0.9991, 9.999e-7, 0.0)] == [
+        "1.1e-05", "1.24e-06", "1", "1e-06", "0"
+    ]  # fmt: skip
+
+
 def test_the_promise_is_what_a_budget_allows() -> None:
     assert moved(0.5, 1.0) == pytest.approx(math.e / (1 + math.e))
     # From odds of 1 to 99 to odds of e to 99.
     assert moved(0.01, 1.0) == pytest.approx(math.e / (99 + math.e))
-    assert "at most 73 %" in promise(Budget(1.0, 1e-6), 1.0)[1]
-    assert "at most 55 %" in promise(Budget(1.0, 1e-6), 0.1)[1]
-    assert "e^500" in promise(Budget(500.0, 1e-6), 1.0)[2]
+    # e/(1 + e) is 73.106 %, and delta is within the last digit.
+    assert "at most 73.2 %" in promise(Budget(1.0, 1e-6), 1.0)[1]
+    assert "at most 55.0 %" in promise(Budget(1.0, 1e-6), 0.1)[1]
+    assert "(epsilon = 500)" in promise(Budget(500.0, 1e-6), 1.0)[2]
 
 
 def test_totals_count_what_is_shared() -> None:
@@ -204,15 +193,29 @@ def test_no_true_count_is_in_a_report(tmp_path: Path) -> None:
         assert "NOT PRIVATE" in text
 
 
-def test_a_release_in_memory_has_the_report_of_its_file(tmp_path: Path) -> None:
+def test_a_release_in_memory_has_no_certificate_yet(tmp_path: Path) -> None:
+    """A certificate belongs to a file. When the release was made is the same for all that is told of it."""
     from release_data import events
 
     result = dphist.release(events(COUNTS), **BUDGET, max_items_per_user=2)
+    result = replace(result, created="2020-01-02T03:04:05Z")
     facts = report_facts(result)
     assert facts.private
     assert facts.rows.total == 20
-    assert json.loads(facts.certificate)["plan"] == json.loads(json.dumps(result.plan.to_dict()))
-    assert "dphist verify FILE" in dphist.make_report(result, "text")
+    assert facts.certificate is None
+    assert dict(facts.about)["made"] == "2020-01-02T03:04:05Z"
+    for format in FORMATS:
+        text = render(facts, format)
+        assert "dphist verify FILE" in text
+        assert "release.write(...)" in " ".join(text.split())
+        assert "not yet written" in text.lower()
+    assert "download" not in [attributes.get("id") for _, attributes in Page(render(facts, "html")).tags]
+    written = result.write(tmp_path / "out.csv")
+    assert written.document()["created"] == "2020-01-02T03:04:05Z"
+    certificate = json.loads((tmp_path / "out.csv.certificate.json").read_text())
+    assert certificate["created"] == "2020-01-02T03:04:05Z"
+    assert dict(report_facts(tmp_path / "out.csv").about)["made"] == "2020-01-02T03:04:05Z"
+    assert "out.csv.certificate.json" in report_facts(written).uncertified
 
 
 def test_rows_are_sorted_and_of_any_type(tmp_path: Path) -> None:
@@ -240,14 +243,18 @@ def test_rows_are_sorted_and_of_any_type(tmp_path: Path) -> None:
 
 def test_a_slow_plan_has_fewer_points(monkeypatch: pytest.MonkeyPatch) -> None:
     """Both ends and the promise itself come first; each point is certified all the same."""
-    from dphist.report import facts
+    from dphist.report import curve
 
     plan = dphist.plan(epsilon=1.0, delta=1e-6, max_items_per_user=20)
-    assert facts._coarse_first(5)[:3] == [0, 5, 4]
-    assert sorted(facts._coarse_first(40)) == list(range(41))
-    monkeypatch.setattr(facts, "_SECONDS", -1.0)
+    assert curve._coarse_first(5)[:3] == [0, 5, 4]
+    assert sorted(curve._coarse_first(40)) == list(range(41))
+    monkeypatch.setattr(curve, "_SECONDS", -1.0)
     result = dphist.release_histogram(["tea", "milk"], [5000, 4000], plan)
     short = report_facts(result)
     assert [epsilon for epsilon, _ in short.curve] == [0.0, 1.0]
     assert short.curve[0][1] == delta_at(plan, 0.0)
-    assert 'class="knot' in render(short, "html")
+    page = render(short, "html")
+    assert page.count('class="knot') == 2
+    assert "there are 2, and no more" in page
+    assert "Each point is a certified upper bound" in page
+    assert "chord of delta over e^epsilon, which is above the line" in page

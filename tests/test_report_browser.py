@@ -17,7 +17,7 @@ from dphist.report.facts import Facts
 from dphist.report.making import render, report_facts
 from report_cases import STRANGE, made, released
 
-pytestmark = pytest.mark.xdist_group("browser")
+pytestmark = pytest.mark.together("test_report_browser")
 PHONE = {"width": 360, "height": 740}
 
 
@@ -162,22 +162,27 @@ def test_it_fits_a_phone(name: str, browser: Any, tmp_path: Path) -> None:
         assert seen.errors == []
 
 
-def test_a_hundred_thousand_rows_open_without_freezing(browser: Any, tmp_path: Path) -> None:
-    from playwright.sync_api import expect
-
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A hundred thousand rows."""
     size = 100_000
     table = pa.table({
         "item": [f"query number {n}" for n in range(size)],
         "count": np.random.default_rng(1).integers(500, 10**6, size),
     })  # fmt: skip
     result = dphist.release_histogram(table, plan=dphist.plan(epsilon=1, delta=1e-6, max_items_per_user=9))
-    address = page_of(result, tmp_path)
+    return page_of(result, tmp_path_factory.mktemp("many"))
+
+
+def test_a_hundred_thousand_rows_open_without_freezing(browser: Any, many: str) -> None:
+    from playwright.sync_api import expect
+
     with opened_page(browser, "about:blank") as (page, seen):
         page.context.add_init_script(
             "window.long = []; new PerformanceObserver(l => l.getEntries().forEach(e => long.push(e.duration)))"
             ".observe({ type: 'longtask', buffered: true })"
         )
-        page.goto(address)
+        page.goto(many)
         found(page, "100,000 rows")
         assert page.locator("#table tbody tr").count() < 100
         page.fill("#search", "99999")
@@ -189,6 +194,57 @@ def test_a_hundred_thousand_rows_open_without_freezing(browser: Any, tmp_path: P
         expect(page.locator("#table tbody tr:not(.gap) td.text").last).to_have_text("query number 99999")
         # Nobody is kept waiting for two seconds, on a machine that does other things as well.
         assert max(page.evaluate("window.long"), default=0.0) < 2000.0
+        assert seen.errors == []
+
+
+def test_paper_has_the_first_rows_and_no_room_for_all_others(browser: Any, many: str) -> None:
+    from playwright.sync_api import expect
+
+    with opened_page(browser, many) as (page, seen):
+        found(page, "100,000 rows")
+        assert not page.is_visible("#printed")
+        page.evaluate("document.getElementById('scroll').scrollTop = 1e9")
+        page.emulate_media(media="print")
+        expect(page.locator("#table tbody tr:not(.gap)")).to_have_count(100)
+        assert page.locator("#table tr.gap >> visible=true").count() == 0
+        assert page.inner_text("#printed") == "And 99,900 more rows, which are in the release."
+        assert page.evaluate("document.documentElement.scrollHeight") < 20_000
+        assert page.is_visible("text=(epsilon, delta)-differentially private with")
+        page.emulate_media(media="screen")
+        expect(page.locator("#table tbody tr:not(.gap)")).not_to_have_count(100)
+        assert page.evaluate("document.getElementById('table').offsetHeight") > 1e6
+        page.fill("#search", "99999")
+        found(page, "1 of 100,000 rows")
+        page.emulate_media(media="print")
+        expect(page.locator("#printed")).to_have_text('Only rows with "99999" in them.')
+        assert seen.errors == []
+    with opened_page(browser, many) as (page, _):
+        found(page, "100,000 rows")
+        # A4 has room for 1,000 pixels or so a page: the charts, and a hundred rows.
+        assert 3 < page.pdf(format="A4").count(b"/Type /Page\n") < 25
+    with opened_page(browser, many, java_script_enabled=False) as (page, _):
+        page.emulate_media(media="print")
+        assert page.inner_text("#printed") == "And 99,980 more rows, which are in the release."
+
+
+def test_rows_are_where_they_belong_whatever_the_size_of_letters(browser: Any, many: str) -> None:
+    with opened_page(browser, many) as (page, seen):
+        found(page, "100,000 rows")
+        page.evaluate("document.documentElement.style.fontSize = '26px'; dispatchEvent(new Event('resize'))")
+        heights = page.eval_on_selector_all("#table tbody tr:not(.gap)", "all => all.map(e => e.offsetHeight)")
+        assert set(heights) == {52}
+        assert page.evaluate("document.getElementById('table').offsetHeight") == pytest.approx(
+            52 * 100_000, rel=1e-3
+        )
+        page.evaluate("document.getElementById('scroll').scrollTop = 52 * 50000")
+        page.wait_for_timeout(100)
+        # The row at the top of what is in sight is the one that belongs there, below the heads.
+        shown = page.evaluate(
+            "(() => { const top = document.querySelector('#table thead th').getBoundingClientRect().bottom; "
+            "return [...document.querySelectorAll('#table tbody tr:not(.gap)')]"
+            ".find(e => e.getBoundingClientRect().bottom > top + 2).getAttribute('aria-rowindex') })()"
+        )
+        assert abs(int(shown) - 50_002) <= 1
         assert seen.errors == []
 
 

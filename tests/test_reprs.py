@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import re
+from dataclasses import replace
 from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
@@ -16,10 +17,12 @@ import pytest
 import dphist
 from dphist import figures
 from dphist.accounting import compose, plan_many
-from dphist.errors import InvalidParameter, MissingExtra
+from dphist.calibrate.release_law import count_noise
+from dphist.errors import InvalidParameter, MissingExtra, OutputError
 from dphist.ledger import Ledger, Spend, SumComposer
 from dphist.releases.choosing import choice_for
 from dphist.releases.verify import Verification
+from dphist.simulation.notice import NOTICE
 from dphist.types import Budget, html_grid, html_table, text_grid, text_table
 
 EVIL = "<script>alert('x & y')</script>"
@@ -195,14 +198,42 @@ def test_a_simulation_draws_its_candidates(tmp_path: Path) -> None:
     assert "NOT PRIVATE" in figure.get_suptitle()
     drawn = figure.axes[0].get_lines()[0].get_ydata()
     assert list(drawn) == [candidate.items for candidate in one.candidates if candidate.kind == "cap"]
-    for name in ("a.png", "a.svg", "a.html"):
+    for name in ("a.png", "a.html"):
         figures.save_simulation(one, tmp_path / name)
         assert (tmp_path / name).stat().st_size > 1000
+    with pytest.raises(OutputError, match="exists already"):
+        figures.save_simulation(one, tmp_path / "a.png")
     page = (tmp_path / "a.html").read_text(encoding="utf-8")
     assert "NOT PRIVATE" in page
     assert "<script" not in page
+    assert f'aria-label="{NOTICE}' in page
     with pytest.raises(InvalidParameter, match=r"must end in \.png"):
         figures.save_simulation(one, tmp_path / "a.txt")
+
+
+def test_dollars_in_names_are_no_formulas() -> None:
+    """Matplotlib would refuse the one, and draw the other in italics."""
+    one = results()["simulation"]
+    for label in ("a$\\frac$.csv", "from $a to $b.csv"):
+        figure = replace(one, population=replace(one.population, label=label)).figure()
+        assert label in str(figure.get_suptitle())
+        assert not figure._suptitle.get_parse_math()
+        figure.draw_without_rendering()
+
+
+def test_figures_have_words_for_those_who_do_not_see_them() -> None:
+    found = results()
+    plan, compared = found["plan"], found["comparison"]
+    for figure in (compared.figure(), figures.thresholds(compared)):
+        assert "lowest threshold" in str(figure.get_label())
+    words = str(plan.figure().get_label())
+    assert f"at epsilon 1 it is {plan.certificate.delta:.6g}" in words
+    even = int(words.split("From ")[1].split()[0].replace(",", ""))
+    law = count_noise(plan.noise)
+    assert law.probability(even - 1) < 0.5 <= law.probability(even)
+    assert str(figures.release_probability(plan).get_label()) in words
+    assert str(figures.profile(plan, [1.0]).get_label()) in words
+    assert found["simulation"].figure().get_label().startswith(NOTICE)
 
 
 def test_without_matplotlib_one_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from dphist.cli.app import app
-from dphist.errors import InvalidParameter
+from dphist.errors import InvalidParameter, OutputError
 from simulation_data import job
 
 BUDGET = ["--epsilon", "1", "--delta", "1e-6"]
@@ -64,9 +64,25 @@ def test_json_says_so_too(tmp_path: Path) -> None:
 
 
 def test_goals_and_plots(tmp_path: Path) -> None:
-    shown = run(*ZIPF, "--no-auto", "--for", "keys", "--caps", "1,4", "--plot", str(tmp_path / "a.svg"))
+    words = ["--no-auto", "--for", "keys", "--caps", "1,4", "--tops", "10"]
+    shown = run(*ZIPF, *words, "--plot", str(tmp_path / "a.svg"))
     assert "the most items are released" in shown
-    assert (tmp_path / "a.svg").exists()
+    drawn = (tmp_path / "a.svg").read_text(encoding="utf-8")
+    assert "<title>dphist: a simulation, not private</title>" in drawn
+    assert "NOT PRIVATE" in drawn
+
+
+def test_a_plot_replaces_nothing_unless_told(tmp_path: Path) -> None:
+    path = tmp_path / "a.png"
+    path.write_text("mine")
+    words = [*ZIPF, "--no-auto", "--caps", "1", "--tops", "", "--plot", str(path)]
+    with pytest.raises(OutputError, match="exists already; --force replaces it"):
+        run(*words)
+    assert path.read_text() == "mine"
+    run(*words, "--force")
+    assert path.read_bytes().startswith(b"\x89PNG")
+    assert b"NOT PRIVATE" in path.read_bytes()
+    assert list(tmp_path.iterdir()) == [path]
 
 
 @pytest.mark.parametrize(
@@ -89,3 +105,4 @@ def test_it_says_who_it_is_for_in_its_help() -> None:
     shown = CliRunner().invoke(app, ["simulate", "--help"]).stdout
     assert "NOT PRIVATE" in shown
     assert "never on yours" in shown
+    assert "up to 1e8" in shown

@@ -3,68 +3,48 @@
 from __future__ import annotations
 
 import json
-import sys
+import os
+import signal
 import threading
 from collections.abc import Iterator
-from importlib.resources import files
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 import dphist
-from dphist.errors import InvalidParameter, MissingExtra
-from dphist.web.answers import answer
-from dphist.web.server import serve
 
 pytest.importorskip("starlette", reason="no Starlette: pip install -e '.[dev]'")
 pytest.importorskip("httpx", reason="no httpx: pip install -e '.[dev]'")
 
 import httpx
-import uvicorn
 
-from dphist.web.app import make_app
-from dphist.web.server import listener_on
+import web_server
+from dphist.web import lanes
+from dphist.web.guard import Keys
+from processes import kill
+from web_server import place_in, serving, workers
 
-TOKEN = "a-token-of-the-tests"
+KEYS = Keys(token="a-token-of-the-tests")
+PLACE = f"{KEYS.place}/"
+COOKIE = f"dphist={KEYS.session}"
 # Names of tests are the same in every process: a port is put in where this stands.
 PORT = "PORT"
 FIELDS = {"epsilon": "1", "delta": "1e-6", "max_items_per_user": "20"}
 LAW = {"items": "1000", "users": "100000", "exponent": "1", "mean_items": "5"}
 KINDS = ("quick", "plan", "compare", "figure", "simulate")
-NONSENSE: list[Any] = [
-    "", " ", "NaN", "nan", "inf", "-inf", "Infinity", "1e999", "-1e999", "-1", "-0.5", "0", "one", "1,5", "1_000",
-    "0x10", "1e", "--1", "٣", "½", "１", "💥", "\u0000", "1; drop table", "<script>alert(1)</script>", "9" * 39,
-    "9" * 5000, True, None, [], {}, [1], {"a": 1}, float("nan"), float("inf"), -5, 10**400,
-]  # fmt: skip
-NUMBERS = ("epsilon", "delta", "max_nonzero", "max_items_per_user", "top", "gamma", "seed", *LAW)
-WORDS = ("mechanism", "noise", "minimize", "spread")
 
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[httpx.Client]:
-    """A client of a real server, which runs in a thread."""
-    listener = listener_on(0)
-    port = listener.getsockname()[1]
-    config = uvicorn.Config(make_app(token=TOKEN, port=port), log_level="critical", lifespan="on", ws="none")
-    server = uvicorn.Server(config)
-    thread = threading.Thread(target=lambda: server.run(sockets=[listener]))
-    thread.start()
-    try:
-        with httpx.Client(
-            base_url=f"http://127.0.0.1:{port}", timeout=60.0, follow_redirects=True, trust_env=False
-        ) as found:
-            yield found
-    finally:
-        server.should_exit = True
-        thread.join(timeout=20)
+    with serving(KEYS) as found:
+        yield found
 
 
 @pytest.fixture
 def inside(client: httpx.Client) -> Iterator[httpx.Client]:
     """A client that came with the token."""
     client.cookies.clear()
-    assert client.get(f"/?token={TOKEN}").status_code == 200
+    assert place_in(client.get(f"/?token={KEYS.token}").text) == PLACE
     client.headers["Origin"] = home(client)
     yield client
     client.cookies.clear()
@@ -81,36 +61,18 @@ def home(client: httpx.Client) -> str:
 
 
 def post(client: httpx.Client, kind: str, data: object, **options: Any) -> httpx.Response:
-    content = json.dumps(data).encode()
-    headers = {"Content-Type": "application/json", **options.pop("headers", {})}
-    return client.post(f"/api/{kind}", content=content, headers=headers, **options)
+    return web_server.post(client, PLACE, kind, data, **options)
 
 
 # ---- who is let in
 
 
-PATHS = [
-    "/",
-    "/static/page.js",
-    "/static/page.css",
-    "/api/plan",
-    "/favicon.ico",
-    "/nowhere",
-    "//",
-    "/static/../app.py",
-]
+PATHS = ["", "static/page.js", "static/page.css", "api/plan", "favicon.ico", "nowhere", "/", "static/../app.py"]
 
 
-@pytest.mark.parametrize("path", PATHS)
-@pytest.mark.parametrize(
-    "cookie",
-    ["", TOKEN[:-1], TOKEN + "x", "ä", f"{TOKEN}; dphist-{PORT}=x"],
-    ids=repr,
-)
-def test_nothing_is_served_without_the_token(client: httpx.Client, path: str, cookie: str) -> None:
-    client.cookies.clear()
-    sent = placed(client, f"dphist-{PORT}={cookie}").encode("latin-1", "replace")
-    headers = {"Cookie": sent, "Origin": home(client).encode()}
+def refused(client: httpx.Client, path: str, cookie: str) -> None:
+    """One sentence, whatever is tried."""
+    headers = {"Cookie": cookie.encode("utf-8"), "Origin": home(client).encode()}
     for method in ("GET", "POST", "PUT", "DELETE", "OPTIONS", "HEAD"):
         response = client.request(method, f"{home(client)}{path}", headers=headers)  # type: ignore[arg-type]
         assert response.status_code == 403, method
@@ -120,24 +82,68 @@ def test_nothing_is_served_without_the_token(client: httpx.Client, path: str, co
         assert "access-control-allow-origin" not in response.headers
 
 
+@pytest.mark.parametrize("path", PATHS)
+def test_nothing_is_served_without_the_cookie_or_elsewhere(client: httpx.Client, path: str) -> None:
+    client.cookies.clear()
+    for cookie in (
+        "",
+        "dphist=",
+        COOKIE[:-1],
+        COOKIE + "x",
+        f"dphist={KEYS.token}",
+        f"dphist1={KEYS.session}",
+        "dphist=ä",
+    ):
+        refused(client, PLACE + path, cookie)
+    # The cookie alone opens nothing: neither at other places, nor at ones that resemble it.
+    for place in ("/", KEYS.place[:-1] + "/", KEYS.place + "x/", "/s/"):
+        refused(client, place + path, COOKIE)
+
+
+def test_other_services_cannot_shut_the_page(client: httpx.Client) -> None:
+    """They can set cookies of any name for this computer, and the browser sends those as well."""
+    client.cookies.clear()
+    for cookie in (f"{COOKIE}; dphist=x", f"dphist=x; {COOKIE}", f'a="; {COOKIE}', f"=; \x7f; {COOKIE};"):
+        assert client.get(PLACE, headers={"Cookie": cookie}).status_code == 200, cookie
+
+
 def test_a_wrong_token_in_the_address_is_refused(client: httpx.Client) -> None:
     client.cookies.clear()
-    for wrong in ("", "x", TOKEN + "x", TOKEN[:-1], "%F0%9F%92%A5", "%00", TOKEN.upper()):
-        response = client.get(f"/?token={wrong}", follow_redirects=False)
-        assert response.status_code == 403
-        assert "set-cookie" not in response.headers
-    # The cookie of another page, on another port, opens nothing here.
-    assert client.get("/", headers={"Cookie": f"dphist-1={TOKEN}"}).status_code == 403
+    right = KEYS.token
+    for wrong in (
+        "",
+        "x",
+        right + "x",
+        right[:-1],
+        "%F0%9F%92%A5",
+        "%00",
+        "%ED%A0%80",
+        right.upper(),
+        KEYS.session,
+    ):
+        for name in ("token", "code"):
+            response = client.get(f"/?{name}={wrong}")
+            assert response.status_code == 403
+            assert "Open the address that `dphist explore` printed" in response.text
+            assert "set-cookie" not in response.headers
+    assert client.get("/", headers={"Cookie": COOKIE}).status_code == 403
 
 
-def test_the_token_becomes_a_cookie_that_scripts_do_not_see(client: httpx.Client) -> None:
+def test_the_token_becomes_a_cookie_for_a_secret_place(client: httpx.Client) -> None:
+    """Which scripts do not see, and which says nothing of the token; the token works again and again."""
     client.cookies.clear()
-    response = client.get(f"/?token={TOKEN}", follow_redirects=False)
-    assert (response.status_code, response.headers["location"]) == (303, "/")
-    cookie = response.headers["set-cookie"].lower()
-    assert "httponly" in cookie
-    assert "samesite=strict" in cookie
-    assert TOKEN not in client.get(f"/?token={TOKEN}").text
+    for _ in range(2):
+        response = client.get(f"/?token={KEYS.token}")
+        assert response.status_code == 200
+        value, *attributes = response.headers["set-cookie"].split("; ")
+        assert value == COOKIE
+        assert {one.lower() for one in attributes} == {"httponly", f"path={PLACE}".lower(), "samesite=strict"}
+        assert KEYS.token not in response.text + response.headers["set-cookie"]
+    page = client.get(PLACE)
+    assert page.status_code == 200
+    assert not any(secret in page.text for secret in (KEYS.token, KEYS.session, KEYS.place))
+    assert len({KEYS.token, KEYS.session, KEYS.place, Keys().session, Keys().token, Keys().place}) == 6
+    assert KEYS.session not in repr(KEYS)
 
 
 @pytest.mark.parametrize(
@@ -147,8 +153,8 @@ def test_the_token_becomes_a_cookie_that_scripts_do_not_see(client: httpx.Client
 )  # fmt: skip
 def test_other_hosts_are_refused_even_with_the_token(inside: httpx.Client, host: str) -> None:
     host = placed(inside, host)
-    for path in ("/", f"/?token={TOKEN}", "/static/page.js"):
-        response = inside.get(path, headers={"Host": host}, follow_redirects=False)
+    for path in (PLACE, f"/?token={KEYS.token}", f"{PLACE}static/page.js"):
+        response = inside.get(path, headers={"Host": host})
         assert response.status_code in (400, 421)  # 400 where it is no host at all
         assert "set-cookie" not in response.headers
         assert len(response.content) < 100
@@ -169,7 +175,8 @@ def test_other_origins_are_refused_even_with_the_token(inside: httpx.Client, ori
 
 
 def test_headers_keep_the_page_to_itself(inside: httpx.Client) -> None:
-    for response in (inside.get("/"), inside.get("/static/page.js"), post(inside, "quick", FIELDS)):
+    door = inside.get(f"/?token={KEYS.token}")
+    for response in (door, inside.get(PLACE), inside.get(f"{PLACE}static/page.js"), post(inside, "quick", FIELDS)):
         assert response.status_code == 200
         assert response.headers["cache-control"] == "no-store"
         assert "default-src 'self'" in response.headers["content-security-policy"]
@@ -179,89 +186,39 @@ def test_headers_keep_the_page_to_itself(inside: httpx.Client) -> None:
 
 
 def test_addresses_methods_and_sizes(inside: httpx.Client) -> None:
-    for path in ("/nowhere", "/static/app.py", "/static/..%2fapp.py", "/static/", "/api"):
-        assert inside.get(path).status_code == 404
+    for path in ("nowhere", "static/app.py", "static/..%2fapp.py", "static/", "api"):
+        assert inside.get(PLACE + path).status_code == 404
     assert post(inside, "nothing", FIELDS).status_code == 404
-    assert inside.get("/api/plan").status_code == 405
-    assert inside.post("/").status_code == 405
+    assert inside.get(f"{PLACE}api/plan").status_code == 405
+    assert inside.post(PLACE).status_code == 405
     assert post(inside, "plan", FIELDS, headers={"Content-Type": "text/plain"}).status_code == 415
-    wrong = {"Content-Type": "application/json"}
+    for tab in ("", "x" * 41, "a tab", "ä", "a/b"):
+        response = post(inside, "plan", FIELDS, headers={"X-Dphist-Tab": tab.encode("latin-1")})
+        assert response.status_code == 400
+        assert "name its tab" in response.json()["error"]
+    wrong = {"Content-Type": "application/json", "X-Dphist-Tab": "a-tab"}
     for body in (b"", b"{", b"\xff\xfe", b"[" * 100_000, b"NaN", b'"x"', b"[]", b"null"):
-        response = inside.post("/api/quick", content=body, headers=wrong)
+        response = inside.post(f"{PLACE}api/quick", content=body, headers=wrong)
         assert 400 <= response.status_code < 500
         assert response.json()["error"]
-    big = inside.post("/api/simulate", content=b" " * (11 * 1024**2), headers=wrong)
+    big = inside.post(f"{PLACE}api/simulate", content=b" " * (11 * 1024**2), headers=wrong)
     assert (big.status_code, big.json()["error"]) == (413, "The request is larger than 10 MB.")
 
 
 # ---- nonsense
 
 
-@pytest.mark.parametrize("name", [*NUMBERS, *WORDS])
-def test_nonsense_in_every_field_is_one_sentence(name: str) -> None:
-    whole = {**FIELDS, "max_nonzero": "", **LAW}
-    if name == "gamma":
-        whole["max_nonzero"] = "100"
-    for value in NONSENSE:
-        if name in WORDS and value in ("", " ", None):
-            continue  # nothing chosen is the default
-        if name in ("max_nonzero", "max_items_per_user", "top", "gamma", "seed") and value in ("", " ", None):
-            continue  # nothing given is no bound
-        kind = "simulate" if name in (*LAW, "seed", "spread") else "quick"
-        found = answer(kind, {**whole, name: value})
-        if name == "exponent" and value == "0":
-            continue  # all items alike
-        assert set(found) == {"error", "field"}, (name, value)
-        assert found["field"] == name, (name, value, found)
-        assert len(found["error"]) < 200
-        assert "\n" not in found["error"]
-
-
 def test_nonsense_through_the_server_is_never_a_fault(inside: httpx.Client) -> None:
     for name in ("epsilon", "delta", "max_items_per_user"):
-        wrong: list[Any] = ["NaN", "1e999", "-1", "💥", "9" * 5000, [], {}]
+        wrong: list[Any] = ["NaN", "1e999", "-1", "💥", "\ud800", "9" * 5000, [], {}]
         for value in wrong:
             for kind in ("quick", "plan"):
                 response = post(inside, kind, {**FIELDS, **LAW, name: value})
                 assert response.status_code == 422
                 assert response.json()["field"] == name
-
-
-@pytest.mark.parametrize(
-    ("fields", "field", "part"),
-    [
-        ({"epsilon": "1", "delta": "1e-6"}, "max_nonzero", "give a bound"),
-        ({**FIELDS, "top": "5", "max_nonzero": "5"}, "top", "leave one of the two empty"),
-        ({**FIELDS, "top": "5", "noise": "continuous"}, "top", "discrete"),
-        ({**FIELDS, "gamma": "3"}, "gamma", "needs a bound"),
-        ({**FIELDS, "max_nonzero": "9"}, "max_items_per_user", "must not exceed"),
-        ({**FIELDS, "max_nonzero": "90", "gamma": "3", "mechanism": "laplace"}, "mechanism", "no gamma"),
-        ({**FIELDS, "max_nonzero": "90", "gamma": "1e-9"}, "gamma", "between 0.01"),
-        ({**FIELDS, "epsilon": "801"}, "epsilon", "800"),
-        ({**FIELDS, "delta": "1"}, "delta", "1"),
-        ({**FIELDS, "max_nonzero": "1.5"}, "max_nonzero", "whole number"),
-        ({**FIELDS, "max_nonzero": str(10**12 + 1)}, "max_nonzero", "1000000000000"),
-    ],
-)
-def test_what_does_not_go_together(fields: dict[str, str], field: str, part: str) -> None:
-    for kind in ("quick", "plan"):
-        found = answer(kind, fields)
-        assert found["field"] == field
-        assert part in found["error"]
-
-
-def test_odd_but_right_numbers_are_answered() -> None:
-    for fields in (
-        {"epsilon": ".5", "delta": "1E-6", "max_items_per_user": "1e3"},
-        {"epsilon": 1, "delta": 1e-6, "max_items_per_user": 20},
-        {"epsilon": "800", "delta": "1e-300", "max_items_per_user": "1"},
-        {"epsilon": "1e-3", "delta": "0.9", "max_nonzero": "1"},
-        {"epsilon": " 2 ", "delta": "1e-9", "max_nonzero": str(10**12)},
-        {"epsilon": "1e-6", "delta": "1e-12", "top": str(10**12)},
-    ):
-        found = answer("quick", fields)
-        assert "error" not in found, found
-        json.dumps(found, allow_nan=False)
+    half = post(inside, "simulate", {**FIELDS, "csv": "item,count\na,900\nb\ud800,900\n"})
+    assert (half.status_code, half.json()["field"]) == (422, "csv")
+    assert half.json()["error"].startswith("line 3 has half a character")
 
 
 def test_all_kinds_are_answered_by_the_server(inside: httpx.Client) -> None:
@@ -272,32 +229,23 @@ def test_all_kinds_are_answered_by_the_server(inside: httpx.Client) -> None:
     assert {one["name"] for one in answers["figure"].json()["series"]} == {"gshm-add-the-deltas", "gshm-exact"}
 
 
-# ---- the command
-
-
-def test_the_server_needs_its_extra_and_a_port(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(InvalidParameter, match="between 0 and 65535"):
-        serve(port=70_000, browser=False)
-    with listener_on(0) as taken:
-        taken.listen()
-        with pytest.raises(InvalidParameter, match="cannot be used: Address already in use"):
-            serve(port=taken.getsockname()[1], browser=False)
-    monkeypatch.setitem(sys.modules, "uvicorn", None)
-    with pytest.raises(MissingExtra, match=r"pip install 'dphist\[web\]'"):
-        serve(port=0, browser=False)
-
-
-def test_the_page_is_in_the_package_and_needs_nothing_from_elsewhere() -> None:
-    page = files("dphist.web") / "page"
-    for name in ("index.html", "page.css", "page.js", "charts.js", "icon.svg"):
-        text = (page / name).read_text(encoding="utf-8").replace("http://www.w3.org/2000/svg", "")
-        assert "http://" not in text
-        assert "https://" not in text
-        assert "//cdn" not in text
-        assert "innerHTML" not in text
-
-
-def test_the_wheel_would_hold_the_page() -> None:
-    root = Path(__file__).parent.parent
-    assert 'packages = ["src/dphist"]' in (root / "pyproject.toml").read_text()
-    assert not any("page" in line for line in (root / ".gitignore").read_text().splitlines())
+def test_a_dead_worker_and_a_closed_tab_through_the_server(
+    inside: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lanes, "_PATIENCE", 0.2)
+    assert post(inside, "plan", FIELDS).status_code == 200
+    stopped = workers()
+    for pid in stopped:
+        os.kill(pid, signal.SIGSTOP)
+    # Who asks this goes at once, and the worker would never answer: another tab is answered all the same.
+    with pytest.raises(httpx.ReadTimeout):
+        post(inside, "plan", FIELDS, timeout=0.1)
+    assert post(inside, "plan", FIELDS, headers={"X-Dphist-Tab": "another"}).status_code == 200
+    # A worker that is killed while it computes.
+    for pid in workers():
+        os.kill(pid, signal.SIGSTOP)
+    threading.Timer(0.2, lambda: kill(workers())).start()
+    died = post(inside, "plan", FIELDS)
+    assert (died.status_code, died.json()) == (503, lanes.DIED)
+    assert post(inside, "plan", FIELDS).status_code == 200
+    assert not set(stopped) & set(workers())

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+import shlex
+from contextlib import redirect_stdout
+from io import StringIO
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pandas
 import pytest
+from typer.testing import CliRunner
 
 import dphist
+from dphist.cli.app import app
 from dphist.errors import InvalidParameter
-from dphist.report.trial import given_population, trial, zipf_population
+from dphist.simulation.trial import given_population, trial, zipf_population
 from dphist.web.answers import answer
 from dphist.web.fields import plan_request
-from dphist.web.recipes import command, python_code
+from dphist.web.recipes import command, python_code, release_command
 
 FIELDS = {"epsilon": "1", "delta": "1e-6", "max_items_per_user": "20"}
 LAW = {"items": "1000", "users": "100000", "exponent": "1", "mean_items": "5"}
@@ -32,24 +38,58 @@ REQUESTS: list[dict[str, str]] = [
 ]
 
 
+def run(line: str, *more: str) -> str:
+    """What a shown command prints, in a process of this one's."""
+    words = shlex.split(line)
+    assert words[0] == "dphist"
+    done = CliRunner().invoke(app, [*words[1:], *more])
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+def executed(code: str) -> dict[str, Any]:
+    names: dict[str, Any] = {}
+    with redirect_stdout(StringIO()) as printed:
+        exec(code, names)
+    assert printed.getvalue()
+    return names
+
+
 @pytest.mark.parametrize("fields", REQUESTS, ids=str)
 def test_the_page_the_command_and_the_code_agree(fields: dict[str, str]) -> None:
     """Digit by digit; the command is run as it is shown."""
     found = answer("plan", fields)
-    words = found["command"].split()
-    assert words[:2] == ["dphist", "plan"]
-    code = (
-        "import json, sys\nfrom dphist.cli.app import app\n"
-        f"exec({found['python']!r})\nprint(json.dumps(plan.to_dict()), file=sys.stderr)\n"
-        f"app({[*words[1:], '--json']!r})"
-    )
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
-    by_command = json.loads(run.stdout[run.stdout.index("\n{\n") if not run.stdout.startswith("{") else 0 :])
+    by_command = json.loads(run(found["command"], "--json"))
     shown = json.loads(json.dumps(found["plan"]))
-    assert json.loads(run.stderr) == shown
+    assert json.loads(json.dumps(executed(found["python"])["plan"].to_dict())) == shown
     advice = by_command.pop("advice")
     assert by_command == shown
     assert found["advice"] == advice[: len(found["advice"])]
+
+
+def test_the_shown_releases_run_and_have_the_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or there is a sentence why not."""
+    monkeypatch.chdir(tmp_path)
+    users = np.arange(40_000)
+    pandas.DataFrame({"user_id": users, "item": [f"i{user % 4}" for user in users]}).to_parquet("events.parquet")
+    for fields in REQUESTS:
+        found = answer("plan", fields)
+        if "gamma" in fields or "noise" in fields:
+            assert found["release_command"] is found["release_python"] is None
+            assert "tunes γ itself" in found["no_release"]
+            continue
+        assert found["no_release"] is None
+        run(found["release_command"])
+        certificate = json.loads(Path("released.parquet.certificate.json").read_text())
+        assert certificate["plan"] == json.loads(json.dumps(found["plan"]))
+        assert certificate["private"]
+        for written in tmp_path.glob("released.*"):
+            written.unlink()
+        released = executed(found["release_python"])["released"]
+        assert released.plan.to_dict() == found["plan"]
+        assert Path("released.parquet").exists()
+        for written in tmp_path.glob("released.*"):
+            written.unlink()
 
 
 @pytest.mark.parametrize("fields", REQUESTS[:5], ids=str)
@@ -72,6 +112,11 @@ def test_recipes_quote_nothing_odd() -> None:
     request = plan_request({"epsilon": "1e-3", "delta": "1e-10", "max_nonzero": "1e6", "gamma": "sqrt"})
     assert command(request) == "dphist plan --epsilon 0.001 --delta 1e-10 --max-nonzero 1000000 --gamma sqrt"
     assert "gamma='sqrt'" in python_code(request)
+    plain = plan_request({"epsilon": "1", "delta": "1e-6", "top": "9"})
+    assert release_command(plain) == (
+        "dphist release events.parquet --user user_id --item item --epsilon 1.0 --delta 1e-06 --top 9 "
+        "--output released.parquet"
+    )
 
 
 # ---- simulations
@@ -140,8 +185,9 @@ def test_uploaded_counts() -> None:
         ('"' + "x" * 200_000, "no CSV"),
         (["1"], "must be text"),
         (7, "must be text"),
+        ("a,1\nb\ud800,2\n", "line 2 has half a character"),
     ],
-    ids=[str(place) for place in range(14)],
+    ids=[str(place) for place in range(15)],
 )
 def test_uploads_that_are_no_counts(text: object, part: str) -> None:
     found = answer("simulate", {**FIELDS, "csv": text})
@@ -154,7 +200,7 @@ def test_populations_and_trials_by_themselves() -> None:
     even = zipf_population(items=4, users=100, exponent=0.0, mean_items=2.0, spread="same", cap=None)
     assert even.whole.tolist() == [50] * 4
     capped = zipf_population(items=4, users=100, exponent=0.0, mean_items=2.0, spread="geometric", cap=1)
-    assert capped.capped.tolist() == [25] * 4
+    assert capped.population.under(1)[0] @ capped.population.number == pytest.approx(100)
     ideal = dphist.plan(epsilon=1, delta=1e-6, max_nonzero=4, noise="continuous")
     with pytest.raises(InvalidParameter, match="continuous"):
         trial(ideal, even, 1)

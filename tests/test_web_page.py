@@ -2,46 +2,37 @@
 
 from __future__ import annotations
 
-import json
 import re
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 from browser import Seen, chromium, opened_browser, opened_page
-from dphist.cli.app import app
+from web_explore import Neighbour, Opened, agrees, changed, drawing, explore, settled, shown
 
-pytestmark = pytest.mark.xdist_group("explore")
+pytestmark = pytest.mark.together("test_web_page")
 pytest.importorskip("uvicorn", reason="no uvicorn: pip install -e '.[dev]'")
-EXPLORE = [sys.executable, "-m", "dphist", "explore", "--no-browser"]
-
-
-@contextmanager
-def running() -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    """The command, with the address that it prints."""
-    process = subprocess.Popen(EXPLORE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout is not None
-        found = re.search(r"http://127\.0\.0\.1:\d+/\?token=\S+", process.stdout.readline())
-        assert found is not None
-        yield found[0], process
-    finally:
-        if process.poll() is None:
-            process.send_signal(signal.SIGINT)
-        process.communicate(timeout=30)
 
 
 @pytest.fixture(scope="module")
-def address() -> Iterator[str]:
+def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opened]:
+    """The command as people run it. Its browser only writes down what it was called with."""
     chromium()
-    with running() as (found, _):
+    with explore(tmp_path_factory.mktemp("explore")) as found:
         yield found
+        out, err = found.ended(signal.SIGINT)
+    assert (found.process.returncode, err) == (0, "")
+    assert found.token not in out
+    assert out.endswith("The page has ended.\n")
+    assert found.left_behind() == []
+
+
+@pytest.fixture(scope="module")
+def address(opened: Opened) -> str:
+    return opened.address
 
 
 @pytest.fixture(scope="module")
@@ -50,43 +41,66 @@ def browser() -> Iterator[Any]:
         yield found
 
 
-def settled(page: Any) -> None:
-    """Until the certified plan, table and figure of the newest change are shown."""
-    page.wait_for_selector("#state.certified", timeout=30_000)
-    page.wait_for_selector("#outcome p", timeout=30_000)
+def test_the_browser_is_sent_by_a_file_that_works_once(opened: Opened, browser: Any) -> None:
+    """No secret is in its command line. Other services of this computer never get the cookie; tabs go on."""
+    (shown_to_all,) = opened.arguments()
+    path, code = opened.file_and_code()
+    assert shown_to_all == path.as_uri()
+    assert opened.token not in shown_to_all
+    assert code not in shown_to_all
+    assert code != opened.token
+    assert opened.token not in path.read_text()
+    assert (path.stat().st_mode & 0o777, path.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+    with Neighbour() as neighbour, opened_page(browser, shown_to_all) as (page, seen):
+        page.wait_for_url(f"{opened.home}/s/*/")
+        settled(page)
+        assert opened.left_behind() == []
+        (cookie,) = page.context.cookies()
+        assert (cookie["sameSite"], cookie["httpOnly"]) == ("Strict", True)
+        assert cookie["path"] in page.url
+        assert opened.token not in page.url + cookie["value"]
+        second = page.context.new_page()
+        seen.watch(second)
+        # The neighbour's own cookie goes to all ports, ours to none but its place, even by links of the page.
+        for name in ("127.0.0.1", "localhost", "127.0.0.1"):
+            second.goto(f"http://{name}:{neighbour.port}/")
+            second.evaluate("fetch('/s/', {credentials: 'include'}).then(answer => answer.text())")
+        second.goto(f"http://127.0.0.1:{neighbour.port}{cookie['path'][:-1]}")
+        assert len(neighbour.cookies) == 7
+        assert set(neighbour.cookies) == {None, "neighbour=1"}
+        assert [text for text in seen.errors if "favicon" not in text] == [], seen.requests
+        assert second.goto(f"{opened.home}/?code={code}").status == 403
+        assert "works once" in second.inner_text("body")
+        second.goto(opened.address)
+        second.wait_for_url(page.url)
+        page.reload()
+        for tab in (page, second):
+            tab.fill("#epsilon", "0.6")
+        settled(page)
+        settled(second)
+        assert shown(page, "threshold") == shown(second, "threshold") < 6988.5
 
 
-def changed(page: Any, **fields: str) -> None:
-    for name, value in fields.items():
-        page.fill(f"#{name}", value)
-    # It is no longer certified from the very change on.
+ORIGINS = ("#table-note", "#figure-note", "#curve-note")
+
+
+def told_apart(page: Any) -> None:
+    """What is estimated says so until the full analyses have answered, and never that it is certified."""
+    held: list[Any] = []
+    page.route("**/api/plan", lambda route: held.append(route))
+    page.fill("#epsilon", "0.8")
+    page.wait_for_selector("text=estimate, not certified yet")
+    assert page.inner_text("#delta_certified") == "not yet"
+    assert all("estimated" in page.inner_text(note) for note in ORIGINS)
+    assert "estimate" in page.text_content("#summary")
+    assert "stale" in page.get_attribute("#outcome", "class")
+    page.wait_for_timeout(400)
+    held[0].continue_()
+    page.unroute("**/api/plan")
     settled(page)
-
-
-def shown(page: Any, name: str) -> float:
-    return float(page.get_attribute(f"#{name}", "data-value"))
-
-
-def planned(command: str) -> dict[str, Any]:
-    """What the command says that the page shows."""
-    words = command.split()
-    assert words[:2] == ["dphist", "plan"]
-    run = CliRunner().invoke(app, [*words[1:], "--json"])
-    assert run.exit_code == 0
-    found: dict[str, Any] = json.loads(run.stdout)
-    return found
-
-
-def agrees(page: Any) -> dict[str, Any]:
-    expected = planned(page.inner_text("#command"))
-    for name in ("threshold", "total_noise", "sigma", "sigma_shared", "delta_certified"):
-        assert shown(page, name) == expected[name], name
-    assert page.get_attribute("#chosen", "data-value") == expected["mechanism"]
-    return expected
-
-
-def drawing(page: Any, name: str) -> str:
-    return str(page.inner_html(f"#{name} svg"))
+    page.wait_for_selector("#figure-note:has-text('full analyses')")
+    assert not any("estimated" in page.inner_text(note) for note in ORIGINS)
+    assert page.get_attribute("#outcome", "class") == ""
 
 
 def test_numbers_and_curves_follow_every_field(address: str, browser: Any) -> None:
@@ -95,11 +109,13 @@ def test_numbers_and_curves_follow_every_field(address: str, browser: Any) -> No
         assert "token" not in page.url
         expected = agrees(page)
         assert expected["threshold"] == pytest.approx(6988.5)
+        assert page.inner_text("#budget-hint").endswith("changes by at most a factor eε, plus δ.")
+        assert "loss" not in page.inner_text("body")
         before = {name: drawing(page, name) for name in ("figure", "curve")}
         for fields, mechanism in (
+            ({"max_nonzero": "300"}, "csh"),
             ({"epsilon": "0.7"}, "csh"),
             ({"delta": "3e-8"}, "csh"),
-            ({"max_nonzero": "300"}, "csh"),
             ({"max_items_per_user": "12"}, "csh"),
             ({"max_nonzero": ""}, "gshm"),
             ({"max_items_per_user": "", "top": "250"}, "top-k"),
@@ -109,6 +125,7 @@ def test_numbers_and_curves_follow_every_field(address: str, browser: Any) -> No
             after = {name: drawing(page, name) for name in before}
             assert all(after[name] != before[name] for name in before), fields
             before = after
+        told_apart(page)
         page.select_option("#mechanism", "laplace")
         page.wait_for_selector("#state.wrong")
         assert "top-k has Gaussian noise" in page.inner_text("#top-error")
@@ -124,7 +141,7 @@ def test_numbers_and_curves_follow_every_field(address: str, browser: Any) -> No
 
 def test_sliders_answer_at_once_and_by_keyboard(address: str, browser: Any) -> None:
     with opened_page(browser, address) as (page, seen):
-        settled(page)
+        changed(page, max_nonzero="300")
         slider = page.locator("input[type=range][data-for=epsilon]")
         slider.focus()
         first = shown(page, "threshold")
@@ -226,7 +243,7 @@ def test_a_second_user_without_the_token_sees_nothing(address: str, browser: Any
     try:
         page = context.new_page()
         seen.watch(page)
-        for path in ("", "?token=guessed", "static/page.js", "api/plan"):
+        for path in ("", "?token=guessed", "static/page.js", "s/guessed/", "s/guessed/api/plan"):
             response = page.goto(home + path)
             assert response.status == 403
             assert "belongs to the person who started it" in page.inner_text("body")
@@ -245,12 +262,12 @@ def test_copies_what_is_shown(address: str, browser: Any) -> None:
         assert page.evaluate("navigator.clipboard.readText()") == page.inner_text("#command")
 
 
-def test_the_command_ends_quietly() -> None:
-    with running() as (address, process):
-        token = address.rpartition("=")[2]
-        process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=30)
-    assert process.returncode == 0
-    assert err == ""
-    assert token not in out
-    assert out.endswith("The page has ended.\n")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_terminated_command_leaves_no_file(tmp_path: Path, number: signal.Signals) -> None:
+    with explore(tmp_path) as found:
+        path, _ = found.file_and_code()
+        out, err = found.ended(number)
+    assert (found.process.returncode, err) == (128 + number, "")
+    assert not path.exists()
+    assert found.left_behind() == []
+    assert found.token not in out

@@ -1,14 +1,13 @@
 """Figures that are returned, for notebooks and papers: of plans, comparisons and simulations.
 
-Each is a figure of matplotlib, which a notebook shows by itself and `savefig` writes.
+Each is a figure of matplotlib, which a notebook shows by itself and `savefig` writes. `figure.get_label()` has it
+in words, for those who do not see it.
 """
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Iterable, Sequence
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,12 +15,15 @@ import numpy as np
 
 from dphist.accounting.plan_profile import certified_delta
 from dphist.calibrate.comparison import Comparison
+from dphist.calibrate.release_law import count_noise
+from dphist.calibrate.release_law import release_probability as probability_of
 from dphist.errors import InvalidParameter
 from dphist.report.canvas import new_figure
-from dphist.report.figure import check_format, comparison_figure
+from dphist.report.figure import comparison_figure, describe
+from dphist.report.plots import check_plot, save_plot
+from dphist.simulation.notice import NOTICE
 from dphist.simulation.prediction import least_hope
-from dphist.simulation.result import NOTICE, Simulation
-from dphist.simulation.tails import release_probability as probability_of
+from dphist.simulation.result import Simulation
 from dphist.types import Plan
 
 if TYPE_CHECKING:
@@ -58,7 +60,7 @@ def thresholds(compared: Comparison) -> Figure:
     axes.margins(x=0.3 if wide else 0.15)
     axes.set_xlabel("threshold")
     axes.set_title(compared.title)
-    return figure
+    return _in_words(figure, describe([compared]))
 
 
 def plan(planned: Plan) -> Figure:
@@ -68,14 +70,14 @@ def plan(planned: Plan) -> Figure:
     _draw_profile(figure.add_subplot(1, panels, 1), planned, None)
     if panels == 2:
         _draw_probability(figure.add_subplot(1, panels, 2), planned)
-    return figure
+    return _in_words(figure, _profile_in_words(planned), *([_release_in_words(planned)] if panels == 2 else []))
 
 
 def profile(planned: Plan, epsilons: Iterable[float] | None = None) -> Figure:
     """delta against epsilon, certified at every point; without epsilons from 0 to twice the budget's."""
     figure = new_figure(6.4, 4.2)
     _draw_profile(figure.add_subplot(), planned, epsilons)
-    return figure
+    return _in_words(figure, _profile_in_words(planned))
 
 
 def release_probability(planned: Plan) -> Figure:
@@ -84,13 +86,14 @@ def release_probability(planned: Plan) -> Figure:
         raise InvalidParameter("all of a public list is released: there is no probability to draw")
     figure = new_figure(6.4, 4.2)
     _draw_probability(figure.add_subplot(), planned)
-    return figure
+    return _in_words(figure, _release_in_words(planned))
 
 
 def simulation(simulated: Simulation) -> Figure:
     """Items, missing share and mean error of all candidates: caps as lines, top-k steps as points."""
     figure = new_figure(13.0, 4.2)
-    figure.suptitle(f"{NOTICE}\n{simulated.title}", fontsize="small")
+    # A file's name may have dollar signs, which are no formula.
+    figure.suptitle(f"{NOTICE}\n{simulated.title}", fontsize="small", parse_math=False)
     for place, (name, label, log) in enumerate(_PANELS, 1):
         axes = figure.add_subplot(1, len(_PANELS), place)
         for kind, colour, style in (("cap", _BLUE, "o-"), ("top", _ORANGE, "s:")):
@@ -107,7 +110,7 @@ def simulation(simulated: Simulation) -> Figure:
         axes.set_xlabel("m or k")
         axes.set_title(label)
     axes.legend(fontsize="small")
-    return figure
+    return _in_words(figure, NOTICE, f"{simulated.title}.", simulated.reason)
 
 
 _PANELS: Final = (
@@ -115,6 +118,32 @@ _PANELS: Final = (
     ("missing", "share of pairs missing", False),
     ("mean_error", "mean error of a released count", True),
 )
+
+
+def _in_words(figure: Figure, *sentences: str) -> Figure:
+    """The figure with its text alternative."""
+    figure.set_label(" ".join(sentences))
+    return figure
+
+
+def _profile_in_words(planned: Plan) -> str:
+    budget = planned.budget
+    return (
+        f"Certified delta falls with epsilon: at epsilon {budget.epsilon:g} it is "
+        f"{planned.certificate.delta:.6g}, within {budget.delta:g}."
+    )
+
+
+def _release_in_words(planned: Plan) -> str:
+    law = count_noise(planned.noise)
+    return (
+        f"From {law.passing_count(0.5):,} {_users(planned)} on it is released with at least 50 %, from "
+        f"{law.passing_count(0.99):,} on with at least 99 %."
+    )
+
+
+def _users(planned: Plan) -> str:
+    return f"users{' more than the count after the largest' if planned.releases_offset else ' of an item'}"
 
 
 def _draw_profile(axes: Any, planned: Plan, epsilons: Iterable[float] | None) -> None:
@@ -136,53 +165,14 @@ def _draw_probability(axes: Any, planned: Plan) -> None:
     counts = np.unique(np.rint(np.linspace(low, math.ceil(high), 401)))
     axes.plot(counts, 100.0 * probability_of(planned.noise, counts), color=_BLUE)
     axes.axvline(planned.threshold, color=_ORANGE, linestyle=":", label=f"threshold {planned.threshold:,.1f}")
-    more = " more than the count after the largest" if planned.releases_offset else " of an item"
-    axes.set_xlabel(f"users{more}")
+    axes.set_xlabel(_users(planned))
     axes.set_ylabel("probability to be released (%)")
     axes.set_title("Which counts are released")
     axes.legend(fontsize="small")
 
 
-def save_simulation(simulated: Simulation, path: Path) -> None:
-    """Write the figure as PNG, SVG, or an HTML page that needs no network."""
-    check_format(path)
-    figure = simulation(simulated)
-    try:
-        if path.suffix.lower() != ".html":
-            figure.savefig(path, dpi=150)
-            return
-        drawing = io.StringIO()
-        figure.savefig(drawing, format="svg")
-        svg, said = drawing.getvalue(), escape(simulated.reason)
-        svg = svg[svg.index("<svg") :].replace("<svg", f'<svg role="img" aria-label="{said}"', 1)
-        path.write_text(_PAGE.format(figure=svg, table=simulated._repr_html_()), encoding="utf-8")
-    except OSError as error:
-        raise InvalidParameter(f"the plot {str(path)!r} cannot be written: {error.strerror}") from None
-
-
-_PAGE: Final = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>dphist: a simulation, not private</title>
-<style>
-:root {{ color-scheme: light dark; }}
-body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 80rem; margin: 2rem auto; padding: 0 1rem; }}
-figure {{ margin: 0; background: white; overflow-x: auto; }}
-svg {{ max-width: 100%; height: auto; }}
-table {{ border-collapse: collapse; margin: 2rem 0; display: block; overflow-x: auto; }}
-caption {{ text-align: left; padding: .5rem 0; }}
-th, td {{ padding: .25rem .75rem; border-bottom: 1px solid #8888; text-align: right; white-space: nowrap; }}
-th:first-child, td:first-child {{ text-align: left; }}
-</style>
-</head>
-<body>
-<h1>Utility before privacy is spent</h1>
-<figure>
-{figure}
-</figure>
-{table}
-</body>
-</html>
-"""
+def save_simulation(simulated: Simulation, path: Path, *, force: bool = False) -> None:
+    """Write the figure as PNG, SVG, or an HTML page that needs no network; with `force` over an existing file."""
+    check_plot(path, force=force)
+    title, table = "a simulation, not private", simulated._repr_html_()
+    save_plot(simulation(simulated), path, title=title, tables=table, force=force)

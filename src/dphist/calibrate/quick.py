@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy import special
 
 from dphist.analysis.gaussian import largest_sensitivity_per_sigma
@@ -21,12 +21,13 @@ from dphist.analysis.laplace import tau_laplace
 from dphist.calibrate.analyses import Exact
 from dphist.calibrate.optimum import Calibration, quietest_on_grid
 from dphist.calibrate.planning import Gamma, gamma_value
+from dphist.calibrate.release_law import CountNoise, count_noise
 from dphist.calibrate.top_k import first_guess
 from dphist.errors import InvalidParameter
 from dphist.numerics.search import golden_minimum, least_passing, log_excess
-from dphist.types import AnyNoise, Budget, Contract, LaplaceNoise, LatticeNoise, Noise, PublicNoise
+from dphist.numerics.tails import FloatArray, LaplaceTails, NormalTails
+from dphist.types import AnyNoise, Budget, Contract, PublicNoise
 
-FloatArray = NDArray[np.float64]
 _WORTH_SHARING: Final = 0.9995
 _LEAST_TAU: Final = 1e-9
 _LARGE_SCALE: Final = 1e6
@@ -187,53 +188,25 @@ def _laplace(budget: Budget, contract: Contract) -> QuickPlan:
     return QuickPlan("laplace", math.sqrt(2.0 * math.exp(-step)) / -math.expm1(-step), 0.0, tau, scale)
 
 
-def release_probability(noise: AnyNoise | QuickPlan, counts: ArrayLike) -> FloatArray:
-    """Probability that an item of so many users is released: its noisy count is above the threshold.
-
-    Guarantee: exact for Laplace and continuous noise; for other noise the discrete law is taken for a normal one
-    with half a step's correction, which is within 1e-6 for the deviations that plans have.
-    Valid for: counts above zero; one that is zero has no noise and is never released.
-    """
-    n = np.asarray(counts, dtype=np.float64)
-    if isinstance(noise, PublicNoise):
-        return np.ones_like(n)
-    if isinstance(noise, LaplaceNoise):
-        return _laplace_tail(float(noise.scale), noise.limit + 2.0 - n)
-    if isinstance(noise, QuickPlan) and noise.scale is not None:
-        return _laplace_tail(noise.scale, np.floor(noise.tau) + 2.0 - n)
-    step = 0.5 / noise.lattice if isinstance(noise, LatticeNoise) else 0.0
-    spread = math.hypot(noise.sigma, noise.sigma_shared)
-    return np.asarray(special.ndtr((n - noise.threshold - step) / spread), dtype=np.float64)
-
-
-def _laplace_tail(scale: float, least: FloatArray) -> FloatArray:
-    """Pr[X >= least] for whole X with probabilities proportional to e^(-|x|/scale)."""
-    q = math.exp(-1.0 / scale)
-    far = np.where(least >= 1.0, least, 1.0 - least)
-    tail = np.exp(-far / scale) / (1.0 + q)
-    return np.asarray(np.where(least >= 1.0, tail, 1.0 - tail), dtype=np.float64)
+def release_law(noise: AnyNoise | QuickPlan) -> CountNoise:
+    """The law of release of a plan, or of the estimate of one, whose Gaussian noise is taken for normal."""
+    if not isinstance(noise, QuickPlan):
+        return count_noise(noise)
+    if noise.scale is not None:
+        return CountNoise(LaplaceTails(noise.scale), 1, math.floor(noise.tau) + 2.0)
+    return CountNoise(NormalTails(math.hypot(noise.sigma, noise.sigma_shared)), 1, noise.threshold)
 
 
 def passing_count(noise: AnyNoise | QuickPlan, chance: float) -> int:
-    """The least number of users with at least this probability of release.
-
-    Guarantee: it was tested by `release_probability`; one user less does not have it.
-    Valid for: chance in (0, 1).
-    """
-    if isinstance(noise, PublicNoise):
-        return 1
-    low, high = 0, math.ceil(noise.threshold + 40.0 * math.hypot(noise.sigma, noise.sigma_shared) + 1.0)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if float(release_probability(noise, middle)) >= chance else (middle, high)
-    return high
+    """The least number of users, less what a top-k step subtracts, with at least this probability of release."""
+    return 1 if isinstance(noise, PublicNoise) else release_law(noise).passing_count(chance)
 
 
-def release_curve(noise: Noise | AnyNoise | QuickPlan, points: int = 81) -> list[tuple[float, float]]:
-    """The probability of release against the number of users, from 1 to where it is all but certain."""
+def release_curve(noise: AnyNoise | QuickPlan, points: int = 81) -> list[tuple[float, float]]:
+    """The probability of release against whole numbers of users, from 1 to where it is all but certain."""
     if isinstance(noise, PublicNoise):
         return [(1.0, 1.0), (2.0, 1.0)]
     spread = math.hypot(noise.sigma, noise.sigma_shared)
     low = max(1.0, noise.threshold - 4.0 * spread)
-    counts = np.linspace(low, max(low + 1.0, noise.threshold + 4.0 * spread), points)
-    return list(zip(counts.tolist(), release_probability(noise, counts).tolist(), strict=True))
+    counts = np.unique(np.rint(np.linspace(low, max(low + 1.0, noise.threshold + 4.0 * spread), points)))
+    return list(zip(counts.tolist(), release_law(noise).probability(counts).tolist(), strict=True))

@@ -8,8 +8,9 @@ from typing import Final
 import numpy as np
 
 from dphist.calibrate.comparison import Comparison, ComparisonRow, Frontier, laplace_row
-from dphist.calibrate.quick import FloatArray, largest_mu, quantile, quick_plan, quick_sigma, tau_per_sigma
+from dphist.calibrate.quick import largest_mu, quantile, quick_plan, quick_sigma, tau_per_sigma
 from dphist.numerics.normal import hockey_stick_normal
+from dphist.numerics.tails import FloatArray
 from dphist.types import Budget, Contract
 
 _STRETCHES: Final = np.logspace(-6.0, math.log10(2.0), 400)

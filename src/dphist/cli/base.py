@@ -55,7 +55,13 @@ def whole_number(text: str) -> int:
 
 Epsilon = Annotated[float, typer.Option("--epsilon", metavar="E", parser=number, help="Privacy loss, above 0.")]
 Delta = Annotated[
-    float, typer.Option("--delta", metavar="D", parser=number, help="Probability of a larger loss, in (0, 1).")
+    float,
+    typer.Option(
+        "--delta",
+        metavar="D",
+        parser=number,
+        help="What may be added to a probability beside e^epsilon times it, in (0, 1).",
+    ),
 ]
 MaxNonzero = Annotated[
     int | None,

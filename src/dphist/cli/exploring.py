@@ -29,6 +29,9 @@ def explore(
       dphist explore
       dphist explore --port 8123 --no-browser
     """
+    from dphist.outputs.interrupts import interruptible
     from dphist.web.server import serve
 
-    serve(port=port, browser=not no_browser)
+    # The file that leads the browser to the page is removed after whatever signal.
+    with interruptible():
+        serve(port=port, browser=not no_browser)

@@ -150,6 +150,7 @@ def compare(
     plot: Annotated[
         Path | None, typer.Option("--plot", metavar="FILE.png|.svg|.html", help="Draw tau against noise.")
     ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing plot.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Compare all mechanisms and analyses: a table, and the paper's figure.
@@ -164,10 +165,11 @@ def compare(
         --plot figure.png
     """
     from dphist.calibrate.comparison import compare as compare_all
-    from dphist.report.figure import check_format, write_figure
+    from dphist.report.figure import write_figure
+    from dphist.report.plots import check_plot
 
     if plot is not None:
-        check_format(plot)
+        check_plot(plot, force=force)
     bounds: list[int | None] = [*max_nonzero] if max_nonzero else [None]
     results = [
         compare_all(epsilon=e, delta=delta, max_nonzero=k, max_items_per_user=max_items_per_user)
@@ -179,7 +181,7 @@ def compare(
     else:
         sys.stdout.write("\n\n".join(str(result) for result in results) + "\n")
     if plot is not None:
-        write_figure(results, plot)
+        write_figure(results, plot, force=force)
         sys.stderr.write(f"Wrote {plot}\n")
 
 

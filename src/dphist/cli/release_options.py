@@ -44,7 +44,10 @@ Item = Annotated[
     _text("--item", "COLUMN", "What is counted; repeat for several columns; NAME=COLUMN renames."),
 ]
 Epsilon = Annotated[float | None, _number("--epsilon", "E", "Privacy loss, above 0.")]
-Delta = Annotated[float | None, _number("--delta", "D", "Probability of a larger loss, in (0, 1).")]
+Delta = Annotated[
+    float | None,
+    _number("--delta", "D", "What may be added to a probability beside e^epsilon times it, in (0, 1)."),
+]
 MaxItems = Annotated[
     str | None,
     _text(

@@ -1,4 +1,4 @@
-"""Subcommands that release, and that verify what was released."""
+"""The subcommand that releases."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from dphist.cli import release_options as flags
 from dphist.cli.base import AsJson, app, print_json, shown, stoppable
@@ -105,10 +103,12 @@ def release(
     if no_offset:
         given["offset"] = _no_offset(offset)
     values = _values(source, given)
-    if dry_run:
-        _show_plan(values, as_json)
-    else:
-        _release(values, as_json, report)
+    if not dry_run:
+        _release(values, as_json, report, request_file=source if _is_request(source) else None)
+        return
+    if report is not None:
+        raise InvalidParameter("--report is of a release, and with --dry-run there is none: leave one of them out")
+    _show_plan(values, as_json)
 
 
 def _cap(text: str) -> int | str:
@@ -125,11 +125,15 @@ def _no_offset(offset: str | None) -> str:
     return "none"
 
 
+def _is_request(source: str | None) -> bool:
+    return source is not None and source.lower().endswith(".toml")
+
+
 def _values(source: str | None, given: dict[str, Any]) -> dict[str, Any]:
     """The request file's keys, if there is one, and the flags over them."""
     from dphist.releases.request import read_request
 
-    if source is not None and source.lower().endswith(".toml"):
+    if source is not None and _is_request(source):
         return {**read_request(source), **given}
     if source is not None and "input" in given:
         raise InvalidParameter("the input is given twice, as the first argument and with --input")
@@ -193,12 +197,15 @@ def wrapped(sentence: str) -> str:
     return textwrap.fill(sentence, _WIDTH, break_on_hyphens=False)
 
 
-def _release(values: dict[str, Any], as_json: bool, report: str | None) -> None:
+def _release(values: dict[str, Any], as_json: bool, report: str | None, request_file: str | None) -> None:
     from dphist.releases.events import run
+    from dphist.releases.protected import kept_for
     from dphist.releases.request import request_from
 
-    request = request_from(values)
-    check_report(report, force=request.force)
+    request, failed = request_from(values), None
+    kept = [] if report is None else kept_for(request, request_file)
+    if report is not None:
+        check_report(report, request, kept)
     if request.output is None:
         raise InvalidParameter("give --output NAME (or --dry-run): a release is written with its certificate")
     nothing = "nothing was written"
@@ -207,14 +214,18 @@ def _release(values: dict[str, Any], as_json: bool, report: str | None) -> None:
     with stoppable(_written, nothing) as placed, progress_bars() as watcher:
         result = run(request, watcher, placed.append)
         if report is not None:
-            report_release(result, report, request.output, request.output_table, force=request.force)
+            failed = report_release(report, request, kept)
+    # What is known of the release is shown even where its report has failed.
     with shown():
         if as_json:
-            print_json({**summary_of(result), **({} if report is None else {"report": report})})
+            told = {} if report is None else {"report": report if failed is None else None}
+            print_json({**summary_of(result), **told})
         else:
             show_release(result)
-            if report is not None:
+            if report is not None and failed is None:
                 sys.stdout.write(f"\nReport       {report}\n")
+    if failed is not None:
+        raise failed
 
 
 def _written(place: Any) -> str:
@@ -270,32 +281,3 @@ def show_release(result: Release) -> None:
     sys.stdout.write("\n" + wrapped(f"Guarantee: {document['guarantee']}") + "\n")
     for note in document["not_covered"][2:]:
         sys.stdout.write("\n" + wrapped(f"Note: {note}") + "\n")
-
-
-@app.command()
-def verify(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="A released file, or a database.")],
-    table: Annotated[str | None, typer.Option("--table", metavar="NAME", help="Table of the database.")] = None,
-    certificate: Annotated[
-        str | None, typer.Option("--certificate", metavar="FILE", help="Where it is not beside the release.")
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Verify a release: that it was not changed, and that its certificate proves its guarantee.
-
-    The proof is computed anew from the numbers in the certificate. Exit code 1 if anything is wrong.
-
-    \b
-    Examples:
-      dphist verify queries.parquet
-      dphist verify results.duckdb --table queries --json
-    """
-    from dphist.releases.verify import verify as verify_release
-
-    found = verify_release(name, table=table, certificate=certificate)
-    if as_json:
-        print_json(found.to_dict())
-    else:
-        sys.stdout.write(f"{found}\n")
-    if not found.verified:
-        raise typer.Exit(1)

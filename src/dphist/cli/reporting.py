@@ -1,19 +1,22 @@
-"""The subcommand that explains a release, and the report that a release writes by itself."""
+"""Subcommands that explain and verify a release, and the report that a release writes by itself."""
 
 from __future__ import annotations
 
+import json
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from dphist.cli.base import AsJson, app, print_json, shown
-from dphist.errors import DphistError, OutputError
+from dphist.errors import DphistError, InvalidParameter, OutputError
 
 if TYPE_CHECKING:
-    from dphist.releases.result import Release
+    from dphist.releases.protected import Kept
+    from dphist.releases.request import Request
     from dphist.report.facts import Facts
     from dphist.report.making import ReportFormat
 
@@ -57,6 +60,7 @@ def report(
     \b
     Exit code 0: made. 1: the release is not verified, or the report could not be written. 2: bad parameters.
     """
+    from dphist.releases.protected import kept_of, refuse_overwriting
     from dphist.report.making import report_facts
 
     chosen = chosen_format(output, format)
@@ -65,9 +69,12 @@ def report(
     if output is not None:
         from dphist.report.writing import check_place
 
+        refuse_overwriting(output, kept_of(name, certificate, {}))
         check_place(output, force=force)
     facts = report_facts(name, table=table, certificate=certificate)
-    written, content = _made(facts, chosen, output, figures, figure_format, force)
+    assert facts.certificate is not None
+    kept = kept_of(name, certificate, json.loads(facts.certificate)["request"])
+    written, content = _made(facts, chosen, output, figures, figure_format, force, kept)
     with shown():
         if as_json:
             paths = {"report": None if output is None else str(output), "figures": written}
@@ -80,6 +87,35 @@ def report(
             sys.stdout.write("Figures written to " + ", ".join(written) + "\n")
 
 
+@app.command()
+def verify(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A released file, or a database.")],
+    table: Annotated[str | None, typer.Option("--table", metavar="NAME", help="Table of the database.")] = None,
+    certificate: Annotated[
+        str | None, typer.Option("--certificate", metavar="FILE", help="Where it is not beside the release.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Verify a release: that it was not changed, and that its certificate proves its guarantee.
+
+    The proof is computed anew from the numbers in the certificate. Exit code 1 if anything is wrong.
+
+    \b
+    Examples:
+      dphist verify queries.parquet
+      dphist verify results.duckdb --table queries --json
+    """
+    from dphist.releases.verify import verify as verify_release
+
+    found = verify_release(name, table=table, certificate=certificate)
+    if as_json:
+        print_json(found.to_dict())
+    else:
+        sys.stdout.write(f"{found}\n")
+    if not found.verified:
+        raise typer.Exit(1)
+
+
 def chosen_format(output: Path | None, format: str | None) -> ReportFormat:
     """What is to be made: as it was asked for, or as the name of the file tells."""
     from dphist.report.making import checked_format, format_of
@@ -90,13 +126,20 @@ def chosen_format(output: Path | None, format: str | None) -> ReportFormat:
 
 
 def _made(
-    facts: Facts, format: ReportFormat, output: Path | None, figures: Path | None, kind: Any, force: bool
+    facts: Facts,
+    format: ReportFormat,
+    output: Path | None,
+    figures: Path | None,
+    kind: Any,
+    force: bool,
+    kept: Sequence[Kept],
 ) -> tuple[list[str], str]:
     """Write the report and its figures, all of them or none; the names of figures, and the report's text."""
+    from dphist.releases.protected import refuse_overwriting
     from dphist.report.charts import charts_of
     from dphist.report.drawing import figure_files
     from dphist.report.making import render
-    from dphist.report.writing import write_files
+    from dphist.report.writing import encoded, write_files
 
     drawn = {} if figures is None else figure_files(charts_of(facts), figures, kind)
     start = Path.cwd() if output is None else output.parent
@@ -104,7 +147,10 @@ def _made(
     content = render(facts, format, links)
     files = dict(drawn.values())
     if output is not None:
-        files[output] = content.encode()
+        _refuse_twice(output, [path for path, _ in drawn.values()])
+        files[output] = encoded(content)
+    for path in files:
+        refuse_overwriting(path, kept)
     if figures is not None:
         try:
             figures.mkdir(parents=True, exist_ok=True)
@@ -114,28 +160,55 @@ def _made(
     return [str(path) for path, _ in drawn.values()], content
 
 
-def check_report(name: str | None, *, force: bool) -> None:
-    """Before any event is read or anything booked: that the report of a release can be written."""
-    if name is None:
-        return
+def _refuse_twice(output: Path, figures: Sequence[Path]) -> None:
+    """A report in the place of one of its own figures."""
+    from dphist.releases.protected import same_file
+
+    if any(same_file(str(output), str(path)) for path in figures):
+        raise InvalidParameter(f"the report and one of its figures cannot both be {str(output)!r}")
+
+
+def check_report(name: str, request: Request, kept: Sequence[Kept]) -> None:
+    """Before any event is read or anything booked: that the report of a release can be made, and written."""
+    from dphist.outputs.targets import target_of
+    from dphist.releases.protected import refuse_overwriting
     from dphist.report.writing import check_place
 
     path = Path(name)
     chosen_format(path, None)
-    check_place(path, force=force)
+    refuse_overwriting(path, kept)
+    check_place(path, force=request.force)
+    if request.output is None:
+        return
+    target = target_of(request.output, request.output_table, request.output_format)
+    master = request.master or dict(request.spark_settings()).get("spark.master", "local")
+    # A report is made of what was written, and only what is on this machine can be read back here.
+    if target.kind == "folder" and ("://" in target.address or not master.startswith("local")):
+        raise InvalidParameter(
+            f"--report has to read the release back, and {target.public_address()} is written by a cluster: leave "
+            "--report out, and make the report where the folder can be read, with dphist report FOLDER"
+        )
 
 
-def report_release(result: Release, name: str, output: Any, table: str | None, *, force: bool) -> None:
-    """The report of a release that was just written: read back, so that it is of what is there."""
-    address, path = os.fspath(output), Path(name)
-    # What lies on a cluster is not read from here: then it is the release in memory that is reported.
-    readable = os.path.exists(address) or address.startswith(("postgresql://", "postgres://"))
+def report_release(name: str, request: Request, kept: Sequence[Kept]) -> OutputError | None:
+    """Report a release that was just written: read back, so that it is of what is there. None if all went well.
+
+    Whatever goes wrong, the release is there: so it is said that it is, and nothing else is done.
+    """
+    assert request.output is not None
+    path = Path(name)
     try:
+        from dphist.releases.protected import refuse_overwriting
         from dphist.report.making import make_report
+        from dphist.report.writing import encoded, write_files
 
-        content = make_report(address if readable else result, chosen_format(path, None), table=table)
-        from dphist.report.writing import write_files
-
-        write_files({path: content.encode()}, force=force)
-    except DphistError as error:
-        raise OutputError(f"the release was written, but its report was not: {error}") from None
+        content = make_report(request.output, chosen_format(path, None), table=request.output_table)
+        refuse_overwriting(path, kept)
+        write_files({path: encoded(content)}, force=request.force)
+    except Exception as error:
+        if isinstance(error, DphistError):
+            reason = str(error)
+        else:
+            reason = (isinstance(error, OSError) and error.strerror) or type(error).__name__
+        return OutputError(f"the release was written, but its report was not: {reason}")
+    return None

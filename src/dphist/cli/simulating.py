@@ -30,8 +30,8 @@ def simulate(
         typer.Option(
             "--zipf",
             metavar="S,N,USERS[,ITEMS]",
-            help="In its place made-up data: N items by Zipf's law with exponent S; users have ITEMS of them in "
-            "the mean, by a geometric law. [ITEMS: 10]",
+            help="In its place made-up data: N items, up to 1e8, by Zipf's law with exponent S; users have ITEMS "
+            "of them in the mean, by a geometric law. [ITEMS: 10]",
         ),
     ] = None,
     user: flags.User = None,
@@ -57,6 +57,7 @@ def simulate(
     plot: Annotated[
         Path | None, typer.Option("--plot", metavar="FILE.png|.svg|.html", help="Draw the candidates.")
     ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing plot.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Predict what releases would be worth, for many plans. NOT PRIVATE: for public or synthetic data only.
@@ -74,9 +75,9 @@ def simulate(
     from dphist.simulation.run import simulate as run
 
     if plot is not None:
-        from dphist.report.figure import check_format
+        from dphist.report.plots import check_plot
 
-        check_format(plot)
+        check_plot(plot, force=force)
     read = {
         "user": user, "item": item or None, "table": table, "query": query, "where": where,
         "input_format": input_format, "null_items": null_items or None,
@@ -93,7 +94,7 @@ def simulate(
     if plot is not None:
         from dphist.figures import save_simulation
 
-        save_simulation(result, plot)
+        save_simulation(result, plot, force=force)
         sys.stderr.write(f"Wrote {plot}\n")
 
 
@@ -109,7 +110,7 @@ def _numbers(flag: str, text: str | None) -> list[int] | None:
 
 def _show(result: Simulation) -> None:
     """As text; on a terminal with the best candidate in bold."""
-    from dphist.simulation.result import NOTICE
+    from dphist.simulation.notice import NOTICE
     from dphist.types import text_grid
 
     sys.stdout.write(f"{wrapped(NOTICE)}\n\n{wrapped(result.title)}\n\n")

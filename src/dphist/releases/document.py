@@ -146,6 +146,11 @@ def counts_facts(plan: Plan, request: Mapping[str, Any], offset: float | None) -
     }
 
 
+def now() -> str:
+    """The time as a certificate tells it."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
 def document_of(
     plan: Plan,
     request: Mapping[str, Any],
@@ -153,6 +158,7 @@ def document_of(
     private: bool,
     offset: float | None,
     version: str,
+    created: str,
     chosen: Chosen | None = None,
     receipt: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
@@ -161,7 +167,7 @@ def document_of(
     return {
         "format": FORMAT,
         "dphist": version,
-        "created": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "created": created,
         "private": private,
         "guarantee": guarantee(plan, request, budget) if private else NO_GUARANTEE,
         "not_covered": not_covered(plan, request),

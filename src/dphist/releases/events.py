@@ -24,6 +24,7 @@ from dphist.releases.columns import Columns
 from dphist.releases.document import plan_from
 from dphist.releases.kinds import origins
 from dphist.releases.options import Options
+from dphist.releases.protected import refuse_own_input
 from dphist.releases.request import AUTO, Request, request_from
 from dphist.releases.result import Facts, Release
 from dphist.releases.soundness import Nonzero, certified, nonzero_rule
@@ -72,6 +73,7 @@ def run(request: Request, progress: Watcher | None = None, placed: Callable[[Any
         target = target_of(request.output, request.output_table, request.output_format)
         check_target(target, force=request.force, columns=request.output_columns())
     _check_folder(request, target)
+    refuse_own_input(request, target)
     engine = engine_for(request)
     planned = planned_for(request, engine)
     for plan in planned.plans if isinstance(planned, ChoicePlan) else (planned,):

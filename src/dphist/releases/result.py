@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from dphist.errors import InvalidParameter
 from dphist.releases.choosing import Chosen
-from dphist.releases.document import document_of
+from dphist.releases.document import document_of, now
+from dphist.releases.printing import printable
 from dphist.releases.sources import Form, Names
 from dphist.types import Budget, Certificate, Plan, html_grid
 
@@ -55,7 +56,8 @@ class Release:
     is the noisy count that a top-k step had subtracted; it is in the counts already. `added` are the columns that
     were asked for beside the counts; `written` says where the release was written to. `sums` are those around the
     middles of the plan's ranges, noisy, from which the added columns of sums and means were made. `chosen` says
-    how the bound on the items of a user was chosen, `receipt` where the release is booked.
+    how the bound on the items of a user was chosen, `receipt` where the release is booked, `created` when it was
+    made.
     """
 
     columns: tuple[Any, ...]
@@ -73,6 +75,7 @@ class Release:
     sums: tuple[NDArray[np.float64], ...] = ()
     chosen: Chosen | None = None
     receipt: Mapping[str, Any] | None = None
+    created: str = field(default_factory=now)
 
     def __len__(self) -> int:
         return int(self.counts.size)
@@ -132,7 +135,7 @@ class Release:
 
         return document_of(
             self.plan, self.request, private=self.private, offset=self.offset, version=__version__,
-            chosen=self.chosen, receipt=self.receipt,
+            created=self.created, chosen=self.chosen, receipt=self.receipt,
         )  # fmt: skip
 
     def write(self, output: str | os.PathLike[str], *, table: str | None = None, force: bool = False) -> Release:
@@ -172,7 +175,7 @@ class Release:
             values = [str(value) for value in self.form.kind.keys(self.form.kind.take(column, where))]
         except (OverflowError, ValueError):  # a time that Python cannot hold
             values = ["?"] * where.size
-        return ["".join(c if c.isprintable() else ascii(c)[1:-1] for c in value) for value in values]
+        return [printable(value) for value in values]
 
     def _shown(self) -> list[tuple[str, ...]]:
         """The first rows as texts, under the names of the columns; no more digits than the noise leaves."""

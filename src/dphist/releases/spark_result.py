@@ -18,7 +18,7 @@ SHOWN: Final = 10
 # What a release on the cluster has in common with its first rows.
 _SHARED: Final = (
     "certificate", "plan", "private", "names", "form", "offset", "request", "came", "written", "sums", "chosen",
-    "receipt",
+    "receipt", "created",
 )  # fmt: skip
 
 
@@ -121,6 +121,7 @@ def collected(table: Any, model: Release) -> Release:
         model.private, model.names, Form(KIND, "frame", "pyarrow"), model.offset,
         {name: column[order] for name, column in zip(_added_names(table, model.names), added, strict=True)},
         model.request, model.came, model.written, chosen=model.chosen, receipt=model.receipt,
+        created=model.created,
     )  # fmt: skip
 
 

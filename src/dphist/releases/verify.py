@@ -12,10 +12,11 @@ from dphist.errors import DphistError
 from dphist.releases.aggregates import aggregates_of, summed, sums_facts
 from dphist.releases.choosing import Chosen, choice_for
 from dphist.releases.document import NO_GUARANTEE, counts_facts, guarantee, not_covered, plan_from
-from dphist.releases.histogram import sketch_problem
+from dphist.releases.fitting import fits, is_receipt
+from dphist.releases.printing import printable
 from dphist.releases.request import AUTO, request_from
 from dphist.releases.soundness import certified
-from dphist.types import FORMAT, Budget, LatticeNoise, Plan, html_table
+from dphist.types import FORMAT, Budget, Plan, html_table
 
 if TYPE_CHECKING:
     from dphist.outputs.readback import Readback
@@ -28,6 +29,7 @@ KNOWN: Final = frozenset(
         "choice", "booking", "output", "self_sha256",
     }
 )  # fmt: skip
+OUTPUT: Final = frozenset({"name", "kind", "sha256", "columns", "types", "rows", "files"})
 
 
 @dataclass(frozen=True)
@@ -57,13 +59,14 @@ class Verification:
         }
 
     def __str__(self) -> str:
+        # A certificate may have been written by anybody, and so may the names of files.
         lines = [f"ok       {check}" for check in self.checks]
         lines += [f"PROBLEM  {problem}" for problem in self.problems]
         if self.verified:
             lines.append(f"{self.address} is verified.")
         else:
             lines.append(f"{self.address} is NOT verified.")
-        return "\n".join(lines)
+        return "\n".join(map(printable, lines))
 
     def _repr_html_(self) -> str:
         rows = [("ok", check) for check in self.checks] + [("PROBLEM", problem) for problem in self.problems]
@@ -148,7 +151,8 @@ class Examination:
     def _known(self, document: dict[str, Any]) -> bool:
         """Whether there is nothing in the certificate that no release says, and the request is possible."""
         request, found = document["request"], len(self.problems)
-        if document.keys() - KNOWN:
+        output = document.get("output", {})
+        if document.keys() - KNOWN or output.keys() - OUTPUT:
             self.problems.append("the certificate says more than a release does")
         if ("choice" in document) != (request.get("max-items-per-user") == AUTO):
             self.problems.append("the certificate has the choice of a cap that was not asked for, or lacks it")
@@ -164,6 +168,8 @@ class Examination:
         receipt, dataset = document.get("booking"), document["request"].get("dataset")
         if (receipt is None) != (dataset is None) or (receipt is not None and receipt.get("dataset") != dataset):
             self.problems.append("the certificate names a booking of another dataset, or none")
+        elif receipt is not None and not is_receipt(receipt):
+            self.problems.append("the certificate's booking is not one that a ledger makes")
         elif receipt is not None:
             self.checks.append(
                 f"a booking is named, entry {receipt['entry']} of the ledger {receipt['ledger']}: look it up "
@@ -277,36 +283,3 @@ class Examination:
             self.problems.append(f"the release has no column {missing[0]!r}")
         elif aggregates:
             self.checks.append("the sums and means are those that were asked for")
-
-
-def fits(plan: Plan, request: dict[str, Any]) -> bool:
-    """Whether a plan relies on nothing but what the request has `dphist release` keep, or promises."""
-    if "sketch" in request:
-        return fits_sketch(plan, request)
-    contract = plan.contract
-    cap, top, promise = (request.get(name) for name in ("max-items-per-user", "top", "max-nonzero"))
-    # A cap that was chosen is the plan's own: that has been looked at.
-    capped = cap == AUTO or (isinstance(cap, int) and contract.items >= min(cap, contract.nonzero))
-    if (plan.mechanism == "known-domain") != ("items" in request):
-        return False
-    if plan.mechanism == "known-domain":
-        return contract.items == contract.max_nonzero or capped
-    if isinstance(plan.noise, LatticeNoise) and plan.releases_offset:
-        return top == contract.max_nonzero and plan.noise.offset == request.get("offset", "opposite")
-    if contract.max_nonzero is None:
-        return capped
-    if top is not None:
-        return top == contract.max_nonzero == contract.items and request.get("offset") == "none"
-    return promise == contract.max_nonzero and (contract.items == contract.max_nonzero or capped)
-
-
-def fits_sketch(plan: Plan, request: dict[str, Any]) -> bool:
-    """Whether a plan holds for the sketch that was released, and nothing else was asked for."""
-    known = {"sketch", "sketch-size", "epsilon", "delta", "offset", "count-name", "round", "seed"}
-    size = request.get("sketch-size")
-    if request["sketch"] != "misra-gries" or not request.keys() <= known:
-        return False
-    if isinstance(size, bool) or not isinstance(size, int) or size < 1 or sketch_problem(plan, size) is not None:
-        return False
-    offset = plan.noise.offset if isinstance(plan.noise, LatticeNoise) and plan.releases_offset else None
-    return request.get("offset") == offset

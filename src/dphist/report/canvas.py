@@ -21,7 +21,7 @@ def _figure_class() -> Any:
 
         def _repr_png_(self) -> bytes:
             drawn = io.BytesIO()
-            self.savefig(drawn, format="png", dpi=96)
+            self.savefig(drawn, format="png", dpi=96, metadata={"Description": str(self.get_label())})
             return drawn.getvalue()
 
     return ShownFigure

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from dphist.report.curve import BETWEEN
 from dphist.report.facts import Facts
 from dphist.report.selection import Selection
-from dphist.report.sentences import figure, percent
+from dphist.report.sentences import figure, percent, raised
 
 
 @dataclass(frozen=True)
@@ -17,11 +18,8 @@ class Series:
     label: str
     xs: tuple[float, ...]
     ys: tuple[float, ...]
-
-    @property
-    def knots(self) -> bool:
-        """Whether the points are so few that a reader must see which of them were computed."""
-        return len(self.xs) < 12
+    # Whether the points alone are what was computed, and a reader must see which they are.
+    knots: bool = False
 
 
 @dataclass(frozen=True)
@@ -91,12 +89,12 @@ def charts_of(facts: Facts) -> tuple[Chart, ...]:
 def _guarantee(facts: Facts) -> LineChart:
     curve, budget = [point for point in facts.curve if point[1] > 0.0], facts.budget
     words = (
-        f"delta falls from {figure(facts.curve[0][1])} at epsilon 0 to {figure(facts.curve[-1][1])} at epsilon "
-        f"{facts.curve[-1][0]:.4g}. The promise is delta {budget.delta:g} at epsilon {budget.epsilon:g}."
+        f"delta falls from {raised(facts.curve[0][1])} at epsilon 0 to {raised(facts.curve[-1][1])} at epsilon "
+        f"{facts.curve[-1][0]:.4g}. The promise is delta {budget.delta:g} at epsilon {budget.epsilon:g}. {BETWEEN}"
     )
     return LineChart(
         "guarantee", "delta for every epsilon", words, "epsilon", "delta",
-        (Series("certified delta", tuple(e for e, _ in curve), tuple(d for _, d in curve)),),
+        (Series("delta, certified at the points", tuple(e for e, _ in curve), tuple(d for _, d in curve), True),),
         (Mark("this release", budget.epsilon, facts.delta_proved),), log_y=True,
     )  # fmt: skip
 
@@ -117,7 +115,11 @@ def _noises(facts: Facts) -> BarChart:
 
 def _thresholds(facts: Facts) -> BarChart:
     numbers = [(peer.label, peer.threshold, peer.own) for peer in facts.peers if peer.threshold is not None]
-    return _bars("threshold", "Threshold that a count must pass", "noisy count", numbers)
+    # Of a top-k step or a sketch it is no plain count that meets the threshold.
+    axis = "" if facts.selection is None else facts.selection.axis
+    relative = axis.startswith(("true count", "counter"))
+    title = f"{axis.removeprefix('true ')}, with noise" if relative else "noisy count"
+    return _bars("threshold", "Threshold that a count must pass", title, numbers)
 
 
 def _probability(found: Selection) -> LineChart:
@@ -144,8 +146,8 @@ def _error(found: Selection) -> LineChart:
         f"{bias[at]:,.{digits}f} on average and varies by {deviation[at]:,.{digits}f}" for at in (middle, -1)
     )
     words = (
-        f"If it is released, a count of {xs[middle]:,.0f} is too high by {near}; one of {xs[-1]:,.0f} is too high "
-        f"by {far}."
+        f"If it is released, a count is too high by {near} where the {found.axis} is {xs[middle]:,.0f}, and by "
+        f"{far} where it is {xs[-1]:,.0f}."
     )
     return LineChart(
         "error", "Expected error of a released count", words, found.axis, "error, in users",

@@ -58,6 +58,7 @@ def _draw_lines(axes: Any, chart: LineChart) -> None:
             linestyle=style,
             linewidth=2,
             marker="o" if one.knots else "",
+            markersize=3.5,
             label=one.label,
         )
     for mark in chart.marks:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 
-from scipy import special
-
 from dphist.calibrate.planning import plan as make_plan
+from dphist.calibrate.release_law import count_noise
 from dphist.errors import DphistError
-from dphist.types import LaplaceNoise, Plan, PublicNoise
+from dphist.types import Plan, PublicNoise
 
 _NAMES = {
     "gshm": "Gaussian noise on every count (the Gaussian sparse histogram mechanism)",
@@ -69,27 +68,18 @@ def _passing(plan: Plan) -> str:
     """Which items have a good chance to be seen."""
     if isinstance(plan.noise, PublicNoise):
         return "Every listed item is released; there is no threshold."
-    # The threshold compares y_i = H_i + Z_i + W, whatever happens to the offset later.
-    reach = _reach(plan)
-    likely, unlikely = math.ceil(plan.threshold + reach), max(1, math.floor(plan.threshold - reach))
-    half, more = round(plan.threshold), " more users than that" if plan.releases_offset else " users"
+    law = count_noise(plan.noise)
+    half, likely, unlikely = law.passing_count(0.5), law.passing_count(0.99), law.passing_count(0.01) - 1
+    more = " more users than that" if plan.releases_offset else " users"
     must = (
         f"A count must, with its noise, exceed the one after the largest by {_figure(plan.threshold)}"
         if plan.releases_offset
         else f"A noisy count must be above {_figure(plan.threshold)}"
     )
+    seldom = f", one of {unlikely:,} at most 1 %" if unlikely > 0 else ""
     return (
-        f"{must}: an item of {half:,}{more} has an even chance to be released, one of {likely:,} has 99 %, one of "
-        f"{unlikely:,} at most 1 %."
+        f"{must}: an item of {half:,}{more} has an even chance to be released, one of {likely:,} has 99 %{seldom}."
     )
-
-
-def _reach(plan: Plan) -> float:
-    """How far the noise that meets the threshold goes up with a probability of 1 %."""
-    if isinstance(plan.noise, LaplaceNoise):
-        scale = float(plan.noise.scale)
-        return max(0.0, -scale * math.log(0.01 * (1.0 + math.exp(-1.0 / scale))))
-    return float(special.ndtri(0.99)) * math.hypot(plan.sigma, plan.sigma_shared)
 
 
 def _alternatives(plan: Plan) -> list[str]:

@@ -3,48 +3,24 @@
 from __future__ import annotations
 
 import shlex
-import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from fractions import Fraction
 from itertools import pairwise
 from pathlib import PurePath
-from typing import Any, Final
+from typing import Any
 
-from dphist.analysis.adaptive import delta_profile_upper
-from dphist.calibrate.comparison import compare
-from dphist.errors import DphistError
 from dphist.releases.document import plan_from
+from dphist.releases.printing import printable
 from dphist.releases.result import NOT_PRIVATE
 from dphist.releases.verify import Verification
-from dphist.report.rows import Rows, clean, rows_of
+from dphist.report.curve import curve_of
+from dphist.report.peers import Peer, peers_of
+from dphist.report.promise import promise
+from dphist.report.rows import Rows, rows_of
 from dphist.report.selection import Selection, selection
-from dphist.report.sentences import Number, numbers, promise, selected, uncovered
-from dphist.types import LARGEST_EPSILON, Budget, LaplaceNoise, LatticeNoise, Plan
-
-# Shared noise takes a tenth of a second a point.
-_POINTS: Final = 41
-_POINTS_SHARED: Final = 21
-# Plans for millions of counts take seconds a point, and have fewer of them.
-_SECONDS: Final = 3.0
-_PEERS: Final = {
-    "gshm-add-the-deltas": "Gaussian noise, deltas added (the usual analysis)",
-    "gshm-exact": "Gaussian noise, exact analysis",
-    "csh-add-the-deltas": "Shared noise, deltas added",
-    "csh-tighter": "Shared noise, the paper's analysis",
-    "exact, gamma = sqrt k": "Shared noise, exact analysis",
-    "scale m/epsilon": "Laplace noise",
-}
-
-
-@dataclass(frozen=True)
-class Peer:
-    """What one way to count would have needed; `own` is this release."""
-
-    label: str
-    noise: float
-    threshold: float | None
-    own: bool = False
+from dphist.report.sentences import Number, numbers, selected, uncovered
+from dphist.types import Budget, Plan
 
 
 @dataclass(frozen=True)
@@ -55,6 +31,19 @@ class CapSizes:
     users: tuple[int, ...]
     deviation: float
     cap: int
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where the certificate of a release is: its text, its place, and what `dphist verify` needs beside a name.
+
+    A release in memory has no text, for a certificate belongs to a file; then `missing` says so.
+    """
+
+    text: str | None
+    place: str = ""
+    options: Sequence[str] = ()
+    missing: str = ""
 
 
 @dataclass(frozen=True)
@@ -84,8 +73,10 @@ class Facts:
     sizes: CapSizes | None
     receipt: tuple[tuple[str, str], ...]
     uncovered: tuple[str, ...]
-    certificate: str
+    certificate: str | None
     certificate_name: str
+    sealed: tuple[tuple[str, str], ...]
+    uncertified: str
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data with the keys of `dphist report --json`; the rows are in the release."""
@@ -106,51 +97,70 @@ class Facts:
             "selection": None if self.selection is None else self.selection.to_dict(),
             "rows": self.rows.total,
             "not_covered": list(self.uncovered),
+            "certificate": dict(self.sealed) or None,
         }
 
 
-def facts_of(
-    document: Mapping[str, Any], table: Any, verified: Verification, certificate: str, options: Sequence[str] = ()
-) -> Facts:
-    """The facts of a release that was verified, or that has no fault but its seed.
-
-    `options` are what `dphist verify` needs beside the address.
-    """
+def facts_of(document: Mapping[str, Any], table: Any, verified: Verification, origin: Origin) -> Facts:
+    """The facts of a release that was verified, or that has no fault but its seed."""
     plan, request = plan_from(document["plan"]), document["request"]
     budget = Budget(request["epsilon"], request["delta"]) if "choice" in document else plan.budget
-    curve, note = _curve(plan, "choice" in document)
+    curve = curve_of(plan, "choice" in document)
     rows = rows_of(table, plan, request)
-    peers, peers_note = _peers(plan, budget, "choice" in document)
+    peers, peers_note = peers_of(plan, budget, request, "choice" in document)
     proved = plan.certificate.delta if verified.delta_certified is None else verified.delta_certified
     output, about = document.get("output", {}), _about(document, rows)
     found = selection(plan, request)
-    return Facts(
-        title="How many users per " + ", ".join(clean(name) for name in rows.items),
+    facts = Facts(
+        title="How many users per " + ", ".join(rows.items),
         lead=_lead(about, rows),
-        address=clean(verified.address),
-        command=clean(shlex.join(["dphist", "verify", _short(verified.address), *options])),
+        address=verified.address,
+        command=shlex.join(["dphist", "verify", _short(verified.address), *origin.options]),
         about=about,
         private=verified.private,
         checks=verified.checks,
         guarantee=document["guarantee"],
-        promise=_promise(document, budget, curve, verified.private),
+        promise=_promise(document, budget, curve.points[0][1], verified.private),
         numbers=numbers(plan, document, budget, verified.delta_certified),
         budget=budget,
         plan=plan,
         delta_proved=proved,
-        curve=curve,
-        curve_note=note,
+        curve=curve.points,
+        curve_note=curve.note,
         peers=peers,
         peers_note=peers_note,
         selection=found,
         selected=selected(plan, found),
         rows=rows,
         sizes=_sizes(document.get("choice")),
-        receipt=tuple((key, clean(str(value))) for key, value in document.get("booking", {}).items()),
+        receipt=tuple((key, str(value)) for key, value in document.get("booking", {}).items()),
         uncovered=uncovered(plan, document, rows.total),
-        certificate=certificate,
-        certificate_name=clean(str(output.get("name", "release"))) + ".certificate.json",
+        certificate=origin.text,
+        certificate_name=f"{output.get('name', 'release')}.certificate.json",
+        sealed=_sealed(document, origin),
+        uncertified=origin.missing,
     )
+    # Of all that a certificate says, some is whatever its writer wrote. The text to take along is as it was.
+    names = [entry.name for entry in fields(facts) if entry.name != "certificate"]
+    return replace(facts, **{name: _shown(getattr(facts, name)) for name in names})
+
+
+def _shown(value: Any) -> Any:
+    """Every text in it without what moves a cursor, turns a line round, or cannot be encoded."""
+    if isinstance(value, str):
+        return printable(value)
+    if isinstance(value, tuple):
+        return tuple(_shown(one) for one in value)
+    if isinstance(value, (Number, Peer, CapSizes)):
+        return replace(value, **{name: _shown(one) for name, one in vars(value).items()})
+    return value
+
+
+def _sealed(document: Mapping[str, Any], origin: Origin) -> tuple[tuple[str, str], ...]:
+    """Which certificate it is, for a report that does not hold it."""
+    if origin.text is None:
+        return ()
+    return (("certificate", origin.place), ("SHA-256 of its content (self_sha256)", str(document["self_sha256"])))
 
 
 def _short(address: str) -> str:
@@ -158,13 +168,11 @@ def _short(address: str) -> str:
     return address if "://" in address else PurePath(address).name
 
 
-def _promise(
-    document: Mapping[str, Any], budget: Budget, curve: tuple[tuple[float, float], ...], private: bool
-) -> tuple[str, ...]:
+def _promise(document: Mapping[str, Any], budget: Budget, delta_at_zero: float, private: bool) -> tuple[str, ...]:
     if not private:
         return (f"{NOT_PRIVATE}. Whoever knows the seed, or guesses it, can take the noise off again.",)
     # The curve is of the release alone: with a choice before it, the budget's own bound is the one that holds.
-    return promise(budget, 1.0 if "choice" in document else curve[0][1], document["guarantee"])
+    return promise(budget, 1.0 if "choice" in document else delta_at_zero, document["guarantee"])
 
 
 def _lead(about: tuple[tuple[str, str], ...], rows: Rows) -> str:
@@ -194,65 +202,7 @@ def _about(document: Mapping[str, Any], rows: Rows) -> tuple[tuple[str, str], ..
     found += [("made", str(document.get("created"))), ("by", f"dphist {document.get('dphist')}")]
     if "output" in document:
         found.append(("SHA-256 of the data", str(document["output"].get("sha256"))))
-    return tuple((label, clean(value)) for label, value in found)
-
-
-def _curve(plan: Plan, chosen: bool) -> tuple[tuple[tuple[float, float], ...], str]:
-    """delta for many epsilons from 0 to twice the plan's, each a certified upper bound."""
-    noise = plan.noise
-    assert isinstance(noise, (LatticeNoise, LaplaceNoise))
-    points = _POINTS if plan.sigma_shared == 0.0 else _POINTS_SHARED
-    # The own epsilon of the plan is the one in the middle, but for very large ones; its delta is known.
-    last, curve = min(2.0 * plan.budget.epsilon, LARGEST_EPSILON), {plan.budget.epsilon: plan.certificate.delta}
-    until = time.monotonic() + _SECONDS
-    for place in _coarse_first(points - 1):
-        epsilon = last * place / (points - 1)
-        if epsilon not in curve and (place == 0 or time.monotonic() < until):
-            curve[epsilon] = delta_profile_upper(noise, plan.contract, epsilon=epsilon)
-    note = (
-        "The curve is of the release alone. The point is of the whole, with the choice of the cap before it."
-        if chosen
-        else "The point is the promise of this release; the whole curve holds at once."
-    )
-    return tuple(sorted(curve.items())), note
-
-
-def _coarse_first(last: int) -> list[int]:
-    """0 to last, the ends first and then those in between: a curve that is cut short is still a curve."""
-    step = 1 << last.bit_length()
-    order = [0, last]
-    while step := step // 2:
-        order += [place for place in range(0, last, step) if place not in order]
-    return order
-
-
-def _peers(plan: Plan, budget: Budget, chosen: bool) -> tuple[tuple[Peer, ...], str]:
-    """This release, and what others need for the same budget and bounds: for counts of unknown items."""
-    contract = plan.contract
-    threshold = None if plan.mechanism == "known-domain" else plan.threshold
-    own = Peer("This release", plan.total_noise, threshold, own=True)
-    try:
-        found = compare(
-            epsilon=budget.epsilon, delta=budget.delta,
-            max_nonzero=contract.max_nonzero, max_items_per_user=contract.items,
-        )  # fmt: skip
-    except DphistError:
-        return (own,), "There is nothing to compare it with at this budget."
-    peers = [
-        Peer(_PEERS[row.analysis], row.total_noise, row.threshold) for row in found.rows if row.analysis in _PEERS
-    ]
-    notes = ["All for the same epsilon, delta and bounds, each at its lowest threshold, with normal noise."]
-    if plan.mechanism == "known-domain":
-        notes.append("The others do not know the list of items, and need a threshold for it.")
-    if plan.releases_offset:
-        notes.append(
-            "Thresholds are against the counts less the one after the largest, which only this release adds again."
-        )
-    if plan.sums:
-        notes.append("The others count only; this release has sums as well, for which its counts are noisier.")
-    if chosen:
-        notes.append("The others are told the cap for nothing; this release paid for choosing it.")
-    return (own, *peers), " ".join(notes)
+    return tuple(found)
 
 
 def _sizes(choice: Mapping[str, Any] | None) -> CapSizes | None:

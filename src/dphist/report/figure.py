@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Sequence
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from dphist.calibrate.comparison import Comparison, Frontier, frontier
 from dphist.errors import InvalidParameter
 from dphist.report.canvas import new_figure
+from dphist.report.plots import save_plot
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-FORMATS: Final = (".png", ".svg", ".html")
 # Okabe and Ito's palette, told apart by colour-blind readers; the line styles tell them apart in print.
 _STYLES: Final[dict[str, tuple[str, str, str, str]]] = {
     "gshm-add-the-deltas": ("#D55E00", "--", "s", "GSHM, add the deltas"),
@@ -30,16 +28,6 @@ _STYLES: Final[dict[str, tuple[str, str, str, str]]] = {
 def curve_label(analysis: str) -> str:
     """What a curve is called in the legend."""
     return _STYLES[analysis][3]
-
-
-def check_format(path: Path) -> None:
-    """Refuse a file name that no figure can be written to, before any work is done."""
-    if path.suffix.lower() not in FORMATS:
-        raise InvalidParameter(f"the plot must end in {', '.join(FORMATS)}, not {path.name!r}")
-    if not path.resolve().parent.is_dir():
-        raise InvalidParameter(f"the folder of the plot {str(path)!r} does not exist")
-    if path.is_dir():
-        raise InvalidParameter(f"the plot {str(path)!r} is a folder")
 
 
 def frontiers(comparison: Comparison) -> list[Frontier]:
@@ -69,6 +57,7 @@ def comparison_figure(comparisons: Comparison | Sequence[Comparison]) -> Figure:
     figure = new_figure(6.4 * columns, 4.8 * rows)
     for index, comparison in enumerate(comparisons):
         _panel(figure.add_subplot(rows, columns, index + 1), comparison)
+    figure.set_label(describe(comparisons))
     return figure
 
 
@@ -107,53 +96,7 @@ def describe(comparisons: Sequence[Comparison]) -> str:
     return " ".join(sentences)
 
 
-def write_figure(comparisons: Sequence[Comparison], path: Path) -> None:
-    """Write the figure as PNG, SVG, or an HTML page that needs no network."""
-    check_format(path)
-    figure = comparison_figure(comparisons)
-    try:
-        _save(figure, comparisons, path)
-    except OSError as error:
-        raise InvalidParameter(f"the plot {str(path)!r} cannot be written: {error.strerror}") from None
-
-
-def _save(figure: Figure, comparisons: Sequence[Comparison], path: Path) -> None:
-    if path.suffix.lower() != ".html":
-        figure.savefig(path, dpi=150)
-        return
-    drawing = io.StringIO()
-    figure.savefig(drawing, format="svg")
-    svg = drawing.getvalue()
-    svg = svg[svg.index("<svg") :].replace(
-        "<svg", f'<svg role="img" aria-label="{escape(describe(comparisons))}"', 1
-    )
+def write_figure(comparisons: Sequence[Comparison], path: Path, *, force: bool = False) -> None:
+    """Write the figure as PNG, SVG, or an HTML page that needs no network; with `force` over an existing file."""
     tables = "\n".join(comparison._repr_html_() for comparison in comparisons)
-    path.write_text(_PAGE.format(figure=svg, tables=tables), encoding="utf-8")
-
-
-_PAGE: Final = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>dphist: mechanisms compared</title>
-<style>
-:root {{ color-scheme: light dark; }}
-body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 70rem; margin: 2rem auto; padding: 0 1rem; }}
-figure {{ margin: 0; background: white; overflow-x: auto; }}
-svg {{ max-width: 100%; height: auto; }}
-table {{ border-collapse: collapse; margin: 2rem 0; display: block; overflow-x: auto; }}
-caption {{ text-align: left; font-weight: bold; padding: .5rem 0; }}
-th, td {{ padding: .25rem .75rem; border-bottom: 1px solid #8888; text-align: right; white-space: nowrap; }}
-th:nth-child(-n+2), td:nth-child(-n+2) {{ text-align: left; }}
-</style>
-</head>
-<body>
-<h1>Mechanisms compared</h1>
-<figure>
-{figure}
-</figure>
-{tables}
-</body>
-</html>
-"""
+    save_plot(comparison_figure(comparisons), path, title="mechanisms compared", tables=tables, force=force)

@@ -9,10 +9,11 @@ from html import escape
 from importlib.resources import files
 from string import Template
 
+from dphist.releases.printing import printable
 from dphist.report.charts import BarChart, charts_of
 from dphist.report.facts import Facts
 from dphist.report.html_rows import rows_data, rows_section
-from dphist.report.sentences import CURVE, figure
+from dphist.report.sentences import CURVE, figure, raised
 from dphist.report.svg import drawings, stylesheet
 
 
@@ -50,7 +51,12 @@ def _hash(text: str) -> str:
 
 
 def _badges(facts: Facts) -> str:
-    verified = ("good", "✓ Verified") if facts.private else ("bad", "✗ Not verified: made from a seed")
+    if not facts.private:
+        verified = ("bad", "✗ Not verified: made from a seed")
+    elif facts.certificate is None:
+        verified = ("good", "✓ Guarantee verified, not yet written")
+    else:
+        verified = ("good", "✓ Verified")
     private = ("good", "✓ Private") if facts.private else ("bad", "✗ NOT PRIVATE")
     budget = f"epsilon {facts.budget.epsilon:g}, delta {facts.budget.delta:g}"
     marks = [*(f'<span class="badge {kind}">{text}</span>' for kind, text in (verified, private))]
@@ -140,7 +146,7 @@ def _curve(facts: Facts) -> str:
 
 def _curve_table(facts: Facts) -> str:
     step = max(1, (len(facts.curve) - 1) // 10)
-    rows = [(f"{epsilon:.4g}", f"{delta:.6g}") for epsilon, delta in facts.curve[::step]]
+    rows = [(f"{epsilon:.4g}", raised(delta, 6)) for epsilon, delta in facts.curve[::step]]
     return (
         "<details><summary>The curve as a table</summary>" + _table(("epsilon", "delta"), rows, 0) + "</details>"
     )
@@ -170,12 +176,19 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]], texts: int, bold:
 
 
 def _certificate(facts: Facts) -> str:
-    content = base64.b64encode(facts.certificate.encode()).decode()
-    name = escape(facts.certificate_name)
-    return (
+    told = (
         "<p>The certificate holds every number that the proof needs. Anybody can compute it anew, without the "
         f"data that were counted:</p><pre><code>{escape(facts.command)}</code></pre>"
+    )
+    if facts.certificate is None:
+        return told + f"<p>{escape(facts.uncertified)}</p>"
+    content = base64.b64encode(facts.certificate.encode()).decode()
+    # What is taken along is as it was written; what is shown has nothing in it that nobody sees.
+    shown = "\n".join(map(printable, facts.certificate.split("\n")))
+    name = escape(facts.certificate_name)
+    return (
+        f"{told}{_pairs(facts.sealed)}"
         f'<p><a class="button" id="download" download="{name}" href="data:application/json;base64,{content}">'
         f"Download the certificate</a></p><details><summary>{name}</summary>"
-        f'<pre tabindex="0"><code>{escape(facts.certificate)}</code></pre></details>'
+        f'<pre tabindex="0"><code>{escape(shown)}</code></pre></details>'
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from html import escape
 from typing import Any, Final
 
@@ -14,6 +15,8 @@ from dphist.report.sentences import figure
 LARGEST: Final = 8_000_000
 # Rows that are there without a script.
 _PLAIN: Final = 20
+# What nobody sees: control characters, ends of lines, and what turns the direction of a text round.
+_UNSEEN: Final = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 
 def rows_section(rows: Rows, shown: int) -> str:
@@ -43,8 +46,15 @@ def rows_section(rows: Rows, shown: int) -> str:
         '<p id="found" role="status"></p></div>'
         '<div id="scroll" tabindex="0" role="region" aria-label="Released counts, scrollable">'
         f'<table id="table"><thead><tr>{head}</tr></thead><tbody>{_plain_rows(rows)}</tbody></table></div>'
+        f'<p id="printed">{_printed(rows)}</p>'
         "<noscript><p>Without scripts only the first rows are shown, and they cannot be sorted.</p></noscript>"
     )
+
+
+def _printed(rows: Rows) -> str:
+    """What paper says below the rows without a script; the script prints more of them."""
+    more = rows.total - _PLAIN
+    return f"And {more:,} more rows, which are in the release." if more > 0 else ""
 
 
 def _plain_rows(rows: Rows) -> str:
@@ -66,8 +76,10 @@ def _plain_rows(rows: Rows) -> str:
 
 
 def _visible(text: str) -> str:
-    """Control characters spelled out: HTML has no NUL, and no reader sees the others."""
-    return "".join(f"\\x{ord(c):02x}" if ord(c) < 32 else c for c in text)
+    """What nobody sees is spelled out: HTML has no NUL, and no reader sees the others."""
+    return _UNSEEN.sub(
+        lambda found: ascii(found[0])[1:-1] if ord(found[0]) > 31 else f"\\x{ord(found[0]):02x}", text
+    )
 
 
 def rows_data(rows: Rows) -> tuple[str, int]:
@@ -99,7 +111,7 @@ def _columns(rows: Rows, shown: int) -> list[dict[str, Any]]:
 
 
 def _json(columns: list[dict[str, Any]], rows: int) -> str:
-    """JSON that cannot end its script: no `<`, and no line end that old scripts knew."""
+    """JSON that cannot end its script: no `<`, and nothing in it that is not seen."""
     order = next((place for place, column in enumerate(columns) if column["kind"] == "number"), 0)
     text = json.dumps(
         {"rows": rows, "sorted": order, "columns": columns},
@@ -107,6 +119,4 @@ def _json(columns: list[dict[str, Any]], rows: int) -> str:
         separators=(",", ":"),
         allow_nan=False,
     )
-    for found, written in (("<", "\\u003c"), ("\u2028", "\\u2028"), ("\u2029", "\\u2029")):
-        text = text.replace(found, written)
-    return text
+    return _UNSEEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text.replace("<", "\\u003c"))

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
 from dphist.errors import InputError, InvalidParameter, NotVerified
+from dphist.releases.printing import printable
 from dphist.releases.result import Release
 from dphist.releases.verify import SEEDED, Examination, Verification, read_and_verify
-from dphist.report.facts import Facts, facts_of
+from dphist.report.facts import Facts, Origin, facts_of
 
 ReportFormat = Literal["html", "markdown", "text"]
 FORMATS: Final[tuple[ReportFormat, ...]] = get_args(ReportFormat)
@@ -60,9 +60,13 @@ def render(facts: Facts, format: ReportFormat, figures: dict[str, str] | None = 
         from dphist.report.markdown import markdown
 
         return markdown(facts, figures or {})
-    # Each format loads what it needs alone.
-    written: str = getattr(import_module(f"dphist.report.{format}"), format)(facts)
-    return written
+    if format == "html":
+        from dphist.report.html import html
+
+        return html(facts)
+    from dphist.report.text import text
+
+    return text(facts)
 
 
 def report_facts(
@@ -77,15 +81,47 @@ def report_facts(
         examined = Examination([])
         examined.attempt(document, rows)
         verified = examined.verification("FILE")
+        origin = Origin(None, missing=_in_memory(release))
     else:
         verified, found = read_and_verify(release, table=table, certificate=certificate)
         document, rows = found.document, found.table
-    _refuse_what_is_not_verified(verified)
+        origin = Origin(None) if document is None else _origin(document, verified.address, table, certificate)
+    refuse_what_is_not_verified(verified)
     try:
-        return facts_of(document, rows, verified, _text(document), _options(table, certificate))
+        return facts_of(document, rows, verified, origin)
     except (KeyError, TypeError, ValueError, IndexError, AttributeError, ArithmeticError) as error:
         # Of a release from a seed not all is looked at, and its certificate may say anything.
         raise InputError(f"the certificate cannot be understood ({type(error).__name__})") from None
+
+
+def _in_memory(release: Release) -> str:
+    """Why a release in memory has no certificate to take along."""
+    if release.written is None:
+        return (
+            "This report is of a release in memory, which has no certificate yet: a certificate belongs to the "
+            "file that it is written with. release.write(...) writes both; a report of that file has it."
+        )
+    return (
+        "This report is of a release in memory. It was written as well: the certificate is "
+        f"{release.written.certificate}, and belongs to {release.written.address}; a report of that has it."
+    )
+
+
+def _origin(
+    document: dict[str, Any], address: str, table: str | None, certificate: str | os.PathLike[str] | None
+) -> Origin:
+    """Where the certificate of a written release is."""
+    output, options = document.get("output"), _options(table, certificate)
+    kind = output.get("kind") if isinstance(output, dict) else None
+    if certificate is not None:
+        place = Path(certificate).name
+    elif kind in ("duckdb", "sqlite", "postgresql"):
+        place = f"table {table or 'release'}_certificate"
+    elif kind == "folder":
+        place = f"{Path(address).name}/_certificate.json"
+    else:
+        place = f"{Path(address).name}.certificate.json"
+    return Origin(_text(document), place, options)
 
 
 def _options(table: str | None, certificate: str | os.PathLike[str] | None) -> list[str]:
@@ -94,12 +130,12 @@ def _options(table: str | None, certificate: str | os.PathLike[str] | None) -> l
     return [word for flag, value in given if value is not None for word in (flag, value)]
 
 
-def _refuse_what_is_not_verified(verified: Verification) -> None:
+def refuse_what_is_not_verified(verified: Verification) -> None:
+    """Raise `NotVerified` for any fault but a seed."""
     problems = [problem for problem in verified.problems if problem != SEEDED]
     if problems:
-        raise NotVerified(
-            f"{verified.address} is not verified, and no report is made of it: {'; '.join(problems)}"
-        )
+        said = f"{verified.address} is not verified, and no report is made of it: {'; '.join(problems)}"
+        raise NotVerified(printable(said))
 
 
 def _text(document: dict[str, Any]) -> str:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from typing import Final
+from urllib.parse import quote
 
+from dphist.releases.printing import printable
 from dphist.report.charts import charts_of
 from dphist.report.facts import Facts
-from dphist.report.rows import printable
-from dphist.report.sentences import CURVE
-from dphist.report.text import first_rows, peer_rows, selection_rows
+from dphist.report.sentences import CURVE, raised
+from dphist.report.text import first_rows, peer_rows, selection_head, selection_rows, state
 
 _ROWS: Final = 100
 # Whatever could be read as markup: by Markdown, by HTML, as the end of a cell, or as an address to be linked.
@@ -25,10 +27,14 @@ def markdown(facts: Facts, figures: Mapping[str, str]) -> str:
         if name not in words:
             return []
         title, said = words[name]
-        linked = [f"![{_plain(title)}: {_plain(said)}](<{figures[name]}>)"] if name in figures else []
+        linked = (
+            [f"![{_plain(title)}: {_plain(said)}](<{quote(os.fsencode(figures[name]))}>)"]
+            if name in figures
+            else []
+        )
         return [*linked, _plain(said)]
 
-    parts = [f"# {_plain(facts.title)}", f"**{_state(facts)}**", _plain(facts.lead)]
+    parts = [f"# {_plain(facts.title)}", f"**{_plain(state(facts))}**", _plain(facts.lead)]
     parts += ["## What was released, and from what", _table(("", ""), facts.about)]
     parts += ["## What is promised", *map(_plain, facts.promise), _plain(f"Exactly: {facts.guarantee}")]
     parts += ["## What was verified", _listed(facts.checks)]
@@ -36,30 +42,26 @@ def markdown(facts: Facts, figures: Mapping[str, str]) -> str:
     parts += ["## The numbers of this release", _table(("number", "value", "what it means"), numbers)]
     parts += ["## The guarantee for every epsilon", _plain(f"{CURVE} {facts.curve_note}"), *picture("guarantee")]
     step = max(1, (len(facts.curve) - 1) // 10)
-    parts.append(_table(("epsilon", "delta"), [(f"{e:.4g}", f"{d:.6g}") for e, d in facts.curve[::step]], 0))
+    parts.append(_table(("epsilon", "delta"), [(f"{e:.4g}", raised(d, 6)) for e, d in facts.curve[::step]], 0))
     parts += ["## Against other analyses", _plain(facts.peers_note), *picture("threshold"), *picture("noise")]
     parts.append(_table(("way to count", "noise", "threshold"), peer_rows(facts), 1))
     parts += ["## What is released, and how far off it is", *map(_plain, facts.selected)]
     parts += [*picture("release"), *picture("error")]
     selected = selection_rows(facts)
     if selected:
-        parts.append(_table(("true count", "released with", "too high by", "deviation"), selected, 0))
+        parts.append(_table(selection_head(facts), selected, 0))
     if facts.sizes is not None:
         parts += ["## How the cap was chosen", *picture("sizes")]
     parts += ["## The released counts", _rows(facts)]
     if facts.receipt:
         parts += ["## Booked in a ledger", _table(("", ""), facts.receipt)]
     parts += ["## What is not covered", _listed(facts.uncovered)]
-    parts += ["## How to verify it", f"```sh\n{printable(facts.command)}\n```"]
+    parts += ["## How to verify it", *([_table(("", ""), facts.sealed)] if facts.sealed else [])]
+    parts += [
+        *([_plain(facts.uncertified)] if facts.uncertified else []),
+        f"```sh\n{printable(facts.command)}\n```",
+    ]
     return "\n\n".join(parts) + "\n"
-
-
-def _state(facts: Facts) -> str:
-    return (
-        "Verified, private"
-        if facts.private
-        else "NOT PRIVATE: the noise was made from a seed. Do not publish this."
-    )
 
 
 def _plain(text: str) -> str:

@@ -3,7 +3,9 @@
 // unknown, so that they are set as text and never read as markup.
 (() => {
   const data = JSON.parse(document.getElementById("data").textContent);
-  const ROW = 32, SPARE = 12;
+  const SPARE = 12, ON_PAPER = 100;
+  // The height of a row follows the reader's size of letters: it is measured, this is where it starts.
+  let height = 32;
   const scroll = document.getElementById("scroll"), table = document.getElementById("table");
   const body = table.tBodies[0], heads = [...table.tHead.rows[0].cells];
   const search = document.getElementById("search"), found = document.getElementById("found");
@@ -12,7 +14,12 @@
     minimumFractionDigits: c.digits || 0, maximumFractionDigits: c.digits || 0 }));
   const value = (c, row) => columns[c].of === undefined
     ? columns[c].values[row] : columns[columns[c].of].values[row] + columns[c].plus;
-  const shown = (text) => text.replace(/[\u0000-\u001f]/g, (c) => "\\x" + c.charCodeAt(0).toString(16).padStart(2, "0"));
+  // What nobody sees is spelled out: control characters, and what turns the direction of a text round.
+  const shown = (text) => text.replace(/[\u0000-\u001f\u007f-\u009f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]/g, (c) => {
+    const code = c.charCodeAt(0).toString(16);
+    return code.length > 2 ? "\\u" + code.padStart(4, "0") : "\\x" + code.padStart(2, "0");
+  });
+  const paper = matchMedia("print"), printed = document.getElementById("printed");
   let order = Uint32Array.from({ length: total }, (_, i) => i);
   let matching = order, sorted = data.sorted, down = true, asked = 0;
 
@@ -26,28 +33,47 @@
     } else td.textContent = v === null ? "" : numbers[c].format(v);
     return td;
   };
-  const gap = (height) => {
+  const gap = (rows) => {
     const tr = document.createElement("tr"), td = document.createElement("td");
     tr.className = "gap";
     tr.setAttribute("aria-hidden", "true");
     td.colSpan = columns.length;
-    td.style.height = height + "px";
+    td.style.height = rows * height + "px";
     tr.append(td);
     return tr;
   };
-  const draw = () => {
-    const first = Math.max(0, Math.floor(scroll.scrollTop / ROW) - SPARE);
-    const last = Math.min(matching.length, first + Math.ceil(scroll.clientHeight / ROW) + 2 * SPARE);
-    const rows = [gap(first * ROW)];
+  const put = (first, last) => {
+    const rows = [gap(first)];
     for (let place = first; place < last; place++) {
       const tr = document.createElement("tr");
       tr.setAttribute("aria-rowindex", place + 2);
       tr.append(...columns.map((_, c) => cell(matching[place], c)));
       rows.push(tr);
     }
-    rows.push(gap((matching.length - last) * ROW));
+    rows.push(gap(matching.length - last));
     body.replaceChildren(...rows);
     table.setAttribute("aria-rowcount", matching.length + 1);
+  };
+  const draw = (again = true) => {
+    // Whoever asks may be told before the listener below is, which is then not told any more.
+    if (paper.matches) return void print();
+    const first = Math.min(Math.max(0, matching.length - 1), Math.max(0, Math.floor(scroll.scrollTop / height) - SPARE));
+    const last = Math.min(matching.length, first + Math.ceil(scroll.clientHeight / height) + 2 * SPARE);
+    put(first, last);
+    const found = body.querySelector("tr:not(.gap)")?.getBoundingClientRect().height;
+    if (again && found && Math.abs(found - height) > 0.01) {
+      height = found;
+      draw(false);
+    }
+  };
+  // Paper has the first rows of what is in sight, without the room for all others.
+  const print = () => {
+    const last = Math.min(matching.length, ON_PAPER), more = matching.length - last;
+    put(0, last);
+    // What is promised, and what was verified, is on paper in full.
+    document.querySelectorAll("#promise details").forEach((part) => { part.open = true; });
+    const searched = matching.length < total ? `Only rows with "${search.value.trim()}" in them. ` : "";
+    printed.textContent = searched + (more ? `And ${more.toLocaleString("en")} more rows, which are in the release.` : "");
   };
   const tell = () => {
     const all = total.toLocaleString("en");
@@ -101,10 +127,10 @@
     look();
   };
 
-  const wide = columns.map((c) => c.kind === "text" ? 190 : 40 + 9 * Math.max(c.name.length + 2, c.wide));
-  table.style.minWidth = wide.reduce((a, b) => a + b, 0) + "px";
+  const wide = columns.map((c) => c.kind === "text" ? 12 : 2.6 + 0.62 * Math.max(c.name.length + 2, c.wide));
+  table.style.minWidth = wide.reduce((a, b) => a + b, 0) + "rem";
   heads.forEach((head, c) => {
-    if (columns[c].kind !== "text") head.style.width = wide[c] + "px";
+    if (columns[c].kind !== "text") head.style.width = wide[c] + "rem";
     head.firstElementChild.disabled = false;
     head.firstElementChild.addEventListener("click", () => sort(c));
   });
@@ -116,7 +142,10 @@
     framed = true;
     requestAnimationFrame(() => { framed = false; draw(); });
   }, { passive: true });
-  addEventListener("resize", draw);
+  addEventListener("resize", () => draw());
+  addEventListener("beforeprint", print);
+  addEventListener("afterprint", () => draw());
+  paper.addEventListener("change", () => draw());
   tell();
   draw();
 })();

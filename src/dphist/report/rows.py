@@ -10,6 +10,7 @@ from typing import Any, Final, Literal
 import numpy as np
 
 from dphist.releases.accuracy import half_width
+from dphist.releases.printing import printable
 from dphist.types import Plan
 
 # An item may be as long as a book; the release itself has it in full.
@@ -64,16 +65,16 @@ def rows_of(table: Any, plan: Plan, request: Mapping[str, Any]) -> Rows:
     for index, title in enumerate(ordered.column_names):
         column = ordered.column(index)
         if index < place:
-            made, was_cut = _text_column(title, column)
+            made, was_cut = _text_column(printable(title), column)
             cut = cut or was_cut
         else:
             near = title == name or title.removeprefix(name) in ("_low", "_high", "_standard_error")
-            made = _number_column(title, column, digits if near else None)
+            made = _number_column(printable(title), column, digits if near else None)
         columns.append(made)
     share = request.get("interval")
     width = half_width(plan, SHARE) + (0.5 if request.get("round") is True else 0.0)
     return Rows(
-        tuple(columns), tuple(table.column_names[:place]), name, table.num_rows,
+        tuple(columns), tuple(map(printable, table.column_names[:place])), printable(name), table.num_rows,
         width if share is None else None, SHARE if share is None else float(share), cut,
     )  # fmt: skip
 
@@ -119,8 +120,3 @@ def _number_column(name: str, column: Any, digits: int | None) -> Column:
 def clean(text: str) -> str:
     """A text that UTF-8 can hold: halves of surrogate pairs, from the names of files, are spelled out."""
     return text.encode("utf-8", "backslashreplace").decode()
-
-
-def printable(text: str) -> str:
-    """A text that cannot move the cursor of a terminal."""
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)

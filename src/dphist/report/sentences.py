@@ -1,4 +1,4 @@
-"""What a report says in words: the promise, what each number means, and what is not covered."""
+"""What a report says in words: what each number means, what is released, and what is not covered."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ _MECHANISMS: Final = {
 
 
 CURVE: Final = (
-    "A release has not one epsilon and delta, but a curve of them: for every epsilon the smallest delta for which "
-    "the promise can be proved. Lower is safer."
+    "A release has not one epsilon and delta, but a curve of them: for every epsilon a delta for which the "
+    "promise is proved. Lower is safer."
 )
 
 
@@ -54,6 +54,14 @@ def figure(number: float) -> str:
     return f"{number:,.0f}" if abs(number) >= 1000.0 else f"{number:.4g}"
 
 
+def raised(number: float, digits: int = 3) -> str:
+    """A bound in so many digits, the last of them rounded up."""
+    near = f"{number:.{digits}g}"
+    if number == 0.0 or float(near) >= number * (1.0 - 1e-12):
+        return near
+    return f"{number + 10.0 ** (math.floor(math.log10(number)) + 1 - digits):.{digits}g}"
+
+
 def percent(share: float) -> str:
     """A share of one in percent, with more digits near its ends."""
     near = min(share, 1.0 - share)
@@ -63,45 +71,6 @@ def percent(share: float) -> str:
     return f"{100.0 * share:.{digits}f} %"
 
 
-def one_in(delta: float) -> str:
-    """A small probability as people say it."""
-    return f"1 in {1.0 / delta:,.0f}" if delta >= 1e-12 else f"{delta:.2g}"
-
-
-def moved(prior: float, epsilon: float) -> float:
-    """Where a belief can go at most when its odds are multiplied by e^epsilon."""
-    return prior / (prior + (1.0 - prior) * math.exp(-epsilon))
-
-
-def promise(budget: Budget, delta_at_zero: float, guarantee: str = "") -> tuple[str, ...]:
-    """What an attacker can learn at this budget, and what the guarantee rests on.
-
-    `delta_at_zero` bounds how far apart the outputs of neighbours are.
-    """
-    epsilon, delta = budget.epsilon, budget.delta
-    # The success of the best guess from even odds is (1 + d)/2, d the total variation; epsilon alone allows more.
-    exponent = math.exp(-epsilon)
-    guess = min((1.0 + delta_at_zero) / 2.0, (1.0 + delta * exponent) / (1.0 + exponent))
-    factor = math.exp(epsilon) if epsilon < 30.0 else math.inf
-    times = figure(factor) if math.isfinite(factor) else f"e^{epsilon:g}"
-    return (
-        "Nobody who reads this release can tell much about whether any one person was in the data, whatever else "
-        "they know, and however many items that person had.",
-        "Say someone holds it for as likely as not that a certain person is in the data. Without this release "
-        f"they guess right in 50 % of cases; with it, in at most {percent(guess)}.",
-        f"Put as odds: seeing the release can change them by a factor of at most e^epsilon = {times}. A belief of "
-        f"1 % becomes at most {percent(moved(0.01, epsilon))}, one of 50 % at most {percent(moved(0.5, epsilon))}"
-        f", but for outcomes whose probability delta = {delta:g} ({one_in(delta)}) bounds.",
-        *_provided(guarantee),
-    )
-
-
-def _provided(guarantee: str) -> list[str]:
-    """What nobody can see in the release, and the guarantee rests on."""
-    condition = guarantee.partition(", provided that ")[2]
-    return [f"All of this rests on what no proof can show: that {condition}"] if condition else []
-
-
 def numbers(
     plan: Plan, document: Mapping[str, Any], budget: Budget, certified: float | None
 ) -> tuple[Number, ...]:
@@ -109,13 +78,16 @@ def numbers(
     name, meaning = _MECHANISMS.get(plan.mechanism, (plan.mechanism, ""))
     found = [
         Number(
-            "Epsilon", f"{budget.epsilon:g}", "The privacy loss: how much the odds may change. Lower is safer."
+            "Epsilon",
+            f"{budget.epsilon:g}",
+            "The privacy loss: whether a person is in the data or not changes the probability of anything that "
+            "could be seen by a factor of at most e^epsilon, but for delta. Lower is safer.",
         ),
         Number(
             "Delta",
             f"{budget.delta:g}",
-            "The probability that epsilon does not speak of. Smaller is safer; it should be well below one over "
-            "the number of users.",
+            "What may be added to a probability beside that factor. It is no bound on how often more is learned. "
+            "Smaller is safer; it should be well below one over the number of users.",
         ),
     ]
     if certified is not None:
@@ -224,6 +196,8 @@ def selected(plan: Plan, found: Selection | None) -> tuple[str, ...]:
         f"({found.axis}) it is released with at least 50 %, from {found.likely:,} on with at least 99 %{least}.",
         "What barely passed is too high on average, for it was luck that lifted it. The intervals of the table "
         "speak of the noise before this selection.",
+        "These figures follow from the law of the noise, computed in ordinary floating point: they are to help "
+        "readers, and are no part of what was verified.",
     )
 
 

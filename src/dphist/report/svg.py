@@ -126,7 +126,7 @@ def _lines(chart: LineChart) -> tuple[str, int]:
         parts.append(f'<polyline class="line tone{tone}" points="{points}"/>')
         if one.knots:
             dots = [(x(a), y(b)) for a, b in zip(one.xs, one.ys, strict=True)]
-            parts += [f'<circle class="knot tone{tone}" cx="{a:.1f}" cy="{b:.1f}" r="3"/>' for a, b in dots]
+            parts += [f'<circle class="knot tone{tone}" cx="{a:.1f}" cy="{b:.1f}" r="2.5"/>' for a, b in dots]
     at = float(_LEFT)
     for tone, one in enumerate(chart.series):
         parts.append(f'<line class="line tone{tone}" x1="{at}" x2="{at + 26}" y1="16" y2="16"/>')

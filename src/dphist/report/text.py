@@ -6,9 +6,10 @@ import textwrap
 from collections.abc import Sequence
 from typing import Final
 
+from dphist.releases.printing import printable
 from dphist.report.facts import Facts
-from dphist.report.rows import Rows, digits_of, printable
-from dphist.report.sentences import CURVE, figure, percent
+from dphist.report.rows import Rows, digits_of
+from dphist.report.sentences import CURVE, figure, percent, raised
 
 _WIDTH: Final = 100
 _ROWS: Final = 20
@@ -17,12 +18,7 @@ _LONGEST: Final = 60
 
 def text(facts: Facts) -> str:
     """Plain text, a hundred characters wide; nothing in it can move a cursor."""
-    state = (
-        "VERIFIED, PRIVATE"
-        if facts.private
-        else "NOT PRIVATE: the noise was made from a seed. Do not publish this."
-    )
-    parts = [_title(facts.title), state, _wrapped(facts.lead)]
+    parts = [_title(facts.title), state(facts).upper() if facts.private else state(facts), _wrapped(facts.lead)]
     sections: list[tuple[str, list[str]]] = [
         ("What was released, and from what", [_grid(facts.about)]),
         ("What is promised", [_wrapped(sentence) for sentence in (*facts.promise, f"Exactly: {facts.guarantee}")]),
@@ -35,11 +31,24 @@ def text(facts: Facts) -> str:
         ("The released counts", [_rows(facts.rows)]),
         *([("Booked in a ledger", [_grid(facts.receipt)])] if facts.receipt else []),
         ("What is not covered", [_listed(facts.uncovered)]),
-        ("How to verify it", [f"  {printable(facts.command)}"]),
+        ("How to verify it", _verifying(facts)),
     ]
     for title, content in sections:
         parts.append("\n\n".join([_title(title), *content]))
     return "\n\n".join(parts) + "\n"
+
+
+def state(facts: Facts) -> str:
+    """Whether it can be published, in a few words."""
+    if not facts.private:
+        return "NOT PRIVATE: the noise was made from a seed. Do not publish this."
+    return "Verified, private" if facts.certificate is not None else "Guarantee verified, private, not yet written"
+
+
+def _verifying(facts: Facts) -> list[str]:
+    known = [_grid(facts.sealed)] if facts.sealed else []
+    missing = [_wrapped(facts.uncertified)] if facts.uncertified else []
+    return [*known, *missing, f"  {printable(facts.command)}"]
 
 
 def _title(title: str) -> str:
@@ -59,8 +68,8 @@ def _listed(sentences: Sequence[str]) -> str:
 
 
 def _grid(pairs: Sequence[tuple[str, str]]) -> str:
-    wide = max(len(label) for label, _ in pairs)
-    return "\n".join(f"{label:<{wide}}  {printable(value)}" for label, value in pairs)
+    wide = max(len(printable(label)) for label, _ in pairs)
+    return "\n".join(f"{printable(label):<{wide}}  {printable(value)}" for label, value in pairs)
 
 
 def _numbers(facts: Facts) -> str:
@@ -85,7 +94,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], texts: int) -> str
 
 def _curve(facts: Facts) -> str:
     step = max(1, (len(facts.curve) - 1) // 10)
-    return table(("epsilon", "delta"), [(f"{e:.4g}", f"{d:.4g}") for e, d in facts.curve[::step]], 0)
+    return table(("epsilon", "delta"), [(f"{e:.4g}", raised(d, 4)) for e, d in facts.curve[::step]], 0)
 
 
 def peer_rows(facts: Facts) -> list[tuple[str, str, str]]:
@@ -115,9 +124,15 @@ def selection_rows(facts: Facts) -> list[tuple[str, str, str, str]]:
     ]
 
 
+def selection_head(facts: Facts) -> tuple[str, str, str, str]:
+    """The names of the columns; what is meant by a count differs."""
+    axis = "true count" if facts.selection is None else facts.selection.axis
+    return axis, "released with", "too high by", "deviation"
+
+
 def _selection(facts: Facts) -> list[str]:
     rows = selection_rows(facts)
-    return [table(("true count", "released with", "too high by", "deviation"), rows, 0)] if rows else []
+    return [table(selection_head(facts), rows, 0)] if rows else []
 
 
 def _sizes(facts: Facts) -> str:

@@ -1,61 +1,125 @@
-"""Reports and figures as files: looked at before any work is done, whole or not there."""
+"""Reports and figures as files: looked at before any work is done, all of them whole or none there."""
 
 from __future__ import annotations
 
 import os
 import secrets
+import stat
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from dphist.errors import OutputError
+from dphist.releases.printing import printable
 
 
 def check_place(path: Path, *, force: bool) -> None:
     """Refuse a file that cannot be written, or that is there already."""
-    if not path.parent.is_dir():
-        raise OutputError(f"the folder of the report {str(path)!r} does not exist")
-    if path.is_dir():
-        raise OutputError(f"the report {str(path)!r} is a folder")
-    if os.path.lexists(path) and not force:
-        raise OutputError(f"the report {str(path)!r} exists already; --force replaces it")
+    name = printable(str(path))
+    try:
+        if not path.parent.is_dir():
+            raise OutputError(f"the folder of the report {name!r} does not exist")
+        if path.is_dir():
+            raise OutputError(f"the report {name!r} is a folder")
+        if not os.path.lexists(path):
+            return
+        if not force:
+            raise OutputError(f"the report {name!r} exists already; --force replaces it")
+        # A pipe or a device has its name for others too. A link that leads nowhere is only a name.
+        if path.exists() and not stat.S_ISREG(path.stat().st_mode):
+            raise OutputError(f"the report {name!r} is not a file")
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no name of a file"
+        raise OutputError(f"the report {name!r} cannot be written: {reason}") from None
+
+
+def encoded(content: str) -> bytes:
+    """A report as the content of a file."""
+    try:
+        return content.encode()
+    except UnicodeEncodeError:
+        raise OutputError("the report has characters in it that no file in UTF-8 can hold") from None
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """A new file beside its place, and where an older one is kept meanwhile."""
+
+    new: Path
+    path: Path
+    old: Path
 
 
 def write_files(contents: Mapping[Path, bytes], *, force: bool) -> None:
-    """Write all files. Each is made beside its place, and gets its name when it is whole."""
-    made: list[tuple[Path, Path]] = []
-    placed: list[Path] = []
+    """Write all files, or leave everything as it was. Each is made beside its place, and then gets its name."""
+    made: list[_Piece] = []
+    placed: list[tuple[_Piece, tuple[int, int]]] = []
     try:
         for path, content in contents.items():
             check_place(path, force=force)
-            made.append((path.parent / f".dphist-{secrets.token_hex(8)}", path))
-            with made[-1][0].open("xb") as file:
+            hidden = f".dphist-{secrets.token_hex(8)}"
+            made.append(_Piece(path.parent / hidden, path, path.parent / f"{hidden}-old"))
+            with made[-1].new.open("xb") as file:
                 file.write(content)
-        for new, path in made:
-            if force:
-                os.replace(new, path)
-            else:
-                _place(new, path)
-                placed.append(path)
-    except OSError as error:
-        for path in placed:
-            with suppress(OSError):
-                path.unlink()
-        named = made[-1][1] if made else path
-        raise OutputError(f"the report {str(named)!r} cannot be written: {error.strerror}") from None
+        for piece in made:
+            # Noted before it is done: whoever is interrupted in between finds it out from the file itself.
+            placed.append((piece, _identity(piece.new)))
+            _place(piece, force=force)
+    except BaseException as error:
+        for piece, identity in reversed(placed):
+            _withdraw(piece, identity)
+        if not isinstance(error, OSError):
+            raise
+        named = placed[-1][0].path if placed else made[-1].path if made else path
+        reason = error.strerror or "writing it failed"
+        raise OutputError(f"the report {printable(str(named))!r} cannot be written: {reason}") from None
     finally:
-        for new, _ in made:
-            with suppress(OSError):
-                new.unlink()
+        for piece in made:
+            for left in (piece.new, piece.old):
+                with suppress(OSError):
+                    left.unlink()
 
 
-def _place(new: Path, path: Path) -> None:
-    """Give a file its name, unless something took it meanwhile."""
+def _place(piece: _Piece, *, force: bool) -> None:
+    """Give a file its name. With `force` an older one is kept beside, otherwise nothing must have the name."""
+    if force:
+        if os.path.lexists(piece.path):
+            _keep(piece)
+        os.replace(piece.new, piece.path)
+        return
     try:
-        os.link(new, path)
+        os.link(piece.new, piece.path)
     except FileExistsError:
         raise
     except OSError:  # a file system without hard links
-        if os.path.lexists(path):
+        if os.path.lexists(piece.path):
             raise
-        os.replace(new, path)
+        os.replace(piece.new, piece.path)
+
+
+def _keep(piece: _Piece) -> None:
+    """A second name for an older file, or a new one where a file has one name only."""
+    try:
+        os.link(piece.path, piece.old, follow_symlinks=False)
+    except (OSError, NotImplementedError):
+        os.replace(piece.path, piece.old)
+
+
+def _withdraw(piece: _Piece, identity: tuple[int, int]) -> None:
+    """The older file is there again, or none; what somebody else put there meanwhile stays."""
+    with suppress(OSError):
+        ours = _identity(piece.path) == identity
+        if os.path.lexists(piece.old) and (ours or not os.path.lexists(piece.path)):
+            os.replace(piece.old, piece.path)
+        elif ours:
+            piece.path.unlink()
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    """Which file a name stands for."""
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return (-1, -1)
+    return found.st_dev, found.st_ino

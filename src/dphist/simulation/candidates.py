@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from dphist.calibrate.auto_cap import ChoicePlan, chosen_cap
@@ -13,6 +13,7 @@ from dphist.calibrate.planning import plan as make_plan
 from dphist.mechanisms.sizes import noisy_sizes
 from dphist.releases.choosing import choice_for
 from dphist.sampling.tap import SeededTap
+from dphist.simulation.notice import NOTICE
 from dphist.simulation.population import Population
 from dphist.simulation.prediction import BANDS, Totals, mixed, totals_of
 from dphist.types import Budget, Plan, html_table, text_table
@@ -24,7 +25,7 @@ DEFAULT_TOPS: Final = (10, 100, 1_000, 10_000, 100_000)
 _TRIALS: Final = 64
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Prediction:
     """What one candidate would release: expectations, none of them private.
 
@@ -45,7 +46,7 @@ class Prediction:
     relative_error: float | None
     bias: float | None
     distance: float
-    bands: tuple[tuple[int, float], ...] = field(repr=False)
+    bands: tuple[tuple[int, float], ...]
     caps: tuple[tuple[int, float], ...] = ()
 
     @property
@@ -70,16 +71,21 @@ class Prediction:
         caps = ", ".join(f"{cap:,} ({chance:.0%})" for cap, chance in self.caps)
         return [*told, ("caps taken", caps)] if caps else told
 
+    def __repr__(self) -> str:
+        return f"<Prediction for {self.name}: {self.items:,.1f} items. {NOTICE}>"
+
     def __str__(self) -> str:
-        return text_table([("candidate", self.name), *self.rows()])
+        return f"{NOTICE}\n" + text_table([("candidate", self.name), *self.rows()])
 
     def _repr_html_(self) -> str:
-        return html_table(f"Predicted for {self.name}: not private", self.rows())
+        return html_table(f"Predicted for {self.name}", self.rows(), warning=NOTICE)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
         fixed = self.kind != "auto"
         return {
+            "private": False,
+            "notice": NOTICE,
             "option": self.name,
             "mechanism": self.plan.mechanism if fixed else None,
             "total_noise": self.plan.total_noise if fixed else None,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dphist.engines.duckdb_engine import DuckDBEngine
 from dphist.errors import InputError, InvalidParameter
+from dphist.simulation.notice import NOTICE
 from dphist.types import DEFAULT_CAPS, Events
 from dphist.types.checks import positive_count
 
@@ -17,7 +18,7 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Population:
     """Groups of items with as many users each. It holds true numbers, and must be made of public data alone.
 
@@ -25,10 +26,13 @@ class Population:
     """
 
     label: str
-    counts: FloatArray = field(repr=False)
-    number: FloatArray = field(repr=False)
-    sizes: tuple[tuple[int, int], ...] = field(repr=False)
-    left: Mapping[int, tuple[FloatArray, FloatArray]] = field(repr=False)
+    counts: FloatArray
+    number: FloatArray
+    sizes: tuple[tuple[int, int], ...]
+    left: Mapping[int, tuple[FloatArray, FloatArray]]
+
+    def __repr__(self) -> str:
+        return f"<Population of {self.label}. {NOTICE}>"
 
     @property
     def items(self) -> int:
@@ -68,6 +72,14 @@ class Population:
         order = np.argsort(-self.counts, kind="stable")
         place = int(np.searchsorted(np.cumsum(self.number[order]), rank))
         return float(self.counts[order[place]]) if place < order.size else 0.0
+
+    def first(self, items: int) -> Population:
+        """Of the largest counts so many, the others left out."""
+        order = np.argsort(-self.counts, kind="stable")
+        before = np.cumsum(self.number[order]) - self.number[order]
+        number = np.empty_like(self.number)
+        number[order] = np.clip(items - before, 0.0, self.number[order])
+        return replace(self, number=number)
 
     def buckets(self, caps: Sequence[int]) -> list[int]:
         """Users by their number of items, as a private choice of a cap counts them."""

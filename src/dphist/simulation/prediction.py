@@ -10,9 +10,10 @@ from typing import Final
 import numpy as np
 from scipy import special
 
+from dphist.calibrate.release_law import Passed, count_noise, own_noise, with_offset
 from dphist.errors import InvalidParameter
+from dphist.numerics.tails import LatticeTails
 from dphist.simulation.population import FloatArray, IntArray, Population
-from dphist.simulation.tails import LaplaceTails, Passed, count_noise, own_noise, with_offset
 from dphist.simulation.thinning import thinned
 from dphist.types import LatticeNoise, Noise, Plan
 
@@ -21,7 +22,6 @@ _HOPELESS: Final = 9.0
 # In squared steps: from there on sums over the lattice are integrals to four digits.
 _FINE: Final = 1000
 _CHUNK: Final = 1 << 14
-_NODES: Final = 31
 BANDS: Final = (1, 10, 100, 1_000, 10_000, 100_000, 1_000_000)
 
 
@@ -81,7 +81,7 @@ def totals_of(plan: Plan, population: Population, *, cap: int | None = None) -> 
             found = found.plus(_topped(plan, truth[part], number, floor))
         else:
             found = found.plus(_capped(plan, truth[part], number, mean[part], variance[part]))
-    shared = _shared_variance(plan, truth[hope] - floor, population.number[hope])
+    shared = _shared_variance(plan, np.rint(mean[hope]) - floor, population.number[hope])
     return found.plus(Totals(0.0, shared, 0.0, 0.0, 0.0, 0.0, 0.0, np.zeros(len(BANDS))))
 
 
@@ -92,9 +92,7 @@ def _subtracts(plan: Plan) -> bool:
 def least_hope(plan: Plan) -> float:
     """The least count, less what is subtracted, that may be released at all."""
     meets = count_noise(plan.noise)
-    if isinstance(meets.tails, LaplaceTails):
-        return (meets.least - 45.0 * meets.tails.scale) / meets.steps
-    return plan.threshold - _HOPELESS * math.hypot(plan.sigma, plan.sigma_shared)
+    return (meets.least - meets.tails.reach) / meets.steps
 
 
 def _nothing(population: Population) -> Totals:
@@ -163,13 +161,13 @@ def _shared_variance(plan: Plan, counts: FloatArray, number: FloatArray) -> floa
     noise = plan.noise
     if not isinstance(noise, LatticeNoise) or noise.variance_shared == 0:
         return 0.0
-    own = own_noise(noise)
-    nodes, weights = special.roots_hermitenorm(_NODES)
-    drawn = nodes * math.sqrt(float(noise.variance_shared))
-    items = np.array([float(own.tails.mass(own.first(counts) - shift) @ number) for shift in drawn])
-    weights = weights / weights.sum()
-    centre = float(weights @ items)
-    # p(1 - p) with the average p counts each item's own share of this already.
+    own, shared = own_noise(noise), LatticeTails(float(noise.variance_shared))
+    # Of the others all are released, or none, whatever is drawn.
+    open_to_chance = np.abs(own.first(counts)) < own.tails.reach + shared.reach
+    counts, number = counts[open_to_chance], number[open_to_chance]
+    drawn, weights = shared.points()
     alone = np.array([own.tails.mass(own.first(counts) - shift) for shift in drawn])
-    each = weights @ (alone - weights @ alone) ** 2 if counts.size else np.zeros(0)
-    return max(0.0, float(weights @ (items - centre) ** 2) - float(each @ number))
+    items = alone @ number
+    # p(1 - p) with the average p counts each item's own share of this already.
+    each = weights @ (alone - weights @ alone) ** 2
+    return max(0.0, float(weights @ (items - weights @ items) ** 2) - float(each @ number))

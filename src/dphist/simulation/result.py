@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 from dphist.simulation.candidates import Prediction
+from dphist.simulation.notice import NOTICE
 from dphist.simulation.population import Population
 from dphist.simulation.prediction import in_bands
 from dphist.types import Budget, html_grid, text_grid
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
 
 Goal = Literal["counts", "keys", "mass"]
 GOALS: Final[tuple[Goal, ...]] = get_args(Goal)
-NOTICE: Final = "NOT PRIVATE: a simulation, for public or synthetic data only; nothing in it is protected."
 _COLUMNS: Final = (
     "candidate", "noise", "threshold", "items", "+-", "missing", "mean error", "relative", "bias", "distance",
 )  # fmt: skip
@@ -27,11 +27,11 @@ _WANTED: Final = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Simulation:
     """Predictions for one population and one budget. Nothing of it is private: never make it of private data."""
 
-    population: Population = field(repr=False)
+    population: Population
     budget: Budget
     goal: Goal
     candidates: tuple[Prediction, ...]
@@ -97,8 +97,8 @@ class Simulation:
         )
 
     def table(self) -> list[dict[str, Any]]:
-        """A row of plain data for each candidate, as `pandas.DataFrame` takes it."""
-        hidden = ("items_by_true_count", "caps")
+        """A row of plain data for each candidate, as `pandas.DataFrame` takes it, with what it is first."""
+        hidden = ("private", "items_by_true_count", "caps")
         return [{k: v for k, v in one.to_dict().items() if k not in hidden} for one in self.candidates]
 
     @property
@@ -138,6 +138,9 @@ class Simulation:
         """Items, missing share and errors against the caps, as a figure of matplotlib."""
         drawn: Figure = import_module("dphist.figures").simulation(self)
         return drawn
+
+    def __repr__(self) -> str:
+        return f"<Simulation of {len(self.candidates)} candidates for {self.title}. {NOTICE}>"
 
     def __str__(self) -> str:
         return "\n".join([NOTICE, self.title, "", text_grid(self.columns, self.cells()), "", self.reason])

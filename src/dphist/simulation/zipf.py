@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from numbers import Real
+from typing import Any, Final, Literal, get_args
 
 import numpy as np
 
@@ -14,62 +15,75 @@ from dphist.simulation.population import FloatArray, Population, caps_to_know
 from dphist.types import finite_number
 from dphist.types.checks import positive_count
 
+# How the number of items differs from user to user: by a geometric law, or not at all.
+Spread = Literal["geometric", "same"]
 DEFAULT_ITEMS: Final = 10.0
-_MOST_ITEMS: Final = 10**8
+MOST_ITEMS: Final = 10**8
 # Ranks and sizes up to here one by one, beyond in steps of a few percent.
 _ONE_BY_ONE: Final = 512
 _STEP: Final = 1.02
+# Counts are rounded one by one up to here; beyond, ranks in steps of a thousandth share two counts.
+_ROUNDED: Final = 1 << 17
+_FINE_STEP: Final = 1.001
+_GRID: Final = 512
+_FORM: Final = "zipf must be of the form S,N,USERS or S,N,USERS,ITEMS"
 
 
 @dataclass(frozen=True)
 class Zipf:
     """Item i of `items` has the weight 1/i^exponent, and a user has a geometric number of items with this mean.
 
-    A user draws items by their weights until as many different ones are there.
+    A user draws items by their weights until as many different ones are there, and never more than half of all.
+    With the spread `same` all users have as many items, or one more where the mean is no whole number.
     """
 
     exponent: float
     items: int
     users: int
     items_per_user: float = DEFAULT_ITEMS
+    spread: Spread = "geometric"
 
     def __post_init__(self) -> None:
         exponent = finite_number("the exponent of Zipf's law", self.exponent)
         if not 0.0 <= exponent <= 10.0:
             raise InvalidParameter(f"the exponent of Zipf's law must be from 0 to 10, not {self.exponent!r}")
-        if positive_count("the number of items", self.items) > _MOST_ITEMS:
-            raise InvalidParameter(f"there may be at most {_MOST_ITEMS:,} items, not {self.items!r}")
+        if positive_count("the number of items", self.items) > MOST_ITEMS:
+            raise InvalidParameter(f"there may be at most {MOST_ITEMS:,} items, not {self.items!r}")
         positive_count("the number of users", self.users)
         mean = finite_number("the mean number of items of a user", self.items_per_user)
         if not 1.0 <= mean <= max(1.0, self.items / 2.0):
             raise InvalidParameter(
                 f"users must have at least 1 item each, and half of all at most, not {self.items_per_user!r}"
             )
+        if self.spread not in get_args(Spread):
+            raise InvalidParameter(f"the spread must be one of {', '.join(get_args(Spread))}, not {self.spread!r}")
 
     @property
     def label(self) -> str:
         """The law in one line."""
+        how = "in the mean (geometric)" if self.spread == "geometric" else "each"
         return (
             f"Zipf's law with exponent {self.exponent:g} over {self.items:,} items, users with "
-            f"{self.items_per_user:g} of them in the mean (geometric)"
+            f"{self.items_per_user:g} of them {how}"
         )
 
     def population(self, caps: Sequence[int] | None = None) -> Population:
         """Expected counts, rounded so that their sums are right, and what each cap leaves of them.
 
         The chance that a user with n items has item i is 1 - exp(-w_i t), where t makes all chances sum to n: very
-        nearly that of drawing until n are different (Rosen 1972).
+        nearly that of drawing until n are different (Rosen 1972). The memory does not grow with the items.
         """
-        ranks, per_rank = _steps(self.items)
+        ranks, per_rank = _steps(self.items, _ONE_BY_ONE, _STEP)
         weights = ranks**-self.exponent
         sizes = self._sizes()
         n = np.array([size for size, _ in sizes], dtype=np.float64)
         users = np.array([number for _, number in sizes], dtype=np.float64)
         has = -np.expm1(-np.outer(weights, _times(weights, per_rank, n))) * users
         expected = has.sum(axis=1)
-        # All items at once: the counts fall slowly with the rank.
-        each = np.exp(np.interp(np.log(np.arange(1, self.items + 1)), np.log(ranks), np.log(expected)))
-        counts, first, number = _whole(each)
+        # The counts fall slowly with the rank.
+        fine, per_fine = _steps(self.items, _ROUNDED, _FINE_STEP)
+        each = np.exp(np.interp(np.log(fine), np.log(ranks), np.log(expected)))
+        counts, first, number = _whole(each, per_fine)
         left = {}
         for cap in caps_to_know(sizes[-1][0], caps):
             chance = np.minimum(1.0, cap / n)
@@ -81,10 +95,14 @@ class Zipf:
 
     def _sizes(self) -> tuple[tuple[int, int], ...]:
         """Whole users by whole sizes."""
+        if self.spread == "same":
+            low = math.floor(self.items_per_user)
+            more = round(self.users * (self.items_per_user - low))
+            return tuple((size, u) for size, u in ((low, self.users - more), (low + 1, more)) if u > 0)
         stay = 1.0 - 1.0 / self.items_per_user
         most = 1 if stay == 0.0 else math.ceil(-math.log(4.0 * self.users) / math.log(stay))
         most = max(1, min(most, self.items // 2 if self.items > 1 else 1))
-        reps, width = _steps(most)
+        reps, width = _steps(most, _ONE_BY_ONE, _STEP)
         upper = np.cumsum(width)
         below = np.rint(self.users * -np.expm1(log_or_low(stay) * upper))
         below[-1] = self.users
@@ -97,51 +115,76 @@ def log_or_low(stay: float) -> float:
     return math.log(stay) if stay > 0.0 else -1e3
 
 
-def _steps(last: int) -> tuple[FloatArray, FloatArray]:
-    """Numbers that stand for 1, 2, ..., last, and how many of them each stands for."""
-    edges = [float(edge) for edge in range(min(last, _ONE_BY_ONE) + 1)]
+def _steps(last: int, singly: int, step: float) -> tuple[FloatArray, FloatArray]:
+    """Numbers that stand for 1, 2, ..., last, and how many of them each stands for: up to `singly` only itself."""
+    edges = [float(edge) for edge in range(min(last, singly) + 1)]
     while edges[-1] < last:
-        edges.append(min(float(last), math.ceil(edges[-1] * _STEP)))
+        edges.append(min(float(last), math.ceil(edges[-1] * step)))
     lower, upper = np.array(edges[:-1]), np.array(edges[1:])
     return 0.5 * (lower + 1.0 + upper), upper - lower
 
 
 def _times(weights: FloatArray, number: FloatArray, sizes: FloatArray) -> FloatArray:
     """For each size n the t at which the chances 1 - exp(-w t) sum to n."""
-    low, high = np.zeros_like(sizes), np.ones_like(sizes)
-    total = float(number.sum())
 
     def reached(t: FloatArray) -> Any:
         return number @ -np.expm1(-np.outer(weights, t))
 
-    sought = np.minimum(sizes, total * (1.0 - 1e-9))
-    while np.any(short := reached(high) < sought):
-        high = np.where(short, 4.0 * high, high)
-    for _ in range(60):
-        middle = 0.5 * (low + high)
-        short = reached(middle) < sought
-        low, high = np.where(short, middle, low), np.where(short, high, middle)
-    return high
+    # At the one end at most 1 item is expected; at the other, all.
+    low, high = math.log(1.0 / float(number @ weights)), math.log(25.0 / float(weights.min()))
+    grid = np.linspace(low, high, _GRID)
+    sought = np.log(np.minimum(sizes, float(number.sum()) * (1.0 - 1e-9)))
+    log_t = np.interp(sought, np.log(reached(np.exp(grid))), grid)
+    for _ in range(4):  # Newton's steps, on scales where the curve is nearly straight
+        t = np.exp(log_t)
+        now = reached(t)
+        slope = t * ((number * weights) @ np.exp(-np.outer(weights, t))) / now
+        log_t = np.clip(log_t - (np.log(now) - sought) / np.maximum(slope, 1e-9), low, high)
+    return np.asarray(np.exp(log_t), dtype=np.float64)
 
 
-def _whole(each: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Expected counts as whole ones with the same sums: different counts, their first ranks, and how often."""
-    rounded = np.diff(np.floor(np.concatenate(([0.0], np.cumsum(each))) + 0.5))
-    seen = -np.sort(-rounded[rounded > 0.0])
-    counts, first, number = np.unique(-seen, return_index=True, return_counts=True)
-    return -counts, first.astype(np.float64), number.astype(np.float64)
+def _whole(each: FloatArray, per: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Expected counts as whole ones with the same sums: different counts, their first ranks, and how often.
+
+    Each stands for `per` ranks, which get the whole counts below and above, as many of each as the sum asks for.
+    """
+    sums = np.diff(np.floor(np.concatenate(([0.0], np.cumsum(each * per))) + 0.5))
+    below = np.floor(sums / per)
+    above = sums - below * per
+    counts, place = np.unique(-np.concatenate((below, below + 1.0)), return_inverse=True)
+    number: FloatArray = np.zeros(counts.size)
+    np.add.at(number, place, np.concatenate((per - above, above)))
+    kept = (counts < 0.0) & (number > 0.0)
+    before: FloatArray = np.cumsum(number[kept]) - number[kept]
+    return -counts[kept], before, number[kept]
 
 
-def zipf_from(given: Zipf | Sequence[float] | str) -> Zipf:
-    """`S,N,USERS` or `S,N,USERS,ITEMS`, as text or as numbers."""
+def zipf_from(given: object) -> Zipf:
+    """`S,N,USERS` or `S,N,USERS,ITEMS`, as text or as a list of numbers."""
     if isinstance(given, Zipf):
         return given
-    parts = given.split(",") if isinstance(given, str) else list(given)
+    parts = given.split(",") if isinstance(given, str) else given
     try:
-        numbers = [float(part) for part in parts]
+        if not isinstance(parts, (list, tuple, np.ndarray)) or len(parts) not in (3, 4):
+            raise TypeError
+        numbers = [_number(part) for part in parts]
         whole = [int(number) for number in numbers[1:3]]
+        if whole != numbers[1:3]:
+            raise ValueError
     except (TypeError, ValueError, OverflowError):
-        raise InvalidParameter(f"zipf must be of the form S,N,USERS or S,N,USERS,ITEMS, not {given!r}") from None
-    if len(numbers) not in (3, 4) or whole != numbers[1:3]:
-        raise InvalidParameter(f"zipf must be of the form S,N,USERS or S,N,USERS,ITEMS, not {given!r}")
-    return Zipf(numbers[0], *whole, *numbers[3:])
+        raise InvalidParameter(f"{_FORM}, with whole numbers N and USERS, not {_shown(given)}") from None
+    return Zipf(numbers[0], whole[0], whole[1], numbers[3] if len(numbers) == 4 else DEFAULT_ITEMS)
+
+
+def _number(part: object) -> float:
+    if isinstance(part, bool) or not isinstance(part, (str, Real)):
+        raise TypeError
+    return float(part)
+
+
+def _shown(given: object) -> str:
+    """What was given, in short; of what is no text and no list the kind alone."""
+    if given is not None and not isinstance(given, (str, list, tuple, Real)):
+        return f"a {type(given).__name__}"
+    text = repr(given)
+    return text if len(text) <= 80 else f"{text[:77]}..."

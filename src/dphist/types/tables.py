@@ -6,19 +6,22 @@ from collections.abc import Iterable, Sequence
 from html import escape
 
 
-def html_table(caption: str, rows: Iterable[tuple[str, str]]) -> str:
-    """A small table of labels and values."""
+def html_table(caption: str, rows: Iterable[tuple[str, str]], *, warning: str = "") -> str:
+    """A small table of labels and values. A warning stands before the caption, and is not to be missed."""
     body = "".join(f"<tr><th scope='row'>{escape(a)}</th><td>{escape(b)}</td></tr>" for a, b in rows)
-    return f"<table><caption>{escape(caption)}</caption><tbody>{body}</tbody></table>"
+    return f"<table>{_caption(caption, warning)}<tbody>{body}</tbody></table>"
 
 
 def html_grid(caption: str, head: Sequence[str], rows: Iterable[Sequence[str]], *, warning: str = "") -> str:
-    """A table with names above its columns. A warning stands before the caption, and is not to be missed."""
+    """A table with names above its columns, and a warning before the caption as above."""
     top = "".join(f"<th scope='col'>{escape(name)}</th>" for name in head)
     body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+    return f"<table>{_caption(caption, warning)}<thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _caption(caption: str, warning: str) -> str:
     loud = f"<strong>{escape(warning)}</strong><br>" if warning else ""
-    told = f"<caption>{loud}{escape(caption)}</caption>"
-    return f"<table>{told}<thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>"
+    return f"<caption>{loud}{escape(caption)}</caption>"
 
 
 def text_table(rows: Sequence[tuple[str, str]]) -> str:

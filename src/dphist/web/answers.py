@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from dphist.errors import DphistError, InvalidParameter
-from dphist.report.trial import Population, trial, zipf_population
+from dphist.simulation.trial import TrialData, trial, zipf_population
 from dphist.web import facts
 from dphist.web.fields import PlanRequest, WrongField, choice_of, number_of, plan_request, text_of, whole_of
 from dphist.web.uploads import population_from
@@ -25,7 +25,7 @@ def simulated(request: PlanRequest, data: Mapping[str, object]) -> dict[str, Any
     return {"simulation": True, "seed": seed, **trial(facts.planned(request), population, seed)}
 
 
-def _population(request: PlanRequest, data: Mapping[str, object]) -> Population:
+def _population(request: PlanRequest, data: Mapping[str, object]) -> TrialData:
     if data.get("csv"):
         return population_from(data["csv"])
     users = whole_of(data, "users")

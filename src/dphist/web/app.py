@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+import re
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from importlib.resources import files
 from typing import Any, Final
@@ -14,23 +15,27 @@ from starlette.concurrency import run_in_threadpool
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
-from starlette.routing import Route
+from starlette.routing import Mount, Route
 
 from dphist.web.answers import answer
-from dphist.web.guard import Guard
-from dphist.web.lanes import Lane
+from dphist.web.guard import Guard, Keys
+from dphist.web.lanes import CROWDED, DIED, Lane, Question
 from dphist.web.uploads import MOST_BYTES
 
-_TYPES: Final = {
+FILES: Final = {
     "index.html": "text/html",
     "page.css": "text/css",
     "page.js": "text/javascript",
+    "fields.js": "text/javascript",
+    "shown.js": "text/javascript",
     "charts.js": "text/javascript",
     "icon.svg": "image/svg+xml",
 }
 _FIRST: Final = {"epsilon": "0.35", "delta": "1e-5", "max_nonzero": "51914"}
 # JSON writes a character of a CSV in up to two bytes where it is plain text.
 _MOST_BODY: Final = 2 * MOST_BYTES
+# A tab names itself at random: its own newer question, and no other tab's, takes the place of an older one.
+_TAB: Final = re.compile(r"[A-Za-z0-9-]{1,40}", re.ASCII)
 
 
 class Lanes:
@@ -44,8 +49,8 @@ class Lanes:
         return self.simulate if kind == "simulate" else self.certify
 
 
-def make_app(*, token: str, port: int) -> Starlette:
-    """The application for one token and one port."""
+def make_app(*, keys: Keys, port: int, takes_code: Callable[[str], bool] = lambda _: False) -> Starlette:
+    """The application for these keys and this port; a code may open it as well."""
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -58,14 +63,15 @@ def make_app(*, token: str, port: int) -> Starlette:
         await lanes.certify.close()
         await lanes.simulate.close()
 
+    routes = [
+        Route("/", _page),
+        Route("/static/{name}", _static),
+        Route("/api/quick", _quick, methods=["POST"]),
+        Route("/api/{kind:str}", _slow, methods=["POST"]),
+    ]
     return Starlette(
-        routes=[
-            Route("/", _page),
-            Route("/static/{name}", _static),
-            Route("/api/quick", _quick, methods=["POST"]),
-            Route("/api/{kind:str}", _slow, methods=["POST"]),
-        ],
-        middleware=[Middleware(Guard, token=token, port=port)],
+        routes=[Mount(keys.place, routes=routes)],
+        middleware=[Middleware(Guard, keys=keys, port=port, takes_code=takes_code)],
         exception_handlers={404: _no_such, 405: _no_such, 500: _fault},
         lifespan=lifespan,
     )
@@ -74,7 +80,7 @@ def make_app(*, token: str, port: int) -> Starlette:
 async def _warm(lanes: Lanes) -> None:
     """Load the library here and in the worker: what is first asked for should not wait for it."""
     await run_in_threadpool(answer, "quick", _FIRST)
-    await lanes.certify.ask("quick", _FIRST)
+    await lanes.certify.ask(Question("quick", _FIRST, tab="warm"))
 
 
 async def _page(_: Request) -> Response:
@@ -86,10 +92,10 @@ async def _static(request: Request) -> Response:
 
 
 def _file(name: str) -> Response:
-    if name not in _TYPES:
+    if name not in FILES:
         return PlainTextResponse("There is no such page.\n", status_code=404)
     content = (files("dphist.web") / "page" / name).read_bytes()
-    return Response(content, media_type=_TYPES[name])
+    return Response(content, media_type=FILES[name])
 
 
 async def _quick(request: Request) -> Response:
@@ -101,10 +107,25 @@ async def _slow(request: Request) -> Response:
     kind = request.path_params["kind"]
     if kind not in ("plan", "compare", "figure", "simulate"):
         return _error(404, "There is no such question.")
+    tab = request.headers.get("x-dphist-tab", "")
+    if not _TAB.fullmatch(tab):
+        return _error(400, "The request must name its tab, in at most 40 letters, digits and hyphens.")
     data = await _data(request)
     if isinstance(data, Response):
         return data
-    return _answered(await request.app.state.lanes.of(kind).ask(kind, data))
+    lane, question = request.app.state.lanes.of(kind), Question(kind, data, tab)
+    watch = asyncio.create_task(_drop_when_left(request, lane, question))
+    try:
+        return _answered(await lane.ask(question))
+    finally:
+        watch.cancel()
+
+
+async def _drop_when_left(request: Request, lane: Lane, question: Question) -> None:
+    """A tab that was closed, or has new values, must not hold up the others."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+    lane.drop(question)
 
 
 async def _data(request: Request) -> Any:
@@ -125,6 +146,8 @@ async def _data(request: Request) -> Any:
 def _answered(found: dict[str, Any]) -> Response:
     if "fault" in found:
         return _error(500, "This could not be computed: a fault of the page, not of what you entered.")
+    if found is DIED or found is CROWDED:
+        return JSONResponse(found, status_code=503)
     return JSONResponse(found, status_code=422 if "error" in found else 200)
 
 

@@ -13,7 +13,7 @@ from dphist.report.explain import explain
 from dphist.report.figure import curve_label, describe, frontiers
 from dphist.types import AnyNoise, Plan
 from dphist.web.fields import PlanRequest
-from dphist.web.recipes import command, python_code
+from dphist.web.recipes import recipes
 
 
 def quick(request: PlanRequest) -> dict[str, Any]:
@@ -30,8 +30,7 @@ def quick(request: PlanRequest) -> dict[str, Any]:
         "curve": _curve(found),
         "comparison": _table(comparison, found, request),
         "figure": _figure(comparison, quick_frontiers(comparison)),
-        "command": command(request),
-        "python": python_code(request),
+        **recipes(request),
     }
 
 
@@ -50,20 +49,19 @@ def certified(request: PlanRequest) -> dict[str, Any]:
         "rows": found.rows(),
         "advice": explain(found, alternatives=False) if found.noise.kind == "discrete" else [],
         "curve": _curve(found.noise),
-        "command": command(request),
-        "python": python_code(request),
+        **recipes(request),
     }
 
 
 def compared(request: PlanRequest) -> dict[str, Any]:
     """All mechanisms side by side, by the library's full analyses."""
-    return {"certified": True, **_table(_comparison(request), planned(request), request)}
+    return {"full": True, **_table(_comparison(request), planned(request), request)}
 
 
 def figure(request: PlanRequest) -> dict[str, Any]:
     """The paper's figure by the library's full analyses."""
     comparison = _comparison(request)
-    return {"certified": True, **_figure(comparison, frontiers(comparison))}
+    return {"full": True, **_figure(comparison, frontiers(comparison))}
 
 
 def _curve(noise: AnyNoise | QuickPlan) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from dphist.report.trial import MOST_ITEMS, Population, given_population
+from dphist.simulation.trial import MOST_ITEMS, TrialData, given_population
 from dphist.web.fields import WrongField
 
 MOST_BYTES: Final = 5 * 1024 * 1024
@@ -16,11 +16,18 @@ LARGEST_COUNT: Final = 10**12
 _FIELD: Final = "csv"
 
 
-def population_from(text: object) -> Population:
+def population_from(text: object) -> TrialData:
     """The counts of a CSV text, or one sentence that names the line that is wrong."""
     if not isinstance(text, str):
         raise WrongField(_FIELD, "the uploaded counts must be text")
-    if len(text.encode("utf-8", "surrogatepass")) > MOST_BYTES:
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError as error:
+        line = text.count("\n", 0, error.start) + 1
+        raise WrongField(
+            _FIELD, f"line {line} has half a character (a lone surrogate): no text has that"
+        ) from None
+    if size > MOST_BYTES:
         raise WrongField(_FIELD, f"the file is larger than {MOST_BYTES // 1024**2} MB")
     counts: list[int] = []
     names: list[str] = []

@@ -53,7 +53,7 @@ class Frame {
     })));
     this.inside = element("g", { "clip-path": `url(#${id})` });
     for (const value of yTicks || ticks(y[0], y[1], 5)) this.row(this.atY(value), yLabels(value));
-    for (const value of xTicks || ticks(x[0], x[1], this.width / 110)) this.column(this.atX(value), short(value));
+    for (const value of xTicks || ticks(x[0], x[1], Math.max(4, this.width / 110))) this.column(this.atX(value), short(value));
     this.svg.append(this.inside, element("path", {
       class: "axis", d: `M${this.left},${this.top}V${this.height - this.bottom}H${this.width - this.right}`,
     }));
@@ -115,7 +115,7 @@ export function drawFigure(figure, data) {
   const tall = 1.6 * Math.max(...series.map((one) => one.minimum[1]));
   const frame = new Frame(figure, {
     x: [Math.max(0, low - 0.05 * (high - low)), high], y: [0, tall], alt: `${figure.id}-alt`,
-    xName: "noise of a released count (standard deviation)", yName: "least τ",
+    xName: "noise (standard deviation)", yName: "least τ",
   });
   for (const one of series) frame.upright(one.least_noise, `least ${one.name}`);
   for (const one of series) frame.line(one.points, `series ${one.name}`);

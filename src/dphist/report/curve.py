@@ -1,0 +1,79 @@
+"""delta for every epsilon: certified points, and what holds between them."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Final
+
+from dphist.accounting.laplace import MOST_ITEMS, delta_laplace_upper
+from dphist.analysis.adaptive import delta_profile_upper
+from dphist.types import LARGEST_EPSILON, LaplaceNoise, LatticeNoise, Plan
+
+# Shared noise takes a tenth of a second a point.
+_POINTS: Final = 41
+_POINTS_SHARED: Final = 21
+# Plans for millions of counts take seconds a point, and have fewer of them.
+_SECONDS: Final = 3.0
+BETWEEN: Final = (
+    "Each point is a certified upper bound, computed in ball arithmetic. The lines between points only lead the "
+    "eye: what is proved between two of them is the chord of delta over e^epsilon, which is above the line."
+)
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Certified points from epsilon 0 to twice the plan's, and what is to be said of them."""
+
+    points: tuple[tuple[float, float], ...]
+    note: str
+
+
+def delta_upper(plan: Plan, epsilon: float) -> float:
+    """A certified upper bound of a plan's delta at any epsilon from 0 on."""
+    noise = plan.noise
+    assert isinstance(noise, (LatticeNoise, LaplaceNoise))
+    bound = delta_profile_upper(noise, plan.contract, epsilon=epsilon)
+    if isinstance(noise, LaplaceNoise) and plan.contract.items <= MOST_ITEMS:
+        # Below m/scale the profile above is that of any release with the same certificate; this is its own.
+        return min(bound, delta_laplace_upper(noise.scale, noise.limit, plan.contract.items, epsilon=epsilon))
+    return bound
+
+
+def curve_of(plan: Plan, chosen: bool) -> Curve:
+    """The curve of a plan, `chosen` if a cap was chosen before."""
+    points = _POINTS if plan.sigma_shared == 0.0 else _POINTS_SHARED
+    # The own epsilon of the plan is the one in the middle, but for very large ones; its delta is known.
+    last, found = min(2.0 * plan.budget.epsilon, LARGEST_EPSILON), {plan.budget.epsilon: plan.certificate.delta}
+    until, left_out = time.monotonic() + _SECONDS, 0
+    for place in _coarse_first(points - 1):
+        epsilon = last * place / (points - 1)
+        if epsilon in found:
+            continue
+        if place == 0 or time.monotonic() < until:
+            found[epsilon] = delta_upper(plan, epsilon)
+        else:
+            left_out += 1
+    return Curve(tuple(sorted(found.items())), " ".join(_notes(plan, chosen, len(found), left_out)))
+
+
+def _notes(plan: Plan, chosen: bool, computed: int, left_out: int) -> list[str]:
+    notes = [
+        "The curve is of the release alone. The mark is of the whole, with the choice of the cap before it."
+        if chosen
+        else "The mark is the promise of this release; all points hold at once."
+    ]
+    if left_out:
+        notes.append(f"A point takes long to compute for this plan: there are {computed}, and no more.")
+    if isinstance(plan.noise, LaplaceNoise):
+        notes.append("For Laplace noise a point is not always the least bound there is.")
+    return notes
+
+
+def _coarse_first(last: int) -> list[int]:
+    """0 to last, the ends first and then those in between: a curve that is cut short is still a curve."""
+    step = 1 << last.bit_length()
+    order = [0, last]
+    while step := step // 2:
+        order += [place for place in range(0, last, step) if place not in order]
+    return order

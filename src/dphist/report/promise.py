@@ -1,0 +1,88 @@
+"""What a release promises, in words that a privacy officer can hold it to. Bounds are rounded up."""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from dphist.report.sentences import figure, raised
+from dphist.types import Budget
+
+# How far a factor may exceed e^epsilon, and how many delta that costs: 1/(1 - 1/1.1) = 11.
+SLACK: Final = 1.1
+DELTAS: Final = 11
+
+
+def at_most(share: float) -> str:
+    """A bound on a share of one in percent: never less than it is, with more digits near the ends."""
+    near = min(share, 1.0 - share)
+    if 0.0 < near < 1e-5:
+        return "100 %" if share > 0.5 else "0.001 %"
+    digits = 1 if near >= 0.01 else 3
+    # A number that was rounded to its digits already is not raised by what a double cannot hold.
+    bound = math.ceil(share * 100.0 * 10**digits - 1e-7) / 10**digits
+    return f"{bound:.{digits}f} %" if bound < 100.0 else "100 %"
+
+
+def one_in(probability: float) -> str:
+    """A small probability as people say it: one in at least so many."""
+    return (
+        f"1 in {math.floor(1.0 / probability * (1 + 1e-12)):,}" if probability >= 1e-12 else f"{probability:.2g}"
+    )
+
+
+def _about(exponent: float, times: float = 1.0) -> str:
+    """times e^exponent in digits, where people can read them."""
+    return f" (about {figure(times * math.exp(exponent))})" if exponent < 30.0 else f" (epsilon = {exponent:g})"
+
+
+def moved(prior: float, epsilon: float) -> float:
+    """Where a belief can go at most when its odds are multiplied by e^epsilon."""
+    return prior / (prior + (1.0 - prior) * math.exp(-epsilon))
+
+
+def promise(budget: Budget, delta_at_zero: float, guarantee: str = "") -> tuple[str, ...]:
+    """What an attacker can learn at this budget, and what the guarantee rests on.
+
+    `delta_at_zero` bounds how far apart the outputs of neighbours are, as a total variation.
+    """
+    epsilon, delta = budget.epsilon, budget.delta
+    # The success of the best guess from even odds is (1 + d)/2, d the total variation; epsilon alone allows more.
+    exponent = math.exp(-epsilon)
+    guess = min((1.0 + delta_at_zero) / 2.0, (1.0 + delta * exponent) / (1.0 + exponent))
+    return (
+        "The promise is about any one person: it bounds how well anybody can tell from this release whether that "
+        "person was in the data, whatever else they know, and however many items that person had.",
+        "Say someone holds it for as likely as not that a certain person is in the data. Without this release "
+        f"they guess right in 50 % of cases; with it, in at most {at_most(guess)}.",
+        "The same exactly: for anything that could be seen, its probability with the person in the data is at "
+        f"most e^epsilon{_about(epsilon)} times that without, plus delta = {delta:g} ({one_in(delta)}); and the "
+        "other way round.",
+        _beliefs(epsilon, delta),
+        *_provided(guarantee),
+    )
+
+
+def _beliefs(epsilon: float, delta: float) -> str:
+    """How far a belief can go, and how seldom further.
+
+    With the loss L = ln P/Q and s = 1.1: delta >= E[(1 - e^(epsilon - L))^+] >= (1 - 1/s) Pr[L > epsilon + ln s],
+    under P, and the more so under Q, where what speaks for P is rarer still; and so for what speaks for Q.
+    """
+    rare = DELTAS * delta
+    if rare >= 1.0:
+        return f"delta = {delta:g} is so large that nothing can be said of how far a belief may go."
+    most = epsilon + math.log(SLACK)
+    return (
+        f"Put as beliefs: the release raises the odds that the person is in the data by a factor of more than "
+        f"{SLACK:g} e^epsilon{_about(epsilon, SLACK)} only with a probability of at most {DELTAS} delta = "
+        f"{raised(rare)} ({one_in(rare)}); it lowers them by more than that with no larger probability. But for "
+        f"that, a belief of 1 % becomes at most {at_most(moved(0.01, most))}, one of 50 % at most "
+        f"{at_most(moved(0.5, most))}."
+    )
+
+
+def _provided(guarantee: str) -> list[str]:
+    """What nobody can see in the release, and the guarantee rests on."""
+    condition = guarantee.partition(", provided that ")[2]
+    return [f"All of this rests on what no proof can show: that {condition}"] if condition else []

@@ -1,0 +1,120 @@
+"""A trial release of counts that are public or made up: how many items pass, and how far off they are.
+
+The population is that of `simulate`, and so is what is expected. NOT PRIVATE: its noise comes from a seed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dphist.errors import InvalidParameter
+from dphist.releases.soundness import Nonzero
+from dphist.releases.stage import Begun, Cut
+from dphist.sampling.tap import SeededTap
+from dphist.simulation.notice import NOTICE
+from dphist.simulation.population import IntArray, Population
+from dphist.simulation.prediction import totals_of
+from dphist.simulation.thinning import lost
+from dphist.simulation.zipf import Spread, Zipf
+from dphist.types import Noise, Plan, PublicNoise
+
+MOST_ITEMS: Final = 10**6
+_SHOWN: Final = 50
+
+
+@dataclass(frozen=True, eq=False)
+class TrialData:
+    """A population, what bounds the items of its users, and what its largest items are called."""
+
+    population: Population
+    cap: int | None = None
+    names: tuple[str, ...] | None = field(default=None, repr=False)
+
+    @property
+    def whole(self) -> IntArray:
+        """The count of every item, from the largest down."""
+        return np.repeat(self.population.counts, self.population.number.astype(np.int64)).astype(np.int64)
+
+    def drawn(self, seed: int) -> IntArray:
+        """What a cap leaves of these counts: users drop items at random, as `simulate` has it."""
+        mean, variance = self.population.under(self.cap)
+        trials, chance = lost(self.population.counts, mean, variance)
+        each = self.population.number.astype(np.int64)
+        # Beside the stream of the noise, which comes from the same seed.
+        generator = np.random.default_rng([seed, 1])
+        gone = generator.binomial(np.repeat(trials, each).astype(np.int64), np.repeat(chance, each))
+        return self.whole - gone
+
+
+def zipf_population(
+    *, items: int, users: int, exponent: float, mean_items: float, spread: Spread, cap: int | None
+) -> TrialData:
+    """The population of `dphist simulate --zipf`, whose users have a geometric or the same number of items."""
+    if not 1 <= items <= MOST_ITEMS:
+        raise InvalidParameter(f"items must be between 1 and {MOST_ITEMS}, not {items}")
+    if not 0.0 <= exponent <= 5.0:
+        raise InvalidParameter(f"exponent must be between 0 and 5, not {exponent:g}")
+    if not 1.0 <= mean_items <= max(1.0, items / 2.0):
+        raise InvalidParameter(f"mean_items must be between 1 and half of the {items} items, not {mean_items:g}")
+    law = Zipf(exponent, items, users, mean_items, spread)
+    return TrialData(law.population([] if cap is None else [cap]), cap)
+
+
+def given_population(counts: IntArray, names: tuple[str, ...] | None) -> TrialData:
+    """Counts that were given; they are taken for those after the cap, as if no user had more than one item."""
+    order = np.argsort(-counts, kind="stable")
+    values, number = np.unique(-counts[counts > 0], return_counts=True)
+    sizes = ((1, int(counts.sum())),)
+    population = Population("given counts", -values.astype(np.float64), number.astype(np.float64), sizes, {})
+    return TrialData(population, None, None if names is None else tuple(names[i] for i in order[:_SHOWN]))
+
+
+def trial(plan: Plan, data: TrialData, seed: int) -> dict[str, Any]:
+    """One release with noise from a seed, and what is expected of any: the numbers of `simulate`."""
+    if isinstance(plan.noise, Noise):
+        raise InvalidParameter("continuous noise cannot be drawn: choose discrete noise to simulate a release")
+    if isinstance(plan.noise, PublicNoise):
+        raise InvalidParameter("all of a public list is released: there is nothing to simulate")
+    # A top-k step has no use for a cap, as in a release.
+    used = replace(data, cap=None) if plan.releases_offset else data
+    whole, counts = data.whole, used.drawn(seed)
+    bound, rule, floor = plan.contract.max_nonzero, Nonzero.NOT_NEEDED, 0
+    population = used.population
+    if bound is not None and plan.releases_offset:
+        rule, floor = Nonzero.TOP_K, int(population.count_at(bound + 1))
+    elif bound is not None:
+        # The promise is kept as whoever makes it must keep it: before the data is looked at.
+        rule, counts, population = Nonzero.PROMISED, counts[:bound], population.first(bound)
+    begun = Begun.with_tap(plan, rule, SeededTap(seed), Cut(floor))
+    released = begun.release(counts)
+    index, total = released.index, int(whole.sum())
+    errors = np.abs(released.values - whole[index])
+    return {
+        "notice": NOTICE,
+        "items": int(whole.size),
+        "users_items": total,
+        "cut": int(whole.size - counts.size),
+        "kept": int(counts.sum()) / total if total else 0.0,
+        "released": int(index.size),
+        "expected": totals_of(plan, population, cap=used.cap).released,
+        "mean_absolute_error": float(errors.mean()) if errors.size else None,
+        "share": float(whole[index].sum()) / total if total else 0.0,
+        "top": _top(data, whole, index, released.values),
+    }
+
+
+def _top(data: TrialData, whole: IntArray, index: IntArray, noisy: NDArray[np.float64]) -> list[dict[str, Any]]:
+    """The largest true counts beside what was released of them."""
+    found = dict(zip(index.tolist(), noisy.tolist(), strict=True))
+    return [
+        {
+            "item": str(i + 1) if data.names is None else data.names[i],
+            "true": int(whole[i]),
+            "released": found.get(i),
+        }
+        for i in range(min(_SHOWN, whole.size))
+    ]

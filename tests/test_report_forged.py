@@ -1,0 +1,140 @@
+"""Certificates by somebody who wants to be read as more than text: every string of one, keys and values."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import dphist
+from dphist.outputs.seal import SEAL, self_digest
+from dphist.report import curve
+from dphist.report.charts import charts_of
+from dphist.report.drawing import figure_bytes
+from dphist.report.making import FORMATS, refuse_what_is_not_verified, render, report_facts
+from release_data import events
+from report_cases import BUDGET, COUNTS, Page, booked, run
+
+NASTY = "\x1b]0;x\x07\x9b31m\ud800\u202e</script><script>hacked</script>|`\n# x\r[a](b)"
+# What nobody sees and a terminal or a reader obeys; of these a page and a text have the end of a line alone.
+UNSEEN = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+Place = tuple[Any, ...]
+KEY = object()
+
+
+def strings(data: Any, place: Place = ()) -> Iterator[Place]:
+    """Where a text is in a document; a key, the first and the last, is the place of what it leads to, and KEY."""
+    if isinstance(data, dict):
+        for number, (key, value) in enumerate(data.items()):
+            if number in (0, len(data) - 1):
+                yield (*place, key, KEY)
+            yield from strings(value, (*place, key))
+    elif isinstance(data, list):
+        for number, value in enumerate(data):
+            yield from strings(value, (*place, number))
+    elif isinstance(data, str):
+        yield place
+
+
+def changed(document: dict[str, Any], place: Place) -> dict[str, Any]:
+    """The document with a strange text in this place."""
+    made: Any = copy.deepcopy(document)
+    is_key = place[-1] is KEY
+    *above, last = place[:-1] if is_key else place
+    inside = made
+    for step in above:
+        inside = inside[step]
+    if is_key:
+        inside[NASTY] = inside.pop(last)
+    else:
+        inside[last] = f"{inside[last]}{NASTY}"
+    return dict(made)
+
+
+def seal(path: Path, document: dict[str, Any]) -> None:
+    document[SEAL] = self_digest(document)
+    Path(f"{path}.certificate.json").write_text(json.dumps(document))
+
+
+def check_output(path: Path) -> None:
+    """All that can be made of a release: nothing in it is obeyed by anybody."""
+    facts = report_facts(path)
+    for format in FORMATS:
+        text = render(facts, format)
+        assert not UNSEEN.search(text), (format, UNSEEN.search(text))
+        text.encode()
+    page = Page(render(facts, "html"))
+    assert sum(tag == "script" for tag, _ in page.tags) == 2
+    assert json.loads(page.download) == json.loads(Path(f"{path}.certificate.json").read_text())
+    assert "<script>hacked" not in render(facts, "markdown")
+    assert re.search(r"(?<!\\)\[a(?<!\\)\]", render(facts, "markdown")) is None
+    for chart in charts_of(facts):
+        assert not UNSEEN.search(figure_bytes(chart, "svg").decode())
+    for words in (["verify"], ["verify", "--json"], ["report", "--json"]):
+        shown = run(path.parent, *words, path.name)
+        assert shown.returncode == 0, shown.stderr
+        assert not UNSEEN.search(shown.stdout + shown.stderr)
+
+
+def everything(folder: Path) -> Path:
+    """A release with a booking, sums and all that can be asked for in words."""
+    dphist.ledger.Ledger.init(folder / "budget.ledger", "shop", epsilon=5.0, delta=1e-5)
+    table = events(COUNTS, items_per_user=2)
+    dphist.release(
+        table.append_column("amount", pa.array([1.0] * table.num_rows)), **BUDGET, max_items_per_user=2,
+        sum=["amount:0:100"], where="amount > 0", ledger=folder / "budget.ledger", dataset="shop",
+        output=folder / "out.csv",
+    )  # fmt: skip
+    return folder / "out.csv"
+
+
+def test_no_text_of_a_certificate_is_obeyed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One text after the other is forged and sealed anew; then all at once that `verify` has nothing against."""
+    monkeypatch.setattr(curve, "_SECONDS", -1.0)
+    path = everything(tmp_path)
+    document = json.loads(Path(f"{path}.certificate.json").read_text())
+    passed: list[Place] = []
+    for place in strings({key: value for key, value in document.items() if key != SEAL}):
+        seal(path, changed(document, place))
+        found = dphist.verify(path)
+        assert not UNSEEN.search(str(found).replace("\n", ""))
+        if found.verified:
+            passed.append(place)
+        else:
+            with pytest.raises(dphist.NotVerified) as refused:
+                refuse_what_is_not_verified(found)
+            assert not UNSEEN.search(str(refused.value)), place
+    for place in passed:
+        document = changed(document, place)
+    seal(path, document)
+    free = {place[-1] for place in passed}
+    # What only the writer knows can be anything; what follows from the rest cannot.
+    assert {"created", "dphist", "name", "user"} <= free
+    assert not {"guarantee", "ledger", "hash", "mechanism", "sha256", "format", KEY} & free
+    assert dphist.verify(path).verified
+    check_output(path)
+
+
+def test_a_booking_is_what_a_ledger_says(tmp_path: Path) -> None:
+    path = booked(tmp_path)
+    document = json.loads(Path(f"{path}.certificate.json").read_text())
+    assert dphist.verify(path).verified
+    for change in (
+        {"note": "and all is well"}, {"entry": "1"}, {"entry": 0}, {"entry": True}, {"hash": "0"},
+        {"ledger": "mine"}, {"hash": 5},
+    ):  # fmt: skip
+        seal(path, {**document, "booking": {**document["booking"], **change}})
+        found = dphist.verify(path)
+        assert found.problems == ("the certificate's booking is not one that a ledger makes",), change
+
+
+def test_names_of_files_do_not_move_the_cursor() -> None:
+    found = dphist.Verification("a\x1b[2J.csv", ("b\x07",), ("c\u202e\ud800",), False, None)
+    assert not UNSEEN.search(str(found))
+    assert r"a\x1b[2J.csv is NOT verified." in str(found)

@@ -1,0 +1,158 @@
+"""The command `dphist explore` and its page as tests see them, and another service of the same computer."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.request import url2pathname
+
+from typer.testing import CliRunner
+
+from dphist.cli.app import app
+from processes import wait_until
+
+_RECORDER = """\
+#!/bin/sh
+printf '%s\\n' "$@" > "{record}.part"
+mv "{record}.part" "{record}"
+"""
+
+
+@dataclass
+class Opened:
+    """A running command, and what it did to open the page."""
+
+    address: str
+    process: subprocess.Popen[str]
+    record: Path
+    temporary: Path
+
+    @property
+    def home(self) -> str:
+        return self.address.partition("/?")[0]
+
+    @property
+    def token(self) -> str:
+        return self.address.rpartition("=")[2]
+
+    def arguments(self) -> list[str]:
+        """What every user of the computer could have read in the list of processes."""
+        wait_until(self.record.exists, "the browser", 30)
+        return self.record.read_text().splitlines()
+
+    def file_and_code(self) -> tuple[Path, str]:
+        """The file that the browser is shown, and the code in it."""
+        path = Path(url2pathname(self.arguments()[0].removeprefix("file://")))
+        found = re.search(r"\?code=([\w-]+)", path.read_text())
+        assert found is not None
+        return path, found[1]
+
+    def left_behind(self) -> list[Path]:
+        return list(self.temporary.iterdir())
+
+    def ended(self, number: int) -> tuple[str, str]:
+        """What the command still said, after this signal."""
+        self.process.send_signal(number)
+        return self.process.communicate(timeout=30)
+
+
+@contextmanager
+def explore(folder: Path) -> Iterator[Opened]:
+    """The command, with the address that it prints."""
+    record, temporary, script = folder / "arguments", folder / "temporary", folder / "browser"
+    temporary.mkdir()
+    script.write_text(_RECORDER.format(record=record))
+    script.chmod(0o700)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "dphist", "explore"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env={**os.environ, "BROWSER": str(script), "TMPDIR": str(temporary)},
+    )  # fmt: skip
+    try:
+        assert process.stdout is not None
+        found = re.search(r"http://127\.0\.0\.1:\d+/\?token=\S+", process.stdout.readline())
+        assert found is not None
+        yield Opened(found[0], process, record, temporary)
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGINT)
+            process.communicate(timeout=30)
+
+
+def settled(page: Any) -> None:
+    """Until the certified plan, table and figure of the newest change are shown."""
+    page.wait_for_selector("#state.certified", timeout=30_000)
+    page.wait_for_selector("#outcome p", timeout=30_000)
+
+
+def changed(page: Any, **fields: str) -> None:
+    for name, value in fields.items():
+        page.fill(f"#{name}", value)
+    # It is no longer certified from the very change on.
+    settled(page)
+
+
+def shown(page: Any, name: str) -> float:
+    return float(page.get_attribute(f"#{name}", "data-value"))
+
+
+def planned(command: str) -> dict[str, Any]:
+    """What the command says that the page shows."""
+    words = command.split()
+    assert words[:2] == ["dphist", "plan"]
+    run = CliRunner().invoke(app, [*words[1:], "--json"])
+    assert run.exit_code == 0
+    found: dict[str, Any] = json.loads(run.stdout)
+    return found
+
+
+def agrees(page: Any) -> dict[str, Any]:
+    expected = planned(page.inner_text("#command"))
+    for name in ("threshold", "total_noise", "sigma", "sigma_shared", "delta_certified"):
+        assert shown(page, name) == expected[name], name
+    assert page.get_attribute("#chosen", "data-value") == expected["mechanism"]
+    return expected
+
+
+def drawing(page: Any, name: str) -> str:
+    return str(page.inner_html(f"#{name} svg"))
+
+
+class Neighbour:
+    """Another service of this computer, which sets a cookie and keeps those it is sent."""
+
+    def __init__(self) -> None:
+        self.cookies: list[str | None] = []
+        neighbour = self
+
+        class Answer(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                if self.path != "/favicon.ico":
+                    neighbour.cookies.append(self.headers["Cookie"])
+                self.send_response(200)
+                self.send_header("Set-Cookie", "neighbour=1; Path=/")
+                self.end_headers()
+
+            def log_message(self, *_: object) -> None:
+                """Nothing to say."""
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Answer)
+        self.port = self._server.server_port
+
+    def __enter__(self) -> Neighbour:
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
