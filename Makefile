@@ -60,10 +60,11 @@ browser:
 		DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends chromium; } \
 		>/dev/null 2>&1; } || echo "No Chromium (apt-get install chromium): tests of pages are skipped."
 
+# Three processes on two cores: one of them has Spark, which waits more than it computes.
 # The browser comes while the packages are installed and the types are checked.
 test:
 	@$(MAKE) --no-print-directory -j 2 lint browser
-	$(BIN)/python -m pytest -n 2 --dist loadscope
+	$(BIN)/python -m pytest -n 3 --dist loadscope
 
 test-slow: setup
 	$(BIN)/python -m pytest -n 2 --dist loadscope -m slow

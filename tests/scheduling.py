@@ -7,17 +7,17 @@ from typing import Final
 
 from xdist.scheduler import LoadScopeScheduling
 
-# Sessions of Spark share one JVM; the tests of a file share a browser and the server of a page.
+# Sessions of Spark share one JVM; the tests of some files share a browser, the server of a page, or slow results.
 _SPARK: Final = re.compile(r"/test_(sketch_)?spark_?\w*\.py::|\[.*\bspark\b(?!\.(py|md))|_about_spark")
-_BROWSER: Final = re.compile(r"(?:^|/)(test_(?:web\w*|report_browser))\.py::")
+_FILES: Final = re.compile(r"(?:^|/)(test_(?:web\w*|report_browser|reprs))\.py::")
 
 
 def group_of(test: str) -> str:
     """The name of the group of a test; a test that shares nothing is a group of its own."""
     if _SPARK.search(test):
         return "spark"
-    page = _BROWSER.search(test)
-    return test if page is None else page[1]
+    file = _FILES.search(test)
+    return test if file is None else file[1]
 
 
 class Together(LoadScopeScheduling):  # type: ignore[misc]  # a class without types

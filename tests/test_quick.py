@@ -151,3 +151,33 @@ def test_thresholds_beyond_the_whole_doubles_are_found() -> None:
     tau = tau_laplace(m=10**12, scale=scale, delta=1e-12, discrete=True)
     assert tau > 2**53
     assert tau == pytest.approx(found.tau, rel=1e-9)
+
+
+@pytest.mark.parametrize("gamma", [1.0, 1.4, 12.5, 40.0])
+def test_a_given_gamma_is_that_of_the_plan(gamma: float) -> None:
+    """Discrete noise has whole ones, and says so; estimates have the same."""
+    asked: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-6, "max_nonzero": 10, "gamma": gamma}
+    found, quick = plan(**asked), quick_plan(**asked)
+    assert quick.threshold == pytest.approx(found.threshold, rel=0.005)
+    assert (quick.sigma / quick.sigma_shared) ** 2 == pytest.approx(round(gamma))
+    told = [note for note in found.notes if note.startswith("Gamma is ")]
+    assert told == ([] if gamma == round(gamma) else [
+        f"Gamma is {round(gamma)} in place of {gamma:g}: that of discrete noise is a whole number."
+    ])  # fmt: skip
+    ideal, estimate = plan(**asked, noise="continuous"), quick_plan(**asked, noise="continuous")
+    assert estimate.threshold == pytest.approx(ideal.threshold, rel=0.005)
+
+
+@pytest.mark.parametrize("gamma", [0.3, 0.01])
+def test_a_gamma_below_one_is_for_continuous_noise(gamma: float) -> None:
+    asked: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-6, "max_nonzero": 10, "gamma": gamma}
+    for make in (plan, quick_plan):
+        with pytest.raises(InvalidParameter, match="gamma of discrete noise is a whole number from 1 on"):
+            make(**asked)
+    ideal, estimate = plan(**asked, noise="continuous"), quick_plan(**asked, noise="continuous")
+    assert estimate.threshold == pytest.approx(ideal.threshold, rel=0.005)
+
+
+def test_a_gamma_that_leaves_no_shared_noise_is_refused() -> None:
+    with pytest.raises(InvalidParameter, match="gamma = 1e\\+12 leaves so little shared noise"):
+        plan(epsilon=1, delta=1e-6, max_nonzero=10, gamma=1e12)

@@ -174,6 +174,19 @@ def test_recommendations(found: dphist.Simulation) -> None:
         assert str(one).splitlines()[0] == NOTICE
 
 
+def test_a_recommendation_says_what_it_was_chosen_from() -> None:
+    """A chosen cap that beats what was tried is named as better; where nothing is released, nothing is taken."""
+    few = dphist.simulate(zipf="3,1000,1000", epsilon=1, delta=1e-6, caps=[1], tops=[])
+    chosen = next(one for one in few.candidates if one.kind == "auto")
+    assert few.best.name == "--max-items-per-user 1"
+    assert chosen.distance < few.best.distance
+    assert "It does better than all of them" in few.reason
+    none = dphist.simulate(zipf="1,1000,1000", epsilon=1e-3, delta=1e-6, caps=[4], tops=[10])
+    assert none.reason.startswith("Take none of them: hardly an item would be released (at most 0.0001")
+    assert none.to_dict()["recommended"]["option"] is None
+    assert "*" not in str(none)
+
+
 def test_it_says_that_nothing_of_it_is_private(log: Any, found: dphist.Simulation) -> None:
     assert found.private is False
     assert found.to_dict()["private"] is False

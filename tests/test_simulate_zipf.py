@@ -119,3 +119,13 @@ def test_zipf_takes_numbers_as_people_write_them() -> None:
         assert zipf_from(given) == Zipf(1.0, 10**6, 2000)
     with pytest.raises(InvalidParameter, match="spread must be one of geometric, same"):
         Zipf(1.0, 10, 10, 2.0, "even")  # type: ignore[arg-type]
+
+
+def test_the_usual_number_of_items_is_no_demand_and_a_cut_is_told() -> None:
+    assert zipf_from("1,10,7").items_per_user == 5.0
+    assert zipf_from("1,1,7").items_per_user == 1.0
+    assert zipf_from("1,1000,7").items_per_user == 10.0
+    cut = Zipf(1.0, 50, 8000, 20.0)
+    assert "20 of them in the mean (geometric, but for the cut at 25)" in cut.label
+    assert cut.population().pairs < 0.99 * 20 * 8000
+    assert "cut" not in Zipf(1.0, 1000, 8000, 20.0).label

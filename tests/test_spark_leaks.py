@@ -69,7 +69,9 @@ def spark(cluster: Cluster, folder: Path) -> Iterator[SparkSession]:
         "spark.task.maxFailures": "2",
         # What is written can be searched.
         "spark.sql.parquet.compression.codec": "uncompressed",
-        **{f"spark.{name}.compress": "false" for name in ("eventLog", "broadcast", "shuffle", "rdd")},
+        **{
+            f"spark.{name}.compress": "false" for name in ("eventLog", "broadcast", "shuffle", "rdd", "checkpoint")
+        },
     }
     with cluster.session(folder / "session", **settings) as running:
         yield running

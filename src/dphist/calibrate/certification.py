@@ -12,7 +12,7 @@ from dphist.analysis.csh import delta_csh_add_the_deltas, delta_csh_tighter
 from dphist.analysis.discrete_certificate import certify_noise
 from dphist.analysis.family import delta_family
 from dphist.analysis.gshm import delta_gshm_add_the_deltas, delta_gshm_exact
-from dphist.calibrate.planning import Gamma, gamma_value
+from dphist.calibrate.gammas import Gamma, gamma_value
 from dphist.errors import InvalidParameter, NotPrivate
 from dphist.numerics.search import least_passing, log_excess, round_up
 from dphist.types import (

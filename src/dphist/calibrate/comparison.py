@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 from dphist.analysis.laplace import tau_laplace
 from dphist.calibrate.adding import add_the_deltas, least_sigma_add_the_deltas, tau_add_the_deltas
 from dphist.calibrate.analyses import CaseAnalysis, CshTighter, Exact, GshmExact, least_tau
+from dphist.calibrate.gammas import Gamma, gamma_value
 from dphist.calibrate.optimum import Calibration, tuned
-from dphist.calibrate.planning import Gamma, certified, gamma_value
+from dphist.calibrate.planning import certified
 from dphist.errors import InvalidParameter
 from dphist.types import ANALYSES, Budget, Contract, Noise, gamma_from, html_grid, positive_number, text_grid
 from dphist.types.checks import positive_count

@@ -11,10 +11,11 @@ from dphist.analysis.discrete import infinite_event_discrete
 from dphist.analysis.discrete_certificate import certify_lattice, lattice_family
 from dphist.analysis.discrete_family import bits_for
 from dphist.calibrate.sums import LatticeSums, SumShares
-from dphist.errors import NoPlan
+from dphist.errors import InvalidParameter, NoPlan
 from dphist.numerics import balls
 from dphist.numerics.search import least_passing, log_excess
 from dphist.types import Budget, Certificate, Contract, LatticeNoise, Noise, OffsetRule
+from dphist.types.noise import LEAST_VARIANCE
 
 # A step of the lattice is at most this share of tau, and an offset off its best by at most this share of delta's
 # exponent: together well below 0.2 %.
@@ -64,6 +65,10 @@ def lattice_and_variances(
     gamma = None if math.isinf(continuous.gamma) else max(1, round(continuous.gamma))
     # A top-k step moves every noise by half a count, which is on every lattice.
     lattice = _lattice(continuous, contract, gamma, halves_only=offset != "none")
+    if gamma is not None and (lattice * continuous.sigma_shared) ** 2 < LEAST_VARIANCE:
+        raise InvalidParameter(
+            f"gamma = {continuous.gamma:.6g} leaves so little shared noise that no lattice could hold it"
+        )
     terms = None
     if sums is not None:
         if offset == "none" and sums.wants_one_offset and _one_offset(continuous, contract, gamma):

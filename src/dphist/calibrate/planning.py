@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Final, Literal
+from typing import Final
 
 from dphist.analysis.certificate import certify_family
 from dphist.calibrate.adding import add_the_deltas
 from dphist.calibrate.analyses import CshTighter, Exact, GshmExact
+from dphist.calibrate.gammas import Gamma, gamma_value, whole_gamma
 from dphist.calibrate.lattice import on_lattice
 from dphist.calibrate.optimum import Calibration, least_total_noise, tuned
 from dphist.calibrate.other_plans import laplace_is_better, laplace_plan, notes_for, offset_rule, public_plan
@@ -28,14 +29,9 @@ from dphist.types import (
     Objective,
     OffsetRule,
     Plan,
-    positive_number,
 )
 
-Gamma = float | Literal["sqrt"]
 _MOST_CORRECTIONS: Final = 6
-# Beyond, one of the two noises is nothing beside the other.
-LEAST_GAMMA: Final = 0.01
-LARGEST_GAMMA: Final = 1e15
 # Shared noise that gains less than this would only ask for a finer lattice.
 _WORTH_SHARING: Final = 0.9995
 _CAP_ALONE: Final = (
@@ -144,13 +140,16 @@ def _gaussian_plan(
         noise = "discrete" if name == "exact" else "continuous"
     if noise == "discrete" and name != "exact":
         raise InvalidParameter(f"discrete noise has the exact analysis only, not {name!r}")
+    notes: tuple[str, ...] = ()
+    if noise == "discrete" and isinstance(gamma, (int, float)):
+        gamma, notes = whole_gamma(gamma)
     ideal = _noise_for(name, budget, contract, _gamma(gamma, name, contract), objective, total(shares))
     chosen: Noise | LatticeNoise
     if noise == "discrete":
         chosen, certificate = _discrete(ideal, budget, contract, objective, shares, tuned_freely=gamma is None)
     else:
         chosen, certificate = certified(ideal, budget, contract)
-    return Plan(budget, contract, chosen, name, certificate, notes_for(budget, contract, chosen))
+    return Plan(budget, contract, chosen, name, certificate, (*notes_for(budget, contract, chosen), *notes))
 
 
 def top_plan(
@@ -248,20 +247,6 @@ def _gamma(gamma: Gamma | None, name: AnalysisName, contract: Contract) -> float
     if contract.max_nonzero is None:
         raise InvalidParameter(f"shared noise ({name}) needs max_nonzero: without that bound it only adds error")
     return gamma_value("sqrt" if gamma is None else gamma, contract)
-
-
-def gamma_value(gamma: Gamma, contract: Contract) -> float:
-    """Gamma as a number, with `sqrt` meaning the paper's sqrt(max_nonzero)."""
-    if isinstance(gamma, str):
-        if gamma != "sqrt":
-            raise InvalidParameter(f"gamma must be 'sqrt' or a number, not {gamma!r}")
-        if contract.max_nonzero is None:
-            raise InvalidParameter("gamma = 'sqrt' is the root of max_nonzero, which is not given")
-        return math.sqrt(contract.max_nonzero)
-    number = positive_number("gamma", gamma)
-    if not LEAST_GAMMA <= number <= LARGEST_GAMMA:
-        raise InvalidParameter(f"gamma must be between {LEAST_GAMMA:g} and {LARGEST_GAMMA:g}, not {gamma!r}")
-    return number
 
 
 def _noise_for(

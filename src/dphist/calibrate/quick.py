@@ -19,8 +19,8 @@ from dphist.analysis.gaussian import largest_sensitivity_per_sigma
 from dphist.analysis.infinite_event import infinite_event
 from dphist.analysis.laplace import tau_laplace
 from dphist.calibrate.analyses import Exact
+from dphist.calibrate.gammas import Gamma, gamma_value, whole_gamma
 from dphist.calibrate.optimum import Calibration, quietest_on_grid
-from dphist.calibrate.planning import Gamma, gamma_value
 from dphist.calibrate.release_law import CountNoise, count_noise
 from dphist.calibrate.top_k import first_guess
 from dphist.errors import InvalidParameter
@@ -77,6 +77,7 @@ def quick_plan(
     mechanism: str = "best",
     gamma: Gamma | None = None,
     minimize: str = "threshold",
+    noise: str = "discrete",
 ) -> QuickPlan:
     """About what `plan` would find for the same request.
 
@@ -84,6 +85,8 @@ def quick_plan(
     Valid for: delta up to 1e-4, where mixtures of new and changed counts do not bind.
     """
     budget = Budget(epsilon, delta)
+    if noise == "discrete" and isinstance(gamma, (int, float)):
+        gamma, _ = whole_gamma(gamma)
     if mechanism not in ("best", "gaussian", "laplace") or minimize not in ("threshold", "noise"):
         raise InvalidParameter(f"there is no mechanism {mechanism!r} or nothing to minimize called {minimize!r}")
     if top is not None:

@@ -122,8 +122,8 @@ def _show(result: Simulation) -> None:
         shown = Table(*result.columns, box=box.SIMPLE_HEAD)
         for column in shown.columns[1:]:
             column.justify = "right"
-        for one, cells in zip(result.candidates, result.cells(), strict=True):
-            shown.add_row(*cells, style="bold" if one is result.best else None)
+        for cells in result.cells():
+            shown.add_row(*cells, style="bold" if cells[0].endswith("*") else None)
         Console().print(shown)
     else:
         sys.stdout.write(text_grid(result.columns, result.cells()) + "\n")

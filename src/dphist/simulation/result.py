@@ -20,6 +20,8 @@ GOALS: Final[tuple[Goal, ...]] = get_args(Goal)
 _COLUMNS: Final = (
     "candidate", "noise", "threshold", "items", "+-", "missing", "mean error", "relative", "bias", "distance",
 )  # fmt: skip
+# Expected items below which nothing is recommended.
+_HARDLY_ANY: Final = 0.5
 _WANTED: Final = {
     "counts": "the published counts are nearest to the true ones",
     "keys": "the most items are released",
@@ -68,17 +70,32 @@ class Simulation:
         return {"counts": one.distance, "keys": -one.items, "mass": one.missing}[self.goal]
 
     @property
+    def hopeless(self) -> bool:
+        """Whether none of the candidates would release anything to speak of: then none is recommended."""
+        return max(one.items for one in self.candidates) < _HARDLY_ANY
+
+    @property
     def reason(self) -> str:
         """The recommendation in one sentence."""
         best, others = self.best, []
+        if self.hopeless:
+            return (
+                f"Take none of them: hardly an item would be released (at most "
+                f"{max(one.items for one in self.candidates):.2g} are expected). It takes more users, a larger "
+                "epsilon or delta, or items that more users share."
+            )
         for label, one in (("the best top-k step", self.best_top), ("the best cap", self.best_cap)):
             if one is not None and one is not best:
                 others.append(f"{label}, {one.name}, has {self._figure(one)}")
-        others += [
-            f"a cap chosen privately has {self._figure(one)}" for one in self.candidates if one.kind == "auto"
-        ]
+        chosen = [one for one in self.candidates if one.kind == "auto"]
+        others += [f"a cap chosen privately has {self._figure(one)}" for one in chosen]
         against = "" if not others else "; " + ", ".join(others)
-        return f"Take {best.name}: there {_WANTED[self.goal]} ({self._figure(best)}){against}."
+        better = any(self._cost(one) < self._cost(best) for one in chosen)
+        more = (
+            " It does better than all of them, and so would a cap that was not tried (--caps)." if better else ""
+        )
+        there = f"of what was tried, there {_WANTED[self.goal]} ({self._figure(best)})"
+        return f"Take {best.name}: {there}{against}.{more}"
 
     def _figure(self, one: Prediction) -> str:
         if self.goal == "keys":
@@ -108,7 +125,7 @@ class Simulation:
 
     def cells(self) -> list[tuple[str, ...]]:
         """The rows as texts; the best has a star."""
-        best = self.best
+        best = None if self.hopeless else self.best
         return [_cells(one, star=one is best) for one in self.candidates]
 
     def to_dict(self) -> dict[str, Any]:
@@ -127,7 +144,7 @@ class Simulation:
             "for": self.goal,
             "candidates": [one.to_dict() for one in self.candidates],
             "recommended": {
-                "option": self.best.name,
+                "option": None if self.hopeless else self.best.name,
                 "cap": None if self.best_cap is None else self.best_cap.value,
                 "top": None if self.best_top is None else self.best_top.value,
                 "reason": self.reason,

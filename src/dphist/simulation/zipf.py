@@ -18,6 +18,8 @@ from dphist.types.checks import positive_count
 # How the number of items differs from user to user: by a geometric law, or not at all.
 Spread = Literal["geometric", "same"]
 DEFAULT_ITEMS: Final = 10.0
+# Where users lose more of their items than this leaves, by having half of all at most, the label says so.
+_HARDLY_CUT: Final = 0.99
 MOST_ITEMS: Final = 10**8
 # Ranks and sizes up to here one by one, beyond in steps of a few percent.
 _ONE_BY_ONE: Final = 512
@@ -62,6 +64,9 @@ class Zipf:
     def label(self) -> str:
         """The law in one line."""
         how = "in the mean (geometric)" if self.spread == "geometric" else "each"
+        sizes = self._sizes()
+        if sum(size * users for size, users in sizes) < _HARDLY_CUT * self.items_per_user * self.users:
+            how = f"in the mean (geometric, but for the cut at {sizes[-1][0]:,})"
         return (
             f"Zipf's law with exponent {self.exponent:g} over {self.items:,} items, users with "
             f"{self.items_per_user:g} of them {how}"
@@ -173,7 +178,9 @@ def zipf_from(given: object) -> Zipf:
             raise ValueError
     except (TypeError, ValueError, OverflowError):
         raise InvalidParameter(f"{_FORM}, with whole numbers N and USERS, not {_shown(given)}") from None
-    return Zipf(numbers[0], whole[0], whole[1], numbers[3] if len(numbers) == 4 else DEFAULT_ITEMS)
+    # Nobody asked for the usual number of items a user: where there are few items, it is half of them.
+    usual = min(DEFAULT_ITEMS, max(1.0, whole[0] / 2.0))
+    return Zipf(numbers[0], whole[0], whole[1], numbers[3] if len(numbers) == 4 else usual)
 
 
 def _number(part: object) -> float:
