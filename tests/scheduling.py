@@ -21,7 +21,7 @@ def group_of(test: str) -> str:
 
 
 class Together(LoadScopeScheduling):  # type: ignore[misc]  # a class without types
-    """Whole groups, the largest first: that of Spark, while the other process runs all else."""
+    """Whole groups, the largest first: that of Spark, while other processes run all else."""
 
     def _split_scope(self, nodeid: str) -> str:
         return group_of(nodeid)
