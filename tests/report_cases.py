@@ -34,6 +34,14 @@ STRANGE = (
     "<!--", "]]>", "שלום עולם", "\u202edlrow", "nul\x00and\x1b[31mred", "👩‍👩‍👧 family", "x" * 10_000,
     "line\u2028end\nline", "| a | `b` |", "${title}", "{{ item }}", "javascript:alert(1)",
 )  # fmt: skip
+# What looks the same, or like nothing, unless it is spelled out; two emojis are as they should be.
+ALIKE = {
+    "a": "a", "a\u200b": r"a\u200b", "a\ufeff": r"a\ufeff", "a\u00ad": r"a\xad", "\U000e0061x": r"\U000e0061x",
+    "a\u200db": r"a\u200db", "a\ufe0f": r"a\ufe0f", "a\u00a0b": r"a\xa0b", "a b": "a b", "a  b": "a  b",
+    "\u3164": r"\u3164", "\u3000b": '"\u3000b"',
+    "": "(empty)", " ": '" "', " a": '" a"', "a ": '"a "', "(missing)": '"(missing)"', "(empty)": '"(empty)"',
+    '"(missing)"': '""(missing)""', "👩\u200d👧": "👩\u200d👧", "❤\ufe0f\u200d🔥": "❤\ufe0f\u200d🔥",
+}  # fmt: skip
 BUDGET: dict[str, Any] = {"user": "user", "item": "item", "epsilon": 1.0, "delta": 1e-6}
 
 

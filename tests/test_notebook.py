@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -59,9 +58,7 @@ def outputs(notebook: Any, kind: str) -> list[str]:
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning", "ignore::RuntimeWarning")
 def test_the_tutorial_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    started = time.monotonic()
     notebook = executed(nbformat.read(TUTORIAL, as_version=4), tmp_path, monkeypatch)
-    assert time.monotonic() - started < 90  # a third of it where nothing else runs
     shown = " ".join(outputs(notebook, "text/html"))
     for text in ("<caption>Plan", "NOT PRIVATE: a simulation", "Release of", "is verified", "Releases together"):
         assert text in shown

@@ -7,6 +7,7 @@ import math
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -15,13 +16,16 @@ from scipy import stats
 
 import dphist
 from dphist.calibrate.certification import delta_at
+from dphist.releases.printing import raised
 from dphist.report.charts import charts_of
+from dphist.report.data import data_of
+from dphist.report.facts import Facts
 from dphist.report.making import FORMATS, render, report_facts
 from dphist.report.promise import DELTAS, SLACK, at_most, moved, one_in, promise
-from dphist.report.sentences import raised
 from dphist.types import Budget, LaplaceNoise
 from report_cases import BUDGET, COUNTS, KINDS, Page, made, released
 
+DOCS = Path(__file__).parent.parent / "docs" / "report.md"
 # Their parts are in others as well.
 SLOW = ("top-k, independent", "lower threshold", "duckdb")
 
@@ -42,11 +46,36 @@ def test_every_kind_of_release_has_every_format(name: str) -> None:
         for said in (dict(facts.sealed)["certificate"], certificate["self_sha256"], "dphist verify"):
             assert said in text.replace("\\", ""), (format, said)
         assert "nan" not in re.findall(r"[a-z]+", text.split("<script")[0])
-    assert json.dumps(facts.to_dict(), allow_nan=False)
+    check_data(facts, name)
     assert {"guarantee"} <= {chart.name for chart in charts_of(facts)}
     sizes, receipt = facts.sizes is not None, bool(facts.receipt)
     assert (sizes, receipt) == (name == "chosen cap", name == "booked")
     assert (facts.selection is None) == (name == "known-domain")
+
+
+def keys(data: dict[str, Any]) -> set[str]:
+    """All names of a document, those in its lists included."""
+    found = set(data)
+    for value in data.values():
+        for one in value if isinstance(value, list) else [value]:
+            found |= keys(one) if isinstance(one, dict) else set()
+    return found
+
+
+def check_data(facts: Facts, name: str) -> None:
+    """The keys of --json are those of the documentation, whatever was released, and say all that a page does."""
+    data = data_of(facts)
+    listed = set(re.findall(r"^\| `([a-z_]+)` \|", DOCS.read_text(encoding="utf-8"), re.MULTILINE))
+    assert listed == {"report", "figures", *data}
+    assert all(re.fullmatch("[a-z][a-z0-9_]*", key) for key in keys(data))
+    assert json.dumps(data, allow_nan=False)
+    assert (data["cap_choice"] is None) == (name != "chosen cap")
+    assert data["booking"] == (dict(facts.receipt) or None)
+    assert (data["selection"] is None) == (name == "known-domain")
+    assert (data["interval"] is None) == (name in ("csh", "top-k, differences"))
+    assert data["certificate"] == {"place": dict(facts.sealed)["certificate"], "self_sha256": facts.sealed[1][1]}
+    assert (data["curve_note"], data["comparison_note"]) == (facts.curve_note, facts.peers_note)
+    assert data["selection_notes"] == list(facts.selected)
 
 
 def test_the_curve_is_the_certified_one() -> None:

@@ -15,7 +15,7 @@ import dphist
 from browser import opened_browser, opened_page
 from dphist.report.facts import Facts
 from dphist.report.making import render, report_facts
-from report_cases import STRANGE, made, released
+from report_cases import ALIKE, STRANGE, made, released
 
 pytestmark = pytest.mark.together("test_report_browser")
 PHONE = {"width": 360, "height": 740}
@@ -112,6 +112,19 @@ def test_items_stay_text_and_nothing_leaves_the_file(browser: Any, address: str)
         # Even code that found its way in could not ask for anything.
         blocked = page.evaluate("fetch('https://example.org/').then(() => 'sent', () => 'blocked')")
         assert blocked == "blocked"
+
+
+def test_what_nobody_sees_is_spelled_out(browser: Any, tmp_path: Path) -> None:
+    """By the script as by Python."""
+    plan = dphist.plan(epsilon=1, delta=1e-6, max_items_per_user=1)
+    table = pa.table({"item": [None, *ALIKE], "count": [900] * (1 + len(ALIKE))})
+    facts = report_facts(dphist.release_histogram(table, plan=plan))
+    with opened_page(browser, page_of(facts, tmp_path)) as (page, seen):
+        assert sorted(column(page, 1)) == sorted([*ALIKE.values(), "(missing)"])
+        assert page.locator("td.missing").all_text_contents().count("(missing)") == 1
+        page.fill("#search", "(empty)")
+        found(page, re.compile("^2 of"))
+        assert seen.errors == []
 
 
 def test_the_certificate_can_be_taken_along(browser: Any, tmp_path: Path) -> None:

@@ -6,12 +6,14 @@ import json
 import os
 import xml.etree.ElementTree as ET
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 
 import dphist
 from dphist.report import curve
+from dphist.report.marks import is_replaceable
 from release_data import events
 from report_cases import COUNTS, Page, forged, released, run
 
@@ -49,6 +51,7 @@ def test_figures_as_files(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyP
     for name in files:
         assert f"(<charts/{name}.{kind}>)" in text
         content = (tmp_path / "charts" / f"{name}.{kind}").read_bytes()
+        assert is_replaceable(tmp_path / "charts" / f"{name}.{kind}")
         if kind == "svg":
             assert ET.fromstring(content).tag == "{http://www.w3.org/2000/svg}svg"
         else:
@@ -118,8 +121,15 @@ def test_a_seed_is_told_and_no_excuse_for_anything_else(tmp_path: Path) -> None:
 def test_a_choice_that_makes_no_sense(tmp_path: Path) -> None:
     path = released(tmp_path, "out.csv", max_items_per_user="auto", seed=1)
     document = json.loads(Path(f"{path}.certificate.json").read_text())
-    for changes in ({"variance": "1/0"}, {"caps": 3}, {"noisy_users": None}):
-        forged(path, choice={**document["choice"], **changes})
+    wrong: list[dict[str, Any]] = [
+        {"variance": "1/0"},
+        {"caps": 3},
+        {"noisy_users": None},
+        {"noisy_users": "many"},
+    ]
+    forgeries = [{"choice": {**document["choice"], **changes}} for changes in wrong]
+    for forgery in (*forgeries, {"choice": document["choice"], "not_covered": [["all"]]}):
+        forged(path, **forgery)
         with pytest.raises(dphist.DphistError, match="cannot be understood"):
             dphist.make_report(path)
 

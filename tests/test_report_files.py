@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,12 @@ import pytest
 import dphist
 from dphist.outputs.seal import facts, sealed
 from dphist.outputs.spark_folder import CERTIFICATE, whole_digest
-from dphist.report import html_rows
+from dphist.report import drawing, html_rows, svg
 from dphist.report.making import checked_format, render, report_facts
+from dphist.report.rows import told
+from dphist.report.unseen import visible
 from release_data import events
-from report_cases import BUDGET, COUNTS, STRANGE, Page, made, released
+from report_cases import ALIKE, BUDGET, COUNTS, STRANGE, Page, made, released
 
 
 def strange(folder: Path, name: str = "out.parquet", **options: Any) -> Path:
@@ -27,8 +30,8 @@ def strange(folder: Path, name: str = "out.parquet", **options: Any) -> Path:
 
 @pytest.mark.parametrize("name", ["gshm", "csh", "top-k", "known-domain", "chosen cap", "sums", "nothing"])
 def test_the_page_is_well_formed_and_needs_nothing(name: str) -> None:
-    path, told = made(name)
-    text = render(told, "html")
+    path, facts_of_it = made(name)
+    text = render(facts_of_it, "html")
     page = Page(text)
     for tag, attributes in page.tags:
         assert tag not in {"link", "iframe", "img", "object", "embed", "form", "base"}
@@ -51,19 +54,58 @@ def test_the_page_is_well_formed_and_needs_nothing(name: str) -> None:
 
 
 def test_items_are_text_whatever_they_say(tmp_path: Path) -> None:
-    told = report_facts(strange(tmp_path))
-    page = Page(render(told, "html"))
+    facts_of_it = report_facts(strange(tmp_path))
+    page = Page(render(facts_of_it, "html"))
     items = page.data["columns"][0]["values"]
     assert set(items) == {item if len(item) <= 300 else item[:300] + "…" for item in STRANGE}
     assert "<" not in page.scripts["application/json"]
     assert "\u2028" not in page.scripts["application/json"]
     assert sum(tag == "script" for tag, _ in page.tags) == 2
     for format in ("text", "markdown"):
-        text = render(told, checked_format(format))
+        text = render(facts_of_it, checked_format(format))
         assert not {"\x00", "\x1b", "\u202e", "\u2028"} & set(text)
         assert len(max(text.splitlines(), key=len)) < 1000
     assert r"\<script\>" in text
     assert r"\| a \| \`b\` \|" in text
+
+
+def test_what_nobody_sees_is_spelled_out() -> None:
+    """On the page without its script; with it, in the tests with a browser. Text and Markdown spell out more."""
+    plan = dphist.plan(epsilon=1, delta=1e-6, max_items_per_user=1)
+    items = [None, *ALIKE]
+    result = dphist.release_histogram(pa.table({"item": items, "count": [900] * len(items)}), plan=plan)
+    assert {item: visible(told(item)) for item in ALIKE} == ALIKE
+    assert len(set(ALIKE.values()) | {told(None)}) == len(items)
+    rows = report_facts(result).rows
+    shown = [visible(text) for text in rows.columns[0].texts(len(items))]
+    assert len(set(shown)) == len(items)
+    page = render(report_facts(result), "html")
+    assert Page(page).data["columns"][0]["values"] == list(rows.columns[0].values)
+    # Not even in the source of the page.
+    assert not set("\u200b\ufeff\u00ad\U000e0061\u3164") & set(page)
+    for format in ("text", "markdown"):
+        found = render(report_facts(result), checked_format(format))
+        assert all(said in found.replace("\\_", "_") for said in ("(missing)", '"(missing)"', "(empty)", '" a"'))
+
+
+def test_small_tables_are_for_everybody() -> None:
+    """Heads say what they are of, whoever has no mouse can move them, and bars stand out from the paper."""
+    page = Page(render(made("gshm")[1], "html"))
+    assert all(attributes.get("scope") == "col" for tag, attributes in page.tags if tag == "th")
+    wide = [attributes for _, attributes in page.tags if attributes.get("class") == "wide"]
+    assert wide
+    assert all(one["tabindex"] == "0" and one["role"] == "region" and one["aria-label"] for one in wide)
+
+    def light(colour: str) -> float:
+        parts = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+        linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    pairs = re.findall(r"--bar: (#\w{6}); --paper: (#\w{3,6})", svg.stylesheet())
+    assert len(pairs) == 2
+    for bar, paper in [*pairs, (drawing._OTHER, "#fff")]:
+        low, high = sorted((light(bar), light("#ffffff" if paper == "#fff" else paper)))
+        assert (high + 0.05) / (low + 0.05) >= 3.0, (bar, paper)
 
 
 def test_names_of_columns_and_files_are_text_too(tmp_path: Path) -> None:
@@ -135,6 +177,6 @@ def test_tables_of_databases(tmp_path: Path) -> None:
     dphist.release(
         events(COUNTS), **BUDGET, max_items_per_user=2, output=tmp_path / "all.duckdb", output_table="mine"
     )
-    told = report_facts(tmp_path / "all.duckdb", table="mine")
-    assert told.rows.total == 20
-    assert told.command.endswith("all.duckdb --table mine")
+    found = report_facts(tmp_path / "all.duckdb", table="mine")
+    assert found.rows.total == 20
+    assert found.command.endswith("all.duckdb --table mine")

@@ -62,6 +62,7 @@ def test_nonsense_in_every_field_is_one_sentence(name: str) -> None:
         ({**FIELDS, "max_nonzero": "9"}, "max_items_per_user", "must not exceed"),
         ({**FIELDS, "max_nonzero": "90", "gamma": "3", "mechanism": "laplace"}, "mechanism", "no gamma"),
         ({**FIELDS, "max_nonzero": "90", "gamma": "1e-9"}, "gamma", "between 0.01"),
+        ({**FIELDS, "max_nonzero": "90", "gamma": "0.5"}, "gamma", "whole number from 1 on"),
         ({**FIELDS, "epsilon": "801"}, "epsilon", "800"),
         ({**FIELDS, "delta": "1"}, "delta", "1"),
         ({**FIELDS, "max_nonzero": "1.5"}, "max_nonzero", "whole number"),
@@ -75,12 +76,20 @@ def test_what_does_not_go_together(fields: dict[str, str], field: str, part: str
         assert part in found["error"]
 
 
+def test_a_gamma_that_no_lattice_holds_is_told_at_its_field() -> None:
+    for fields in ({"gamma": "1e15"}, {"gamma": "1e6", "epsilon": "800"}):
+        found = answer("plan", {"epsilon": "1", "delta": "1e-6", "max_nonzero": "100", **fields})
+        assert found["field"] == "gamma"
+        assert "no lattice could hold it" in found["error"]
+
+
 def test_odd_but_right_numbers_are_answered() -> None:
     for fields in (
         {"epsilon": ".5", "delta": "1E-6", "max_items_per_user": "1e3"},
         {"epsilon": 1, "delta": 1e-6, "max_items_per_user": 20},
         {"epsilon": "800", "delta": "1e-300", "max_items_per_user": "1"},
         {"epsilon": "1e-3", "delta": "0.9", "max_nonzero": "1"},
+        {"epsilon": "1", "delta": "1e-6", "max_nonzero": "9", "gamma": "0.5", "noise": "continuous"},
         {"epsilon": " 2 ", "delta": "1e-9", "max_nonzero": str(10**12)},
         {"epsilon": "1e-6", "delta": "1e-12", "top": str(10**12)},
     ):

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -19,6 +22,8 @@ from dphist.web.lanes import CROWDED, DIED, SUPERSEDED, Lane, Question
 from web_server import workers
 
 FIELDS = {"epsilon": "1", "delta": "1e-6", "max_items_per_user": "20"}
+# A certificate for this takes minutes.
+ENDLESS = {"epsilon": "1e-6", "delta": "1e-12", "top": "1000000"}
 
 
 def asked(lane: Lane, kind: str, tab: str, **fields: str) -> asyncio.Task[dict[str, Any]]:
@@ -107,5 +112,31 @@ def test_what_nobody_waits_for_ends_soon_and_the_queue_is_bounded(monkeypatch: p
         assert time.monotonic() - began > 0.2  # it had a while to end by itself
         assert all("plan" in found for found in await asyncio.gather(*waiting))
         assert worker() != pid
+
+    with_lane(story)
+
+
+def test_a_worker_does_not_outlive_a_server_that_was_killed() -> None:
+    """Then the system closes the input of the worker, whatever that computes."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "dphist.web.worker"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        try:
+            assert process.stdin is not None
+            process.stdin.write(json.dumps({"kind": "plan", "data": ENDLESS}).encode() + b"\n")
+            process.stdin.close()
+            assert process.wait(timeout=60) == 0  # what it computes takes far longer
+        finally:
+            process.kill()
+
+
+def test_a_server_that_ends_leaves_nobody_waiting() -> None:
+    async def story(lane: Lane, pid: int) -> None:
+        questions = [asked(lane, "plan", tab) for tab in ("runs", "waits")]
+        await asyncio.sleep(0.01)
+        lane.give_up()
+        assert [await one for one in questions] == [SUPERSEDED, SUPERSEDED]
+        assert await asked(lane, "plan", "late") is SUPERSEDED
+        assert pid not in workers()
 
     with_lane(story)

@@ -180,6 +180,7 @@ def test_uploaded_counts() -> None:
         ("a,b,3\n", "3 columns"),
         ("count\n", "no counts"),
         ("\n\n", "no counts"),
+        ("0\n0\n", "no count above 0"),
         ("1\n" * 1_000_001, "more than 1,000,000"),
         ("x" * (5 * 1024**2 + 1), "larger than 5 MB"),
         ('"' + "x" * 200_000, "no CSV"),
@@ -187,7 +188,7 @@ def test_uploaded_counts() -> None:
         (7, "must be text"),
         ("a,1\nb\ud800,2\n", "line 2 has half a character"),
     ],
-    ids=[str(place) for place in range(15)],
+    ids=[str(place) for place in range(16)],
 )
 def test_uploads_that_are_no_counts(text: object, part: str) -> None:
     found = answer("simulate", {**FIELDS, "csv": text})

@@ -10,11 +10,20 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("uvicorn", reason="no uvicorn: pip install -e '.[dev]'")
+pytest.importorskip("starlette", reason="no Starlette: pip install -e '.[dev]'")
+pytest.importorskip("httpx", reason="no httpx: pip install -e '.[dev]'")
+
 from browser import Seen, chromium, opened_browser, opened_page
 from web_explore import Neighbour, Opened, agrees, changed, drawing, explore, settled, shown
+from web_stories import (
+    gamma_is_whole_on_a_lattice,
+    nothing_old_stands_beside_new_values,
+    refused_files_are_told,
+    told_apart,
+)
 
 pytestmark = pytest.mark.together("test_web_page")
-pytest.importorskip("uvicorn", reason="no uvicorn: pip install -e '.[dev]'")
 
 
 @pytest.fixture(scope="module")
@@ -79,28 +88,6 @@ def test_the_browser_is_sent_by_a_file_that_works_once(opened: Opened, browser: 
         settled(page)
         settled(second)
         assert shown(page, "threshold") == shown(second, "threshold") < 6988.5
-
-
-ORIGINS = ("#table-note", "#figure-note", "#curve-note")
-
-
-def told_apart(page: Any) -> None:
-    """What is estimated says so until the full analyses have answered, and never that it is certified."""
-    held: list[Any] = []
-    page.route("**/api/plan", lambda route: held.append(route))
-    page.fill("#epsilon", "0.8")
-    page.wait_for_selector("text=estimate, not certified yet")
-    assert page.inner_text("#delta_certified") == "not yet"
-    assert all("estimated" in page.inner_text(note) for note in ORIGINS)
-    assert "estimate" in page.text_content("#summary")
-    assert "stale" in page.get_attribute("#outcome", "class")
-    page.wait_for_timeout(400)
-    held[0].continue_()
-    page.unroute("**/api/plan")
-    settled(page)
-    page.wait_for_selector("#figure-note:has-text('full analyses')")
-    assert not any("estimated" in page.inner_text(note) for note in ORIGINS)
-    assert page.get_attribute("#outcome", "class") == ""
 
 
 def test_numbers_and_curves_follow_every_field(address: str, browser: Any) -> None:
@@ -181,6 +168,7 @@ def test_nonsense_is_told_at_its_field(address: str, browser: Any) -> None:
             page.fill(f"#{name}", good)
         settled(page)
         assert seen.errors == []
+        gamma_is_whole_on_a_lattice(page)
         for name in ("exponent", "items", "users", "mean_items", "seed"):
             good = page.input_value(f"#{name}")
             for value in ("-1", "x", "1e999"):
@@ -197,6 +185,7 @@ def test_uploads_and_simulations(address: str, browser: Any) -> None:
         changed(page, max_nonzero="", max_items_per_user="5", epsilon="1")
         before = page.get_attribute("#outcome", "data-released")
         page.fill("#exponent", "0.5")
+        assert page.get_attribute("#outcome", "class") == "stale"
         page.wait_for_selector(f"#outcome:not([data-released='{before}'])", timeout=20_000)
         rows = "\n".join(f"w{i},{90_000 // i}" for i in range(1, 60))
         page.set_input_files("#csv", {"name": "c.csv", "mimeType": "text/csv", "buffer": rows.encode()})
@@ -210,6 +199,8 @@ def test_uploads_and_simulations(address: str, browser: Any) -> None:
         assert "line 2" in page.inner_text("#csv-error")
         page.click("#forget")
         page.wait_for_selector("#csv-error", state="detached", timeout=20_000)
+        refused_files_are_told(page)
+        assert [text for text in seen.errors if "422" not in text] == []
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -259,14 +250,29 @@ def test_copies_what_is_shown(address: str, browser: Any) -> None:
         settled(page)
         page.click("[data-copy=command]")
         page.wait_for_selector("text=Copied.")
-        assert page.evaluate("navigator.clipboard.readText()") == page.inner_text("#command")
+        copied = page.inner_text("#command")
+        assert page.evaluate("navigator.clipboard.readText()") == copied
+        page.wait_for_selector("#figure-note:has-text('full analyses')")
+        nothing_old_stands_beside_new_values(page)
+        page.click("[data-copy=command]")
+        page.wait_for_selector("text=Not copied")
+        assert page.evaluate("navigator.clipboard.readText()") == copied
+        page.unroute("**/api/quick")
+        page.fill("#epsilon", "0.9")
+        page.clock.run_for(1000)
+        settled(page)
+        assert (page.get_attribute("#results", "class"), page.is_visible("#problem")) == ("", False)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_terminated_command_leaves_no_file(tmp_path: Path, number: signal.Signals) -> None:
+def test_a_terminated_command_is_quiet_and_leaves_no_file(tmp_path: Path, number: signal.Signals) -> None:
+    """Even while it computes what would take minutes."""
     with explore(tmp_path) as found:
         path, _ = found.file_and_code()
+        waiting = found.asks({"epsilon": "1e-6", "delta": "1e-12", "top": "1000000"})
         out, err = found.ended(number)
+        assert waiting.getresponse().read() == b'{"superseded":true}'
+        waiting.close()
     assert (found.process.returncode, err) == (128 + number, "")
     assert not path.exists()
     assert found.left_behind() == []

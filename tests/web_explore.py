@@ -12,15 +12,18 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.request import url2pathname
 
+import httpx
 from typer.testing import CliRunner
 
 from dphist.cli.app import app
 from processes import wait_until
+from web_server import place_in
 
 _RECORDER = """\
 #!/bin/sh
@@ -61,10 +64,29 @@ class Opened:
     def left_behind(self) -> list[Path]:
         return list(self.temporary.iterdir())
 
+    def asks(self, fields: dict[str, str]) -> HTTPConnection:
+        """A tab that waits for a plan: the server has the question when this returns."""
+        with httpx.Client(base_url=self.home, trust_env=False) as client:
+            place = place_in(client.get(f"/?token={self.token}").text)
+            waiting = HTTPConnection(self.home.removeprefix("http://"), timeout=30)
+            cookie = "; ".join(f"{name}={value}" for name, value in client.cookies.items())
+            headers = {
+                "Content-Type": "application/json", "X-Dphist-Tab": "a-tab", "Origin": self.home, "Cookie": cookie,
+            }  # fmt: skip
+            waiting.request("POST", f"{place}api/plan", json.dumps(fields), headers)
+            # What comes later is answered later.
+            assert client.get(place).status_code == 200
+        return waiting
+
     def ended(self, number: int) -> tuple[str, str]:
         """What the command still said, after this signal."""
         self.process.send_signal(number)
         return self.process.communicate(timeout=30)
+
+
+def _hang_up_is_heard() -> None:
+    """What runs under nohup ignores it, and so would all that it starts."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @contextmanager
@@ -76,7 +98,7 @@ def explore(folder: Path) -> Iterator[Opened]:
     script.chmod(0o700)
     process = subprocess.Popen(
         [sys.executable, "-m", "dphist", "explore"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        env={**os.environ, "BROWSER": str(script), "TMPDIR": str(temporary)},
+        env={**os.environ, "BROWSER": str(script), "TMPDIR": str(temporary)}, preexec_fn=_hang_up_is_heard,
     )  # fmt: skip
     try:
         assert process.stdout is not None

@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import uvicorn
 
 from dphist.web.app import make_app
 from dphist.web.guard import Keys
-from dphist.web.server import listener_on
+from dphist.web.server import listener_on, server_of
 from processes import tree
 
 
@@ -25,8 +24,7 @@ def serving(keys: Keys) -> Iterator[httpx.Client]:
     """A client that has not been let in, and keeps no cookie of its own accord."""
     listener = listener_on(0)
     port = listener.getsockname()[1]
-    config = uvicorn.Config(make_app(keys=keys, port=port), log_level="critical", lifespan="on", ws="none")
-    server = uvicorn.Server(config)
+    server = server_of(make_app(keys=keys, port=port), lambda: None)
     thread = threading.Thread(target=lambda: server.run(sockets=[listener]))
     thread.start()
     try:

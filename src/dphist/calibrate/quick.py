@@ -81,8 +81,9 @@ def quick_plan(
 ) -> QuickPlan:
     """About what `plan` would find for the same request.
 
-    Guarantee: none of privacy. Within 0.5 % of the noise and of the threshold of `plan`.
-    Valid for: delta up to 1e-4, where mixtures of new and changed counts do not bind.
+    Guarantee: none of privacy. Within 0.5 % of the noise and of the threshold of `plan` where mixtures of new and
+    changed counts do not bind, as for delta up to 1e-5 and epsilon from 0.1 on; where they do, it is too low.
+    Valid for: a look at what a plan would be.
     """
     budget = Budget(epsilon, delta)
     if noise == "discrete" and isinstance(gamma, (int, float)):

@@ -104,7 +104,7 @@ def release(
         given["offset"] = _no_offset(offset)
     values = _values(source, given)
     if not dry_run:
-        _release(values, as_json, report, request_file=source if _is_request(source) else None)
+        _release(values, as_json, report)
         return
     if report is not None:
         raise InvalidParameter("--report is of a release, and with --dry-run there is none: leave one of them out")
@@ -197,13 +197,13 @@ def wrapped(sentence: str) -> str:
     return textwrap.fill(sentence, _WIDTH, break_on_hyphens=False)
 
 
-def _release(values: dict[str, Any], as_json: bool, report: str | None, request_file: str | None) -> None:
+def _release(values: dict[str, Any], as_json: bool, report: str | None) -> None:
     from dphist.releases.events import run
     from dphist.releases.protected import kept_for
     from dphist.releases.request import request_from
 
     request, failed = request_from(values), None
-    kept = [] if report is None else kept_for(request, request_file)
+    kept = [] if report is None else kept_for(request)
     if report is not None:
         check_report(report, request, kept)
     if request.output is None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Sequence
@@ -44,7 +43,9 @@ def report(
     certificate: Annotated[
         str | None, typer.Option("--certificate", metavar="FILE", help="Where it is not beside the release.")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace an existing report and figures.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace an earlier report and its figures, and nothing else.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Explain a release: what is promised, what the numbers mean, what is not covered.
@@ -61,24 +62,24 @@ def report(
     Exit code 0: made. 1: the release is not verified, or the report could not be written. 2: bad parameters.
     """
     from dphist.releases.protected import kept_of, refuse_overwriting
+    from dphist.report.data import data_of
     from dphist.report.making import report_facts
 
     chosen = chosen_format(output, format)
     if figures is not None and figures.exists() and not figures.is_dir():
         raise OutputError(f"the place for figures {str(figures)!r} is not a folder")
+    kept = kept_of(name, certificate)
     if output is not None:
         from dphist.report.writing import check_place
 
-        refuse_overwriting(output, kept_of(name, certificate, {}))
-        check_place(output, force=force)
+        refuse_overwriting(output, kept)
+        check_place(output, force=force, only_reports=True)
     facts = report_facts(name, table=table, certificate=certificate)
-    assert facts.certificate is not None
-    kept = kept_of(name, certificate, json.loads(facts.certificate)["request"])
     written, content = _made(facts, chosen, output, figures, figure_format, force, kept)
     with shown():
         if as_json:
             paths = {"report": None if output is None else str(output), "figures": written}
-            print_json({**paths, **facts.to_dict()})
+            print_json({**paths, **data_of(facts)})
         elif output is None:
             sys.stdout.write(content)
         else:
@@ -122,7 +123,7 @@ def chosen_format(output: Path | None, format: str | None) -> ReportFormat:
 
     if format is not None:
         return checked_format(format)
-    return "text" if output is None else format_of(output)
+    return "text" if output is None else format_of(output, "; or say which --format it has")
 
 
 def _made(
@@ -136,12 +137,10 @@ def _made(
 ) -> tuple[list[str], str]:
     """Write the report and its figures, all of them or none; the names of figures, and the report's text."""
     from dphist.releases.protected import refuse_overwriting
-    from dphist.report.charts import charts_of
-    from dphist.report.drawing import figure_files
-    from dphist.report.making import render
-    from dphist.report.writing import encoded, write_files
+    from dphist.report.making import drawn_figures, render
+    from dphist.report.writing import encoded, new_folder, write_files
 
-    drawn = {} if figures is None else figure_files(charts_of(facts), figures, kind)
+    drawn = {} if figures is None else drawn_figures(facts, figures, kind)
     start = Path.cwd() if output is None else output.parent
     links = {name: Path(os.path.relpath(path, start)).as_posix() for name, (path, _) in drawn.items()}
     content = render(facts, format, links)
@@ -151,12 +150,8 @@ def _made(
         files[output] = encoded(content)
     for path in files:
         refuse_overwriting(path, kept)
-    if figures is not None:
-        try:
-            figures.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise OutputError(f"the folder {str(figures)!r} cannot be made: {error.strerror}") from None
-    write_files(files, force=force)
+    with new_folder(figures):
+        write_files(files, force=force, only_reports=True)
     return [str(path) for path, _ in drawn.values()], content
 
 
@@ -172,12 +167,13 @@ def check_report(name: str, request: Request, kept: Sequence[Kept]) -> None:
     """Before any event is read or anything booked: that the report of a release can be made, and written."""
     from dphist.outputs.targets import target_of
     from dphist.releases.protected import refuse_overwriting
+    from dphist.report.making import format_of
     from dphist.report.writing import check_place
 
     path = Path(name)
-    chosen_format(path, None)
+    format_of(path)
     refuse_overwriting(path, kept)
-    check_place(path, force=request.force)
+    check_place(path, force=request.force, only_reports=True)
     if request.output is None:
         return
     target = target_of(request.output, request.output_table, request.output_format)
@@ -199,12 +195,12 @@ def report_release(name: str, request: Request, kept: Sequence[Kept]) -> OutputE
     path = Path(name)
     try:
         from dphist.releases.protected import refuse_overwriting
-        from dphist.report.making import make_report
+        from dphist.report.making import format_of, make_report
         from dphist.report.writing import encoded, write_files
 
-        content = make_report(request.output, chosen_format(path, None), table=request.output_table)
+        content = make_report(request.output, format_of(path), table=request.output_table)
         refuse_overwriting(path, kept)
-        write_files({path: encoded(content)}, force=request.force)
+        write_files({path: encoded(content)}, force=request.force, only_reports=True)
     except Exception as error:
         if isinstance(error, DphistError):
             reason = str(error)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,11 @@ from dphist.releases.accuracy import added_columns
 from dphist.releases.aggregates import Aggregate, Published, published_sums
 from dphist.releases.request import Request
 from dphist.types import Plan
+
+
+def count_column(request: Mapping[str, Any], table: Any) -> str:
+    """How the counts of a release are called: as it was asked for; those of a histogram are its last column."""
+    return str(request.get("count-name", "count") if request else table.column_names[-1])
 
 
 @dataclass(frozen=True)

@@ -72,8 +72,8 @@ def _relies_on_promise(plan: Plan, request: Mapping[str, Any]) -> bool:
     return "max-nonzero" in request and nonzero_rule(plan, promised=True) is Nonzero.PROMISED
 
 
-def not_covered(plan: Plan, request: Mapping[str, Any]) -> list[str]:
-    """What a reader might believe and should not."""
+def not_covered(plan: Plan, request: Mapping[str, Any], *, earlier: bool = False) -> list[str]:
+    """What a reader might believe and should not; `earlier`: as it was said before histograms had a note."""
     notes = [
         "Other releases of the same data: their epsilons and deltas add up.",
         "Groups: a household, or one person with two accounts, is more than one user.",
@@ -89,8 +89,14 @@ def not_covered(plan: Plan, request: Mapping[str, Any]) -> list[str]:
         )
     if _relies_on_promise(plan, request):
         notes.append("Where the data have more items than the public bound, nothing at all is released.")
-    if _is_difference(plan, request):
+    if is_difference(plan, request):
         notes.append("Counts are differences to the count after the largest ones, which is not released.")
+    if is_perhaps_reduced(plan, request) and not earlier:
+        notes.append(
+            f"Counts may be less than the numbers of users: where it was not promised that no possible data have "
+            f"more than {plan.contract.max_nonzero} items, the count after the largest ones was subtracted from "
+            "all, and it is not released."
+        )
     if "sketch" in request:
         notes.append(_sketch_note(request["sketch-size"], restored=plan.releases_offset))
     if not isinstance(plan.noise, PublicNoise):
@@ -128,15 +134,24 @@ def _sketch_note(size: int, *, restored: bool) -> str:
     )
 
 
-def _is_difference(plan: Plan, request: Mapping[str, Any]) -> bool:
+def is_difference(plan: Plan, request: Mapping[str, Any]) -> bool:
     """The plain top-k step: nothing is added to the counts again."""
     return request.get("offset") == "none" and plan.contract.max_nonzero is not None
+
+
+def is_perhaps_reduced(plan: Plan, request: Mapping[str, Any]) -> bool:
+    """A histogram with a bound that a top-k step keeps, or a promise: the certificate does not know which."""
+    contract = plan.contract
+    if request or contract.max_nonzero is None or plan.releases_offset:
+        return False
+    # Below that bound a step would break the plan, and only a promise, or neither, can have kept it.
+    return contract.items == contract.max_nonzero and not isinstance(plan.noise, PublicNoise)
 
 
 def counts_facts(plan: Plan, request: Mapping[str, Any], offset: float | None) -> dict[str, Any]:
     """What a reader must know to use the counts."""
     lower = request.get("lower-threshold", 1)
-    restored = 0.0 if _is_difference(plan, request) else lower - 1 + (offset or 0.0)
+    restored = 0.0 if is_difference(plan, request) else lower - 1 + (offset or 0.0)
     return {
         "standard_error": plan.total_noise,
         "covariance": shared_part(plan),

@@ -11,9 +11,10 @@ from dphist.calibrate.auto_cap import chosen_cap
 from dphist.errors import DphistError
 from dphist.releases.aggregates import aggregates_of, summed, sums_facts
 from dphist.releases.choosing import Chosen, choice_for
+from dphist.releases.columns import count_column
 from dphist.releases.document import NO_GUARANTEE, counts_facts, guarantee, not_covered, plan_from
 from dphist.releases.fitting import fits, is_receipt
-from dphist.releases.printing import printable
+from dphist.releases.printing import printable, raised
 from dphist.releases.request import AUTO, request_from
 from dphist.releases.soundness import certified
 from dphist.types import FORMAT, Budget, Plan, html_table
@@ -196,7 +197,7 @@ class Examination:
             return None
         self.checks.append(
             f"the plan is ({proved.budget.epsilon!r}, {proved.budget.delta!r})-differentially private: "
-            f"its delta, computed anew in ball arithmetic, is at most {self.delta:.6g}"
+            f"its delta, computed anew in ball arithmetic, is at most {raised(self.delta, 6)}"
         )
         return proved
 
@@ -224,7 +225,7 @@ class Examination:
         self.delta = planned.certificate.delta
         self.checks.append(
             f"choosing the cap and releasing are ({budget.epsilon!r}, {budget.delta!r})-differentially private "
-            f"together: their delta, computed anew in ball arithmetic, is at most {self.delta:.6g}"
+            f"together: their delta, computed anew in ball arithmetic, is at most {raised(self.delta, 6)}"
         )
         return budget
 
@@ -242,7 +243,11 @@ class Examination:
     def _statements(self, plan: Plan, document: dict[str, Any], budget: Budget) -> None:
         request = document["request"]
         promised = guarantee(plan, request, budget) if self.private else NO_GUARANTEE
-        if document.get("guarantee") != promised or document.get("not_covered") != not_covered(plan, request):
+        said = document.get("not_covered")
+        if document.get("guarantee") != promised or said not in (
+            not_covered(plan, request),
+            not_covered(plan, request, earlier=True),
+        ):
             self.problems.append("the certificate's sentences are not those of its plan")
 
     def _counts(self, plan: Plan, counts: dict[str, Any], request: dict[str, Any], table: Any) -> None:
@@ -253,7 +258,7 @@ class Examination:
         ):
             self.problems.append("what the certificate says of the counts does not follow from its plan")
             return
-        name, passes = request.get("count-name", "count"), counts["greater_than"]
+        name, passes = None if table is None else count_column(request, table), counts["greater_than"]
         if table is None or name not in table.column_names:
             self.problems.append("the release has no column of counts")
             return

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from dphist.releases.printing import raised
+from dphist.releases.result import NOT_PRIVATE
 from dphist.report.curve import BETWEEN
 from dphist.report.facts import Facts
 from dphist.report.selection import Selection
-from dphist.report.sentences import figure, percent, raised
+from dphist.report.sentences import figure, percent
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,7 @@ class LineChart:
     marks: tuple[Mark, ...] = ()
     log_y: bool = False
     share_y: bool = False
+    warning: str = ""
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,7 @@ class BarChart:
     x_label: str
     bars: tuple[Bar, ...]
     log_x: bool = False
+    warning: str = ""
 
 
 Chart = LineChart | BarChart
@@ -83,19 +87,28 @@ def charts_of(facts: Facts) -> tuple[Chart, ...]:
         found += [_probability(facts.selection), _error(facts.selection)]
     if facts.sizes is not None:
         found.append(_sizes(facts))
-    return tuple(found)
+    return tuple(found) if facts.private else tuple(map(_warned, found))
+
+
+def _warned(chart: Chart) -> Chart:
+    """Of a release from a seed: a chart may be shown without the page that it was on."""
+    title, words = f"NOT PRIVATE: {chart.title}", f"{NOT_PRIVATE}; nobody is protected. {chart.words}"
+    return replace(chart, title=title, words=words, warning=NOT_PRIVATE)
 
 
 def _guarantee(facts: Facts) -> LineChart:
     curve, budget = [point for point in facts.curve if point[1] > 0.0], facts.budget
+    promised = "The promise is delta" if facts.private else "With noise that nobody knows it would be delta"
+    own = "this release" if facts.private else "the plan, not this release"
     words = (
         f"delta falls from {raised(facts.curve[0][1])} at epsilon 0 to {raised(facts.curve[-1][1])} at epsilon "
-        f"{facts.curve[-1][0]:.4g}. The promise is delta {budget.delta:g} at epsilon {budget.epsilon:g}. {BETWEEN}"
+        f"{raised(facts.curve[-1][0], 4)}. {promised} {raised(budget.delta, 6)} at epsilon "
+        f"{raised(budget.epsilon, 6)}. {BETWEEN}"
     )
     return LineChart(
         "guarantee", "delta for every epsilon", words, "epsilon", "delta",
         (Series("delta, certified at the points", tuple(e for e, _ in curve), tuple(d for _, d in curve), True),),
-        (Mark("this release", budget.epsilon, facts.delta_proved),), log_y=True,
+        (Mark(own, budget.epsilon, facts.delta_proved),), log_y=True,
     )  # fmt: skip
 
 

@@ -40,8 +40,8 @@ def delta_upper(plan: Plan, epsilon: float) -> float:
     return bound
 
 
-def curve_of(plan: Plan, chosen: bool) -> Curve:
-    """The curve of a plan, `chosen` if a cap was chosen before."""
+def curve_of(plan: Plan, chosen: bool, *, seeded: bool = False) -> Curve:
+    """The curve of a plan, `chosen` if a cap was chosen before, `seeded` if nothing of it holds."""
     points = _POINTS if plan.sigma_shared == 0.0 else _POINTS_SHARED
     # The own epsilon of the plan is the one in the middle, but for very large ones; its delta is known.
     last, found = min(2.0 * plan.budget.epsilon, LARGEST_EPSILON), {plan.budget.epsilon: plan.certificate.delta}
@@ -54,15 +54,20 @@ def curve_of(plan: Plan, chosen: bool) -> Curve:
             found[epsilon] = delta_upper(plan, epsilon)
         else:
             left_out += 1
-    return Curve(tuple(sorted(found.items())), " ".join(_notes(plan, chosen, len(found), left_out)))
+    return Curve(tuple(sorted(found.items())), " ".join(_notes(plan, chosen, seeded, len(found), left_out)))
 
 
-def _notes(plan: Plan, chosen: bool, computed: int, left_out: int) -> list[str]:
+def _notes(plan: Plan, chosen: bool, seeded: bool, computed: int, left_out: int) -> list[str]:
     notes = [
         "The curve is of the release alone. The mark is of the whole, with the choice of the cap before it."
         if chosen
         else "The mark is the promise of this release; all points hold at once."
     ]
+    if seeded:
+        notes = [
+            "NOT PRIVATE: this is the curve of the plan. The noise was made from a seed, and no point of the "
+            "curve, nor the mark, holds for this release."
+        ]
     if left_out:
         notes.append(f"A point takes long to compute for this plan: there are {computed}, and no more.")
     if isinstance(plan.noise, LaplaceNoise):

@@ -8,12 +8,13 @@ from typing import Any, Final, Literal
 
 from dphist.errors import MissingExtra
 from dphist.report.charts import BarChart, Chart, LineChart
+from dphist.report.marks import SOFTWARE
 from dphist.report.svg import bar_number, svg
 
 FigureFormat = Literal["svg", "png"]
 # The same colours and dashes as on the page.
 _TONES: Final = (("#0072b2", "-"), ("#b94e00", "--"), ("#00795a", ":"))
-_OTHER: Final = "#8fa3b3"
+_OTHER: Final = "#768b9c"
 
 
 def figure_bytes(chart: Chart, format: FigureFormat) -> bytes:
@@ -40,7 +41,7 @@ def _png(chart: Chart) -> bytes:
     figure.suptitle(_plain(chart.title))
     content = io.BytesIO()
     # The words go with the picture, where programs for the blind find them.
-    figure.savefig(content, dpi=150, format="png", metadata={"Description": chart.words, "Software": "dphist"})
+    figure.savefig(content, dpi=150, format="png", metadata={"Software": SOFTWARE, "Description": chart.words})
     return content.getvalue()
 
 

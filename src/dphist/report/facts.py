@@ -8,19 +8,22 @@ from dataclasses import dataclass, fields, replace
 from fractions import Fraction
 from itertools import pairwise
 from pathlib import PurePath
-from typing import Any
+from typing import Any, Final
 
 from dphist.releases.document import plan_from
 from dphist.releases.printing import printable
 from dphist.releases.result import NOT_PRIVATE
 from dphist.releases.verify import Verification
 from dphist.report.curve import curve_of
+from dphist.report.meaning import Meaning, lead_of
 from dphist.report.peers import Peer, peers_of
 from dphist.report.promise import promise
 from dphist.report.rows import Rows, rows_of
 from dphist.report.selection import Selection, selection
 from dphist.report.sentences import Number, numbers, selected, uncovered
 from dphist.types import Budget, Plan
+
+SEALED: Final = "SHA-256 of its content (self_sha256)"
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,7 @@ class Origin:
     place: str = ""
     options: Sequence[str] = ()
     missing: str = ""
+    written: bool = True
 
 
 @dataclass(frozen=True)
@@ -52,7 +56,9 @@ class Facts:
 
     title: str
     lead: str
+    counts_are: str
     address: str
+    written: bool
     command: str
     about: tuple[tuple[str, str], ...]
     private: bool
@@ -78,50 +84,30 @@ class Facts:
     sealed: tuple[tuple[str, str], ...]
     uncertified: str
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data with the keys of `dphist report --json`; the rows are in the release."""
-        return {
-            "title": self.title,
-            "release": self.address,
-            "about": dict(self.about),
-            "private": self.private,
-            "checks": list(self.checks),
-            "guarantee": self.guarantee,
-            "promise": list(self.promise),
-            "numbers": [vars(one) for one in self.numbers],
-            "epsilon": self.budget.epsilon,
-            "delta": self.budget.delta,
-            "delta_certified": self.delta_proved,
-            "curve": [{"epsilon": epsilon, "delta": delta} for epsilon, delta in self.curve],
-            "comparison": [vars(peer) for peer in self.peers],
-            "selection": None if self.selection is None else self.selection.to_dict(),
-            "rows": self.rows.total,
-            "not_covered": list(self.uncovered),
-            "certificate": dict(self.sealed) or None,
-        }
-
 
 def facts_of(document: Mapping[str, Any], table: Any, verified: Verification, origin: Origin) -> Facts:
     """The facts of a release that was verified, or that has no fault but its seed."""
     plan, request = plan_from(document["plan"]), document["request"]
     budget = Budget(request["epsilon"], request["delta"]) if "choice" in document else plan.budget
-    curve = curve_of(plan, "choice" in document)
-    rows = rows_of(table, plan, request)
+    curve = curve_of(plan, "choice" in document, seeded=not verified.private)
+    rows, meaning = rows_of(table, plan, request)
     peers, peers_note = peers_of(plan, budget, request, "choice" in document)
     proved = plan.certificate.delta if verified.delta_certified is None else verified.delta_certified
-    output, about = document.get("output", {}), _about(document, rows)
+    output, about = document.get("output", {}), _about(document, rows, meaning)
     found = selection(plan, request)
     facts = Facts(
-        title="How many users per " + ", ".join(rows.items),
-        lead=_lead(about, rows),
+        title=("" if verified.private else "NOT PRIVATE: ") + meaning.title,
+        lead=lead_of(meaning, dict(about)["from"], rows.total, plan.threshold),
+        counts_are=meaning.kind,
         address=verified.address,
+        written=origin.written,
         command=shlex.join(["dphist", "verify", _short(verified.address), *origin.options]),
         about=about,
         private=verified.private,
-        checks=verified.checks,
+        checks=_checks(verified),
         guarantee=document["guarantee"],
         promise=_promise(document, budget, curve.points[0][1], verified.private),
-        numbers=numbers(plan, document, budget, verified.delta_certified),
+        numbers=numbers(plan, document, budget, verified.delta_certified, meaning),
         budget=budget,
         plan=plan,
         delta_proved=proved,
@@ -130,7 +116,7 @@ def facts_of(document: Mapping[str, Any], table: Any, verified: Verification, or
         peers=peers,
         peers_note=peers_note,
         selection=found,
-        selected=selected(plan, found),
+        selected=selected(plan, found, intervals=meaning.intervals),
         rows=rows,
         sizes=_sizes(document.get("choice")),
         receipt=tuple((key, str(value)) for key, value in document.get("booking", {}).items()),
@@ -143,6 +129,11 @@ def facts_of(document: Mapping[str, Any], table: Any, verified: Verification, or
     # Of all that a certificate says, some is whatever its writer wrote. The text to take along is as it was.
     names = [entry.name for entry in fields(facts) if entry.name != "certificate"]
     return replace(facts, **{name: _shown(getattr(facts, name)) for name in names})
+
+
+def _checks(verified: Verification) -> tuple[str, ...]:
+    """What was verified; what holds of a plan does not hold of noise that somebody can draw again."""
+    return verified.checks if verified.private else tuple(f"of its plan alone: {one}" for one in verified.checks)
 
 
 def _shown(value: Any) -> Any:
@@ -160,7 +151,7 @@ def _sealed(document: Mapping[str, Any], origin: Origin) -> tuple[tuple[str, str
     """Which certificate it is, for a report that does not hold it."""
     if origin.text is None:
         return ()
-    return (("certificate", origin.place), ("SHA-256 of its content (self_sha256)", str(document["self_sha256"])))
+    return (("certificate", origin.place), (SEALED, str(document["self_sha256"])))
 
 
 def _short(address: str) -> str:
@@ -175,19 +166,12 @@ def _promise(document: Mapping[str, Any], budget: Budget, delta_at_zero: float, 
     return promise(budget, 1.0 if "choice" in document else delta_at_zero, document["guarantee"])
 
 
-def _lead(about: tuple[tuple[str, str], ...], rows: Rows) -> str:
-    items = "1 item has" if rows.total == 1 else f"each of {rows.total:,} items has"
-    source = dict(about)["from"]
-    return (
-        f"This release says how many users {items}, with noise. It was made from {source}. "
-        "No true count is in it, or in this report."
-    )
-
-
-def _about(document: Mapping[str, Any], rows: Rows) -> tuple[tuple[str, str], ...]:
+def _about(document: Mapping[str, Any], rows: Rows, meaning: Meaning) -> tuple[tuple[str, str], ...]:
     """What was released, from what, when."""
     request = document["request"]
     found = [("released items", f"{rows.total:,}"), ("counted", "users per " + ", ".join(rows.items))]
+    if meaning.note:
+        found.append(("a count is", f"{meaning.around}, with noise"))
     if "sketch" in request:
         found.append(("from", f"a sketch ({request['sketch']}) of {request['sketch-size']:,} counters"))
     elif not request:
@@ -210,5 +194,7 @@ def _sizes(choice: Mapping[str, Any] | None) -> CapSizes | None:
         return None
     caps = [0, *choice["caps"]]
     labels = [f"{a + 1:,}" if b == a + 1 else f"{a + 1:,} to {b:,}" for a, b in pairwise(caps)]
-    deviation = float(Fraction(choice["variance"])) ** 0.5
-    return CapSizes((*labels, f"over {caps[-1]:,}"), tuple(choice["noisy_users"]), deviation, choice["cap"])
+    deviation, users = float(Fraction(choice["variance"])) ** 0.5, tuple(choice["noisy_users"])
+    if not all(isinstance(number, int) for number in (*users, choice["cap"])):
+        raise TypeError
+    return CapSizes((*labels, f"over {caps[-1]:,}"), users, deviation, choice["cap"])

@@ -9,11 +9,12 @@ from html import escape
 from importlib.resources import files
 from string import Template
 
-from dphist.releases.printing import printable
+from dphist.releases.printing import printable, raised
 from dphist.report.charts import BarChart, charts_of
 from dphist.report.facts import Facts
 from dphist.report.html_rows import rows_data, rows_section
-from dphist.report.sentences import CURVE, figure, raised
+from dphist.report.marks import PAGE
+from dphist.report.sentences import CURVE, figure
 from dphist.report.svg import drawings, stylesheet
 
 
@@ -24,6 +25,7 @@ def html(facts: Facts) -> str:
     sections = _sections(facts, shown)
     return Template(_read("page.html")).substitute(
         title=escape(facts.title),
+        mark=PAGE,
         style=style,
         script=script,
         style_hash=_hash(style),
@@ -54,22 +56,24 @@ def _badges(facts: Facts) -> str:
     if not facts.private:
         verified = ("bad", "✗ Not verified: made from a seed")
     elif facts.certificate is None:
-        verified = ("good", "✓ Guarantee verified, not yet written")
+        verified = ("good", "✓ Guarantee verified" + ("" if facts.written else ", not yet written"))
     else:
         verified = ("good", "✓ Verified")
     private = ("good", "✓ Private") if facts.private else ("bad", "✗ NOT PRIVATE")
-    budget = f"epsilon {facts.budget.epsilon:g}, delta {facts.budget.delta:g}"
+    budget = f"epsilon {raised(facts.budget.epsilon, 6)}, delta {raised(facts.budget.delta, 6)}"
+    budget = budget if facts.private else f"planned for {budget}"
     marks = [*(f'<span class="badge {kind}">{text}</span>' for kind, text in (verified, private))]
     return "".join([*marks, f'<span class="badge">{budget}</span>'])
 
 
 def _banner(facts: Facts) -> str:
-    if facts.private:
-        return ""
-    return (
+    """What nobody may miss."""
+    seeded = (
         '<p class="banner" role="alert"><strong>NOT PRIVATE.</strong> The noise of this release was made from a '
         "seed, for tests. It protects nobody. Do not publish it.</p>"
     )
+    note = f'<p class="banner">{escape(facts.rows.note)}</p>' if facts.rows.note else ""
+    return ("" if facts.private else seeded) + note
 
 
 def _sections(facts: Facts, shown: int) -> list[tuple[str, str, str]]:
@@ -146,9 +150,11 @@ def _curve(facts: Facts) -> str:
 
 def _curve_table(facts: Facts) -> str:
     step = max(1, (len(facts.curve) - 1) // 10)
-    rows = [(f"{epsilon:.4g}", raised(delta, 6)) for epsilon, delta in facts.curve[::step]]
+    rows = [(raised(epsilon, 4), raised(delta, 6)) for epsilon, delta in facts.curve[::step]]
     return (
-        "<details><summary>The curve as a table</summary>" + _table(("epsilon", "delta"), rows, 0) + "</details>"
+        "<details><summary>The curve as a table</summary>"
+        + _table("The curve as a table", ("epsilon", "delta"), rows, 0)
+        + "</details>"
     )
 
 
@@ -157,21 +163,27 @@ def _others(facts: Facts, drawn: str) -> str:
         (peer.label, figure(peer.noise), "none" if peer.threshold is None else figure(peer.threshold))
         for peer in facts.peers
     ]
-    table = _table(("way to count", "noise", "threshold"), rows, 1, bold=0)
+    table = _table("Other analyses as a table", ("way to count", "noise", "threshold"), rows, 1, bold=0)
     return f"<p>{escape(facts.peers_note)}</p>{drawn}<details><summary>As a table</summary>{table}</details>"
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]], texts: int, bold: int | None = None) -> str:
-    """A small table; the first `texts` columns are words."""
+def _table(
+    name: str, head: Sequence[str], rows: Sequence[Sequence[str]], texts: int, bold: int | None = None
+) -> str:
+    """A small table; the first `texts` columns are words. Where it is too wide, keys can move it too."""
 
     def cells(row: Sequence[str], tag: str) -> str:
         kinds = [' class="text"' if place < texts else "" for place in range(len(row))]
-        return "".join(f"<{tag}{kind}>{escape(cell)}</{tag}>" for kind, cell in zip(kinds, row, strict=True))
+        scope = ' scope="col"' if tag == "th" else ""
+        return "".join(
+            f"<{tag}{scope}{kind}>{escape(cell)}</{tag}>" for kind, cell in zip(kinds, row, strict=True)
+        )
 
     own = ' class="own"'
     body = "".join(f"<tr{own if place == bold else ''}>{cells(row, 'td')}</tr>" for place, row in enumerate(rows))
     return (
-        f'<div class="wide"><table><thead><tr>{cells(head, "th")}</tr></thead><tbody>{body}</tbody></table></div>'
+        f'<div class="wide" tabindex="0" role="region" aria-label="{escape(name)}">'
+        f"<table><thead><tr>{cells(head, 'th')}</tr></thead><tbody>{body}</tbody></table></div>"
     )
 
 

@@ -4,31 +4,25 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from html import escape
 from typing import Any, Final
 
 from dphist.report.rows import Rows
-from dphist.report.sentences import figure
+from dphist.report.unseen import UNSEEN, visible
 
 # What the rows may take of a page, so that it opens on a phone; the rest is in the release.
 LARGEST: Final = 8_000_000
 # Rows that are there without a script.
 _PLAIN: Final = 20
-# What nobody sees: control characters, ends of lines, and what turns the direction of a text round.
-_UNSEEN: Final = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 
 def rows_section(rows: Rows, shown: int) -> str:
     """The table with its search, of which `shown` rows are on the page."""
     heads = [(column.name, column.kind) for column in rows.columns]
-    notes = []
+    notes = rows.notes
     if rows.width is not None:
         place = [name for name, _ in heads].index(rows.count) + 1
         heads[place:place] = [(name, "number") for name in rows.intervals]
-        notes.append(
-            f"The interval is the count ± {figure(rows.width)}: noise stays within it with {100 * rows.share:g} %."
-        )
     if shown < rows.total:
         notes.append(f"This page has the {shown:,} largest of {rows.total:,} counts; the release has all of them.")
     if rows.cut:
@@ -69,16 +63,9 @@ def _plain_rows(rows: Rows) -> str:
                 columns.append(("number", ends))
     return "".join(
         "<tr>"
-        + "".join(f'<td class="{kind}" dir="auto">{escape(_visible(cells[row]))}</td>' for kind, cells in columns)
+        + "".join(f'<td class="{kind}" dir="auto">{escape(visible(cells[row]))}</td>' for kind, cells in columns)
         + "</tr>"
         for row in range(first)
-    )
-
-
-def _visible(text: str) -> str:
-    """What nobody sees is spelled out: HTML has no NUL, and no reader sees the others."""
-    return _UNSEEN.sub(
-        lambda found: ascii(found[0])[1:-1] if ord(found[0]) > 31 else f"\\x{ord(found[0]):02x}", text
     )
 
 
@@ -119,4 +106,4 @@ def _json(columns: list[dict[str, Any]], rows: int) -> str:
         separators=(",", ":"),
         allow_nan=False,
     )
-    return _UNSEEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text.replace("<", "\\u003c"))
+    return UNSEEN.sub(lambda found: json.dumps(found[0])[1:-1], text.replace("<", "\\u003c"))

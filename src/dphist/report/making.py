@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
-from dphist.errors import InputError, InvalidParameter, NotVerified
+from dphist.errors import DphistError, InputError, InvalidParameter, NotVerified
 from dphist.releases.printing import printable
 from dphist.releases.result import Release
 from dphist.releases.verify import SEEDED, Examination, Verification, read_and_verify
+from dphist.report.charts import charts_of
+from dphist.report.drawing import FigureFormat, figure_files
 from dphist.report.facts import Facts, Origin, facts_of
 
 ReportFormat = Literal["html", "markdown", "text"]
@@ -44,29 +48,47 @@ def checked_format(name: str) -> ReportFormat:
     raise InvalidParameter(f"the format of a report must be one of {', '.join(FORMATS)}, not {name!r}")
 
 
-def format_of(path: Path) -> ReportFormat:
-    """The format that a file's name tells."""
+def format_of(path: Path, otherwise: str = "") -> ReportFormat:
+    """The format that a file's name tells; where it tells none, `otherwise` says what else can be done."""
     found = _ENDINGS.get(path.suffix.lower())
     if found is None:
         raise InvalidParameter(
-            f"the report must end in {', '.join(_ENDINGS)}, not {path.name!r}: or say which --format it has"
+            f"the report must end in {', '.join(_ENDINGS)}, not {printable(path.name)!r}{otherwise}"
         )
     return found
 
 
 def render(facts: Facts, format: ReportFormat, figures: dict[str, str] | None = None) -> str:
     """The report in one format; Markdown names `figures`, from the name of a chart to its file."""
-    if format == "markdown":
-        from dphist.report.markdown import markdown
+    with _understood():
+        if format == "markdown":
+            from dphist.report.markdown import markdown
 
-        return markdown(facts, figures or {})
-    if format == "html":
-        from dphist.report.html import html
+            return markdown(facts, figures or {})
+        if format == "html":
+            from dphist.report.html import html
 
-        return html(facts)
-    from dphist.report.text import text
+            return html(facts)
+        from dphist.report.text import text
 
-    return text(facts)
+        return text(facts)
+
+
+def drawn_figures(facts: Facts, folder: Path, kind: FigureFormat) -> dict[str, tuple[Path, bytes]]:
+    """The file and the content of each chart, by its name; nothing is written yet."""
+    with _understood():
+        return figure_files(charts_of(facts), folder, kind)
+
+
+@contextmanager
+def _understood() -> Iterator[None]:
+    """Of a release from a seed not all is looked at, and its certificate may say anything: that is its fault."""
+    try:
+        yield
+    except DphistError:
+        raise
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError, ArithmeticError) as error:
+        raise InputError(f"the certificate cannot be understood ({type(error).__name__})") from None
 
 
 def report_facts(
@@ -81,17 +103,14 @@ def report_facts(
         examined = Examination([])
         examined.attempt(document, rows)
         verified = examined.verification("FILE")
-        origin = Origin(None, missing=_in_memory(release))
+        origin = Origin(None, missing=_in_memory(release), written=release.written is not None)
     else:
         verified, found = read_and_verify(release, table=table, certificate=certificate)
         document, rows = found.document, found.table
         origin = Origin(None) if document is None else _origin(document, verified.address, table, certificate)
     refuse_what_is_not_verified(verified)
-    try:
+    with _understood():
         return facts_of(document, rows, verified, origin)
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError, ArithmeticError) as error:
-        # Of a release from a seed not all is looked at, and its certificate may say anything.
-        raise InputError(f"the certificate cannot be understood ({type(error).__name__})") from None
 
 
 def _in_memory(release: Release) -> str:

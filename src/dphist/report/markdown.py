@@ -8,10 +8,11 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 from urllib.parse import quote
 
-from dphist.releases.printing import printable
+from dphist.releases.printing import printable, raised
 from dphist.report.charts import charts_of
 from dphist.report.facts import Facts
-from dphist.report.sentences import CURVE, raised
+from dphist.report.marks import MARKDOWN
+from dphist.report.sentences import CURVE
 from dphist.report.text import first_rows, peer_rows, selection_head, selection_rows, state
 
 _ROWS: Final = 100
@@ -34,7 +35,9 @@ def markdown(facts: Facts, figures: Mapping[str, str]) -> str:
         )
         return [*linked, _plain(said)]
 
-    parts = [f"# {_plain(facts.title)}", f"**{_plain(state(facts))}**", _plain(facts.lead)]
+    parts = [f"# {_plain(facts.title)}", f"**{_plain(state(facts))}**"]
+    # What a count is comes first where it is no number of users.
+    parts += [*([_plain(facts.rows.note)] if facts.rows.note else []), _plain(facts.lead)]
     parts += ["## What was released, and from what", _table(("", ""), facts.about)]
     parts += ["## What is promised", *map(_plain, facts.promise), _plain(f"Exactly: {facts.guarantee}")]
     parts += ["## What was verified", _listed(facts.checks)]
@@ -42,7 +45,7 @@ def markdown(facts: Facts, figures: Mapping[str, str]) -> str:
     parts += ["## The numbers of this release", _table(("number", "value", "what it means"), numbers)]
     parts += ["## The guarantee for every epsilon", _plain(f"{CURVE} {facts.curve_note}"), *picture("guarantee")]
     step = max(1, (len(facts.curve) - 1) // 10)
-    parts.append(_table(("epsilon", "delta"), [(f"{e:.4g}", raised(d, 6)) for e, d in facts.curve[::step]], 0))
+    parts.append(_table(("epsilon", "delta"), [(raised(e, 4), raised(d, 6)) for e, d in facts.curve[::step]], 0))
     parts += ["## Against other analyses", _plain(facts.peers_note), *picture("threshold"), *picture("noise")]
     parts.append(_table(("way to count", "noise", "threshold"), peer_rows(facts), 1))
     parts += ["## What is released, and how far off it is", *map(_plain, facts.selected)]
@@ -61,7 +64,7 @@ def markdown(facts: Facts, figures: Mapping[str, str]) -> str:
         *([_plain(facts.uncertified)] if facts.uncertified else []),
         f"```sh\n{printable(facts.command)}\n```",
     ]
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join([*parts, MARKDOWN]) + "\n"
 
 
 def _plain(text: str) -> str:
@@ -86,4 +89,9 @@ def _rows(facts: Facts) -> str:
     if not facts.rows.total:
         return "No count has passed the threshold."
     more = facts.rows.total - _ROWS
-    return _table(names, cells, texts) + (f"\n\nand {more:,} more, in the release itself." if more > 0 else "")
+    notes = "".join(f"{_plain(note)}\n\n" for note in facts.rows.notes)
+    return (
+        notes
+        + _table(names, cells, texts)
+        + (f"\n\nand {more:,} more, in the release itself." if more > 0 else "")
+    )

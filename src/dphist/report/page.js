@@ -14,11 +14,21 @@
     minimumFractionDigits: c.digits || 0, maximumFractionDigits: c.digits || 0 }));
   const value = (c, row) => columns[c].of === undefined
     ? columns[c].values[row] : columns[columns[c].of].values[row] + columns[c].plus;
-  // What nobody sees is spelled out: control characters, and what turns the direction of a text round.
-  const shown = (text) => text.replace(/[\u0000-\u001f\u007f-\u009f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]/g, (c) => {
-    const code = c.charCodeAt(0).toString(16);
-    return code.length > 2 ? "\\u" + code.padStart(4, "0") : "\\x" + code.padStart(2, "0");
+  // What nobody sees is spelled out: control characters, odd spaces, what turns a text round, and what a reader may
+  // ignore (unseen.py has the same list). A joiner between two emojis makes one of them, and a selector after one
+  // gives it its colours.
+  const PICTURE = "\u00a9\u00ae\u203c-\u3299\u{1f000}-\u{1faff}";
+  const UNSEEN = new RegExp(`((?<=[${PICTURE}\ufe0f])\u200d(?=[${PICTURE}])|(?<=[${PICTURE}])\ufe0f)|` +
+    "[\\u0000-\\u001f\\u007f-\\u00a0\\u00ad\\u034f\\u061c\\u115f\\u1160\\u1680\\u17b4\\u17b5\\u180b-\\u180f\\u2000-\\u200f" +
+    "\\u2028-\\u202f\\u205f-\\u206f\\u2800\\u3164\\ufe00-\\ufe0f\\ufeff\\uffa0\\ufff0-\\ufffb\\u{1bca0}-\\u{1bca3}" +
+    "\\u{1d173}-\\u{1d17a}\\u{e0000}-\\u{e0fff}]", "gu");
+  const spelled = (text) => text.replace(UNSEEN, (c, joiner) => {
+    const code = c.codePointAt(0), hex = code.toString(16);
+    return joiner ? c : code < 256 ? "\\x" + hex.padStart(2, "0") : code < 65536 ? "\\u" + hex.padStart(4, "0") : "\\U" + hex.padStart(8, "0");
   });
+  // An item that is empty, or begins or ends with a space, is not taken for another.
+  const shown = (item) => item === null ? "(missing)" : item === "" ? "(empty)"
+    : /^"*\((missing|empty)\)"*$|^[ \u3000]|[ \u3000]$/.test(item) ? `"${spelled(item)}"` : spelled(item);
   const paper = matchMedia("print"), printed = document.getElementById("printed");
   let order = Uint32Array.from({ length: total }, (_, i) => i);
   let matching = order, sorted = data.sorted, down = true, asked = 0;
@@ -26,9 +36,9 @@
   const cell = (row, c) => {
     const td = document.createElement("td"), v = value(c, row);
     if (columns[c].kind === "text") {
-      td.className = v === null ? "text missing" : "text";
+      td.className = v === null || v === "" ? "text missing" : "text";
       td.dir = "auto";
-      td.textContent = v === null ? "(missing)" : shown(v);
+      td.textContent = shown(v);
       if (v !== null && v.length > 20) td.title = td.textContent;
     } else td.textContent = v === null ? "" : numbers[c].format(v);
     return td;
@@ -89,7 +99,7 @@
       const until = Math.min(total, place + 20000);
       for (; place < until; place++) {
         const row = order[place];
-        if (!wanted || texts.some((c) => (columns[c].values[row] ?? "(missing)").toLowerCase().includes(wanted))) kept.push(row);
+        if (!wanted || texts.some((c) => (columns[c].values[row] || shown(columns[c].values[row])).toLowerCase().includes(wanted))) kept.push(row);
       }
       if (place < total) return void setTimeout(step);
       matching = kept;

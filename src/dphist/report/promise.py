@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from dphist.report.sentences import figure, raised
+from dphist.releases.printing import raised
+from dphist.report.sentences import figure
 from dphist.types import Budget
 
 # How far a factor may exceed e^epsilon, and how many delta that costs: 1/(1 - 1/1.1) = 11.
@@ -27,13 +28,17 @@ def at_most(share: float) -> str:
 def one_in(probability: float) -> str:
     """A small probability as people say it: one in at least so many."""
     return (
-        f"1 in {math.floor(1.0 / probability * (1 + 1e-12)):,}" if probability >= 1e-12 else f"{probability:.2g}"
+        f"1 in {math.floor(1.0 / probability * (1 + 1e-12)):,}" if probability >= 1e-12 else raised(probability, 2)
     )
 
 
 def _about(exponent: float, times: float = 1.0) -> str:
     """times e^exponent in digits, where people can read them."""
-    return f" (about {figure(times * math.exp(exponent))})" if exponent < 30.0 else f" (epsilon = {exponent:g})"
+    return (
+        f" (about {figure(times * math.exp(exponent))})"
+        if exponent < 30.0
+        else f" (epsilon = {raised(exponent, 6)})"
+    )
 
 
 def moved(prior: float, epsilon: float) -> float:
@@ -50,14 +55,21 @@ def promise(budget: Budget, delta_at_zero: float, guarantee: str = "") -> tuple[
     # The success of the best guess from even odds is (1 + d)/2, d the total variation; epsilon alone allows more.
     exponent = math.exp(-epsilon)
     guess = min((1.0 + delta_at_zero) / 2.0, (1.0 + delta * exponent) / (1.0 + exponent))
+    # Where somebody else counted, the guarantee is for those alone who have no more items than it says.
+    bounded = "no user touches more than" in guarantee
+    whoever = (
+        "if that person has no more items than the guarantee rests on"
+        if bounded
+        else "and however many items that person had"
+    )
     return (
         "The promise is about any one person: it bounds how well anybody can tell from this release whether that "
-        "person was in the data, whatever else they know, and however many items that person had.",
+        f"person was in the data, whatever else they know, {whoever}.",
         "Say someone holds it for as likely as not that a certain person is in the data. Without this release "
         f"they guess right in 50 % of cases; with it, in at most {at_most(guess)}.",
         "The same exactly: for anything that could be seen, its probability with the person in the data is at "
-        f"most e^epsilon{_about(epsilon)} times that without, plus delta = {delta:g} ({one_in(delta)}); and the "
-        "other way round.",
+        f"most e^epsilon{_about(epsilon)} times that without, plus delta = {raised(delta, 6)} "
+        f"({one_in(delta)}); and the other way round.",
         _beliefs(epsilon, delta),
         *_provided(guarantee),
     )
@@ -71,7 +83,7 @@ def _beliefs(epsilon: float, delta: float) -> str:
     """
     rare = DELTAS * delta
     if rare >= 1.0:
-        return f"delta = {delta:g} is so large that nothing can be said of how far a belief may go."
+        return f"delta = {raised(delta, 6)} is so large that nothing can be said of how far a belief may go."
     most = epsilon + math.log(SLACK)
     return (
         f"Put as beliefs: the release raises the odds that the person is in the data by a factor of more than "

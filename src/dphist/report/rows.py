@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
@@ -10,12 +11,17 @@ from typing import Any, Final, Literal
 import numpy as np
 
 from dphist.releases.accuracy import half_width
+from dphist.releases.columns import count_column
 from dphist.releases.printing import printable
+from dphist.report.meaning import Meaning, meaning_of
+from dphist.report.sentences import figure
 from dphist.types import Plan
 
 # An item may be as long as a book; the release itself has it in full.
 LONGEST: Final = 300
 SHARE: Final = 0.95
+# What looks like another item, or like none: in quotation marks, and again if it has them already.
+_MISTAKEN: Final = re.compile(r'^"*\((?:missing|empty)\)"*$|^[ \u3000]|[ \u3000]$')
 Kind = Literal["text", "number"]
 
 
@@ -32,13 +38,16 @@ class Column:
     def texts(self, first: int) -> list[str]:
         """The first rows for people."""
         if self.kind == "text":
-            return ["(missing)" if value is None else value for value in self.values[:first]]
+            return [told(value) for value in self.values[:first]]
         return [f"{value:,.{self.digits}f}" for value in self.values[:first]]
 
 
 @dataclass(frozen=True)
 class Rows:
-    """All released rows in columns. `width` is half an interval around each count, where the release has none."""
+    """All released rows in columns, and what must be known of them.
+
+    `width` is half an interval around each count, where the release has none and there can be one.
+    """
 
     columns: tuple[Column, ...]
     items: tuple[str, ...]
@@ -47,16 +56,28 @@ class Rows:
     width: float | None
     share: float
     cut: bool
+    note: str = ""
 
     @property
     def intervals(self) -> tuple[str, str]:
         """Names of the columns that are made of the count and `width`."""
         return f"low ({100 * self.share:g} %)", f"high ({100 * self.share:g} %)"
 
+    @property
+    def notes(self) -> list[str]:
+        """What the counts and the intervals are."""
+        found = [self.note] if self.note else []
+        if self.width is not None:
+            found.append(
+                f"The interval is the count ± {figure(self.width)}: noise stays within it with "
+                f"{100 * self.share:g} %."
+            )
+        return found
 
-def rows_of(table: Any, plan: Plan, request: Mapping[str, Any]) -> Rows:
-    """The rows of a release, a table of Arrow."""
-    name = str(request.get("count-name", "count"))
+
+def rows_of(table: Any, plan: Plan, request: Mapping[str, Any]) -> tuple[Rows, Meaning]:
+    """The rows of a release, a table of Arrow, and what the counts are."""
+    name = count_column(request, table)
     place = table.column_names.index(name)
     counts = np.asarray(table.column(place).to_pylist(), dtype=np.float64)
     ordered = table.take(np.argsort(-counts, kind="stable")) if table.num_rows else table
@@ -71,12 +92,21 @@ def rows_of(table: Any, plan: Plan, request: Mapping[str, Any]) -> Rows:
             near = title == name or title.removeprefix(name) in ("_low", "_high", "_standard_error")
             made = _number_column(printable(title), column, digits if near else None)
         columns.append(made)
-    share = request.get("interval")
+    share, items = request.get("interval"), tuple(map(printable, table.column_names[:place]))
+    meaning = meaning_of(plan, request, items)
     width = half_width(plan, SHARE) + (0.5 if request.get("round") is True else 0.0)
     return Rows(
-        tuple(columns), tuple(map(printable, table.column_names[:place])), printable(name), table.num_rows,
-        width if share is None else None, SHARE if share is None else float(share), cut,
-    )  # fmt: skip
+        tuple(columns), items, printable(name), table.num_rows,
+        width if share is None and meaning.intervals else None, SHARE if share is None else float(share), cut,
+        meaning.note,
+    ), meaning  # fmt: skip
+
+
+def told(item: str | None) -> str:
+    """An item as people see it: one that is empty, or begins or ends with a space, is not taken for another."""
+    if item is None or item == "":
+        return "(missing)" if item is None else "(empty)"
+    return f'"{item}"' if _MISTAKEN.search(item) else item
 
 
 def digits_of(spread: float) -> int:

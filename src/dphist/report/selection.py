@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dphist.calibrate.release_law import count_noise
+from dphist.releases.document import is_perhaps_reduced
 from dphist.types import Plan
 
 FloatArray = NDArray[np.float64]
@@ -93,7 +94,7 @@ def _axis(plan: Plan, request: Mapping[str, Any]) -> str:
         # Of counts from the lower threshold on at least its place before them is taken.
         least = f", or less {lower - 1:,} if that is more" if lower > 1 else ""
         return f"true count less that of the item ranked {plan.contract.max_nonzero + 1:,}{least}"
-    if not request and plan.contract.max_nonzero is not None:
+    if is_perhaps_reduced(plan, request):
         return "true count, less what was subtracted from all"
     return "true number of users counted"
 

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from dphist.releases.accuracy import half_width
+from dphist.releases.document import not_covered
+from dphist.releases.printing import raised
+from dphist.report.meaning import Meaning
 from dphist.report.selection import Selection
 from dphist.types import Budget, LaplaceNoise, Plan
 
@@ -54,14 +57,6 @@ def figure(number: float) -> str:
     return f"{number:,.0f}" if abs(number) >= 1000.0 else f"{number:.4g}"
 
 
-def raised(number: float, digits: int = 3) -> str:
-    """A bound in so many digits, the last of them rounded up."""
-    near = f"{number:.{digits}g}"
-    if number == 0.0 or float(near) >= number * (1.0 - 1e-12):
-        return near
-    return f"{number + 10.0 ** (math.floor(math.log10(number)) + 1 - digits):.{digits}g}"
-
-
 def percent(share: float) -> str:
     """A share of one in percent, with more digits near its ends."""
     near = min(share, 1.0 - share)
@@ -72,20 +67,20 @@ def percent(share: float) -> str:
 
 
 def numbers(
-    plan: Plan, document: Mapping[str, Any], budget: Budget, certified: float | None
+    plan: Plan, document: Mapping[str, Any], budget: Budget, certified: float | None, meaning: Meaning
 ) -> tuple[Number, ...]:
     """Mechanism, budget, noise, threshold and bounds."""
-    name, meaning = _MECHANISMS.get(plan.mechanism, (plan.mechanism, ""))
+    name, said = _MECHANISMS.get(plan.mechanism, (plan.mechanism, ""))
     found = [
         Number(
             "Epsilon",
-            f"{budget.epsilon:g}",
+            raised(budget.epsilon, 6),
             "The privacy loss: whether a person is in the data or not changes the probability of anything that "
             "could be seen by a factor of at most e^epsilon, but for delta. Lower is safer.",
         ),
         Number(
             "Delta",
-            f"{budget.delta:g}",
+            raised(budget.delta, 6),
             "What may be added to a probability beside that factor. It is no bound on how often more is learned. "
             "Smaller is safer; it should be well below one over the number of users.",
         ),
@@ -94,31 +89,34 @@ def numbers(
         found.append(
             Number(
                 "Delta, as proved",
-                f"{certified:.6g}",
+                raised(certified, 6),
                 "Computed anew for this report in ball arithmetic, an upper bound whatever rounding did.",
             )
         )
-    found += [Number("Mechanism", name, meaning), _noise(plan), *_shared(plan), *_threshold(document)]
+    found += [Number("Mechanism", name, said), _noise(plan, meaning), *_shared(document)]
+    found += _threshold(document)
     return (*found, *_bounds(plan, document), *_sums(document))
 
 
-def _noise(plan: Plan) -> Number:
+def _noise(plan: Plan, meaning: Meaning) -> Number:
     within, often = half_width(plan, 0.95), "3 of 4" if isinstance(plan.noise, LaplaceNoise) else "2 of 3"
     return Number(
         "Noise of a count",
         figure(plan.total_noise),
-        f"One standard deviation. About {often} counts are within it of the true one, 95 % within "
-        f"{figure(within)}, before the threshold selects.",
+        f"One standard deviation. About {often} counts are within it of {meaning.around}, 95 % "
+        f"within {figure(within)}, before the threshold selects.",
     )
 
 
-def _shared(plan: Plan) -> list[Number]:
-    if plan.sigma_shared == 0.0:
+def _shared(document: Mapping[str, Any]) -> list[Number]:
+    covariance = document["counts"]["covariance"]
+    if covariance == 0.0:
         return []
+    # With an offset whose noise is its own, that is in all counts too.
     return [
         Number(
             "Shared noise",
-            figure(plan.sigma_shared),
+            figure(math.sqrt(covariance)),
             "The noise that all counts have in common. Differences and ranks do not see it; totals do.",
         )
     ]
@@ -149,7 +147,8 @@ def _threshold(document: Mapping[str, Any]) -> list[Number]:
 def _bounds(plan: Plan, document: Mapping[str, Any]) -> list[Number]:
     contract, request = plan.contract, document["request"]
     found = []
-    if plan.mechanism == "top-k" or contract.items == contract.max_nonzero:
+    # In counts that were made elsewhere nobody sees how many items a user had.
+    if request and (plan.mechanism == "top-k" or contract.items == contract.max_nonzero):
         found.append(Number("Items of a user", "not bounded", "All items of every user are counted."))
     elif request and "sketch" not in request:
         found.append(
@@ -183,7 +182,7 @@ def _sums(document: Mapping[str, Any]) -> list[Number]:
     return found
 
 
-def selected(plan: Plan, found: Selection | None) -> tuple[str, ...]:
+def selected(plan: Plan, found: Selection | None, *, intervals: bool) -> tuple[str, ...]:
     """What the threshold does, in words."""
     if found is None:
         return (
@@ -194,8 +193,8 @@ def selected(plan: Plan, found: Selection | None) -> tuple[str, ...]:
     return (
         f"An item is released by chance, and the more users it has the likelier. From {found.even:,} on "
         f"({found.axis}) it is released with at least 50 %, from {found.likely:,} on with at least 99 %{least}.",
-        "What barely passed is too high on average, for it was luck that lifted it. The intervals of the table "
-        "speak of the noise before this selection.",
+        "What barely passed is too high on average, for it was luck that lifted it."
+        + (" The intervals of the table speak of the noise before this selection." if intervals else ""),
         "These figures follow from the law of the noise, computed in ordinary floating point: they are to help "
         "readers, and are no part of what was verified.",
     )
@@ -204,22 +203,37 @@ def selected(plan: Plan, found: Selection | None) -> tuple[str, ...]:
 def uncovered(plan: Plan, document: Mapping[str, Any], rows: int) -> tuple[str, ...]:
     """What a reader might believe and should not: the certificate's own list, and totals."""
     noted: Sequence[str] = document["not_covered"]
-    counts = document["counts"]
-    covariance, variance = counts["covariance"], counts["standard_error"] ** 2
-    error = math.sqrt(max(0.0, rows * (variance - covariance) + rows**2 * covariance))
-    total = (
-        f"Totals: the sum of all {rows:,} released counts has a standard error of {figure(error)}, which is "
-        f"the root of {figure(variance - covariance)} n + {figure(covariance)} n² with n = {rows:,}."
-        if covariance > 0.0
-        else f"Totals: the sum of all {rows:,} released counts has a standard error of {figure(error)}, the noise "
-        f"of one times the root of {rows:,}."
-    )
-    total += (
-        " It is no number of users: a user with several items is in several counts"
-        + ("." if math.isinf(plan.threshold) else ", and items below the threshold are in none.")
-    )  # fmt: skip
+    if not all(isinstance(one, str) for one in noted):
+        raise TypeError
+    # A certificate of an earlier version lacks a sentence that its plan has now.
+    later = [one for one in not_covered(plan, document["request"]) if one not in noted]
     data = (
         "The data themselves: nothing here says that they were right, or complete, or that the noise was drawn as "
         "the certificate has it. That is the word of whoever made the release."
     )
-    return (*noted, total, data)
+    return (*noted, *later, *([_total(plan, document["counts"], rows)] if rows > 1 else []), data)
+
+
+def _total(plan: Plan, counts: Mapping[str, Any], rows: int) -> str:
+    """How far off a sum of counts is; of those that were selected it is too high besides."""
+    covariance, variance = counts["covariance"], counts["standard_error"] ** 2
+    error = math.sqrt(max(0.0, rows * (variance - covariance) + rows**2 * covariance))
+    public = math.isinf(plan.threshold)
+    which = "the sum of" if public else "the noise in the sum of"
+    before = "" if public else ", before selection,"
+    how = (
+        f"which is the root of {figure(variance - covariance)} n + {figure(covariance)} n² with n = {rows:,}"
+        if covariance > 0.0
+        else f"the noise of one times the root of {rows:,}"
+    )
+    biased = (
+        ""
+        if public
+        else " But every count near the threshold adds its bias to it, so that the sum of what was released is "
+        "too high on average, and by far more than that where many are near."
+    )
+    return (
+        f"Totals: {which} all {rows:,} released counts{before} has a standard error of {figure(error)}, {how}."
+        f"{biased} It is no number of users: a user with several items is in several counts"
+        + ("." if public else ", and items below the threshold are in none.")
+    )

@@ -10,11 +10,13 @@ from importlib.resources import files
 from typing import Final
 
 from dphist.report.charts import BarChart, Chart, LineChart
+from dphist.report.marks import DRAWING
 
 WIDTH: Final = 520
 _HEIGHT: Final = 320
 _LEFT, _RIGHT, _TOP, _BOTTOM = 76, 16, 34, 50
 _ROW: Final = 40
+_WARNING: Final = 26
 Place = Callable[[float], float]
 
 
@@ -23,10 +25,14 @@ def svg(chart: Chart, *, alone: bool = False) -> str:
     body, height = _lines(chart) if isinstance(chart, LineChart) else _bars(chart)
     style = f"<style>{stylesheet()}</style>" if alone else ""
     space = ' xmlns="http://www.w3.org/2000/svg"' if alone else ""
-    back = f'<rect class="back" width="{WIDTH}" height="{height}"/>' if alone else ""
+    mark = DRAWING if alone else ""
+    # Above the drawing, for a title is not drawn.
+    top = -_WARNING if chart.warning else 0
+    body += _text(WIDTH / 2, -8, chart.warning, "note") if chart.warning else ""
+    back = f'<rect class="back" y="{top}" width="{WIDTH}" height="{height - top}"/>' if alone else ""
     return (
-        f'<svg{space} class="chart" role="img" viewBox="0 0 {WIDTH} {height}" '
-        f'aria-labelledby="{chart.name}-title {chart.name}-desc">'
+        f'<svg{space} class="chart" role="img" viewBox="0 {top} {WIDTH} {height - top}" '
+        f'aria-labelledby="{chart.name}-title {chart.name}-desc">{mark}'
         f'<title id="{chart.name}-title">{escape(chart.title)}</title>'
         f'<desc id="{chart.name}-desc">{escape(chart.words)}</desc>{style}{back}{body}</svg>'
     )

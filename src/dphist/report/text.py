@@ -6,10 +6,11 @@ import textwrap
 from collections.abc import Sequence
 from typing import Final
 
-from dphist.releases.printing import printable
+from dphist.releases.printing import printable, raised
 from dphist.report.facts import Facts
+from dphist.report.marks import TEXT
 from dphist.report.rows import Rows, digits_of
-from dphist.report.sentences import CURVE, figure, percent, raised
+from dphist.report.sentences import CURVE, figure, percent
 
 _WIDTH: Final = 100
 _ROWS: Final = 20
@@ -18,7 +19,9 @@ _LONGEST: Final = 60
 
 def text(facts: Facts) -> str:
     """Plain text, a hundred characters wide; nothing in it can move a cursor."""
-    parts = [_title(facts.title), state(facts).upper() if facts.private else state(facts), _wrapped(facts.lead)]
+    parts = [_title(facts.title), state(facts).upper() if facts.private else state(facts)]
+    # What a count is comes first where it is no number of users.
+    parts += [*([_wrapped(facts.rows.note)] if facts.rows.note else []), _wrapped(facts.lead)]
     sections: list[tuple[str, list[str]]] = [
         ("What was released, and from what", [_grid(facts.about)]),
         ("What is promised", [_wrapped(sentence) for sentence in (*facts.promise, f"Exactly: {facts.guarantee}")]),
@@ -35,14 +38,16 @@ def text(facts: Facts) -> str:
     ]
     for title, content in sections:
         parts.append("\n\n".join([_title(title), *content]))
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join([*parts, TEXT]) + "\n"
 
 
 def state(facts: Facts) -> str:
     """Whether it can be published, in a few words."""
     if not facts.private:
         return "NOT PRIVATE: the noise was made from a seed. Do not publish this."
-    return "Verified, private" if facts.certificate is not None else "Guarantee verified, private, not yet written"
+    if facts.certificate is not None:
+        return "Verified, private"
+    return "Guarantee verified, private" + ("" if facts.written else ", not yet written")
 
 
 def _verifying(facts: Facts) -> list[str]:
@@ -94,7 +99,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], texts: int) -> str
 
 def _curve(facts: Facts) -> str:
     step = max(1, (len(facts.curve) - 1) // 10)
-    return table(("epsilon", "delta"), [(f"{e:.4g}", raised(d, 4)) for e, d in facts.curve[::step]], 0)
+    return table(("epsilon", "delta"), [(raised(e, 4), raised(d, 4)) for e, d in facts.curve[::step]], 0)
 
 
 def peer_rows(facts: Facts) -> list[tuple[str, str, str]]:
@@ -166,4 +171,5 @@ def _rows(rows: Rows) -> str:
     if not rows.total:
         return "No count has passed the threshold."
     more = f"\n... and {rows.total - _ROWS:,} more" if rows.total > _ROWS else ""
-    return table(names, cells, texts) + more
+    notes = "".join(f"{_wrapped(note)}\n\n" for note in rows.notes)
+    return notes + table(names, cells, texts) + more

@@ -5,17 +5,22 @@ from __future__ import annotations
 import os
 import secrets
 import stat
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from dphist.errors import OutputError
+from dphist.errors import InvalidParameter, OutputError
 from dphist.releases.printing import printable
+from dphist.report.marks import is_replaceable
 
 
-def check_place(path: Path, *, force: bool) -> None:
-    """Refuse a file that cannot be written, or that is there already."""
+def check_place(path: Path, *, force: bool, only_reports: bool = False) -> None:
+    """Refuse a file that cannot be written, or that is there already.
+
+    With `only_reports`, `force` replaces earlier reports and their figures alone. So a report never destroys
+    anything, whatever it is and by whatever name it is called.
+    """
     name = printable(str(path))
     try:
         if not path.parent.is_dir():
@@ -29,9 +34,34 @@ def check_place(path: Path, *, force: bool) -> None:
         # A pipe or a device has its name for others too. A link that leads nowhere is only a name.
         if path.exists() and not stat.S_ISREG(path.stat().st_mode):
             raise OutputError(f"the report {name!r} is not a file")
+        if only_reports and path.exists() and not is_replaceable(path):
+            raise InvalidParameter(
+                f"{name} cannot be written: it is there already, and is not a report of dphist; remove it yourself"
+            )
+    except InvalidParameter:
+        raise
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is no name of a file"
         raise OutputError(f"the report {name!r} cannot be written: {reason}") from None
+
+
+@contextmanager
+def new_folder(folder: Path | None) -> Iterator[None]:
+    """A folder for what is written within, and those above it; gone again where that fails."""
+    missing = [] if folder is None else [one for one in (folder, *folder.parents) if not os.path.lexists(one)]
+    try:
+        if folder is not None:
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                name = printable(str(folder))
+                raise OutputError(f"the folder {name!r} cannot be made: {error.strerror}") from None
+        yield
+    except BaseException:
+        for one in missing:
+            with suppress(OSError):
+                one.rmdir()
+        raise
 
 
 def encoded(content: str) -> bytes:
@@ -51,13 +81,13 @@ class _Piece:
     old: Path
 
 
-def write_files(contents: Mapping[Path, bytes], *, force: bool) -> None:
+def write_files(contents: Mapping[Path, bytes], *, force: bool, only_reports: bool = False) -> None:
     """Write all files, or leave everything as it was. Each is made beside its place, and then gets its name."""
     made: list[_Piece] = []
     placed: list[tuple[_Piece, tuple[int, int]]] = []
     try:
         for path, content in contents.items():
-            check_place(path, force=force)
+            check_place(path, force=force, only_reports=only_reports)
             hidden = f".dphist-{secrets.token_hex(8)}"
             made.append(_Piece(path.parent / hidden, path, path.parent / f"{hidden}-old"))
             with made[-1].new.open("xb") as file:

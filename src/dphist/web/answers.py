@@ -62,4 +62,6 @@ def answer(kind: str, data: object) -> dict[str, Any]:
     except WrongField as error:
         return {"error": str(error), "field": error.field}
     except DphistError as error:
-        return {"error": str(error), "field": None}
+        # Whether a gamma leaves enough shared noise for a lattice is known only when the noise is.
+        about_gamma = isinstance(error, InvalidParameter) and str(error).startswith("gamma ")
+        return {"error": str(error), "field": "gamma" if about_gamma else None}

@@ -13,7 +13,7 @@ from typing import Any, Final
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.middleware import Middleware
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Mount, Route
 
@@ -47,6 +47,11 @@ class Lanes:
     def of(self, kind: str) -> Lane:
         """A simulation does not wait for certificates."""
         return self.simulate if kind == "simulate" else self.certify
+
+    def give_up(self) -> None:
+        """Nobody is to wait for an answer any more."""
+        self.certify.give_up()
+        self.simulate.give_up()
 
 
 def make_app(*, keys: Keys, port: int, takes_code: Callable[[str], bool] = lambda _: False) -> Starlette:
@@ -133,10 +138,13 @@ async def _data(request: Request) -> Any:
     if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
         return _error(415, "The request must be JSON.")
     body = bytearray()
-    async for part in request.stream():
-        body += part
-        if len(body) > _MOST_BODY:
-            return _error(413, f"The request is larger than {_MOST_BODY // 1024**2} MB.")
+    try:
+        async for part in request.stream():
+            body += part
+            if len(body) > _MOST_BODY:
+                return _error(413, f"The request is larger than {_MOST_BODY // 1024**2} MB.")
+    except ClientDisconnect:
+        return _error(400, "The request ended before its end.")
     try:
         return json.loads(body)
     except (ValueError, RecursionError):

@@ -19,10 +19,11 @@ from dphist.web.recipes import recipes
 def quick(request: PlanRequest) -> dict[str, Any]:
     """Everything at once, as estimates in doubles."""
     keywords = request.keywords()
-    if keywords.pop("noise", None) == "continuous":
+    noise = keywords.pop("noise", None) or "discrete"
+    if noise == "continuous":
         # As in `plan`, where Laplace noise is discrete only.
         keywords["mechanism"] = "gaussian"
-    found = quick_plan(**keywords)
+    found = quick_plan(**keywords, noise=noise)
     comparison = quick_comparison(**_compared(request))
     return {
         "certified": False,

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Final, Literal
 
-from dphist.calibrate.planning import gamma_value
+from dphist.calibrate.gammas import gamma_value, whole_gamma
 from dphist.errors import InvalidParameter
 from dphist.types import Budget, Contract
 from dphist.types.checks import finite_number, positive_count
@@ -151,6 +151,8 @@ def _check_together(request: PlanRequest) -> None:
         if request.max_nonzero is None:
             raise WrongField("gamma", "shared noise (gamma) needs a bound on the non-zero counts")
         try:
-            gamma_value(request.gamma, Contract(request.max_nonzero, request.max_items_per_user))
+            number = gamma_value(request.gamma, Contract(request.max_nonzero, request.max_items_per_user))
+            if request.noise != "continuous":
+                whole_gamma(number)
         except InvalidParameter as error:
             raise WrongField("gamma", str(error)) from None

@@ -18,6 +18,8 @@ from starlette.datastructures import Headers, MutableHeaders, QueryParams
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from dphist.web.connections import LET_IN
+
 NO_TOKEN: Final = (
     "This page belongs to the person who started it. "
     "Open the address that `dphist explore` printed, with its token."
@@ -69,7 +71,9 @@ class Guard:
 
     def __init__(self, app: ASGIApp, *, keys: Keys, port: int, takes_code: Callable[[str], bool]) -> None:
         self.app, self.keys, self.takes_code = app, keys, takes_code
-        self.hosts = (f"127.0.0.1:{port}", f"localhost:{port}")
+        names = ("127.0.0.1", "localhost")
+        # Clients leave out the port that is http's own.
+        self.hosts = (*(f"{name}:{port}" for name in names), *(names if port == 80 else ()))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer by itself where something is wrong; security headers go with every answer."""
@@ -101,6 +105,7 @@ class Guard:
             origin = headers.get("origin")
             if origin != f"http://{hosts[0].lower()}":
                 return _refused(scope, 403, "Requests must come from the page itself.")
+        scope.setdefault("state", {})[LET_IN] = True
         return None
 
     def _at_the_door(self, scope: Scope) -> Response:

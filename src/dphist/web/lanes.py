@@ -49,12 +49,15 @@ class Lane:
         # When each tab last had its turn, the longest ago first. One that is forgotten comes first, as a new one.
         self._turns: dict[str, int] = {}
         self._count = 0
+        self._open = True
 
     async def ask(self, question: Question) -> dict[str, Any]:
         """The answer; `SUPERSEDED` where the question was dropped before it was found."""
         for other in (*self._waiting, self._running):
             if other is not None and (other.tab, other.kind) == (question.tab, question.kind):
                 self.drop(other)
+        if not self._open:
+            return SUPERSEDED
         if len(self._waiting) >= _MOST_WAITING:
             return CROWDED
         self._waiting.append(question)
@@ -113,6 +116,8 @@ class Lane:
     async def _line(self, question: Question) -> bytes:
         """The worker's answer; nothing where the worker ended."""
         process = await self._started()
+        if not self._open:
+            return b""
         assert process.stdin is not None
         assert process.stdout is not None
         try:
@@ -151,8 +156,18 @@ class Lane:
             process.kill()
         self._ended = [*(one for one in self._ended if one.returncode is None), process]
 
+    def give_up(self) -> None:
+        """The server ends: every question is answered now, with `SUPERSEDED`."""
+        self._open = False
+        for question in self._waiting:
+            question.wanted = False
+            question.turn.set()
+        if self._running is not None:
+            self._running.wanted = False
+        self.end()
+
     async def close(self) -> None:
         """End the process and wait until all are gone."""
-        self.end()
+        self.give_up()
         for process in self._ended:
             await process.communicate()

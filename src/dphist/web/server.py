@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import socket
 import sys
@@ -16,16 +17,20 @@ from dphist.web.invitation import Invitation
 
 if TYPE_CHECKING:
     import uvicorn
+    from starlette.applications import Starlette
 
 _ABOUT: Final = "It is for you alone, on this computer. Ctrl-C ends it.\n"
 _BROWSER: Final = "If your browser does not open, or finds no file, open that address in it.\n"
+# Seconds for answers that are on their way when the server ends.
+_LAST_WORDS: Final = 0.5
+_QUEUE: Final = 1024
 
 
 def serve(*, port: int = 0, browser: bool = True) -> None:
     """Serve the page until it is interrupted. A port of 0 is any that is free."""
     try:
         import starlette  # noqa: F401
-        import uvicorn
+        import uvicorn  # noqa: F401
     except ImportError:
         raise MissingExtra("the page needs starlette and uvicorn: pip install 'dphist[web]'") from None
     from dphist.web.app import make_app
@@ -41,13 +46,9 @@ def serve(*, port: int = 0, browser: bool = True) -> None:
         if browser:
             _open(invitation, home)
 
-    # No access log: the address in it would have the token.
-    config = uvicorn.Config(
-        make_app(keys=keys, port=port, takes_code=invitation.takes), log_level="error", access_log=False,
-        server_header=False, lifespan="on", timeout_graceful_shutdown=2, ws="none",
-    )  # fmt: skip
+    app = make_app(keys=keys, port=port, takes_code=invitation.takes)
     try:
-        _server(config, announce).run(sockets=[listener])
+        server_of(app, announce).run(sockets=[listener])
     except KeyboardInterrupt:
         pass
     finally:
@@ -67,14 +68,30 @@ def _open(invitation: Invitation, home: str) -> None:
     threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
 
 
-def _server(config: uvicorn.Config, announce: Callable[[], None]) -> uvicorn.Server:
+def server_of(app: Starlette, announce: Callable[[], None]) -> uvicorn.Server:
     """A server that says when it is ready: from then on it answers, and an interrupt ends it in order."""
     import uvicorn
 
+    from dphist.web.connections import AT_ONCE, LARGEST_HEADER, Connection, quiet_when_crowded
+
     class Announced(uvicorn.Server):
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            asyncio.get_running_loop().set_exception_handler(quiet_when_crowded)
             await super().startup(sockets)
+            for listener in sockets or ():
+                # Only so many are accepted in one turn of the loop, but more may wait for the next.
+                listener.listen(_QUEUE)
             announce()
+
+        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+            """Nobody who still waits, or still sends, holds it up."""
+            app.state.lanes.give_up()
+            asyncio.get_running_loop().call_later(_LAST_WORDS, self._leave_all)
+            await super().shutdown(sockets)
+
+        def _leave_all(self) -> None:
+            for one in list(self.server_state.connections):
+                one.transport.abort()
 
         @contextmanager
         def capture_signals(self) -> Iterator[None]:
@@ -86,6 +103,11 @@ def _server(config: uvicorn.Config, announce: Callable[[], None]) -> uvicorn.Ser
                     handlers.callback(signal.signal, hangup, signal.signal(hangup, self.handle_exit))
                 yield
 
+    # No access log: the address in it would have the token. The protocol is ours, whichever others are installed.
+    config = uvicorn.Config(
+        app, log_level="error", access_log=False, server_header=False, lifespan="on", ws="none", http=Connection,
+        backlog=AT_ONCE, h11_max_incomplete_event_size=LARGEST_HEADER, timeout_graceful_shutdown=2,
+    )  # fmt: skip
     return Announced(config)
 
 

@@ -43,6 +43,8 @@ def population_from(text: object) -> TrialData:
         raise WrongField(_FIELD, f"the file is no CSV: {error}") from None
     if not counts:
         raise WrongField(_FIELD, "the file has no counts: give one whole number a line, or item,count")
+    if not any(counts):
+        raise WrongField(_FIELD, "the file has no count above 0: there is nothing to release")
     return given_population(np.array(counts, dtype=np.int64), tuple(names))
 
 

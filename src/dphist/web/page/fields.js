@@ -19,8 +19,14 @@ function problemOf(input) {
   return outOfRange(input, number, text);
 }
 
+// Continuous noise may have limits of its own: there the γ of a lattice, a whole number, can be any.
+function limit(node, name) {
+  const own = node.dataset[`continuous${name[0].toUpperCase()}${name.slice(1)}`];
+  return own !== undefined && byId("noise").value === "continuous" ? own : node.dataset[name];
+}
+
 function outOfRange(input, number, text) {
-  const { above, least, most, below } = input.dataset;
+  const { above, below } = input.dataset, least = limit(input, "least"), most = limit(input, "most");
   const words = (limit) => Number(limit).toLocaleString("en");
   if (above !== undefined && number <= Number(above)) return `This must be above ${words(above)}, not ${text}.`;
   if (least !== undefined && number < Number(least)) return `This must be at least ${words(least)}, not ${text}.`;
@@ -92,14 +98,14 @@ export function values(names) {
 }
 
 export function fromSlider(slider) {
-  const first = Number(slider.dataset.first), last = Number(slider.dataset.last), part = slider.value / slider.max;
+  const first = Number(limit(slider, "first")), last = Number(slider.dataset.last), part = slider.value / slider.max;
   const value = slider.dataset.linear ? first + (last - first) * part : first * (last / first) ** part;
-  if (slider.dataset.whole) return String(value < 100 ? Math.round(value) : Math.round(Number(value.toPrecision(3))));
+  if (limit(slider, "whole")) return String(value < 100 ? Math.round(value) : Math.round(Number(value.toPrecision(3))));
   return String(Number(value.toPrecision(Number(slider.dataset.digits || 3))));
 }
 
 export function toSlider(slider) {
-  const value = Number(byId(slider.dataset.for).value), first = Number(slider.dataset.first), last = Number(slider.dataset.last);
+  const value = Number(byId(slider.dataset.for).value), first = Number(limit(slider, "first")), last = Number(slider.dataset.last);
   if (!Number.isFinite(value) || byId(slider.dataset.for).value.trim() === "") { slider.value = 0; return; }
   const part = slider.dataset.linear ? (value - first) / (last - first) : Math.log(value / first) / Math.log(last / first);
   slider.value = Math.round(Math.min(1, Math.max(0, part)) * slider.max);

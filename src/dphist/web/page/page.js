@@ -5,10 +5,11 @@ import {
   POPULATION, REQUEST, byId, checked, checkedTogether, clearProblems, fromSlider, leaveOne, showProblem, toSlider, values,
 } from "./fields.js";
 import {
-  redraw, showCurve, showFigure, showNoSimulation, showPlan, showRecipes, showSimulation, showTable, simulationIsOld,
+  allIsOld, redraw, showCurve, showFigure, showNoSimulation, showPlan, showRecipes, showSimulation, showTable, simulationIsOld,
 } from "./shown.js";
 
 const STILL = 250; // milliseconds without a change before a certificate is asked for
+const QUICK = 5000; // milliseconds in which an estimate is there, or the server is not
 const LARGEST_FILE = 5 * 1024 * 1024;
 const TAB = crypto.randomUUID(); // a newer question takes the place of an older one of this tab, not of another
 let csv = "";
@@ -66,7 +67,7 @@ async function update() {
   slow.abort();
   simulating.abort();
   clearTimeout(timer);
-  simulationIsOld();
+  allIsOld();
   state("estimating…", "estimate");
   if (!fieldsAreRight()) return;
   timer = setTimeout(() => certify(mine), STILL);
@@ -77,7 +78,12 @@ async function update() {
 // True where the estimate of these very values is shown.
 async function estimate(mine) {
   quickBusy = true;
-  const found = await ask("quick", values(REQUEST));
+  const late = new AbortController(), clock = setTimeout(() => late.abort(), QUICK);
+  const found = await ask("quick", values(REQUEST), late.signal) || {
+    error: `The server has not answered for ${QUICK / 1000} seconds: change a value to try again, or start dphist explore again.`,
+    field: null,
+  };
+  clearTimeout(clock);
   quickBusy = false;
   if (mine !== change) {
     if (fieldsAreRight()) estimate(change);
@@ -138,7 +144,7 @@ async function simulate() {
     showNoSimulation(`No simulation: ${found.error}`);
     return;
   }
-  clearProblems([...POPULATION, "csv"]);
+  clearProblems(csv ? [...POPULATION, "csv"] : POPULATION); // why a file was not taken can still be read
   showSimulation(found);
 }
 
@@ -147,6 +153,8 @@ async function simulate() {
 function changed(name) {
   if (REQUEST.includes(name)) { update(); return; }
   clearTimeout(simulationTimer);
+  simulating.abort();
+  simulationIsOld();
   simulationTimer = setTimeout(simulate, STILL);
 }
 
@@ -171,7 +179,7 @@ function connect() {
     });
   }
   byId("csv").addEventListener("change", takeFile);
-  byId("forget").addEventListener("click", forgetFile);
+  byId("forget").addEventListener("click", () => leaveFile(""));
   for (const button of document.querySelectorAll("[data-copy]")) button.addEventListener("click", () => copy(button.dataset.copy));
   document.querySelectorAll("form").forEach((form) => form.addEventListener("submit", (event) => event.preventDefault()));
   new ResizeObserver(redraw).observe(byId("results"));
@@ -180,23 +188,35 @@ function connect() {
 async function takeFile() {
   const file = byId("csv").files[0];
   if (!file) return;
-  if (file.size > LARGEST_FILE) { showProblem("csv", "The file is larger than 5 MB."); return; }
-  csv = await file.text();
+  if (file.size > LARGEST_FILE) { leaveFile("The file is larger than 5 MB, and was not taken."); return; }
+  try {
+    csv = await file.text();
+  } catch {
+    leaveFile("The file cannot be read.");
+    return;
+  }
+  if (csv.trim() === "") { leaveFile("The file is empty, and was not taken."); return; }
   byId("forget").hidden = false;
-  if (csv.trim() === "") { csv = ""; showProblem("csv", "The file is empty."); return; }
+  simulationIsOld();
   simulate();
 }
 
-function forgetFile() {
+// Back to the Zipf law; where a file was refused, the sentence says why.
+function leaveFile(sentence) {
   csv = "";
   byId("csv").value = "";
   byId("forget").hidden = true;
-  showProblem("csv", "");
+  showProblem("csv", sentence);
+  simulationIsOld();
   simulate();
 }
 
 async function copy(name) {
   const words = byId(name).textContent;
+  if (byId("results").classList.contains("stale")) {
+    byId("copied").textContent = "Not copied: this is of other values than the fields have now.";
+    return;
+  }
   try {
     await navigator.clipboard.writeText(words);
     byId("copied").textContent = "Copied.";

@@ -11,6 +11,17 @@ function put(id, number) {
   byId(id).dataset.value = number === null || number === undefined ? "" : String(number);
 }
 
+// From a change on, nothing that is shown may be taken for what belongs to the new values.
+export function allIsOld() {
+  byId("results").classList.add("stale");
+  byId("summary").textContent = "Estimating…";
+  put("delta_certified", null);
+  byId("delta_certified").textContent = "not yet";
+  for (const name of ["table-note", "figure-note", "curve-note"]) byId(name).textContent = "Of other values than the fields have now.";
+  byId("copied").textContent = "";
+  simulationIsOld();
+}
+
 const NAMES = { gshm: "Gaussian (GSHM)", csh: "correlated Gaussian (CSH)", "top-k": "top-k with its offset", laplace: "Laplace" };
 
 export function showPlan(plan, certified) {
@@ -105,11 +116,8 @@ export function simulationIsOld() {
 
 export function showNoSimulation(sentence) {
   for (const name of SIMULATED) byId(name).classList.remove("stale");
-  drawn.top = null;
   byId("outcome").textContent = sentence;
-  byId("top50").replaceChildren();
-  byId("top50-alt").textContent = "";
-  byId("top50-table").querySelector("tbody").replaceChildren();
+  showLargest([], "");
 }
 
 export function showSimulation(found) {
@@ -123,10 +131,16 @@ export function showSimulation(found) {
     `Simulation: ${found.released.toLocaleString("en")} of ${found.items.toLocaleString("en")} items are released (about ${Math.round(found.expected).toLocaleString("en")} are expected), ` +
     `with ${share(found.share)} of all (user, item) pairs.${error}${lost}${cut}`));
   byId("outcome").dataset.released = String(found.released);
+  if (found.top.length === 0) { showLargest([], "There is no item with a user."); return; }
   drawTop(byId("top50"), found.top);
   const seen = found.top.filter((one) => one.released !== null).length;
-  byId("top50-alt").textContent = `Of the ${found.top.length} largest counts, from ${figures(found.top[0].true)} down to ${figures(found.top.at(-1).true)} users, ${seen} are released.`;
-  byId("top50-table").querySelector("tbody").replaceChildren(...found.top.map((one) =>
+  showLargest(found.top, `Of the ${found.top.length} largest counts, from ${figures(found.top[0].true)} down to ${figures(found.top.at(-1).true)} users, ${seen} are released.`);
+}
+
+function showLargest(top, sentence) {
+  if (top.length === 0) { drawn.top = null; byId("top50").replaceChildren(); }
+  byId("top50-alt").textContent = sentence;
+  byId("top50-table").querySelector("tbody").replaceChildren(...top.map((one) =>
     row([one.item, figures(one.true), one.released === null ? "not released" : figures(one.released)])));
 }
 
