@@ -67,6 +67,16 @@ def imports_of(path: Path) -> list[str]:
     return names
 
 
+def loaded_by_name(path: Path) -> list[str]:
+    """What `import_module` is given, up to where a name is filled in."""
+    names = []
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "import_module":
+            given = node.args[0].values[0] if isinstance(node.args[0], ast.JoinedStr) else node.args[0]
+            names += [given.value] if isinstance(given, ast.Constant) and isinstance(given.value, str) else []
+    return names
+
+
 SOURCES = [path for path in sorted(PACKAGE.rglob("*.py")) if path.name not in ("__main__.py",)]
 
 
@@ -81,6 +91,16 @@ def test_imports_point_to_the_left(path: Path) -> None:
         if parts[0] == "dphist" and parts[1] != "__version__":
             assert parts[1] in ALLOWED[layer] | {layer}, f"{layer} must not import {name}"
         assert parts[0] not in FORBIDDEN.get(layer, set()), f"{layer} must not import {name}"
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_modules_loaded_by_name_are_of_the_layer_or_figures(path: Path) -> None:
+    """A result draws itself, by `figure()`: matplotlib and all that is drawn with it come when it is called."""
+    layer = layer_of(path)
+    for name in loaded_by_name(path):
+        parts = name.split(".")
+        if parts[0] == "dphist" and layer != "__init__":
+            assert parts[1] in {layer, "figures"}, f"{layer} must not load {name}"
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(PACKAGE)))
