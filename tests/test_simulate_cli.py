@@ -28,7 +28,7 @@ def test_the_first_line_says_that_it_is_not_private() -> None:
     first = shown.splitlines()[0]
     assert first.startswith("NOT PRIVATE")
     assert "public or synthetic data only" in first
-    assert "Take --" in shown.splitlines()[-2] or "Take --" in shown.splitlines()[-1]
+    assert shown.split("\n\n")[-1].startswith("Take --")
     assert shown.count("cap ") >= 2
     assert all(len(line) <= 110 for line in shown.splitlines())
 

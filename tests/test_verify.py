@@ -12,6 +12,7 @@ import pytest
 
 import dphist
 from dphist.outputs.seal import SEAL, self_digest
+from dphist.releases.document import guarantee, plan_from
 from release_data import events
 
 COUNTS = {"tea": 900, "milk": 700, "bread": 500, "rare": 2}
@@ -121,6 +122,20 @@ def test_every_forged_entry_is_noticed(tmp_path: Path) -> None:
         assert all("\n" not in problem for problem in found.problems)
         Path(f"{path}.certificate.json").write_text(original)
     assert dphist.verify(path).verified
+
+
+def test_the_promise_may_be_in_the_words_of_before(tmp_path: Path) -> None:
+    """They said that little is learnt, whatever epsilon was; certificates that have them still hold."""
+    path = released(tmp_path, max_items_per_user=1)
+
+    def change(document: dict[str, Any]) -> None:
+        plan, request = plan_from(document["plan"]), document["request"]
+        assert document["guarantee"] == guarantee(plan, request)
+        document["guarantee"] = guarantee(plan, request, earlier=True)
+        assert "learns little" in document["guarantee"]
+
+    assert forged(path, change).verified
+    assert not forged(path, put("guarantee", "Nobody learns anything.")).verified
 
 
 def test_counts_that_are_no_numbers_or_too_low(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
+from typing import Final
 
 from dphist.analysis.laplace import tau_laplace
 from dphist.calibrate.known_domain import public_noise
@@ -21,6 +22,11 @@ from dphist.types import (
     Plan,
     PublicNoise,
 )
+
+# e^3 is 20: from there on a belief of 5 % may pass 50 %.
+_WEAK_EPSILON: Final = 3.0
+# One user in a thousand.
+_WEAK_DELTA: Final = 1e-3
 
 
 def offset_rule(offset: str | None) -> OffsetRule:
@@ -55,9 +61,23 @@ def laplace_is_better(plan: Plan, objective: Objective) -> bool:
     return LaplaceNoise(Fraction(scale), 0).sigma < plan.total_noise
 
 
+def _weak_promises(budget: Budget) -> list[str]:
+    """Budgets with which a release is certified and all the same says much about a person."""
+    notes = []
+    if budget.epsilon > _WEAK_EPSILON:
+        factor = f"{math.exp(budget.epsilon):,.0f}" if budget.epsilon < 30.0 else f"e^{budget.epsilon:g}"
+        notes.append(f"Epsilon {budget.epsilon:g} is a weak promise: odds may change by a factor of {factor}.")
+    if budget.delta > _WEAK_DELTA:
+        notes.append(
+            f"Delta {budget.delta:g} is large: it should be well below one over the number of users, for it "
+            "allows that the data of as large a share of them are published as they are."
+        )
+    return notes
+
+
 def notes_for(budget: Budget, contract: Contract, noise: AnyNoise) -> tuple[str, ...]:
     """What a person should know beside the numbers."""
-    notes = []
+    notes = _weak_promises(budget)
     scale = contract.items / budget.epsilon
     deviation = math.sqrt(2.0) * scale
     unknown_items = not isinstance(noise, (LaplaceNoise, PublicNoise)) and noise.mechanism != "top-k"

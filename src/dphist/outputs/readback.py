@@ -111,7 +111,7 @@ def _from_folder(path: Path, certificate: str | os.PathLike[str] | None) -> Read
     except pa.ArrowException:
         table = None
     if table is None:
-        problems.append(f"{path.name} cannot be read as a folder of Parquet files")
+        problems.append(f"{path.name or path} cannot be read as a folder of Parquet files")
     elif document is not None:
         problems += _shape_problems(table, output, path.name)
     return Readback(table, document, matches, tuple(problems))

@@ -43,12 +43,23 @@ _LARGEST_SHARED_VARIANCE: Final = 10**12
 _MOST_SUMS: Final = 64
 
 
-def guarantee(plan: Plan, request: Mapping[str, Any], budget: Budget | None = None) -> str:
-    """What is promised, in one sentence: for the plan, or for all of the budget where a cap was chosen as well."""
+def guarantee(
+    plan: Plan, request: Mapping[str, Any], budget: Budget | None = None, *, earlier: bool = False
+) -> str:
+    """What is promised: for the plan, or for all of the budget where a cap was chosen as well.
+
+    `earlier`: as it was said before, whatever the budget; how little is learnt with a large epsilon is not little.
+    """
     whole = plan.budget if budget is None else budget
-    return (
+    promised = (
         "Whoever sees this release, and all else there is, learns little about whether any one user was in the "
-        f"data: it is (epsilon, delta)-differentially private with epsilon = {whole.epsilon!r} and "
+        "data: it is"
+        if earlier
+        else "Whatever else is known, the probability of anything that this release could have been changes by at "
+        "most a factor of e^epsilon, plus delta, with one user: it is"
+    )
+    return (
+        f"{promised} (epsilon, delta)-differentially private with epsilon = {whole.epsilon!r} and "
         f"delta = {whole.delta!r} for adding or removing one user with all their items"
         f"{_provided(plan, request)}."
     )

@@ -22,6 +22,8 @@ _COLUMNS: Final = (
 )  # fmt: skip
 # Expected items below which nothing is recommended.
 _HARDLY_ANY: Final = 0.5
+# Expected items that are 0.0 in the table.
+_SHOWN: Final = 0.05
 _WANTED: Final = {
     "counts": "the published counts are nearest to the true ones",
     "keys": "the most items are released",
@@ -91,11 +93,12 @@ class Simulation:
         others += [f"a cap chosen privately has {self._figure(one)}" for one in chosen]
         against = "" if not others else "; " + ", ".join(others)
         better = any(self._cost(one) < self._cost(best) for one in chosen)
-        more = (
-            " It does better than all of them, and so would a cap that was not tried (--caps)." if better else ""
-        )
+        more = " That is better than all of them, and so may other --caps be." if better else ""
         there = f"of what was tried, there {_WANTED[self.goal]} ({self._figure(best)})"
-        return f"Take {best.name}: {there}{against}.{more}"
+        kept = (
+            f"about {best.items:,.0f} of {self.population.items:,} items and {1.0 - best.missing:.1%} of all pairs"
+        )
+        return f"Take {best.name}: {there}{against}.{more} {best.name} would publish {kept}."
 
     def _figure(self, one: Prediction) -> str:
         if self.goal == "keys":
@@ -167,7 +170,11 @@ class Simulation:
 
 
 def _cells(one: Prediction, *, star: bool) -> tuple[str, ...]:
-    none, name = one.mean_error is None, one.name.removeprefix("--").replace("max-items-per-user", "cap")
+    # Errors of what is hardly ever released say nothing.
+    none, name = (
+        one.mean_error is None or one.items < _SHOWN,
+        one.name.removeprefix("--").replace("max-items-per-user", "cap"),
+    )
     fixed = one.kind != "auto"
     return (
         name + (" *" if star else ""),
@@ -177,7 +184,7 @@ def _cells(one: Prediction, *, star: bool) -> tuple[str, ...]:
         f"{one.items_deviation:,.1f}",
         f"{one.missing:.1%}",
         "-" if none else f"{one.mean_error:,.2f}",
-        "-" if one.relative_error is None else f"{one.relative_error:.2%}",
-        "-" if one.bias is None else f"{one.bias:+,.2f}",
+        "-" if none or one.relative_error is None else f"{one.relative_error:.2%}",
+        "-" if none or one.bias is None else f"{one.bias:+,.2f}",
         f"{one.distance:.4f}",
     )
