@@ -51,6 +51,8 @@ def test_every_kind_of_release_has_every_format(name: str) -> None:
     sizes, receipt = facts.sizes is not None, bool(facts.receipt)
     assert (sizes, receipt) == (name == "chosen cap", name == "booked")
     assert (facts.selection is None) == (name == "known-domain")
+    for said in (facts.title, facts.lead, dict(facts.about)["counted"]):
+        assert ("the sum of amount and the mean of amount" in said) == (name == "sums")
 
 
 def keys(data: dict[str, Any]) -> set[str]:
@@ -172,7 +174,7 @@ def test_what_is_promised_holds_for_a_real_plan() -> None:
     assert "at most e^epsilon (about 2.718) times that without, plus delta = 1e-06 (1 in 1,000,000)" in exactly
     assert "more than 1.1 e^epsilon (about 2.99) only with a probability of at most 11 delta = 1.1e-05" in beliefs
     # From odds of 1 to 99 and 1 to 1 to odds of 2.99.
-    assert "1 % becomes at most 3.0 %, one of 50 % at most 75.0 %" in beliefs
+    assert "1 % becomes at most 3.0 %, a belief of 50 % at most 75.0 %" in beliefs
     assert "nothing can be said of how far" in promise(Budget(1.0, 0.2), 0.5)[3]
     for format in FORMATS:
         text = render(made("gshm")[1], format)
@@ -194,7 +196,9 @@ def test_the_promise_is_what_a_budget_allows() -> None:
     # From odds of 1 to 99 to odds of e to 99.
     assert moved(0.01, 1.0) == pytest.approx(math.e / (99 + math.e))
     # e/(1 + e) is 73.106 %, and delta is within the last digit.
-    assert "at most 73.2 %" in promise(Budget(1.0, 1e-6), 1.0)[1]
+    assert promise(Budget(1.0, 1e-6), 1.0)[1].endswith("at most 73.2 %.")
+    assert "at most 73.2 %, by epsilon and delta alone" in promise(Budget(1.0, 1e-6), None)[1]
+    assert "by epsilon and delta alone" in made("chosen cap")[1].promise[1]
     assert "at most 55.0 %" in promise(Budget(1.0, 1e-6), 0.1)[1]
     assert "(epsilon = 500)" in promise(Budget(500.0, 1e-6), 1.0)[2]
 

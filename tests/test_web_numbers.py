@@ -134,6 +134,25 @@ def test_a_simulation_is_what_is_expected() -> None:
     assert found["kept"] == pytest.approx(1 - 0.8**20, rel=1e-3)
 
 
+def test_missing_pairs_are_those_of_simulate() -> None:
+    """What a cap drops is missing, though its item is released; so are all items beyond a promised bound."""
+    budget = {"epsilon": "1", "delta": "1e-6"}
+    law = {"items": "1000", "users": "500000", "exponent": "0.5", "mean_items": "40"}
+    told = dphist.simulate(zipf=(0.5, 1000, 500_000, 40), epsilon=1, delta=1e-6, caps=[9], tops=[100], auto=False)
+    capped, topped = (
+        answer("simulate", {**budget, **law, name: value})
+        for name, value in (("max_items_per_user", "9"), ("top", "100"))
+    )
+    for found, one in zip((capped, topped), told.candidates, strict=True):
+        assert found["missing"] == pytest.approx(one.missing, rel=1e-9)
+    assert capped["share"] == 1.0
+    assert capped["missing"] == pytest.approx(1 - capped["kept"], abs=1e-3)
+    assert capped["missing"] > 0.7
+    bounded = answer("simulate", {**budget, **law, "max_nonzero": "100"})
+    assert bounded["missing"] == pytest.approx(1 - bounded["share"], abs=1e-3)
+    assert bounded["released"] == 100
+
+
 def test_a_cap_costs_pairs_and_a_promise_cuts_items() -> None:
     law = {**LAW, "exponent": "0.2", "users": "1000000", "mean_items": "50", "spread": "same"}
     capped = answer("simulate", {**FIELDS, **law})
@@ -168,6 +187,28 @@ def test_uploaded_counts() -> None:
     assert [row["item"] for row in quoted["top"]] == ["a, b", "<b>"]
 
 
+RELEASED = 'item,count,count_low,count_high\n"Brot, alt",1747.0416666666667,-3.5,9e9\nMilch,900,1,2\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "items", "rounded"),
+    [
+        ("Artikel;Anzahl\nKaese;1200\nBrot, alt;7\n", [("Kaese", 1200), ("Brot, alt", 7)], 0),
+        ("Kaese\t1200\nBrot; alt, 5\t7\n", [("Kaese", 1200), ("Brot; alt, 5", 7)], 0),
+        ("a;b,1200\nc;d,7\n", [("a;b", 1200), ("c;d", 7)], 0),
+        ("count,1200\nitem,7\n", [("count", 1200), ("item", 7)], 0),
+        ("\nCount;Artikel\n7;Brot\n1200;Kaese\n", [("Kaese", 1200), ("Brot", 7)], 0),
+        ("count\n7.5\n1200.4\n", [("3", 1200), ("2", 8)], 2),
+        (RELEASED, [("Brot, alt", 1747), ("Milch", 900)], 1),
+        (RELEASED.replace(", ", " ").replace(",", ";"), [("Brot alt", 1747), ("Milch", 900)], 1),
+    ],
+)
+def test_uploads_in_other_shapes(text: str, items: list[tuple[str, int]], rounded: int) -> None:
+    found = answer("simulate", {**FIELDS, "csv": text})
+    assert [(row["item"], row["true"]) for row in found["top"]] == items
+    assert found["rounded"] == rounded
+
+
 @pytest.mark.parametrize(
     ("text", "part"),
     [
@@ -177,7 +218,12 @@ def test_uploaded_counts() -> None:
         ("1\n1e9\n", "line 2"),
         ("1\n" + "9" * 30, "line 2"),
         ("1\n٣\n", "line 2"),
-        ("a,b,3\n", "3 columns"),
+        ("a,b,3\n", "3 columns: expected is one count, or item,count, or a header that names the column count"),
+        ("item,count,low\na,1\n", "line 2 has 2 columns, and the header has 3"),
+        ("item,count,low\na,-1.5,1\n", "line 2: '-1.5' is no number"),
+        ("a;1\nKaese;x\n", "line 2: 'x' is no whole number"),
+        ("Kaese;1200,5\n", "line 1: '1200,5' is no whole number"),
+        ("\ufffdPNG\r\n\x1a\n\x00\x00\x00\rIHDR", "no text in UTF-8"),
         ("count\n", "no counts"),
         ("\n\n", "no counts"),
         ("0\n0\n", "no count above 0"),
@@ -188,7 +234,7 @@ def test_uploaded_counts() -> None:
         (7, "must be text"),
         ("a,1\nb\ud800,2\n", "line 2 has half a character"),
     ],
-    ids=[str(place) for place in range(16)],
+    ids=[str(place) for place in range(21)],
 )
 def test_uploads_that_are_no_counts(text: object, part: str) -> None:
     found = answer("simulate", {**FIELDS, "csv": text})

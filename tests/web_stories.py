@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
+
+import pytest
 
 from web_explore import settled
 
@@ -48,12 +51,41 @@ def gamma_is_whole_on_a_lattice(page: Any) -> None:
     settled(page)
 
 
+def both_losses_of_pairs_are_told(page: Any, *, kept: float) -> None:
+    """Nearly all items are released, but most pairs are missing: a cap has dropped them."""
+    page.wait_for_selector("#outcome:not(.stale)")
+    told = re.search(
+        r"([\d.]+) % belong to released items\. The cap keeps ([\d.]+) % of the pairs, "
+        r"so about ([\d.]+) %.* and ([\d.]+) % to be missing",
+        page.inner_text("#outcome"),
+    )
+    assert told is not None
+    held, left, counted, missing = (float(share) for share in told.groups())
+    assert held > 99
+    assert left == pytest.approx(kept, abs=0.2)
+    assert counted == pytest.approx(left, abs=0.5)
+    assert counted + missing == pytest.approx(100, abs=0.11)
+
+
+def few_counts_of_a_release(page: Any) -> None:
+    """Each bar has its rank, and it is said that decimals were rounded."""
+    rows = b"item;count;count_low\nKaese;1200.5;1\nBrot;900;1\nMilch;800.25;1\n"
+    page.set_input_files("#csv", {"name": "c.csv", "mimeType": "text/csv", "buffer": rows})
+    page.wait_for_selector("#outcome:has-text('2 of the uploaded counts had decimals and were rounded')")
+    labels = page.locator("#top50 text[text-anchor=middle]").all_text_contents()
+    assert labels == ["1", "2", "3", "rank of the item", "users (log)"]
+
+
 def refused_files_are_told(page: Any) -> None:
     """One that is not taken leaves its sentence, and not its name: what is simulated is the Zipf law."""
     page.set_input_files("#csv", {"name": "c.csv", "mimeType": "text/csv", "buffer": b"0\n0\n"})
     page.wait_for_selector("#csv-error:has-text('no count above 0')")
     assert page.inner_text("#top50-alt") == ""
-    for buffer, part in ((b" \n", "is empty"), (b"1\n" * (5 * 2**19 + 1), "larger than 5 MB")):
+    for buffer, part in (
+        (b" \n", "is empty"),
+        (b"\x89PNG\r\n\x1a\n\0\0", "no text in UTF-8"),
+        (b"1\n" * (5 * 2**19 + 1), "larger than 5 MB"),
+    ):
         page.set_input_files("#csv", {"name": "c.csv", "mimeType": "text/csv", "buffer": buffer})
         page.wait_for_selector(f"#csv-error:has-text('{part}')")
         page.wait_for_selector("#outcome:not(.stale) p:has-text('of 10,000 items')")

@@ -100,9 +100,10 @@ def _guarantee(facts: Facts) -> LineChart:
     curve, budget = [point for point in facts.curve if point[1] > 0.0], facts.budget
     promised = "The promise is delta" if facts.private else "With noise that nobody knows it would be delta"
     own = "this release" if facts.private else "the plan, not this release"
+    first, last = facts.curve[0], facts.curve[-1]
     words = (
-        f"delta falls from {raised(facts.curve[0][1])} at epsilon 0 to {raised(facts.curve[-1][1])} at epsilon "
-        f"{raised(facts.curve[-1][0], 4)}. {promised} {raised(budget.delta, 6)} at epsilon "
+        f"delta falls from {raised(first[1], 4)} at epsilon 0 to {raised(last[1], 4)} at epsilon "
+        f"{raised(last[0], 4)}. {promised} {raised(budget.delta, 6)} at epsilon "
         f"{raised(budget.epsilon, 6)}. {BETWEEN}"
     )
     return LineChart(
@@ -174,17 +175,32 @@ def _sizes(facts: Facts) -> BarChart:
     assert sizes is not None
     whole = max(1, sum(sizes.users))
     below = sum(n for n, label in zip(sizes.users, sizes.labels, strict=True) if _within(label, sizes.cap))
+    bars = tuple(
+        Bar(label, float(users), _within(label, sizes.cap))
+        for label, users in zip(sizes.labels, sizes.users, strict=True)
+    )
+    last = max((place for place, bar in enumerate(bars) if bar.value > 3.0 * sizes.deviation), default=0)
+    shown = bars[: max(last + 2, 4)]
     words = (
         f"Noisy numbers of users by how many items they have, with a standard deviation of "
         f"{figure(sizes.deviation)} each. The cap chosen from them is {sizes.cap:,}: about "
         f"{percent(max(0.0, min(1.0, below / whole)))} of users have no more, and are in bold."
+        f"{_undrawn(bars, len(shown))}"
     )
-    bars = tuple(
-        Bar(label, float(max(0, users)), _within(label, sizes.cap))
-        for label, users in zip(sizes.labels, sizes.users, strict=True)
-    )
-    last = max((place for place, bar in enumerate(bars) if bar.value > 3.0 * sizes.deviation), default=0)
-    return BarChart("sizes", "Users by number of items (noisy)", words, "users", bars[: max(last + 2, 4)])
+    return BarChart("sizes", "Users by number of items (noisy)", words, "users", shown)
+
+
+def _undrawn(bars: tuple[Bar, ...], shown: int) -> str:
+    """What a reader does not see in the bars: those below zero, and those after the last."""
+    said = ""
+    if any(bar.value < 0.0 for bar in bars[:shown]):
+        said = " A number below zero comes from the noise; its bar has no length."
+    if shown < len(bars):
+        said += (
+            f" The {len(bars) - shown} numbers from {bars[shown].label} items on are not drawn: none of them is "
+            "more than three standard deviations above zero. The table has all of them."
+        )
+    return said
 
 
 def _within(label: str, cap: int) -> bool:

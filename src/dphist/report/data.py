@@ -22,6 +22,7 @@ def data_of(facts: Facts) -> dict[str, Any]:
     return {
         "title": facts.title,
         "lead": facts.lead,
+        "cautions": list(facts.cautions),
         "release": facts.address,
         "written": facts.written,
         "private": facts.private,

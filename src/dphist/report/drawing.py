@@ -86,9 +86,10 @@ def _draw_bars(axes: Any, chart: BarChart) -> None:
         axes.set_xscale("log")
         axes.scatter(values, places, color=colours, zorder=3)
     else:
+        values = [max(0.0, value) for value in values]
         axes.barh(places, values, color=colours)
-    for place, value in zip(places, values, strict=True):
-        axes.annotate(bar_number(value), (value, place), xytext=(6, -4), textcoords="offset points")
+    for place, value, bar in zip(places, values, bars, strict=True):
+        axes.annotate(bar_number(bar.value), (value, place), xytext=(6, -4), textcoords="offset points")
     axes.set_yticks(places, [_plain(bar.label) for bar in bars])
     axes.set_xlabel(chart.x_label)
     axes.margins(x=0.3)

@@ -14,8 +14,9 @@ from dphist.releases.document import plan_from
 from dphist.releases.printing import printable
 from dphist.releases.result import NOT_PRIVATE
 from dphist.releases.verify import Verification
+from dphist.report.cautions import cautions_of
 from dphist.report.curve import curve_of
-from dphist.report.meaning import Meaning, lead_of
+from dphist.report.meaning import Meaning, also_released, lead_of
 from dphist.report.peers import Peer, peers_of
 from dphist.report.promise import promise
 from dphist.report.rows import Rows, rows_of
@@ -56,6 +57,7 @@ class Facts:
 
     title: str
     lead: str
+    cautions: tuple[str, ...]
     counts_are: str
     address: str
     written: bool
@@ -93,18 +95,21 @@ def facts_of(document: Mapping[str, Any], table: Any, verified: Verification, or
     rows, meaning = rows_of(table, plan, request)
     peers, peers_note = peers_of(plan, budget, request, "choice" in document)
     proved = plan.certificate.delta if verified.delta_certified is None else verified.delta_certified
-    output, about = document.get("output", {}), _about(document, rows, meaning)
+    output, also = document.get("output", {}), also_released(document.get("sums", ()))
+    about = _about(document, rows, meaning, also)
     found = selection(plan, request)
     facts = Facts(
-        title=("" if verified.private else "NOT PRIVATE: ") + meaning.title,
-        lead=lead_of(meaning, dict(about)["from"], rows.total, plan.threshold),
+        title=("" if verified.private else "NOT PRIVATE: ") + meaning.title + (f", with {also}" if also else ""),
+        lead=lead_of(meaning, dict(about)["from"], rows.total, plan.threshold, also),
+        # Of a release from a seed nothing is promised, be it weak or not.
+        cautions=cautions_of(budget, document, rows, meaning) if verified.private else (),
         counts_are=meaning.kind,
         address=verified.address,
         written=origin.written,
         command=shlex.join(["dphist", "verify", _short(verified.address), *origin.options]),
         about=about,
         private=verified.private,
-        checks=_checks(verified),
+        checks=_checks(verified, rows.total),
         guarantee=document["guarantee"],
         promise=_promise(document, budget, curve.points[0][1], verified.private),
         numbers=numbers(plan, document, budget, verified.delta_certified, meaning),
@@ -131,9 +136,13 @@ def facts_of(document: Mapping[str, Any], table: Any, verified: Verification, or
     return replace(facts, **{name: _shown(getattr(facts, name)) for name in names})
 
 
-def _checks(verified: Verification) -> tuple[str, ...]:
+def _checks(verified: Verification, rows: int) -> tuple[str, ...]:
     """What was verified; what holds of a plan does not hold of noise that somebody can draw again."""
-    return verified.checks if verified.private else tuple(f"of its plan alone: {one}" for one in verified.checks)
+    # Of no counts it is true, and says nothing.
+    checks = [one for one in verified.checks if rows or one != "all counts are above the threshold"]
+    if verified.private:
+        return tuple(checks)
+    return tuple(f"of its plan alone: {one}" if "differentially private" in one else one for one in checks)
 
 
 def _shown(value: Any) -> Any:
@@ -163,13 +172,14 @@ def _promise(document: Mapping[str, Any], budget: Budget, delta_at_zero: float, 
     if not private:
         return (f"{NOT_PRIVATE}. Whoever knows the seed, or guesses it, can take the noise off again.",)
     # The curve is of the release alone: with a choice before it, the budget's own bound is the one that holds.
-    return promise(budget, 1.0 if "choice" in document else delta_at_zero, document["guarantee"])
+    return promise(budget, None if "choice" in document else delta_at_zero, document["guarantee"])
 
 
-def _about(document: Mapping[str, Any], rows: Rows, meaning: Meaning) -> tuple[tuple[str, str], ...]:
+def _about(document: Mapping[str, Any], rows: Rows, meaning: Meaning, also: str) -> tuple[tuple[str, str], ...]:
     """What was released, from what, when."""
     request = document["request"]
-    found = [("released items", f"{rows.total:,}"), ("counted", "users per " + ", ".join(rows.items))]
+    counted = "users per " + ", ".join(rows.items) + (f", with {also}" if also else "")
+    found = [("released items", f"{rows.total:,}"), ("counted", counted)]
     if meaning.note:
         found.append(("a count is", f"{meaning.around}, with noise"))
     if "sketch" in request:

@@ -14,8 +14,9 @@ from dphist.report.charts import BarChart, charts_of
 from dphist.report.facts import Facts
 from dphist.report.html_rows import rows_data, rows_section
 from dphist.report.marks import PAGE
-from dphist.report.sentences import CURVE, figure
+from dphist.report.sentences import CURVE, VERIFYING
 from dphist.report.svg import drawings, stylesheet
+from dphist.report.text import SIZES_HEAD, peer_rows, size_rows
 
 
 def html(facts: Facts) -> str:
@@ -63,7 +64,9 @@ def _badges(facts: Facts) -> str:
     budget = f"epsilon {raised(facts.budget.epsilon, 6)}, delta {raised(facts.budget.delta, 6)}"
     budget = budget if facts.private else f"planned for {budget}"
     marks = [*(f'<span class="badge {kind}">{text}</span>' for kind, text in (verified, private))]
-    return "".join([*marks, f'<span class="badge">{budget}</span>'])
+    # Verified and private, but for a promise that is worth little: green alone would not say so.
+    kind = "badge bad" if facts.cautions else "badge"
+    return "".join([*marks, f'<span class="{kind}">{"! " if facts.cautions else ""}{budget}</span>'])
 
 
 def _banner(facts: Facts) -> str:
@@ -73,7 +76,10 @@ def _banner(facts: Facts) -> str:
         "seed, for tests. It protects nobody. Do not publish it.</p>"
     )
     note = f'<p class="banner">{escape(facts.rows.note)}</p>' if facts.rows.note else ""
-    return ("" if facts.private else seeded) + note
+    weak = "".join(
+        f'<p class="banner"><strong>Caution:</strong> {escape(sentence)}</p>' for sentence in facts.cautions
+    )
+    return ("" if facts.private else seeded) + weak + note
 
 
 def _sections(facts: Facts, shown: int) -> list[tuple[str, str, str]]:
@@ -103,7 +109,7 @@ def _sections(facts: Facts, shown: int) -> list[tuple[str, str, str]]:
         ("selection", "What is released, and how far off it is", _selection(facts) + pictures("release", "error")),
     ]
     if facts.sizes is not None:
-        found.append(("cap", "How the cap was chosen", pictures("sizes")))
+        found.append(("cap", "How the cap was chosen", pictures("sizes") + _sizes_table(facts)))
     found.append(("rows", "The released counts", rows_section(facts.rows, shown)))
     if facts.receipt:
         found.append(("booking", "Booked in a ledger", _pairs(facts.receipt)))
@@ -150,7 +156,7 @@ def _curve(facts: Facts) -> str:
 
 def _curve_table(facts: Facts) -> str:
     step = max(1, (len(facts.curve) - 1) // 10)
-    rows = [(raised(epsilon, 4), raised(delta, 6)) for epsilon, delta in facts.curve[::step]]
+    rows = [(raised(epsilon, 4), raised(delta, 4)) for epsilon, delta in facts.curve[::step]]
     return (
         "<details><summary>The curve as a table</summary>"
         + _table("The curve as a table", ("epsilon", "delta"), rows, 0)
@@ -159,12 +165,14 @@ def _curve_table(facts: Facts) -> str:
 
 
 def _others(facts: Facts, drawn: str) -> str:
-    rows = [
-        (peer.label, figure(peer.noise), "none" if peer.threshold is None else figure(peer.threshold))
-        for peer in facts.peers
-    ]
-    table = _table("Other analyses as a table", ("way to count", "noise", "threshold"), rows, 1, bold=0)
+    head = ("way to count", "noise", "threshold")
+    table = _table("Other analyses as a table", head, peer_rows(facts), 1, bold=0)
     return f"<p>{escape(facts.peers_note)}</p>{drawn}<details><summary>As a table</summary>{table}</details>"
+
+
+def _sizes_table(facts: Facts) -> str:
+    table = _table("Users by number of items as a table", SIZES_HEAD, size_rows(facts), 1)
+    return f"<details><summary>As a table</summary>{table}</details>"
 
 
 def _table(
@@ -188,10 +196,7 @@ def _table(
 
 
 def _certificate(facts: Facts) -> str:
-    told = (
-        "<p>The certificate holds every number that the proof needs. Anybody can compute it anew, without the "
-        f"data that were counted:</p><pre><code>{escape(facts.command)}</code></pre>"
-    )
+    told = f"<p>{escape(VERIFYING)}</p><pre><code>{escape(facts.command)}</code></pre>"
     if facts.certificate is None:
         return told + f"<p>{escape(facts.uncertified)}</p>"
     content = base64.b64encode(facts.certificate.encode()).decode()

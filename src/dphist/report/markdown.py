@@ -12,8 +12,17 @@ from dphist.releases.printing import printable, raised
 from dphist.report.charts import charts_of
 from dphist.report.facts import Facts
 from dphist.report.marks import MARKDOWN
-from dphist.report.sentences import CURVE
-from dphist.report.text import first_rows, peer_rows, selection_head, selection_rows, state
+from dphist.report.sentences import CURVE, VERIFYING
+from dphist.report.text import (
+    SIZES_HEAD,
+    exactly,
+    first_rows,
+    peer_rows,
+    selection_head,
+    selection_rows,
+    size_rows,
+    state,
+)
 
 _ROWS: Final = 100
 # Whatever could be read as markup: by Markdown, by HTML, as the end of a cell, or as an address to be linked.
@@ -35,17 +44,18 @@ def markdown(facts: Facts, figures: Mapping[str, str]) -> str:
         )
         return [*linked, _plain(said)]
 
-    parts = [f"# {_plain(facts.title)}", f"**{_plain(state(facts))}**"]
+    parts = [f"# {_plain(facts.title)}", *(f"**Caution:** {_plain(one)}" for one in facts.cautions)]
+    parts.append(f"**{_plain(state(facts))}**")
     # What a count is comes first where it is no number of users.
     parts += [*([_plain(facts.rows.note)] if facts.rows.note else []), _plain(facts.lead)]
     parts += ["## What was released, and from what", _table(("", ""), facts.about)]
-    parts += ["## What is promised", *map(_plain, facts.promise), _plain(f"Exactly: {facts.guarantee}")]
+    parts += ["## What is promised", *map(_plain, facts.promise), _plain(exactly(facts))]
     parts += ["## What was verified", _listed(facts.checks)]
     numbers = [(one.label, one.value, one.meaning) for one in facts.numbers]
     parts += ["## The numbers of this release", _table(("number", "value", "what it means"), numbers)]
     parts += ["## The guarantee for every epsilon", _plain(f"{CURVE} {facts.curve_note}"), *picture("guarantee")]
     step = max(1, (len(facts.curve) - 1) // 10)
-    parts.append(_table(("epsilon", "delta"), [(raised(e, 4), raised(d, 6)) for e, d in facts.curve[::step]], 0))
+    parts.append(_table(("epsilon", "delta"), [(raised(e, 4), raised(d, 4)) for e, d in facts.curve[::step]], 0))
     parts += ["## Against other analyses", _plain(facts.peers_note), *picture("threshold"), *picture("noise")]
     parts.append(_table(("way to count", "noise", "threshold"), peer_rows(facts), 1))
     parts += ["## What is released, and how far off it is", *map(_plain, facts.selected)]
@@ -54,7 +64,7 @@ def markdown(facts: Facts, figures: Mapping[str, str]) -> str:
     if selected:
         parts.append(_table(selection_head(facts), selected, 0))
     if facts.sizes is not None:
-        parts += ["## How the cap was chosen", *picture("sizes")]
+        parts += ["## How the cap was chosen", *picture("sizes"), _table(SIZES_HEAD, size_rows(facts), 1)]
     parts += ["## The released counts", _rows(facts)]
     if facts.receipt:
         parts += ["## Booked in a ledger", _table(("", ""), facts.receipt)]
@@ -62,6 +72,7 @@ def markdown(facts: Facts, figures: Mapping[str, str]) -> str:
     parts += ["## How to verify it", *([_table(("", ""), facts.sealed)] if facts.sealed else [])]
     parts += [
         *([_plain(facts.uncertified)] if facts.uncertified else []),
+        _plain(VERIFYING),
         f"```sh\n{printable(facts.command)}\n```",
     ]
     return "\n\n".join([*parts, MARKDOWN]) + "\n"

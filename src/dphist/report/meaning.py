@@ -65,12 +65,21 @@ def meaning_of(plan: Plan, request: Mapping[str, Any], items: Sequence[str]) -> 
     return Meaning("users", f"How many users per {what}", "how many users there are", "the true one")
 
 
-def lead_of(meaning: Meaning, source: str, rows: int, threshold: float) -> str:
+def also_released(sums: Sequence[Mapping[str, Any]]) -> str:
+    """What is released beside the counts, in a few words."""
+    names = [f"the {one['kind']} of {one['column']}" for one in sums]
+    if len(names) > 4:
+        kinds = [f"{one['kind']}s" for one in sums]
+        return f"{len(names)} {' and '.join(dict.fromkeys(kinds))}"
+    return " and ".join([*([", ".join(names[:-1])] if names[1:] else []), *names[-1:]])
+
+
+def lead_of(meaning: Meaning, source: str, rows: int, threshold: float, also: str = "") -> str:
     """The first sentences of a report."""
     if rows == 0:
         none = "no count has passed the threshold" if math.isfinite(threshold) else "the list of items was empty"
         found = f"Nothing is in this release: {none}."
     else:
         items = "for 1 item" if rows == 1 else f"for each of {rows:,} items"
-        found = f"This release says {meaning.says} {items}, with noise."
+        found = f"This release says {meaning.says} {items}{f', and {also}' if also else ''}, with noise."
     return f"{found} It was made from {source}. No true count is in it, or in this report."

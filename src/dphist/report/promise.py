@@ -46,15 +46,22 @@ def moved(prior: float, epsilon: float) -> float:
     return prior / (prior + (1.0 - prior) * math.exp(-epsilon))
 
 
-def promise(budget: Budget, delta_at_zero: float, guarantee: str = "") -> tuple[str, ...]:
+def promise(budget: Budget, delta_at_zero: float | None, guarantee: str = "") -> tuple[str, ...]:
     """What an attacker can learn at this budget, and what the guarantee rests on.
 
-    `delta_at_zero` bounds how far apart the outputs of neighbours are, as a total variation.
+    `delta_at_zero` bounds how far apart the outputs of neighbours are, as a total variation; None where only
+    epsilon and delta are known of them.
     """
     epsilon, delta = budget.epsilon, budget.delta
     # The success of the best guess from even odds is (1 + d)/2, d the total variation; epsilon alone allows more.
     exponent = math.exp(-epsilon)
-    guess = min((1.0 + delta_at_zero) / 2.0, (1.0 + delta * exponent) / (1.0 + exponent))
+    generic = (1.0 + delta * exponent) / (1.0 + exponent)
+    guess = generic if delta_at_zero is None else min((1.0 + delta_at_zero) / 2.0, generic)
+    known = (
+        ", by epsilon and delta alone; the curve of the choice and release together is not computed here"
+        if delta_at_zero is None
+        else ""
+    )
     # Where somebody else counted, the guarantee is for those alone who have no more items than it says.
     bounded = "no user touches more than" in guarantee
     whoever = (
@@ -65,10 +72,10 @@ def promise(budget: Budget, delta_at_zero: float, guarantee: str = "") -> tuple[
     return (
         "The promise is about any one person: it bounds how well anybody can tell from this release whether that "
         f"person was in the data, whatever else they know, {whoever}.",
-        "Say someone holds it for as likely as not that a certain person is in the data. Without this release "
-        f"they guess right in 50 % of cases; with it, in at most {at_most(guess)}.",
-        "The same exactly: for anything that could be seen, its probability with the person in the data is at "
-        f"most e^epsilon{_about(epsilon)} times that without, plus delta = {raised(delta, 6)} "
+        "Say someone thinks it as likely as not that a certain person is in the data. Without this release "
+        f"they guess right in 50 % of cases; with it, in at most {at_most(guess)}{known}.",
+        "In the terms of the definition: for anything that could be seen, its probability with the person in the "
+        f"data is at most e^epsilon{_about(epsilon)} times that without, plus delta = {raised(delta, 6)} "
         f"({one_in(delta)}); and the other way round.",
         _beliefs(epsilon, delta),
         *_provided(guarantee),
@@ -88,9 +95,10 @@ def _beliefs(epsilon: float, delta: float) -> str:
     return (
         f"Put as beliefs: the release raises the odds that the person is in the data by a factor of more than "
         f"{SLACK:g} e^epsilon{_about(epsilon, SLACK)} only with a probability of at most {DELTAS} delta = "
-        f"{raised(rare)} ({one_in(rare)}); it lowers them by more than that with no larger probability. But for "
-        f"that, a belief of 1 % becomes at most {at_most(moved(0.01, most))}, one of 50 % at most "
-        f"{at_most(moved(0.5, most))}."
+        f"{raised(rare)} ({one_in(rare)}); it lowers them by more than that with no larger probability. Apart "
+        f"from that rare case, a belief of 1 % becomes at most {at_most(moved(0.01, most))}, a belief of 50 % at "
+        f"most {at_most(moved(0.5, most))}. This is the most that a single, unlucky release can do; how often a "
+        "guess is right, above, is the average over all releases that could have come out."
     )
 
 

@@ -57,6 +57,8 @@ class Rows:
     share: float
     cut: bool
     note: str = ""
+    # The ends of intervals that the release has itself.
+    own_ends: tuple[str, ...] = ()
 
     @property
     def intervals(self) -> tuple[str, str]:
@@ -72,6 +74,12 @@ class Rows:
                 f"The interval is the count ± {figure(self.width)}: noise stays within it with "
                 f"{100 * self.share:g} %."
             )
+        if self.own_ends:
+            low, high = self.own_ends[:2]
+            found.append(
+                f"{low} and {high} are the ends of an interval of {100 * self.share:g} % around each count: noise "
+                "stays within it with that probability."
+            )
         return found
 
 
@@ -82,7 +90,9 @@ def rows_of(table: Any, plan: Plan, request: Mapping[str, Any]) -> tuple[Rows, M
     counts = np.asarray(table.column(place).to_pylist(), dtype=np.float64)
     ordered = table.take(np.argsort(-counts, kind="stable")) if table.num_rows else table
     digits = 0 if str(table.schema.field(place).type).startswith("int") else digits_of(plan.total_noise)
-    columns, cut = [], False
+    columns, cut, share = [], False, request.get("interval")
+    ends = [] if share is None else [f"{name}{end}" for end in ("_low", "_high")]
+    of_interval = {f"{one}{end}" for one in table.column_names[place:] for end in ("_low", "_high")}
     for index, title in enumerate(ordered.column_names):
         column = ordered.column(index)
         if index < place:
@@ -90,15 +100,16 @@ def rows_of(table: Any, plan: Plan, request: Mapping[str, Any]) -> tuple[Rows, M
             cut = cut or was_cut
         else:
             near = title == name or title.removeprefix(name) in ("_low", "_high", "_standard_error")
-            made = _number_column(printable(title), column, digits if near else None)
+            level = f" ({100 * float(share):g} %)" if share is not None and title in of_interval else ""
+            made = _number_column(printable(title) + level, column, digits if near else None)
         columns.append(made)
-    share, items = request.get("interval"), tuple(map(printable, table.column_names[:place]))
+    items = tuple(map(printable, table.column_names[:place]))
     meaning = meaning_of(plan, request, items)
     width = half_width(plan, SHARE) + (0.5 if request.get("round") is True else 0.0)
     return Rows(
         tuple(columns), items, printable(name), table.num_rows,
         width if share is None and meaning.intervals else None, SHARE if share is None else float(share), cut,
-        meaning.note,
+        meaning.note, tuple(printable(end) for end in ends if end in table.column_names),
     ), meaning  # fmt: skip
 
 

@@ -41,6 +41,12 @@ CURVE: Final = (
 )
 
 
+VERIFYING: Final = (
+    "The certificate holds every number that the proof needs. Anybody can compute it anew with the Python package "
+    "dphist, without the data that were counted:"
+)
+
+
 @dataclass(frozen=True)
 class Number:
     """A number of the release and one sentence on what it means."""
@@ -94,7 +100,7 @@ def numbers(
             )
         )
     found += [Number("Mechanism", name, said), _noise(plan, meaning), *_shared(document)]
-    found += _threshold(document)
+    found += _threshold(plan, document)
     return (*found, *_bounds(plan, document), *_sums(document))
 
 
@@ -104,7 +110,7 @@ def _noise(plan: Plan, meaning: Meaning) -> Number:
         "Noise of a count",
         figure(plan.total_noise),
         f"One standard deviation. About {often} counts are within it of {meaning.around}, 95 % "
-        f"within {figure(within)}, before the threshold selects.",
+        f"within {figure(within)}{'' if math.isinf(plan.threshold) else ', before the threshold selects'}.",
     )
 
 
@@ -122,7 +128,7 @@ def _shared(document: Mapping[str, Any]) -> list[Number]:
     ]
 
 
-def _threshold(document: Mapping[str, Any]) -> list[Number]:
+def _threshold(plan: Plan, document: Mapping[str, Any]) -> list[Number]:
     counts = document["counts"]
     if counts["greater_than"] is None:
         return [Number("Threshold", "none", "Every item of the public list is released.")]
@@ -130,7 +136,8 @@ def _threshold(document: Mapping[str, Any]) -> list[Number]:
         Number(
             "Threshold",
             figure(counts["greater_than"]),
-            "A count is released only if it is above this with its noise. That is what hides items of few people.",
+            "A count is released only if it is above this with its noise. That is what hides items of few people."
+            + _parts(plan, counts),
         )
     ]
     if counts["offset"] is not None:
@@ -144,28 +151,50 @@ def _threshold(document: Mapping[str, Any]) -> list[Number]:
     return found
 
 
+def _parts(plan: Plan, counts: Mapping[str, Any]) -> str:
+    """What a threshold is made of where an offset is in it: the comparison has the last part alone."""
+    if counts["offset"] is None:
+        return ""
+    lower = counts["lower_threshold"]
+    removed = f"{lower - 1:,} + " if lower > 1 else ""
+    return f" It is the offset + {removed}{figure(plan.threshold)}."
+
+
 def _bounds(plan: Plan, document: Mapping[str, Any]) -> list[Number]:
     contract, request = plan.contract, document["request"]
-    found = []
-    # In counts that were made elsewhere nobody sees how many items a user had.
-    if request and (plan.mechanism == "top-k" or contract.items == contract.max_nonzero):
-        found.append(Number("Items of a user", "not bounded", "All items of every user are counted."))
-    elif request and "sketch" not in request:
-        found.append(
-            Number(
-                "Items of a user",
-                f"at most {contract.items:,}",
-                "Of users with more items, so many were chosen at random"
-                + ("; the number was chosen privately." if "choice" in document else "."),
-            )
-        )
-    else:
-        found.append(Number("Items of a user", f"at most {contract.items:,}", "Whoever counted promised this."))
+    found = [_cap(plan, document)]
     if contract.max_nonzero is not None:
-        label = {"known-domain": "Items of the public list", "top-k": "Largest counts"}.get(plan.mechanism)
-        meaning = "What the analysis rests on: no more counts than this can be non-zero."
-        found.append(Number(label or "Counts at most", f"{contract.max_nonzero:,}", meaning))
+        label, meaning = "Counts at most", "What the analysis rests on: no more counts than this can be non-zero."
+        if plan.mechanism == "known-domain":
+            label = "Items of the public list"
+        elif "top" in request:
+            label = "Largest counts"
+            meaning = "At most so many counts are released; the next one is subtracted."
+        found.append(Number(label, f"{contract.max_nonzero:,}", meaning))
     return found
+
+
+def _cap(plan: Plan, document: Mapping[str, Any]) -> Number:
+    """How many items of a user are counted. A public list is applied before they are chosen."""
+    contract, request, label = plan.contract, document["request"], "Items of a user"
+    public = plan.mechanism == "known-domain"
+    # In counts that were made elsewhere nobody sees how many items a user had.
+    # A top-k step has no use for a cap, and none is applied.
+    capped = "max-items-per-user" in request and not public and "top" not in request
+    if request and (plan.mechanism == "top-k" or (contract.items == contract.max_nonzero and not capped)):
+        which = "All items of every user are counted."
+        if public:
+            which = "All items of the list that a user has are counted; what is not on the list is in no count."
+        if public and "max-items-per-user" in request:
+            which += " The cap that was asked for is no less than the list is long, and leaves nothing out."
+        return Number(label, "not bounded", which)
+    if request and "sketch" not in request:
+        chosen = "; the number was chosen privately." if "choice" in document else "."
+        more = "more items of the list" if public else "more items"
+        asked = request.get("max-items-per-user")
+        most = asked if isinstance(asked, int) and not public else contract.items
+        return Number(label, f"at most {most:,}", f"Of users with {more}, that many were chosen at random{chosen}")
+    return Number(label, f"at most {contract.items:,}", "Whoever counted promised this.")
 
 
 def _sums(document: Mapping[str, Any]) -> list[Number]:
@@ -207,11 +236,20 @@ def uncovered(plan: Plan, document: Mapping[str, Any], rows: int) -> tuple[str, 
         raise TypeError
     # A certificate of an earlier version lacks a sentence that its plan has now.
     later = [one for one in not_covered(plan, document["request"]) if one not in noted]
+    said = [*noted, *later]
+    if _leaves_nothing_out(plan):
+        # The certificate names the cap that was asked for, whatever the length of the list.
+        said = [one for one in said if not one.startswith("Of users with more than ")]
     data = (
         "The data themselves: nothing here says that they were right, or complete, or that the noise was drawn as "
         "the certificate has it. That is the word of whoever made the release."
     )
-    return (*noted, *later, *([_total(plan, document["counts"], rows)] if rows > 1 else []), data)
+    return (*said, *([_total(plan, document["counts"], rows)] if rows > 1 else []), data)
+
+
+def _leaves_nothing_out(plan: Plan) -> bool:
+    """Whether the cap is no less than a public list is long, so that it takes no item from anybody."""
+    return plan.mechanism == "known-domain" and plan.contract.items == plan.contract.max_nonzero
 
 
 def _total(plan: Plan, counts: Mapping[str, Any], rows: int) -> str:

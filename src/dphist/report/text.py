@@ -9,22 +9,25 @@ from typing import Final
 from dphist.releases.printing import printable, raised
 from dphist.report.facts import Facts
 from dphist.report.marks import TEXT
+from dphist.report.peers import Peer
 from dphist.report.rows import Rows, digits_of
-from dphist.report.sentences import CURVE, figure, percent
+from dphist.report.sentences import CURVE, VERIFYING, figure, percent
 
 _WIDTH: Final = 100
 _ROWS: Final = 20
 _LONGEST: Final = 60
+SIZES_HEAD: Final = ("items of a user", "users, with noise")
 
 
 def text(facts: Facts) -> str:
     """Plain text, a hundred characters wide; nothing in it can move a cursor."""
-    parts = [_title(facts.title), state(facts).upper() if facts.private else state(facts)]
+    parts = [_title(facts.title), *(_wrapped(f"CAUTION: {one}") for one in facts.cautions)]
+    parts += [state(facts).upper() if facts.private else state(facts)]
     # What a count is comes first where it is no number of users.
     parts += [*([_wrapped(facts.rows.note)] if facts.rows.note else []), _wrapped(facts.lead)]
     sections: list[tuple[str, list[str]]] = [
         ("What was released, and from what", [_grid(facts.about)]),
-        ("What is promised", [_wrapped(sentence) for sentence in (*facts.promise, f"Exactly: {facts.guarantee}")]),
+        ("What is promised", [_wrapped(sentence) for sentence in (*facts.promise, exactly(facts))]),
         ("What was verified", [_listed(facts.checks)]),
         ("The numbers of this release", [_numbers(facts)]),
         ("The guarantee for every epsilon", [_wrapped(f"{CURVE} {facts.curve_note}"), _curve(facts)]),
@@ -45,15 +48,23 @@ def state(facts: Facts) -> str:
     """Whether it can be published, in a few words."""
     if not facts.private:
         return "NOT PRIVATE: the noise was made from a seed. Do not publish this."
+    weak = f", with {'a caution' if len(facts.cautions) == 1 else 'cautions'}" if facts.cautions else ""
     if facts.certificate is not None:
-        return "Verified, private"
-    return "Guarantee verified, private" + ("" if facts.written else ", not yet written")
+        return f"Verified, private{weak}"
+    return "Guarantee verified, private" + weak + ("" if facts.written else ", not yet written")
+
+
+def exactly(facts: Facts) -> str:
+    """The guarantee as it stands in the certificate."""
+    if facts.private:
+        return f"Exactly: {facts.guarantee}"
+    return f"Guarantee: none;{facts.guarantee.removeprefix('None:')}"
 
 
 def _verifying(facts: Facts) -> list[str]:
     known = [_grid(facts.sealed)] if facts.sealed else []
     missing = [_wrapped(facts.uncertified)] if facts.uncertified else []
-    return [*known, *missing, f"  {printable(facts.command)}"]
+    return [*known, *missing, _wrapped(VERIFYING), f"  {printable(facts.command)}"]
 
 
 def _title(title: str) -> str:
@@ -104,10 +115,14 @@ def _curve(facts: Facts) -> str:
 
 def peer_rows(facts: Facts) -> list[tuple[str, str, str]]:
     """Each way to count with its noise and its threshold."""
-    return [
-        (peer.label, figure(peer.noise), "none" if peer.threshold is None else figure(peer.threshold))
-        for peer in facts.peers
-    ]
+
+    def shown(peer: Peer) -> str:
+        if peer.threshold is None:
+            return "none"
+        # The threshold of the release itself has the offset in it.
+        return ("offset + " if peer.own and facts.plan.releases_offset else "") + figure(peer.threshold)
+
+    return [(peer.label, figure(peer.noise), shown(peer)) for peer in facts.peers]
 
 
 def _peers(facts: Facts) -> str:
@@ -140,12 +155,18 @@ def _selection(facts: Facts) -> list[str]:
     return [table(selection_head(facts), rows, 0)] if rows else []
 
 
+def size_rows(facts: Facts) -> list[tuple[str, str]]:
+    """All noisy numbers by which a cap was chosen, those below zero too."""
+    sizes = facts.sizes
+    assert sizes is not None
+    return [(label, f"{users:,}") for label, users in zip(sizes.labels, sizes.users, strict=True)]
+
+
 def _sizes(facts: Facts) -> str:
     sizes = facts.sizes
     assert sizes is not None
-    rows = [(label, f"{users:,}") for label, users in zip(sizes.labels, sizes.users, strict=True)]
     note = f"The cap {sizes.cap:,} was chosen from these numbers, noisy by {figure(sizes.deviation)} each."
-    return _wrapped(note) + "\n\n" + table(("items of a user", "users"), rows, 1)
+    return _wrapped(note) + "\n\n" + table(SIZES_HEAD, size_rows(facts), 1)
 
 
 def first_rows(rows: Rows, first: int) -> tuple[list[str], list[list[str]], int]:

@@ -6,10 +6,12 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from dphist.errors import DphistError, InvalidParameter
+from dphist.simulation.prediction import totals_of
 from dphist.simulation.trial import TrialData, trial, zipf_population
+from dphist.types import Plan
 from dphist.web import facts
 from dphist.web.fields import PlanRequest, WrongField, choice_of, number_of, plan_request, text_of, whole_of
-from dphist.web.uploads import population_from
+from dphist.web.uploads import upload_from
 
 _LARGEST_SEED: Final = 2**31
 
@@ -18,28 +20,47 @@ def simulated(request: PlanRequest, data: Mapping[str, object]) -> dict[str, Any
     """A trial release on a Zipf law or on uploaded counts."""
     if request.noise == "continuous":
         raise WrongField("noise", "continuous noise cannot be drawn: choose discrete noise to simulate a release")
-    population = _population(request, data)
+    population, rounded = _population(request, data)
     seed = whole_of(data, "seed") if text_of(data, "seed") else 1
     if seed > _LARGEST_SEED:
         raise WrongField("seed", f"seed must be at most {_LARGEST_SEED}, not {seed}")
-    return {"simulation": True, "seed": seed, **trial(facts.planned(request), population, seed)}
+    plan = facts.planned(request)
+    return {
+        "simulation": True,
+        "seed": seed,
+        "rounded": rounded,
+        **trial(plan, population, seed),
+        "missing": _missing(plan, population),
+    }
 
 
-def _population(request: PlanRequest, data: Mapping[str, object]) -> TrialData:
+def _missing(plan: Plan, data: TrialData) -> float:
+    """The share of pairs that `simulate` calls missing: of items not released, or dropped by a cap; expected."""
+    bound, population = plan.contract.max_nonzero, data.population
+    if bound is not None and not plan.releases_offset:
+        population = population.first(bound)
+    kept = totals_of(plan, population, cap=data.cap).kept
+    return min(1.0, max(0.0, 1.0 - kept / data.population.pairs))
+
+
+def _population(request: PlanRequest, data: Mapping[str, object]) -> tuple[TrialData, int]:
+    """The population, and how many of its counts were rounded."""
     if data.get("csv"):
-        return population_from(data["csv"])
+        upload = upload_from(data["csv"])
+        return upload.data, upload.rounded
     users = whole_of(data, "users")
     if users > 10**9:
         raise WrongField("users", f"users must be at most a thousand million, not {users}")
     items, exponent, mean = whole_of(data, "items"), number_of(data, "exponent"), number_of(data, "mean_items")
     spread = choice_of(data, "spread", ("geometric", "same"))
     try:
-        return zipf_population(
+        law = zipf_population(
             items=items, users=users, exponent=exponent, mean_items=mean,
             spread="same" if spread == "same" else "geometric", cap=request.max_items_per_user,
         )  # fmt: skip
     except InvalidParameter as error:
         raise WrongField(str(error).split(" ", 1)[0], str(error)) from None
+    return law, 0
 
 
 _KINDS: Final[dict[str, Callable[[PlanRequest], dict[str, Any]]]] = {

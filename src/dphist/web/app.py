@@ -31,7 +31,7 @@ FILES: Final = {
     "charts.js": "text/javascript",
     "icon.svg": "image/svg+xml",
 }
-_FIRST: Final = {"epsilon": "0.35", "delta": "1e-5", "max_nonzero": "51914"}
+_FIRST: Final = {"epsilon": "1", "delta": "1e-6", "max_items_per_user": "20"}
 # JSON writes a character of a CSV in up to two bytes where it is plain text.
 _MOST_BODY: Final = 2 * MOST_BYTES
 # A tab names itself at random: its own newer question, and no other tab's, takes the place of an older one.

@@ -155,7 +155,7 @@ export function drawTop(figure, rows) {
   const frame = new Frame(figure, {
     x: [0.5, rows.length + 0.5], y: [0, tall], alt: `${figure.id}-alt`, xName: "rank of the item", yName: "users (log)",
     yTicks: Array.from({ length: tall + 1 }, (_, power) => power), yLabels: (power) => short(10 ** power),
-    xTicks: rows.map((_, place) => place + 1).filter((rank) => rank === 1 || rank % (rows.length > 20 ? 10 : 5) === 0),
+    xTicks: rows.map((_, place) => place + 1).filter((rank) => rows.length <= 10 || rank === 1 || rank % (rows.length > 20 ? 10 : 5) === 0),
   });
   const wide = Math.max(1, (frame.atX(2) - frame.atX(1)) * 0.7);
   rows.forEach((row, place) => {

@@ -11,6 +11,7 @@ import {
 const STILL = 250; // milliseconds without a change before a certificate is asked for
 const QUICK = 5000; // milliseconds in which an estimate is there, or the server is not
 const LARGEST_FILE = 5 * 1024 * 1024;
+const BINARY = /[\x00-\x08\x0e-\x1f]/; // no text has these
 const TAB = crypto.randomUUID(); // a newer question takes the place of an older one of this tab, not of another
 let csv = "";
 let change = 0;
@@ -196,6 +197,7 @@ async function takeFile() {
     return;
   }
   if (csv.trim() === "") { leaveFile("The file is empty, and was not taken."); return; }
+  if (BINARY.test(csv)) { leaveFile("The file is no text in UTF-8, and was not taken: save a spreadsheet or a table as CSV first."); return; }
   byId("forget").hidden = false;
   simulationIsOld();
   simulate();

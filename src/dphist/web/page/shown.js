@@ -120,16 +120,27 @@ export function showNoSimulation(sentence) {
   showLargest([], "");
 }
 
+// Which items are released is one loss, which users they lose to a bound another; `dphist simulate` calls both missing.
+function pairsOf(found) {
+  const share = (part) => `${(100 * part).toFixed(1)} %`;
+  const held = `Of all (user, item) pairs, ${share(found.share)} belong to released items`;
+  const gone = `about ${share(1 - found.missing)} are expected to be counted in a release, and ${share(found.missing)} to be missing`;
+  if (found.kept >= 0.9995) return `${held}; ${gone}.`;
+  return `${held}. ${found.cut ? "The bounds keep" : "The cap keeps"} ${share(found.kept)} of the pairs, so ${gone}.`;
+}
+
 export function showSimulation(found) {
   for (const name of SIMULATED) byId(name).classList.remove("stale");
   drawn.top = found.top;
-  const share = (part) => `${(100 * part).toFixed(1)} %`;
-  const lost = found.kept < 0.9995 ? ` The bounds keep ${share(found.kept)} of all (user, item) pairs.` : "";
-  const cut = found.cut ? ` ${found.cut.toLocaleString("en")} items beyond k are left out, as the promise says.` : "";
-  const error = found.mean_absolute_error === null ? "" : ` Their mean absolute error is ${figures(found.mean_absolute_error)} users.`;
-  byId("outcome").replaceChildren(paragraph(
-    `Simulation: ${found.released.toLocaleString("en")} of ${found.items.toLocaleString("en")} items are released (about ${Math.round(found.expected).toLocaleString("en")} are expected), ` +
-    `with ${share(found.share)} of all (user, item) pairs.${error}${lost}${cut}`));
+  const whole = (number) => Math.round(number).toLocaleString("en");
+  const sentences = [
+    `Simulation: ${whole(found.released)} of ${whole(found.items)} items are released (about ${whole(found.expected)} are expected).`,
+    pairsOf(found),
+  ];
+  if (found.mean_absolute_error !== null) sentences.push(`The mean absolute error of a released count is ${figures(found.mean_absolute_error)} users.`);
+  if (found.cut) sentences.push(`${whole(found.cut)} items beyond k are left out, as the promise says.`);
+  if (found.rounded) sentences.push(`${whole(found.rounded)} of the uploaded counts had decimals and were rounded to whole numbers.`);
+  byId("outcome").replaceChildren(paragraph(sentences.join(" ")));
   byId("outcome").dataset.released = String(found.released);
   if (found.top.length === 0) { showLargest([], "There is no item with a user."); return; }
   drawTop(byId("top50"), found.top);
