@@ -46,7 +46,8 @@ demo: setup
 	@sed -n 1,10p demo-output/comparison.txt
 	@echo
 	@echo "All of it is in demo-output: log.parquet, plan.txt, queries.parquet with its certificate, release.txt,"
-	@echo "report.html (open it in a browser), comparison.txt, figure.png. Next: examples/search_log, examples/purchases, examples/words."
+	@echo "report.html (open it in a browser), comparison.txt, figure.png."
+	@echo "Next: examples/search_log, examples/purchases, examples/words."
 
 lint: setup
 	$(BIN)/ruff format --check .
