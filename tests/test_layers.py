@@ -33,7 +33,9 @@ ALLOWED: dict[str, set[str]] = {
     "simulation": {
         "types", "errors", "numerics", "calibrate", "mechanisms", "sampling", "engines", "releases",
     },
-    "report": {"types", "errors", "numerics", "analysis", "mechanisms", "calibrate", "accounting", "releases"},
+    "report": {
+        "types", "errors", "numerics", "analysis", "mechanisms", "calibrate", "accounting", "outputs", "releases",
+    },
     "cli": {
         "types", "errors", "outputs", "calibrate", "releases", "sketch", "report", "ledger", "audit", "accounting",
         "simulation", "figures", "web",

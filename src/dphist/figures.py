@@ -20,7 +20,7 @@ from dphist.calibrate.release_law import release_probability as probability_of
 from dphist.errors import InvalidParameter
 from dphist.report.canvas import new_figure
 from dphist.report.figure import comparison_figure, describe
-from dphist.report.plots import check_plot, save_plot
+from dphist.report.plots import save_plot
 from dphist.simulation.notice import NOTICE
 from dphist.simulation.prediction import least_hope
 from dphist.simulation.result import Simulation
@@ -173,6 +173,5 @@ def _draw_probability(axes: Any, planned: Plan) -> None:
 
 def save_simulation(simulated: Simulation, path: Path, *, force: bool = False) -> None:
     """Write the figure as PNG, SVG, or an HTML page that needs no network; with `force` over an existing file."""
-    check_plot(path, force=force)
     title, table = "a simulation, not private", simulated._repr_html_()
     save_plot(simulation(simulated), path, title=title, tables=table, force=force)

@@ -24,7 +24,7 @@ from dphist.types import (
 )
 
 # e^3 is 20: from there on a belief of 5 % may pass 50 %.
-_WEAK_EPSILON: Final = 3.0
+WEAK_EPSILON: Final = 3.0
 # One user in a thousand.
 _WEAK_DELTA: Final = 1e-3
 
@@ -64,7 +64,7 @@ def laplace_is_better(plan: Plan, objective: Objective) -> bool:
 def _weak_promises(budget: Budget) -> list[str]:
     """Budgets with which a release is certified and all the same says much about a person."""
     notes = []
-    if budget.epsilon > _WEAK_EPSILON:
+    if budget.epsilon > WEAK_EPSILON:
         factor = f"{math.exp(budget.epsilon):,.0f}" if budget.epsilon < 30.0 else f"e^{budget.epsilon:g}"
         notes.append(f"Epsilon {budget.epsilon:g} is a weak promise: odds may change by a factor of {factor}.")
     if budget.delta > _WEAK_DELTA:

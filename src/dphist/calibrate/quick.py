@@ -198,7 +198,7 @@ def release_law(noise: AnyNoise | QuickPlan) -> CountNoise:
         return count_noise(noise)
     if noise.scale is not None:
         return CountNoise(LaplaceTails(noise.scale), 1, math.floor(noise.tau) + 2.0)
-    return CountNoise(NormalTails(math.hypot(noise.sigma, noise.sigma_shared)), 1, noise.threshold)
+    return CountNoise(NormalTails(noise.total_noise), 1, noise.threshold)
 
 
 def passing_count(noise: AnyNoise | QuickPlan, chance: float) -> int:

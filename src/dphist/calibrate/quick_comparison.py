@@ -22,8 +22,8 @@ def quick_comparison(
 ) -> Comparison:
     """About what `compare` finds, in its rows.
 
-    Guarantee: none of privacy. Within 0.5 % of `compare`.
-    Valid for: delta up to 1e-4, where mixtures of new and changed counts do not bind.
+    Guarantee: none of privacy. Within 0.5 % of `compare` where `quick_plan` is.
+    Valid for: a look at the table.
     """
     budget, contract = Budget(epsilon, delta), Contract(max_nonzero, max_items_per_user)
     gshm_sigma = quick_sigma(budget, Contract(None, contract.items), math.inf)
@@ -58,8 +58,8 @@ def quick_comparison(
 def quick_frontiers(comparison: Comparison) -> list[Frontier]:
     """About the curves of the figure. The exact ones are straight: tau is sigma times what gamma and m fix.
 
-    Guarantee: none of privacy. Within 0.5 % of `frontier`.
-    Valid for: delta up to 1e-4, where mixtures of new and changed counts do not bind.
+    Guarantee: none of privacy. Within 0.5 % of `frontier` where `quick_plan` is.
+    Valid for: a look at the figure.
     """
     budget, contract = comparison.budget, comparison.contract
     largest = 1.3 * max(row.total_noise for row in comparison.rows if row.mechanism != "laplace")

@@ -23,6 +23,7 @@ from dphist.outputs.cells import compact
 from dphist.outputs.databases import check_database, write_database
 from dphist.outputs.formats import write_rows
 from dphist.outputs.interrupts import Deferred
+from dphist.outputs.names import identity, keep_old, link_new
 from dphist.outputs.seal import facts, sealed
 from dphist.outputs.spark_folder import check_folder
 from dphist.outputs.targets import Target, check_columns, check_files, target_of
@@ -37,8 +38,6 @@ _REASONS: Final = {
     errno.EACCES: "it is not permitted",
     errno.EPERM: "it is not permitted",
 }
-# What a file system says that knows no hard links.
-_NO_LINKS: Final = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV)
 
 
 @dataclass(frozen=True)
@@ -142,8 +141,8 @@ def _place(pairs: Sequence[tuple[Path, Path]]) -> None:
     tried: list[tuple[tuple[int, int], Path]] = []
     try:
         for new, final in pairs:
-            tried.append((_identity(new), final))
-            _link(new, final)
+            tried.append((identity(new), final))
+            link_new(new, final)
     except FileExistsError as error:
         _withdraw(tried)
         name = tried[-1][1]
@@ -154,65 +153,28 @@ def _place(pairs: Sequence[tuple[Path, Path]]) -> None:
 
 
 def _withdraw(placed: list[tuple[tuple[int, int], Path]]) -> None:
-    for identity, final in reversed(placed):
+    for ours, final in reversed(placed):
         # Only what is ours: the name may be taken by someone else's file.
-        if _identity(final) == identity:
+        if identity(final) == ours:
             with suppress(OSError):
                 os.unlink(final)
 
 
-def _link(new: Path, final: Path) -> None:
-    """Give a file its name, unless something has it already."""
-    try:
-        os.link(new, final)
-    except OSError as error:
-        if error.errno not in _NO_LINKS:
-            raise
-        # The empty file holds the name until the real one replaces it.
-        os.close(os.open(final, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
-        try:
-            os.replace(new, final)
-        except BaseException:
-            os.unlink(final)
-            raise
-
-
 def _replace(data: Path, final: Path, certificate: Path, certified: Path, old: Path) -> None:
     """Put both files in the place of older ones; on any error the older ones are there again."""
-    ours, sealing = _identity(data), _identity(certificate)
+    ours, sealing = identity(data), identity(certificate)
     try:
         if os.path.lexists(certified):
-            _keep(certified, old)
+            keep_old(certified, old)
         os.replace(certificate, certified)
         os.replace(data, final)
     except BaseException:
-        if _identity(final) != ours:
+        if identity(final) != ours:
             if os.path.lexists(old):
                 os.replace(old, certified)
-            elif _identity(certified) == sealing:
+            elif identity(certified) == sealing:
                 os.unlink(certified)
         raise
-
-
-def _keep(certified: Path, old: Path) -> None:
-    """A second name for the old certificate, or a new one where a file has one name only."""
-    try:
-        os.link(certified, old, follow_symlinks=False)
-    except NotImplementedError:
-        os.replace(certified, old)
-    except OSError as error:
-        if error.errno not in _NO_LINKS:
-            raise
-        os.replace(certified, old)
-
-
-def _identity(path: Path) -> tuple[int, int]:
-    """Which file a name stands for."""
-    try:
-        found = os.lstat(path)
-    except OSError:
-        return (-1, -1)
-    return found.st_dev, found.st_ino
 
 
 def _sync_folder(folder: Path) -> None:

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
+from dphist.calibrate.other_plans import WEAK_EPSILON
 from dphist.releases.printing import raised
 from dphist.report.meaning import Meaning
 from dphist.report.promise import at_most, moved
 from dphist.report.rows import Rows
 from dphist.report.sentences import figure
 from dphist.types import Budget
-
-# e^3 is 20: from there on a belief of 5 % may pass 50 %.
-WEAK_EPSILON: Final = 3.0
 
 
 def cautions_of(budget: Budget, document: Mapping[str, Any], rows: Rows, meaning: Meaning) -> tuple[str, ...]:

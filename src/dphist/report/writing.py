@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dphist.errors import InvalidParameter, OutputError
+from dphist.outputs.names import identity, keep_old, link_new
 from dphist.releases.printing import printable
 from dphist.report.marks import is_replaceable
 
@@ -94,11 +95,11 @@ def write_files(contents: Mapping[Path, bytes], *, force: bool, only_reports: bo
                 file.write(content)
         for piece in made:
             # Noted before it is done: whoever is interrupted in between finds it out from the file itself.
-            placed.append((piece, _identity(piece.new)))
+            placed.append((piece, identity(piece.new)))
             _place(piece, force=force)
     except BaseException as error:
-        for piece, identity in reversed(placed):
-            _withdraw(piece, identity)
+        for piece, written in reversed(placed):
+            _withdraw(piece, written)
         if not isinstance(error, OSError):
             raise
         named = placed[-1][0].path if placed else made[-1].path if made else path
@@ -115,41 +116,17 @@ def _place(piece: _Piece, *, force: bool) -> None:
     """Give a file its name. With `force` an older one is kept beside, otherwise nothing must have the name."""
     if force:
         if os.path.lexists(piece.path):
-            _keep(piece)
+            keep_old(piece.path, piece.old)
         os.replace(piece.new, piece.path)
         return
-    try:
-        os.link(piece.new, piece.path)
-    except FileExistsError:
-        raise
-    except OSError:  # a file system without hard links
-        if os.path.lexists(piece.path):
-            raise
-        os.replace(piece.new, piece.path)
+    link_new(piece.new, piece.path)
 
 
-def _keep(piece: _Piece) -> None:
-    """A second name for an older file, or a new one where a file has one name only."""
-    try:
-        os.link(piece.path, piece.old, follow_symlinks=False)
-    except (OSError, NotImplementedError):
-        os.replace(piece.path, piece.old)
-
-
-def _withdraw(piece: _Piece, identity: tuple[int, int]) -> None:
+def _withdraw(piece: _Piece, written: tuple[int, int]) -> None:
     """The older file is there again, or none; what somebody else put there meanwhile stays."""
     with suppress(OSError):
-        ours = _identity(piece.path) == identity
+        ours = identity(piece.path) == written
         if os.path.lexists(piece.old) and (ours or not os.path.lexists(piece.path)):
             os.replace(piece.old, piece.path)
         elif ours:
             piece.path.unlink()
-
-
-def _identity(path: Path) -> tuple[int, int]:
-    """Which file a name stands for."""
-    try:
-        found = os.lstat(path)
-    except OSError:
-        return (-1, -1)
-    return found.st_dev, found.st_ino

@@ -65,11 +65,11 @@ def totals_of(plan: Plan, population: Population, *, cap: int | None = None) -> 
         raise InvalidParameter("only discrete noise can be drawn exactly: make the plan with noise='discrete'")
     if plan.mechanism == "known-domain":
         raise InvalidParameter("all of a public list is released: there is nothing to predict")
-    floor = population.count_at(int(plan.contract.nonzero) + 1) if _subtracts(plan) else 0.0
-    truth, (mean, variance) = population.counts, population.under(None if _subtracts(plan) else cap)
+    floor = population.count_at(int(plan.contract.nonzero) + 1) if plan.releases_offset else 0.0
+    truth, (mean, variance) = population.counts, population.under(None if plan.releases_offset else cap)
     hope = np.flatnonzero(truth - floor > max(0.0, least_hope(plan)))
     found = _nothing(population)
-    if isinstance(plan.noise, LatticeNoise) and plan.noise.variance >= _FINE and not _subtracts(plan):
+    if isinstance(plan.noise, LatticeNoise) and plan.noise.variance >= _FINE and not plan.releases_offset:
         spread = np.sqrt(variance[hope] + plan.total_noise**2)
         sure = mean[hope] - plan.threshold > _HOPELESS * spread
         found = found.plus(_certain(plan, truth, population.number, mean, variance, hope[sure]))
@@ -77,16 +77,12 @@ def totals_of(plan: Plan, population: Population, *, cap: int | None = None) -> 
     for start in range(0, hope.size, _CHUNK):
         part = hope[start : start + _CHUNK]
         number = population.number[part]
-        if _subtracts(plan):
+        if plan.releases_offset:
             found = found.plus(_topped(plan, truth[part], number, floor))
         else:
             found = found.plus(_capped(plan, truth[part], number, mean[part], variance[part]))
     shared = _shared_variance(plan, np.rint(mean[hope]) - floor, population.number[hope])
     return found.plus(Totals(0.0, shared, 0.0, 0.0, 0.0, 0.0, 0.0, np.zeros(len(BANDS))))
-
-
-def _subtracts(plan: Plan) -> bool:
-    return plan.releases_offset
 
 
 def least_hope(plan: Plan) -> float:

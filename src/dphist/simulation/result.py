@@ -74,7 +74,11 @@ class Simulation:
     @property
     def hopeless(self) -> bool:
         """Whether none of the candidates would release anything to speak of: then none is recommended."""
-        return max(one.items for one in self.candidates) < _HARDLY_ANY
+        return self._most_items < _HARDLY_ANY
+
+    @property
+    def _most_items(self) -> float:
+        return max(one.items for one in self.candidates)
 
     @property
     def reason(self) -> str:
@@ -83,7 +87,7 @@ class Simulation:
         if self.hopeless:
             return (
                 f"Take none of them: hardly an item would be released (at most "
-                f"{max(one.items for one in self.candidates):.2g} are expected). It takes more users, a larger "
+                f"{self._most_items:.2g} are expected). It takes more users, a larger "
                 "epsilon or delta, or items that more users share."
             )
         for label, one in (("the best top-k step", self.best_top), ("the best cap", self.best_cap)):
