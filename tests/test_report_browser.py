@@ -102,6 +102,9 @@ def test_items_stay_text_and_nothing_leaves_the_file(browser: Any, address: str)
         for wanted in ("window.hacked", "alert", "x" * 50, "nul", "שלום", "{{"):
             page.fill("#search", wanted)
             found(page, re.compile("^[12] of"))
+            # What was found before must not be taken for what is found next.
+            page.fill("#search", "")
+            found(page, "75 rows")
         page.fill("#search", "nul")
         found(page, re.compile("^1 of"))
         assert column(page, 1) == [r"nul\x00and\x1b[31mred"]
