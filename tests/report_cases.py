@@ -102,13 +102,13 @@ KINDS: dict[str, Callable[[Path], Path]] = {
     "duckdb": lambda folder: released(folder, "out.duckdb", max_items_per_user=2),
     "nothing": lambda folder: released(folder, counts={"a": 1, "b": 1}, max_items_per_user=2),
 }
-_FOLDER = tempfile.TemporaryDirectory(prefix="dphist-reports-")
+FOLDER = tempfile.TemporaryDirectory(prefix="dphist-reports-")
 
 
 @cache
 def made(name: str) -> tuple[Path, Facts]:
     """A release of a kind and what a report says of it, made once."""
-    folder = Path(_FOLDER.name) / str(len(list(Path(_FOLDER.name).iterdir())))
+    folder = Path(FOLDER.name) / str(len(list(Path(FOLDER.name).iterdir())))
     folder.mkdir()
     path = KINDS[name](folder)
     return path, report_facts(path)
