@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from fractions import Fraction
 from functools import cache
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -22,10 +24,12 @@ from dphist.calibrate.auto_cap import (
     plan_choice,
     variance_of_sizes,
 )
+from dphist.calibrate.choice_curve import choice_curve
 from dphist.errors import InvalidParameter
 from dphist.types import (
     DEFAULT_CAPS,
     Budget,
+    CapChoice,
     Contract,
     LaplaceNoise,
     LatticeNoise,
@@ -254,3 +258,38 @@ def test_variance_is_the_stated_share() -> None:
         variance = variance_of_sizes(Budget(1.0, 1e-6), share)
         assert 1.0 / variance == pytest.approx(share * mu * mu, rel=2e-3)
         assert 1.0 / variance <= share * mu * mu * (1.0 + 1e-4)
+
+
+def test_curve_of_choice_and_release_against_enumeration() -> None:
+    """At every epsilon, also below its own: never below the worst user's divergence, and close to it."""
+    variance, release, usual = Fraction(20), Budget(1.5, 0.0051), planned(1.5, 0.005, (1, 2))
+    # So coarse that all outcomes can be listed, and each nearly (1.5, 0.0051)-private.
+    noises = (LatticeNoise(2, Fraction(10), Fraction(0), 8), LatticeNoise(2, Fraction(20), Fraction(0), 12))
+    made = zip(usual.plans, noises, (ONE, TWO), strict=True)
+    plans = tuple(replace(plan, noise=noise, contract=contract) for plan, noise, contract in made)
+    chosen = replace(
+        usual,
+        choice=CapChoice((1, 2), variance),
+        budget_of_release=release,
+        plans=plans,
+        certificate=certify_choice(variance, plans, Budget(1.5, 0.01)),
+    )
+    # Near the own epsilon users with shared and with new items tell as much: the bound is of the worse of them at
+    # each loss of the sizes, and a user is only one of them.
+    slack = {0.0: 1.05, 0.4: 1.05, 1.1: 1.05, 1.5: 1.3, 2.0: 1.05, 3.0: 1.05}
+    steps = [twin((noise, plan.contract)) for noise, plan in zip(noises, plans, strict=True)]
+    for epsilon, delta in zip(slack, choice_curve(chosen, list(slack)), strict=True):
+        truth = max(oracle.delta_adaptive_upper(steps, user, variance, epsilon=epsilon) for user in USERS.values())
+        assert truth * (1.0 - 1e-13) <= delta <= slack[epsilon] * truth, (epsilon, delta / truth)
+
+
+def test_curve_passes_its_certificate() -> None:
+    found = planned(caps=CAPS)
+    epsilons = [0.0, 0.5, 0.9, 1.0, 1.02, 2.0]
+    curve = choice_curve(found, epsilons)
+    assert curve[3] == found.certificate.delta
+    assert all(after <= before for before, after in pairwise(curve))
+    for epsilon, delta in zip(epsilons[1:], curve[1:], strict=True):
+        # With nodes for this one epsilon alone.
+        own = certify_choice(found.choice.variance, found.plans, Budget(epsilon, delta)).delta
+        assert 0.97 * own <= delta <= 1.03 * own

@@ -22,8 +22,8 @@ from dphist.errors import DphistError
 from release_data import events
 
 # True counts that occur nowhere else, and names that nobody may see.
-TRUE = {"seen often": 4973, "seen too": 3517, "planted-secret-item": 3, "another-planted-secret": 1}
-SECRETS = ["planted-secret", "4973", "3517"]
+TRUE = {"seen often": 49731, "seen too": 35171, "planted-secret-item": 3, "another-planted-secret": 1}
+SECRETS = ["planted-secret", "49731", "35171"]
 FLAGS = ["--user", "user", "--item", "item", "--epsilon", "1", "--delta", "1e-6"]
 
 
@@ -46,12 +46,29 @@ def everything(folder: Path, skip: set[str]) -> bytes:
     return b"\n".join(found)
 
 
+def without_digests(content: bytes) -> bytes:
+    """Without what chance writes, where any few digits may stand together: digests, and the names of ledgers."""
+    return re.sub(rb"[0-9a-f]{32,}", b"", content)
+
+
 def hidden_in(content: bytes) -> list[str]:
-    """The secrets that are in there, as text or as the numbers that a file format would store."""
-    found = [secret for secret in SECRETS if re.search(rb"(?<![\d.])" + secret.encode() + rb"(?!\.?\d)", content)]
-    for count in (4973, 3517):
+    """The secrets that are in there, as text or as the numbers that a file format would store.
+
+    By chance there are none: the checksums of a database have fewer than 100 bytes, and five of them are digits of
+    a count with a probability of 2e-10.
+    """
+    plain = without_digests(content)
+    found = [secret for secret in SECRETS if re.search(rb"(?<![\d.])" + secret.encode() + rb"(?!\.?\d)", plain)]
+    for count in (49731, 35171):
         found += [f"{count} as {form}" for form in ("<q", "<d") if struct.pack(form, count) in content]
     return found
+
+
+def test_chance_hides_nothing_and_shows_nothing() -> None:
+    digest = b"9a" * 14 + b"a49731f" + b"0c" * 14
+    assert hidden_in(b'"sha256": "' + digest + b'"') == []
+    for shown in (b'"rows": 49731', b"49731," + digest, digest + b" 49731"):
+        assert hidden_in(shown) == ["49731"]
 
 
 OUTPUTS = ["out.parquet", "out.csv", "out.jsonl", "out.arrow", "out.sqlite", "out.duckdb"]

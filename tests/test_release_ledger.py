@@ -33,7 +33,7 @@ from release_commands import (
     names,
 )
 from release_data import events
-from test_release_leaks import TRUE, hidden_in
+from test_release_leaks import TRUE, hidden_in, without_digests
 
 ASKED: dict[str, Any] = {"user": "user", "item": "item", "epsilon": 1.0, "delta": 1e-7}
 PLAIN = ["--max-items-per-user", "2"]
@@ -142,7 +142,9 @@ def test_a_reader_can_be_released_by_number_and_is_not_lost_to_the_check(folder:
             events(COUNTS).to_reader(), **ASKED, max_items_per_user="auto", mechanism="laplace", **place
         )
     assert bookings(folder) == ()
-    assert len(dphist.release(events(COUNTS).to_reader(), **ASKED, max_items_per_user=2, **place)) == 3
+    # Two users pass with a probability below delta, so that all but them are released.
+    asked = {**ASKED, "delta": 1e-12, "max_items_per_user": 2}
+    assert len(dphist.release(events(COUNTS).to_reader(), **asked, **place)) == 3
 
 
 def test_a_request_file_and_a_dry_run(folder: Path) -> None:
@@ -228,7 +230,7 @@ def test_no_true_count_is_in_the_ledger(tmp_path: Path, cap: list[str], accounti
     assert b"out.csv" in content
     assert hidden_in(content) == []
     # Nor how many users have one item.
-    assert str(sum(TRUE.values())).encode() not in content
+    assert str(sum(TRUE.values())).encode() not in without_digests(content)
 
 
 def test_no_password_is_in_the_ledger_or_the_certificate(folder: Path, postgres_address: str) -> None:  # noqa: F811

@@ -160,11 +160,11 @@ def certify_choice(variance: Fraction, plans: Sequence[Plan], budget: Budget) ->
     Guarantee: `delta` is an upper bound in ball arithmetic, for any rule that takes one of `plans` by the noisy
     sizes. The budget's delta only proposes where to evaluate.
     """
-    different: dict[tuple[Any, Any], Plan] = {(plan.noise, plan.contract): plan for plan in plans}
+    different = _different(plans)
     points = _nodes(budget, 1.0 / math.sqrt(variance), {plan.budget.epsilon for plan in plans})
-    profiles = [_profile(plan, points) for plan in different.values()]
+    profiles = [_profile(plan, points) for plan in different]
     delta = delta_adaptive_upper(variance, envelope(profiles), epsilon=budget.epsilon)
-    worst = max(zip(profiles, different.values(), strict=True), key=lambda pair: dict(pair[0])[budget.epsilon])[1]
+    worst = max(zip(profiles, different, strict=True), key=lambda pair: dict(pair[0])[budget.epsilon])[1]
     # A user whose items are all new shows by each release with at least the least of these probabilities.
     lower = min(delta, *(plan.certificate.delta_lower for plan in plans))
     return Certificate(budget.epsilon, delta, ANALYSIS, worst.certificate.binding_case, lower)
@@ -190,6 +190,16 @@ def _plan_for(plan_of: PlanOf, cap: int, budget: Budget, release: Budget, deviat
     if isinstance(found.noise, Noise):
         raise InvalidParameter("only discrete noise can be drawn exactly: make the plan with noise='discrete'")
     return found
+
+
+def profile_of_all(plans: Sequence[Plan], points: Sequence[float]) -> list[Node]:
+    """At each point the largest delta of all plans, certified."""
+    return envelope([_profile(plan, points) for plan in _different(plans)])
+
+
+def _different(plans: Sequence[Plan]) -> list[Plan]:
+    """One plan of those that draw the same noise for the same users."""
+    return list({(plan.noise, plan.contract): plan for plan in plans}.values())
 
 
 def _profile(plan: Plan, points: Sequence[float]) -> list[Node]:

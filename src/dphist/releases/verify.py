@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from dphist.calibrate.auto_cap import chosen_cap
+from dphist.calibrate.auto_cap import ChoicePlan, chosen_cap
 from dphist.errors import DphistError
 from dphist.releases.aggregates import aggregates_of, summed, sums_facts
 from dphist.releases.choosing import Chosen, choice_for
@@ -42,6 +42,8 @@ class Verification:
     problems: tuple[str, ...]
     private: bool
     delta_certified: float | None
+    # The plans of all caps on offer, where one was chosen and the choice was found to be as it should be.
+    choice: ChoicePlan | None = field(default=None, repr=False, compare=False)
 
     @property
     def verified(self) -> bool:
@@ -112,6 +114,7 @@ class Examination:
         self.problems = problems
         self.private = False
         self.delta: float | None = None
+        self.choice: ChoicePlan | None = None
 
     def attempt(self, document: dict[str, Any], table: Any) -> None:
         """Look at a certificate of which nothing is known."""
@@ -122,7 +125,9 @@ class Examination:
 
     def verification(self, address: str) -> Verification:
         """What was found, under the name of the release."""
-        return Verification(address, tuple(self.checks), tuple(self.problems), self.private, self.delta)
+        return Verification(
+            address, tuple(self.checks), tuple(self.problems), self.private, self.delta, self.choice
+        )
 
     def document(self, document: dict[str, Any], table: Any) -> None:
         """Everything that a certificate says is computed anew from its plan and its request."""
@@ -222,7 +227,7 @@ class Examination:
         if anew.to_dict() != told or planned.plan(anew.cap).to_dict() != plan.to_dict():
             self.problems.append("the cap was not chosen by what the certificate says")
             return budget
-        self.delta = planned.certificate.delta
+        self.delta, self.choice = planned.certificate.delta, planned
         self.checks.append(
             f"choosing the cap and releasing are ({budget.epsilon!r}, {budget.delta!r})-differentially private "
             f"together: their delta, computed anew in ball arithmetic, is at most {raised(self.delta, 6)}"

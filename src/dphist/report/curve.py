@@ -8,6 +8,8 @@ from typing import Final
 
 from dphist.accounting.laplace import MOST_ITEMS, delta_laplace_upper
 from dphist.analysis.adaptive import delta_profile_upper
+from dphist.calibrate.auto_cap import ChoicePlan
+from dphist.calibrate.choice_curve import choice_curve
 from dphist.types import LARGEST_EPSILON, LaplaceNoise, LatticeNoise, Plan
 
 # Shared noise takes a tenth of a second a point.
@@ -40,29 +42,32 @@ def delta_upper(plan: Plan, epsilon: float) -> float:
     return bound
 
 
-def curve_of(plan: Plan, chosen: bool, *, seeded: bool = False) -> Curve:
-    """The curve of a plan, `chosen` if a cap was chosen before, `seeded` if nothing of it holds."""
-    points = _POINTS if plan.sigma_shared == 0.0 else _POINTS_SHARED
-    # The own epsilon of the plan is the one in the middle, but for very large ones; its delta is known.
-    last, found = min(2.0 * plan.budget.epsilon, LARGEST_EPSILON), {plan.budget.epsilon: plan.certificate.delta}
-    until, left_out = time.monotonic() + _SECONDS, 0
-    for place in _coarse_first(points - 1):
-        epsilon = last * place / (points - 1)
-        if epsilon in found:
-            continue
-        if place == 0 or time.monotonic() < until:
-            found[epsilon] = delta_upper(plan, epsilon)
-        else:
-            left_out += 1
-    return Curve(tuple(sorted(found.items())), " ".join(_notes(plan, chosen, seeded, len(found), left_out)))
+def curve_of(plan: Plan, choice: ChoicePlan | None = None, *, seeded: bool = False) -> Curve:
+    """The curve of a plan, with the `choice` of its cap if there was one; `seeded` if nothing of it holds."""
+    points = _POINTS if plan.sigma_shared == 0.0 and choice is None else _POINTS_SHARED
+    own = plan if choice is None else choice
+    # The own epsilon is the one in the middle, but for very large ones; its delta is known.
+    epsilon, last = own.budget.epsilon, min(2.0 * own.budget.epsilon, LARGEST_EPSILON)
+    found, places = {epsilon: own.certificate.delta}, _coarse_first(points - 1)
+    wanted = [x for place in places if (x := last * place / (points - 1)) not in found]
+    if choice is None:
+        until = time.monotonic() + _SECONDS
+        for x in wanted:
+            if x == 0.0 or time.monotonic() < until:
+                found[x] = delta_upper(plan, x)
+    else:
+        found |= dict(zip(wanted, choice_curve(choice, wanted), strict=True))
+    left_out = len(wanted) + 1 - len(found)
+    return Curve(tuple(sorted(found.items())), " ".join(_notes(plan, choice, seeded, len(found), left_out)))
 
 
-def _notes(plan: Plan, chosen: bool, seeded: bool, computed: int, left_out: int) -> list[str]:
-    notes = [
-        "The curve is of the release alone. The mark is of the whole, with the choice of the cap before it."
-        if chosen
-        else "The mark is the promise of this release; all points hold at once."
-    ]
+def _notes(plan: Plan, choice: ChoicePlan | None, seeded: bool, computed: int, left_out: int) -> list[str]:
+    notes = ["The mark is the promise of this release; all points hold at once."]
+    if choice is not None:
+        notes.append(
+            "The curve is of the noisy numbers that chose the cap and of the release together, whichever cap they "
+            "choose; of a release with this one cap alone it would be lower."
+        )
     if seeded:
         notes = [
             "NOT PRIVATE: this is the curve of the plan. The noise was made from a seed, and no point of the "
@@ -70,7 +75,7 @@ def _notes(plan: Plan, chosen: bool, seeded: bool, computed: int, left_out: int)
         ]
     if left_out:
         notes.append(f"A point takes long to compute for this plan: there are {computed}, and no more.")
-    if isinstance(plan.noise, LaplaceNoise):
+    if any(isinstance(one.noise, LaplaceNoise) for one in (choice.plans if choice else (plan,))):
         notes.append("For Laplace noise a point is not always the least bound there is.")
     return notes
 

@@ -91,7 +91,7 @@ def facts_of(document: Mapping[str, Any], table: Any, verified: Verification, or
     """The facts of a release that was verified, or that has no fault but its seed."""
     plan, request = plan_from(document["plan"]), document["request"]
     budget = Budget(request["epsilon"], request["delta"]) if "choice" in document else plan.budget
-    curve = curve_of(plan, "choice" in document, seeded=not verified.private)
+    curve = curve_of(plan, verified.choice, seeded=not verified.private)
     rows, meaning = rows_of(table, plan, request)
     peers, peers_note = peers_of(plan, budget, request, "choice" in document)
     proved = plan.certificate.delta if verified.delta_certified is None else verified.delta_certified
@@ -171,8 +171,7 @@ def _short(address: str) -> str:
 def _promise(document: Mapping[str, Any], budget: Budget, delta_at_zero: float, private: bool) -> tuple[str, ...]:
     if not private:
         return (f"{NOT_PRIVATE}. Whoever knows the seed, or guesses it, can take the noise off again.",)
-    # The curve is of the release alone: with a choice before it, the budget's own bound is the one that holds.
-    return promise(budget, None if "choice" in document else delta_at_zero, document["guarantee"])
+    return promise(budget, delta_at_zero, document["guarantee"])
 
 
 def _about(document: Mapping[str, Any], rows: Rows, meaning: Meaning, also: str) -> tuple[tuple[str, str], ...]:

@@ -46,22 +46,16 @@ def moved(prior: float, epsilon: float) -> float:
     return prior / (prior + (1.0 - prior) * math.exp(-epsilon))
 
 
-def promise(budget: Budget, delta_at_zero: float | None, guarantee: str = "") -> tuple[str, ...]:
+def promise(budget: Budget, delta_at_zero: float, guarantee: str = "") -> tuple[str, ...]:
     """What an attacker can learn at this budget, and what the guarantee rests on.
 
-    `delta_at_zero` bounds how far apart the outputs of neighbours are, as a total variation; None where only
-    epsilon and delta are known of them.
+    `delta_at_zero` bounds how far apart the outputs of neighbours are, as a total variation.
     """
     epsilon, delta = budget.epsilon, budget.delta
     # The success of the best guess from even odds is (1 + d)/2, d the total variation; epsilon alone allows more.
     exponent = math.exp(-epsilon)
     generic = (1.0 + delta * exponent) / (1.0 + exponent)
-    guess = generic if delta_at_zero is None else min((1.0 + delta_at_zero) / 2.0, generic)
-    known = (
-        ", by epsilon and delta alone; the curve of the choice and release together is not computed here"
-        if delta_at_zero is None
-        else ""
-    )
+    guess = min((1.0 + delta_at_zero) / 2.0, generic)
     # Where somebody else counted, the guarantee is for those alone who have no more items than it says.
     bounded = "no user touches more than" in guarantee
     whoever = (
@@ -73,7 +67,7 @@ def promise(budget: Budget, delta_at_zero: float | None, guarantee: str = "") ->
         "The promise is about any one person: it bounds how well anybody can tell from this release whether that "
         f"person was in the data, whatever else they know, {whoever}.",
         "Say someone thinks it as likely as not that a certain person is in the data. Without this release "
-        f"they guess right in 50 % of cases; with it, in at most {at_most(guess)}{known}.",
+        f"they guess right in 50 % of cases; with it, in at most {at_most(guess)}.",
         "In the terms of the definition: for anything that could be seen, its probability with the person in the "
         f"data is at most e^epsilon{_about(epsilon)} times that without, plus delta = {raised(delta, 6)} "
         f"({one_in(delta)}); and the other way round.",

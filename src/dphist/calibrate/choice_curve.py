@@ -1,0 +1,53 @@
+"""delta for every epsilon of a privately chosen cap and the release that follows, together."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from dphist.analysis.adaptive import delta_adaptive_upper
+from dphist.analysis.gaussian import largest_sensitivity_per_sigma
+from dphist.calibrate.auto_cap import ChoicePlan, profile_of_all
+from dphist.numerics.normal import hockey_stick_normal
+
+# Chords over half a nat are some 3 % above the profile; longer ones where delta is so small that there would be
+# too many: each node is computed for each of two dozen plans.
+_NATS: Final = 0.5
+_MOST_NODES: Final = 32
+_GRID: Final = 4001
+# How many deviations of the loss of the sizes are looked at on either side.
+_WIDE: Final = 4.0
+
+
+def choice_curve(planned: ChoicePlan, epsilons: Sequence[float]) -> list[float]:
+    """delta at each epsilon of the noisy sizes and of whatever release follows them.
+
+    Guarantee: each is an upper bound in ball arithmetic, as `certify_choice` has at the budget's epsilon; where
+    to evaluate the plans is all that doubles propose.
+    Valid for: epsilons from 0 on.
+    """
+    nodes = profile_of_all(planned.plans, _nodes(planned, max(epsilons)))
+    found = [delta_adaptive_upper(planned.choice.variance, nodes, epsilon=epsilon) for epsilon in epsilons]
+    own = planned.certificate
+    # The certificate has its nodes where its own epsilon needs them.
+    return [
+        min(delta, own.delta) if epsilon >= own.epsilon else delta
+        for epsilon, delta in zip(epsilons, found, strict=True)
+    ]
+
+
+def _nodes(planned: ChoicePlan, last: float) -> list[float]:
+    """Closely where delta falls; above the release's own epsilon new counts alone are left, and it hardly does."""
+    release, deviation = planned.budget_of_release, 1.0 / math.sqrt(planned.choice.variance)
+    mu = largest_sensitivity_per_sigma(epsilon=release.epsilon, delta=release.delta)
+    grid = np.linspace(-_WIDE * deviation, release.epsilon, _GRID)
+    fallen = -np.log(np.maximum(np.asarray(hockey_stick_normal(mu, grid)), 1e-300))
+    fallen -= fallen[0]
+    steps = min(_MOST_NODES, math.ceil(float(fallen[-1]) / _NATS))
+    places = np.searchsorted(fallen, np.linspace(0.0, float(fallen[-1]), steps + 1))
+    near = (release.epsilon + step * deviation for step in (0.5, 1.5, _WIDE))
+    kinks = {plan.budget.epsilon for plan in planned.plans}
+    return sorted({*grid[np.minimum(places, _GRID - 1)].tolist(), *kinks, *near, last})
