@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 
-.PHONY: setup browser demo test test-slow lint docs site bench clean
+.PHONY: setup browser demo test test-slow lint docs pictures site bench clean
 
 setup: $(STAMP)
 
@@ -72,6 +72,10 @@ test-slow: setup
 
 docs: setup
 	$(BIN)/python docs/generate.py
+
+# The sample report and the screenshots of the documentation, from the log of the demo.
+pictures: setup browser
+	$(BIN)/python docs/pictures.py
 
 site: docs
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[site]'
