@@ -110,6 +110,10 @@ Where = Annotated[str | None, _text("--where", "SQL", "Only events that satisfy 
 InputFormat = Annotated[
     str | None, _text("--input-format", "FORMAT", "parquet, csv, jsonl or arrow, where names do not tell.")
 ]
+InputName = Annotated[
+    str | None,
+    _text("--input-name", "NAME", "What certificate and report call the input, in place of its path."),
+]
 NullItems = Annotated[bool, typer.Option("--null-items", help="Count a missing item as an item of its own.")]
 CountName = Annotated[str | None, _text("--count-name", "NAME", "Name of the column of counts. [count]")]
 StandardError = Annotated[bool, typer.Option("--standard-error", help="Add a column with the standard error.")]

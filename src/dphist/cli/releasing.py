@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from dphist.cli import release_options as flags
-from dphist.cli.base import AsJson, app, print_json, shown, stoppable
+from dphist.cli.base import AsJson, GammaOption, app, gamma_from, print_json, shown, stoppable
 from dphist.cli.reporting import check_report, report_release
 from dphist.errors import InvalidParameter
 
@@ -43,11 +43,13 @@ def release(
     table: flags.Table = None,
     query: flags.Query = None,
     input_format: flags.InputFormat = None,
+    input_name: flags.InputName = None,
     null_items: flags.NullItems = False,
     offset: flags.Offset = None,
     no_offset: flags.NoOffset = False,
     lower_threshold: flags.LowerThreshold = None,
     mechanism: flags.Mechanism = None,
+    gamma: GammaOption = None,
     minimize: flags.Minimize = None,
     count_name: flags.CountName = None,
     standard_error: flags.StandardError = False,
@@ -92,6 +94,7 @@ def release(
     for name in ("source", "dry_run", "as_json", "no_offset", "round_counts", "report"):
         del given[name]
     given["input"], given["sum"] = given.pop("input_override"), given.pop("sums")
+    given["gamma"] = gamma_from(gamma)
     if max_items_per_user is not None:
         given["max_items_per_user"] = _cap(max_items_per_user)
     # By identity: 0 is a value, and equal to False.

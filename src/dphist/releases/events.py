@@ -171,7 +171,9 @@ def plan_for(request: Request, engine: Engine) -> Plan:
         )
     if request.max_nonzero is not None and items is not None:
         items = min(items, request.max_nonzero)
-    return planned(max_nonzero=request.max_nonzero, max_items_per_user=items, mechanism=request.mechanism)
+    return planned(
+        max_nonzero=request.max_nonzero, max_items_per_user=items, mechanism=request.mechanism, gamma=request.gamma
+    )
 
 
 def _rehearse(plan: Plan) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from dphist.calibrate.gammas import gamma_value
 from dphist.releases.histogram import sketch_problem
 from dphist.releases.request import AUTO
 from dphist.types import LatticeNoise, Plan
@@ -40,6 +41,9 @@ def fits(plan: Plan, request: dict[str, Any]) -> bool:
         return capped
     if top is not None:
         return top == contract.max_nonzero == contract.items and request.get("offset") == "none"
+    ratio = request.get("gamma")
+    if ratio is not None and plan.gamma != round(gamma_value(ratio, contract)):
+        return False
     return promise == contract.max_nonzero and (contract.items == contract.max_nonzero or capped)
 
 

@@ -6,6 +6,8 @@ import os
 from collections.abc import Sequence
 from typing import Any, TypedDict
 
+from dphist.calibrate.gammas import Gamma
+
 
 class Options(TypedDict, total=False):
     """The options of `dphist.release`, which are the fields of a request but its input."""
@@ -25,11 +27,13 @@ class Options(TypedDict, total=False):
     offset: str | None
     lower_threshold: int
     mechanism: str
+    gamma: Gamma | None
     minimize: str
     table: str | None
     query: str | None
     where: str | None
     input_format: str | None
+    input_name: str | None
     null_items: bool
     count_name: str
     standard_error: bool

@@ -11,6 +11,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any, Final
 
+from dphist.calibrate.gammas import Gamma
 from dphist.errors import InputError, InvalidParameter
 from dphist.extras import is_spark_frame
 from dphist.outputs.targets import without_password
@@ -43,11 +44,13 @@ class Request:
     offset: str | None = None
     lower_threshold: int = 1
     mechanism: str = "best"
+    gamma: Gamma | None = None
     minimize: str = "threshold"
     table: str | None = None
     query: str | None = None
     where: str | None = None
     input_format: str | None = None
+    input_name: str | None = None
     null_items: bool = False
     count_name: str = "count"
     standard_error: bool = False
@@ -132,6 +135,8 @@ class Request:
             raise InvalidParameter("--lower-threshold makes no sense with --items: no item of the list is removed")
         if self.offset is not None and self.top is None:
             raise InvalidParameter("--offset is for --top alone")
+        if self.gamma is not None and self.max_nonzero is None:
+            raise InvalidParameter("--gamma is for --max-nonzero: without it there is no shared noise to choose")
 
     def _check_cap(self) -> None:
         """What is asked of a cap that is chosen privately."""
@@ -179,6 +184,8 @@ class Request:
                 raise InvalidParameter(
                     "--interval needs the offset of --top: without it the counts are differences"
                 )
+        if self.input_name is not None and (not isinstance(self.input_name, str) or not self.input_name.strip()):
+            raise InvalidParameter(f"--input-name must be a name, not {self.input_name!r}")
         if self.user in {column.source for column in self.columns()}:
             raise InvalidParameter(f"the column {self.user!r} cannot be both the user and the item")
         taken = {column.name for column in self.columns()}
@@ -240,7 +247,9 @@ class Request:
             value = _plain(getattr(self, entry.name))
             if value != _plain(entry.default) and entry.name not in _NOT_RECORDED:
                 data[flag(entry.name).removeprefix("--")] = value
-        return data
+        # What the input is to be called, in place of its path.
+        name = data.pop("input-name", None)
+        return data if name is None else {**data, "input": name}
 
 
 def flag(name: str) -> str:

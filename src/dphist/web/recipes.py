@@ -12,14 +12,13 @@ _EVENTS: Final = "events.parquet"
 _COLUMNS: Final = {"user": "user_id", "item": "item"}
 _OUTPUT: Final = {"output": "released.parquet"}
 _NOT_RELEASED: Final = (
-    "A release of events tunes γ itself and draws from the lattice: leave γ empty and choose discrete noise, and "
-    "its command is here."
+    "A release of events draws from the lattice: choose discrete noise, and its command is here."
 )
 
 
 def recipes(request: PlanRequest) -> dict[str, Any]:
     """All of them by name; None, with a sentence why, where a release cannot have this plan."""
-    possible = request.gamma is None and request.noise != "continuous"
+    possible = request.noise != "continuous"
     return {
         "command": command(request),
         "python": python_code(request),
