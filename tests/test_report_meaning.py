@@ -25,7 +25,7 @@ from dphist.report.meaning import meaning_of
 from dphist.report.promise import promise
 from dphist.report.sentences import uncovered
 from dphist.types import Budget
-from report_cases import Page, forged, released
+from report_cases import Page, forged, made, released
 
 ITEMS = {f"i{place}": 2000 - 50 * place for place in range(40)}
 
@@ -226,3 +226,12 @@ def test_a_forged_seeded_choice_is_refused_in_a_sentence() -> None:
     for format in FORMATS:
         with pytest.raises(dphist.DphistError, match="the certificate cannot be understood"):
             render(facts, format)
+
+
+def test_a_cap_in_place_of_a_top_k_step_leaves_the_largest(tmp_path: Path) -> None:
+    path = released(tmp_path, top=10, max_items_per_user=2)
+    facts = report_facts(path)
+    assert facts.plan.contract.max_nonzero is None
+    assert facts.rows.total == 10
+    assert any("the 10 with the largest noisy counts are in the release" in one for one in facts.selected)
+    assert not any("largest noisy counts" in one for one in made("gshm")[1].selected + made("top-k")[1].selected)

@@ -100,7 +100,15 @@ def test_the_trial_of_the_page_is_what_simulate_predicts() -> None:
 def test_a_trial_of_many_items() -> None:
     plan = dphist.plan(epsilon=1, delta=1e-6, max_items_per_user=20)
     data = zipf_population(items=100_000, users=10**6, exponent=1.1, mean_items=20, spread="geometric", cap=20)
-    assert trial(plan, data, 1)["released"] > 1000
+    whole = trial(plan, data, 1)
+    assert whole["released"] > 1000
+    # Where this cap serves in place of a top-k step, the largest are left, and as they were.
+    cut = trial(plan, data, 1, 30)
+    assert cut["released"] == cut["expected"] == 30
+    shown = [row["released"] for row in cut["top"]]
+    assert sum(one is not None for one in shown) == 30
+    noisy = sorted((row["released"] for row in whole["top"]), reverse=True)
+    assert {one for one in shown if one is not None} == set(noisy[:30])
 
 
 def test_zipf_takes_numbers_as_people_write_them() -> None:

@@ -41,6 +41,7 @@ CURVE: Final = (
 )
 
 
+_CUT: Final = "Of those that passed, the {} with the largest noisy counts are in the release, and no more."
 VERIFYING: Final = (
     "The certificate holds every number that the proof needs. Anybody can compute it anew with the Python package "
     "dphist, without the data that were counted:"
@@ -211,8 +212,10 @@ def _sums(document: Mapping[str, Any]) -> list[Number]:
     return found
 
 
-def selected(plan: Plan, found: Selection | None, *, intervals: bool) -> tuple[str, ...]:
-    """What the threshold does, in words."""
+def selected(
+    plan: Plan, found: Selection | None, *, intervals: bool, largest: int | None = None
+) -> tuple[str, ...]:
+    """What the threshold does, in words; `largest` is how many a cap in place of a top-k step leaves."""
     if found is None:
         return (
             "Every item of the public list is released, whatever its count: nothing is selected, and no count is "
@@ -222,6 +225,7 @@ def selected(plan: Plan, found: Selection | None, *, intervals: bool) -> tuple[s
     return (
         f"An item is released by chance, and the more users it has the likelier. From {found.even:,} on "
         f"({found.axis}) it is released with at least 50 %, from {found.likely:,} on with at least 99 %{least}.",
+        *([] if largest is None else [_CUT.format(f"{largest:,}")]),
         "What barely passed is too high on average, for it was luck that lifted it."
         + (" The intervals of the table speak of the noise before this selection." if intervals else ""),
         "These figures follow from the law of the noise, computed in ordinary floating point: they are to help "

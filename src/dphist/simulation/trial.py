@@ -73,8 +73,11 @@ def given_population(counts: IntArray, names: tuple[str, ...] | None) -> TrialDa
     return TrialData(population, None, None if names is None else tuple(names[i] for i in order[:_SHOWN]))
 
 
-def trial(plan: Plan, data: TrialData, seed: int) -> dict[str, Any]:
-    """One release with noise from a seed, and what is expected of any: the numbers of `simulate`."""
+def trial(plan: Plan, data: TrialData, seed: int, largest: int | None = None) -> dict[str, Any]:
+    """One release with noise from a seed, and what is expected of any: the numbers of `simulate`.
+
+    `largest` is how many are wanted where a cap serves in place of a top-k step: the largest of those that passed.
+    """
     if isinstance(plan.noise, Noise):
         raise InvalidParameter("continuous noise cannot be drawn: choose discrete noise to simulate a release")
     if isinstance(plan.noise, PublicNoise):
@@ -91,8 +94,12 @@ def trial(plan: Plan, data: TrialData, seed: int) -> dict[str, Any]:
         rule, counts, population = Nonzero.PROMISED, counts[:bound], population.first(bound)
     begun = Begun.with_tap(plan, rule, SeededTap(seed), Cut(floor))
     released = begun.release(counts)
-    index, total = released.index, int(whole.sum())
-    errors = np.abs(released.values - whole[index])
+    index, values, total = released.index, released.values, int(whole.sum())
+    expected = totals_of(plan, population, cap=used.cap).released
+    if largest is not None and not plan.releases_offset:
+        kept = np.sort(np.argsort(-values, kind="stable")[:largest])
+        index, values, expected = index[kept], values[kept], min(expected, float(largest))
+    errors = np.abs(values - whole[index])
     return {
         "notice": NOTICE,
         "items": int(whole.size),
@@ -100,10 +107,10 @@ def trial(plan: Plan, data: TrialData, seed: int) -> dict[str, Any]:
         "cut": int(whole.size - counts.size),
         "kept": int(counts.sum()) / total if total else 0.0,
         "released": int(index.size),
-        "expected": totals_of(plan, population, cap=used.cap).released,
+        "expected": expected,
         "mean_absolute_error": float(errors.mean()) if errors.size else None,
         "share": float(whole[index].sum()) / total if total else 0.0,
-        "top": _top(data, whole, index, released.values),
+        "top": _top(data, whole, index, values),
     }
 
 

@@ -29,14 +29,15 @@ def simulated(request: PlanRequest, data: Mapping[str, object]) -> dict[str, Any
         "simulation": True,
         "seed": seed,
         "rounded": rounded,
-        **trial(plan, population, seed),
-        "missing": _missing(plan, population),
+        **trial(plan, population, seed, request.top),
+        "missing": _missing(plan, population, request.top),
     }
 
 
-def _missing(plan: Plan, data: TrialData) -> float:
+def _missing(plan: Plan, data: TrialData, largest: int | None) -> float:
     """The share of pairs that `simulate` calls missing: of items not released, or dropped by a cap; expected."""
-    bound, population = plan.contract.max_nonzero, data.population
+    # Where a cap serves in place of a top-k step, the largest counts are taken for those that noise has largest.
+    bound, population = plan.contract.max_nonzero or largest, data.population
     if bound is not None and not plan.releases_offset:
         population = population.first(bound)
     kept = totals_of(plan, population, cap=data.cap).kept
