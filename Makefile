@@ -73,8 +73,8 @@ test-slow: setup
 docs: setup
 	$(BIN)/python docs/generate.py
 
-# The sample report and the screenshots of the documentation, from the log of the demo.
-pictures: setup browser
+# The screenshots of the documentation, one of them of the demo's report.
+pictures: demo browser
 	$(BIN)/python docs/pictures.py
 
 site: docs

@@ -1,6 +1,6 @@
-"""Makes the sample report and the pictures of the documentation, in a real browser: `make pictures`.
+"""Makes the pictures of the documentation, in a real browser: `make pictures`.
 
-The log is the made-up one of `make demo`: nobody is in it.
+The report is that of `make demo`, of a made-up log: nobody is in it.
 """
 
 from __future__ import annotations
@@ -15,25 +15,9 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-SAMPLE = ROOT / "docs" / "sample-report.html"
+REPORT = ROOT / "demo-output" / "report.html"
 IMAGES = ROOT / "docs" / "images"
 DPHIST = Path(sys.executable).with_name("dphist")
-LOG = "demo-output/log.parquet"
-RELEASE = (
-    "release", LOG, "--user", "user_id", "--item", "query", "--epsilon", "1", "--delta", "1e-6",
-    "--max-items-per-user", "20",
-)  # fmt: skip
-
-
-def sample_report() -> None:
-    """A report of a release like that of the demo, with noise of its own."""
-    if not (ROOT / LOG).exists():
-        sys.exit(f"there is no {LOG}: make demo")
-    output = "demo-output/sample.parquet"
-    subprocess.run(
-        [DPHIST, *RELEASE, "--output", output, "--force"], cwd=ROOT, check=True, stdout=subprocess.DEVNULL
-    )
-    subprocess.run([DPHIST, "report", output, "--output", SAMPLE, "--force"], cwd=ROOT, check=True)
 
 
 @contextmanager
@@ -49,7 +33,7 @@ def explore() -> Iterator[str]:
 
 def of_report(page: Any) -> None:
     """Who is released, and how far off it is."""
-    page.goto(SAMPLE.as_uri())
+    page.goto(REPORT.as_uri())
     box = page.locator("#selection").bounding_box()
     page.evaluate("top => window.scrollTo(0, top)", box["y"] + 12)
     page.screenshot(
@@ -79,7 +63,6 @@ def main() -> None:
     if path is None:
         sys.exit("pictures are made with Chromium: apt-get install chromium")
     IMAGES.mkdir(exist_ok=True)
-    sample_report()
     arguments = ["--disable-dev-shm-usage", *(["--no-sandbox"] if os.geteuid() == 0 else [])]
     with sync_playwright() as playwright, explore() as address:
         browser = playwright.chromium.launch(executable_path=path, args=arguments)

@@ -182,17 +182,3 @@ def test_tables_of_databases(tmp_path: Path) -> None:
     found = report_facts(tmp_path / "all.duckdb", table="mine")
     assert found.rows.total == 20
     assert found.command.endswith("all.duckdb --table mine")
-
-
-def test_the_sample_is_a_report_as_it_is_made_today() -> None:
-    """Else it is to be made again: make pictures."""
-    sample = (Path(__file__).parent.parent / "docs" / "sample-report.html").read_text(encoding="utf-8")
-    today = render(made("gshm")[1], "html")
-    for part in (r"<style>.*?</style>", r"<script>.*?</script>", r"<h[12].*?</h[12]>"):
-        found = re.findall(part, sample, re.DOTALL)
-        assert found
-        assert [one for one in found if "per query" not in one] == [
-            one for one in re.findall(part, today, re.DOTALL) if "per item" not in one
-        ]
-    Page(sample)
-    assert "No true count is in it" in sample
