@@ -20,6 +20,12 @@ for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
 
 hypothesis.settings.register_profile("dphist", deadline=None, derandomize=True, max_examples=60)
 hypothesis.settings.load_profile("dphist")
+# Hypothesis would also draw constants of the modules that are loaded, and which are depends on the tests before.
+with suppress(ImportError):
+    from hypothesis.internal.conjecture.providers import HypothesisProvider
+    from hypothesis.internal.constants_ast import Constants
+
+    HypothesisProvider._local_constants = Constants()  # type: ignore[assignment]
 
 # A shell starts background jobs with interrupts ignored, and their children inherit it: tests send real ones.
 if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) == signal.SIG_IGN:

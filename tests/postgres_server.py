@@ -10,6 +10,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -84,23 +85,41 @@ def started(programs: Path, scratch: Path) -> Iterator[str]:
         "env": {"PATH": "/usr/bin:/bin"},
         **user,
     }
-    with log.open("wb") as output:
+    with log.open("wb") as output, held_port() as port:
         subprocess.run(
             [programs / "initdb", "-D", data, "-U", "tester", "-A", "scram-sha-256", f"--pwfile={password}", "-N",
              "-E", "UTF8", "--no-locale"],
             check=True, stdout=output, **options,
         )  # fmt: skip
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
         server = subprocess.Popen(
             [programs / "postgres", "-D", data, "-p", str(port), "-h", "127.0.0.1", "-F", "-k", ""],
             stdout=output, **options,
         )  # fmt: skip
-    address = f"postgresql://tester:{PASSWORD}@127.0.0.1:{port}/postgres"
+        with stopped_at_the_end(server):
+            address = f"postgresql://tester:{PASSWORD}@127.0.0.1:{port}/postgres"
+            wait_for(address, server, log)
+            yield address
+
+
+@contextmanager
+def held_port() -> Iterator[int]:
+    """A free port that nobody else gets meanwhile: others could be faster to take one that is found and let go.
+
+    A server that sets SO_REUSEADDR, as this one does, can listen there all the same; only Linux permits that.
+    """
+    with socket.socket() as held:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(("127.0.0.1", 0))
+        port = held.getsockname()[1]
+        if sys.platform != "linux":
+            held.close()
+        yield port
+
+
+@contextmanager
+def stopped_at_the_end(server: subprocess.Popen[bytes]) -> Iterator[None]:
     try:
-        wait_for(address, server, log)
-        yield address
+        yield
     finally:
         # SIGINT is the server's fast shutdown, which does not wait for its clients.
         server.send_signal(signal.SIGINT)

@@ -130,11 +130,16 @@ def test_compare_json_and_repeated_options() -> None:
 
 
 def test_audit_does_not_accuse_a_good_plan() -> None:
-    """Confidence 1 - 1e-9: a false alarm is that rare."""
-    data = run_json("audit", "--epsilon", "1", "--delta", "0.05", "--max-nonzero", "10", "--runs", "50000")
+    """Confidence 1 - 1e-9: a false alarm is that rare.
+
+    That nothing is seen of so large a delta is rarer: the bound by a new count is 0.17 with a deviation of 0.003,
+    and that by a shared one, which is preferred now and then, 0.13 with a deviation of 0.008.
+    """
+    words = ("audit", "--epsilon", "1", "--delta", "0.2", "--max-nonzero", "1", "--runs")
+    data = run_json(*words, "50000")
     assert not data["contradicts"]
-    assert 0.0 < data["delta_lower"] <= data["delta_certified"] <= 0.05
-    assert run("audit", "--epsilon", "1", "--delta", "0.05", "--max-nonzero", "10", "--runs", "3").returncode == 2
+    assert 0.0 < data["delta_lower"] <= data["delta_certified"] <= 0.2
+    assert run(*words, "3").returncode == 2
 
 
 def test_profile() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import stat
 import subprocess
@@ -24,18 +25,27 @@ from dphist.engines.failures import explained
 from dphist.engines.protocol import Resources
 from dphist.errors import InputError
 from engine_cases import EACH_ENGINE, EMBEDDED, WITHOUT_CLUSTER, Factory, histogram, is_spark, task
+from processes import wait_until
 
 SMALL = pa.table({"user": [1, 2, 2], "item": ["a", "a", "b"]})
+# At the first sign of progress it stops, in the middle of the query, and waits for what comes.
 PROGRAM = """
-import sys
+import os, signal, sys
 from pathlib import Path
 from dphist.engines.duckdb_engine import DuckDBEngine
 from engine_cases import task
 from dphist.engines.protocol import Resources
 
+stops = [signal.SIGSTOP]
+
+def shown(share):
+    print(share, flush=True)
+    if stops:
+        os.kill(os.getpid(), stops.pop())
+
 engine = DuckDBEngine(Resources(folder=Path(sys.argv[1]), memory="300MB", threads=2))
 try:
-    with engine.count(task(sys.argv[2], max_items_per_user=20), lambda share: print(share, flush=True)) as counted:
+    with engine.count(task(sys.argv[2], max_items_per_user=20), shown) as counted:
         list(counted.batches())
     print("done", flush=True)
 except KeyboardInterrupt:
@@ -130,18 +140,20 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @EMBEDDED
-def test_little_memory_gives_the_same_counts(engine: Factory, large: Path, tmp_path: Path) -> None:
+def test_little_memory_gives_the_same_counts(
+    engine: Factory, large: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     wanted = task(large, max_items_per_user=20, rank=10, lower_threshold=2)
-    used: list[int] = []
-
-    def watch(_: float) -> None:
-        used.append(sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file()))
-
-    with engine(Resources(memory="120MB", folder=tmp_path, threads=2)).count(wanted, watch) as counted:
-        small = {row["i0"]: row["users"] for batch in counted.batches() for row in batch.to_pylist()}
-    assert max(used) > 10**6, "nothing was spilled, so the test shows nothing"
+    little = Resources(memory="120MB", folder=tmp_path, threads=2)
+    small = histogram(engine, wanted, little)
     assert left(tmp_path) == []
     assert small == histogram(engine, wanted, Resources(threads=2))
+    # More than a megabyte was spilled, or the test would show nothing: with no more room on the disk it fails.
+    full = shutil.disk_usage(tmp_path)._replace(free=10**6)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: full)
+    with pytest.raises(InputError, match="there is not enough"):
+        histogram(engine, wanted, little)
+    assert left(tmp_path) == []
 
 
 def started(large: Path, folder: Path) -> subprocess.Popen[str]:
@@ -150,14 +162,21 @@ def started(large: Path, folder: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
 
 
+def state_of(process: int) -> str:
+    """One letter, T for a process that is stopped."""
+    return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+
+
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 def test_an_interrupted_or_killed_run_leaves_nothing(large: Path, tmp_path: Path, how: signal.Signals) -> None:
     with started(large, tmp_path) as process:
         assert process.stdout is not None
         process.stdout.readline()  # the first sign of progress: the query is running
+        wait_until(lambda: state_of(process.pid) == "T", "the stop in the middle of the query")
         assert len(left(tmp_path)) == 1
         begun = time.monotonic()
         process.send_signal(how)
+        process.send_signal(signal.SIGCONT)
         rest = process.stdout.read()
         assert "done" not in rest
         assert ("interrupted" in rest) == (how == signal.SIGINT)

@@ -22,6 +22,9 @@ from dphist.releases.request import Request, request_from
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 PERSONAL = re.compile(r"[a-z]+ [a-z] [a-z]+ \d+ [a-z]+ [a-z]+")
 PUBLIC_PRODUCTS = 50
+# With the delta of the examples a query or a word of one user alone passes in one of 2e7 cases, and there are
+# thousands of them: tests that say that none does have a smaller one.
+SMALL_DELTA = "1e-13"
 
 
 def run(folder: Path, *command: str | Path) -> str:
@@ -49,11 +52,14 @@ def column(path: Path, name: str) -> list[Any]:
 
 @pytest.fixture(scope="module")
 def search_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a small log and its release, made by the commands of the page."""
+    """A folder with a small log and its release, made by the commands of the page.
+
+    One of the 5,460 queries of one user alone is released by chance with a probability below 3e-11.
+    """
     folder = tmp_path_factory.mktemp("search_log")
     source = EXAMPLES / "search_log"
     run(folder, "python", source / "make_log.py", "--events", "60000", "--output", "log.parquet")
-    run(folder, "dphist", "release", source / "request.toml")
+    run(folder, "dphist", "release", source / "request.toml", "--delta", SMALL_DELTA)
     return folder
 
 
@@ -137,9 +143,14 @@ def test_purchases(tmp_path: Path) -> None:
     assert len({row[:2] for row in counts}) == len(counts)
 
 
+WORDS = EXAMPLES / "words" / "words.py"
+
+
 def test_words_made_up(tmp_path: Path) -> None:
-    script = EXAMPLES / "words" / "words.py"
-    printed = run(tmp_path, "python", script, "--authors", "1200", "--top", "50", "--output", "out")
+    """One of 1,200 signatures is released by chance with a probability below 3e-12."""
+    printed = run(
+        tmp_path, "python", WORDS, "--authors", "1200", "--top", "50", "--delta", SMALL_DELTA, "--output", "out"
+    )
     assert "top=50:" in printed
     assert "max_items_per_user=50:" in printed
     top, capped = (column(tmp_path / "out" / name, "word") for name in ("top.parquet", "capped.parquet"))
@@ -151,13 +162,14 @@ def test_words_made_up(tmp_path: Path) -> None:
 
 
 def test_words_of_a_folder(tmp_path: Path) -> None:
+    """One of 400 words of one author alone is released by chance with a probability below 5e-12."""
     texts = tmp_path / "texts"
     for k in range(400):
         (texts / f"author{k}").mkdir(parents=True)
         text = f"Hello world, it's me: secret{chr(97 + k % 26)}{chr(97 + k // 26)}"
         (texts / f"author{k}" / "first.txt").write_text(text, encoding="utf-8")
         (texts / f"author{k}" / "second.md").write_text("Hello again!", encoding="utf-8")
-    printed = run(tmp_path, "python", EXAMPLES / "words" / "words.py", texts, "--cap", "10", "--top", "10")
+    printed = run(tmp_path, "python", WORDS, texts, "--cap", "10", "--top", "10", "--delta", SMALL_DELTA)
     assert "hello" in printed
     assert "it's" in printed
     assert "secret" not in printed

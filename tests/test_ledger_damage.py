@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import shutil
@@ -257,6 +258,12 @@ def test_ten_thousand_entries_are_checked_within_a_second(tmp_path: Path) -> Non
         assert Ledger.open(place, expect=last).path == place
         return time.process_time() - before
 
+    # No check can do with less than twice this. Where it takes an eighth of a second, the machine is slow.
+    before = time.process_time()
+    for _ in range(5_000):
+        assert digest(*row) == last
+        json.loads(body)
+    least = time.process_time() - before
     # A machine that does other things may need another attempt.
-    assert any(seconds() < 1.0 for _ in range(3))
+    assert any(seconds() < max(1.0, 8 * least) for _ in range(3))
     assert ledger.book("log", Spend(0.1, 1e-9), SUM).number == 10_003

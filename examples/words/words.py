@@ -18,7 +18,6 @@ import polars as pl
 
 import dphist
 
-EPSILON, DELTA = 1.0, 1e-6
 WORD = re.compile(r"[^\W\d_]+(?:'[^\W\d_]+)*")
 COMMON = """the of and to a in is it that for was on with as be at by this are or from had not but have an
 they which one you were all her she there would their we him been has when who will no more if out so said
@@ -90,6 +89,8 @@ def main() -> None:
     parser.add_argument("--authors", type=int, default=5000, metavar="N", help="How many made-up authors.")
     parser.add_argument("--top", type=int, default=100, metavar="K", help="The K words with the most authors.")
     parser.add_argument("--cap", type=int, default=50, metavar="M", help="M random words of each author.")
+    parser.add_argument("--epsilon", type=float, default=1.0, metavar="E", help="Of each of the two releases.")
+    parser.add_argument("--delta", type=float, default=1e-6, metavar="D", help="Of each of the two releases.")
     parser.add_argument("--output", type=Path, default=None, metavar="FOLDER", help="Write both releases there.")
     given = parser.parse_args()
     if given.folder is not None and not given.folder.is_dir():
@@ -98,7 +99,7 @@ def main() -> None:
     sys.stdout.write(f"A frame of {len(frame):,} words of texts, columns {', '.join(frame.columns)}\n\n")
 
     release = partial(
-        dphist.release, frame, user="author", item="word", epsilon=EPSILON, delta=DELTA,
+        dphist.release, frame, user="author", item="word", epsilon=given.epsilon, delta=given.delta,
         count_name="authors", interval=0.95,
     )  # fmt: skip
     ways = {
