@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,21 +12,32 @@ import pytest
 from web_explore import settled
 
 ORIGINS = ("#table-note", "#figure-note", "#curve-note")
+# What is asked when nothing has changed for a moment.
+SLOW = re.compile("/api/(plan|simulate)$")
+
+
+def _held_until(page: Any, wanted: Callable[[], list[Any]]) -> list[Any]:
+    """Requests that are held, once there are those that are wanted."""
+    deadline = time.monotonic() + 60
+    while not (found := wanted()):
+        assert time.monotonic() < deadline
+        page.wait_for_timeout(20)
+    return found
 
 
 def told_apart(page: Any) -> None:
     """What is estimated says so until the full analyses have answered, and never that it is certified."""
     held: list[Any] = []
-    page.route("**/api/plan", lambda route: held.append(route))
+    page.route(SLOW, lambda route: held.append(route))
     page.fill("#epsilon", "0.8")
     page.wait_for_selector("text=estimate, not certified yet")
     assert page.inner_text("#delta_certified") == "not yet"
     assert all("estimated" in page.inner_text(note) for note in ORIGINS)
     assert "estimate" in page.text_content("#summary")
     assert "stale" in page.get_attribute("#outcome", "class")
-    page.wait_for_timeout(400)
-    held[0].continue_()
-    page.unroute("**/api/plan")
+    for route in _held_until(page, lambda: held if len(held) > 1 else []):
+        route.continue_()
+    page.unroute(SLOW)
     settled(page)
     page.wait_for_selector("#figure-note:has-text('full analyses')")
     assert not any("estimated" in page.inner_text(note) for note in ORIGINS)
@@ -103,7 +116,8 @@ def nothing_old_stands_beside_new_values(page: Any) -> None:
     """From the change on, and where the server hangs; that is told after a while, which is not waited for here."""
     page.clock.install()
     held: list[Any] = []
-    page.route("**/api/quick", lambda route: held.append(route))
+    # All of its answers: that of a simulation would be shown.
+    page.route("**/api/*", lambda route: held.append(route))
     # All in one turn of the page: not even the shortest answer comes between.
     old = page.evaluate(
         """() => {
@@ -121,3 +135,8 @@ def nothing_old_stands_beside_new_values(page: Any) -> None:
     page.wait_for_selector("#problem:has-text('has not answered for 5 seconds')")
     assert page.inner_text("#state") == "no certificate"
     assert page.get_attribute("#results", "class") == "stale"
+    # A simulation that is answered takes the reason away no more.
+    simulations = _held_until(page, lambda: [one for one in held if one.request.url.endswith("/api/simulate")])
+    simulations[-1].continue_()
+    page.wait_for_selector("#outcome:not(.stale) p", timeout=60_000)
+    assert "has not answered for 5 seconds" in page.inner_text("#problem")

@@ -141,11 +141,12 @@ async function simulate() {
   const found = await ask("simulate", { ...values(REQUEST), ...values(POPULATION), csv }, simulating.signal);
   if (!found || mine !== change) return;
   if (found.error) {
-    showProblem(found.field || "", found.error);
+    if (found.field) showProblem(found.field, found.error);
     showNoSimulation(`No simulation: ${found.error}`);
     return;
   }
-  clearProblems(csv ? [...POPULATION, "csv"] : POPULATION); // why a file was not taken can still be read
+  // Why a file was not taken can still be read, and so can why there is no certificate.
+  for (const name of csv ? [...POPULATION, "csv"] : POPULATION) showProblem(name, "");
   showSimulation(found);
 }
 
