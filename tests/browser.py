@@ -48,8 +48,10 @@ class Seen:
 def opened_browser() -> Iterator[Any]:
     """A browser without a window. Nothing of it is kept."""
     path = chromium()
-    from playwright.sync_api import sync_playwright
+    from playwright.sync_api import expect, sync_playwright
 
+    # What is expected comes at once; a machine that does other things as well may take longer.
+    expect.set_options(timeout=60_000)
     # As root there is no sandbox, and small machines have little shared memory.
     arguments = ["--disable-dev-shm-usage", *(["--no-sandbox"] if os.geteuid() == 0 else [])]
     with sync_playwright() as playwright:

@@ -32,7 +32,7 @@ ITEMS = {f"i{place}": 2000 - 50 * place for place in range(40)}
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two points of the curve are as good as all here. `made` would keep them for those who need all of them."""
+    """Two points of the curve are as good as all here; what is `made` has all of them."""
     monkeypatch.setattr(curve, "_SECONDS", -1.0)
 
 

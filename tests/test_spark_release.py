@@ -16,6 +16,7 @@ import dphist
 from dphist.cli.app import app
 from dphist.errors import InputError, InvalidParameter, OutputError
 from dphist.releases.spark_result import SparkRelease
+from dphist.types import LaplaceNoise
 from spark_cluster import ON_SPARK
 from spark_shared import shared_session
 
@@ -49,7 +50,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "top, paper's offset": {"top": 4, "offset": "independent"},
     "differences": {"top": 4, "offset": "none"},
     "top of a cap": {"top": 10000, "max_items_per_user": 3},
-    "promise": {"max_nonzero": 20_000},
+    "promise": {"max_nonzero": 4_000, "epsilon": 8.0},
     "lower threshold": {"max_items_per_user": 3, "lower_threshold": 100},
     "two columns": {"max_items_per_user": 3, "item": ("first=kind", "item"), "round": True},
 }
@@ -57,8 +58,11 @@ WAYS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("way", WAYS)
 def test_the_release_is_that_of_the_embedded_engine(frame: DataFrame, way: str) -> None:
-    """The same plan, the same items, counts within the noise of both; false alarm below 1e-9 a count."""
-    asked = {**ASKED, **WAYS[way]}
+    """The same plan, the same items, counts within the noise of both; false alarm below 1e-9 in all.
+
+    So small a delta because of 3,000 items of one user, of which none may pass in either release.
+    """
+    asked = {**ASKED, "delta": 1e-13, **WAYS[way]}
     ours, theirs = dphist.release(frame, **asked), dphist.release(events(), **asked)
     assert isinstance(ours, SparkRelease)
     assert ours.plan.to_dict() == theirs.plan.to_dict()
@@ -67,7 +71,7 @@ def test_the_release_is_that_of_the_embedded_engine(frame: DataFrame, way: str) 
     table, other = ours.to_arrow(), theirs.to_arrow()
     assert table.schema.names == other.schema.names
     assert table.schema.types == other.schema.types
-    width = 2 * 7 * ours.plan.total_noise + 1
+    width = (20 if isinstance(ours.plan.noise, LaplaceNoise) else 10) * ours.plan.total_noise + 1
     for count, item in zip(theirs.counts, other.column("item").to_pylist(), strict=True):
         # Only what is well above the threshold is in both for sure.
         if count - width > ours.document()["counts"]["greater_than"]:

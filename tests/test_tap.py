@@ -21,8 +21,9 @@ Words = NDArray[np.uint64]
 
 
 def assert_all_differ(*arrays: Words) -> None:
-    """No word twice: 10^6 honest words of 64 bits hold a pair with probability 3e-8."""
+    """No word twice: of 180,000 honest words of 64 bits two are the same with a probability of 9e-10."""
     together = np.concatenate(arrays)
+    assert together.size < 180_000
     assert np.unique(together).size == together.size
 
 
@@ -47,7 +48,7 @@ def words_of_child(tap: Tap, n: int) -> Words:
 
 def test_words_do_not_repeat_and_look_random() -> None:
     tap = SecureTap()
-    sizes = [0, 1, 3, 1000, 1024, 1025, 5000, 1, 100_000, 7, 300_000]
+    sizes = [0, 1, 3, 1000, 1024, 1025, 5000, 1, 50_000, 7, 100_000]
     arrays = [tap.words(size) for size in sizes]
     assert [array.size for array in arrays] == sizes
     assert all(array.dtype == np.uint64 for array in arrays)
@@ -109,7 +110,7 @@ def test_fork_while_other_threads_draw() -> None:
     stop.set()
     for thread in threads:
         thread.join()
-    assert_all_differ(*drawn[:10_000], *children)
+    assert_all_differ(*drawn[:3_000], *children)
 
 
 def test_a_foreign_process_number_drops_the_stream(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,7 +131,7 @@ def test_threads_get_different_words() -> None:
     drawn: list[list[Words]] = [[] for _ in range(8)]
 
     def draw(mine: list[Words]) -> None:
-        for size in (1, 7, 900, 2000) * 20:
+        for size in (1, 7, 900, 2000) * 7:
             mine.append(tap.words(size))
 
     threads = [threading.Thread(target=draw, args=(mine,)) for mine in drawn]
@@ -167,15 +168,15 @@ def test_wiped_at_exit() -> None:
 
 
 def test_new_key_after_a_bounded_amount(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tap_module, "_BYTES_PER_KEY", 1 << 20)
+    monkeypatch.setattr(tap_module, "_BYTES_PER_KEY", 1 << 17)
     tap = SecureTap()
     # Kept alive: a new encryptor could otherwise get the address, and so the identity, of an old one.
     encryptors = []
     arrays = []
     for _ in range(4):
-        arrays.append(tap.words(1 << 16))
+        arrays.append(tap.words(1 << 13))
         encryptors.append(tap._idle[0]._encryptor)
-        arrays.append(tap.words(1 << 17))
+        arrays.append(tap.words(1 << 14))
     assert_all_differ(*arrays)
     assert len({id(encryptor) for encryptor in encryptors}) == 4
 

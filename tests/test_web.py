@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
-import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -21,8 +21,8 @@ import httpx
 import web_server
 from dphist.web import lanes
 from dphist.web.guard import Keys
-from processes import kill
-from web_server import place_in, serving, workers
+from processes import kill, wait_until
+from web_server import computed, place_in, serving, workers
 
 KEYS = Keys(token="a-token-of-the-tests")
 PLACE = f"{KEYS.place}/"
@@ -30,6 +30,8 @@ COOKIE = f"dphist={KEYS.session}"
 # Names of tests are the same in every process: a port is put in where this stands.
 PORT = "PORT"
 FIELDS = {"epsilon": "1", "delta": "1e-6", "max_items_per_user": "20"}
+# A certificate for this takes minutes.
+ENDLESS = {"epsilon": "1e-6", "delta": "1e-12", "top": "1000000"}
 LAW = {"items": "1000", "users": "100000", "exponent": "1", "mean_items": "5"}
 KINDS = ("quick", "plan", "compare", "figure", "simulate")
 
@@ -241,11 +243,18 @@ def test_a_dead_worker_and_a_closed_tab_through_the_server(
     with pytest.raises(httpx.ReadTimeout):
         post(inside, "plan", FIELDS, timeout=0.1)
     assert post(inside, "plan", FIELDS, headers={"X-Dphist-Tab": "another"}).status_code == 200
-    # A worker that is killed while it computes.
-    for pid in workers():
-        os.kill(pid, signal.SIGSTOP)
-    threading.Timer(0.2, lambda: kill(workers())).start()
-    died = post(inside, "plan", FIELDS)
+    # A worker that is killed while it computes what would take minutes.
+    busy = workers()
+    before = computed(busy)
+
+    def break_it() -> None:
+        wait_until(lambda: computed(busy) > before + 0.1, "a worker that computes")
+        kill(busy)
+
+    with ThreadPoolExecutor(1) as beside:
+        broken = beside.submit(break_it)
+        died = post(inside, "plan", ENDLESS, timeout=150)
+        broken.result()
     assert (died.status_code, died.json()) == (503, lanes.DIED)
     assert post(inside, "plan", FIELDS).status_code == 200
     assert not set(stopped) & set(workers())

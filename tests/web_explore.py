@@ -51,7 +51,7 @@ class Opened:
 
     def arguments(self) -> list[str]:
         """What every user of the computer could have read in the list of processes."""
-        wait_until(self.record.exists, "the browser", 30)
+        wait_until(self.record.exists, "the browser", 60)
         return self.record.read_text().splitlines()
 
     def file_and_code(self) -> tuple[Path, str]:
@@ -66,22 +66,24 @@ class Opened:
 
     def asks(self, fields: dict[str, str]) -> HTTPConnection:
         """A tab that waits for a plan: the server has the question when this returns."""
-        with httpx.Client(base_url=self.home, trust_env=False) as client:
+        with httpx.Client(base_url=self.home, trust_env=False, timeout=60.0) as client:
             place = place_in(client.get(f"/?token={self.token}").text)
-            waiting = HTTPConnection(self.home.removeprefix("http://"), timeout=30)
+            waiting, later = (HTTPConnection(self.home.removeprefix("http://"), timeout=60) for _ in range(2))
             cookie = "; ".join(f"{name}={value}" for name, value in client.cookies.items())
             headers = {
                 "Content-Type": "application/json", "X-Dphist-Tab": "a-tab", "Origin": self.home, "Cookie": cookie,
             }  # fmt: skip
             waiting.request("POST", f"{place}api/plan", json.dumps(fields), headers)
-            # What comes later is answered later.
-            assert client.get(place).status_code == 200
+            # What comes later on a connection that is as new is answered later.
+            later.request("GET", place, headers={"Cookie": cookie})
+            assert later.getresponse().status == 200
+            later.close()
         return waiting
 
     def ended(self, number: int) -> tuple[str, str]:
         """What the command still said, after this signal."""
         self.process.send_signal(number)
-        return self.process.communicate(timeout=30)
+        return self.process.communicate(timeout=60)
 
 
 def _hang_up_is_heard() -> None:
@@ -108,13 +110,16 @@ def explore(folder: Path) -> Iterator[Opened]:
     finally:
         if process.poll() is None:
             process.send_signal(signal.SIGINT)
-            process.communicate(timeout=30)
+            process.communicate(timeout=60)
 
 
 def settled(page: Any) -> None:
-    """Until the certified plan, table and figure of the newest change are shown."""
-    page.wait_for_selector("#state.certified", timeout=30_000)
-    page.wait_for_selector("#outcome p", timeout=30_000)
+    """Until the certified plan of the newest change, its table, its figure and its simulation are shown."""
+    page.wait_for_selector("#state.certified", timeout=60_000)
+    # From a change on, these say that they are of other values. A plan may be certified before it is estimated.
+    for note in ("#table-note", "#figure-note"):
+        page.wait_for_selector(f"{note}:not(:has-text('Of other values'))", timeout=60_000)
+    page.wait_for_selector("#outcome:not(.stale) p", timeout=60_000)
 
 
 def changed(page: Any, **fields: str) -> None:

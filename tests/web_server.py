@@ -24,10 +24,13 @@ def serving(keys: Keys) -> Iterator[httpx.Client]:
     """A client that has not been let in, and keeps no cookie of its own accord."""
     listener = listener_on(0)
     port = listener.getsockname()[1]
-    server = server_of(make_app(keys=keys, port=port), lambda: None)
+    ready = threading.Event()
+    server = server_of(make_app(keys=keys, port=port), ready.set)
     thread = threading.Thread(target=lambda: server.run(sockets=[listener]))
     thread.start()
     try:
+        # Until then nobody listens, and whoever came would be sent away.
+        assert ready.wait(60)
         with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60.0, trust_env=False) as found:
             yield found
     finally:
@@ -51,6 +54,16 @@ def post(client: httpx.Client, place: str, kind: str, data: object, **options: A
 def workers() -> list[int]:
     """The worker processes beneath this one."""
     return [pid for pid in tree(os.getpid())[1:] if b"dphist.web.worker" in _command_line(pid)]
+
+
+def computed(pids: list[int]) -> float:
+    """The seconds that these processes have computed; who waits for a question computes nothing."""
+    spent = 0
+    for pid in pids:
+        with suppress(OSError):
+            fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+            spent += int(fields[11]) + int(fields[12])
+    return spent / os.sysconf("SC_CLK_TCK")
 
 
 def _command_line(pid: int) -> bytes:
