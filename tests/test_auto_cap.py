@@ -283,6 +283,29 @@ def test_curve_of_choice_and_release_against_enumeration() -> None:
         assert truth * (1.0 - 1e-13) <= delta <= slack[epsilon] * truth, (epsilon, delta / truth)
 
 
+def test_curve_of_a_public_list_falls_on() -> None:
+    """There are no new counts: above its own epsilon it falls as that of a Gaussian, which nodes must follow."""
+    found = plan_choice(
+        Budget(1.0, 1e-6),
+        lambda epsilon, delta, cap: dphist.plan(
+            epsilon=epsilon, delta=delta, public_items=8, max_items_per_user=cap
+        ),
+        caps=(1, 8),
+    )
+    epsilons = [0.0, 0.6, 1.0, 1.2, 1.5, 2.0]
+    for epsilon, delta in list(zip(epsilons, choice_curve(found, epsilons), strict=True))[1:]:
+        own = certify_choice(found.choice.variance, found.plans, Budget(epsilon, delta)).delta
+        assert own * 0.9 <= delta <= own * 1.5, epsilon
+
+
+def test_caps_at_very_large_epsilons() -> None:
+    for epsilon in (20.0, 800.0):
+        found = planned(epsilon, 1e-6, (1, 8))
+        assert 0.9e-6 <= found.certificate.delta <= 1e-6
+        # Laplace noise that narrow cannot be drawn.
+        assert {plan.mechanism for plan in found.plans} == {"gshm"}
+
+
 def test_curve_passes_its_certificate() -> None:
     found = planned(caps=CAPS)
     epsilons = [0.0, 0.5, 0.9, 1.0, 1.02, 2.0]

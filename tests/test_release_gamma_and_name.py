@@ -27,7 +27,10 @@ def test_gamma_is_that_of_the_plan(tmp_path: Path, gamma: Any, whole: float) -> 
     assert found.plan.to_dict() == planned.to_dict()
     assert found.plan.gamma == whole
     assert dphist.verify(tmp_path / "out.csv").verified
-    # Without the word for it the certificate would be of another request, and with another one too.
+    assert f"gamma was asked for and not tuned: it is {whole:g}" in dphist.make_report(
+        tmp_path / "out.csv", "html"
+    )
+    # With another gamma the certificate is of another request.
     certificate = tmp_path / "out.csv.certificate.json"
     document = json.loads(certificate.read_text())
     assert document["request"]["gamma"] == gamma
@@ -48,8 +51,9 @@ def test_gamma_is_that_of_the_plan(tmp_path: Path, gamma: Any, whole: float) -> 
         ({"max_nonzero": 50, "gamma": True}, "gamma"),
         ({"max_nonzero": 50, "gamma": 3, "mechanism": "laplace"}, "no gamma"),
         ({"max_nonzero": 50, "gamma": 3, "sum": "user:0:1"}, "with gamma tuned"),
-        ({"max_nonzero": 50, "input_name": " "}, "--input-name must be a name, not ' '"),
-        ({"max_nonzero": 50, "input_name": 7}, "--input-name must be a name, not 7"),
+        ({"max_nonzero": 50, "input_name": " "}, "--input-name must be a name"),
+        ({"max_nonzero": 50, "input_name": "x" * 201}, "--input-name must be a name of at most 200 characters"),
+        ({"max_nonzero": 50, "input_name": 7}, "--input-name must be a name"),
     ],
 )
 def test_what_makes_no_sense_is_refused(options: dict[str, Any], told: str) -> None:

@@ -140,6 +140,14 @@ def test_the_curve_of_a_chosen_cap_is_of_the_choice_as_well() -> None:
     assert "together" in facts.curve_note
 
 
+def test_the_curve_of_a_rehearsal_with_a_seed_is_the_same(tmp_path: Path) -> None:
+    """But for its words: nothing of it holds."""
+    facts = report_facts(released(tmp_path, max_items_per_user="auto", seed=1))
+    assert dict(facts.curve) == dict(made("chosen cap")[1].curve)
+    assert "no point of the curve" in facts.curve_note
+    assert not facts.private
+
+
 def test_the_comparison_is_dphist_compare() -> None:
     facts = made("csh")[1]
     rows = {row.analysis: row for row in dphist.compare(epsilon=1.0, delta=1e-6, max_nonzero=50).rows}

@@ -234,4 +234,10 @@ def test_a_cap_in_place_of_a_top_k_step_leaves_the_largest(tmp_path: Path) -> No
     assert facts.plan.contract.max_nonzero is None
     assert facts.rows.total == 10
     assert any("the 10 with the largest noisy counts are in the release" in one for one in facts.selected)
+    # Of what is cut nothing may promise that it is released.
+    assert "it passes the threshold with at least 50 %" in facts.selected[0]
+    texts = flat(facts)
+    assert "Probability that an item passes the threshold" in texts["html"]
+    for text in texts.values():
+        assert not re.search("released with|probability of release", text, re.IGNORECASE)
     assert not any("largest noisy counts" in one for one in made("gshm")[1].selected + made("top-k")[1].selected)

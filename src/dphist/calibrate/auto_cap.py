@@ -258,11 +258,10 @@ def _epsilon_for_laplace(budget: Budget, deviation: float) -> float:
     losses, weights = _losses(deviation)
 
     def excess(slack: float) -> float:
-        pure = budget.epsilon - slack
-        over = np.exp(pure) - np.exp(budget.epsilon - losses)
-        return log_excess(
-            float((weights * np.maximum(over, 0.0)).sum()) / (1.0 + math.exp(pure)), _FOR_LAPLACE * budget.delta
-        )
+        # Of e^pure, which a double may not hold: pure = epsilon - slack.
+        over = -np.expm1(np.minimum(slack - losses, 0.0))
+        share = 1.0 + math.exp(min(slack - budget.epsilon, 700.0))
+        return log_excess(float((weights * over).sum()) / share, _FOR_LAPLACE * budget.delta)
 
     epsilon = _rounded(budget.epsilon - least_passing(excess, 4.0 * deviation, relative=1e-6))
     if epsilon <= 0.0:

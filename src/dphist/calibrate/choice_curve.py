@@ -12,6 +12,7 @@ from dphist.analysis.adaptive import delta_adaptive_upper
 from dphist.analysis.gaussian import largest_sensitivity_per_sigma
 from dphist.calibrate.auto_cap import ChoicePlan, profile_of_all
 from dphist.numerics.normal import hockey_stick_normal
+from dphist.types import PublicNoise
 
 # Chords over half a nat are some 3 % above the profile; longer ones where delta is so small that there would be
 # too many: each node is computed for each of two dozen plans.
@@ -30,20 +31,23 @@ def choice_curve(planned: ChoicePlan, epsilons: Sequence[float]) -> list[float]:
     Valid for: epsilons from 0 on.
     """
     nodes = profile_of_all(planned.plans, _nodes(planned, max(epsilons)))
-    found = [delta_adaptive_upper(planned.choice.variance, nodes, epsilon=epsilon) for epsilon in epsilons]
-    own = planned.certificate
-    # The certificate has its nodes where its own epsilon needs them.
-    return [
-        min(delta, own.delta) if epsilon >= own.epsilon else delta
-        for epsilon, delta in zip(epsilons, found, strict=True)
-    ]
+    least, found = 1.0, {}
+    for epsilon in sorted(epsilons):
+        delta = delta_adaptive_upper(planned.choice.variance, nodes, epsilon=epsilon)
+        # The certificate has its nodes where its own epsilon needs them. What holds at an epsilon holds above it.
+        own = planned.certificate.delta if epsilon >= planned.certificate.epsilon else 1.0
+        least = found[epsilon] = min(least, delta, own)
+    return [found[epsilon] for epsilon in epsilons]
 
 
 def _nodes(planned: ChoicePlan, last: float) -> list[float]:
-    """Closely where delta falls; above the release's own epsilon new counts alone are left, and it hardly does."""
+    """Closely where delta falls. Above the release's own epsilon that of new counts is left, which does not; of a
+    public list there are none, and it falls on.
+    """
     release, deviation = planned.budget_of_release, 1.0 / math.sqrt(planned.choice.variance)
     mu = largest_sensitivity_per_sigma(epsilon=release.epsilon, delta=release.delta)
-    grid = np.linspace(-_WIDE * deviation, release.epsilon, _GRID)
+    end = last if all(isinstance(plan.noise, PublicNoise) for plan in planned.plans) else release.epsilon
+    grid = np.linspace(-_WIDE * deviation, end, _GRID)
     fallen = -np.log(np.maximum(np.asarray(hockey_stick_normal(mu, grid)), 1e-300))
     fallen -= fallen[0]
     steps = min(_MOST_NODES, math.ceil(float(fallen[-1]) / _NATS))

@@ -12,6 +12,8 @@ from dphist.calibrate.sums import SumShares
 from dphist.errors import InvalidParameter
 from dphist.mechanisms.laplace import LaplaceMechanism
 from dphist.types import (
+    LARGEST_SCALE,
+    LEAST_SCALE,
     OFFSET_RULES,
     AnyNoise,
     Budget,
@@ -55,10 +57,17 @@ def laplace_plan(budget: Budget, contract: Contract) -> Plan:
 def laplace_is_better(plan: Plan, objective: Objective) -> bool:
     """Whether Laplace noise would have the lower threshold, or the smaller deviation, at the same budget."""
     budget, contract = plan.budget, plan.contract
+    if not laplace_can_be_drawn(budget, contract):
+        return False
     scale = contract.items / budget.epsilon
     if objective == "threshold":
         return tau_laplace(m=contract.items, scale=scale, delta=budget.delta, discrete=True) < plan.tau
     return LaplaceNoise(Fraction(scale), 0).sigma < plan.total_noise
+
+
+def laplace_can_be_drawn(budget: Budget, contract: Contract) -> bool:
+    """Whether noise of scale m/epsilon is neither too narrow nor too wide for an exact sampler."""
+    return LEAST_SCALE <= Fraction(contract.items) / Fraction(budget.epsilon) <= LARGEST_SCALE
 
 
 def _weak_promises(budget: Budget) -> list[str]:

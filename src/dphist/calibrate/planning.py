@@ -34,8 +34,9 @@ from dphist.types import (
 _MOST_CORRECTIONS: Final = 6
 # Shared noise that gains less than this would only ask for a finer lattice.
 _WORTH_SHARING: Final = 0.9995
-_CAP_ALONE: Final = (
-    "The bound on the items of a user needs less noise than a top-k step, so there is no such step."
+CAP_ALONE: Final = (
+    "The bound on the items of a user needs less noise than a top-k step, so there is no such step. Of the items "
+    "that pass the threshold, a release has the largest alone."
 )
 _TOP_ALONE: Final = "The top-k step needs less noise than the bound on the items of a user, which is not applied."
 
@@ -193,7 +194,7 @@ def _quieter(
         weights=weights,
     )
     if capped.total_noise <= found.total_noise:
-        return replace(capped, notes=(*capped.notes, _CAP_ALONE))
+        return replace(capped, notes=(*capped.notes, CAP_ALONE))
     return replace(found, notes=(*found.notes, _TOP_ALONE))
 
 

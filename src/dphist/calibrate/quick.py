@@ -21,6 +21,7 @@ from dphist.analysis.laplace import tau_laplace
 from dphist.calibrate.analyses import Exact
 from dphist.calibrate.gammas import Gamma, gamma_value, whole_gamma
 from dphist.calibrate.optimum import Calibration, quietest_on_grid
+from dphist.calibrate.other_plans import laplace_can_be_drawn
 from dphist.calibrate.release_law import CountNoise, count_noise
 from dphist.calibrate.top_k import first_guess
 from dphist.errors import InvalidParameter
@@ -108,7 +109,7 @@ def quick_plan(
             raise InvalidParameter("Laplace noise has no gamma")
         return laplace
     found = _family(budget, contract, None if gamma is None else gamma_value(gamma, contract), minimize)
-    if mechanism == "gaussian" or gamma is not None:
+    if mechanism == "gaussian" or gamma is not None or not laplace_can_be_drawn(budget, contract):
         return found
     cost = "tau" if minimize == "threshold" else "total_noise"
     return laplace if getattr(laplace, cost) < getattr(found, cost) else found

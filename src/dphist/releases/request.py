@@ -184,8 +184,10 @@ class Request:
                 raise InvalidParameter(
                     "--interval needs the offset of --top: without it the counts are differences"
                 )
-        if self.input_name is not None and (not isinstance(self.input_name, str) or not self.input_name.strip()):
-            raise InvalidParameter(f"--input-name must be a name, not {self.input_name!r}")
+        if self.input_name is not None and (
+            not isinstance(self.input_name, str) or not self.input_name.strip() or len(self.input_name) > 200
+        ):
+            raise InvalidParameter("--input-name must be a name of at most 200 characters, and not empty")
         if self.user in {column.source for column in self.columns()}:
             raise InvalidParameter(f"the column {self.user!r} cannot be both the user and the item")
         taken = {column.name for column in self.columns()}

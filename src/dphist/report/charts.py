@@ -138,13 +138,17 @@ def _thresholds(facts: Facts) -> BarChart:
 
 def _probability(found: Selection) -> LineChart:
     least = "" if found.unlikely is None else f" up to {found.unlikely:,} at most 1 %;"
+    does, what = "is released", "release"
+    if found.largest is not None:
+        # What passes is then cut to the largest, by their number and not by chance alone.
+        does, what = "passes the threshold", "passing"
     words = (
-        f"Probability that an item is released, by the {found.axis}:{least} from {found.even:,} on at least 50 %, "
+        f"Probability that an item {does}, by the {found.axis}:{least} from {found.even:,} on at least 50 %, "
         f"from {found.likely:,} on at least 99 %."
     )
     return LineChart(
-        "release", "Probability of release", words, found.axis, "probability",
-        (Series("probability of release", tuple(map(float, found.counts)), found.probability),),
+        "release", f"Probability of {what}", words, found.axis, "probability",
+        (Series(f"probability of {what}", tuple(map(float, found.counts)), found.probability),),
         (Mark("50 %", float(found.even)), Mark("99 %", float(found.likely))), share_y=True,
     )  # fmt: skip
 

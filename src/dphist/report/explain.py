@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from dphist.calibrate.planning import CAP_ALONE
 from dphist.calibrate.planning import plan as make_plan
 from dphist.calibrate.release_law import count_noise
 from dphist.errors import DphistError
@@ -77,9 +78,8 @@ def _passing(plan: Plan) -> str:
         else f"A noisy count must be above {_figure(plan.threshold)}"
     )
     seldom = f", one of {unlikely:,} at most 1 %" if unlikely > 0 else ""
-    return (
-        f"{must}: an item of {half:,}{more} has an even chance to be released, one of {likely:,} has 99 %{seldom}."
-    )
+    seen = "pass" if CAP_ALONE in plan.notes else "be released"
+    return f"{must}: an item of {half:,}{more} has an even chance to {seen}, one of {likely:,} has 99 %{seldom}."
 
 
 def _alternatives(plan: Plan) -> list[str]:
@@ -90,7 +90,8 @@ def _alternatives(plan: Plan) -> list[str]:
     contract = plan.contract
     if contract.max_nonzero is None:
         sentences.append(_other_bounds(plan))
-        sentences.append(_top_in_place(plan))
+        if CAP_ALONE not in plan.notes:
+            sentences.append(_top_in_place(plan))
     else:
         bound = _attempt(plan, max_items_per_user=max(1, contract.max_nonzero // 20))
         if bound is not None:

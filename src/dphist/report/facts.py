@@ -121,7 +121,7 @@ def facts_of(document: Mapping[str, Any], table: Any, verified: Verification, or
         peers=peers,
         peers_note=peers_note,
         selection=found,
-        selected=selected(plan, found, intervals=meaning.intervals, largest=_largest(plan, request)),
+        selected=selected(plan, found, intervals=meaning.intervals),
         rows=rows,
         sizes=_sizes(document.get("choice")),
         receipt=tuple((key, str(value)) for key, value in document.get("booking", {}).items()),
@@ -134,12 +134,6 @@ def facts_of(document: Mapping[str, Any], table: Any, verified: Verification, or
     # Of all that a certificate says, some is whatever its writer wrote. The text to take along is as it was.
     names = [entry.name for entry in fields(facts) if entry.name != "certificate"]
     return replace(facts, **{name: _shown(getattr(facts, name)) for name in names})
-
-
-def _largest(plan: Plan, request: Mapping[str, Any]) -> int | None:
-    """How many are left of those that passed, where a cap serves in place of a top-k step."""
-    top = request.get("top")
-    return top if isinstance(top, int) and plan.contract.max_nonzero is None else None
 
 
 def _checks(verified: Verification, rows: int) -> tuple[str, ...]:

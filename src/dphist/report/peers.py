@@ -67,6 +67,8 @@ def _notes(plan: Plan, request: Mapping[str, Any], chosen: bool) -> list[str]:
     ]
     if contract.max_nonzero is not None:
         notes.append("Gamma is the variance of a count's own noise over that of the shared one.")
+    if "gamma" in request:
+        notes.append(f"For this release gamma was asked for and not tuned: it is {plan.gamma:g}.")
     if request.get("minimize") == "noise":
         notes.append("This release was asked for the least noise in place of the lowest threshold.")
     if plan.mechanism == "known-domain":

@@ -35,12 +35,15 @@ class Selection:
     even: int
     likely: int
     axis: str
+    # How many are left of those that pass, where a cap serves in place of a top-k step.
+    largest: int | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
         rows = zip(self.counts, self.probability, self.bias, self.deviation, strict=True)
         return {
             "axis": self.axis,
+            "largest_of_those_that_pass": self.largest,
             "count_released_with_1_percent": self.unlikely,
             "count_released_with_50_percent": self.even,
             "count_released_with_99_percent": self.likely,
@@ -71,7 +74,13 @@ def selection(plan: Plan, request: Mapping[str, Any]) -> Selection | None:
         even,
         likely,
         _axis(plan, request),
+        _largest(plan, request),
     )
+
+
+def _largest(plan: Plan, request: Mapping[str, Any]) -> int | None:
+    top = request.get("top")
+    return top if isinstance(top, int) and plan.contract.max_nonzero is None else None
 
 
 def _floats(numbers: FloatArray) -> tuple[float, ...]:

@@ -212,20 +212,19 @@ def _sums(document: Mapping[str, Any]) -> list[Number]:
     return found
 
 
-def selected(
-    plan: Plan, found: Selection | None, *, intervals: bool, largest: int | None = None
-) -> tuple[str, ...]:
-    """What the threshold does, in words; `largest` is how many a cap in place of a top-k step leaves."""
+def selected(plan: Plan, found: Selection | None, *, intervals: bool) -> tuple[str, ...]:
+    """What the threshold does, in words."""
     if found is None:
         return (
             "Every item of the public list is released, whatever its count: nothing is selected, and no count is "
             f"biased. Each has a standard error of {figure(plan.total_noise)}.",
         )
+    does = "is released" if found.largest is None else "passes the threshold"
     least = "" if found.unlikely is None else f"; up to {found.unlikely:,}, with at most 1 %"
     return (
-        f"An item is released by chance, and the more users it has the likelier. From {found.even:,} on "
-        f"({found.axis}) it is released with at least 50 %, from {found.likely:,} on with at least 99 %{least}.",
-        *([] if largest is None else [_CUT.format(f"{largest:,}")]),
+        f"An item {does} by chance, and the more users it has the likelier. From {found.even:,} on "
+        f"({found.axis}) it {does} with at least 50 %, from {found.likely:,} on with at least 99 %{least}.",
+        *([] if found.largest is None else [_CUT.format(f"{found.largest:,}")]),
         "What barely passed is too high on average, for it was luck that lifted it."
         + (" The intervals of the table speak of the noise before this selection." if intervals else ""),
         "These figures follow from the law of the noise, computed in ordinary floating point: they are to help "

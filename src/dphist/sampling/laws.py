@@ -21,8 +21,6 @@ from dphist.sampling.exact import ball
 
 LEAST_VARIANCE: Final = Fraction(1, 16)
 LARGEST_VARIANCE: Final = Fraction(10**16)
-LEAST_SCALE: Final = Fraction(1, 16)
-LARGEST_SCALE: Final = Fraction(10**8)
 
 # The tables reach so far that less than 2^-60 of the mass lies beyond them: exp(-41.6) < 2^-60.
 _REACH_EXPONENT: Final = 42.5

@@ -16,6 +16,7 @@ from dphist.sampling.lazy import MoreWords, Tape
 from dphist.sampling.residual import Residual
 from dphist.sampling.table import StepTable, build_table
 from dphist.sampling.tap import Tap, Words, word_count
+from dphist.types import LARGEST_SCALE, LEAST_SCALE
 
 IntArray = NDArray[np.int64]
 
@@ -118,7 +119,7 @@ class DiscreteLaplace(ExactSampler):
     """
 
     def __init__(self, scale: Fraction | float) -> None:
-        self.scale = laws.exact_rational("the scale", scale, least=laws.LEAST_SCALE, largest=laws.LARGEST_SCALE)
+        self.scale = laws.exact_rational("the scale", scale, least=LEAST_SCALE, largest=LARGEST_SCALE)
         super().__init__(residual_of(laws.LaplaceLaw(self.scale)))
 
     def __repr__(self) -> str:

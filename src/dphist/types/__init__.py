@@ -7,7 +7,17 @@ from dphist.types.checks import LARGEST_COUNT, LARGEST_EPSILON, SMALLEST_DELTA, 
 from dphist.types.choice import DEFAULT_CAPS, CapChoice, caps_up_to
 from dphist.types.contract import Budget, Contract
 from dphist.types.events import Column, Events
-from dphist.types.noise import OFFSET_RULES, LaplaceNoise, LatticeNoise, Noise, OffsetRule, PublicNoise, gamma_from
+from dphist.types.noise import (
+    LARGEST_SCALE,
+    LEAST_SCALE,
+    OFFSET_RULES,
+    LaplaceNoise,
+    LatticeNoise,
+    Noise,
+    OffsetRule,
+    PublicNoise,
+    gamma_from,
+)
 from dphist.types.plan import ANALYSES, AnalysisName, AnyNoise, Objective, Plan
 from dphist.types.sums import SumNoise
 from dphist.types.tables import html_grid, html_table, text_grid, text_table
@@ -20,6 +30,8 @@ __all__ = [
     "HALF_STEPS",
     "LARGEST_COUNT",
     "LARGEST_EPSILON",
+    "LARGEST_SCALE",
+    "LEAST_SCALE",
     "OFFSET_RULES",
     "SMALLEST_DELTA",
     "AnalysisName",

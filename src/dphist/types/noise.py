@@ -18,6 +18,9 @@ OFFSET_RULES: Final[tuple[OffsetRule, ...]] = get_args(OffsetRule)
 
 # Below, sums of discrete draws are too far from discrete Gaussians to be worth an analysis.
 LEAST_VARIANCE: Final = 4
+# Laplace noise can be drawn from here to there.
+LEAST_SCALE: Final = Fraction(1, 16)
+LARGEST_SCALE: Final = Fraction(10**8)
 
 
 def gamma_from(sigma: float, sigma_shared: float) -> float:

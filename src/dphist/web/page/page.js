@@ -8,6 +8,7 @@ import {
   allIsOld, redraw, showCurve, showFigure, showNoSimulation, showPlan, showRecipes, showSimulation, showTable, simulationIsOld,
 } from "./shown.js";
 
+const ALL = [...REQUEST, ...POPULATION, "csv"]; // fields with a place for what is wrong with them
 const STILL = 250; // milliseconds without a change before a certificate is asked for
 const QUICK = 5000; // milliseconds in which an estimate is there, or the server is not
 const LARGEST_FILE = 5 * 1024 * 1024;
@@ -50,7 +51,7 @@ function state(words, kind) {
 }
 
 function refused(found) {
-  const known = [...REQUEST, ...POPULATION, "csv"].includes(found.field);
+  const known = ALL.includes(found.field);
   showProblem(known ? found.field : "", found.error);
   state(known ? "needs a correction" : "no certificate", "wrong");
 }
@@ -141,7 +142,7 @@ async function simulate() {
   const found = await ask("simulate", { ...values(REQUEST), ...values(POPULATION), csv }, simulating.signal);
   if (!found || mine !== change) return;
   if (found.error) {
-    if (found.field) showProblem(found.field, found.error);
+    if (ALL.includes(found.field)) showProblem(found.field, found.error);
     showNoSimulation(`No simulation: ${found.error}`);
     return;
   }
