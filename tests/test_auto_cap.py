@@ -21,10 +21,11 @@ from dphist.calibrate.auto_cap import (
     ChoicePlan,
     certify_choice,
     chosen_cap,
+    delta_of_plan,
     plan_choice,
     variance_of_sizes,
 )
-from dphist.calibrate.choice_curve import choice_curve
+from dphist.calibrate.choice_curve import choice_curve, largest_of_all
 from dphist.errors import InvalidParameter
 from dphist.types import (
     DEFAULT_CAPS,
@@ -304,6 +305,16 @@ def test_caps_at_very_large_epsilons() -> None:
         assert 0.9e-6 <= found.certificate.delta <= 1e-6
         # Laplace noise that narrow cannot be drawn.
         assert {plan.mechanism for plan in found.plans} == {"gshm"}
+        curve = choice_curve(found, [0.0, 0.5 * epsilon, epsilon])
+        assert 1.0 >= curve[0] >= curve[1] > curve[2] == found.certificate.delta
+
+
+@pytest.mark.parametrize("first", [0, 2], ids=["all", "gaussian"])
+def test_what_is_left_out_is_never_the_largest(first: int) -> None:
+    plans = planned(caps=CAPS).plans[first:]
+    points = [-0.1, 0.0, 0.2, 0.4, 0.6, 0.8, 0.9, 0.95, 0.99, 1.0, 1.1, 2.0]
+    largest = [max(delta_of_plan(plan, x) for plan in plans) for x in points]
+    assert largest_of_all(plans, points) == list(zip(points, largest, strict=True))
 
 
 def test_curve_passes_its_certificate() -> None:

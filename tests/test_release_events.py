@@ -69,7 +69,13 @@ def test_plain_top_k_gives_differences_above_a_lower_threshold_too() -> None:
 def test_noise_that_cannot_be_drawn_is_refused_before_anything_is_read(tmp_path: Path) -> None:
     with pytest.raises(dphist.DphistError) as caught:
         dphist.release(
-            tmp_path / "not there.parquet", user="u", item="i", epsilon=800.0, delta=1e-300, max_items_per_user=1
+            tmp_path / "not there.parquet",
+            user="u",
+            item="i",
+            epsilon=800.0,
+            delta=1e-300,
+            max_items_per_user=1,
+            mechanism="laplace",
         )
     assert "not there" not in str(caught.value)
 

@@ -160,7 +160,7 @@ def certify_choice(variance: Fraction, plans: Sequence[Plan], budget: Budget) ->
     Guarantee: `delta` is an upper bound in ball arithmetic, for any rule that takes one of `plans` by the noisy
     sizes. The budget's delta only proposes where to evaluate.
     """
-    different = _different(plans)
+    different = different_plans(plans)
     points = _nodes(budget, 1.0 / math.sqrt(variance), {plan.budget.epsilon for plan in plans})
     profiles = [_profile(plan, points) for plan in different]
     delta = delta_adaptive_upper(variance, envelope(profiles), epsilon=budget.epsilon)
@@ -192,19 +192,19 @@ def _plan_for(plan_of: PlanOf, cap: int, budget: Budget, release: Budget, deviat
     return found
 
 
-def profile_of_all(plans: Sequence[Plan], points: Sequence[float]) -> list[Node]:
-    """At each point the largest delta of all plans, certified."""
-    return envelope([_profile(plan, points) for plan in _different(plans)])
-
-
-def _different(plans: Sequence[Plan]) -> list[Plan]:
+def different_plans(plans: Sequence[Plan]) -> list[Plan]:
     """One plan of those that draw the same noise for the same users."""
     return list({(plan.noise, plan.contract): plan for plan in plans}.values())
 
 
 def _profile(plan: Plan, points: Sequence[float]) -> list[Node]:
+    return [(x, delta_of_plan(plan, x)) for x in points]
+
+
+def delta_of_plan(plan: Plan, epsilon: float) -> float:
+    """A certified upper bound of a plan's delta at any epsilon."""
     assert not isinstance(plan.noise, Noise)
-    return [(x, delta_profile_upper(plan.noise, plan.contract, epsilon=x)) for x in points]
+    return delta_profile_upper(plan.noise, plan.contract, epsilon=epsilon)
 
 
 def _nodes(budget: Budget, deviation: float, kinks: set[float]) -> list[float]:
