@@ -5,35 +5,23 @@ The report is that of `make demo`, of a made-up log: nobody is in it.
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+import tempfile
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+from browser import opened_browser, opened_page
+from web_explore import changed, explore
+
+ROOT = Path(__file__).resolve().parents[1]
 REPORT = ROOT / "demo-output" / "report.html"
 IMAGES = ROOT / "docs" / "images"
-DPHIST = Path(sys.executable).with_name("dphist")
-
-
-@contextmanager
-def explore() -> Iterator[str]:
-    """The address of the page of `dphist explore`, as long as it runs."""
-    with subprocess.Popen([DPHIST, "explore", "--no-browser"], stdout=subprocess.PIPE, text=True) as running:
-        assert running.stdout is not None
-        try:
-            yield next(word for line in running.stdout for word in line.split() if "?token=" in word)
-        finally:
-            running.terminate()
+SIZE = {"width": 1200, "height": 1000}
 
 
 def of_report(page: Any) -> None:
     """Who is released, and how far off it is."""
-    page.goto(REPORT.as_uri())
     box = page.locator("#selection").bounding_box()
     page.evaluate("top => window.scrollTo(0, top)", box["y"] + 12)
     page.screenshot(
@@ -41,35 +29,20 @@ def of_report(page: Any) -> None:
     )
 
 
-def of_explore(page: Any, address: str) -> None:
+def of_explore(page: Any) -> None:
     """The paper's own numbers: at most 51,914 counts."""
-    page.goto(address)
-    for name, value in (
-        ("epsilon", "0.35"),
-        ("delta", "1e-5"),
-        ("max_items_per_user", ""),
-        ("max_nonzero", "51914"),
-    ):
-        page.fill(f"#{name}", value)
-    page.wait_for_selector("#state.certified", timeout=60_000)
+    changed(page, epsilon="0.35", delta="1e-5", max_items_per_user="", max_nonzero="51914")
     page.wait_for_selector("#figure-note:has-text('full analyses')", timeout=60_000)
     page.screenshot(path=IMAGES / "explore.png")
 
 
 def main() -> None:
-    from playwright.sync_api import sync_playwright
-
-    path = shutil.which("chromium")
-    if path is None:
-        sys.exit("pictures are made with Chromium: apt-get install chromium")
     IMAGES.mkdir(exist_ok=True)
-    arguments = ["--disable-dev-shm-usage", *(["--no-sandbox"] if os.geteuid() == 0 else [])]
-    with sync_playwright() as playwright, explore() as address:
-        browser = playwright.chromium.launch(executable_path=path, args=arguments)
-        page = browser.new_page(viewport={"width": 1200, "height": 1000})
-        of_report(page)
-        of_explore(page, address)
-        browser.close()
+    with tempfile.TemporaryDirectory() as folder, explore(Path(folder)) as found, opened_browser() as browser:
+        with opened_page(browser, REPORT.as_uri(), viewport=SIZE) as (page, _):
+            of_report(page)
+        with opened_page(browser, found.address, viewport=SIZE) as (page, _):
+            of_explore(page)
 
 
 if __name__ == "__main__":

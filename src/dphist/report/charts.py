@@ -138,13 +138,10 @@ def _thresholds(facts: Facts) -> BarChart:
 
 def _probability(found: Selection) -> LineChart:
     least = "" if found.unlikely is None else f" up to {found.unlikely:,} at most 1 %;"
-    does, what = "is released", "release"
-    if found.largest is not None:
-        # What passes is then cut to the largest, by their number and not by chance alone.
-        does, what = "passes the threshold", "passing"
+    what = "release" if found.largest is None else "passing"
     words = (
-        f"Probability that an item {does}, by the {found.axis}:{least} from {found.even:,} on at least 50 %, "
-        f"from {found.likely:,} on at least 99 %."
+        f"Probability that an item {found.does}, by the {found.axis}:{least} from {found.even:,} on at least "
+        f"50 %, from {found.likely:,} on at least 99 %."
     )
     return LineChart(
         "release", f"Probability of {what}", words, found.axis, "probability",

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from dphist.accounting.laplace import MOST_ITEMS, delta_laplace_upper
-from dphist.analysis.adaptive import delta_profile_upper
-from dphist.calibrate.auto_cap import ChoicePlan
+from dphist.calibrate.auto_cap import ChoicePlan, delta_of_plan
 from dphist.calibrate.choice_curve import choice_curve
-from dphist.types import LARGEST_EPSILON, LaplaceNoise, LatticeNoise, Plan
+from dphist.types import LARGEST_EPSILON, LaplaceNoise, Plan
 
 # Shared noise takes a tenth of a second a point.
 _POINTS: Final = 41
@@ -33,9 +32,7 @@ class Curve:
 
 def delta_upper(plan: Plan, epsilon: float) -> float:
     """A certified upper bound of a plan's delta at any epsilon from 0 on."""
-    noise = plan.noise
-    assert isinstance(noise, (LatticeNoise, LaplaceNoise))
-    bound = delta_profile_upper(noise, plan.contract, epsilon=epsilon)
+    noise, bound = plan.noise, delta_of_plan(plan, epsilon)
     if isinstance(noise, LaplaceNoise) and plan.contract.items <= MOST_ITEMS:
         # Below m/scale the profile above is that of any release with the same certificate; this is its own.
         return min(bound, delta_laplace_upper(noise.scale, noise.limit, plan.contract.items, epsilon=epsilon))

@@ -38,6 +38,11 @@ class Selection:
     # How many are left of those that pass, where a cap serves in place of a top-k step.
     largest: int | None = None
 
+    @property
+    def does(self) -> str:
+        """What has the probability: where what passes is cut to the largest, by their number, it is no release."""
+        return "is released" if self.largest is None else "passes the threshold"
+
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
         rows = zip(self.counts, self.probability, self.bias, self.deviation, strict=True)

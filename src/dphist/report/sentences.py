@@ -219,11 +219,10 @@ def selected(plan: Plan, found: Selection | None, *, intervals: bool) -> tuple[s
             "Every item of the public list is released, whatever its count: nothing is selected, and no count is "
             f"biased. Each has a standard error of {figure(plan.total_noise)}.",
         )
-    does = "is released" if found.largest is None else "passes the threshold"
     least = "" if found.unlikely is None else f"; up to {found.unlikely:,}, with at most 1 %"
     return (
-        f"An item {does} by chance, and the more users it has the likelier. From {found.even:,} on "
-        f"({found.axis}) it {does} with at least 50 %, from {found.likely:,} on with at least 99 %{least}.",
+        f"An item {found.does} by chance, and the more users it has the likelier. From {found.even:,} on "
+        f"({found.axis}) it {found.does} with at least 50 %, from {found.likely:,} on with at least 99 %{least}.",
         *([] if found.largest is None else [_CUT.format(f"{found.largest:,}")]),
         "What barely passed is too high on average, for it was luck that lifted it."
         + (" The intervals of the table speak of the noise before this selection." if intervals else ""),
