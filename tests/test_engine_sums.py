@@ -193,7 +193,8 @@ def test_public_lists_ranks_and_order(engine: Factory) -> None:
 @on_engines("spark-local")
 def test_a_histogram_of_spark_keeps_sums_apart_from_items(engine: Factory) -> None:
     table = pa.table({"user": [1, 1, 2], "item": ["a", "b", "a"], "x": [1, 2, 3]})
-    listed = events(pa.table({"item": ["a", "q"]}))
+    # Of one entry: the digest has an entry's number in the list, and two may be numbered either way by two counts.
+    listed = events(pa.table({"item": ["a"]}))
     for more in ({}, {"public_items": listed}):
         made: list[dict[Any, Any]] = []
         for values in ((), (value("x"), value("item", -1, 1))):
