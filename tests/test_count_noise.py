@@ -19,7 +19,6 @@ import oracles_simulation as oracle
 from dphist.calibrate.release_law import count_noise
 from dphist.mechanisms.sessions import begin
 from dphist.numerics.tails import LaplaceTails, LatticeTails, NormalTails, Tails
-from dphist.releases.soundness import Nonzero
 from dphist.releases.stage import Begun, Cut
 from dphist.report.selection import released_with, selection
 from dphist.sampling.tap import SeededTap
@@ -166,11 +165,11 @@ def top_plan() -> Plan:
     return dphist.plan(epsilon=1, delta=1e-6, top=TOP)
 
 
-def published(plan: Plan, rule: Nonzero, cut: Cut, counts: list[int]) -> list[Any]:
+def published(plan: Plan, cut: Cut, counts: list[int]) -> list[Any]:
     """What real noise stages, from seeds, publish for each of these counts."""
     found: list[list[float]] = [[] for _ in counts]
     for seed in range(RUNS):
-        out = Begun.with_tap(plan, rule, SeededTap(seed), cut).release(np.array(counts))
+        out = Begun.with_tap(plan, SeededTap(seed), cut).release(np.array(counts))
         for place, value in zip(out.index.tolist(), out.values.tolist(), strict=True):
             found[place].append(value)
     return [np.array(values) for values in found]
@@ -183,7 +182,7 @@ def test_a_selection_is_that_of_real_releases(top_plan: Plan, case: str) -> None
     It fails where a top-k step is told on the scale that begins at the lower threshold.
     """
     request: dict[str, Any] = {"lower-threshold": LOWER, "top": TOP}
-    plan, rule, floor, more = top_plan, Nonzero.TOP_K, 900, 0
+    plan, floor, more = top_plan, 900, 0
     if case == "top-k, differences":
         noise = top_plan.noise
         assert isinstance(noise, LatticeNoise)
@@ -192,14 +191,15 @@ def test_a_selection_is_that_of_real_releases(top_plan: Plan, case: str) -> None
     elif case == "few items":
         floor = 0  # fewer than the rank have as many users as the lower threshold
     elif case == "no top-k":
-        plan, rule = dphist.plan(epsilon=1, delta=1e-6, max_items_per_user=8), Nonzero.NOT_NEEDED
+        plan = dphist.plan(epsilon=1, delta=1e-6, max_items_per_user=8)
         request, floor = {"lower-threshold": LOWER}, 0
     found = selection(plan, request)
     assert found is not None
     subtracted = 0 if case == "no top-k" else max(floor, LOWER - 1)
     places = [found.counts.index(found.even), int(np.searchsorted(found.counts, found.likely))]
     truth = [found.counts[place] + subtracted for place in places]
-    for place, count, seen in zip(places, truth, published(plan, rule, Cut(floor, LOWER), truth), strict=True):
+    cut = Cut(floor, LOWER, difference=case == "top-k, differences")
+    for place, count, seen in zip(places, truth, published(plan, cut, truth), strict=True):
         assert seen.size / RUNS == pytest.approx(found.probability[place], abs=ALLOWED)
         within = 6.5 * found.deviation[place] / math.sqrt(seen.size)
         assert seen.mean() - (count - more) == pytest.approx(found.bias[place], abs=within)

@@ -84,7 +84,14 @@ Top = Annotated[
     int | None, _whole("--top", "K", "Only the K largest counts, less the count that follows; users unbounded.")
 ]
 MaxNonzero = Annotated[
-    int | None, _whole("--max-nonzero", "K", "No possible data has more than K items; this must be public.")
+    int | None,
+    _whole(
+        "--max-nonzero",
+        "K",
+        "Public bound on the number of items. Alone it is enforced: with more items, the count of rank K + 1 is "
+        "subtracted from all. With a smaller --max-items-per-user, or sums, it is your promise: with more items "
+        "nothing is released.",
+    ),
 ]
 Items = Annotated[
     str | None, _text("--items", "FILE", "A public list of items: count these, all of them, and no other.")

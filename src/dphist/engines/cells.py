@@ -5,12 +5,15 @@ from __future__ import annotations
 import datetime
 import decimal
 import json
+import math
 import re
 import uuid
 from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
+
+from dphist.engines.sql import EXACT
 
 WHOLE: Final = re.compile(r"-?(0|[1-9][0-9]{0,18})")
 LIMIT: Final = 2**63
@@ -26,6 +29,32 @@ def texts(cells: Sequence[Any]) -> Any:
         except (UnicodeError, pa.ArrowException):
             pass
     return pa.array([text_of(cell) for cell in cells], pa.large_string())
+
+
+def inferred(cells: Sequence[Any]) -> Sequence[Any]:
+    """Numbers and times among objects in the spelling of typed columns (see `sql.as_text`).
+
+    pandas makes a column of objects where a single value does not fit the type of all others.
+    """
+    if set(map(type, cells)) <= {str, type(None)}:
+        return cells
+    return [_inferred(cell) for cell in cells]
+
+
+def _inferred(cell: Any) -> Any:
+    if isinstance(cell, (bool, np.bool_)):
+        return cell
+    if isinstance(cell, (int, np.integer)):
+        return int(cell) if abs(int(cell)) < EXACT else None
+    if isinstance(cell, (float, np.floating)) and math.isfinite(cell):
+        number = float(cell)
+        return None if abs(number) >= EXACT else int(number) if number.is_integer() else number
+    if isinstance(cell, datetime.datetime) and cell == cell:
+        zone = "" if cell.tzinfo is None else "+00"
+        plain = cell if cell.tzinfo is None else cell.astimezone(datetime.UTC).replace(tzinfo=None)
+        found = plain.isoformat(sep=" ")
+        return (found.rstrip("0") if "." in found else found) + zone
+    return cell
 
 
 def text_of(cell: Any) -> str | None:

@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Iterator
 from typing import Any, Final
 
-from dphist.engines.cells import texts
+from dphist.engines.cells import inferred, texts
 from dphist.engines.sources import ArrowSource, Source, numbered
 from dphist.errors import InputError
 
@@ -18,12 +18,12 @@ ONCE: Final = "the Arrow reader"
 _read: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
-def frame_source(data: Any) -> Source:
-    """The source for an object in memory."""
+def frame_source(data: Any, *, as_text: bool = False) -> Source:
+    """The source for an object in memory. `as_text` spells numbers among objects as those of typed columns."""
     package = type(data).__module__.split(".")[0]
     kind = type(data).__name__
     if package == "pandas" and kind == "DataFrame":
-        return pandas_source(data)
+        return pandas_source(data, as_text=as_text)
     if package == "polars" and kind in ("DataFrame", "LazyFrame"):
         return polars_source(data)
     if package in ("duckdb", "_duckdb") and kind == "DuckDBPyRelation":
@@ -115,12 +115,12 @@ def renamed(batches: Any, wanted: list[str], schema: Any) -> Any:
     return pa.RecordBatchReader.from_batches(schema, each())
 
 
-def pandas_source(frame: Any) -> Source:
+def pandas_source(frame: Any, *, as_text: bool) -> Source:
     """A pandas frame by way of Arrow."""
     import pyarrow as pa
 
     def select(rows: Any, wanted: list[str]) -> Any:
-        arrays = [pandas_column(rows.iloc[:, names.index(column)]) for column in wanted]
+        arrays = [pandas_column(rows.iloc[:, names.index(column)], as_text=as_text) for column in wanted]
         return pa.table(arrays, names=[f"c{k}" for k in range(len(arrays))])
 
     names = [str(column) for column in frame.columns]
@@ -133,7 +133,7 @@ def pandas_source(frame: Any) -> Source:
     )
 
 
-def pandas_column(series: Any) -> Any:
+def pandas_column(series: Any, *, as_text: bool = False) -> Any:
     """One column: objects and strings of Python as text, categories by their own type, all others as they are."""
     import pyarrow as pa
 
@@ -141,12 +141,13 @@ def pandas_column(series: Any) -> Any:
     if kind.kind == "O" and (kind.name == "object" or getattr(kind, "storage", "") == "python"):
         cells = series.to_numpy(dtype=object, copy=True)
         cells[series.isna().to_numpy()] = None
-        return texts(cells)
+        return texts(inferred(cells) if as_text else cells)
     if hasattr(series, "cat"):
         codes = series.cat.codes.to_numpy().astype("int32")
         values = series.cat.categories
         return pa.DictionaryArray.from_arrays(
-            pa.array(codes, mask=codes < 0), pandas_column(values.to_series(index=range(len(values))))
+            pa.array(codes, mask=codes < 0),
+            pandas_column(values.to_series(index=range(len(values))), as_text=as_text),
         )
     return pa.Table.from_pandas(series.to_frame("c"), preserve_index=False).column(0)
 

@@ -13,8 +13,9 @@ from dphist.engines.files import file_source, files_of
 from dphist.engines.frames import frame_source
 from dphist.engines.postgres import postgres_source
 from dphist.engines.sources import Opened, Source, require
-from dphist.engines.sql import Rows
+from dphist.engines.sql import Rows, as_text
 from dphist.engines.sqlite_file import sqlite_source
+from dphist.engines.value_sql import no_number
 from dphist.engines.value_sql import number as number_of
 from dphist.errors import InputError
 from dphist.types import Events
@@ -30,7 +31,7 @@ def source_of(connection: Any, events: Events, label: str) -> Source:
         raise InputError(f"events cannot be read from {scheme}:// addresses; download the files first")
     if not isinstance(source, (str, os.PathLike, tuple, list)):
         no_database(events, "data in memory")
-        return frame_source(source)
+        return frame_source(source, as_text=events.as_text)
     files, kind = files_of(source, events.file_format)
     if kind not in ("duckdb", "sqlite", "db"):
         no_database(events, "files")
@@ -68,12 +69,13 @@ def opened_rows(
     named = [] if events.where is None else columns_of(connection, events.where, source.names)
     require(source, named)
     opened = source.open(connection, list(dict.fromkeys([*values, *named, *numbers])), label, probe)
+    read = {column: _read(events, *opened.columns[column]) for column in (*values, *named)}
     if events.where is not None:
-        bind(connection, events.where, {column: opened.columns[column][1] for column in named}, source.names)
+        bind(connection, events.where, {column: read[column][1] for column in named}, source.names)
     rows = Rows(
         opened.relation,
-        tuple((*opened.columns[column], column) for column in values),
-        tuple((opened.columns[column][0], column) for column in named),
+        tuple((*read[column], column) for column in values),
+        tuple((read[column][0], column) for column in named),
         events.where,
         with_user,
         tuple((*opened.columns[column], column) for column in numbers),
@@ -81,4 +83,12 @@ def opened_rows(
     rows.types()
     for number in rows.numbers:
         number_of(*number)
+        if events.as_text and number[1] == "BOOLEAN":
+            raise no_number(number[2])
     return rows, opened, source.what
+
+
+def _read(events: Events, expression: str, kind: str) -> tuple[str, str]:
+    """A column as it is counted, and its type; lists and structures become text later, as JSON."""
+    text = as_text(expression, kind) if events.as_text else expression
+    return (text, "VARCHAR") if text != expression else (expression, kind)

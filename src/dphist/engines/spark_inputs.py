@@ -11,6 +11,7 @@ import glob
 import os
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -18,12 +19,15 @@ from dphist.engines.failures import attempt
 from dphist.engines.files import FORMATS, NAMES, files_of, kind_of
 from dphist.engines.frames import frame_source
 from dphist.engines.inputs import no_database
-from dphist.engines.sources import ArrowSource
+from dphist.engines.sources import ArrowSource, demand
 from dphist.engines.spark_arrow import arrow_frame
 from dphist.engines.spark_conditions import chosen_rows
 from dphist.engines.spark_parquet import far_parquet_source, parquet_source
 from dphist.engines.spark_sources import SparkSource, by_places
 from dphist.engines.spark_text import csv_source, far_csv_source, json_source, lines_source
+from dphist.engines.spark_types import as_text
+from dphist.engines.spark_values import number
+from dphist.engines.value_sql import no_number
 from dphist.errors import InputError
 from dphist.extras import is_spark_frame
 from dphist.types import Events
@@ -44,8 +48,27 @@ def chosen_columns(
     of the columns, and its rows are nobody's business.
     """
     source = source_of(session, events)
+    if events.as_text:
+        source = as_texts(source, summed)
     values = [events.user, *(column.source for column in events.items), *summed]
     return chosen_rows(source, values, events.where, probe=probe), source.what
+
+
+def as_texts(source: SparkSource, summed: Sequence[str]) -> SparkSource:
+    """The source with text in all columns. What is summed must hold numbers, or text."""
+    if source.names is not None:
+        demand(source.what, source.names, summed)
+
+    def select(wanted: list[str], probe: bool) -> Any:
+        frame = source.select(wanted, probe)
+        for name, (place, kind) in zip(wanted, frame.dtypes, strict=True):
+            if name in summed:
+                number(frame[place], kind, name)
+                if kind == "boolean":
+                    raise no_number(name)
+        return frame.select(*(as_text(frame[name], kind).alias(name) for name, kind in frame.dtypes))
+
+    return replace(source, select=select)
 
 
 def source_of(session: Any, events: Events) -> SparkSource:
@@ -56,7 +79,7 @@ def source_of(session: Any, events: Events) -> SparkSource:
         return frame_of_spark(source)
     if not isinstance(source, (str, os.PathLike, tuple, list)):
         no_database(events, "data in memory")
-        return handed_over(session, source)
+        return handed_over(session, source, as_text=events.as_text)
     far = far_places(source)
     if not far:
         files, kind = files_of(source, events.file_format)
@@ -106,9 +129,9 @@ def frame_of_spark(frame: Any) -> SparkSource:
     return SparkSource(FRAME, names, lambda wanted, _probe: by_places(frame, names, wanted))
 
 
-def handed_over(session: Any, data: Any) -> SparkSource:
+def handed_over(session: Any, data: Any, *, as_text: bool) -> SparkSource:
     """A frame of this process."""
-    source = frame_source(data)
+    source = frame_source(data, as_text=as_text)
     assert isinstance(source, ArrowSource)
 
     def select(wanted: list[str], probe: bool) -> Any:

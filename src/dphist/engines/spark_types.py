@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import Any, Final
 
+from dphist.engines.sql import EXACT
 from dphist.errors import InputError
 
 # Types of Spark that are counted as they are, with the type that DuckDB has for them.
@@ -47,6 +48,30 @@ def counted(column: Any, kind: str, name: str, *, is_user: bool) -> Counted:
             raise InputError(f"the column {name!r} holds lists or structures, which cannot be users")
         return Counted(text(sql.to_json(column, JSON)), "VARCHAR")
     return Counted(text(column.cast("string")), "VARCHAR")
+
+
+def as_text(column: Any, kind: str) -> Any:
+    """The text of a value, by a rule about that value alone: see `dphist.engines.sql.as_text`."""
+    from pyspark.sql import functions as sql
+
+    exact = sql.abs(column) < sql.lit(EXACT)
+    if kind in FLOATS:
+        whole = sql.when(exact & (column == sql.floor(column)), column.cast("bigint").cast("string"))
+        found = whole.when(exact, column.cast("string"))
+        for name in ("nan", "inf", "-inf"):
+            found = found.when(column == sql.lit(float(name)), sql.lit(name))
+        return found
+    if kind in ("bigint", "decimal(20,0)"):
+        return sql.when((column > sql.lit(-EXACT)) & (column < sql.lit(EXACT)), column.cast("string"))
+    if kind in ("timestamp", "timestamp_ntz"):
+        # In UTC, whatever the session's zone is, and without zeros at the end of the fraction.
+        local = sql.to_utc_timestamp(column, sql.current_timezone()) if kind == "timestamp" else column
+        found = sql.date_format(local, "yyyy-MM-dd HH:mm:ss.SSSSSS")
+        zone = sql.lit("+00" if kind == "timestamp" else "")
+        return sql.concat(sql.regexp_replace(found, r"\.?0*$", ""), zone)
+    if kind == "binary":
+        return sql.coalesce(sql.try_validate_utf8(column.cast("string")), sql.lower(sql.hex(column)))
+    return column if kind.startswith((*NESTED, "variant")) else column.cast("string")
 
 
 def text(column: Any) -> Any:

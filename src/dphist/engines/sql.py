@@ -12,6 +12,9 @@ FLOATS: Final = frozenset({"FLOAT", "DOUBLE"})
 WHOLE: Final = frozenset(
     {"TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT"}
 )
+LONG: Final = frozenset({"BIGINT", "UBIGINT", "HUGEINT", "UHUGEINT"})
+# Doubles hold every whole number below this, and not those above.
+EXACT: Final = 2**53
 # Types that are counted and handed on as they are; other plain ones become text.
 KEPT: Final = WHOLE | {
     "BOOLEAN", "VARCHAR", "BLOB", "DATE", "TIME", "TIMESTAMP", "TIMESTAMP_S", "TIMESTAMP_MS", "TIMESTAMP_NS",
@@ -30,6 +33,32 @@ def name(identifier: str) -> str:
 def text(value: str) -> str:
     """A quoted string."""
     return "'" + value.replace("'", "''") + "'"
+
+
+def as_text(expression: str, kind: str) -> str:
+    """The text of a value, by a rule about that value alone: 5, 5.0 and '5' are one text.
+
+    A library that infers types from values turns whole numbers into floats, or into text, when a single row asks
+    for it. Here that changes nothing about the other rows. Numbers of 2^53 and more are missing: as floats they
+    can no longer be told apart.
+    """
+    if kind == "VARCHAR" or NESTED.search(kind) or UNCOUNTED.search(kind):
+        return expression
+    if kind in FLOATS:
+        return (
+            f"CASE WHEN abs({expression}) < {EXACT} AND {expression} = trunc({expression}) "
+            f"THEN CAST(CAST({expression} AS BIGINT) AS VARCHAR) "
+            f"WHEN abs({expression}) < {EXACT} OR NOT isfinite({expression}) "
+            f"THEN CAST({expression} AS VARCHAR) END"
+        )
+    if kind in LONG:
+        return (
+            f"CASE WHEN {expression} > -{EXACT} AND {expression} < {EXACT} THEN CAST({expression} AS VARCHAR) END"
+        )
+    if kind == "BLOB":
+        # Arrow reads text as bytes where a single cell is not UTF-8.
+        return f"coalesce(TRY(decode({expression})), lower(hex({expression})))"
+    return f"CAST({expression} AS VARCHAR)"
 
 
 def counted_type(kind: str, column: str, is_user: bool) -> str:
@@ -136,8 +165,8 @@ def public_list(rows: Rows, types: list[str], null_items: bool) -> str:
     """
     entries = [f"p{k}" for k in range(len(types))]
     keys = [
-        f"{one_spelling(f'TRY_CAST({p} AS {kind})', kind)} AS k{k}"
-        for k, (p, kind) in enumerate(zip(entries, types, strict=True))
+        f"{one_spelling(_cast(p, own, kind), kind)} AS k{k}"
+        for k, (p, own, kind) in enumerate(zip(entries, rows.types(), types, strict=True))
     ]
     same = [
         f"(({p} IS NULL) OR (k{k} IS NOT NULL AND {lossless(p, own, f'k{k}', kind)}))"
@@ -159,6 +188,11 @@ def public_list(rows: Rows, types: list[str], null_items: bool) -> str:
         f"SELECT {', '.join(entries)}, {cleared}, matched FROM "
         f"(SELECT *, possible AND {first} AS matched FROM ({tested}))"
     )
+
+
+def _cast(entry: str, own: str, kind: str) -> str:
+    """An entry in the input's type."""
+    return as_text(entry, own) if kind == "VARCHAR" else f"TRY_CAST({entry} AS {kind})"
 
 
 def lossless(entry: str, own: str, key: str, kind: str) -> str:

@@ -30,6 +30,11 @@ def refused(column: str) -> InputError:
     return InputError(f"the column {column!r} cannot be summed: it holds neither numbers nor text")
 
 
+def no_number(column: str) -> InputError:
+    """The error of true and false in a column that is read as text."""
+    return InputError(f"the column {column!r} holds true and false: pass types='fixed' to sum them as 1 and 0")
+
+
 def number(expression: str, kind: str, column: str) -> str:
     """The number of a value as the nearest double; NULL if it is none. An error if the type has no numbers."""
     if kind in FLOATS | WHOLE:

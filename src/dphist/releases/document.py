@@ -14,7 +14,7 @@ from dphist.errors import InvalidParameter
 from dphist.releases.accuracy import shared_part
 from dphist.releases.aggregates import Aggregate, aggregates_of, sums_facts
 from dphist.releases.choosing import Chosen
-from dphist.releases.soundness import Nonzero, nonzero_rule
+from dphist.releases.soundness import Nonzero, nonzero_rule, top_k_keeps
 from dphist.types import (
     FORMAT,
     AnyNoise,
@@ -34,6 +34,11 @@ _ONE_UPDATE: Final = (
     "and without that user all others would have come in the same order and the same sketches would have been "
     "merged in the same order"
 )
+# Libraries infer types from values, and change values with them: 007 becomes 7, and a large number a float.
+_INFERRED: Final = {
+    "text": "the values that the frame holds for one user do not depend on the rows of other users",
+    "fixed": "the types of the input's columns were fixed before the data was seen",
+}
 NO_GUARANTEE: Final = "None: the noise was made from a seed, for tests."
 # No plan of ours has longer numbers; a certificate that has is not worth the hours it would take.
 _NUMBER: Final = re.compile(r"[0-9]{1,60}(/[0-9]{1,60})?")
@@ -70,17 +75,24 @@ def _provided(plan: Plan, request: Mapping[str, Any]) -> str:
     conditions = []
     if not request:
         conditions.append(f"no user touches more than {plan.contract.items} of the counts, each by one")
+        conditions.append("the types of the items do not depend on the data of any one user")
     if _relies_on_promise(plan, request):
         conditions.append(f"no possible data has more than {plan.contract.max_nonzero} items")
     if "sketch" in request:
         conditions.append(_ONE_UPDATE)
+    if request and "sketch" not in request and request["types"] != "none":
+        conditions.append(_INFERRED[request["types"]])
     if "query" in request:
         conditions.append("the rows that the query gives for one user depend on that user alone")
     return f", provided that {' and '.join(conditions)}" if conditions else ""
 
 
 def _relies_on_promise(plan: Plan, request: Mapping[str, Any]) -> bool:
-    return "max-nonzero" in request and nonzero_rule(plan, promised=True) is Nonzero.PROMISED
+    return (
+        "max-nonzero" in request
+        and not top_k_keeps(plan)
+        and nonzero_rule(plan, promised=True) is Nonzero.PROMISED
+    )
 
 
 def not_covered(plan: Plan, request: Mapping[str, Any], *, earlier: bool = False) -> list[str]:
@@ -99,14 +111,18 @@ def not_covered(plan: Plan, request: Mapping[str, Any], *, earlier: bool = False
             "than the number of users. Standard errors and intervals speak of the noise alone."
         )
     if _relies_on_promise(plan, request):
-        notes.append("Where the data have more items than the public bound, nothing at all is released.")
+        notes.append(
+            f"The bound of {plan.contract.max_nonzero} items is a promise of whoever made the release: had the "
+            "data had more items, nothing would have been released."
+        )
     if is_difference(plan, request):
         notes.append("Counts are differences to the count after the largest ones, which is not released.")
     if is_perhaps_reduced(plan, request) and not earlier:
+        bound = plan.contract.max_nonzero
+        unless = "" if request else " and nobody promised that no possible data have more"
         notes.append(
-            f"Counts may be less than the numbers of users: where it was not promised that no possible data have "
-            f"more than {plan.contract.max_nonzero} items, the count after the largest ones was subtracted from "
-            "all, and it is not released."
+            f"If there were more than {bound} items{unless}, the count of rank {bound + 1 if bound else 1} was "
+            "subtracted from all, and it is not released: counts are lower by it than the numbers of users."
         )
     if "sketch" in request:
         notes.append(_sketch_note(request["sketch-size"], restored=plan.releases_offset))
@@ -151,12 +167,13 @@ def is_difference(plan: Plan, request: Mapping[str, Any]) -> bool:
 
 
 def is_perhaps_reduced(plan: Plan, request: Mapping[str, Any]) -> bool:
-    """A histogram with a bound that a top-k step keeps, or a promise: the certificate does not know which."""
-    contract = plan.contract
-    if request or contract.max_nonzero is None or plan.releases_offset:
+    """Whether a top-k step kept a bound on the counts, so that it may have subtracted something from all.
+
+    For counts that were made elsewhere the bound may have been promised: the certificate does not know which.
+    """
+    if plan.releases_offset or isinstance(plan.noise, PublicNoise) or not top_k_keeps(plan):
         return False
-    # Below that bound a step would break the plan, and only a promise, or neither, can have kept it.
-    return contract.items == contract.max_nonzero and not isinstance(plan.noise, PublicNoise)
+    return not request or "max-nonzero" in request
 
 
 def counts_facts(plan: Plan, request: Mapping[str, Any], offset: float | None) -> dict[str, Any]:

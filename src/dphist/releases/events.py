@@ -27,7 +27,7 @@ from dphist.releases.options import Options
 from dphist.releases.protected import refuse_own_input
 from dphist.releases.request import AUTO, Request, request_from
 from dphist.releases.result import Facts, Release
-from dphist.releases.soundness import Nonzero, certified, nonzero_rule
+from dphist.releases.soundness import Nonzero, certified, nonzero_rule, top_k_keeps
 from dphist.releases.sources import Form, Names, Piece, frame_form
 from dphist.releases.spending import Booked, book, check_place
 from dphist.releases.stage import Begun, Cut, NoiseStage
@@ -53,6 +53,10 @@ def release(input: Any, *, progress: Watcher | None = None, **options: Unpack[Op
     is written as well, together with its certificate. `progress` is called with the name of a step and the share
     of it that is done.
 
+    The columns of a frame are read as text, and items are released as text, because pandas and others infer types
+    from values: a single row can turn all whole numbers into floats. `types="fixed"` keeps the frame's types; use
+    it if they were declared before the data was seen, by a database, a Parquet file or `dtype=`, for example.
+
     >>> import dphist, pandas
     >>> log = pandas.DataFrame({"user": range(900), "query": ["tea"] * 600 + ["milk"] * 300})
     >>> found = dphist.release(log, user="user", item="query", epsilon=1, delta=1e-6, max_items_per_user=1, seed=7)
@@ -69,6 +73,8 @@ def run(request: Request, progress: Watcher | None = None, placed: Callable[[Any
     from dphist.outputs.writing import check_target, target_of, write_release
 
     target = None
+    if (request.types == "none" and request.is_frame()) or (request.types == "text" and not request.is_frame()):
+        raise InvalidParameter("types='text' and types='fixed' are for frames: files have the types they declare")
     if request.output is not None:
         target = target_of(request.output, request.output_table, request.output_format)
         check_target(target, force=request.force, columns=request.output_columns())
@@ -179,7 +185,7 @@ def plan_for(request: Request, engine: Engine) -> Plan:
 def _rehearse(plan: Plan) -> None:
     """Draw noise for a made-up count: what cannot be drawn is refused before any event is read."""
     one = np.ones(1, dtype=np.int64)
-    begun = Begun.with_tap(plan, Nonzero.NOT_NEEDED, SeededTap(0), Cut())
+    begun = Begun.with_tap(plan, SeededTap(0), Cut())
     begun.release(one, [one] * len(plan.sums))
     noisy_sums(plan.sums, one, [one] * len(plan.sums), one - 1, [Fresh(begun.session.tap)] * len(plan.sums))
 
@@ -196,10 +202,10 @@ def _check_certificate(plan: Plan, request: Request) -> None:
 
 def _task(request: Request, plan: Plan, rule: Nonzero, tap: Tap, cap: int | None) -> Task:
     key = tap.words(4).tobytes()
-    # A top-k step has no use for a bound on users, which would only lose events.
     rank, items = None, cap
     if rule is Nonzero.TOP_K:
-        rank, items = int(plan.contract.nonzero) + 1, None
+        # --top has no use for a bound on users, which would only lose events.
+        rank, items = int(plan.contract.nonzero) + 1, cap if request.top is None else None
     return Task(
         request.events(), Choice(key, portable=not tap.private), items, request.lower_threshold,
         request.public_items(), rank, ordered=not tap.private,
@@ -226,8 +232,8 @@ def _counted_and_noised(
     tap: Tap = SecureTap() if request.seed is None else SeededTap(request.seed)
     chosen = _chosen(request, planned, engine, tap, progress)
     plan, cap = _chosen_plan(request, planned, chosen)
-    # A top-k step subtracts the count after the largest; a bound that is public needs only to be watched.
-    rule = nonzero_rule(plan, promised=request.max_nonzero is not None)
+    # A top-k step subtracts the count after the largest. A bound that it cannot keep is a promise of the caller's.
+    rule = nonzero_rule(plan, promised=request.max_nonzero is not None and not top_k_keeps(plan))
     task = _task(request, plan, rule, tap, cap)
     facts = Facts(request.to_dict(), chosen, None if booked is None else booked.receipt())
     counting = None if progress is None else lambda share: progress("counting", share)
@@ -239,7 +245,8 @@ def _counted_and_noised(
         return released_by_spark(request, plan, rule, task, tap, engine, target, counting, placed, facts)
     names = Names(tuple(column.name for column in request.columns()), request.count_name)
     with engine.count(task, counting) as counted:
-        cut = Cut(counted.at_rank, request.lower_threshold)
+        difference = rule is Nonzero.TOP_K and request.offset == "none"
+        cut = Cut(counted.at_rank, request.lower_threshold, difference)
         stage = NoiseStage(plan, rule, names, tap, cut, distinct=True)
         _step(progress, "counting", 1.0)
         _step(progress, "adding noise", 0.0)

@@ -33,6 +33,7 @@ class Options(TypedDict, total=False):
     query: str | None
     where: str | None
     input_format: str | None
+    types: str | None
     input_name: str | None
     null_items: bool
     count_name: str

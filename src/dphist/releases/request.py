@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -20,6 +21,8 @@ from dphist.types import LARGEST_COUNT, Budget, Column, Events, finite_number
 
 ENGINES: Final = ("duckdb", "spark")
 AUTO: Final = "auto"
+TYPES: Final = ("text", "fixed", "none")
+TEXT_FILE: Final = re.compile(r"\.(csv|tsv|json|jsonl|ndjson)(\.gz|\.zst)?$", re.IGNORECASE)
 # What affects neither privacy nor the numbers, so that a certificate has no use for it.
 _NOT_RECORDED: Final = ("force", "memory", "threads", "temp_folder", "master", "spark_conf", "ledger")
 
@@ -50,6 +53,7 @@ class Request:
     query: str | None = None
     where: str | None = None
     input_format: str | None = None
+    types: str | None = None
     input_name: str | None = None
     null_items: bool = False
     count_name: str = "count"
@@ -78,6 +82,7 @@ class Request:
         for name in ("sum", "mean", "weight"):
             given = getattr(self, name)
             object.__setattr__(self, name, (given,) if isinstance(given, (str, int, float)) else tuple(given))
+        self._check_types()
         self._check_contract()
         self._check_ledger()
         self._check_output()
@@ -85,6 +90,23 @@ class Request:
             if not isinstance(getattr(self, name), bool):
                 raise InvalidParameter(f"{flag(name)} must be true or false, not {getattr(self, name)!r}")
         self._check_engine()
+
+    def _check_types(self) -> None:
+        """Where types come from: frames are read as text by default, CSV and JSON have none, others say theirs."""
+        if self.types not in (None, *TYPES):
+            raise InvalidParameter(f"types must be 'text' or 'fixed', not {self.types!r}")
+        if self.types is None:
+            default = "text" if self.is_frame() else "none" if self._is_text_file() else "fixed"
+            object.__setattr__(self, "types", default)
+
+    def is_frame(self) -> bool:
+        """Whether the input is an object in memory, or a DataFrame of Spark."""
+        return not isinstance(self.input, (str, os.PathLike, tuple, list))
+
+    def _is_text_file(self) -> bool:
+        paths = self.input if isinstance(self.input, (tuple, list)) else [self.input]
+        names = [f".{self.input_format.lstrip('.')}"] if isinstance(self.input_format, str) else paths
+        return all(TEXT_FILE.search(str(name)) for name in names)
 
     def _check_engine(self) -> None:
         if self.engine is not None and self.engine not in ENGINES:
@@ -230,7 +252,7 @@ class Request:
         """Where the events are."""
         return Events(
             self.input, self.user, self.columns(), self.table, self.query, self.where, self.input_format,
-            self.null_items,
+            self.null_items, as_text=self.types == "text",
         )  # fmt: skip
 
     def public_items(self) -> Events | None:

@@ -50,8 +50,7 @@ def certified(plan: object) -> Plan:
 def nonzero_rule(plan: Plan, *, promised: bool) -> Nonzero:
     """How the bound on the non-zero counts is kept, for a plan that is certified.
 
-    Subtracting the (k+1)-th largest count keeps k, but one user who raises that count lowers all k others: it
-    breaks any bound on the items of a user below k. So it serves only plans that are certified without that bound.
+    `promised`: no possible data has more non-zero counts, or else nothing is released.
     """
     contract = plan.contract
     if contract.max_nonzero is None or isinstance(plan.noise, PublicNoise):
@@ -64,14 +63,23 @@ def nonzero_rule(plan: Plan, *, promised: bool) -> Nonzero:
         return Nonzero.NOT_NEEDED
     if promised:
         return Nonzero.PROMISED
-    # A smaller bound on the items of a user would be broken by the step, and with it the plan's profile.
-    if contract.items == contract.max_nonzero:
+    if top_k_keeps(plan):
         return Nonzero.TOP_K
     raise InvalidParameter(
         f"the plan relies on max_nonzero = {contract.max_nonzero} and max_items_per_user = {contract.items} "
         "together, and the top-k step that would keep the first breaks the second: give promise_max_nonzero=True "
         "if no possible dataset has more non-zero counts, or plan with one of the two bounds"
     )
+
+
+def top_k_keeps(plan: Plan) -> bool:
+    """Whether a top-k step can keep `max_nonzero` for this plan.
+
+    One user who raises the (k+1)-th largest count lowers all others. That breaks a smaller bound on the items of a
+    user, and with it the plan's profile. Beside sums it moves counts whose sums stay, and leaves counts whose sums
+    move, where the analysis takes both to move together.
+    """
+    return plan.contract.items == plan.contract.max_nonzero and not plan.sums
 
 
 def _keeps(plan: Plan, contract: Contract) -> bool:

@@ -51,8 +51,9 @@ def released_by_spark(
         task = replace(task, rank=int(plan.contract.nonzero) + 1)
     with engine.counted(task, counting) as histogram:
         broken = rule is Nonzero.PROMISED and histogram.at_rank > 0
-        cut = Cut(histogram.at_rank if rule is Nonzero.TOP_K else 0, request.lower_threshold)
-        begun = Begun.with_tap(plan, rule, tap, cut)
+        floor = histogram.at_rank if rule is Nonzero.TOP_K else 0
+        cut = Cut(floor, request.lower_threshold, rule is Nonzero.TOP_K and request.offset == "none")
+        begun = Begun.with_tap(plan, tap, cut)
         noise = executor_noise(begun, plan, request, tap)
         model = (facts or Facts(request.to_dict())).told(_model(request, plan, begun, tap))
         with unlogged():

@@ -41,11 +41,13 @@ class Cut:
     """What is taken from every count before noise: the count after the largest ones, and a fixed lower threshold.
 
     Counts below `lower` were removed, by a rule that does not look at the data; what is left begins at 1 again
-    once `lower` - 1 is subtracted. `floor` is the count of rank k + 1 among what is left of the counts: a secret.
+    once `lower` - 1 is subtracted, and it is added to what passes unless `difference`s to the count after the
+    largest are released. `floor` is the count of rank k + 1 among what is left of the counts: a secret.
     """
 
     floor: int = 0
     lower: int = 1
+    difference: bool = False
 
     def __repr__(self) -> str:
         return "Cut(secret)"
@@ -72,12 +74,10 @@ class Begun:
     sums: tuple[SumNoise, ...] = ()
 
     @classmethod
-    def with_tap(cls, plan: Plan, rule: Nonzero, tap: Tap, cut: Cut) -> Begun:
+    def with_tap(cls, plan: Plan, tap: Tap, cut: Cut) -> Begun:
         """Draw the noise that all counts share, once."""
         session, offset = begin(plan, tap, subtracted=cut.subtracted)
-        # Without the offset a top-k step gives differences, to which nothing is restored.
-        plain_top_k = rule is Nonzero.TOP_K and offset is None
-        return cls(session, offset, cut, 0 if plain_top_k else cut.lower - 1, plan.sums)
+        return cls(session, offset, cut, 0 if cut.difference else cut.lower - 1, plan.sums)
 
     def release(
         self, counts: IntArray, sums: Sequence[IntArray] = (), draws: Sequence[Draws] | None = None
@@ -100,7 +100,7 @@ class NoiseStage:
     ) -> None:
         self.seen = Total()
         self._plan, self._rule, self._names, self._tap = plan, rule, names, tap
-        self._begun = Begun.with_tap(plan, rule, tap, cut)
+        self._begun = Begun.with_tap(plan, tap, cut)
         self._gathered = Gathered(names, distinct=distinct)
 
     def add(self, block: list[Span]) -> None:

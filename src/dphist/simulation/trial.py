@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dphist.errors import InvalidParameter
-from dphist.releases.soundness import Nonzero
 from dphist.releases.stage import Begun, Cut
 from dphist.sampling.tap import SeededTap
 from dphist.simulation.notice import NOTICE
@@ -85,14 +84,14 @@ def trial(plan: Plan, data: TrialData, seed: int, largest: int | None = None) ->
     # A top-k step has no use for a cap, as in a release.
     used = replace(data, cap=None) if plan.releases_offset else data
     whole, counts = data.whole, used.drawn(seed)
-    bound, rule, floor = plan.contract.max_nonzero, Nonzero.NOT_NEEDED, 0
+    bound, floor = plan.contract.max_nonzero, 0
     population = used.population
     if bound is not None and plan.releases_offset:
-        rule, floor = Nonzero.TOP_K, int(population.count_at(bound + 1))
+        floor = int(population.count_at(bound + 1))
     elif bound is not None:
-        # The promise is kept as whoever makes it must keep it: before the data is looked at.
-        rule, counts, population = Nonzero.PROMISED, counts[:bound], population.first(bound)
-    begun = Begun.with_tap(plan, rule, SeededTap(seed), Cut(floor))
+        # A bound that is public holds before the data is looked at.
+        counts, population = counts[:bound], population.first(bound)
+    begun = Begun.with_tap(plan, SeededTap(seed), Cut(floor))
     released = begun.release(counts)
     index, values, total = released.index, released.values, int(whole.sum())
     expected = totals_of(plan, population, cap=used.cap).released

@@ -36,6 +36,7 @@ def build(
     query: str | None = None,
     where: str | None = None,
     input_format: str | None = None,
+    types: str | None = None,
     memory: str | None = None,
     threads: int | None = None,
     temp_folder: str | os.PathLike[str] | None = None,
@@ -46,16 +47,27 @@ def build(
     All users of the input are one batch, so that it does not matter where their rows are and in which order, and
     nothing but the (k+1)-th largest count is subtracted. The engine counts within its memory and spills to a
     private folder. A user whose events are in several files must be in one build: give all of these files as the
-    input.
+    input. The columns of a frame are read as text unless `types="fixed"`, as `dphist.release` does.
     """
     size = positive_count("k", k)
     columns = columns_of(item)
     check_user(user, [column.source for column in columns])
-    events = Events(input, user, columns, table, query, where, input_format)
+    as_text = reads_as_text(input, types)
+    events = Events(input, user, columns, table, query, where, input_format, as_text=as_text)
     resources = Resources(memory, threads, None if temp_folder is None else Path(temp_folder))
     # No rank is asked for: NaN, which is no item, would take one.
     with DuckDBEngine(resources).count(Task(events, NO_CHOICE), progress) as counted:
         return _largest(counted, tuple(column.name for column in columns), size)
+
+
+def reads_as_text(input: Any, types: str | None) -> bool:
+    """Whether columns are read as text: those of frames are, unless their types are fixed."""
+    if types not in (None, "text", "fixed"):
+        raise InvalidParameter(f"types must be 'text' or 'fixed', not {types!r}")
+    is_frame = not isinstance(input, (str, os.PathLike, tuple, list))
+    if types == "text" and not is_frame:
+        raise InvalidParameter("types='text' is for frames: files have the types they declare")
+    return is_frame and types != "fixed"
 
 
 def columns_of(item: str | Sequence[str]) -> tuple[Column, ...]:

@@ -9,7 +9,7 @@ from typing import Any, Final
 from dphist.engines.protocol import Resources
 from dphist.engines.spark_engine import on_executors, pairs_of, rehearse, run
 from dphist.engines.spark_session import Cluster, session_for
-from dphist.sketch.building import build_batches, check_user, columns_of
+from dphist.sketch.building import build_batches, check_user, columns_of, reads_as_text
 from dphist.sketch.misra_gries import MisraGries
 from dphist.types import Events
 from dphist.types.checks import positive_count
@@ -43,6 +43,7 @@ def build_on_spark(
     user: str,
     item: str | Sequence[str],
     where: str | None = None,
+    types: str | None = None,
     partitions: int = PARTITIONS,
 ) -> MisraGries:
     """The sketch of a DataFrame of Spark, or of a path that its active session reads.
@@ -50,13 +51,15 @@ def build_on_spark(
     Users go to one of `partitions` by a hash, which does not depend on other users; the executors make a sketch of
     each, at most k counters of each come here, and all are merged at once: nothing depends on the order in which
     they come. More partitions need less memory on the executors, and lose
-    more: each may subtract up to its (user, item) pairs divided by k + 1.
+    more: each may subtract up to its (user, item) pairs divided by k + 1. The columns of a DataFrame are read as
+    text unless `types="fixed"`.
     """
     size, parts = positive_count("k", k), positive_count("partitions", partitions)
     columns = columns_of(item)
     check_user(user, [column.source for column in columns])
+    events = Events(frame, user, columns, where=where, as_text=reads_as_text(frame, types))
     with session_for(frame, Resources(), Cluster()) as session:
-        pairs, _, what = pairs_of(session, Events(frame, user, columns, where=where))
+        pairs, _, what = pairs_of(session, events)
         rehearse(session)
         schema = _arrow_schema(pairs)
         task = PartitionSketch(size, schema, tuple(column.name for column in columns))

@@ -28,7 +28,7 @@ class Events:
 
     `source` is a path, a glob, a folder, the address of a database, a tuple of paths, or a frame. `table` or
     `query` say what to read of a database; `where` is a condition in SQL; `file_format` is for names that do not
-    tell.
+    tell. `as_text` reads every column as text, cell by cell, whatever type the input gives it.
     Rows without a user are dropped. A missing item is no item unless `null_items`.
     """
 
@@ -41,6 +41,7 @@ class Events:
     where: str | None = None
     file_format: str | None = None
     null_items: bool = False
+    as_text: bool = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.user, str) or not self.user:

@@ -1,0 +1,251 @@
+"""Types that a library infers from values must not let one user's row change what is released of others.
+
+Neighbours here are files with and without one more row, read as people read them. What differs between them is one
+user, whose item is released with a probability below 1e-9: so both releases, made from one seed, must be equal in
+values and in types. With the types of the frame kept they are not, which shows that the attack works.
+"""
+
+from __future__ import annotations
+
+import datetime
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.json
+import pytest
+
+import dphist
+from dphist.errors import InputError, InvalidParameter
+from test_release_cli import reseal
+
+# Two items of 2,000 users each: both are released but for a chance of e^-50. One user's own item is not, but for
+# the delta of the plan.
+ASKED: dict[str, Any] = {
+    "user": "user", "item": "item", "epsilon": 1.0, "delta": 1e-12, "max_items_per_user": 1, "seed": 1,
+}  # fmt: skip
+SMALL, LARGE = (1000, 1001), (2**60, 2**60 + 1)
+
+
+def csv_text(items: tuple[int, int], odd: str | None) -> str:
+    """Rows of 4,000 users; the odd one comes first, where every reader looks."""
+    first = "" if odd is None else f"odd,{odd}\n"
+    return "user,item\n" + first + "".join(f"u{k},{items[k % 2]}\n" for k in range(4000))
+
+
+def json_text(items: tuple[int, int], odd: str | None) -> str:
+    value = {None: None, "": "null", "abc": '"abc"'}.get(odd, odd)
+    first = [] if odd is None else [f'{{"user": "odd", "item": {value}}}']
+    rows = [f'{{"user": "u{k}", "item": {items[k % 2]}}}' for k in range(4000)]
+    return "\n".join(first + rows) + "\n"
+
+
+def relation(text: str, tmp_path: Path) -> Any:
+    path = tmp_path / "events.csv"
+    path.write_text(text)
+    return duckdb.connect().sql(f"SELECT * FROM read_csv('{path}')")
+
+
+READERS: dict[str, Callable[[tuple[int, int], str | None, Path], Any]] = {
+    "pandas csv": lambda items, odd, _: pd.read_csv(io.StringIO(csv_text(items, odd))),
+    "pandas json": lambda items, odd, _: pd.read_json(io.StringIO(json_text(items, odd)), lines=True),
+    "pandas objects": lambda items, odd, _: pd.DataFrame({
+        "user": [*([] if odd is None else ["odd"]), *(f"u{k}" for k in range(4000))],
+        "item": [
+            *([] if odd is None else [{"": None, "9.5": 9.5}.get(odd, odd)]), *(items[k % 2] for k in range(4000))
+        ],
+    }),
+    "polars read_csv": lambda items, odd, _: pl.read_csv(io.StringIO(csv_text(items, odd))),
+    "polars scan_csv": lambda items, odd, _: pl.scan_csv(io.BytesIO(csv_text(items, odd).encode())),
+    "polars read_ndjson": lambda items, odd, _: pl.read_ndjson(io.StringIO(json_text(items, odd))),
+    "Arrow csv": lambda items, odd, _: pa.csv.read_csv(io.BytesIO(csv_text(items, odd).encode())),
+    "DuckDB relation": lambda items, odd, path: relation(csv_text(items, odd), path),
+}  # fmt: skip
+
+
+def released(data: Any, **more: Any) -> tuple[Any, list[dict[str, Any]]]:
+    table = dphist.release(data, **{**ASKED, **more}).to_arrow()
+    return table.schema, table.to_pylist()
+
+
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("odd", ["", "9.5", "abc"])
+def test_one_row_changes_nothing_for_others(reader: str, odd: str, tmp_path: Path) -> None:
+    read = READERS[reader]
+    if reader == "polars read_ndjson" and odd == "abc":
+        pytest.skip("polars refuses a file whose types contradict each other")
+    without, with_odd = read(SMALL, None, tmp_path), read(SMALL, odd, tmp_path)
+    schema, rows = released(without)
+    assert sorted(row["item"] for row in rows) == ["1000", "1001"]
+    assert (schema, rows) == released(with_odd)
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_large_numbers_do_not_merge(reader: str, tmp_path: Path) -> None:
+    """A missing value makes pandas turn 2^60 and 2^60 + 1 into one float. Numbers from 2^53 on are missing."""
+    read = READERS[reader]
+    for odd in (None, "", "9.5"):
+        assert released(read(LARGE, odd, tmp_path))[1] == []
+
+
+def test_the_attack_works_where_types_are_kept() -> None:
+    """So that the tests above can fail: types change with one row, and 2,000 + 2,000 users become 4,000."""
+    small = [READERS["pandas csv"](SMALL, odd, Path()) for odd in (None, "", "abc")]
+    types = {str(released(frame, types="fixed")[0].field("item").type) for frame in small}
+    assert len(types) == 3
+    merged = released(READERS["pandas csv"](LARGE, "", Path()), types="fixed")[1]
+    assert [round(row["count"], -2) for row in merged] == [4000.0]
+
+
+@pytest.mark.parametrize("odd", ["", "abc"])
+def test_users_do_not_merge_either(odd: str) -> None:
+    def frame(odd: str | None) -> Any:
+        first = "" if odd is None else f"{odd},rare\n"
+        rows = "".join(f"{k},common\n" for k in range(2000))
+        return pd.read_csv(io.StringIO("user,item\n" + first + rows))
+
+    assert released(frame(None)) == released(frame(odd))
+
+
+def test_types_that_are_fixed_stay() -> None:
+    frame = pd.read_csv(io.StringIO(csv_text(SMALL, None)))
+    schema, rows = released(frame, types="fixed")
+    assert schema.field("item").type == pa.int64()
+    assert sorted(row["item"] for row in rows) == [1000, 1001]
+    exact = released(pd.read_csv(io.StringIO(csv_text(LARGE, None))), types="fixed")[1]
+    assert sorted(row["item"] for row in exact) == [2**60, 2**60 + 1]
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        (pa.array([5, None], pa.int8()), "5"),
+        (pa.array([2**53 - 1, 2**53]), "9007199254740991"),
+        (pa.array([1 - 2**53, -(2**53)]), "-9007199254740991"),
+        (pa.array([7, 2**64 - 1], pa.uint64()), "7"),
+        (pa.array([5.0, 2.0**53]), "5"),
+        (pa.array([-0.0, 1e300]), "0"),
+        (pa.array([1.5, None]), "1.5"),
+        (pa.array([0.1, None], pa.float32()), "0.1"),
+        (pa.array([float("nan"), None]), "nan"),
+        (pa.array([float("-inf"), None]), "-inf"),
+        (pa.array([True, None]), "true"),
+        (pa.array([datetime.date(2024, 1, 5), None]), "2024-01-05"),
+        (pa.array([datetime.datetime(2024, 1, 5), None]), "2024-01-05 00:00:00"),
+        (pa.array([datetime.datetime(2024, 1, 5, 1, 2, 3, 500_000), None]), "2024-01-05 01:02:03.5"),
+        (pa.array([b"tea", None]), "tea"),
+        (pa.array([b"\xff\x01", None]), "ff01"),
+        (pa.array(["007", None]), "007"),
+        (pa.array([[1, 2], None]), "[1,2]"),
+        (pa.array(["a", None]).dictionary_encode(), "a"),
+    ],
+    ids=str,
+)
+def test_each_cell_has_one_text(values: Any, text: str) -> None:
+    """The first of two values has this text, and the second is missing. pandas' objects have the same texts."""
+    users = pa.array([f"u{k}" for k in range(2000)])
+    places = pa.array([0, 1] * 1000)
+    table = pa.table({"user": users, "item": values.take(places)})
+    assert [row["item"] for row in released(table)[1]] == [text]
+    if not pa.types.is_nested(values.type) and not pa.types.is_binary(values.type):
+        objects = pd.DataFrame({"user": users.to_pylist()})
+        objects["item"] = pd.Series(values.take(places).to_pylist(), dtype=object)
+        if not np.isnan(values[0].as_py() if isinstance(values[0].as_py(), float) else 0):  # missing for pandas
+            expected = "0.10000000149011612" if values.type == pa.float32() else text
+            assert [row["item"] for row in released(objects)[1]] == [expected]
+
+
+def test_the_certificate_states_the_condition(tmp_path: Path) -> None:
+    frame = pd.read_csv(io.StringIO(csv_text(SMALL, None)))
+    frame.to_parquet(tmp_path / "events.parquet")
+    frame.to_csv(tmp_path / "events.csv", index=False)
+    unseeded = {name: value for name, value in ASKED.items() if name != "seed"}
+    said = {
+        "frame": dphist.release(frame, **unseeded).document(),
+        "fixed": dphist.release(frame, types="fixed", **unseeded).document(),
+        "parquet": dphist.release(tmp_path / "events.parquet", **unseeded).document(),
+        "csv": dphist.release(tmp_path / "events.csv", **unseeded).document(),
+    }
+    assert (
+        "values that the frame holds for one user do not depend on the rows of other users"
+        in (said["frame"]["guarantee"])
+    )
+    for name in ("fixed", "parquet"):
+        assert "columns were fixed before the data was seen" in said[name]["guarantee"]
+    assert "provided" not in said["csv"]["guarantee"]
+    assert [document["request"]["types"] for document in said.values()] == ["text", "fixed", "fixed", "none"]
+
+
+def test_a_condition_that_is_taken_away_is_noticed(tmp_path: Path) -> None:
+    frame = pd.read_csv(io.StringIO(csv_text(SMALL, None)))
+    unseeded = {name: value for name, value in ASKED.items() if name != "seed"}
+    path = tmp_path / "out.csv"
+    dphist.release(frame, output=path, **unseeded)
+    assert dphist.verify(path).verified
+    certificate = tmp_path / "out.csv.certificate.json"
+    document = json.loads(certificate.read_text())
+    for types in ("none", "fixed", None):
+        request = {**document["request"], "types": types}
+        if types is None:
+            del request["types"]
+        certificate.write_text(json.dumps(reseal({**document, "request": request})))
+        assert not dphist.verify(path).verified
+
+
+def test_wrong_types_are_refused(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"user": ["u"], "item": ["i"], "seen": [True]})
+    path = tmp_path / "events.csv"
+    frame.to_csv(path, index=False)
+    with pytest.raises(InvalidParameter, match="types must be 'text' or 'fixed'"):
+        dphist.release(frame, **ASKED, types="float")
+    with pytest.raises(InvalidParameter, match="are for frames"):
+        dphist.release(path, **ASKED, types="text")
+    with pytest.raises(InvalidParameter, match="are for frames"):
+        dphist.release(frame, **ASKED, types="none")
+    with pytest.raises(InputError, match="holds true and false: pass types='fixed'"):
+        dphist.release(frame, **ASKED, sum="seen:0:1")
+    assert len(dphist.release(frame, **ASKED, sum="seen:0:1", types="fixed")) == 0
+
+
+def test_sums_and_conditions_read_the_same_text() -> None:
+    """A column of numbers and the same column as text, which one odd row makes of it, give the same sums."""
+    numbers = pa.table({
+        "user": [f"u{k}" for k in range(4000)], "item": ["a", "b"] * 2000,
+        "paid": [k % 7 + 0.5 for k in range(4000)],
+    })  # fmt: skip
+    texts = numbers.set_column(2, "paid", numbers.column("paid").cast(pa.string()))
+    asked = {**ASKED, "sum": "paid:0:10", "where": "CAST(paid AS DOUBLE) > 2"}
+    assert released(numbers, **asked) == released(texts, **asked)
+
+
+def test_public_lists_match_by_text() -> None:
+    frame = pd.read_csv(io.StringIO(csv_text(SMALL, "")))
+    assert frame["item"].dtype == np.float64
+    listed = pd.DataFrame({"item": [1000, 1001, 1002]})
+    asked = {name: value for name, value in ASKED.items() if name != "max_items_per_user"}
+    rows = released(frame, **{**asked, "max_items_per_user": None}, items=listed)[1]
+    assert {row["item"]: round(row["count"], -2) for row in rows} == {1000: 2000.0, 1001: 2000.0, 1002: 0.0}
+
+
+def test_sketches_read_frames_as_text_too() -> None:
+    plan = dphist.plan(epsilon=1.0, delta=1e-12, max_nonzero=10)
+    found = []
+    for odd in (None, "", "abc"):
+        sketch = dphist.sketch.build(READERS["pandas csv"](SMALL, odd, Path()), 10, user="user", item="item")
+        found.append(sketch.release(plan, seed=1).to_arrow())
+    assert sorted(found[0].column("item").to_pylist()) == ["1000", "1001"]
+    assert found[0].equals(found[1])
+    assert found[0].equals(found[2])
+    frame = READERS["pandas csv"](SMALL, None, Path())
+    kept = dphist.sketch.build(frame, 10, user="user", item="item", types="fixed")
+    assert sorted(kept.release(plan, seed=1).to_arrow().column("item").to_pylist()) == [1000, 1001]
+    with pytest.raises(InvalidParameter, match="types must be"):
+        dphist.sketch.build(pd.DataFrame({"user": [1], "item": [2]}), 10, user="user", item="item", types="x")
