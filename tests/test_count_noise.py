@@ -223,7 +223,15 @@ def test_a_whole_release_keeps_what_its_selection_says(top_plan: Plan) -> None:
         "item": np.repeat(np.arange(len(counts)), counts),
     })  # fmt: skip
     release = dphist.release(
-        table, user="user", item="item", epsilon=1, delta=1e-6, top=TOP, lower_threshold=LOWER, seed=3
+        table,
+        user="user",
+        item="item",
+        epsilon=1,
+        delta=1e-6,
+        top=TOP,
+        lower_threshold=LOWER,
+        seed=3,
+        types="fixed",
     )
     assert release.plan == top_plan
     assert sorted(item.as_py() for item in release.items) == list(range(TOP))

@@ -100,22 +100,49 @@ def test_top_with_a_cap_keeps_the_largest() -> None:
     assert list(as_dict(found)) == ["tea", "milk"]
 
 
-def test_promise_that_does_not_hold_releases_nothing() -> None:
-    """No error, for that would tell of the data."""
-    assert len(dphist.release(events(COUNTS), **BUDGET, max_nonzero=5)) == 0
-    assert len(dphist.release(events(COUNTS), **BUDGET, max_nonzero=6)) > 0
+@pytest.mark.parametrize("lower", [1, 3])
+def test_one_item_more_than_the_bound_does_not_empty_the_release(lower: int) -> None:
+    """The count of the 6th item, 1, is subtracted from all: neighbours get the same items, and nearly the counts."""
+    asked = {**BUDGET, "delta": 1e-12, "max_nonzero": 5, "lower_threshold": lower}
+    four = {item: count for item, count in COUNTS.items() if item not in ("rare", "unique")}
+    for _ in range(20):
+        for counts in (four, {**four, "rare": 2}, COUNTS, {**four, "rare": 2, "unique": 1, "own": 1, "other": 1}):
+            found = dphist.release(events(counts), **asked)
+            assert set(as_dict(found)) == set(four)
+            assert near(found, four)
+
+
+def test_a_bound_that_is_enforced_subtracts_the_next_count() -> None:
+    """Of 200 items with 1,000 users each, and one with 5,000, a bound of 3 leaves one, less 1,000."""
+    counts = {**{f"item {i}": 1000 for i in range(200)}, "large": 5000}
+    found = dphist.release(events(counts), **BUDGET, max_nonzero=3)
+    assert near(found, {"large": 4000})
+    document = found.document()
+    assert "items" not in document["guarantee"].partition("provided that")[2].replace("all their items", "")
+    assert any("the count of rank 4 was subtracted from all" in note for note in document["not_covered"])
+
+
+@pytest.mark.parametrize("options", [{"max_items_per_user": 4, "mechanism": "gaussian"}, {"sum": "user:0:1"}])
+def test_promise_that_does_not_hold_releases_nothing(options: dict[str, Any]) -> None:
+    """Where a top-k step would break the analysis. No error, for that would tell of the data."""
+    assert len(dphist.release(events(COUNTS), **BUDGET, max_nonzero=5, **options)) == 0
+    found = dphist.release(events(COUNTS), **BUDGET, max_nonzero=6, **options)
+    assert len(found) > 0
+    assert "no possible data has more than 6 items" in found.document()["guarantee"]
+    assert any("nothing would have been released" in note for note in found.document()["not_covered"])
 
 
 @pytest.mark.parametrize("mechanism", ["best", "gaussian", "laplace"])
 @pytest.mark.parametrize("k", [1, 2, 50])
 @pytest.mark.parametrize("cap", [None, 1, 150])
 def test_promise_is_watched_whatever_the_noise(mechanism: str, k: int, cap: int | None) -> None:
-    """200 items of many users: a plan that relies on fewer must release none of them."""
+    """200 equal items of many users: a plan that relies on fewer, enforced or promised, releases none of them."""
     data = events({f"item {i}": 1000 for i in range(200)}, items_per_user=200)
     found = dphist.release(data, **BUDGET, max_nonzero=k, max_items_per_user=cap, mechanism=mechanism)
-    relies = cap is None or cap >= k or found.plan.mechanism == "csh"
-    assert len(found) == (0 if relies else len(found))
-    assert ("provided that" in found.document()["guarantee"]) == relies
+    enforced = cap is None or cap >= k
+    relies = not enforced and found.plan.mechanism == "csh"
+    assert len(found) == (0 if enforced or relies else len(found))
+    assert ("no possible data has more" in found.document()["guarantee"]) == relies
 
 
 @pytest.mark.parametrize("mechanism", ["gaussian", "laplace"])

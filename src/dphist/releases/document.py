@@ -118,11 +118,16 @@ def not_covered(plan: Plan, request: Mapping[str, Any], *, earlier: bool = False
     if is_difference(plan, request):
         notes.append("Counts are differences to the count after the largest ones, which is not released.")
     if is_perhaps_reduced(plan, request) and not earlier:
-        bound = plan.contract.max_nonzero
-        unless = "" if request else " and nobody promised that no possible data have more"
         notes.append(
-            f"If there were more than {bound} items{unless}, the count of rank {bound + 1 if bound else 1} was "
-            "subtracted from all, and it is not released: counts are lower by it than the numbers of users."
+            f"Counts may be less than the numbers of users: where it was not promised that no possible data have "
+            f"more than {plan.contract.max_nonzero} items, the count after the largest ones was subtracted from "
+            "all, and it is not released."
+        )
+    if "max-nonzero" in request and top_k_keeps(plan):
+        bound = plan.contract.nonzero
+        notes.append(
+            f"If the data had more than {bound:.0f} items, counts are less than the numbers of users: the count "
+            f"of rank {bound + 1:.0f} was subtracted from all, and it is not released."
         )
     if "sketch" in request:
         notes.append(_sketch_note(request["sketch-size"], restored=plan.releases_offset))
@@ -167,13 +172,10 @@ def is_difference(plan: Plan, request: Mapping[str, Any]) -> bool:
 
 
 def is_perhaps_reduced(plan: Plan, request: Mapping[str, Any]) -> bool:
-    """Whether a top-k step kept a bound on the counts, so that it may have subtracted something from all.
-
-    For counts that were made elsewhere the bound may have been promised: the certificate does not know which.
-    """
-    if plan.releases_offset or isinstance(plan.noise, PublicNoise) or not top_k_keeps(plan):
+    """A histogram with a bound that a top-k step keeps, or a promise: the certificate does not know which."""
+    if request or plan.releases_offset:
         return False
-    return not request or "max-nonzero" in request
+    return top_k_keeps(plan) and not isinstance(plan.noise, PublicNoise)
 
 
 def counts_facts(plan: Plan, request: Mapping[str, Any], offset: float | None) -> dict[str, Any]:
