@@ -102,7 +102,7 @@ def test_top_with_a_cap_keeps_the_largest() -> None:
 
 @pytest.mark.parametrize("lower", [1, 3])
 def test_one_item_more_than_the_bound_does_not_empty_the_release(lower: int) -> None:
-    """The count of the 6th item, 1, is subtracted from all: neighbours get the same items, and nearly the counts."""
+    """The 6th count, 1, is subtracted from all: neighbours get the same items, and nearly the same counts."""
     asked = {**BUDGET, "delta": 1e-12, "max_nonzero": 5, "lower_threshold": lower}
     four = {item: count for item, count in COUNTS.items() if item not in ("rare", "unique")}
     for _ in range(20):

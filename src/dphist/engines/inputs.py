@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -19,6 +18,7 @@ from dphist.engines.value_sql import no_number
 from dphist.engines.value_sql import number as number_of
 from dphist.errors import InputError
 from dphist.types import Events
+from dphist.types.events import is_frame
 
 
 def source_of(connection: Any, events: Events, label: str) -> Source:
@@ -29,7 +29,7 @@ def source_of(connection: Any, events: Events, label: str) -> Source:
     if isinstance(source, str) and re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", source):
         scheme = source.split("://", 1)[0]
         raise InputError(f"events cannot be read from {scheme}:// addresses; download the files first")
-    if not isinstance(source, (str, os.PathLike, tuple, list)):
+    if is_frame(source):
         no_database(events, "data in memory")
         return frame_source(source, as_text=events.as_text)
     files, kind = files_of(source, events.file_format)

@@ -31,6 +31,7 @@ from dphist.engines.value_sql import no_number
 from dphist.errors import InputError
 from dphist.extras import is_spark_frame
 from dphist.types import Events
+from dphist.types.events import is_frame
 
 T = TypeVar("T")
 
@@ -77,7 +78,7 @@ def source_of(session: Any, events: Events) -> SparkSource:
     if is_spark_frame(source):
         no_database(events, "a DataFrame")
         return frame_of_spark(source)
-    if not isinstance(source, (str, os.PathLike, tuple, list)):
+    if is_frame(source):
         no_database(events, "data in memory")
         return handed_over(session, source, as_text=events.as_text)
     far = far_places(source)

@@ -34,6 +34,7 @@ from dphist.releases.stage import Begun, Cut, NoiseStage
 from dphist.sampling.draws import Fresh
 from dphist.sampling.tap import SecureTap, SeededTap, Tap
 from dphist.types import Budget, Noise, Plan, Value
+from dphist.types.events import is_frame
 
 # Rows that meet noise together: enough for the compiled sampler, and little memory.
 _BLOCK: Final = 1 << 20
@@ -63,7 +64,7 @@ def release(input: Any, *, progress: Watcher | None = None, **options: Unpack[Op
     >>> found.to_pandas()["query"].tolist()
     ['tea', 'milk']
     """
-    if not isinstance(input, (str, Path, tuple, list)) and not origins(input) & _FRAMES:
+    if is_frame(input) and not origins(input) & _FRAMES:
         raise InvalidParameter(f"input must be a path, an address or a frame, not {type(input).__name__}")
     return run(request_from({"input": input, **options}), progress)
 
@@ -73,7 +74,7 @@ def run(request: Request, progress: Watcher | None = None, placed: Callable[[Any
     from dphist.outputs.writing import check_target, target_of, write_release
 
     target = None
-    if (request.types == "none" and request.is_frame()) or (request.types == "text" and not request.is_frame()):
+    if request.types == ("none" if is_frame(request.input) else "text"):
         raise InvalidParameter("types='text' and types='fixed' are for frames: files have the types they declare")
     if request.output is not None:
         target = target_of(request.output, request.output_table, request.output_format)

@@ -18,6 +18,7 @@ from dphist.extras import is_spark_frame
 from dphist.outputs.targets import without_password
 from dphist.releases.aggregates import Aggregate, Published, aggregates_of, summed
 from dphist.types import LARGEST_COUNT, Budget, Column, Events, finite_number
+from dphist.types.events import is_frame
 
 ENGINES: Final = ("duckdb", "spark")
 AUTO: Final = "auto"
@@ -96,12 +97,8 @@ class Request:
         if self.types not in (None, *TYPES):
             raise InvalidParameter(f"types must be 'text' or 'fixed', not {self.types!r}")
         if self.types is None:
-            default = "text" if self.is_frame() else "none" if self._is_text_file() else "fixed"
+            default = "text" if is_frame(self.input) else "none" if self._is_text_file() else "fixed"
             object.__setattr__(self, "types", default)
-
-    def is_frame(self) -> bool:
-        """Whether the input is an object in memory, or a DataFrame of Spark."""
-        return not isinstance(self.input, (str, os.PathLike, tuple, list))
 
     def _is_text_file(self) -> bool:
         paths = self.input if isinstance(self.input, (tuple, list)) else [self.input]

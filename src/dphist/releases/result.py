@@ -200,6 +200,8 @@ class Release:
             lines.append("  ".join(cells))
         if not len(self):
             lines.append("No count has passed the threshold.")
+            if self.request.get("types") == "text":
+                lines.append("(In frames, numbers of 2^53 and more count as missing; types='fixed' counts them.)")
         if len(self) > _ROWS_SHOWN:
             lines.append(f"... and {len(self) - _ROWS_SHOWN:,} more")
         return "\n".join(lines)

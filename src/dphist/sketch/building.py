@@ -18,6 +18,7 @@ from dphist.sketch.kinds import ItemKind, plain_column, plainest
 from dphist.sketch.misra_gries import MisraGries
 from dphist.types import Column, Events
 from dphist.types.checks import positive_count
+from dphist.types.events import is_frame
 
 # No user's items are left out, so that there is nothing to choose.
 NO_CHOICE: Final = Choice(bytes(32))
@@ -64,10 +65,9 @@ def reads_as_text(input: Any, types: str | None) -> bool:
     """Whether columns are read as text: those of frames are, unless their types are fixed."""
     if types not in (None, "text", "fixed"):
         raise InvalidParameter(f"types must be 'text' or 'fixed', not {types!r}")
-    is_frame = not isinstance(input, (str, os.PathLike, tuple, list))
-    if types == "text" and not is_frame:
+    if types == "text" and not is_frame(input):
         raise InvalidParameter("types='text' is for frames: files have the types they declare")
-    return is_frame and types != "fixed"
+    return is_frame(input) and types != "fixed"
 
 
 def columns_of(item: str | Sequence[str]) -> tuple[Column, ...]:

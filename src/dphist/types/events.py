@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from typing import Any
 
 from dphist.errors import InvalidParameter
+
+
+def is_frame(source: Any) -> bool:
+    """Whether a source is an object in memory or a DataFrame of Spark, and no path or address."""
+    return not isinstance(source, (str, os.PathLike, tuple, list))
 
 
 @dataclass(frozen=True)
