@@ -139,7 +139,7 @@ def test_types_and_shapes_of_items_raise_nothing_after_counting(tmp_path: Path) 
         table = pa.table({"user": list(range(many)), "item": column})
         found = dphist.release(
             table, user="user", item="item", epsilon=1, delta=1e-6, max_items_per_user=1, null_items=True,
-            output=tmp_path / f"{number}.parquet",
+            output=tmp_path / f"{number}.parquet", types="fixed",
         )  # fmt: skip
         assert len(found) == 1, column.type
         assert found.to_arrow().column("item")[0].as_py() == column[0].as_py()

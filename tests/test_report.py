@@ -299,7 +299,7 @@ def test_rows_are_sorted_and_of_any_type(tmp_path: Path) -> None:
     path = tmp_path / "out.parquet"
     dphist.release(
         table, user="user", item=["day", "n"], epsilon=1.0, delta=1e-6, max_items_per_user=1, null_items=True,
-        output=path,
+        output=path, types="fixed",
     )  # fmt: skip
     rows = report_facts(path).rows
     assert rows.items == ("day", "n")

@@ -237,11 +237,11 @@ def test_build_with_types_and_several_columns() -> None:
             "real": [0.5, 0.5, float("nan"), 1.0], "day": [DAY, DAY, DAY, DAY],
         }
     )  # fmt: skip
-    sketch = build(table, 3, user="user", item=["number", "day"])
+    sketch = build(table, 3, user="user", item=["number", "day"], types="fixed")
     assert [str(kind) for kind in sketch.kind.types] == ["int64", "date32[day]"]
     assert sketch._as_counters().counts.tolist() in ([2, 1], [1, 2])
     # What is no number is no item, as in every sketch.
-    assert state(build(table, 3, user="user", item="real")) == ({0.5: 2, 1.0: 1}, 0)
+    assert state(build(table, 3, user="user", item="real", types="fixed")) == ({0.5: 2, 1.0: 1}, 0)
 
 
 def test_partitions_of_batches_cut_anywhere_are_merged_to_one() -> None:

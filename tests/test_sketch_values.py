@@ -79,7 +79,7 @@ def test_what_is_no_item_takes_no_rank(nothing: Any, something: Any, kind: Any, 
         batched = build_batches(table.to_batches(7), size, user="user", item=own, schema=table.schema)
         assert state(updated) == state(batched) == expected
         if kind != pa.string():
-            assert state(build(table, size, user="user", item=own)) == expected
+            assert state(build(table, size, user="user", item=own, types="fixed")) == expected
 
 
 def test_build_reads_files_with_nan_as_all_others_do(tmp_path: Any) -> None:
