@@ -264,7 +264,10 @@ def _place(address: PathLike, table: str | None, kind: Any) -> dict[str, str]:
 
 
 def _is_since(created: str, earliest: datetime) -> bool:
-    return _DATE.fullmatch(created) is not None and datetime.fromisoformat(created) >= earliest
+    try:
+        return _DATE.fullmatch(created) is not None and datetime.fromisoformat(created) >= earliest
+    except ValueError:  # the 13th month
+        return False
 
 
 def examine_signature(
