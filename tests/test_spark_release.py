@@ -194,10 +194,10 @@ def test_signed_folders(frame: DataFrame, tmp_path: Path) -> None:
     shutil.copytree(folder, other)
     assert dphist.verify(other).verified
     assert "stands under the name 'other'" in verified(other).problems[0]
-    found.write(f"file://{folder}", force=True, sign=tmp_path / "key")
-    assert verified(folder).verified
     found.write(tmp_path / "one.csv", sign=tmp_path / "key")
     assert verified(tmp_path / "one.csv").verified
+    found.write(f"file://{folder}", force=True, sign=tmp_path / "key")
+    assert verified(folder).verified
     # The rows of one file twice, and all digests computed again.
     part, certificate = next(folder.glob("*.parquet")), folder / "_certificate.json"
     table = pq.read_table(part)
