@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import closing
+from datetime import datetime
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
@@ -115,6 +116,10 @@ def test_changed_counts_sealed_again(tmp_path: Path, keys: Path) -> None:
     sealed_again(path, changed)
     assert refused(path, keys / "own").signature == "invalid"
     assert not dphist.verify(path).verified
+    # What only signed releases say of their databases.
+    sealed_again(path, lambda document: (document.pop("signature"), document["output"].update(database="x")))
+    assert "says more" in str(dphist.verify(path))
+    sealed_again(path, lambda document: (document.update(signature=None), document["output"].pop("database")))
     # Stripped: the digests are right, and nobody can tell without the key.
     sealed_again(path, lambda document: document.pop("signature"))
     assert dphist.verify(path).verified
@@ -302,14 +307,15 @@ def test_older_releases(tmp_path: Path, keys: Path) -> None:
     assert found.verified
     assert made in str(found)
     assert dphist.verify(path, public_key=keys / "own.pub", not_before="2020-01-01").verified
-    for date in ("2999-01-01", "2999-01-01T00:00:00Z", "2999-01-01T00:00:00+02:00"):
+    for date in ("2999-01-01", "2999-01-01T00:00:00Z", "2999-01-01T00:00:00+02:00", datetime(2999, 1, 1)):
         assert f"is of {made}, before 2999" in refused(path, keys / "own", not_before=date).problems[0]
     sealed_again(path, lambda document: document.update(created="2999-12-31T00:00:00Z"))
     assert refused(path, keys / "own", not_before="2999-01-01").signature == "invalid"
     with pytest.raises(InvalidParameter, match="needs --public-key"):
         dphist.verify(path, not_before="2020-01-01")
-    with pytest.raises(InvalidParameter, match="must be a date"):
-        dphist.verify(path, public_key=keys / "own.pub", not_before="yesterday")
+    for wrong in ("yesterday", "", 5):
+        with pytest.raises(InvalidParameter, match="must be a date"):
+            dphist.verify(path, public_key=keys / "own.pub", not_before=wrong)  # type: ignore[arg-type]
 
 
 def test_dates_that_are_not_dates(tmp_path: Path, keys: Path) -> None:

@@ -207,7 +207,7 @@ class Trust:
                 "--not-before needs --public-key: anyone can change the date of an unsigned release"
             )
         try:
-            date = datetime.fromisoformat(not_before) if isinstance(not_before, str) else not_before
+            date = None if not_before is None else datetime.fromisoformat(str(not_before))
         except ValueError:
             raise InvalidParameter(f"--not-before must be a date such as 2026-11-01, not {not_before!r}") from None
         if date is not None and date.tzinfo is None:
@@ -236,7 +236,7 @@ def examine(document: dict[str, Any] | None, address: PathLike, table: str | Non
     signed = document or {}
     status, fingerprint, problems = examine_signature(signed, _CERTIFICATE_DOMAIN, trust.public_key)
     if status == "valid":
-        check = f"the signature is by the key {fingerprint}: whose key that is, --public-key shows"
+        check = f"the signature is by the key {fingerprint}: pass --public-key to check that it is the publisher's"
         return Signed(status, fingerprint, (check,))
     if status != "trusted":
         return Signed(status, fingerprint, (), problems)

@@ -33,7 +33,7 @@ KNOWN: Final = frozenset(
         "choice", "booking", "output", "signature", "self_sha256",
     }
 )  # fmt: skip
-OUTPUT: Final = frozenset({"name", "kind", "sha256", "columns", "types", "rows", "files", "database"})
+OUTPUT: Final = frozenset({"name", "kind", "sha256", "columns", "types", "rows", "files"})
 
 
 @dataclass(frozen=True)
@@ -181,7 +181,8 @@ class Examination:
         """Whether there is nothing in the certificate that no release says, and the request is possible."""
         request, found = document["request"], len(self.problems)
         output = document.get("output", {})
-        if document.keys() - KNOWN or output.keys() - OUTPUT or {"input-name", "sign"} & request.keys():
+        named = {"database"} if "signature" in document else set()
+        if document.keys() - KNOWN or output.keys() - OUTPUT - named or {"input-name", "sign"} & request.keys():
             self.problems.append("the certificate says more than a release does")
         if ("choice" in document) != (request.get("max-items-per-user") == AUTO):
             self.problems.append("the certificate has the choice of a cap that was not asked for, or lacks it")
