@@ -19,15 +19,16 @@ ALLOWED: dict[str, set[str]] = {
     "sampling": {"types", "errors", "numerics"},
     "engines": {"types", "errors", "extras"},
     "outputs": {"types", "errors", "extras"},
+    "signatures": {"errors", "outputs"},
     "analysis": {"types", "errors", "numerics"},
     "mechanisms": {"types", "errors", "numerics", "analysis", "sampling"},
     "calibrate": {"types", "errors", "numerics", "analysis", "mechanisms"},
     "accounting": {"types", "errors", "extras", "numerics", "analysis", "calibrate"},
-    "ledger": {"types", "errors"},
+    "ledger": {"types", "errors", "outputs", "signatures"},
     "audit": {"types", "errors", "numerics", "analysis", "sampling", "mechanisms", "calibrate"},
     "releases": {
         "types", "errors", "numerics", "analysis", "sampling", "mechanisms", "calibrate", "engines", "ledger",
-        "outputs", "extras", "accounting",
+        "outputs", "extras", "accounting", "signatures",
     },
     "sketch": {"types", "errors", "extras", "engines", "outputs", "releases", "calibrate"},
     "simulation": {
@@ -35,10 +36,11 @@ ALLOWED: dict[str, set[str]] = {
     },
     "report": {
         "types", "errors", "numerics", "analysis", "mechanisms", "calibrate", "accounting", "outputs", "releases",
+        "signatures",
     },
     "cli": {
         "types", "errors", "outputs", "calibrate", "releases", "sketch", "report", "ledger", "audit", "accounting",
-        "simulation", "figures", "web",
+        "simulation", "figures", "signatures", "web",
     },
     "figures": {"types", "errors", "accounting", "calibrate", "report", "simulation"},
     "opendp": {"types", "errors", "accounting", "releases"},

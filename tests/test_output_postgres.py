@@ -5,17 +5,20 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from adbc_driver_postgresql import dbapi
 
+import dphist
 from dphist.errors import DphistError, InputError, OutputError
 from dphist.outputs.postgresql_store import PostgresStore
 from dphist.outputs.readback import read_release
 from dphist.outputs.targets import target_of
 from dphist.outputs.writing import check_target, write_release
+from dphist.signatures import make_key
 from postgres_server import postgres_address  # noqa: F401
 from test_output_roundtrip import DOCUMENT, NAMES, rich_table, sane
 
@@ -192,3 +195,27 @@ def test_a_nul_in_an_item_is_shown_by_its_symbol(address: str) -> None:
     assert back.problems == ()
     assert back.table is not None
     assert sorted(back.table.column("item").to_pylist()) == ["a\u2400b", "c"]
+
+
+def test_signed_tables(address: str, tmp_path: Path) -> None:
+    """Round trip; a swap of two genuine releases; a release by somebody else in its place."""
+    for name in ("own", "other"):
+        make_key(tmp_path / name)
+    plan = dphist.plan(epsilon=1.0, delta=1e-6, max_items_per_user=7)
+
+    def verified(table: str) -> dphist.Verification:
+        return dphist.verify(address, table=table, public_key=tmp_path / "own.pub")
+
+    for table, count in (("january", 900), ("february", 500)):
+        dphist.release_histogram(["tea"], [count], plan).write(address, table=table, sign=tmp_path / "own")
+        assert verified(table).verified, verified(table)
+    pairs = (("january", "aside"), ("february", "january"), ("aside", "february"))
+    for old, new in pairs:
+        run(address, *(f"ALTER TABLE {old}{end} RENAME TO {new}{end}" for end in ("", "_certificate")))
+    assert dphist.verify(address, table="january").verified
+    assert "stands under the name 'january'" in verified("january").problems[0]
+    dphist.release_histogram(["tea"], [90_000], plan).write(
+        address, table="january", sign=tmp_path / "other", force=True
+    )
+    assert verified("january").signature == "other key"
+    assert not verified("january").verified

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
+from functools import partial
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +18,10 @@ from typer.testing import CliRunner
 import dphist
 from dphist.cli.app import app
 from dphist.errors import InputError, InvalidParameter, OutputError
+from dphist.outputs.seal import SEAL, self_digest, text_of
+from dphist.outputs.spark_folder import whole_digest
 from dphist.releases.spark_result import SparkRelease
+from dphist.signatures import make_key
 from dphist.types import LaplaceNoise
 from spark_cluster import ON_SPARK
 from spark_shared import shared_session
@@ -174,6 +180,41 @@ def test_changed_folders_are_noticed(frame: DataFrame, tmp_path: Path) -> None:
     assert "no certificate" in said()
     (folder / "_certificate.json").write_bytes(certificate)
     assert dphist.verify(folder).verified
+
+
+def test_signed_folders(frame: DataFrame, tmp_path: Path) -> None:
+    """Each file is in the signature by its digest; a folder that is moved, changed or sealed again is refused."""
+    make_key(tmp_path / "key")
+    folder = tmp_path / "out"
+    found = dphist.release(frame, **ASKED, max_items_per_user=3, output=f"{folder}/", sign=tmp_path / "key")
+    verified = partial(dphist.verify, public_key=tmp_path / "key.pub")
+    assert verified(folder).signature == "trusted"
+    assert verified(folder).verified, verified(folder)
+    assert found.written.signed_by == verified(folder).signed_by
+    assert verified(f"{folder}/").verified
+    other = tmp_path / "other"
+    shutil.copytree(folder, other)
+    assert dphist.verify(other).verified
+    assert "stands under the name 'other'" in verified(other).problems[0]
+    found.write(tmp_path / "one.csv", sign=tmp_path / "key")
+    assert verified(tmp_path / "one.csv").verified
+    found.write(f"file://{folder}", force=True, sign=tmp_path / "key")
+    assert verified(folder).verified
+    # The rows of one file twice, and all digests computed again.
+    part, certificate = next(folder.glob("*.parquet")), folder / "_certificate.json"
+    table = pq.read_table(part)
+    pq.write_table(pa.concat_tables([table, table]), part)
+    document = json.loads(certificate.read_text())
+    document["output"]["files"][part.name] = sha256(part.read_bytes()).hexdigest()
+    document["output"]["sha256"] = whole_digest(document["output"]["files"])
+    document["output"]["rows"] += table.num_rows
+    for signed in (True, False):
+        if not signed:
+            del document["signature"]
+        document[SEAL] = self_digest(document)
+        certificate.write_text(text_of(document))
+        assert dphist.verify(folder).verified is not signed
+        assert not verified(folder).verified
 
 
 def test_the_command(spark: SparkSession, tmp_path: Path) -> None:

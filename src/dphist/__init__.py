@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from dphist import accounting, figures, ledger, opendp, sketch
+    from dphist import accounting, figures, ledger, opendp, signatures, sketch
     from dphist.calibrate.certification import Certification, certify, delta_at, epsilon_at, profile
     from dphist.calibrate.comparison import Comparison, Frontier, compare, frontier, tau_for_noise
     from dphist.calibrate.planning import plan
@@ -73,7 +73,7 @@ _HOMES = {
     "dphist.types": ("Budget", "Certificate", "Contract", "NeighbourCase", "Noise", "Plan"),
 }
 # Parts of the package that are used by their own name, such as dphist.sketch.MisraGries.
-_SUBMODULES = ("accounting", "figures", "ledger", "opendp", "sketch")
+_SUBMODULES = ("accounting", "figures", "ledger", "opendp", "signatures", "sketch")
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
@@ -117,6 +117,7 @@ __all__ = [
     "profile",
     "release",
     "release_histogram",
+    "signatures",
     "simulate",
     "sketch",
     "tau_for_noise",

@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from dphist.cli import exploring, ledger, planning, releasing, reporting, simulating, sketching
+from dphist.cli import exploring, ledger, planning, releasing, reporting, signing, simulating, sketching
 from dphist.cli.base import app
 
-__all__ = ["app", "exploring", "ledger", "planning", "releasing", "reporting", "simulating", "sketching"]
+__all__ = [
+    "app",
+    "exploring",
+    "ledger",
+    "planning",
+    "releasing",
+    "reporting",
+    "signing",
+    "simulating",
+    "sketching",
+]

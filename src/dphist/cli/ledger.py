@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -11,9 +12,10 @@ import typer
 from dphist.cli import release_options as flags
 from dphist.cli.base import AsJson, Delta, Epsilon, MaxItems, MaxNonzero, group, print_json, shown
 from dphist.cli.releasing import wrapped
+from dphist.errors import InvalidParameter
 
 if TYPE_CHECKING:
-    from dphist.ledger import Account, Accounts, Booking, Composer, Spend
+    from dphist.ledger import Account, Accounts, Booking, Checkpoint, Composer, Spend
 
 ledger = group(
     "ledger",
@@ -73,6 +75,15 @@ def show(
         str | None, typer.Option("--dataset", metavar="NAME", help="This dataset alone.  [default: all of them]")
     ] = None,
     expect: Expect = None,
+    checkpoint: Annotated[
+        str | None,
+        typer.Option(
+            "--checkpoint", metavar="FILE", help="Fail (exit code 2) unless it still begins as it was then."
+        ),
+    ] = None,
+    public_key: Annotated[
+        str | None, typer.Option("--public-key", metavar="FILE", help="With --checkpoint: the key that signed it.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show what was booked and what is left; all of the ledger is checked.
@@ -84,17 +95,53 @@ def show(
     Examples:
       dphist ledger show budget.ledger
       dphist ledger show budget.ledger --dataset searches --json
+      dphist ledger show budget.ledger --checkpoint november.json --public-key release.key.pub
       dphist ledger show budget.ledger --expect 5feceb66ffc86f38d952786c6d696c79c2dbc239dd4e91b46729d73a27fb57e9
     """
-    from dphist.ledger import Ledger
+    from dphist.ledger import Checkpoint, Ledger
 
-    accounts = Ledger.open(file, expect=expect).accounts()
+    if (checkpoint is None) != (public_key is None):
+        raise InvalidParameter("--checkpoint and --public-key go together: a checkpoint is worth its signature")
+    known = None
+    if checkpoint is not None and public_key is not None:
+        known = Checkpoint.read(checkpoint, public_key=public_key)
+    accounts = Ledger.open(file, expect=expect, checkpoint=known).accounts()
     chosen = [accounts.find(dataset)] if dataset is not None else list(accounts.datasets.values())
     with shown():
         if as_json:
-            print_json(_ledger_facts(accounts, file, chosen, certificates=dataset is not None))
+            facts = _ledger_facts(accounts, file, chosen, certificates=dataset is not None)
+            print_json({**facts, "checkpoint": None if known is None else asdict(known)})
         else:
-            _show(accounts, file, chosen)
+            _show(accounts, file, chosen, known)
+
+
+@ledger.command("checkpoint")
+def make_checkpoint(
+    file: File,
+    sign: Annotated[str, typer.Option("--sign", metavar="KEY", help="The private key; see dphist keygen.")],
+    output: Annotated[str, typer.Option("--output", metavar="FILE", help="A new file; none is replaced.")],
+    as_json: AsJson = False,
+) -> None:
+    """Sign what the ledger is now: its id, its number of entries, the hash of the last one, and the date.
+
+    Keep it where nobody who can write the ledger can write. `dphist ledger show` compares the ledger with it
+    later, and refuses one that was rolled back, rewritten or replaced.
+
+    \b
+    Examples:
+      dphist ledger checkpoint budget.ledger --sign release.key --output november.json
+      dphist ledger show budget.ledger --checkpoint november.json --public-key release.key.pub
+    """
+    from dphist.ledger import Ledger
+
+    made = Ledger.open(file).checkpoint()
+    signed_by = made.write(output, sign=sign)
+    with shown():
+        if as_json:
+            print_json({"output": output, **asdict(made), "signed_by": signed_by})
+        else:
+            sys.stdout.write(f"Checkpoint {output}: entry {made.entry} of the ledger {made.ledger}\n")
+            sys.stdout.write(f"Signed by {signed_by}\n")
 
 
 @ledger.command()
@@ -190,9 +237,12 @@ def _ledger_facts(
     }
 
 
-def _show(accounts: Accounts, file: str, chosen: Sequence[Account]) -> None:
+def _show(accounts: Accounts, file: str, chosen: Sequence[Account], known: Checkpoint | None) -> None:
     sys.stdout.write(f"Ledger {accounts.id} in {file}\n")
-    sys.stdout.write(f"Head: entry {accounts.chain.number}, {accounts.chain.hash}\n\n")
+    sys.stdout.write(f"Head: entry {accounts.chain.number}, {accounts.chain.hash}\n")
+    if known is not None:
+        sys.stdout.write(f"Checkpoint: entry {known.entry} of {known.created} is in it\n")
+    sys.stdout.write("\n")
     rows = []
     for account in chosen:
         left = account.left_in_words(_composer(account))

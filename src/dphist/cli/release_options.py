@@ -140,6 +140,9 @@ Output = Annotated[
 ]
 OutputTable = Annotated[str | None, _text("--output-table", "NAME", "Table of the output database. [release]")]
 OutputFormat = Annotated[str | None, _text("--output-format", "FORMAT", "Where the name does not tell.")]
+Sign = Annotated[
+    str | None, _text("--sign", "KEY", "Sign data and certificate with this private key; see dphist keygen.")
+]
 Force = Annotated[bool, typer.Option("--force", help="Replace an existing release.")]
 Engine = Annotated[
     Literal["duckdb", "spark"] | None,

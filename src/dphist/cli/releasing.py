@@ -57,6 +57,7 @@ def release(
     round_counts: flags.Round = False,
     output_table: flags.OutputTable = None,
     output_format: flags.OutputFormat = None,
+    sign: flags.Sign = None,
     report: flags.Report = None,
     force: flags.Force = False,
     engine: flags.Engine = None,
@@ -82,7 +83,8 @@ def release(
       dphist release shop.sqlite --table orders --user customer --item product --items products.csv \\
         --epsilon 0.5 --delta 1e-6 --max-items-per-user 10 --output sold.parquet
       dphist release orders.csv --user customer --item product --sum amount:0:500 --mean rating:1:5 \\
-        --epsilon 1 --delta 1e-6 --max-items-per-user auto --ledger budget.db --dataset shop --output sold.csv
+        --epsilon 1 --delta 1e-6 --max-items-per-user auto --ledger budget.db --dataset shop --output sold.csv \\
+        --sign release.key
       dphist release request.toml --dry-run
       dphist release hdfs://logs/2026/ --input-format parquet --engine spark --master spark://host:7077 \\
         --user user_id --item query --epsilon 1 --delta 1e-6 --max-items-per-user 20 --output hdfs://out/queries
@@ -262,6 +264,7 @@ def summary_of(result: Release) -> dict[str, Any]:
         "output": written.address,
         "certificate": written.certificate,
         "sha256": written.digest,
+        "signed_by": written.signed_by,
         "rows": len(result),
         "private": result.private,
         "guarantee": document["guarantee"],
@@ -274,6 +277,8 @@ def summary_of(result: Release) -> dict[str, Any]:
 def show_release(result: Release) -> None:
     sys.stdout.write(f"{result!r}\n")
     sys.stdout.write(f"\nWritten to   {result.written.address}\nCertificate  {result.written.certificate}\n")
+    if result.written.signed_by is not None:
+        sys.stdout.write(f"Signed by    {result.written.signed_by}\n")
     document = result.document()
     if result.receipt is not None:
         sys.stdout.write(

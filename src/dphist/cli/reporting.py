@@ -28,6 +28,10 @@ Figures = Annotated[
 ]
 FigureFormat = Annotated[Literal["svg", "png"], typer.Option("--figure-format", help="Kind of these files.")]
 
+PublicKey = Annotated[
+    str | None, typer.Option("--public-key", metavar="FILE", help="Refuse a release that this key has not signed.")
+]
+
 
 @app.command()
 def report(
@@ -43,6 +47,7 @@ def report(
     certificate: Annotated[
         str | None, typer.Option("--certificate", metavar="FILE", help="Where it is not beside the release.")
     ] = None,
+    public_key: PublicKey = None,
     force: Annotated[
         bool, typer.Option("--force", help="Replace an earlier report and its figures, and nothing else.")
     ] = False,
@@ -57,6 +62,7 @@ def report(
     Examples:
       dphist report queries.parquet
       dphist report queries.parquet --output report.html
+      dphist report queries.parquet --output report.html --public-key release.key.pub
       dphist report results.duckdb --table queries --output report.md --figures charts
     \b
     Exit code 0: made. 1: the release is not verified, or the report could not be written. 2: bad parameters.
@@ -74,7 +80,7 @@ def report(
 
         refuse_overwriting(output, kept)
         check_place(output, force=force, only_reports=True)
-    facts = report_facts(name, table=table, certificate=certificate)
+    facts = report_facts(name, table=table, certificate=certificate, public_key=public_key)
     written, content = _made(facts, chosen, output, figures, figure_format, force, kept)
     with shown():
         if as_json:
@@ -95,20 +101,31 @@ def verify(
     certificate: Annotated[
         str | None, typer.Option("--certificate", metavar="FILE", help="Where it is not beside the release.")
     ] = None,
+    public_key: PublicKey = None,
+    not_before: Annotated[
+        str | None,
+        typer.Option(
+            "--not-before", metavar="DATE", help="With --public-key: refuse an older release, by its date."
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Verify a release: that it was not changed, and that its certificate proves its guarantee.
 
-    The proof is computed anew from the numbers in the certificate. Exit code 1 if anything is wrong.
+    The proof is computed anew from the numbers in the certificate. Exit code 1 if anything is wrong. Digests show
+    that there was no accidental change; a signature and --public-key show who wrote the release.
 
     \b
     Examples:
       dphist verify queries.parquet
+      dphist verify queries.parquet --public-key release.key.pub --not-before 2026-11-01
       dphist verify results.duckdb --table queries --json
     """
     from dphist.releases.verify import verify as verify_release
 
-    found = verify_release(name, table=table, certificate=certificate)
+    found = verify_release(
+        name, table=table, certificate=certificate, public_key=public_key, not_before=not_before
+    )
     if as_json:
         print_json(found.to_dict())
     else:

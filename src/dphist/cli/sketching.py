@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -146,6 +147,7 @@ def release(
     round_counts: flags.Round = False,
     output_table: flags.OutputTable = None,
     output_format: flags.OutputFormat = None,
+    sign: flags.Sign = None,
     force: flags.Force = False,
     seed: flags.Seed = None,
     dry_run: flags.DryRun = False,
@@ -160,6 +162,7 @@ def release(
     \b
     Examples:
       dphist sketch release all.sketch --epsilon 1 --delta 1e-6 --output queries.parquet
+      dphist sketch release all.sketch --epsilon 1 --delta 1e-6 --output queries.csv --sign release.key
       dphist sketch release all.sketch --epsilon 1 --delta 1e-6 --dry-run
       dphist verify queries.parquet
     \b
@@ -168,10 +171,15 @@ def release(
     """
     from dphist.calibrate.planning import plan as make_plan
     from dphist.outputs.writing import target_of
+    from dphist.signatures import signer_of
     from dphist.sketch import MisraGries
 
     if mechanism == "laplace" and offset != "none":
         raise InvalidParameter("--mechanism laplace releases no offset: give --offset none with it")
+    if sign is not None and output is None:
+        raise InvalidParameter("--sign needs --output: what is signed is a written release")
+    # Before the sketch is read: a key that cannot be used is found out at once.
+    signer = signer_of(sign)
     found = MisraGries.load(name, k=size)
     contract = {"max_nonzero": found.k} if offset == "none" else {"top": found.k, "offset": offset}
     chosen: dict[str, Any] = {"mechanism": mechanism or "best", "minimize": minimize or "threshold", **contract}
@@ -182,7 +190,8 @@ def release(
     if output is None:
         raise InvalidParameter("give --output NAME (or --dry-run): a release is written with its certificate")
     said = {"count_name": count_name or "count", "rounded": round_counts, "seed": seed}
-    result = _released(found, plan, target_of(output, output_table, output_format), force, said)
+    target = replace(target_of(output, output_table, output_format), sign=signer)
+    result = _released(found, plan, target, force, said)
     with shown():
         if as_json:
             print_json(summary_of(result))
@@ -202,8 +211,6 @@ def _show_plan(plan: Any, as_json: bool) -> None:
 
 def _released(found: MisraGries, plan: Any, target: Any, force: bool, said: dict[str, Any]) -> Any:
     """The release, written; what cannot be written is refused before noise is drawn."""
-    from dataclasses import replace
-
     from dphist.outputs.writing import check_target, write_release
 
     check_target(target, force=force, columns=[*found.kind.names, said["count_name"]])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dphist.ledger.accounts import MOST_COUNTED, Account, Accounts, Booking
 from dphist.ledger.booking import Ledger
+from dphist.ledger.checkpoint import Checkpoint
 from dphist.ledger.composing import (
     ACCOUNTINGS,
     Composer,
@@ -19,6 +20,7 @@ __all__ = [
     "Account",
     "Accounts",
     "Booking",
+    "Checkpoint",
     "Composer",
     "ConcentratedComposer",
     "Ledger",

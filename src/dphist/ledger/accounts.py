@@ -9,10 +9,12 @@ import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from pathlib import Path
 from typing import Any, Final
 
 from dphist.errors import DphistError, InvalidParameter, LedgerError, OverBudget
 from dphist.ledger.chain import Chain, Damage, Entry
+from dphist.ledger.checkpoint import Checkpoint
 from dphist.ledger.composing import (
     ACCOUNTINGS,
     Composer,
@@ -204,6 +206,19 @@ class Accounts:
         hint = f" (did you mean {near[0]!r}?)" if near else ""
         known = ", ".join(repr(name) for name in sorted(self.datasets))
         raise LedgerError(f"the ledger has no dataset {dataset!r:.80}{hint}: it has {known}")
+
+    def check_checkpoint(self, checkpoint: Checkpoint, path: Path) -> None:
+        """Raise `LedgerError` unless the ledger begins with what it was at the checkpoint."""
+        entry, chain = checkpoint.entry, self.chain
+        if self.id != checkpoint.ledger:
+            raise LedgerError(f"the checkpoint is of the ledger {checkpoint.ledger}, and {path} is {self.id}")
+        if chain.number < entry:
+            raise LedgerError(
+                f"the ledger {path} has {chain.number} entries, and had {entry} on {checkpoint.created}: entries "
+                "are missing from it, as from an older copy"
+            )
+        if chain.entries[entry - 1].hash != checkpoint.hash:
+            raise LedgerError(f"the ledger {path} was changed after {checkpoint.created}: it is another chain")
 
     def booking(self, number: int, value: str) -> Booking | None:
         """The booking with this number and this hash."""

@@ -9,6 +9,7 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,6 +26,7 @@ from dphist.ledger.accounts import (
     checked_name,
 )
 from dphist.ledger.chain import NOTHING, Chain, Damage, Entry, Kind
+from dphist.ledger.checkpoint import Checkpoint
 from dphist.ledger.composing import Composer, Spend
 from dphist.types import Budget
 
@@ -70,9 +72,13 @@ class Ledger:
         path: str | os.PathLike[str],
         *,
         expect: str | None = None,
+        checkpoint: Checkpoint | None = None,
         wait_seconds: float = database.WAIT_SECONDS,
     ) -> Ledger:
-        """A ledger that is there; all of it is checked. `expect` is a hash that must still be in it."""
+        """A ledger that is there; all of it is checked.
+
+        `expect` is a hash that must still be in it, `checkpoint` what the ledger must still begin with.
+        """
         if expect is not None and not (isinstance(expect, str) and _HASH.fullmatch(expect)):
             raise InvalidParameter(f"expect must be the hash of a receipt, 64 digits, not {expect!r:.80}")
         ledger = cls(database.checked_path(path), wait_seconds)
@@ -82,7 +88,14 @@ class Ledger:
                 f"the ledger {ledger.path} has no entry with the hash {expect}: entries are missing from it, or "
                 "it is another ledger"
             )
+        if checkpoint is not None:
+            found.check_checkpoint(checkpoint, ledger.path)
         return ledger
+
+    def checkpoint(self) -> Checkpoint:
+        """What the ledger is now."""
+        found, now = self.accounts(), datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        return Checkpoint(found.id, found.chain.number, found.chain.hash, now)
 
     @classmethod
     def init(

@@ -66,7 +66,11 @@ def write_database(
     """Write both tables and return the digest of the rows, which was computed again from what was stored."""
     held = storable(table, target.kind)
     digest = digest_of(held)
-    text = sealed(document, facts(table, target.kind, target.table_name, digest))
+    told = facts(table, target.kind, target.table_name, digest)
+    if target.sign is not None and target.kind != "postgresql":
+        # All databases may have a table of this name: a signature tells them apart.
+        told["database"] = target.path.name.encode("utf-8", "backslashreplace").decode()
+    text = sealed(document, told, target.sign)
     check()
     with _opened(target, address, writing=True) as store:
         for name in _existing(store, target, force):

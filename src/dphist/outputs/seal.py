@@ -4,30 +4,59 @@ from __future__ import annotations
 
 import json
 from hashlib import sha256
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from dphist.errors import InvalidParameter
 from dphist.types import FORMAT
 
 SEAL: Final = "self_sha256"
+SIGNATURE: Final = "signature"
 
 
-def sealed(document: dict[str, Any], output: dict[str, Any]) -> str:
-    """The text of a certificate: the document, what it is the certificate of, and its own digest."""
+class Sign(Protocol):
+    """Makes the signature of a document. `fingerprint` tells whose it is."""
+
+    @property
+    def fingerprint(self) -> str:
+        """The SHA-256 of the public key."""
+
+    def __call__(self, document: dict[str, Any], /) -> dict[str, str]:
+        """The signature, as it is written into the document."""
+
+
+def sealed(document: dict[str, Any], output: dict[str, Any], sign: Sign | None = None) -> str:
+    """The text of a certificate: the document, what it is the certificate of, a signature, and its own digest."""
     try:
         # Through JSON and back, so that the digest is over what a reader will see.
         plain: dict[str, Any] = json.loads(json.dumps({"format": FORMAT, **document}, allow_nan=False))
     except (TypeError, ValueError, RecursionError):
         raise InvalidParameter("the certificate's document holds what JSON cannot write") from None
     plain["output"] = output
-    plain.pop(SEAL, None)
+    for key in (SIGNATURE, SEAL):
+        plain.pop(key, None)
+    if sign is not None:
+        plain[SIGNATURE] = sign(plain)
     plain[SEAL] = self_digest(plain)
-    text = json.dumps(plain, indent=2, ensure_ascii=False, allow_nan=False)
+    return text_of(plain)
+
+
+def text_of(document: dict[str, Any]) -> str:
+    """A document as it is written."""
+    text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False)
     try:
         text.encode()
     except UnicodeEncodeError:  # half a surrogate pair, from the name of a file
-        text = json.dumps(plain, indent=2, allow_nan=False)
+        text = json.dumps(document, indent=2, allow_nan=False)
     return text + "\n"
+
+
+def is_canonical(text: str | bytes, document: dict[str, Any]) -> bool:
+    """Whether it is the very text that is written for this document: no key twice, no other form of a number."""
+    given = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
+    try:
+        return given == text_of(document).encode()
+    except (ValueError, RecursionError):
+        return False
 
 
 def facts(plain: Any, kind: str, name: str, digest: str) -> dict[str, Any]:
@@ -54,6 +83,8 @@ def parsed(text: str | bytes, title: str) -> tuple[dict[str, Any] | None, list[s
         return None, [f"{title} is not a dphist certificate"]
     if not isinstance(document.get("output"), dict) or not isinstance(document.get(SEAL), str):
         return document, [f"{title} is not a dphist certificate of a release"]
+    if SIGNATURE in document and not is_canonical(text, document):
+        return document, [f"{title} was changed after it was signed"]
     return document, [] if document[SEAL] == self_digest(document) else [
         f"{title} was changed after it was written"
     ]

@@ -88,12 +88,13 @@ def write_folder(
     try:
         attempted(lambda: _write_rows(frame, str(work)))
         told = _told(lambda: _facts(session, target, str(work)), target)
-        text = sealed(document, told).encode()
+        text = sealed(document, told, target.sign).encode()
         with Deferred():
             _told(lambda: files.write(files.within(work, CERTIFICATE), text), target)
             _told(lambda: files.place(work, len(text), force=force), target)
             certificate = f"{target.public_address().rstrip('/')}/{CERTIFICATE}"
-            written = Written(target.public_address(), certificate, told["sha256"], told["rows"])
+            signed_by = None if target.sign is None else target.sign.fingerprint
+            written = Written(target.public_address(), certificate, told["sha256"], told["rows"], signed_by)
             if placed is not None:
                 placed(written)
     finally:

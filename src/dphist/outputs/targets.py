@@ -12,6 +12,7 @@ from typing import Final, Literal, get_args
 from urllib.parse import unquote
 
 from dphist.errors import InvalidParameter, OutputError
+from dphist.outputs.seal import Sign
 
 OutputKind = Literal["parquet", "csv", "tsv", "jsonl", "arrow", "folder", "duckdb", "sqlite", "postgresql"]
 DATABASES: Final = ("duckdb", "sqlite", "postgresql")
@@ -39,11 +40,12 @@ _POSTGRES_NAME_BYTES: Final = 63
 
 @dataclass(frozen=True)
 class Target:
-    """A place for a release. `table` is for databases alone."""
+    """A place for a release. `table` is for databases alone; `sign` signs what is written there."""
 
     address: str = field(repr=False)
     table: str | None
     kind: OutputKind
+    sign: Sign | None = field(default=None, compare=False)
 
     @property
     def is_database(self) -> bool:

@@ -48,6 +48,7 @@ class Written:
     certificate: str
     digest: str
     rows: int | None = None
+    signed_by: str | None = None
 
 
 def check_target(target: Target, *, force: bool, columns: Sequence[str] = ()) -> None:
@@ -83,7 +84,8 @@ def write_release(
             check_files(target, force=force)
             write = _write_into_file if target.is_database else _write_files
             digest = write(plain, document, target, force, signals)
-        written = Written(target.title(), target.certificate_title(), digest)
+        signed_by = None if target.sign is None else target.sign.fingerprint
+        written = Written(target.title(), target.certificate_title(), digest, signed_by=signed_by)
         if placed is not None:
             placed(written)
     return written
@@ -122,7 +124,7 @@ def _write_files(plain: Any, document: dict[str, Any], target: Target, force: bo
             digest = file_digest(file, "sha256").hexdigest()
         # A name that is not text in this system's encoding is shown with escapes.
         name = target.path.name.encode("utf-8", "backslashreplace").decode()
-        text = sealed(document, facts(plain, target.kind, name, digest))
+        text = sealed(document, facts(plain, target.kind, name, digest), target.sign)
         with certificate.open("xb") as file:
             file.write(text.encode())
             file.flush()

@@ -33,6 +33,7 @@ from dphist.releases.spending import Booked, book, check_place
 from dphist.releases.stage import Begun, Cut, NoiseStage
 from dphist.sampling.draws import Fresh
 from dphist.sampling.tap import SecureTap, SeededTap, Tap
+from dphist.signatures import signer_of
 from dphist.types import Budget, Noise, Plan, Value
 from dphist.types.events import is_frame
 
@@ -78,6 +79,7 @@ def run(request: Request, progress: Watcher | None = None, placed: Callable[[Any
         raise InvalidParameter("types='text' and types='fixed' are for frames: files have the types they declare")
     if request.output is not None:
         target = target_of(request.output, request.output_table, request.output_format)
+        target = replace(target, sign=signer_of(request.sign))
         check_target(target, force=request.force, columns=request.output_columns())
     _check_folder(request, target)
     refuse_own_input(request, target)

@@ -43,6 +43,7 @@ class Options(TypedDict, total=False):
     output: str | os.PathLike[str] | None
     output_table: str | None
     output_format: str | None
+    sign: str | os.PathLike[str] | None
     force: bool
     engine: str | None
     master: str | None

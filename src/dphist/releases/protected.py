@@ -67,6 +67,7 @@ def refuse_own_input(request: Request, target: Any) -> None:
         taken = taken or _takes_table(request.items, target, None, None)
     else:
         made_of = [one for path in (*_paths(request.input), *_paths(request.items)) for one in _files(path)]
+        made_of += _paths(request.sign)
         # Under another name of the same file too; where no file is, there is none to be lost.
         taken = any(_is_same(path, one) for path in _own_files(target) for one in made_of)
     if taken:

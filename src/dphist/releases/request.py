@@ -25,7 +25,7 @@ AUTO: Final = "auto"
 TYPES: Final = ("text", "fixed", "none")
 TEXT_FILE: Final = re.compile(r"\.(csv|tsv|json|jsonl|ndjson)(\.gz|\.zst)?$", re.IGNORECASE)
 # What affects neither privacy nor the numbers, so that a certificate has no use for it.
-_NOT_RECORDED: Final = ("force", "memory", "threads", "temp_folder", "master", "spark_conf", "ledger")
+_NOT_RECORDED: Final = ("force", "memory", "threads", "temp_folder", "master", "spark_conf", "ledger", "sign")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +64,7 @@ class Request:
     output: str | os.PathLike[str] | None = None
     output_table: str | None = None
     output_format: str | None = None
+    sign: str | os.PathLike[str] | None = None
     force: bool = False
     engine: str | None = None
     master: str | None = None
@@ -195,6 +196,8 @@ class Request:
         return summed(self.aggregates())
 
     def _check_output(self) -> None:
+        if self.sign is not None and self.output is None:
+            raise InvalidParameter("--sign needs --output: what is signed is a written release")
         if self.interval is not None:
             share = finite_number("interval", self.interval)
             if not 0.0 < share < 1.0:

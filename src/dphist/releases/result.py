@@ -138,14 +138,23 @@ class Release:
             created=self.created, chosen=self.chosen, receipt=self.receipt,
         )  # fmt: skip
 
-    def write(self, output: str | os.PathLike[str], *, table: str | None = None, force: bool = False) -> Release:
+    def write(
+        self,
+        output: str | os.PathLike[str],
+        *,
+        table: str | None = None,
+        force: bool = False,
+        sign: str | os.PathLike[str] | None = None,
+    ) -> Release:
         """Write the release, and its certificate beside it; both or neither.
 
         The ending of the name says the format: .parquet, .csv, .tsv, .jsonl, .arrow; or a database and a table.
+        `sign` is the file of a private key that signs both.
         """
         from dphist.outputs.writing import target_of, write_release
+        from dphist.signatures import signer_of
 
-        target = target_of(output, table)
+        target = replace(target_of(output, table), sign=signer_of(sign))
         if target.kind == "folder":
             raise InvalidParameter(f"a folder such as {target.address!r} is written by Spark alone: name a file")
         return self.with_written(write_release(self.to_arrow(), self.document(), target, force=force))

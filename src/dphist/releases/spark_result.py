@@ -85,7 +85,12 @@ class SparkRelease(Release):
         return self.collect()._frame(package)
 
     def write(
-        self, output: str | os.PathLike[str], *, table: str | None = None, force: bool = False
+        self,
+        output: str | os.PathLike[str],
+        *,
+        table: str | None = None,
+        force: bool = False,
+        sign: str | os.PathLike[str] | None = None,
     ) -> SparkRelease:
         """Write the release with its certificate, both or neither: from the executors to a folder, else from here.
 
@@ -93,8 +98,9 @@ class SparkRelease(Release):
         """
         from dphist.outputs.spark_folder import write_folder
         from dphist.outputs.writing import target_of, write_release
+        from dphist.signatures import signer_of
 
-        target = target_of(output, table)
+        target = replace(target_of(output, table), sign=signer_of(sign))
         if target.kind == "folder":
             return self.with_written(write_folder(self.frame, self.document(), target, force=force))
         return self.with_written(write_release(self.to_arrow(), self.document(), target, force=force))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from dphist.calibrate.auto_cap import ChoicePlan, chosen_cap
@@ -17,6 +19,7 @@ from dphist.releases.fitting import fits, is_receipt
 from dphist.releases.printing import printable, raised
 from dphist.releases.request import AUTO, request_from
 from dphist.releases.soundness import certified
+from dphist.signatures import NO_TRUST, NOT_SIGNED, Signed, Status, Trust, examine
 from dphist.types import FORMAT, Budget, Plan, html_table
 
 if TYPE_CHECKING:
@@ -27,7 +30,7 @@ SEEDED: Final = "the noise was made from a seed, so that nobody is protected"
 KNOWN: Final = frozenset(
     {
         "format", "dphist", "created", "private", "guarantee", "not_covered", "request", "plan", "counts", "sums",
-        "choice", "booking", "output", "self_sha256",
+        "choice", "booking", "output", "signature", "self_sha256",
     }
 )  # fmt: skip
 OUTPUT: Final = frozenset({"name", "kind", "sha256", "columns", "types", "rows", "files"})
@@ -35,13 +38,18 @@ OUTPUT: Final = frozenset({"name", "kind", "sha256", "columns", "types", "rows",
 
 @dataclass(frozen=True)
 class Verification:
-    """What was checked and found. Without a problem the release is as it was written, and its guarantee holds."""
+    """What was checked and found. Without a problem its guarantee holds.
+
+    `signature` is trusted if it is by the public key that was given. `signed_by` is the fingerprint of its key.
+    """
 
     address: str
     checks: tuple[str, ...]
     problems: tuple[str, ...]
     private: bool
     delta_certified: float | None
+    signature: Status = "missing"
+    signed_by: str | None = None
     # The plans of all caps on offer, where one was chosen and the choice was found to be as it should be.
     choice: ChoicePlan | None = field(default=None, repr=False, compare=False)
 
@@ -57,6 +65,8 @@ class Verification:
             "verified": self.verified,
             "private": self.private,
             "delta_certified": self.delta_certified,
+            "signature": self.signature,
+            "signed_by": self.signed_by,
             "checks": list(self.checks),
             "problems": list(self.problems),
         }
@@ -81,26 +91,37 @@ def verify(
     *,
     table: str | None = None,
     certificate: str | os.PathLike[str] | None = None,
+    public_key: str | os.PathLike[str] | None = None,
+    not_before: str | datetime | None = None,
 ) -> Verification:
     """Check a release against its certificate: that neither was changed, and that its numbers prove its promise.
+
+    With `public_key`, the file of a key, both must be signed by it under the name that the release has, and made
+    at `not_before` or later. Without it, a release that was changed on purpose and resealed may pass.
 
     The certificate shows by which numbers the noise was to be drawn, and the proof is computed anew from them.
     That the noise was indeed drawn so is the word of whoever made the release.
     """
-    return read_and_verify(address, table=table, certificate=certificate)[0]
+    trust = Trust.of(public_key, not_before)
+    return read_and_verify(address, table=table, certificate=certificate, trust=trust)[0]
 
 
 def read_and_verify(
-    address: str | os.PathLike[str], *, table: str | None = None, certificate: str | os.PathLike[str] | None = None
+    address: str | os.PathLike[str],
+    *,
+    table: str | None = None,
+    certificate: str | os.PathLike[str] | None = None,
+    trust: Trust = NO_TRUST,
 ) -> tuple[Verification, Readback]:
     """The same, with the release that was looked at: what is shown of it is then what was verified."""
     from dphist.outputs.readback import read_release
     from dphist.outputs.targets import without_password
 
     found = read_release(address, table, certificate)
-    examined = Examination(list(found.problems))
-    if not examined.problems:
-        examined.checks.append("the data and the certificate are as they were written")
+    examined = Examination(found.problems, examine(found.document, address, table, trust))
+    if not found.problems:
+        unsigned = " (not signed: who wrote them is not shown)" if examined.signed.status == "missing" else ""
+        examined.checks.insert(0, f"data and certificate match their digests: no accidental change{unsigned}")
     if found.document is not None:
         examined.attempt(found.document, found.table)
     return examined.verification(without_password(os.fspath(address))), found
@@ -109,12 +130,13 @@ def read_and_verify(
 class Examination:
     """What is checked and found of one certificate."""
 
-    def __init__(self, problems: list[str]) -> None:
-        self.checks: list[str] = []
-        self.problems = problems
+    def __init__(self, problems: Sequence[str], signed: Signed = NOT_SIGNED) -> None:
+        self.checks: list[str] = list(signed.checks)
+        self.problems = [*problems, *signed.problems]
         self.private = False
         self.delta: float | None = None
         self.choice: ChoicePlan | None = None
+        self.signed = signed
 
     def attempt(self, document: dict[str, Any], table: Any) -> None:
         """Look at a certificate of which nothing is known."""
@@ -126,8 +148,9 @@ class Examination:
     def verification(self, address: str) -> Verification:
         """What was found, under the name of the release."""
         return Verification(
-            address, tuple(self.checks), tuple(self.problems), self.private, self.delta, self.choice
-        )
+            address, tuple(self.checks), tuple(self.problems), self.private, self.delta, self.signed.status,
+            self.signed.fingerprint, self.choice,
+        )  # fmt: skip
 
     def document(self, document: dict[str, Any], table: Any) -> None:
         """Everything that a certificate says is computed anew from its plan and its request."""
@@ -158,7 +181,8 @@ class Examination:
         """Whether there is nothing in the certificate that no release says, and the request is possible."""
         request, found = document["request"], len(self.problems)
         output = document.get("output", {})
-        if document.keys() - KNOWN or output.keys() - OUTPUT or "input-name" in request:
+        named = {"database"} if "signature" in document else set()
+        if document.keys() - KNOWN or output.keys() - OUTPUT - named or {"input-name", "sign"} & request.keys():
             self.problems.append("the certificate says more than a release does")
         if ("choice" in document) != (request.get("max-items-per-user") == AUTO):
             self.problems.append("the certificate has the choice of a cap that was not asked for, or lacks it")

@@ -29,6 +29,7 @@ def data_of(facts: Facts) -> dict[str, Any]:
         "counts_are": facts.counts_are,
         "about": {_ABOUT[name]: value for name, value in facts.about if name in _ABOUT},
         "checks": list(facts.checks),
+        **dict(zip(("signature", "signed_by"), facts.signature, strict=True)),
         "guarantee": facts.guarantee,
         "promise": list(facts.promise),
         "epsilon": facts.budget.epsilon,

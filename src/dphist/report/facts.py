@@ -65,6 +65,7 @@ class Facts:
     about: tuple[tuple[str, str], ...]
     private: bool
     checks: tuple[str, ...]
+    signature: tuple[str, str | None]
     guarantee: str
     promise: tuple[str, ...]
     numbers: tuple[Number, ...]
@@ -96,8 +97,7 @@ def facts_of(document: Mapping[str, Any], table: Any, verified: Verification, or
     peers, peers_note = peers_of(plan, budget, request, "choice" in document)
     proved = plan.certificate.delta if verified.delta_certified is None else verified.delta_certified
     output, also = document.get("output", {}), also_released(document.get("sums", ()))
-    about = _about(document, rows, meaning, also)
-    found = selection(plan, request)
+    about, found = _about(document, rows, meaning, also), selection(plan, request)
     facts = Facts(
         title=("" if verified.private else "NOT PRIVATE: ") + meaning.title + (f", with {also}" if also else ""),
         lead=lead_of(meaning, dict(about)["from"], rows.total, plan.threshold, also),
@@ -110,6 +110,7 @@ def facts_of(document: Mapping[str, Any], table: Any, verified: Verification, or
         about=about,
         private=verified.private,
         checks=_checks(verified, rows.total),
+        signature=(verified.signature, verified.signed_by),
         guarantee=document["guarantee"],
         promise=_promise(document, budget, curve.points[0][1], verified.private),
         numbers=numbers(plan, document, budget, verified.delta_certified, meaning),

@@ -16,6 +16,7 @@ from dphist.releases.verify import SEEDED, Examination, Verification, read_and_v
 from dphist.report.charts import charts_of
 from dphist.report.drawing import FigureFormat, figure_files
 from dphist.report.facts import Facts, Origin, facts_of
+from dphist.signatures import Trust
 
 ReportFormat = Literal["html", "markdown", "text"]
 FORMATS: Final[tuple[ReportFormat, ...]] = get_args(ReportFormat)
@@ -30,14 +31,16 @@ def make_report(
     *,
     table: str | None = None,
     certificate: str | os.PathLike[str] | None = None,
+    public_key: str | os.PathLike[str] | None = None,
 ) -> str:
     """A report of a release as one text: a page of HTML that needs no network, Markdown, or plain text.
 
-    `release` is what `dphist.release` gave back, or where it was written to (then `table` and `certificate` are as
-    for `verify`). It is verified first: raises `NotVerified` if anything is wrong with it. A release from a seed,
-    for tests, gets a report that says so at its top.
+    `release` is what `dphist.release` gave back, or where it was written to (then `table`, `certificate` and
+    `public_key` are as for `verify`). It is verified first: raises `NotVerified` if anything is wrong with it. A
+    release from a seed, for tests, gets a report that says so at its top.
     """
-    return render(report_facts(release, table=table, certificate=certificate), checked_format(format))
+    facts = report_facts(release, table=table, certificate=certificate, public_key=public_key)
+    return render(facts, checked_format(format))
 
 
 def checked_format(name: str) -> ReportFormat:
@@ -96,18 +99,24 @@ def report_facts(
     *,
     table: str | None = None,
     certificate: str | os.PathLike[str] | None = None,
+    public_key: str | os.PathLike[str] | None = None,
 ) -> Facts:
     """Everything that a report says, of a release that is verified before."""
+    trust = Trust.of(public_key, None)
     if isinstance(release, Release):
+        if public_key is not None:
+            raise InvalidParameter("public_key is for a release that was written: give its address")
         document, rows = json.loads(json.dumps(release.document())), release.to_arrow()
         examined = Examination([])
         examined.attempt(document, rows)
         verified = examined.verification("FILE")
         origin = Origin(None, missing=_in_memory(release), written=release.written is not None)
     else:
-        verified, found = read_and_verify(release, table=table, certificate=certificate)
+        verified, found = read_and_verify(release, table=table, certificate=certificate, trust=trust)
         document, rows = found.document, found.table
-        origin = Origin(None) if document is None else _origin(document, verified.address, table, certificate)
+        origin = Origin(None)
+        if document is not None:
+            origin = _origin(document, verified.address, table, certificate, public_key)
     refuse_what_is_not_verified(verified)
     with _understood():
         return facts_of(document, rows, verified, origin)
@@ -127,10 +136,18 @@ def _in_memory(release: Release) -> str:
 
 
 def _origin(
-    document: dict[str, Any], address: str, table: str | None, certificate: str | os.PathLike[str] | None
+    document: dict[str, Any],
+    address: str,
+    table: str | None,
+    certificate: str | os.PathLike[str] | None,
+    public_key: str | os.PathLike[str] | None,
 ) -> Origin:
     """Where the certificate of a written release is."""
-    output, options = document.get("output"), _options(table, certificate)
+    files = (("--certificate", certificate), ("--public-key", public_key))
+    given = [("--table", table), *((flag, None if path is None else Path(path).name) for flag, path in files)]
+    # What the command has beside the address.
+    options = [word for flag, value in given if value is not None for word in (flag, value)]
+    output = document.get("output")
     kind = output.get("kind") if isinstance(output, dict) else None
     if certificate is not None:
         place = Path(certificate).name
@@ -141,12 +158,6 @@ def _origin(
     else:
         place = f"{Path(address).name}.certificate.json"
     return Origin(_text(document), place, options)
-
-
-def _options(table: str | None, certificate: str | os.PathLike[str] | None) -> list[str]:
-    """What the command has beside the address."""
-    given = (("--table", table), ("--certificate", None if certificate is None else Path(certificate).name))
-    return [word for flag, value in given if value is not None for word in (flag, value)]
 
 
 def refuse_what_is_not_verified(verified: Verification) -> None:

@@ -1,0 +1,315 @@
+"""Ed25519 signatures of certificates and ledger checkpoints.
+
+A signature covers the canonical JSON of a document without its signature and its seal. A certificate holds the
+SHA-256 of the data, their name and date, and the booking, so that one signature covers the whole release. A signed
+document must be in the very bytes that dphist writes, so that no byte of it can change unnoticed.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import os
+import re
+import secrets
+import stat
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from dphist.errors import InputError, InvalidParameter, OutputError
+from dphist.outputs.names import identity, link_new
+from dphist.outputs.seal import SEAL, SIGNATURE, output_of
+from dphist.outputs.targets import DATABASES, DEFAULT_TABLE
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+PASSPHRASE: Final = "DPHIST_KEY_PASSPHRASE"
+_ALGORITHM: Final = "ed25519"
+# One key may sign both kinds of documents: none can be taken for the other.
+_CERTIFICATE_DOMAIN: Final = b"dphist-certificate-v1\0"
+CHECKPOINT_DOMAIN: Final = b"dphist-checkpoint-v1\0"
+_LARGEST_FILE: Final = 1 << 16
+_DATE: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z")
+
+Status = Literal["missing", "invalid", "valid", "other key", "trusted"]
+PathLike = str | os.PathLike[str]
+
+
+def fingerprint_of(public: bytes) -> str:
+    """SHA-256 of the 32 bytes of a public key, in base64 without padding."""
+    return "SHA256:" + base64.b64encode(sha256(public).digest()).decode().rstrip("=")
+
+
+class Signer:
+    """A private key that signs certificates."""
+
+    def __init__(self, key: Ed25519PrivateKey) -> None:
+        self._key = key
+        self._public = key.public_key().public_bytes_raw()
+        self.fingerprint = fingerprint_of(self._public)
+
+    def __repr__(self) -> str:
+        return f"Signer({self.fingerprint})"
+
+    def __call__(self, document: Mapping[str, Any], domain: bytes = _CERTIFICATE_DOMAIN) -> dict[str, str]:
+        """The signature of a document, as it is written into it."""
+        value = self._key.sign(_payload(document, domain))
+        encoded = (base64.b64encode(part).decode() for part in (self._public, value))
+        return {"algorithm": _ALGORITHM, **dict(zip(("public_key", "value"), encoded, strict=True))}
+
+
+def _payload(document: Mapping[str, Any], domain: bytes) -> bytes:
+    rest = {key: value for key, value in document.items() if key not in (SIGNATURE, SEAL)}
+    return domain + json.dumps(rest, sort_keys=True, separators=(",", ":"), allow_nan=False).encode("ascii")
+
+
+def make_key(path: PathLike) -> str:
+    """Write a new private key to `path` and its public key to `path`.pub; its fingerprint. Nothing is replaced."""
+    from cryptography.hazmat.primitives import serialization as forms
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    private = checked_path(path, "a key")
+    public = private.with_name(private.name + ".pub")
+    for place in (private, public):
+        if os.path.lexists(place):
+            raise OutputError(f"{place} exists already, and a key is never replaced: choose another name")
+    key = Ed25519PrivateKey.generate()
+    secret = key.private_bytes(forms.Encoding.PEM, forms.PrivateFormat.PKCS8, forms.NoEncryption())
+    known = key.public_key().public_bytes(forms.Encoding.PEM, forms.PublicFormat.SubjectPublicKeyInfo)
+    ours = write_new(private, secret, 0o600)
+    try:
+        write_new(public, known, 0o644)
+    except BaseException:
+        if identity(private) == ours:
+            private.unlink()
+        raise
+    return fingerprint_of(key.public_key().public_bytes_raw())
+
+
+def signer_of(path: PathLike | None) -> Signer | None:
+    """The private key in a file, checked; None where no file is given."""
+    if path is None:
+        return None
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    data = read_small(path, "the private key", private=True)
+    if b"PUBLIC KEY-----" in data:
+        raise InputError(f"{path} is a public key: sign with the private key that belongs to it")
+    passphrase = os.environ.get(PASSPHRASE)
+    encrypted = b"-----BEGIN ENCRYPTED PRIVATE KEY-----" in data
+    if encrypted and not passphrase:
+        raise InputError(f"the private key {path} is encrypted: set {PASSPHRASE} to its passphrase")
+    try:
+        key = load_pem_private_key(data, passphrase.encode() if encrypted and passphrase else None)
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        hint = f", or {PASSPHRASE} is not its passphrase" if encrypted else ""
+        raise InputError(f"{path} is not a private key in PEM form{hint}: make a key with dphist keygen") from None
+    if not isinstance(key, Ed25519PrivateKey):
+        raise InputError(f"{path} is not an Ed25519 key: make a key with dphist keygen")
+    return Signer(key)
+
+
+def read_public_key(path: PathLike) -> bytes:
+    """The 32 bytes of the public key in a file."""
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+    from cryptography.hazmat.primitives.serialization import load_pem_public_key
+
+    data = read_small(path, "the public key")
+    if b"PRIVATE KEY-----" in data:
+        raise InputError(f"{path} is a private key, which only its owner should have: give the public key")
+    try:
+        key = load_pem_public_key(data)
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        raise InputError(f"{path} is not a public key in PEM form, as dphist keygen writes it") from None
+    if not isinstance(key, Ed25519PublicKey):
+        raise InputError(f"{path} is not an Ed25519 key")
+    return key.public_bytes_raw()
+
+
+def checked_path(path: PathLike, what: str) -> Path:
+    """The path, if it is the name of a file."""
+    name = os.fspath(path)
+    if not isinstance(name, str) or not name or "\0" in name:
+        raise InvalidParameter(f"{what} needs the name of a file, not {name!r}")
+    return Path(name)
+
+
+def read_small(path: PathLike, what: str, *, private: bool = False) -> bytes:
+    """The bytes of a regular file that is no larger than it can be; a pipe or a device is not even read."""
+    place = checked_path(path, what)
+    try:
+        # Without O_NONBLOCK a named pipe would be waited for.
+        descriptor = os.open(place, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0))
+        with os.fdopen(descriptor, "rb") as file:
+            mode = os.fstat(descriptor).st_mode
+            if not stat.S_ISREG(mode):
+                raise InputError(f"{what} {place} is not a file")
+            if private and os.name == "posix" and mode & 0o077:
+                raise InputError(
+                    f"{what} {place} is open to other users (mode {stat.S_IMODE(mode):04o}): "
+                    f"close it with chmod 600 {place}, or make a new one if others may have read it"
+                )
+            data = file.read(_LARGEST_FILE + 1)
+    except FileNotFoundError:
+        raise InputError(f"{what} {place} does not exist") from None
+    except (OSError, ValueError) as error:
+        # A folder is refused by open on some systems.
+        reason = "it is not a file" if isinstance(error, IsADirectoryError) else getattr(error, "strerror", None)
+        raise InputError(f"{what} {place} cannot be read: {reason or 'it is not the name of a file'}") from None
+    if len(data) > _LARGEST_FILE:
+        raise InputError(f"{what} {place} is larger than {_LARGEST_FILE:,} bytes, which no such file is")
+    return data
+
+
+def write_new(path: Path, data: bytes, mode: int) -> tuple[int, int]:
+    """Put a new file in place at once, and tell which it is; what has the name already stays."""
+    unfinished = path.with_name(f".dphist-{secrets.token_hex(8)}")
+    try:
+        descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(descriptor)
+        ours = identity(unfinished)
+        link_new(unfinished, path)
+    except FileExistsError:
+        raise OutputError(f"{path} exists already: choose another name") from None
+    except OSError as error:
+        raise OutputError(f"{path} cannot be written: {error.strerror}") from None
+    finally:
+        with suppress(OSError):
+            unfinished.unlink()
+    return ours
+
+
+@dataclass(frozen=True)
+class Trust:
+    """What a reader relies on: a public key, and the date before which no release is taken."""
+
+    public_key: bytes | None = None
+    not_before: datetime | None = None
+
+    @classmethod
+    def of(cls, public_key: PathLike | None, not_before: str | datetime | None) -> Trust:
+        """From the file of a key and a date such as 2026-11-01 or 2026-11-01T12:00:00Z."""
+        if not_before is not None and public_key is None:
+            raise InvalidParameter(
+                "--not-before needs --public-key: anyone can change the date of an unsigned release"
+            )
+        try:
+            date = None if not_before is None else datetime.fromisoformat(str(not_before))
+        except ValueError:
+            raise InvalidParameter(f"--not-before must be a date such as 2026-11-01, not {not_before!r}") from None
+        if date is not None and date.tzinfo is None:
+            date = date.replace(tzinfo=UTC)
+        return cls(None if public_key is None else read_public_key(public_key), date)
+
+
+NO_TRUST: Final = Trust()
+
+
+@dataclass(frozen=True)
+class Signed:
+    """What a signature shows: its state, whose it is if it is genuine, and what was checked and found wrong."""
+
+    status: Status = "missing"
+    fingerprint: str | None = None
+    checks: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
+
+
+NOT_SIGNED: Final = Signed()
+
+
+def examine(document: dict[str, Any] | None, address: PathLike, table: str | None, trust: Trust) -> Signed:
+    """What the signature of a certificate shows of a release that stands there."""
+    signed = document or {}
+    status, fingerprint, problems = examine_signature(signed, _CERTIFICATE_DOMAIN, trust.public_key)
+    if status == "valid":
+        check = f"the signature is by the key {fingerprint}: pass --public-key to check that it is the publisher's"
+        return Signed(status, fingerprint, (check,))
+    if status != "trusted":
+        return Signed(status, fingerprint, (), problems)
+    output, created = output_of(document), str(signed.get("created"))
+    wrong = tuple(
+        f"the {'release' if key == 'name' else key} stands under the name {found!r}, and was signed as "
+        f"{output.get(key)!r}"
+        for key, found in _place(address, table, output.get("kind")).items()
+        if output.get(key) != found
+    )
+    if trust.not_before is not None and not _is_since(created, trust.not_before):
+        wrong += (f"the release is of {created}, before {trust.not_before.isoformat()}",)
+    check = f"data and certificate are signed by the key {fingerprint}, as {output.get('name')!r}, made {created}"
+    return Signed(status, fingerprint, () if wrong else (check,), wrong)
+
+
+def _place(address: PathLike, table: str | None, kind: Any) -> dict[str, str]:
+    """What a certificate says of where its release stands: the name of its file, or of its table and database."""
+    path = os.path.basename(os.path.abspath(os.fspath(address)))
+    file = path.encode("utf-8", "backslashreplace").decode()
+    if kind not in DATABASES:
+        return {"name": file}
+    # A server is reached under many names.
+    return {"name": table or DEFAULT_TABLE, **({} if kind == "postgresql" else {"database": file})}
+
+
+def _is_since(created: str, earliest: datetime) -> bool:
+    try:
+        return _DATE.fullmatch(created) is not None and datetime.fromisoformat(created) >= earliest
+    except ValueError:  # the 13th month
+        return False
+
+
+def examine_signature(
+    document: Mapping[str, Any], domain: bytes, trusted: bytes | None
+) -> tuple[Status, str | None, tuple[str, ...]]:
+    """The state of a document's signature, the key that made it, and what is wrong with it."""
+    if SIGNATURE not in document:
+        return "missing", None, () if trusted is None else ("there is no signature",)
+    found = _decoded(document[SIGNATURE])
+    if found is None:
+        return "invalid", None, ("the signature is not one that dphist writes",)
+    if not _is_genuine(document, domain, *found):
+        return "invalid", None, ("the signature does not match: what was signed was changed",)
+    fingerprint = fingerprint_of(found[0])
+    if trusted is None or found[0] == trusted:
+        return ("valid" if trusted is None else "trusted"), fingerprint, ()
+    problem = f"the signature is by another key, {fingerprint}, and not by {fingerprint_of(trusted)}"
+    return "other key", fingerprint, (problem,)
+
+
+def _decoded(signature: Any) -> tuple[bytes, bytes] | None:
+    """The public key and the value of a well-formed signature; its base64 must be the canonical one."""
+    if not isinstance(signature, dict) or signature.keys() != {"algorithm", "public_key", "value"}:
+        return None
+    parts = [signature["public_key"], signature["value"]]
+    if signature["algorithm"] != _ALGORITHM or not all(isinstance(part, str) for part in parts):
+        return None
+    try:
+        public, value = (base64.b64decode(part.encode("ascii"), validate=True) for part in parts)
+    except (UnicodeError, binascii.Error):
+        return None
+    if [base64.b64encode(public).decode(), base64.b64encode(value).decode()] != parts:
+        return None
+    return (public, value) if (len(public), len(value)) == (32, 64) else None
+
+
+def _is_genuine(document: Mapping[str, Any], domain: bytes, public: bytes, value: bytes) -> bool:
+    from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+    try:
+        Ed25519PublicKey.from_public_bytes(public).verify(value, _payload(document, domain))
+    except (InvalidSignature, UnsupportedAlgorithm, ValueError, RecursionError):
+        return False
+    return True
