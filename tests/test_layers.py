@@ -105,17 +105,3 @@ def test_modules_loaded_by_name_are_of_the_layer_or_figures(path: Path) -> None:
         parts = name.split(".")
         if parts[0] == "dphist" and layer != "__init__":
             assert parts[1] in {layer, "figures"}, f"{layer} must not load {name}"
-
-
-@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_files_and_functions_stay_small(path: Path) -> None:
-    text = path.read_text(encoding="utf-8")
-    assert text.count("\n") <= 320, f"{path.name} is too long"
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.FunctionDef):
-            first = node.body[0]
-            docstring = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
-            assert first.end_lineno is not None
-            assert node.end_lineno is not None
-            length = node.end_lineno - (first.end_lineno if docstring else node.lineno)
-            assert length <= 45, f"{path.name}: {node.name} is {length} lines long"
