@@ -191,7 +191,7 @@ def relation_source(relation: Any) -> Source:
 
     def stream(wanted: list[str]) -> Any:
         fields = schema(wanted)  # first: an open reader keeps its connection busy
-        return renamed(relation.to_arrow_reader(65536), wanted, fields)
+        return renamed(relation.to_arrow_reader(2048), wanted, fields)
 
     def schema(wanted: list[str]) -> Any:
         empty = relation.limit(0).to_arrow_table().schema
