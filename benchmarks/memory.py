@@ -2,7 +2,7 @@
 
 Run `python benchmarks/memory.py [--lengths 100,10e3,1e6] [--memory 500MB,1GB] [--megabytes 600] [--folder DIR]`.
 
-Each file holds `--megabytes` of random text in one column: the item, the user, or a column the release does not use.
+Each file holds `--megabytes` of random text in one column: the item, the user, or a column that is not used.
 Every value differs, the worst case for hash tables. Every measurement is a process of its own, from start to end;
 its peak is the largest resident size of the process. Files are made once and kept in the folder.
 """

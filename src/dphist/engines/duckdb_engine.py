@@ -29,7 +29,7 @@ from dphist.types import Events
 
 T = TypeVar("T")
 
-# Rows of a batch: with the longest values half a gigabyte, and usually a few hundred kilobytes.
+# Rows of a batch: at most 64 MB for each column of text, and usually a few hundred kilobytes.
 ROWS: Final = 1 << 13
 LISTED: Final = "dphist_listed"
 COUNTS: Final = "dphist_counts"

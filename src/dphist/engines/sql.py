@@ -43,7 +43,7 @@ def counted_type(kind: str, column: str, is_user: bool) -> str:
 def short(expression: str, otherwise: str | None = None) -> str:
     """A text of at most `LONGEST_VALUE` bytes (or what is made of it); a longer one is missing.
 
-    A branch of CASE is computed for its own rows alone: what is made of texts takes memory that DuckDB does not count.
+    CASE computes a branch for its own rows alone: texts that are computed take memory that DuckDB does not count.
     """
     return f"CASE WHEN strlen({expression}) <= {LONGEST_VALUE} THEN {otherwise or expression} END"
 

@@ -9,7 +9,7 @@ from dphist.errors import InvalidParameter
 
 # Bytes of a user or an item; a longer text is missing, by its own length alone, so that no hash table, batch or
 # output holds values without bound.
-LONGEST_VALUE: Final = 1 << 16
+LONGEST_VALUE: Final = 1 << 13
 
 
 @dataclass(frozen=True)
