@@ -18,8 +18,8 @@ T = TypeVar("T")
 
 DAMAGED: Final = "{what} cannot be read: it is damaged, or it is of another kind than its name says"
 NO_MEMORY: Final = (
-    "there is not enough memory to count {what}: allow more with --memory (memory=), or use fewer threads (two "
-    "thousand rows are held at once, which is much where values or lines are long)"
+    "there is not enough memory to count {what}: allow more with --memory (memory=), or use fewer threads (long "
+    "values, long lines of CSV and large row groups of Parquet need more)"
 )
 NO_DISK: Final = (
     "there is not enough space for temporary files while counting {what}: choose a temporary folder on a larger "

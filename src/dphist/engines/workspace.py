@@ -40,8 +40,8 @@ UNITS: Final = {
 # Python, Arrow's batches and the noise stage, which DuckDB's limit does not see.
 HEADROOM: Final = 350 * MEGABYTE
 LEAST: Final = 100 * MEGABYTE
-# Address space, as `ulimit -v` bounds it: libraries reserve far more of it than they use of memory, the most of it
-# for Arrow and DuckDB together and for the stack and the heap of each thread. Measured; without it they abort.
+# Address space, as `ulimit -v` bounds it: libraries reserve far more of it than they use of memory, and without
+# it some abort. The sum was tried on two processors; the share of a thread is a guess on the safe side.
 RESERVED: Final = 1500 * MEGABYTE
 RESERVED_A_THREAD: Final = 150 * MEGABYTE
 SHARE: Final = 0.65
