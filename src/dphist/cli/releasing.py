@@ -12,6 +12,7 @@ from dphist.cli import release_options as flags
 from dphist.cli.base import AsJson, GammaOption, app, gamma_from, print_json, shown, stoppable
 from dphist.cli.reporting import check_report, report_release
 from dphist.errors import InvalidParameter
+from dphist.releases.room import check_room
 
 if TYPE_CHECKING:
     from dphist.calibrate.auto_cap import ChoicePlan
@@ -93,6 +94,9 @@ def release(
     130, 143: interrupted; nothing was written.
     """
     given = dict(locals())
+    if not dry_run:
+        # Before anything large is imported: without room libraries abort the process instead of raising.
+        check_room(memory)
     for name in ("source", "dry_run", "as_json", "no_offset", "round_counts", "report"):
         del given[name]
     given["input"], given["sum"] = given.pop("input_override"), given.pop("sums")

@@ -13,6 +13,7 @@ from dphist.cli import release_options as flags
 from dphist.cli.base import AsJson, Delta, Epsilon, group, print_json, shown, stoppable, whole_number
 from dphist.cli.releasing import progress_bars, show_plan, show_release, summary_of, wrapped
 from dphist.errors import InvalidParameter
+from dphist.releases.room import check_room
 
 if TYPE_CHECKING:
     from dphist.sketch import MisraGries
@@ -86,6 +87,7 @@ def build(
     Exit code 0: built. 1: the sketch could not be written. 2: bad parameters or unreadable input.
     130, 143: interrupted; nothing was written.
     """
+    check_room(memory)
     from dphist.sketch import build as build_sketch
     from dphist.sketch.files import check_place, write_secret
 

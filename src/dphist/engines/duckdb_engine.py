@@ -29,7 +29,8 @@ from dphist.types import Events
 
 T = TypeVar("T")
 
-ROWS: Final = 1 << 16
+# Rows of a batch: at most 64 MB for each column of text, and usually a few hundred kilobytes.
+ROWS: Final = 1 << 13
 LISTED: Final = "dphist_listed"
 COUNTS: Final = "dphist_counts"
 SIZED: Final = "dphist_sized"

@@ -18,7 +18,8 @@ T = TypeVar("T")
 
 DAMAGED: Final = "{what} cannot be read: it is damaged, or it is of another kind than its name says"
 NO_MEMORY: Final = (
-    "there is not enough memory to count {what}: allow more with --memory (memory=), or use fewer threads"
+    "there is not enough memory to count {what}: allow more with --memory (memory=), or use fewer threads (long "
+    "values, long lines of CSV and large row groups of Parquet need more)"
 )
 NO_DISK: Final = (
     "there is not enough space for temporary files while counting {what}: choose a temporary folder on a larger "
@@ -46,7 +47,8 @@ def explained(error: Exception, what: str, otherwise: str = DAMAGED) -> str:
     kind, text = type(error).__name__, str(error)
     if "max_temp_directory_size" in text or "No space left" in text or getattr(error, "errno", None) == 28:
         return NO_DISK.format(what=what)
-    if isinstance(error, MemoryError) or kind in ("OutOfMemoryException", "ArrowMemoryError"):
+    no_room = "failed to map segment" in text or "can't start new thread" in text or "std::bad_alloc" in text
+    if isinstance(error, MemoryError) or kind in ("OutOfMemoryException", "ArrowMemoryError") or no_room:
         return NO_MEMORY.format(what=what)
     if isinstance(error, FileNotFoundError):
         return f"{what} does not exist"

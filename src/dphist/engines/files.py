@@ -150,7 +150,7 @@ def arrow_tables(what: str, files: list[str]) -> Source:
         ])  # fmt: skip
 
     def data(wanted: list[str]) -> Any:
-        return streamed(ds.dataset(files, schema=common(wanted), format="ipc"), wanted)
+        return streamed(ds.dataset(files, schema=common(wanted), format="ipc"), wanted, threads=False)
 
     return ArrowSource(what, schemas[files[0]].names, lambda wanted: numbered(common(wanted)), data)
 

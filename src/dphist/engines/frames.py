@@ -14,6 +14,8 @@ from dphist.engines.cells import inferred, texts
 from dphist.engines.sources import ArrowSource, Source, numbered
 from dphist.errors import InputError
 
+# Rows of a batch that Arrow makes: with values of 8 KiB it holds 130 MB.
+BATCH: Final = 1 << 14
 ONCE: Final = "the Arrow reader"
 _read: weakref.WeakSet[Any] = weakref.WeakSet()
 
@@ -79,12 +81,15 @@ def dataset_source(what: str, dataset: Any) -> Source:
     return ArrowSource(what, dataset.schema.names, schema, lambda wanted: streamed(dataset, wanted))
 
 
-def streamed(dataset: Any, wanted: list[str]) -> Any:
-    """A reader of the wanted columns, named c0, c1, ..."""
+def streamed(dataset: Any, wanted: list[str], threads: bool = True) -> Any:
+    """A reader of the wanted columns, named c0, c1, ...; without threads it never reads ahead."""
     import pyarrow.dataset as ds
 
     columns = {f"c{k}": ds.field(column) for k, column in enumerate(wanted)}
-    return dataset.scanner(columns=columns, batch_readahead=4, fragment_readahead=1).to_reader()
+    ahead = 1 if threads else 0
+    return dataset.scanner(
+        columns=columns, batch_size=BATCH, batch_readahead=ahead, fragment_readahead=ahead, use_threads=threads
+    ).to_reader()
 
 
 def reader_source(what: str, reader: Any) -> Source:
@@ -192,7 +197,7 @@ def relation_source(relation: Any) -> Source:
 
     def stream(wanted: list[str]) -> Any:
         fields = schema(wanted)  # first: an open reader keeps its connection busy
-        return renamed(relation.to_arrow_reader(65536), wanted, fields)
+        return renamed(relation.to_arrow_reader(2048), wanted, fields)
 
     def schema(wanted: list[str]) -> Any:
         empty = relation.limit(0).to_arrow_table().schema

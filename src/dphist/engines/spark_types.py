@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from dphist.engines.sql import EXACT
 from dphist.errors import InputError
+from dphist.types.events import LONGEST_VALUE
 
 # Types of Spark that are counted as they are, with the type that DuckDB has for them.
 KEPT: Final = {
@@ -35,6 +36,8 @@ def counted(column: Any, kind: str, name: str, *, is_user: bool) -> Counted:
     """One form for equal values, as the embedded engine has it; types that few programs know become text."""
     from pyspark.sql import functions as sql
 
+    if kind == "binary":
+        return Counted(short(column), KEPT[kind])
     if kind in KEPT:
         return Counted(column, KEPT[kind])
     if kind.startswith("decimal("):
@@ -46,8 +49,15 @@ def counted(column: Any, kind: str, name: str, *, is_user: bool) -> Counted:
     if kind.startswith((*NESTED, "variant")):
         if is_user or kind.startswith("variant"):
             raise InputError(f"the column {name!r} holds lists or structures, which cannot be users")
-        return Counted(text(sql.to_json(column, JSON)), "VARCHAR")
-    return Counted(text(column.cast("string")), "VARCHAR")
+        return Counted(short(text(sql.to_json(column, JSON))), "VARCHAR")
+    return Counted(short(text(column.cast("string"))), "VARCHAR")
+
+
+def short(column: Any) -> Any:
+    """A text or bytes of at most `LONGEST_VALUE` bytes; a longer one is missing, as with the embedded engine."""
+    from pyspark.sql import functions as sql
+
+    return sql.when(sql.octet_length(column) <= LONGEST_VALUE, column)
 
 
 def as_text(column: Any, kind: str) -> Any:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from dphist.errors import InputError
+from dphist.types.events import LONGEST_VALUE
 
 FLOATS: Final = frozenset({"FLOAT", "DOUBLE"})
 WHOLE: Final = frozenset(
@@ -68,6 +69,14 @@ def counted_type(kind: str, column: str, is_user: bool) -> str:
     return kind if kind in KEPT | FLOATS or kind.startswith("DECIMAL(") else "VARCHAR"
 
 
+def short(expression: str, otherwise: str | None = None) -> str:
+    """A text of at most `LONGEST_VALUE` bytes (or what is made of it); a longer one is missing.
+
+    CASE computes a branch for its own rows alone: texts that are computed take memory that DuckDB does not count.
+    """
+    return f"CASE WHEN strlen({expression}) <= {LONGEST_VALUE} THEN {otherwise or expression} END"
+
+
 def one_spelling(expression: str, kind: str) -> str:
     """Equal values in one form: floats have two zeros and many NaNs, which engines group differently."""
     if kind in FLOATS:
@@ -77,14 +86,16 @@ def one_spelling(expression: str, kind: str) -> str:
         )
     if kind == "VARCHAR":
         # A collation would show one user's spelling for all that it takes for equal; invalid UTF-8 is no text.
-        return f"TRY(decode(encode({expression})))"
+        return short(expression, f"TRY(decode(encode({expression})))")
+    if kind == "BLOB":
+        return f"CASE WHEN octet_length({expression}) <= {LONGEST_VALUE} THEN {expression} END"
     if kind in KEPT or kind.startswith("DECIMAL("):
         return expression
     if NESTED.search(kind):
         # As JSON, which is one text for one value; a plain cast would be the same for ['a, b'] and ['a', 'b'].
         # Text inside that is not UTF-8 makes no JSON at all.
-        return f"nullif(TRY(CAST(to_json({expression}) AS VARCHAR)), '')"
-    return f"CAST({expression} AS VARCHAR)"
+        return short(f"nullif(TRY(CAST(to_json({expression}) AS VARCHAR)), '')")
+    return short(f"CAST({expression} AS VARCHAR)")
 
 
 @dataclass(frozen=True)

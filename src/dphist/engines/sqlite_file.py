@@ -21,7 +21,10 @@ from dphist.engines.sources import ArrowSource, Source
 from dphist.engines.sql import name
 from dphist.types import Events
 
+# A batch ends after so many rows, or bytes of text; rows come from the database a few at a time.
 BATCH: Final = 50_000
+BYTES: Final = 32_000_000
+FEW: Final = 64
 PROBE: Final = "dphist_probe"
 # In SQLite's order: the first that a declaration holds.
 AFFINITIES: Final[tuple[tuple[str, Callable[[Any], Any]], ...]] = (
@@ -112,9 +115,23 @@ def sqlite_reader(path: str, relation: str, wanted: list[str], makers: list[Any]
     def each() -> Iterator[Any]:
         with closing(sqlite_connection(path)) as database:
             cursor = database.execute(f"SELECT {', '.join(map(name, wanted))} FROM {relation}")
-            while rows := cursor.fetchmany(BATCH):
+            for rows in batches_of(cursor):
                 columns = zip(*rows, strict=True)
                 arrays = [maker(column) for maker, column in zip(makers, columns, strict=True)]
                 yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
     return pa.RecordBatchReader.from_batches(schema, each())
+
+
+def batches_of(cursor: sqlite3.Cursor) -> Iterator[list[Any]]:
+    """The rows of a query in batches that end by rows or by bytes: a cell may be as long as a file."""
+    rows: list[Any] = []
+    held = 0
+    while some := cursor.fetchmany(FEW):
+        rows += some
+        held += sum(len(cell) for row in some for cell in row if isinstance(cell, (str, bytes)))
+        if len(rows) >= BATCH or held >= BYTES:
+            yield rows
+            rows, held = [], 0
+    if rows:
+        yield rows

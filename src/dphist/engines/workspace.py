@@ -20,6 +20,10 @@ try:
     import fcntl
 except ImportError:  # not on Windows, where left-overs are not swept
     fcntl = None  # type: ignore[assignment]
+try:
+    import resource
+except ImportError:  # not on Windows
+    resource = None  # type: ignore[assignment]
 
 MEGABYTE: Final = 1_000_000
 UNITS: Final = {
@@ -36,6 +40,10 @@ UNITS: Final = {
 # Python, Arrow's batches and the noise stage, which DuckDB's limit does not see.
 HEADROOM: Final = 350 * MEGABYTE
 LEAST: Final = 100 * MEGABYTE
+# Address space, as `ulimit -v` bounds it: libraries reserve far more of it than they use of memory, and without
+# it some abort. The sum was tried on two processors; the share of a thread is a guess on the safe side.
+RESERVED: Final = 1500 * MEGABYTE
+RESERVED_A_THREAD: Final = 150 * MEGABYTE
 SHARE: Final = 0.65
 PREFIX: Final = "dphist-"
 PATTERN: Final = re.compile(rf"{PREFIX}(\d+)-\w+")
@@ -60,18 +68,69 @@ def available_memory() -> int:
     if not found:
         with suppress(OSError, ValueError, AttributeError):
             found.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
-    for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+    for limit in control_group_limits():
         with suppress(OSError, ValueError):
-            found.append(int(Path(limit).read_text()))
+            found.append(int(limit.read_text()))
+    if (space := address_space()) is not None:
+        found.append(max(space - reserved_space(), 0))
     return min(found, default=4000 * MEGABYTE)
+
+
+def control_group_limits() -> list[Path]:
+    """The files with the limits of this process's control group and of those around it."""
+    root = Path("/sys/fs/cgroup")
+    found = [root / "memory.max", root / "memory/memory.limit_in_bytes"]
+    with suppress(OSError):
+        for line in Path("/proc/self/cgroup").read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            own = Path(path.lstrip("/"))
+            if not controllers:
+                found += [root / group / "memory.max" for group in (own, *own.parents)]
+            elif "memory" in controllers.split(","):
+                found += [root / "memory" / group / "memory.limit_in_bytes" for group in (own, *own.parents)]
+    return found
+
+
+def address_space() -> int | None:
+    """The limit of this process's address space in bytes (`ulimit -v`), if there is one."""
+    if resource is None:
+        return None
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    return None if limit == resource.RLIM_INFINITY else int(limit)
+
+
+def reserved_space() -> int:
+    """The address space that a release takes before it counts anything."""
+    return RESERVED + RESERVED_A_THREAD * processors()
+
+
+def check_address_space(resources: Resources) -> None:
+    """One sentence where the address space cannot hold a release: the libraries would abort the process."""
+    space = address_space()
+    if space is not None and space < reserved_space() + (needed := _for_counting(resources, LEAST)):
+        least = -(-(reserved_space() + needed) // MEGABYTE)
+        raise InvalidParameter(
+            f"a release in this much memory needs {least:,} MB of address space, and the limit of this process is "
+            f"{space // MEGABYTE:,} MB: raise it (ulimit -v {least * 1000}, or unlimited)"
+            + ("" if needed <= LEAST else ", or give less --memory (memory=)")
+        )
 
 
 def memory_for_counting(resources: Resources) -> int:
     """What DuckDB may use, in bytes: of a given size all but the headroom, otherwise a share of what there is."""
+    return _for_counting(resources, max(int(available_memory() * SHARE), LEAST))
+
+
+def _for_counting(resources: Resources, otherwise: int) -> int:
     if resources.memory is None:
-        return max(int(available_memory() * SHARE), LEAST)
+        return otherwise
     size = size_of(resources.memory)
     return max(size - HEADROOM, int(size * 0.4), LEAST)
+
+
+def processors() -> int:
+    """How many of them this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def threads_for_counting(resources: Resources, memory: int) -> int:
@@ -80,8 +139,7 @@ def threads_for_counting(resources: Resources, memory: int) -> int:
         if isinstance(resources.threads, bool) or not 1 <= int(resources.threads) <= 1024:
             raise InvalidParameter(f"threads must be between 1 and 1024, not {resources.threads!r}")
         return int(resources.threads)
-    processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(processors, memory // (100 * MEGABYTE)))
+    return max(1, min(processors(), memory // (100 * MEGABYTE)))
 
 
 @contextmanager
@@ -173,6 +231,7 @@ def unlocked(path: Path) -> bool:
 
 def connected(resources: Resources, folder: Path) -> Any:
     """A DuckDB connection of its own with every setting explicit."""
+    check_address_space(resources)
     import duckdb
 
     memory = memory_for_counting(resources)

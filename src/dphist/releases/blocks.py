@@ -20,10 +20,14 @@ class Span:
     stop: int
 
 
-def blocks(pieces: Iterable[Piece], size: int) -> Iterator[list[Span]]:
-    """Blocks of exactly `size` rows, the last one smaller: the same rows however the pieces were cut."""
+def blocks(pieces: Iterable[Piece], size: int, most: int | None = None) -> Iterator[list[Span]]:
+    """Blocks of exactly `size` rows, the last one smaller: the same rows however the pieces were cut.
+
+    A block ends earlier where its pieces hold `most` bytes: a span keeps all of its piece in memory.
+    """
     block: list[Span] = []
     room = size
+    held = 0
     for piece in pieces:
         if piece.counts.size == 0:
             block.append(Span(piece, 0, 0))  # no rows, but it knows the kind
@@ -35,7 +39,11 @@ def blocks(pieces: Iterable[Piece], size: int) -> Iterator[list[Span]]:
             start = stop
             if room == 0:
                 yield block
-                block, room = [], size
+                block, room, held = [], size, 0
+        held += piece.size
+        if block and most is not None and held >= most:
+            yield block
+            block, room, held = [], size, 0
     if block:
         yield block
 

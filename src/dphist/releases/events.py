@@ -39,6 +39,7 @@ from dphist.types.events import is_frame
 
 # Rows that meet noise together: enough for the compiled sampler, and little memory.
 _BLOCK: Final = 1 << 20
+_BLOCK_BYTES: Final = 64_000_000
 _FRAMES: Final = {"pandas", "polars", "pyarrow", "duckdb", "_duckdb", "pyspark"}
 
 # Called with the name of a step and the share of it that is done; never with a number of the data.
@@ -253,7 +254,7 @@ def _counted_and_noised(
         stage = NoiseStage(plan, rule, names, tap, cut, distinct=True)
         _step(progress, "counting", 1.0)
         _step(progress, "adding noise", 0.0)
-        for block in blocks(_pieces(counted, plan), _BLOCK):
+        for block in blocks(_pieces(counted, plan), _BLOCK, _BLOCK_BYTES):
             stage.add(block)
         _step(progress, "adding noise", 1.0)
     # Where a bound on users served in place of a top-k step, the largest ones are those with the most noisy users.
@@ -292,7 +293,7 @@ def _pieces(counted: Counted, plan: Plan) -> Iterator[Piece]:
         columns = list(batch.columns)
         numbers = checked_counts(KIND.numbers(columns[place]), lattice=plan.noise.lattice)
         sums = tuple(KIND.numbers(column) for column in columns[place + 1 :])
-        yield Piece(form, tuple(columns[:place]), numbers, sums)
+        yield Piece(form, tuple(columns[:place]), numbers, sums, batch.nbytes)
 
 
 def _published(raw: Release, request: Request, facts: Facts) -> Release:

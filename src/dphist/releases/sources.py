@@ -31,6 +31,7 @@ class Piece:
     items: tuple[Any, ...] = field(repr=False)
     counts: IntArray = field(repr=False)
     sums: tuple[IntArray, ...] = field(default=(), repr=False)
+    size: int = field(default=0, repr=False)  # in bytes, where blocks are bounded by them
 
 
 @dataclass(frozen=True)

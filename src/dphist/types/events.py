@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from dphist.errors import InvalidParameter
+
+# Bytes of a user or an item; a longer text is missing, by its own length alone, so that no hash table, batch or
+# output holds values without bound.
+LONGEST_VALUE: Final = 1 << 13
 
 
 def is_frame(source: Any) -> bool:
@@ -35,7 +39,8 @@ class Events:
     `source` is a path, a glob, a folder, the address of a database, a tuple of paths, or a frame. `table` or
     `query` say what to read of a database; `where` is a condition in SQL; `file_format` is for names that do not
     tell. `as_text` reads every column as text, cell by cell, whatever type the input gives it.
-    Rows without a user are dropped. A missing item is no item unless `null_items`.
+    Rows without a user are dropped. A missing item is no item unless `null_items`; a text or bytes of more than
+    `LONGEST_VALUE` bytes is missing.
     """
 
     # Not shown: an address may hold a password, and a frame holds the data.
