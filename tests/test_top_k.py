@@ -63,8 +63,8 @@ def test_a_larger_offset_makes_passing_less_likely(v: Fraction | int, gamma: int
     """The step of the proof where no entry is shared: Pr[none passes | c~] rises with c~, in docs/top-k.md.
 
     Everything is summed from the definition. With the opposite offset, Z_c - W, the probability rises strictly,
-    and that of passing where c is larger by one (two steps) is below P_r. With an offset of the same sign, Z_c + W,
-    both are the other way round: the sign is what is tested.
+    and that of passing where c is larger by one (two steps) is below P_r. With an offset of the same sign,
+    Z_c + W, both are the other way round: the sign is what is tested.
     """
     with mp.workdps(30):
         own, shared = Fraction(v), Fraction(v) / gamma
