@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
-import tightness
+import tightness  # noqa: E402
 
 
 def test_the_worst_cases_of_the_page_are_what_the_command_prints(capsys: pytest.CaptureFixture[str]) -> None:
