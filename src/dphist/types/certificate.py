@@ -55,7 +55,7 @@ class Certificate:
     `delta_lower` is the delta of one kind of neighbours, right to about 1e-9 and not rounded down: the truth lies
     between the two up to that. For continuous noise the kind is `binding_case`. For noise on a lattice it is a
     user with new counts alone, whatever `binding_case` is, so that it may be far below the truth; `binding_case`
-    is the worse of the two pure kinds there, and a mixture may be worse than both. It is 0 where none was computed.
+    is the worse of the two pure kinds there, and a mixture may be worse than both. 0: none was computed.
     """
 
     epsilon: float
