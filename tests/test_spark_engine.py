@@ -172,6 +172,37 @@ def test_a_frame_holds_what_it_holds_for_its_user(engine: Factory, tmp_path: Pat
         engine(Resources()).check(task(frame.select("user", "item", "item")))
 
 
+def broadcasts(frame: Any) -> list[str]:
+    """What the computed plan of a frame sent through the driver: the text below each exchange of this kind."""
+    frame.collect()
+    lines = frame._jdf.queryExecution().executedPlan().toString().split("== Initial Plan ==")[0].splitlines()
+    depths = [len(line) - len(line.lstrip(" :+-*()0123456789")) for line in lines]
+    found = []
+    for start, line in enumerate(lines):
+        if "BroadcastExchange" in line:
+            below = range(start + 1, len(lines))
+            end = next((n for n in below if depths[n] <= depths[start]), len(lines))
+            found.append("\n".join(lines[start:end]))
+    return found
+
+
+@ON_SPARK_ALONE
+@pytest.mark.parametrize("more", [{}, {"max_items_per_user": 1}])
+def test_counts_of_a_public_list_are_not_sent_through_the_driver(engine: Factory, more: dict[str, Any]) -> None:
+    """A small table on one side of a join is collected by the driver, unless Spark is told otherwise."""
+    spark = shared_session("local")
+    frame = spark.sql("SELECT id AS user, 'item ' || id % 7 AS item FROM range(100)")
+    listed = events(pa.table({"item": [f"item {n}" for n in range(9)]}))
+    spark_engine = engine(Resources())
+    assert isinstance(spark_engine, SparkEngine)
+    with spark_engine.counted(task(frame, public_items=listed, **more)) as found:
+        sent = broadcasts(found.frame)
+        assert {row["users"] for row in found.frame.collect()} == {0, 14, 15}
+    assert len(sent) == 1  # the public list itself
+    assert "LocalTableScan" in sent[0]
+    assert "Aggregate" not in sent[0]
+
+
 @ON_SPARK_ALONE
 def test_a_collation_of_a_frame_shows_nobodys_spelling(engine: Factory) -> None:
     spark = shared_session("local")

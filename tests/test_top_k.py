@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
-from itertools import product
+from itertools import accumulate, product
 
 import numpy as np
 import pytest
+from mpmath import mp, mpf
 
 from dphist.analysis.discrete_certificate import certify_lattice
 from dphist.analysis.top_k import squared_sensitivity_top_k
@@ -17,7 +18,8 @@ from dphist.errors import InvalidParameter
 from dphist.mechanisms.top_k import TopKMechanism
 from dphist.sampling.tap import SeededTap
 from dphist.types import Budget, Contract, LatticeNoise, OffsetRule
-from oracles_top_k import gaussian_sensitivity_squared, worst_case
+from oracles_discrete import infinite_event_discrete as oracle_infinite_event
+from oracles_top_k import NeighbourType, delta_exact, gaussian_sensitivity_squared, worst_case
 
 RULES: tuple[OffsetRule, ...] = ("opposite", "independent")
 GRID = [
@@ -52,6 +54,55 @@ def test_the_pure_cases_alone_would_be_below_the_truth() -> None:
     new_alone = 0.007817051673995233
     assert exact > new_alone * 1.04
     assert certified(k, v, gamma, limit, epsilon, "opposite") >= exact
+
+
+@pytest.mark.parametrize(("v", "gamma"), [(4, 1), (Fraction(26, 3), 2)])
+@pytest.mark.parametrize("limit", [0, 9])
+@pytest.mark.parametrize("new", [1, 3])
+def test_a_larger_offset_makes_passing_less_likely(v: Fraction | int, gamma: int, limit: int, new: int) -> None:
+    """The step of the proof where no entry is shared: Pr[none passes | c~] rises with c~, in docs/top-k.md.
+
+    Everything is summed from the definition. With the opposite offset, Z_c - W, the probability rises strictly,
+    and that of passing where c is larger by one (two steps) is below P_r. With an offset of the same sign,
+    Z_c + W, both are the other way round: the sign is what is tested.
+    """
+    with mp.workdps(30):
+        own, shared = Fraction(v), Fraction(v) / gamma
+        reach, far = int(11 * math.sqrt(own)), int(11 * math.sqrt(shared))
+        pmf = {w: mp.exp(mpf(-w * w * shared.denominator) / (2 * shared.numerator)) for w in range(-far, far + 1)}
+        weights = [mp.exp(mpf(-z * z * own.denominator) / (2 * own.numerator)) for z in range(-reach, reach + 1)]
+        below = [mpf(0), *accumulate(weights)]  # below[i] is of all z < i - reach
+        none = {w: (below[min(max(limit - w + reach + 1, 0), 2 * reach + 1)] / below[-1]) ** new for w in pmf}
+        event = oracle_infinite_event(count=new, variance=own, variance_shared=shared, limit=limit)
+        for sign in (-1, 1):
+            given = {}
+            law = {}
+            for t in range(-far, far + 3):
+                joint = {w: mass * pmf[t - sign * w] for w, mass in pmf.items() if t - sign * w in pmf}
+                law[t] = mp.fsum(joint.values())
+                given[t] = mp.fsum(mass * none[w] for w, mass in joint.items()) / law[t]
+            # Far out g is 0 or 1 to all digits that there are.
+            steps = [given[t + 1] - given[t] for t in range(-far // 2, far // 2)]
+            assert all(step > 0 for step in steps) if sign < 0 else all(step < 0 for step in steps)
+            total = mp.fsum(law.values())
+            passes = [mp.fsum(law[t] * (1 - given[t + b]) for t in range(-far, far + 1)) / total for b in (0, 2)]
+            assert abs(passes[0] - event) < mpf("1e-12")
+            assert passes[1] < 0.99 * event if sign < 0 else passes[1] > 1.01 * event
+
+
+@pytest.mark.parametrize("kind", [NeighbourType(0, 0, 1, 1), NeighbourType(0, 0, 2, 1), NeighbourType(1, 1, 1, 1)])
+@pytest.mark.parametrize("epsilon", [0.0, 0.3, 1.0])
+def test_the_sum_bound_holds_in_both_directions(kind: NeighbourType, epsilon: float) -> None:
+    """delta <= P_r + the divergence without new entries, with `larger` and `smaller` each by itself."""
+    b, variance, gamma, limit = 2, Fraction(16), 2, 14
+    alone = delta_exact(kind._replace(single=0), b, variance, gamma, limit, "opposite", epsilon).worst
+    event = float(
+        oracle_infinite_event(count=kind.single, variance=variance, variance_shared=variance / gamma, limit=limit)
+    )
+    exact = delta_exact(kind, b, variance, gamma, limit, "opposite", epsilon)
+    assert exact.larger <= event + alone + exact.error
+    assert exact.smaller <= event + alone + exact.error
+    assert max(exact.larger, exact.smaller) > alone
 
 
 @pytest.mark.parametrize("rule", ["none", *RULES])

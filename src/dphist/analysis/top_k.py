@@ -29,7 +29,7 @@ def squared_sensitivity_top_k(*, shared: float, gamma: float, rule: OffsetRule, 
 
         (j + gamma + h^2 gamma)/4 + extra j,    h = 1 for the opposite offset, 2 for the independent one, 0 without
 
-    Guarantee: an upper bound, attained up to the parity of j + gamma where j is large enough.
+    Guarantee: an upper bound, attained up to parity (of j for the opposite offset, else of j + gamma).
     Valid for: offset noise of the variance of the shared noise, sigma^2/gamma.
     Source: `sec:top-k`, whose sqrt(k + 5 sqrt k) is the independent rule at gamma = sqrt k; the other goes beyond.
     """

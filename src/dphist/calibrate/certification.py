@@ -58,7 +58,7 @@ class Certification:
         """Labels and values for people."""
         return [
             *((f"delta, {name}", f"{value:.10g}") for name, value in self.delta.items()),
-            ("exact delta of the worst neighbours", f"{self.certificate.delta_lower:.10g}"),
+            ("delta, at least", f"{self.certificate.delta_lower:.10g}"),
             ("worst neighbours", str(self.certificate.binding_case)),
         ]
 

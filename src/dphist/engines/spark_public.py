@@ -50,7 +50,8 @@ def with_all_entries(entries: Any, counts: Any, items: list[str], sums: list[str
     from pyspark.sql import functions as sql
 
     same = [entries[f"k{k}"].eqNullSafe(counts[name]) for k, name in enumerate(items)]
-    joined = entries.join(counts, reduce(lambda a, b: a & b, [entries["matched"], *same]), "left")
+    # By sorting: Spark would bring counts that are few to the driver, to send them to every executor from there.
+    joined = entries.join(counts.hint("merge"), reduce(lambda a, b: a & b, [entries["matched"], *same]), "left")
     values = [entries[f"p{k}"].alias(name) for k, name in enumerate(items)]
     found = [sql.coalesce(counts[name], sql.lit(0)).cast("bigint").alias(name) for name in (COUNT, *sums)]
     return joined.select(*values, entries[ENTRY], *found)

@@ -52,8 +52,10 @@ class NeighbourCase:
 class Certificate:
     """A proof by computation that a plan satisfies (epsilon, delta): `delta` is a rigorous upper bound.
 
-    `delta_lower` is the exact delta of one kind of neighbours, in doubles (right to about 1e-9), so that the truth
-    lies between the two up to that.
+    `delta_lower` is the delta of one kind of neighbours, right to about 1e-9 and not rounded down: the truth lies
+    between the two up to that. For continuous noise the kind is `binding_case`. For noise on a lattice it is a
+    user with new counts alone, whatever `binding_case` is, so that it may be far below the truth; `binding_case`
+    is the worse of the two pure kinds there, and a mixture may be worse than both. 0: none was computed.
     """
 
     epsilon: float
@@ -77,7 +79,7 @@ class Certificate:
         return [
             ("epsilon", f"{self.epsilon:g}"),
             ("delta, at most", f"{self.delta:.10g}"),
-            ("delta of the worst neighbours", f"{self.delta_lower:.10g}"),
+            ("delta, at least", f"{self.delta_lower:.10g}"),
             ("analysis", self.analysis),
             ("worst neighbours", str(self.binding_case)),
         ]
