@@ -14,27 +14,29 @@ PACKAGE = Path(dphist.__file__).parent
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "extras": {"errors"},
+    "publishing": set(),
     "types": {"errors"},
     "numerics": {"types", "errors"},
     "sampling": {"types", "errors", "numerics"},
-    "engines": {"types", "errors", "extras"},
-    "outputs": {"types", "errors", "extras"},
+    "engines": {"types", "errors", "extras", "publishing"},
+    "outputs": {"types", "errors", "extras", "publishing"},
     "analysis": {"types", "errors", "numerics"},
     "mechanisms": {"types", "errors", "numerics", "analysis", "sampling"},
     "calibrate": {"types", "errors", "numerics", "analysis", "mechanisms"},
     "accounting": {"types", "errors", "extras", "numerics", "analysis", "calibrate"},
-    "ledger": {"types", "errors"},
+    "ledger": {"types", "errors", "publishing"},
     "audit": {"types", "errors", "numerics", "analysis", "sampling", "mechanisms", "calibrate"},
     "releases": {
         "types", "errors", "numerics", "analysis", "sampling", "mechanisms", "calibrate", "engines", "ledger",
         "outputs", "extras", "accounting",
     },
-    "sketch": {"types", "errors", "extras", "engines", "outputs", "releases", "calibrate"},
+    "sketch": {"types", "errors", "extras", "publishing", "engines", "outputs", "releases", "calibrate"},
     "simulation": {
         "types", "errors", "numerics", "calibrate", "mechanisms", "sampling", "engines", "releases",
     },
     "report": {
         "types", "errors", "numerics", "analysis", "mechanisms", "calibrate", "accounting", "outputs", "releases",
+        "publishing",
     },
     "cli": {
         "types", "errors", "outputs", "calibrate", "releases", "sketch", "report", "ledger", "audit", "accounting",

@@ -15,11 +15,7 @@ from typing import Any, Final
 from dphist.engines.failures import attempt
 from dphist.engines.protocol import Resources
 from dphist.errors import InputError, InvalidParameter
-
-try:
-    import fcntl
-except ImportError:  # not on Windows, where left-overs are not swept
-    fcntl = None  # type: ignore[assignment]
+from dphist.publishing import hold, remove_abandoned
 
 MEGABYTE: Final = 1_000_000
 UNITS: Final = {
@@ -39,7 +35,6 @@ LEAST: Final = 100 * MEGABYTE
 SHARE: Final = 0.65
 PREFIX: Final = "dphist-"
 PATTERN: Final = re.compile(rf"{PREFIX}(\d+)-\w+")
-LOCK: Final = "lock"
 
 
 def size_of(text: str) -> int:
@@ -98,23 +93,15 @@ def private_folder(parent: Path | None) -> Iterator[Path]:
     )
     lock, guard = None, None
     try:
-        lock = held_lock(made / LOCK)
+        lock = hold(made)
         guard = started_guard(made)
         yield made
     finally:
         shutil.rmtree(made, ignore_errors=True)
-        if lock is not None:
+        if lock is not None and lock >= 0:
             os.close(lock)
         if guard is not None:
             guard.communicate()
-
-
-def held_lock(path: Path) -> int:
-    """An open and locked file, by which others see that the folder is in use."""
-    descriptor = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
-    if fcntl is not None:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-    return descriptor
 
 
 def started_guard(folder: Path) -> subprocess.Popen[bytes] | None:
@@ -133,14 +120,17 @@ def started_guard(folder: Path) -> subprocess.Popen[bytes] | None:
 
 
 def sweep(root: Path) -> None:
-    """Remove what earlier runs left that were killed together with their guard: dead, and their lock free."""
-    if fcntl is None:  # and asking after a process by a signal would end it on Windows
+    """Remove what earlier runs left that were killed together with their guard: ours by the mark, not locked.
+
+    The lock decides: a process in another container looks dead from here but holds it.
+    """
+    if os.name == "nt":  # where asking after a process by a signal would end it
         return
     with suppress(OSError):
         for folder in root.glob(f"{PREFIX}*-*"):
             match = PATTERN.fullmatch(folder.name)
-            if match and not folder.is_symlink() and not alive(int(match[1])) and unlocked(folder / LOCK):
-                shutil.rmtree(folder, ignore_errors=True)
+            if match and not alive(int(match[1])):
+                remove_abandoned(folder)
 
 
 def alive(process: int) -> bool:
@@ -151,23 +141,6 @@ def alive(process: int) -> bool:
         return False
     except OSError:
         return True
-    return True
-
-
-def unlocked(path: Path) -> bool:
-    """Whether nobody holds the lock: a process in another container looks dead from here but holds it."""
-    if fcntl is None:
-        return False
-    try:
-        descriptor = os.open(path, os.O_RDWR | getattr(os, "O_NOFOLLOW", 0))
-    except OSError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    finally:
-        os.close(descriptor)
     return True
 
 

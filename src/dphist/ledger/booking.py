@@ -99,8 +99,7 @@ class Ledger:
         total, name = Budget(epsilon, delta), checked_name(dataset)
         body = {"epsilon": total.epsilon, "delta": total.delta, "accounting": checked_accounting(accounting)}
         ledger = cls(database.checked_path(path), wait_seconds)
-        database.make_file(ledger.path)
-        if not ledger._begun(name, body):
+        if not ledger._made(name, body) and not ledger._begun(name, body):
             with ledger._writing(ledger.accounts()) as page:
                 near = next((known for known in page.accounts.datasets if alike(known, name)), None)
                 if near is not None:
@@ -164,6 +163,17 @@ class Ledger:
         # What was appended to a file that has lost its name is lost with it.
         if database.identity(self._path) != before:
             raise LedgerError(f"the ledger {self._path} {database.REPLACED}")
+
+    def _made(self, name: str, body: dict[str, Any]) -> bool:
+        """Whether there was no file, and is a ledger with this dataset now; killed on the way there is no file."""
+        if os.path.lexists(self._path):
+            return False
+        with database.aside(self._path) as file:
+            made = Ledger(file, self._wait)
+            if not made._begun(name, body) or not database.publish(file, self._path):
+                return False
+        self._seen = made._seen
+        return True
 
     def _begun(self, name: str, body: dict[str, Any]) -> bool:
         """Whether the file was empty, and is a ledger with this dataset now: both at once, or not at all."""

@@ -1,16 +1,17 @@
 """Write a release and its certificate, both or neither.
 
-Everything is made in a hidden folder next to where it goes, closed to others, and put in place at the end: the
-certificate first, so that no data ever stand without one. Without `force` nothing is ever replaced, not even what
-appears at the last moment. Signals wait while it happens.
+Everything is made in a hidden folder next to where it goes, closed to others, and put in place at the end. The
+certificate is the commit record: the last file to appear and, with `force`, the first to go. So whatever kills the
+process, a certificate never stands alone or beside other data: there is the old pair, or data that are not yet (or
+no longer) a release, or the new pair. Data without a certificate are whole and noisy, old or new; a certificate
+beside other data would vouch for numbers that it is not about. Without `force` nothing is ever replaced, not even
+what appears at the last moment. Signals wait while it happens.
 """
 
 from __future__ import annotations
 
 import errno
 import os
-import secrets
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -23,10 +24,10 @@ from dphist.outputs.cells import compact
 from dphist.outputs.databases import check_database, write_database
 from dphist.outputs.formats import write_rows
 from dphist.outputs.interrupts import Deferred
-from dphist.outputs.names import identity, keep_old, link_new
 from dphist.outputs.seal import facts, sealed
 from dphist.outputs.spark_folder import check_folder
 from dphist.outputs.targets import Target, check_columns, check_files, target_of
+from dphist.publishing import alone, identity, keep_old, link_new, sync_folder, workplace
 
 __all__ = ["Target", "Written", "check_target", "target_of", "write_release"]
 
@@ -100,19 +101,8 @@ def _told(target: Target) -> Iterator[None]:
         raise OutputError(f"{target.title()} cannot be written: {reason}") from None
 
 
-@contextmanager
-def _workplace(folder: Path) -> Iterator[Path]:
-    """A hidden folder for what is unfinished, gone afterwards."""
-    work = folder / f".dphist-{secrets.token_hex(8)}"
-    try:
-        work.mkdir(mode=0o700)
-        yield work
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
-
-
 def _write_files(plain: Any, document: dict[str, Any], target: Target, force: bool, signals: Deferred) -> str:
-    with _workplace(target.path.parent) as work:
+    with workplace(target.path.parent) as work:
         data, certificate = work / "data", work / "certificate"
         with data.open("xb") as file:
             write_rows(plain, target.kind, file, signals.check)
@@ -128,11 +118,12 @@ def _write_files(plain: Any, document: dict[str, Any], target: Target, force: bo
             file.flush()
             os.fsync(file.fileno())
         signals.check()
-        if force:
-            _replace(data, target.path, certificate, target.certificate_path, work / "old")
-        else:
-            _place([(certificate, target.certificate_path), (data, target.path)])
-        _sync_folder(target.path.parent)
+        with alone(target.path.parent):
+            if force:
+                _replace(data, target.path, certificate, target.certificate_path, work)
+            else:
+                _place([(data, target.path), (certificate, target.certificate_path)])
+            sync_folder(target.path.parent)
     return digest
 
 
@@ -160,43 +151,40 @@ def _withdraw(placed: list[tuple[tuple[int, int], Path]]) -> None:
                 os.unlink(final)
 
 
-def _replace(data: Path, final: Path, certificate: Path, certified: Path, old: Path) -> None:
+def _replace(data: Path, final: Path, certificate: Path, certified: Path, work: Path) -> None:
     """Put both files in the place of older ones; on any error the older ones are there again."""
     ours, sealing = identity(data), identity(certificate)
+    old_data, old_certificate = work / "old", work / "old-certificate"
     try:
+        if os.path.lexists(final):
+            keep_old(final, old_data)
         if os.path.lexists(certified):
-            keep_old(certified, old)
-        os.replace(certificate, certified)
+            os.replace(certified, old_certificate)
         os.replace(data, final)
+        # On the disk in this order too: after a power failure no certificate is there before its data.
+        sync_folder(final.parent)
+        os.replace(certificate, certified)
     except BaseException:
-        if identity(final) != ours:
-            if os.path.lexists(old):
-                os.replace(old, certified)
-            elif identity(certified) == sealing:
-                os.unlink(certified)
+        if identity(certified) != sealing:
+            if os.path.lexists(old_data):
+                os.replace(old_data, final)
+            elif identity(final) == ours:
+                os.unlink(final)
+            if os.path.lexists(old_certificate):
+                os.replace(old_certificate, certified)
         raise
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make the names last. The release stands by now, so that a folder that cannot be synced is no error."""
-    with suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 def _write_into_file(plain: Any, document: dict[str, Any], target: Target, force: bool, signals: Deferred) -> str:
     """A table of a database in a file. A new database is made aside, for it must not be there half made."""
-    with _workplace(target.path.parent) as work:
+    with workplace(target.path.parent) as work:
         if not os.path.lexists(target.path):
             new = work / target.path.name
             digest = write_database(plain, document, target, str(new), force=force, check=signals.check)
             signals.check()
             with suppress(FileExistsError):
                 _place([(new, target.path)])
-                _sync_folder(target.path.parent)
+                sync_folder(target.path.parent)
                 return digest
     # It is there, or someone made it just now: its own transactions keep it whole.
     return write_database(plain, document, target, target.address, force=force, check=signals.check)
