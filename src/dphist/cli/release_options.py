@@ -133,6 +133,13 @@ Output = Annotated[
 ]
 OutputTable = Annotated[str | None, _text("--output-table", "NAME", "Table of the output database. [release]")]
 OutputFormat = Annotated[str | None, _text("--output-format", "FORMAT", "Where the name does not tell.")]
+EscapeFormulas = Annotated[
+    bool,
+    typer.Option(
+        "--escape-formulas",
+        help="CSV and TSV: put ' before text that a spreadsheet would take for a formula (=, +, -, @, tab).",
+    ),
+]
 Force = Annotated[bool, typer.Option("--force", help="Replace an existing release.")]
 Engine = Annotated[
     Literal["duckdb", "spark"] | None,

@@ -19,10 +19,10 @@ from hashlib import file_digest
 from pathlib import Path
 from typing import Any, Final
 
-from dphist.errors import OutputError
+from dphist.errors import InvalidParameter, OutputError
 from dphist.outputs.cells import compact
 from dphist.outputs.databases import check_database, write_database
-from dphist.outputs.formats import write_rows
+from dphist.outputs.formats import ESCAPES, write_rows
 from dphist.outputs.interrupts import Deferred
 from dphist.outputs.seal import facts, sealed
 from dphist.outputs.spark_folder import check_folder
@@ -63,27 +63,38 @@ def check_target(target: Target, *, force: bool, columns: Sequence[str] = ()) ->
     return None
 
 
+def check_formulas(target: Target, escape_formulas: bool) -> None:
+    """Raise `InvalidParameter` where there are no formulas to escape."""
+    if escape_formulas and target.kind not in ESCAPES:
+        raise InvalidParameter(f"--escape-formulas is for CSV and TSV files, and {target.title()} is not one")
+
+
 def write_release(
     table: Any,
     document: dict[str, Any],
     target: Target,
     *,
     force: bool,
+    escape_formulas: bool = False,
     placed: Callable[[Written], None] | None = None,
 ) -> Written:
     """Write a table of Arrow and the certificate's document; with `force` in the place of an older release.
 
-    `placed` is called once both are there, before any signal that waited: whoever is interrupted then can know it.
+    With `escape_formulas` a spreadsheet takes no text in a CSV file for a formula. `placed` is called once both
+    are there, before any signal that waited: whoever is interrupted then can know it.
     """
     check_columns(target, table.column_names)
+    check_formulas(target, escape_formulas)
     plain = compact(table)
     with Deferred() as signals, _told(target):
         if target.kind == "postgresql":
             digest = write_database(plain, document, target, target.address, force=force, check=signals.check)
         else:
             check_files(target, force=force)
-            write = _write_into_file if target.is_database else _write_files
-            digest = write(plain, document, target, force, signals)
+            if target.is_database:
+                digest = _write_into_file(plain, document, target, force, signals)
+            else:
+                digest = _write_files(plain, document, target, force, signals, escape_formulas)
         written = Written(target.title(), target.certificate_title(), digest)
         if placed is not None:
             placed(written)
@@ -101,18 +112,21 @@ def _told(target: Target) -> Iterator[None]:
         raise OutputError(f"{target.title()} cannot be written: {reason}") from None
 
 
-def _write_files(plain: Any, document: dict[str, Any], target: Target, force: bool, signals: Deferred) -> str:
+def _write_files(
+    plain: Any, document: dict[str, Any], target: Target, force: bool, signals: Deferred, escape_formulas: bool
+) -> str:
     with workplace(target.path.parent) as work:
         data, certificate = work / "data", work / "certificate"
         with data.open("xb") as file:
-            write_rows(plain, target.kind, file, signals.check)
+            write_rows(plain, target.kind, file, signals.check, escape_formulas=escape_formulas)
             file.flush()
             os.fsync(file.fileno())
         with data.open("rb") as file:
             digest = file_digest(file, "sha256").hexdigest()
         # A name that is not text in this system's encoding is shown with escapes.
         name = target.path.name.encode("utf-8", "backslashreplace").decode()
-        text = sealed(document, facts(plain, target.kind, name, digest))
+        escaped = {"escape_formulas": True} if escape_formulas else {}
+        text = sealed(document, {**facts(plain, target.kind, name, digest), **escaped})
         with certificate.open("xb") as file:
             file.write(text.encode())
             file.flush()

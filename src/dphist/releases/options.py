@@ -42,6 +42,7 @@ class Options(TypedDict, total=False):
     output: str | os.PathLike[str] | None
     output_table: str | None
     output_format: str | None
+    escape_formulas: bool
     force: bool
     engine: str | None
     master: str | None
