@@ -197,6 +197,13 @@ def events_of(served: Server, one: Scene) -> int:
     return int(one.folder.with_name("now.events").read_text())
 
 
+def from_the_end(served: Server, one: Scene) -> None:
+    """Kills at the last event, at the one before it, and so on."""
+    for number in range(events_of(served, one), 0, -1):
+        assert served.ask(folder=one.afresh(), words=one.words, event=number)["killed"]
+        one.check()
+
+
 def test_kills_at_each_event_that_names_a_file(tmp_path: Path) -> None:
     one = scene(tmp_path, "out.csv", force=True)
     one.quick = True
@@ -214,9 +221,7 @@ def test_kills_find_a_wrong_order(tmp_path: Path, variant: str, force: bool) -> 
     one.quick = True
     wanted = "booking" if variant == "late" else "certificate"
     with server(tmp_path / "temp", variant) as served, pytest.raises(Wrong, match=wanted):
-        for number in range(events_of(served, one), 0, -1):
-            assert served.ask(folder=one.afresh(), words=one.words, event=number)["killed"]
-            one.check()
+        from_the_end(served, one)
 
 
 @pytest.mark.slow

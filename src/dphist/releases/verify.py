@@ -30,7 +30,7 @@ KNOWN: Final = frozenset(
         "choice", "booking", "output", "self_sha256",
     }
 )  # fmt: skip
-OUTPUT: Final = frozenset({"name", "kind", "sha256", "columns", "types", "rows", "files"})
+OUTPUT: Final = frozenset({"name", "kind", "sha256", "columns", "types", "rows", "files", "escape_formulas"})
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,8 @@ class Examination:
         """Whether there is nothing in the certificate that no release says, and the request is possible."""
         request, found = document["request"], len(self.problems)
         output = document.get("output", {})
-        if document.keys() - KNOWN or output.keys() - OUTPUT or "input-name" in request:
+        more = output.keys() - OUTPUT or output.get("escape_formulas", True) is not True
+        if document.keys() - KNOWN or more or "input-name" in request:
             self.problems.append("the certificate says more than a release does")
         if ("choice" in document) != (request.get("max-items-per-user") == AUTO):
             self.problems.append("the certificate has the choice of a cap that was not asked for, or lacks it")
