@@ -26,6 +26,7 @@ from dphist.ledger.accounts import (
 )
 from dphist.ledger.chain import NOTHING, Chain, Damage, Entry, Kind
 from dphist.ledger.composing import Composer, Spend
+from dphist.publishing import sweep
 from dphist.types import Budget
 
 # After so many attempts that others were faster than, the ledger is kept locked while the spends are composed.
@@ -167,6 +168,7 @@ class Ledger:
     def _made(self, name: str, body: dict[str, Any]) -> bool:
         """Whether there was no file, and is a ledger with this dataset now; killed on the way there is no file."""
         if os.path.lexists(self._path):
+            sweep(self._path.parent)  # what an init has left that was killed when its ledger was there
             return False
         with database.aside(self._path) as file:
             made = Ledger(file, self._wait)
