@@ -30,8 +30,9 @@ WORKPLACE: Final = re.compile(r"\.dphist-[0-9a-f]{16}")
 # What a file system says that has no hard links.
 _NO_LINKS: Final = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV)
 # Publishing takes milliseconds: whoever holds a folder longer than this does something else with it.
-_WAIT_SECONDS: Final = 5.0
-_ATTEMPTS: Final = 10
+_WAIT_SECONDS: Final = 30.0
+# A folder that is still empty can be swept away; nobody does that a thousand times in a row.
+ATTEMPTS: Final = 1000
 
 
 def link_new(new: Path, final: Path) -> None:
@@ -88,7 +89,7 @@ def workplace(folder: Path) -> Iterator[Path]:
     lock = -1
     work = folder
     try:
-        for _ in range(_ATTEMPTS):
+        for _ in range(ATTEMPTS):
             work = folder / f".dphist-{secrets.token_hex(8)}"
             work.mkdir(mode=0o700)
             lock = hold(work)
@@ -114,7 +115,8 @@ def hold(folder: Path) -> int:
     try:
         if fcntl is not None:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.write(descriptor, MARK)
+        with suppress(OSError):  # on a full disk, which may still have room in memory for the work itself
+            os.write(descriptor, MARK)
         found = os.fstat(descriptor)
         if identity(path) == (found.st_dev, found.st_ino):
             return descriptor

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shutil
@@ -15,7 +16,7 @@ from typing import Any, Final
 from dphist.engines.failures import attempt
 from dphist.engines.protocol import Resources
 from dphist.errors import InputError, InvalidParameter
-from dphist.publishing import hold, remove_abandoned
+from dphist.publishing import ATTEMPTS, hold, remove_abandoned
 
 MEGABYTE: Final = 1_000_000
 UNITS: Final = {
@@ -86,22 +87,29 @@ def private_folder(parent: Path | None) -> Iterator[Path]:
     if not root.is_dir():
         raise InputError(f"the temporary folder {str(root)!r} does not exist")
     sweep(root)
-    made = attempt(
-        lambda: Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=root)),
-        f"the temporary folder {str(root)!r}",
-        "{what} cannot be written to",
+    made, lock = attempt(
+        lambda: _marked(root), f"the temporary folder {str(root)!r}", "{what} cannot be written to"
     )
-    lock, guard = None, None
+    guard = None
     try:
-        lock = hold(made)
         guard = started_guard(made)
         yield made
     finally:
         shutil.rmtree(made, ignore_errors=True)
-        if lock is not None and lock >= 0:
-            os.close(lock)
+        os.close(lock)
         if guard is not None:
             guard.communicate()
+
+
+def _marked(root: Path) -> tuple[Path, int]:
+    """A new folder with our mark, and its lock, by which others see that it is in use."""
+    for _ in range(ATTEMPTS):
+        # mkdtemp makes it for its owner alone: DuckDB's files in it need no mode of their own.
+        made = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=root))
+        lock = hold(made)
+        if lock >= 0:
+            return made, lock
+    raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
 
 
 def started_guard(folder: Path) -> subprocess.Popen[bytes] | None:
