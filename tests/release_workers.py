@@ -16,6 +16,7 @@ import resource
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -100,6 +101,7 @@ def run_command(request: dict[str, Any]) -> None:
             os.dup2(nothing.fileno(), 1)
             os.dup2(nothing.fileno(), 2)
         sys.argv = ["dphist", *request["words"]]
+        tempfile.tempdir = request["temporary"]
         if "syscall" in request:
             os.kill(os.getpid(), signal.SIGSTOP)
         if "event" in request:
