@@ -115,11 +115,16 @@ def run_command(request: dict[str, Any]) -> None:
         os._exit(code if isinstance(code, int) else 70)
 
 
-def traced(child: int, number: int) -> subprocess.Popen[bytes]:
-    """strace at a child that has stopped: it kills the child on entry to its N-th call that names a file."""
+def traced(child: int, call: list[Any], trace: str) -> subprocess.Popen[bytes]:
+    """strace at a child that has stopped: it notes the calls that name a file, and kills the child at one.
+
+    A call is told by its name and how often a call of that name came before, for that is how strace counts.
+    """
     os.waitpid(child, os.WUNTRACED)
-    words = ["strace", "-f", "-qq", "-o", os.devnull, "-e", "trace=%file"]
-    tracer = subprocess.Popen([*words, "-e", f"inject=%file:signal=SIGKILL:when={number}", "-p", str(child)])
+    words = ["strace", "-f", "-qq", "-s", "4096", "-o", trace, "-e", "trace=%file", "-p", str(child)]
+    if call:
+        words[1:1] = ["-e", f"inject={call[0]}:signal=SIGKILL:when={call[1]}"]
+    tracer = subprocess.Popen(words)
     while "TracerPid:\t0\n" in Path(f"/proc/{child}/status").read_text() and tracer.poll() is None:
         time.sleep(0.001)
     os.kill(child, signal.SIGCONT)
@@ -132,14 +137,14 @@ def carried_out(request: dict[str, Any]) -> dict[str, Any]:
     child = os.fork()
     if child == 0:
         run_command(request)
-    tracer = traced(child, request["syscall"]) if "syscall" in request else None
+    tracer = traced(child, request["syscall"], request["folder"] + ".trace") if "syscall" in request else None
     if "seconds" in request:
         time.sleep(request["seconds"])
         os.kill(child, signal.SIGKILL)
     status = os.waitpid(child, 0)[1]
     seconds = time.monotonic() - begun
-    if tracer is not None:
-        tracer.wait()
+    if tracer is not None and tracer.wait() != 0:
+        sys.exit("strace cannot trace a child")
     return {"killed": os.WIFSIGNALED(status), "code": os.waitstatus_to_exitcode(status), "seconds": seconds}
 
 

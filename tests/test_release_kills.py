@@ -11,6 +11,7 @@ import itertools
 import json
 import os
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -181,29 +182,46 @@ def scene(place: Path, output: str, *, force: bool) -> Scene:
     return made
 
 
-def at_each(served: Server, one: Scene, what: str, first: int = 1) -> None:
-    """Kills at one event or call, at the next, and so on until the command ends by itself."""
-    for number in itertools.count(first):
-        done = killed_at(served, one, what, number)
+def at_each_event(served: Server, one: Scene) -> None:
+    """Kills at the first event, at the second, and so on until the command ends by itself."""
+    for number in itertools.count(1):
+        done = served.ask(folder=one.afresh(), words=one.words, event=number)
         if not done["killed"]:
             assert done["code"] == 0
             return
         one.check()
 
 
-def killed_at(served: Server, one: Scene, what: str, number: int) -> dict[str, Any]:
-    return served.ask(folder=one.afresh(), words=one.words, **{what: number})
+Call = tuple[str, int]
 
 
-def first_after_booking(served: Server, one: Scene) -> int:
-    """The first system call before which a kill leaves a booking, less a few."""
-    low, high = 1, 4096
-    while high - low > 1:
-        middle = (low + high) // 2
-        done = killed_at(served, one, "syscall", middle)
-        booked = not done["killed"] or len(bookings(one.folder)) > len(bookings(one.template))
-        low, high = (low, middle) if booked else (middle, high)
-    return max(1, low - 5)
+def calls_of(served: Server, folder: Path, words: list[str]) -> list[tuple[Call, str]]:
+    """The calls of a whole run that name a file in the folder, in their order, with their text."""
+    assert served.ask(folder=str(folder), words=words, syscall=[])["code"] == 0
+    lines = folder.with_name(f"{folder.name}.trace").read_text().splitlines()
+    counts: Counter[str] = Counter()
+    found = []
+    for line in lines:
+        # A process number, the name of the call and its first path; of the process itself, not of its threads.
+        match = re.match(r'(\d+) +(\w+)\((?:AT_FDCWD, |\d+, )?"([^"]*)"', line)
+        if match and match[1] == lines[0].split()[0]:
+            counts[match[2]] += 1
+            if match[3] and (not match[3].startswith("/") or match[3].startswith(f"{folder}")):
+                found.append(((match[2], counts[match[2]]), line))
+        elif line.split()[0] == lines[0].split()[0] and (other := re.match(r"\d+ +(\w+)\(", line)):
+            counts[other[1]] += 1
+    return found
+
+
+def at_each_call(served: Server, one: Scene) -> None:
+    """Kills at each call, from a little before the booking to the end."""
+    one.afresh()
+    calls = calls_of(served, one.folder, one.words)
+    booked = next(place for place, (_, line) in enumerate(calls) if 'unlink("' in line and "-journal" in line)
+    for call, line in calls[booked - 5 :]:
+        done = served.ask(folder=one.afresh(), words=one.words, syscall=call)
+        assert done["killed"], line
+        one.check()
 
 
 def report(text: str) -> None:
@@ -233,7 +251,7 @@ def test_kills_at_each_event_that_names_a_file(tmp_path: Path) -> None:
     one = scene(tmp_path, "out.csv", force=True)
     one.quick = True
     with server(tmp_path / "temp") as served:
-        at_each(served, one, "event")
+        at_each_event(served, one)
     # Between the old and the new pair there are data without a certificate, and a kill was there.
     assert {"old, not booked", "old, booked", "unfinished, booked", "new, booked"} == set(one.left)
 
@@ -267,7 +285,7 @@ def test_kills_at_each_system_call_that_names_a_file(
     needs_strace()
     one = scene(tmp_path, output, force=force)
     with server(tmp_path / "temp") as served:
-        at_each(served, one, "syscall", first_after_booking(served, one))
+        at_each_call(served, one)
     report(f"{output}{' --force' if force else ''}: {one.kills} kills, {dict(one.left)}")
     # Nothing was passed over: kills have hit the moment in which there are data without a certificate.
     assert set(one.left) == {f"{'old' if force else 'nothing'}, not booked", *between, "new, booked"}
@@ -299,13 +317,13 @@ def test_kills_while_a_ledger_is_made(tmp_path: Path) -> None:
     needs_strace()
     words = ["ledger", "init", "a.ledger", "--dataset", "log", "--epsilon", "1", "--delta", "1e-6"]
     left: Counter[str] = Counter()
+    folder = tmp_path / "now"
     with server(tmp_path / "temp") as served:
-        for number in range(1, 10_000):
-            folder = tmp_path / "now"
-            shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        for call, line in calls_of(served, folder, words):
+            shutil.rmtree(folder)
             folder.mkdir()
-            if not served.ask(folder=str(folder), words=words, syscall=number)["killed"]:
-                break
+            assert served.ask(folder=str(folder), words=words, syscall=call)["killed"], line
             there = (folder / "a.ledger").exists()
             left["whole" if there else "nothing"] += 1
             if there:
