@@ -24,6 +24,7 @@ import pytest
 from dphist.engines.failures import explained
 from dphist.engines.protocol import Resources
 from dphist.errors import InputError
+from dphist.publishing import MARK
 from engine_cases import EACH_ENGINE, EMBEDDED, WITHOUT_CLUSTER, Factory, histogram, is_spark, task
 from processes import wait_until
 
@@ -92,13 +93,48 @@ def test_left_overs_of_dead_runs_are_swept_and_nothing_else(engine: Factory, tmp
     alive = tmp_path / f"dphist-{os.getpid()}-abcdefgh"
     unmarked = tmp_path / f"dphist-{dead.pid}-zzzzzzzz"
     other = tmp_path / "dphist-data"
-    for folder in (gone, alive, unmarked, other):
+    # Folders of the user's that look like ours: with a lock of another program, with a link in its place.
+    locked = tmp_path / f"dphist-{dead.pid}-project"
+    linked = tmp_path / f"dphist-{dead.pid}-linked"
+    for folder in (gone, alive, unmarked, other, locked, linked):
         folder.mkdir()
         (folder / "counts.tmp").write_text("42")
     for folder in (gone, alive):
-        (folder / "lock").write_text("")
+        (folder / "lock").write_bytes(MARK)
+    (locked / "lock").write_text("")
+    (linked / "lock").symlink_to(gone / "lock")
+    (tmp_path / f"dphist-{dead.pid}-link").symlink_to(gone)
     assert histogram(engine, task(SMALL), Resources(folder=tmp_path)) == {"a": 2, "b": 1}
-    assert left(tmp_path) == sorted(folder.name for folder in (alive, unmarked, other))
+    kept = sorted(folder.name for folder in (alive, unmarked, other, locked, linked))
+    assert left(tmp_path) == sorted([*kept, f"dphist-{dead.pid}-link"])
+    assert all((tmp_path / name / "counts.tmp").read_text() == "42" for name in kept)
+
+
+@EMBEDDED
+def test_spill_files_are_closed_to_others_by_their_folder(
+    engine: Factory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DuckDB makes them with the mode of its own; nobody else can enter the folder, from its first moment on."""
+    modes: list[int] = []
+    real = os.mkdir
+
+    def noted(path: Any, mode: int = 0o777, **more: Any) -> None:
+        modes.append(mode)
+        real(path, mode, **more)
+
+    monkeypatch.setattr(os, "mkdir", noted)
+    old = os.umask(0)
+    try:
+        with engine(Resources(folder=tmp_path)).count(task(SMALL, rank=1)):
+            (folder,) = tmp_path.iterdir()
+            assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+            assert {stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir() if path.name == "lock"} == {
+                0o600
+            }
+    finally:
+        os.umask(old)
+    assert modes
+    assert set(modes) == {0o700}
 
 
 @WITHOUT_CLUSTER

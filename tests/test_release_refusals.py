@@ -64,7 +64,7 @@ def database(path: Path) -> None:
 def test_no_table_that_is_read_is_replaced(tmp_path: Path, kind: str) -> None:
     path = tmp_path / f"in.{kind}"
     database(path)
-    (tmp_path / f"other.{kind}").symlink_to(path.name)
+    (tmp_path / f"other.{kind}").hardlink_to(path)
     before = path.read_bytes()
     query = ["--query", 'select * from "ev"']
     for source, output, table in (

@@ -14,9 +14,21 @@ DphistError
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 
 class DphistError(Exception):
-    """Base of every error that dphist raises on purpose."""
+    """Base of every error that dphist raises on purpose.
+
+    If a release fails after it was booked in a ledger, `booking` says which budget stays spent: ledger_file,
+    ledger, dataset, entry, hash, epsilon, delta, state, written and summary. `release` is the result, if only
+    writing it failed: `error.release.write(NAME)` writes it elsewhere without a new booking. Exceptions of other
+    kinds, such as KeyboardInterrupt, have both attributes then too.
+    """
+
+    booking: Mapping[str, Any] | None = None
+    release: Any = None
 
 
 class InvalidParameter(DphistError, ValueError):

@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from dphist.errors import InputError, InvalidParameter, OutputError
-from dphist.outputs.names import identity, link_new
 from dphist.outputs.seal import SEAL, SIGNATURE, output_of
 from dphist.outputs.targets import DATABASES, DEFAULT_TABLE
+from dphist.publishing import identity, link_new
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey

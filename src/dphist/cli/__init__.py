@@ -8,6 +8,7 @@ import sys
 def main() -> None:
     """Run the command; an error of dphist is one sentence on standard error and exit code 2."""
     from dphist.cli.app import app
+    from dphist.cli.base import write_sentence
     from dphist.errors import DphistError, NotVerified, OutputError
 
     for stream in (sys.stdout, sys.stderr):
@@ -17,12 +18,13 @@ def main() -> None:
     try:
         app()
     except (OutputError, NotVerified) as error:
-        sys.stderr.write(f"Error: {error}\n")
+        write_sentence(f"Error: {error}")
         raise SystemExit(1) from None
     except DphistError as error:
-        sys.stderr.write(f"Error: {error}\n")
+        write_sentence(f"Error: {error}")
         raise SystemExit(2) from None
     except OSError as error:
         # A full disk or a closed pipe: not the user's parameters, hence another exit code.
-        sys.stderr.write(f"Error: cannot write: {error.strerror}\n")
+        booking = getattr(error, "booking", None)
+        write_sentence(f"Error: cannot write: {error.strerror}" + (f". {booking['summary']}" if booking else ""))
         raise SystemExit(1) from None

@@ -101,11 +101,47 @@ def print_json(data: Any) -> None:
     sys.stdout.write(json.dumps(data, indent=2, allow_nan=False) + "\n")
 
 
+def write_out(text: str) -> None:
+    """Text for people on standard output. Names in it cannot move the cursor of a terminal."""
+    sys.stdout.write(_safe(text))
+
+
+def write_error(text: str) -> None:
+    """The same on standard error."""
+    sys.stderr.write(_safe(text))
+
+
+def write_sentence(text: str) -> None:
+    """One sentence on standard error, on one line whatever names are in it."""
+    from dphist.releases.printing import printable
+
+    sys.stderr.write(printable(text) + "\n")
+
+
+def write_styled(text: str) -> None:
+    """What rich has drawn on standard output, with its colours; every cell of it must be `printable` already."""
+    sys.stdout.write(text)
+
+
+def _safe(text: str) -> str:
+    from dphist.releases.printing import printable
+
+    return "\n".join(printable(line) for line in text.split("\n"))
+
+
+class Stopped(typer.Exit):
+    """The end of a command by a signal, and what it leaves booked."""
+
+    message = ""
+    booking: Any = None
+
+
 @contextmanager
 def stoppable(said: Callable[[Any], str], otherwise: str = "nothing was written") -> Iterator[list[Any]]:
     """On a signal one sentence, and the exit code that a shell expects.
 
     The list is told what was written; `said` makes of that the sentence's end, and without it that is `otherwise`.
+    What stays booked is said as well, and passed on.
     """
     from dphist.outputs.interrupts import interruptible
 
@@ -114,9 +150,13 @@ def stoppable(said: Callable[[Any], str], otherwise: str = "nothing was written"
         with interruptible():
             yield placed
     except (KeyboardInterrupt, SystemExit) as stopped:
-        done = said(placed[0]) if placed else otherwise
-        sys.stderr.write(f"Interrupted: {done}.\n")
-        raise typer.Exit(130 if isinstance(stopped, KeyboardInterrupt) else int(stopped.code or 143)) from None
+        done, booking = said(placed[0]) if placed else otherwise, getattr(stopped, "booking", None)
+        if booking is not None and not placed:
+            done += f". {booking['summary']}"
+        write_error(f"Interrupted: {done}.\n")
+        ended = Stopped(130 if isinstance(stopped, KeyboardInterrupt) else int(stopped.code or 143))
+        ended.message, ended.booking = f"Interrupted: {done}", booking
+        raise ended from None
 
 
 @contextmanager

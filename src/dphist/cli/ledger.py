@@ -10,7 +10,18 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from dphist.cli import release_options as flags
-from dphist.cli.base import AsJson, Delta, Epsilon, MaxItems, MaxNonzero, group, print_json, shown
+from dphist.cli.base import (
+    AsJson,
+    Delta,
+    Epsilon,
+    MaxItems,
+    MaxNonzero,
+    group,
+    print_json,
+    shown,
+    write_out,
+    write_styled,
+)
 from dphist.cli.releasing import wrapped
 from dphist.errors import InvalidParameter
 
@@ -65,7 +76,7 @@ def init(
             print_json({"ledger": file, **_facts(made)})
         else:
             total = f"epsilon {made.total.epsilon!r} and delta {made.total.delta!r}"
-            sys.stdout.write(f"The dataset {made.name!r} has {total} in the ledger {file}\n")
+            write_out(f"The dataset {made.name!r} has {total} in the ledger {file}\n")
 
 
 @ledger.command()
@@ -140,8 +151,8 @@ def make_checkpoint(
         if as_json:
             print_json({"output": output, **asdict(made), "signed_by": signed_by})
         else:
-            sys.stdout.write(f"Checkpoint {output}: entry {made.entry} of the ledger {made.ledger}\n")
-            sys.stdout.write(f"Signed by {signed_by}\n")
+            write_out(f"Checkpoint {output}: entry {made.entry} of the ledger {made.ledger}\n")
+            write_out(f"Signed by {signed_by}\n")
 
 
 @ledger.command()
@@ -238,11 +249,11 @@ def _ledger_facts(
 
 
 def _show(accounts: Accounts, file: str, chosen: Sequence[Account], known: Checkpoint | None) -> None:
-    sys.stdout.write(f"Ledger {accounts.id} in {file}\n")
-    sys.stdout.write(f"Head: entry {accounts.chain.number}, {accounts.chain.hash}\n")
+    write_out(f"Ledger {accounts.id} in {file}\n")
+    write_out(f"Head: entry {accounts.chain.number}, {accounts.chain.hash}\n")
     if known is not None:
-        sys.stdout.write(f"Checkpoint: entry {known.entry} of {known.created} is in it\n")
-    sys.stdout.write("\n")
+        write_out(f"Checkpoint: entry {known.entry} of {known.created} is in it\n")
+    write_out("\n")
     rows = []
     for account in chosen:
         left = account.left_in_words(_composer(account))
@@ -251,11 +262,13 @@ def _show(accounts: Accounts, file: str, chosen: Sequence[Account], known: Check
     _table(("dataset", "total epsilon", "total delta", "accounting", "bookings", "state"), rows)
     bookings = [booking for account in chosen for booking in account.bookings]
     if bookings:
-        sys.stdout.write("\n")
+        write_out("\n")
         _table(("entry", "dataset", "booked", "epsilon", "delta", "release", "where"), [_row(b) for b in bookings])
 
 
 def _row(booking: Booking) -> tuple[str, ...]:
+    from dphist.releases.printing import printable
+
     spend, where = booking.spend, (booking.written or {}).get("address", "")
     budget = (repr(spend.epsilon), repr(spend.delta))
     return (
@@ -264,13 +277,8 @@ def _row(booking: Booking) -> tuple[str, ...]:
         booking.created,
         *budget,
         _state(booking),
-        _printable(str(where)),
+        printable(str(where)),
     )
-
-
-def _printable(text: str) -> str:
-    """Nothing in it can move the cursor."""
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
@@ -288,7 +296,7 @@ def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
     console = Console(file=sys.stdout, width=None if sys.stdout.isatty() else 10_000, highlight=False)
     with console.capture() as drawn:
         console.print(table)
-    sys.stdout.write("".join(f"{line.rstrip()}\n" for line in drawn.get().splitlines()))
+    write_styled("".join(f"{line.rstrip()}\n" for line in drawn.get().splitlines()))
 
 
 def _show_fit(account: Account, facts: dict[str, Any]) -> None:
@@ -302,4 +310,4 @@ def _show_fit(account: Account, facts: dict[str, Any]) -> None:
     else:
         hint = f"; with this delta the largest epsilon is {largest!r}" if largest else ""
         sentence = f"It does not fit in what is left of the dataset {account.name!r}: {left}{hint}."
-    sys.stdout.write(wrapped(sentence) + "\n")
+    write_out(wrapped(sentence) + "\n")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -21,6 +20,8 @@ from dphist.cli.base import (
     number,
     print_json,
     whole_number,
+    write_error,
+    write_out,
 )
 from dphist.cli.releasing import show_plan
 
@@ -128,7 +129,7 @@ def certify(
     if as_json:
         print_json(result.to_dict())
     else:
-        sys.stdout.write(f"{result}\n")
+        write_out(f"{result}\n")
 
 
 @app.command()
@@ -179,10 +180,10 @@ def compare(
     if as_json:
         print_json({"comparisons": [result.to_dict() for result in results]})
     else:
-        sys.stdout.write("\n\n".join(str(result) for result in results) + "\n")
+        write_out("\n\n".join(str(result) for result in results) + "\n")
     if plot is not None:
         write_figure(results, plot, force=force)
-        sys.stderr.write(f"Wrote {plot}\n")
+        write_error(f"Wrote {plot}\n")
 
 
 @app.command()
@@ -218,9 +219,9 @@ def profile(
     if as_json:
         print_json({"profile": [{"epsilon": e, "delta": d} for e, d in pairs]})
         return
-    sys.stdout.write(f"{'epsilon':>14}  {'delta':>14}\n")
+    write_out(f"{'epsilon':>14}  {'delta':>14}\n")
     for e, d in pairs:
-        sys.stdout.write(f"{e:>14.8g}  {d:>14.8g}\n")
+        write_out(f"{e:>14.8g}  {d:>14.8g}\n")
 
 
 @app.command()
@@ -251,6 +252,6 @@ def audit(
     if as_json:
         print_json(result.to_dict())
     else:
-        sys.stdout.write(f"{result}\n")
+        write_out(f"{result}\n")
     if result.contradicts:
         raise typer.Exit(1)

@@ -143,6 +143,13 @@ OutputFormat = Annotated[str | None, _text("--output-format", "FORMAT", "Where t
 Sign = Annotated[
     str | None, _text("--sign", "KEY", "Sign data and certificate with this private key; see dphist keygen.")
 ]
+EscapeFormulas = Annotated[
+    bool,
+    typer.Option(
+        "--escape-formulas",
+        help="CSV and TSV: put ' before text that a spreadsheet would take for a formula (=, +, -, @, tab).",
+    ),
+]
 Force = Annotated[bool, typer.Option("--force", help="Replace an existing release.")]
 Engine = Annotated[
     Literal["duckdb", "spark"] | None,

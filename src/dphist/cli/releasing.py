@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from dphist.cli import release_options as flags
-from dphist.cli.base import AsJson, GammaOption, app, gamma_from, print_json, shown, stoppable
+from dphist.cli.base import AsJson, GammaOption, app, gamma_from, print_json, shown, stoppable, write_out
 from dphist.cli.reporting import check_report, report_release
-from dphist.errors import InvalidParameter
+from dphist.errors import DphistError, InvalidParameter
 from dphist.releases.room import check_room
 
 if TYPE_CHECKING:
@@ -60,6 +60,7 @@ def release(
     output_format: flags.OutputFormat = None,
     sign: flags.Sign = None,
     report: flags.Report = None,
+    escape_formulas: flags.EscapeFormulas = False,
     force: flags.Force = False,
     engine: flags.Engine = None,
     master: flags.Master = None,
@@ -169,7 +170,7 @@ def _show_plan(values: dict[str, Any], as_json: bool) -> None:
         print_json({"request": request.to_dict(), "plan": plan.to_dict(), "advice": advice})
         return
     show_plan(plan, advice)
-    sys.stdout.write("\nNo event was read and nothing released (--dry-run).\n")
+    write_out("\nNo event was read and nothing released (--dry-run).\n")
 
 
 def _show_choice(planned: ChoicePlan, request: dict[str, Any], as_json: bool) -> None:
@@ -189,17 +190,17 @@ def _show_choice(planned: ChoicePlan, request: dict[str, Any], as_json: bool) ->
         f"epsilon {rest.epsilon:g} and delta {rest.delta:g}; both together have a certified delta of "
         f"{planned.certificate.delta:.6g}."
     )
-    sys.stdout.write(wrapped(sentence) + "\n\n      cap     noise  threshold\n")
+    write_out(wrapped(sentence) + "\n\n      cap     noise  threshold\n")
     for row in caps:
-        sys.stdout.write(f"{row['cap']:>9,} {row['total_noise']:>9.4g} {row['threshold']:>10.5g}\n")
-    sys.stdout.write("\nNo event was read and nothing released (--dry-run).\n")
+        write_out(f"{row['cap']:>9,} {row['total_noise']:>9.4g} {row['threshold']:>10.5g}\n")
+    write_out("\nNo event was read and nothing released (--dry-run).\n")
 
 
 def show_plan(plan: Plan, advice: list[str]) -> None:
     """A plan for people: its numbers, its notes and what it means."""
-    sys.stdout.write(f"{plan}\n")
+    write_out(f"{plan}\n")
     for sentence in (*(f"Note: {note}" for note in plan.notes), *advice):
-        sys.stdout.write(f"\n{wrapped(sentence)}\n")
+        write_out(f"\n{wrapped(sentence)}\n")
 
 
 def wrapped(sentence: str) -> str:
@@ -217,10 +218,7 @@ def _release(values: dict[str, Any], as_json: bool, report: str | None) -> None:
         check_report(report, request, kept)
     if request.output is None:
         raise InvalidParameter("give --output NAME (or --dry-run): a release is written with its certificate")
-    nothing = "nothing was written"
-    if request.ledger is not None:
-        nothing += "; what was booked stays booked, for noise may have been drawn"
-    with stoppable(_written, nothing) as placed, progress_bars() as watcher:
+    with _failures_as_json(as_json), stoppable(_written) as placed, progress_bars() as watcher:
         result = run(request, watcher, placed.append)
         if report is not None:
             failed = report_release(report, request, kept)
@@ -232,9 +230,26 @@ def _release(values: dict[str, Any], as_json: bool, report: str | None) -> None:
         else:
             show_release(result)
             if report is not None and failed is None:
-                sys.stdout.write(f"\nReport       {report}\n")
+                write_out(f"\nReport       {report}\n")
     if failed is not None:
         raise failed
+
+
+@contextmanager
+def _failures_as_json(wanted: bool) -> Iterator[None]:
+    """With --json a release that fails after it was booked prints what stays booked, for programs."""
+    try:
+        yield
+    except BaseException as error:
+        booking = getattr(error, "booking", None)
+        if wanted and booking is not None:
+            # The text of an exception that is not ours may repeat a cell.
+            said = (
+                str(error) if isinstance(error, DphistError) else getattr(error, "message", type(error).__name__)
+            )
+            with shown():
+                print_json({"error": said, "booking": booking})
+        raise
 
 
 def _written(place: Any) -> str:
@@ -279,17 +294,15 @@ def summary_of(result: Release) -> dict[str, Any]:
 
 
 def show_release(result: Release) -> None:
-    sys.stdout.write(f"{result!r}\n")
-    sys.stdout.write(f"\nWritten to   {result.written.address}\nCertificate  {result.written.certificate}\n")
+    write_out(f"{result!r}\n")
+    write_out(f"\nWritten to   {result.written.address}\nCertificate  {result.written.certificate}\n")
     if result.written.signed_by is not None:
-        sys.stdout.write(f"Signed by    {result.written.signed_by}\n")
+        write_out(f"Signed by    {result.written.signed_by}\n")
     document = result.document()
     if result.receipt is not None:
-        sys.stdout.write(
-            f"Booked       entry {result.receipt['entry']} of the dataset {result.receipt['dataset']!r}\n"
-        )
+        write_out(f"Booked       entry {result.receipt['entry']} of the dataset {result.receipt['dataset']!r}\n")
     if result.chosen is not None:
-        sys.stdout.write(f"Cap          {result.chosen.cap:,} items a user, chosen privately\n")
-    sys.stdout.write("\n" + wrapped(f"Guarantee: {document['guarantee']}") + "\n")
+        write_out(f"Cap          {result.chosen.cap:,} items a user, chosen privately\n")
+    write_out("\n" + wrapped(f"Guarantee: {document['guarantee']}") + "\n")
     for note in document["not_covered"][2:]:
-        sys.stdout.write("\n" + wrapped(f"Note: {note}") + "\n")
+        write_out("\n" + wrapped(f"Note: {note}") + "\n")

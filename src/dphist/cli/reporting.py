@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from dphist.cli.base import AsJson, app, print_json, shown
+from dphist.cli.base import AsJson, app, print_json, shown, write_out
 from dphist.errors import DphistError, InvalidParameter, OutputError
 
 if TYPE_CHECKING:
@@ -87,11 +86,11 @@ def report(
             paths = {"report": None if output is None else str(output), "figures": written}
             print_json({**paths, **data_of(facts)})
         elif output is None:
-            sys.stdout.write(content)
+            write_out(content)
         else:
-            sys.stdout.write(f"Report written to {output}\n")
+            write_out(f"Report written to {output}\n")
         if not as_json and written and output is not None:
-            sys.stdout.write("Figures written to " + ", ".join(written) + "\n")
+            write_out("Figures written to " + ", ".join(written) + "\n")
 
 
 @app.command()
@@ -129,7 +128,7 @@ def verify(
     if as_json:
         print_json(found.to_dict())
     else:
-        sys.stdout.write(f"{found}\n")
+        write_out(f"{found}\n")
     if not found.verified:
         raise typer.Exit(1)
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated
 
 import typer
 
-from dphist.cli.base import AsJson, app, print_json, shown
+from dphist.cli.base import AsJson, app, print_json, shown, write_out
 
 
 @app.command()
@@ -36,5 +35,5 @@ def keygen(
         if as_json:
             print_json({"private_key": key, "public_key": f"{key}.pub", "fingerprint": fingerprint})
         else:
-            sys.stdout.write(f"Private key  {key} (keep it secret)\nPublic key   {key}.pub\n")
-            sys.stdout.write(f"Fingerprint  {fingerprint}\n")
+            write_out(f"Private key  {key} (keep it secret)\nPublic key   {key}.pub\n")
+            write_out(f"Fingerprint  {fingerprint}\n")

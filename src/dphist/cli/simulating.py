@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from dphist.cli import release_options as flags
-from dphist.cli.base import AsJson, Delta, Epsilon, app, print_json
+from dphist.cli.base import AsJson, Delta, Epsilon, app, print_json, write_error, write_out
 from dphist.cli.releasing import wrapped
 from dphist.errors import InvalidParameter
 
@@ -95,7 +95,7 @@ def simulate(
         from dphist.figures import save_simulation
 
         save_simulation(result, plot, force=force)
-        sys.stderr.write(f"Wrote {plot}\n")
+        write_error(f"Wrote {plot}\n")
 
 
 def _numbers(flag: str, text: str | None) -> list[int] | None:
@@ -113,7 +113,7 @@ def _show(result: Simulation) -> None:
     from dphist.simulation.notice import NOTICE
     from dphist.types import text_grid
 
-    sys.stdout.write(f"{wrapped(NOTICE)}\n\n{wrapped(result.title)}\n\n")
+    write_out(f"{wrapped(NOTICE)}\n\n{wrapped(result.title)}\n\n")
     if sys.stdout.isatty():
         from rich import box
         from rich.console import Console
@@ -126,5 +126,5 @@ def _show(result: Simulation) -> None:
             shown.add_row(*cells, style="bold" if cells[0].endswith("*") else None)
         Console().print(shown)
     else:
-        sys.stdout.write(text_grid(result.columns, result.cells()) + "\n")
-    sys.stdout.write(f"\n{wrapped(result.reason)}\n")
+        write_out(text_grid(result.columns, result.cells()) + "\n")
+    write_out(f"\n{wrapped(result.reason)}\n")

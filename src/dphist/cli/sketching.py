@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from dphist.cli import release_options as flags
-from dphist.cli.base import AsJson, Delta, Epsilon, group, print_json, shown, stoppable, whole_number
+from dphist.cli.base import AsJson, Delta, Epsilon, group, print_json, shown, stoppable, whole_number, write_out
 from dphist.cli.releasing import progress_bars, show_plan, show_release, summary_of, wrapped
 from dphist.errors import InvalidParameter
 from dphist.releases.room import check_room
@@ -208,7 +207,7 @@ def _show_plan(plan: Any, as_json: bool) -> None:
         print_json({"plan": plan.to_dict(), "advice": explain(plan)})
         return
     show_plan(plan, explain(plan))
-    sys.stdout.write("\nNothing was released (--dry-run).\n")
+    write_out("\nNothing was released (--dry-run).\n")
 
 
 def _released(found: MisraGries, plan: Any, target: Any, force: bool, said: dict[str, Any]) -> Any:
@@ -229,7 +228,7 @@ def _show_sketch(built: MisraGries, output: str, as_json: bool) -> None:
             columns = {name: str(kind) for name, kind in zip(built.kind.names, built.kind.types, strict=True)}
             print_json({"output": output, "size": built.k, "items": columns, "secret": True})
         else:
-            sys.stdout.write(f"Sketch of size {built.k:,} written to {output}\n\n{wrapped(_SECRET)}\n")
+            write_out(f"Sketch of size {built.k:,} written to {output}\n\n{wrapped(_SECRET)}\n")
 
 
 def _written(_: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shutil
@@ -15,11 +16,8 @@ from typing import Any, Final
 from dphist.engines.failures import attempt
 from dphist.engines.protocol import Resources
 from dphist.errors import InputError, InvalidParameter
+from dphist.publishing import ATTEMPTS, hold, remove_abandoned
 
-try:
-    import fcntl
-except ImportError:  # not on Windows, where left-overs are not swept
-    fcntl = None  # type: ignore[assignment]
 try:
     import resource
 except ImportError:  # not on Windows
@@ -47,7 +45,6 @@ RESERVED_A_THREAD: Final = 150 * MEGABYTE
 SHARE: Final = 0.65
 PREFIX: Final = "dphist-"
 PATTERN: Final = re.compile(rf"{PREFIX}(\d+)-\w+")
-LOCK: Final = "lock"
 
 
 def size_of(text: str) -> int:
@@ -149,30 +146,29 @@ def private_folder(parent: Path | None) -> Iterator[Path]:
     if not root.is_dir():
         raise InputError(f"the temporary folder {str(root)!r} does not exist")
     sweep(root)
-    made = attempt(
-        lambda: Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=root)),
-        f"the temporary folder {str(root)!r}",
-        "{what} cannot be written to",
+    made, lock = attempt(
+        lambda: _marked(root), f"the temporary folder {str(root)!r}", "{what} cannot be written to"
     )
-    lock, guard = None, None
+    guard = None
     try:
-        lock = held_lock(made / LOCK)
         guard = started_guard(made)
         yield made
     finally:
         shutil.rmtree(made, ignore_errors=True)
-        if lock is not None:
-            os.close(lock)
+        os.close(lock)
         if guard is not None:
             guard.communicate()
 
 
-def held_lock(path: Path) -> int:
-    """An open and locked file, by which others see that the folder is in use."""
-    descriptor = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
-    if fcntl is not None:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-    return descriptor
+def _marked(root: Path) -> tuple[Path, int]:
+    """A new folder with our mark, and its lock, by which others see that it is in use."""
+    for _ in range(ATTEMPTS):
+        # mkdtemp makes it for its owner alone: DuckDB's files in it need no mode of their own.
+        made = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=root))
+        lock = hold(made)
+        if lock >= 0:
+            return made, lock
+    raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
 
 
 def started_guard(folder: Path) -> subprocess.Popen[bytes] | None:
@@ -191,14 +187,17 @@ def started_guard(folder: Path) -> subprocess.Popen[bytes] | None:
 
 
 def sweep(root: Path) -> None:
-    """Remove what earlier runs left that were killed together with their guard: dead, and their lock free."""
-    if fcntl is None:  # and asking after a process by a signal would end it on Windows
+    """Remove what earlier runs left that were killed together with their guard: ours by the mark, not locked.
+
+    The lock decides: a process in another container looks dead from here but holds it.
+    """
+    if os.name == "nt":  # where asking after a process by a signal would end it
         return
     with suppress(OSError):
         for folder in root.glob(f"{PREFIX}*-*"):
             match = PATTERN.fullmatch(folder.name)
-            if match and not folder.is_symlink() and not alive(int(match[1])) and unlocked(folder / LOCK):
-                shutil.rmtree(folder, ignore_errors=True)
+            if match and not alive(int(match[1])):
+                remove_abandoned(folder)
 
 
 def alive(process: int) -> bool:
@@ -209,23 +208,6 @@ def alive(process: int) -> bool:
         return False
     except OSError:
         return True
-    return True
-
-
-def unlocked(path: Path) -> bool:
-    """Whether nobody holds the lock: a process in another container looks dead from here but holds it."""
-    if fcntl is None:
-        return False
-    try:
-        descriptor = os.open(path, os.O_RDWR | getattr(os, "O_NOFOLLOW", 0))
-    except OSError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    finally:
-        os.close(descriptor)
     return True
 
 

@@ -28,6 +28,7 @@ from dphist.ledger.accounts import (
 from dphist.ledger.chain import NOTHING, Chain, Damage, Entry, Kind
 from dphist.ledger.checkpoint import Checkpoint
 from dphist.ledger.composing import Composer, Spend
+from dphist.publishing import sweep
 from dphist.types import Budget
 
 # After so many attempts that others were faster than, the ledger is kept locked while the spends are composed.
@@ -112,8 +113,7 @@ class Ledger:
         total, name = Budget(epsilon, delta), checked_name(dataset)
         body = {"epsilon": total.epsilon, "delta": total.delta, "accounting": checked_accounting(accounting)}
         ledger = cls(database.checked_path(path), wait_seconds)
-        database.make_file(ledger.path)
-        if not ledger._begun(name, body):
+        if not ledger._made(name, body) and not ledger._begun(name, body):
             with ledger._writing(ledger.accounts()) as page:
                 near = next((known for known in page.accounts.datasets if alike(known, name)), None)
                 if near is not None:
@@ -177,6 +177,18 @@ class Ledger:
         # What was appended to a file that has lost its name is lost with it.
         if database.identity(self._path) != before:
             raise LedgerError(f"the ledger {self._path} {database.REPLACED}")
+
+    def _made(self, name: str, body: dict[str, Any]) -> bool:
+        """Whether there was no file, and is a ledger with this dataset now; killed on the way there is no file."""
+        if os.path.lexists(self._path):
+            sweep(self._path.parent)  # what an init has left that was killed when its ledger was there
+            return False
+        with database.aside(self._path) as file:
+            made = Ledger(file, self._wait)
+            if not made._begun(name, body) or not database.publish(file, self._path):
+                return False
+        self._seen = made._seen
+        return True
 
     def _begun(self, name: str, body: dict[str, Any]) -> bool:
         """Whether the file was empty, and is a ledger with this dataset now: both at once, or not at all."""

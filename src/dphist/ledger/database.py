@@ -14,13 +14,14 @@ from __future__ import annotations
 import os
 import sqlite3
 import stat
-import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
 from dphist.errors import InvalidParameter, LedgerError
+from dphist.publishing import WORKPLACE, link_new, sweep, sync_folder, workplace
 
 WAIT_SECONDS: Final = 30.0
 # "dpHl", by which SQLite files of other programs are told apart, and the version of the tables.
@@ -57,7 +58,8 @@ _REASONS: Final[dict[int, str]] = {
     sqlite3.SQLITE_NOTADB: "is not a ledger: it is not a SQLite file",
     sqlite3.SQLITE_CORRUPT: "is damaged: SQLite cannot read all of it",
 }
-_MAKING: Final = threading.Lock()
+# To link a new ledger and to remove its other name takes microseconds.
+_MAKING_SECONDS: Final = 5.0
 
 
 @contextmanager
@@ -94,7 +96,7 @@ def checked_path(path: str | os.PathLike[str]) -> Path:
         raise LedgerError(f"{place} is a folder, not a ledger")
     if not stat.S_ISREG(found.st_mode):
         raise LedgerError(f"{place} is not a file, hence not a ledger")
-    if found.st_nlink > 1:
+    if found.st_nlink > 1 and not _has_one_name(place):
         # What a crash leaves half done is found by the name: under the other name it would not be repaired.
         raise LedgerError(f"the ledger {place} has a second name (a hard link): remove that first")
     return place
@@ -109,17 +111,49 @@ def identity(path: Path) -> tuple[int, int]:
     return found.st_dev, found.st_ino
 
 
-def make_file(place: Path) -> None:
-    """An empty file that its owner alone may read, unless there is one already."""
+def _has_one_name(place: Path) -> bool:
+    """Whether the second name was that of a ledger being made: then it is gone in a moment, or by `sweep`."""
+    end = time.monotonic() + _MAKING_SECONDS
+    while True:
+        sweep(place.parent)
+        try:
+            if os.lstat(place).st_nlink == 1:
+                return True
+            making = any(WORKPLACE.fullmatch(name) for name in os.listdir(place.parent))
+        except OSError:
+            return False
+        if not making or time.monotonic() > end:
+            return False
+        time.sleep(0.01)
+
+
+@contextmanager
+def aside(place: Path) -> Iterator[Path]:
+    """A place beside that of a new ledger, where it is made whole before it gets its name."""
     try:
-        with _MAKING:
-            os.close(os.open(place, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-    except FileExistsError:
-        return
+        with workplace(place.parent) as work:
+            file = work / place.name
+            os.close(os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+            try:
+                yield file
+            except LedgerError as error:
+                raise LedgerError(str(error).replace(str(file), str(place))) from None
     except FileNotFoundError:
         raise LedgerError(f"the ledger {place} cannot be made: there is no folder {place.parent}") from None
     except OSError as error:
         raise LedgerError(f"the ledger {place} cannot be made: {error.strerror}") from None
+
+
+def publish(file: Path, place: Path) -> bool:
+    """Give a whole ledger its name; False if another was faster."""
+    try:
+        link_new(file, place)
+    except FileExistsError:
+        return False
+    with suppress(FileNotFoundError):  # where there are no hard links it was moved
+        os.unlink(file)
+    sync_folder(place.parent)
+    return True
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO, Final
@@ -11,14 +12,23 @@ from dphist.errors import OutputError
 from dphist.extras import package
 from dphist.outputs.cells import as_text, column_of, lines_of, parts_of, restored
 
+# What a spreadsheet takes for the beginning of a formula. Quotes before it count as well, so that the escape, one
+# more quote, can be undone exactly.
+_FORMULA: Final = re.compile(r"'*[=+\-@\t\r]")
+_ESCAPED: Final = re.compile(r"'+[=+\-@\t\r]")
+ESCAPES: Final = ("csv", "tsv")
 # Signals are looked for after each piece; in Parquet it is one row group.
 _PIECE: Final = 262_144
 
 
-def write_rows(table: Any, kind: str, file: BinaryIO, check: Callable[[], None]) -> None:
+def write_rows(
+    table: Any, kind: str, file: BinaryIO, check: Callable[[], None], *, escape_formulas: bool = False
+) -> None:
     """Write the table; `check` is called now and then and may raise. No error repeats a cell."""
     pa = package("pyarrow")
     try:
+        if escape_formulas:
+            table = _escaped(table)
         _WRITERS[kind](table, file, check)
     except OSError:
         raise
@@ -80,6 +90,35 @@ def flattened(table: Any) -> Any:
     return pa.table(columns, names=table.column_names)
 
 
+def _escaped(table: Any) -> Any:
+    """The table as CSV holds it, text and names with a quote before what looks like a formula."""
+    pa, flat = package("pyarrow"), flattened(table)
+    columns = [
+        _mapped(column, _escape) if _is_text(column.type) and not pa.types.is_decimal(given) else column
+        for column, given in zip(flat.columns, table.schema.types, strict=True)
+    ]
+    return pa.table(columns, names=[_escape(name) for name in table.column_names])
+
+
+def _is_text(kind: Any) -> bool:
+    types = package("pyarrow").types
+    return bool(types.is_string(kind) or types.is_large_string(kind))
+
+
+def _mapped(column: Any, change: Callable[[str], str]) -> Any:
+    pa = package("pyarrow")
+    cells = [None if cell is None else change(cell) for cell in column.to_pylist()]
+    return pa.chunked_array([pa.array(cells, column.type)])
+
+
+def _escape(text: str) -> str:
+    return "'" + text if _FORMULA.match(text) else text
+
+
+def _unescape(text: str) -> str:
+    return text[1:] if _ESCAPED.match(text) else text
+
+
 def _simple(kind: Any) -> bool:
     types = package("pyarrow").types
     if types.is_timestamp(kind):
@@ -89,7 +128,9 @@ def _simple(kind: Any) -> bool:
     return any(test(kind) for test in (*tests, *more))
 
 
-def read_rows(path: Path, kind: str, types: dict[str, str], columns: list[str]) -> Any:
+def read_rows(
+    path: Path, kind: str, types: dict[str, str], columns: list[str], *, escape_formulas: bool = False
+) -> Any:
     """The table of a file; `types` are what its columns were, `columns` the names if there is no row to tell."""
     pa = package("pyarrow")
     if kind == "parquet":
@@ -100,14 +141,14 @@ def read_rows(path: Path, kind: str, types: dict[str, str], columns: list[str]) 
     elif kind == "jsonl":
         return _read_jsonl(path, types, columns)
     else:
-        return _read_csv(path, "\t" if kind == "tsv" else ",", types)
+        return _read_csv(path, "\t" if kind == "tsv" else ",", types, escape_formulas)
     # A damaged file can make a table whose use would end the process.
     table.validate(full=True)
     columns = [restored(c, types.get(n)) for n, c in zip(table.column_names, table.columns, strict=True)]
     return pa.table(columns, names=table.column_names).replace_schema_metadata(table.schema.metadata)
 
 
-def _read_csv(path: Path, delimiter: str, types: dict[str, str]) -> Any:
+def _read_csv(path: Path, delimiter: str, types: dict[str, str], escape_formulas: bool) -> Any:
     pa, csv = package("pyarrow"), package("pyarrow.csv")
     parse = csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
     # The names first, for every column is to be read as text: 007 is not 7.
@@ -119,10 +160,12 @@ def _read_csv(path: Path, delimiter: str, types: dict[str, str]) -> Any:
         strings_can_be_null=True,
         quoted_strings_can_be_null=False,
     )
-    table = csv.read_csv(path, parse_options=parse, convert_options=convert)
-    return pa.table(
-        [restored(c, types.get(n)) for n, c in zip(names, table.columns, strict=True)], names=table.column_names
-    )
+    columns = csv.read_csv(path, parse_options=parse, convert_options=convert).columns
+    if escape_formulas:
+        names = [_unescape(name) for name in names]
+        plain = [types.get(name, "").startswith("decimal") for name in names]
+        columns = [c if number else _mapped(c, _unescape) for number, c in zip(plain, columns, strict=True)]
+    return pa.table([restored(c, types.get(n)) for n, c in zip(names, columns, strict=True)], names=names)
 
 
 def _read_jsonl(path: Path, types: dict[str, str], columns: list[str]) -> Any:

@@ -81,7 +81,8 @@ def _from_file(path: Path, kind: OutputKind | None, certificate: str | os.PathLi
         problems.append(f"neither the name of {path.name} nor a certificate tells what kind of file it is")
         return Readback(None, document, matches, tuple(problems))
     names = _names(output)
-    table = _read_or_none(path, chosen, types_of(output, names), names)
+    escaped = output.get("escape_formulas") is True
+    table = _read_or_none(path, chosen, types_of(output, names), names, escaped)
     if table is None:
         problems.append(f"{path.name} cannot be read as {chosen}")
     elif document is not None:
@@ -122,15 +123,17 @@ def _certificate_file(path: Path, given: str | os.PathLike[str] | None) -> tuple
     try:
         return parsed(where.read_bytes(), where.name)
     except FileNotFoundError:
-        return None, [f"there is no certificate {where.name}"]
+        return None, [f"there is no certificate {where.name}: it was removed, or writing it was interrupted"]
     except OSError as error:
         return None, [f"the certificate {where.name} cannot be read: {error.strerror}"]
 
 
-def _read_or_none(path: Path, kind: OutputKind, types: dict[str, str], names: list[str]) -> Any | None:
+def _read_or_none(
+    path: Path, kind: OutputKind, types: dict[str, str], names: list[str], escaped: bool = False
+) -> Any | None:
     pa = package("pyarrow")
     try:
-        return read_rows(path, kind, types, names)
+        return read_rows(path, kind, types, names, escape_formulas=escaped)
     except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, RecursionError, MemoryError):
         # Damaged in whatever way; the error's own words could repeat a cell.
         return None

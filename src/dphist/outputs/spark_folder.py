@@ -39,6 +39,8 @@ def check_folder(target: Target, *, force: bool) -> None:
         raise OutputError(
             f"{target.address} cannot be written: there is no folder {parent} that can be written to"
         )
+    if os.path.islink(target.address.rstrip("/")):
+        raise OutputError(f"{target.address} cannot be written: it is a link; name the folder itself")
     if os.path.lexists(target.address.rstrip("/")):
         if not os.path.isdir(target.address):
             raise OutputError(f"{target.address} cannot be written: it is not a folder")

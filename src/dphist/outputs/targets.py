@@ -213,9 +213,11 @@ def check_files(target: Target, *, force: bool) -> None:
         mode = _mode(path)
         if mode is None:
             continue
+        if stat.S_ISLNK(mode):
+            raise OutputError(f"{path} cannot be written: it is a link; name the file itself")
         if stat.S_ISDIR(mode):
             raise OutputError(f"{path} cannot be written: it is a folder")
-        if not stat.S_ISREG(mode) and not stat.S_ISLNK(mode):
+        if not stat.S_ISREG(mode):
             raise OutputError(f"{path} cannot be written: it is not a file")
         if not force and not target.is_database:
             raise OutputError(
@@ -224,10 +226,9 @@ def check_files(target: Target, *, force: bool) -> None:
 
 
 def _mode(path: Path) -> int | None:
-    """What stands under this name, a link not followed unless it leads to a folder."""
+    """What stands under this name; a link is not followed."""
     try:
-        mode = os.lstat(path).st_mode
-        return os.stat(path).st_mode if stat.S_ISLNK(mode) and path.is_dir() else mode
+        return os.lstat(path).st_mode
     except FileNotFoundError:
         return None
     except OSError as error:

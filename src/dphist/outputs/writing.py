@@ -1,16 +1,17 @@
 """Write a release and its certificate, both or neither.
 
-Everything is made in a hidden folder next to where it goes, closed to others, and put in place at the end: the
-certificate first, so that no data ever stand without one. Without `force` nothing is ever replaced, not even what
-appears at the last moment. Signals wait while it happens.
+Everything is made in a hidden folder next to where it goes, closed to others, and put in place at the end. The
+certificate is the commit record: the last file to appear and, with `force`, the first to go. So whatever kills the
+process, a certificate never stands alone or beside other data: there is the old pair, or data that are not yet (or
+no longer) a release, or the new pair. Data without a certificate are whole and noisy, old or new; a certificate
+beside other data would vouch for numbers that it is not about. Without `force` nothing is ever replaced, not even
+what appears at the last moment. Signals wait while it happens.
 """
 
 from __future__ import annotations
 
 import errno
 import os
-import secrets
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -18,15 +19,15 @@ from hashlib import file_digest
 from pathlib import Path
 from typing import Any, Final
 
-from dphist.errors import OutputError
+from dphist.errors import InvalidParameter, OutputError
 from dphist.outputs.cells import compact
 from dphist.outputs.databases import check_database, write_database
-from dphist.outputs.formats import write_rows
+from dphist.outputs.formats import ESCAPES, write_rows
 from dphist.outputs.interrupts import Deferred
-from dphist.outputs.names import identity, keep_old, link_new
 from dphist.outputs.seal import facts, sealed
 from dphist.outputs.spark_folder import check_folder
 from dphist.outputs.targets import Target, check_columns, check_files, target_of
+from dphist.publishing import alone, identity, keep_old, link_new, sync_folder, workplace
 
 __all__ = ["Target", "Written", "check_target", "target_of", "write_release"]
 
@@ -63,27 +64,38 @@ def check_target(target: Target, *, force: bool, columns: Sequence[str] = ()) ->
     return None
 
 
+def check_formulas(target: Target, escape_formulas: bool) -> None:
+    """Raise `InvalidParameter` where there are no formulas to escape."""
+    if escape_formulas and target.kind not in ESCAPES:
+        raise InvalidParameter(f"--escape-formulas is for CSV and TSV files, and {target.title()} is not one")
+
+
 def write_release(
     table: Any,
     document: dict[str, Any],
     target: Target,
     *,
     force: bool,
+    escape_formulas: bool = False,
     placed: Callable[[Written], None] | None = None,
 ) -> Written:
     """Write a table of Arrow and the certificate's document; with `force` in the place of an older release.
 
-    `placed` is called once both are there, before any signal that waited: whoever is interrupted then can know it.
+    With `escape_formulas` a spreadsheet takes no text in a CSV file for a formula. `placed` is called once both
+    are there, before any signal that waited: whoever is interrupted then can know it.
     """
     check_columns(target, table.column_names)
+    check_formulas(target, escape_formulas)
     plain = compact(table)
     with Deferred() as signals, _told(target):
         if target.kind == "postgresql":
             digest = write_database(plain, document, target, target.address, force=force, check=signals.check)
         else:
             check_files(target, force=force)
-            write = _write_into_file if target.is_database else _write_files
-            digest = write(plain, document, target, force, signals)
+            if target.is_database:
+                digest = _write_into_file(plain, document, target, force, signals)
+            else:
+                digest = _write_files(plain, document, target, force, signals, escape_formulas)
         signed_by = None if target.sign is None else target.sign.fingerprint
         written = Written(target.title(), target.certificate_title(), digest, signed_by=signed_by)
         if placed is not None:
@@ -102,39 +114,32 @@ def _told(target: Target) -> Iterator[None]:
         raise OutputError(f"{target.title()} cannot be written: {reason}") from None
 
 
-@contextmanager
-def _workplace(folder: Path) -> Iterator[Path]:
-    """A hidden folder for what is unfinished, gone afterwards."""
-    work = folder / f".dphist-{secrets.token_hex(8)}"
-    try:
-        work.mkdir(mode=0o700)
-        yield work
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
-
-
-def _write_files(plain: Any, document: dict[str, Any], target: Target, force: bool, signals: Deferred) -> str:
-    with _workplace(target.path.parent) as work:
+def _write_files(
+    plain: Any, document: dict[str, Any], target: Target, force: bool, signals: Deferred, escape_formulas: bool
+) -> str:
+    with workplace(target.path.parent) as work:
         data, certificate = work / "data", work / "certificate"
         with data.open("xb") as file:
-            write_rows(plain, target.kind, file, signals.check)
+            write_rows(plain, target.kind, file, signals.check, escape_formulas=escape_formulas)
             file.flush()
             os.fsync(file.fileno())
         with data.open("rb") as file:
             digest = file_digest(file, "sha256").hexdigest()
         # A name that is not text in this system's encoding is shown with escapes.
         name = target.path.name.encode("utf-8", "backslashreplace").decode()
-        text = sealed(document, facts(plain, target.kind, name, digest), target.sign)
+        escaped = {"escape_formulas": True} if escape_formulas else {}
+        text = sealed(document, {**facts(plain, target.kind, name, digest), **escaped}, target.sign)
         with certificate.open("xb") as file:
             file.write(text.encode())
             file.flush()
             os.fsync(file.fileno())
         signals.check()
-        if force:
-            _replace(data, target.path, certificate, target.certificate_path, work / "old")
-        else:
-            _place([(certificate, target.certificate_path), (data, target.path)])
-        _sync_folder(target.path.parent)
+        with alone(target.path.parent):
+            if force:
+                _replace(data, target.path, certificate, target.certificate_path, work)
+            else:
+                _place([(data, target.path), (certificate, target.certificate_path)])
+            sync_folder(target.path.parent)
     return digest
 
 
@@ -162,43 +167,40 @@ def _withdraw(placed: list[tuple[tuple[int, int], Path]]) -> None:
                 os.unlink(final)
 
 
-def _replace(data: Path, final: Path, certificate: Path, certified: Path, old: Path) -> None:
+def _replace(data: Path, final: Path, certificate: Path, certified: Path, work: Path) -> None:
     """Put both files in the place of older ones; on any error the older ones are there again."""
     ours, sealing = identity(data), identity(certificate)
+    old_data, old_certificate = work / "old", work / "old-certificate"
     try:
+        if os.path.lexists(final):
+            keep_old(final, old_data)
         if os.path.lexists(certified):
-            keep_old(certified, old)
-        os.replace(certificate, certified)
+            os.replace(certified, old_certificate)
         os.replace(data, final)
+        # On the disk in this order too: after a power failure no certificate is there before its data.
+        sync_folder(final.parent)
+        os.replace(certificate, certified)
     except BaseException:
-        if identity(final) != ours:
-            if os.path.lexists(old):
-                os.replace(old, certified)
-            elif identity(certified) == sealing:
-                os.unlink(certified)
+        if identity(certified) != sealing:
+            if os.path.lexists(old_data):
+                os.replace(old_data, final)
+            elif identity(final) == ours:
+                os.unlink(final)
+            if os.path.lexists(old_certificate):
+                os.replace(old_certificate, certified)
         raise
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make the names last. The release stands by now, so that a folder that cannot be synced is no error."""
-    with suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 def _write_into_file(plain: Any, document: dict[str, Any], target: Target, force: bool, signals: Deferred) -> str:
     """A table of a database in a file. A new database is made aside, for it must not be there half made."""
-    with _workplace(target.path.parent) as work:
+    with workplace(target.path.parent) as work:
         if not os.path.lexists(target.path):
             new = work / target.path.name
             digest = write_database(plain, document, target, str(new), force=force, check=signals.check)
             signals.check()
             with suppress(FileExistsError):
                 _place([(new, target.path)])
-                _sync_folder(target.path.parent)
+                sync_folder(target.path.parent)
                 return digest
     # It is there, or someone made it just now: its own transactions keep it whole.
     return write_database(plain, document, target, target.address, force=force, check=signals.check)

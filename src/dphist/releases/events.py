@@ -29,7 +29,7 @@ from dphist.releases.request import AUTO, Request, request_from
 from dphist.releases.result import Facts, Release
 from dphist.releases.soundness import Nonzero, certified, nonzero_rule, top_k_keeps
 from dphist.releases.sources import Form, Names, Piece, frame_form
-from dphist.releases.spending import Booked, book, check_place
+from dphist.releases.spending import Booked, book, booked_attempt, check_place
 from dphist.releases.stage import Begun, Cut, NoiseStage
 from dphist.sampling.draws import Fresh
 from dphist.sampling.tap import SecureTap, SeededTap, Tap
@@ -73,7 +73,7 @@ def release(input: Any, *, progress: Watcher | None = None, **options: Unpack[Op
 
 def run(request: Request, progress: Watcher | None = None, placed: Callable[[Any], None] | None = None) -> Release:
     """Carry out a request: plan, check, count, add noise, write. `placed` is told once the files are there."""
-    from dphist.outputs.writing import check_target, target_of, write_release
+    from dphist.outputs.writing import check_formulas, check_target, target_of, write_release
 
     target = None
     if request.types == ("none" if is_frame(request.input) else "text"):
@@ -82,6 +82,7 @@ def run(request: Request, progress: Watcher | None = None, placed: Callable[[Any
         target = target_of(request.output, request.output_table, request.output_format)
         target = replace(target, sign=signer_of(request.sign))
         check_target(target, force=request.force, columns=request.output_columns())
+        check_formulas(target, request.escape_formulas)
     _check_folder(request, target)
     refuse_own_input(request, target)
     engine = engine_for(request)
@@ -93,15 +94,26 @@ def run(request: Request, progress: Watcher | None = None, placed: Callable[[Any
         check_place(request.ledger, target)
     if request.ledger is not None or isinstance(planned, ChoicePlan):
         _check_input(request, planned, engine)
-    booked = _booked(request, planned)
-    result = _counted_and_noised(request, planned, engine, target, progress, placed, booked)
-    if target is not None and target.kind != "folder":
-        _step(progress, "writing", 0.0)
-        written = write_release(result.to_arrow(), result.document(), target, force=request.force, placed=placed)
-        result = result.with_written(written)
-        _step(progress, "writing", 1.0)
-    if booked is not None:
-        booked.settle(result.written)
+    with booked_attempt(request) as attempt:
+
+        def noted(written: Any) -> None:
+            attempt.placed(written)
+            if placed is not None:
+                placed(written)
+
+        attempt.booked = booked = _booked(request, planned)
+        result = _counted_and_noised(request, planned, engine, target, progress, noted, booked)
+        attempt.release = result
+        if target is not None and target.kind != "folder":
+            _step(progress, "writing", 0.0)
+            written = write_release(
+                result.to_arrow(), result.document(), target, force=request.force,
+                escape_formulas=request.escape_formulas, placed=noted,
+            )  # fmt: skip
+            result = result.with_written(written)
+            _step(progress, "writing", 1.0)
+        if booked is not None:
+            booked.settle(result.written)
     return result
 
 

@@ -44,6 +44,7 @@ class Options(TypedDict, total=False):
     output_table: str | None
     output_format: str | None
     sign: str | os.PathLike[str] | None
+    escape_formulas: bool
     force: bool
     engine: str | None
     master: str | None

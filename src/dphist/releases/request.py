@@ -65,6 +65,7 @@ class Request:
     output_table: str | None = None
     output_format: str | None = None
     sign: str | os.PathLike[str] | None = None
+    escape_formulas: bool = False
     force: bool = False
     engine: str | None = None
     master: str | None = None
@@ -88,7 +89,7 @@ class Request:
         self._check_contract()
         self._check_ledger()
         self._check_output()
-        for name in ("null_items", "standard_error", "round", "force"):
+        for name in ("null_items", "standard_error", "round", "escape_formulas", "force"):
             if not isinstance(getattr(self, name), bool):
                 raise InvalidParameter(f"{flag(name)} must be true or false, not {getattr(self, name)!r}")
         self._check_engine()

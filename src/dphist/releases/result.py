@@ -145,11 +145,13 @@ class Release:
         table: str | None = None,
         force: bool = False,
         sign: str | os.PathLike[str] | None = None,
+        escape_formulas: bool = False,
     ) -> Release:
         """Write the release, and its certificate beside it; both or neither.
 
         The ending of the name says the format: .parquet, .csv, .tsv, .jsonl, .arrow; or a database and a table.
         `sign` is the file of a private key that signs both.
+        With `escape_formulas` a spreadsheet takes no text in a CSV file for a formula.
         """
         from dphist.outputs.writing import target_of, write_release
         from dphist.signatures import signer_of
@@ -157,7 +159,10 @@ class Release:
         target = replace(target_of(output, table), sign=signer_of(sign))
         if target.kind == "folder":
             raise InvalidParameter(f"a folder such as {target.address!r} is written by Spark alone: name a file")
-        return self.with_written(write_release(self.to_arrow(), self.document(), target, force=force))
+        written = write_release(
+            self.to_arrow(), self.document(), target, force=force, escape_formulas=escape_formulas
+        )
+        return self.with_written(written)
 
     def with_written(self, written: Any) -> Release:
         """The same release, which knows where it was written to."""

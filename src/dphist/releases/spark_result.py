@@ -91,19 +91,24 @@ class SparkRelease(Release):
         table: str | None = None,
         force: bool = False,
         sign: str | os.PathLike[str] | None = None,
+        escape_formulas: bool = False,
     ) -> SparkRelease:
         """Write the release with its certificate, both or neither: from the executors to a folder, else from here.
 
         A folder is named with a slash at its end, or by an address that Spark knows, such as hdfs://...
         """
         from dphist.outputs.spark_folder import write_folder
-        from dphist.outputs.writing import target_of, write_release
+        from dphist.outputs.writing import check_formulas, target_of, write_release
         from dphist.signatures import signer_of
 
         target = replace(target_of(output, table), sign=signer_of(sign))
+        check_formulas(target, escape_formulas)
         if target.kind == "folder":
             return self.with_written(write_folder(self.frame, self.document(), target, force=force))
-        return self.with_written(write_release(self.to_arrow(), self.document(), target, force=force))
+        written = write_release(
+            self.to_arrow(), self.document(), target, force=force, escape_formulas=escape_formulas
+        )
+        return self.with_written(written)
 
     def with_written(self, written: Any) -> SparkRelease:
         """The same release, which knows where it was written to."""

@@ -1,24 +1,30 @@
-"""Releases that are booked in a ledger: before any noise is drawn."""
+"""Releases that are booked in a ledger: before any noise is drawn.
+
+A booking stays after every failure, also after one before the first draw of noise. To give it back would make
+failures free, and a failure can tell of the data: a condition that exhausts the memory only if one person is in
+the log, or an interrupt after looking at the clock, would be a noiseless question that can be asked without end.
+"""
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from dphist.analysis.zcdp import delta_zcdp
 from dphist.calibrate.auto_cap import ChoicePlan
-from dphist.errors import InvalidParameter, LedgerError
+from dphist.errors import DphistError, InvalidParameter, LedgerError
 from dphist.releases.document import guarantee
 from dphist.types import Budget, Plan
 
 if TYPE_CHECKING:
     from dphist.accounting import Concentrated
     from dphist.ledger import Booking, Composer, Ledger, Spend
+    from dphist.releases.request import Request
 
 
 def composer_for(accounting: str, total: Budget) -> Composer:
@@ -106,6 +112,75 @@ class Booked:
         if written is not None:
             with suppress(LedgerError):
                 self.ledger.settle(self.booking, sha256=written.digest, address=written.address)
+
+
+@dataclass
+class Attempt:
+    """How far a release has come that is booked: what a failure has to say of it."""
+
+    request: Request
+    booked: Booked | None = None
+    release: Any = None
+    written: Any = None
+
+    def placed(self, written: Any) -> None:
+        """The release is there."""
+        self.written = written
+
+    def booking(self) -> dict[str, Any]:
+        """The booking that stays, as data."""
+        known = {"ledger": None, "entry": None, "hash": None} if self.booked is None else self.booked.receipt()
+        facts = {
+            "ledger_file": os.fspath(self.request.ledger or ""), **known, "dataset": self.request.dataset,
+            "epsilon": self.request.epsilon, "delta": self.request.delta,
+            "state": "unknown" if self.booked is None else "booked",
+            "written": None if self.written is None else self.written.address,
+        }  # fmt: skip
+        return {**facts, "summary": _summary(facts)}
+
+
+def _summary(facts: Mapping[str, Any]) -> str:
+    budget = f"epsilon {facts['epsilon']!r} and delta {facts['delta']!r} of the dataset {facts['dataset']!r}"
+    ledger = facts["ledger_file"]
+    if facts["entry"] is None:
+        return f"Whether {budget} were booked is not known: see dphist ledger show {ledger}"
+    place = f"entry {facts['entry']} of the ledger {ledger}"
+    if facts["written"] is not None:
+        return f"The release was written to {facts['written']}, and its budget is booked as {place}"
+    return (
+        f"The privacy budget was spent: {budget} stay booked as {place}. Every run books its budget anew: remove "
+        "the cause of the failure before the next one"
+    )
+
+
+@contextmanager
+def booked_attempt(request: Request) -> Iterator[Attempt]:
+    """Whatever fails within says what stays booked: in its text, and in attributes (see `DphistError`)."""
+    attempt = Attempt(request)
+    try:
+        yield attempt
+    except BaseException as error:
+        # What the ledger refuses by a sentence of its own is not booked.
+        if request.ledger is not None and (attempt.booked is not None or not isinstance(error, DphistError)):
+            _tell(error, attempt)
+        raise
+
+
+def _tell(error: BaseException, attempt: Attempt) -> None:
+    booking = attempt.booking()
+    if isinstance(error, DphistError):
+        said = f"{str(error).rstrip('.')}. {booking['summary']}"
+        error.args = (said,)
+        if isinstance(error, ImportError):  # which keeps its text twice
+            error.msg = said
+    else:
+        error.add_note(booking["summary"])
+    with suppress(AttributeError):
+        error.booking = booking  # type: ignore[attr-defined]
+    if attempt.release is not None and attempt.written is None:
+        error.add_note("error.release is the release: error.release.write(NAME) writes it without a new booking")
+        with suppress(AttributeError):
+            error.release = attempt.release  # type: ignore[attr-defined]
 
 
 def check_place(ledger: Any, target: Any) -> None:

@@ -33,7 +33,7 @@ KNOWN: Final = frozenset(
         "choice", "booking", "output", "signature", "self_sha256",
     }
 )  # fmt: skip
-OUTPUT: Final = frozenset({"name", "kind", "sha256", "columns", "types", "rows", "files"})
+OUTPUT: Final = frozenset({"name", "kind", "sha256", "columns", "types", "rows", "files", "escape_formulas"})
 
 
 @dataclass(frozen=True)
@@ -182,7 +182,8 @@ class Examination:
         request, found = document["request"], len(self.problems)
         output = document.get("output", {})
         named = {"database"} if "signature" in document else set()
-        if document.keys() - KNOWN or output.keys() - OUTPUT - named or {"input-name", "sign"} & request.keys():
+        more = output.keys() - OUTPUT - named or output.get("escape_formulas", True) is not True
+        if document.keys() - KNOWN or more or {"input-name", "sign"} & request.keys():
             self.problems.append("the certificate says more than a release does")
         if ("choice" in document) != (request.get("max-items-per-user") == AUTO):
             self.problems.append("the certificate has the choice of a cap that was not asked for, or lacks it")

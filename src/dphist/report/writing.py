@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dphist.errors import InvalidParameter, OutputError
-from dphist.outputs.names import identity, keep_old, link_new
+from dphist.publishing import identity, keep_old, link_new
 from dphist.releases.printing import printable
 from dphist.report.marks import is_replaceable
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import secrets
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
 from dphist.errors import InputError, InvalidParameter, OutputError
 from dphist.outputs.interrupts import Deferred
+from dphist.publishing import link_new, workplace
 
 
 def check_place(path: str | os.PathLike[str], *, force: bool) -> Path:
@@ -35,27 +34,25 @@ def write_secret(
     `placed` is called once it is there, before any signal that waited.
     """
     place = check_place(path, force=force)
-    unfinished = place.with_name(f".dphist-{secrets.token_hex(8)}")
     with Deferred():
         try:
-            descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(descriptor)
-            if force:
-                os.replace(unfinished, place)
-            else:
-                os.link(unfinished, place)
+            with workplace(place.parent) as work:
+                unfinished = work / "sketch"
+                descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+                with os.fdopen(descriptor, "wb") as file:
+                    file.write(data)
+                    file.flush()
+                    os.fsync(descriptor)
+                if force:
+                    os.replace(unfinished, place)
+                else:
+                    link_new(unfinished, place)
             if placed is not None:
                 placed(place)
         except FileExistsError:
             raise OutputError(f"{place} exists already: replace it with --force (force=True)") from None
         except OSError as error:
             raise OutputError(f"{place} cannot be written: {error.strerror}") from None
-        finally:
-            with suppress(OSError):
-                os.unlink(unfinished)
 
 
 def read_secret(path: str | os.PathLike[str]) -> bytes:

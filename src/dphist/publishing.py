@@ -1,0 +1,212 @@
+"""Publish files: unfinished work in a hidden folder, a name only for what is whole.
+
+The process that works in such a folder marks and locks it. What a killed process has left is recognised by its
+mark and its free lock, and the next writer in the same place removes it. A folder without the mark, or of another
+user, is never touched.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import secrets
+import shutil
+import stat
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+try:
+    import fcntl
+except ImportError:  # not on Windows, where nothing is swept
+    fcntl = None  # type: ignore[assignment]
+
+LOCK: Final = "lock"
+MARK: Final = b"dphist: unfinished work; the next run removes it\n"
+WORKPLACE: Final = re.compile(r"\.dphist-[0-9a-f]{16}")
+# What a file system says that has no hard links.
+_NO_LINKS: Final = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV)
+# Publishing takes milliseconds: whoever holds a folder longer than this does something else with it.
+_WAIT_SECONDS: Final = 30.0
+# A folder that is still empty can be swept away; nobody does that a thousand times in a row.
+ATTEMPTS: Final = 1000
+
+
+def link_new(new: Path, final: Path) -> None:
+    """Give a file its name, unless something has it already."""
+    try:
+        os.link(new, final)
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        # The empty file holds the name until the real one replaces it.
+        os.close(os.open(final, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+        try:
+            os.replace(new, final)
+        except BaseException:
+            os.unlink(final)
+            raise
+
+
+def keep_old(path: Path, old: Path) -> None:
+    """A second name for an old file, or a new one where a file has one name only."""
+    try:
+        os.link(path, old, follow_symlinks=False)
+    except NotImplementedError:
+        os.replace(path, old)
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        os.replace(path, old)
+
+
+def identity(path: Path) -> tuple[int, int]:
+    """Which file a name stands for."""
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return (-1, -1)
+    return found.st_dev, found.st_ino
+
+
+def sync_folder(folder: Path) -> None:
+    """Make names last over a power failure; a folder that cannot be synced is not an error."""
+    with suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+@contextmanager
+def workplace(folder: Path) -> Iterator[Path]:
+    """A hidden folder for what is unfinished, closed to other users; gone afterwards, or with the next run."""
+    sweep(folder)
+    lock = -1
+    work = folder
+    try:
+        for _ in range(ATTEMPTS):
+            work = folder / f".dphist-{secrets.token_hex(8)}"
+            work.mkdir(mode=0o700)
+            lock = hold(work)
+            if lock >= 0:
+                break
+        else:
+            raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), str(work))
+        yield work
+    finally:
+        if work != folder:
+            _remove(work)
+        if lock >= 0:
+            os.close(lock)
+
+
+def hold(folder: Path) -> int:
+    """Mark a folder and lock it while the descriptor is open; -1 if it was swept away before that."""
+    path = folder / LOCK
+    try:
+        descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
+    except FileNotFoundError:
+        return -1
+    try:
+        if fcntl is not None:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with suppress(OSError):  # on a full disk, which may still have room in memory for the work itself
+            os.write(descriptor, MARK)
+        found = os.fstat(descriptor)
+        if identity(path) == (found.st_dev, found.st_ino):
+            return descriptor
+    except BlockingIOError:
+        pass
+    except BaseException:
+        os.close(descriptor)
+        raise
+    os.close(descriptor)
+    return -1
+
+
+def sweep(folder: Path) -> None:
+    """Remove the hidden folders that killed processes have left here."""
+    with suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            if WORKPLACE.fullmatch(entry.name):
+                remove_abandoned(Path(entry.path))
+
+
+def remove_abandoned(folder: Path) -> bool:
+    """Remove a folder that has our mark, belongs to us and is not locked, or has nothing in it yet."""
+    if fcntl is None:
+        return False
+    try:
+        found = os.lstat(folder)
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+            return False
+        inside = os.listdir(folder)
+        if not inside:
+            os.rmdir(folder)
+            return True
+        descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return False
+    try:
+        # Before the mark is written there is nothing else in the folder.
+        marks = (MARK, b"") if inside == [LOCK] else (MARK,)
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode) or os.read(descriptor, len(MARK) + 1) not in marks:
+            return False
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _remove(folder)
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True
+
+
+def _remove(folder: Path) -> None:
+    """Remove a folder of ours, the mark last: whatever interrupts this, the rest is still recognised."""
+    with suppress(OSError):
+        for name in os.listdir(folder):
+            if name != LOCK:
+                path = folder / name
+                if path.is_dir() and not path.is_symlink():
+                    shutil.rmtree(path, ignore_errors=True)
+                else:
+                    with suppress(OSError):
+                        path.unlink()
+        with suppress(FileNotFoundError):
+            os.unlink(folder / LOCK)
+        os.rmdir(folder)
+
+
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """One writer at a time gives names in a folder, so that no pair of files is mixed from two.
+
+    A folder that cannot be locked, as on some network file systems, is not an error.
+    """
+    descriptor = -1
+    if fcntl is not None:
+        with suppress(OSError):
+            descriptor = os.open(folder, os.O_RDONLY)
+            _wait_for(descriptor)
+    try:
+        yield
+    finally:
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
+def _wait_for(descriptor: int) -> None:
+    end = time.monotonic() + _WAIT_SECONDS
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if time.monotonic() > end:
+                return
+        time.sleep(0.01)

@@ -1,0 +1,335 @@
+"""Kills at every step: no release without its booking, no half release that is taken for a whole one.
+
+A server with everything loaded forks a child for each run of the command `dphist`, and the child is killed with
+SIGKILL: at a random moment, at each event of Python that names a file, or at each system call that does (by
+strace). After each kill the ledger and the output are read, and the same command must succeed.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dphist
+import release_workers
+from dphist.errors import DphistError
+from dphist.ledger import Ledger
+from dphist.outputs.readback import read_release
+from dphist.publishing import LOCK
+from processes import wait_until
+from release_commands import BOOKED, FLAGS, bookings, command, log_in, names
+
+DATABASES = (".sqlite", ".duckdb")
+MODULES = [
+    "dphist.cli.app",
+    "duckdb",
+    "pyarrow.csv",
+    "pyarrow.parquet",
+    "dphist.accounting",
+    "dphist.releases.spark_result",
+]
+RANDOM_KILLS = 1000
+
+
+class Wrong(AssertionError):
+    """What no kill may leave."""
+
+
+@dataclass
+class Server:
+    """Forks children, and has their temporary files in a folder of its own."""
+
+    process: Any
+    temporary: Path
+    runs: int = 0
+
+    def ask(self, **request: Any) -> dict[str, Any]:
+        # In a new folder for temporary files nothing is swept: each run makes the same system calls.
+        self.runs += 1
+        place = self.temporary / str(self.runs)
+        place.mkdir()
+        self.process.stdin.write(json.dumps({"temporary": str(place), **request}) + "\n")
+        self.process.stdin.flush()
+        found: dict[str, Any] = json.loads(self.process.stdout.readline())
+        return found
+
+
+@contextmanager
+def server(temporary: Path, variant: str = "as-it-is") -> Iterator[Server]:
+    temporary.mkdir()
+    pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    words = [sys.executable, release_workers.__file__, "kill", variant]
+    with subprocess.Popen(words, env=environment, **pipes) as process:
+        try:
+            made = Server(process, temporary)
+            made.ask(modules=[*MODULES, *loaded_by_a_release(temporary)])
+            yield made
+            # The guards of killed runs remove what these have spilled: true counts survive no kill. What was
+            # killed before it had a guard had nothing to spill yet.
+            wait_until(lambda: files_in(temporary) <= {LOCK}, "the end of the guards")
+        finally:
+            process.kill()
+
+
+def files_in(folder: Path) -> set[str]:
+    return {name for _, _, found in os.walk(folder) for name in found}
+
+
+def loaded_by_a_release(place: Path) -> list[str]:
+    """The modules that this process has after a release."""
+    folder = place / "first"
+    folder.mkdir()
+    log_in(folder)
+    assert command(folder, "release", "events.parquet", *FLAGS, *BOOKED, "--output", "out.csv").code == 0
+    shutil.rmtree(folder)
+    tops = ("dphist", "typer", "rich", "pyarrow", "numpy", "flint", "concurrent", "multiprocessing")
+    return [name for name in sorted(sys.modules) if name.split(".")[0] in tops and not name.endswith("__main__")]
+
+
+@dataclass
+class Scene:
+    """A folder as it is before each kill, and what the kills have left."""
+
+    template: Path
+    output: str
+    force: bool
+    left: Counter[str] = field(default_factory=Counter)
+    kills: int = 0
+    # Whether the next run is tried once for each kind of rest, and not after each kill.
+    quick: bool = False
+
+    @property
+    def words(self) -> list[str]:
+        again = ["--force"] if self.force else []
+        return ["release", "events.parquet", *FLAGS, *BOOKED, "--output", self.output, *again]
+
+    @property
+    def folder(self) -> Path:
+        return self.template.with_name("now")
+
+    def afresh(self) -> str:
+        shutil.rmtree(self.folder, ignore_errors=True)
+        shutil.copytree(self.template, self.folder)
+        return str(self.folder)
+
+    def check(self) -> None:
+        """What is there is whole or not taken for a release, what is whole is booked; and one can go on."""
+        self.kills += 1
+        before = len(bookings(self.template))
+        booked = [one.receipt() for one in bookings(self.folder)]
+        state = self._state(booked)
+        if state == "new" and len(booked) != before + 1:
+            raise Wrong("a release without its booking")
+        label = f"{state}, {'booked' if len(booked) > before else 'not booked'}"
+        self.left[label] += 1
+        if self.quick and self.left[label] > 1:
+            return
+        words = [*self.words, *([] if self.force else ["--force"])]
+        again = command(self.folder, *words)
+        if again.code != 0 or self._state([one.receipt() for one in bookings(self.folder)]) != "new":
+            raise Wrong(f"the next run fails: {again.err}")
+        if any(name.startswith(".dphist-") for name in names(self.folder)):
+            raise Wrong("the next run leaves what a killed one has left")
+
+    def _state(self, booked: list[dict[str, Any]]) -> str:
+        """nothing, unfinished, old or new."""
+        path = self.folder / self.output
+        sealed = path.with_name(f"{self.output}.certificate.json").exists()
+        if not path.exists():
+            if sealed:
+                raise Wrong("a certificate without data")
+            return "nothing"
+        try:
+            found = dphist.verify(path)
+            document = read_release(path).document or {}
+        except DphistError:
+            return "nothing" if self.output.endswith(DATABASES) else "unfinished"
+        if not found.verified:
+            if sealed or (self.output.endswith(DATABASES) and document):
+                raise Wrong("a certificate beside other data")
+            return "unfinished"
+        if document["booking"] not in booked:
+            raise Wrong("a release without its booking")
+        return "old" if self.force and document == self._old() else "new"
+
+    def _old(self) -> Any:
+        return read_release(self.template / self.output).document
+
+
+def scene(place: Path, output: str, *, force: bool) -> Scene:
+    """Events, a ledger with room for all runs, and with `force` a release that is replaced."""
+    template = place / "template"
+    template.mkdir()
+    log_in(template, {"tea": 90, "milk": 70}, epsilon=10.0)
+    made = Scene(template, output, force)
+    if force:
+        assert command(template, *made.words).code == 0
+    return made
+
+
+def at_each_event(served: Server, one: Scene) -> None:
+    """Kills at the first event, at the second, and so on until the command ends by itself."""
+    for number in itertools.count(1):
+        done = served.ask(folder=one.afresh(), words=one.words, event=number)
+        if not done["killed"]:
+            assert done["code"] == 0
+            return
+        one.check()
+
+
+Call = tuple[str, int]
+
+
+def calls_of(served: Server, folder: Path, words: list[str]) -> list[tuple[Call, str]]:
+    """The calls of a whole run that name a file in the folder, in their order, with their text."""
+    assert served.ask(folder=str(folder), words=words, syscall=[])["code"] == 0
+    lines = folder.with_name(f"{folder.name}.trace").read_text().splitlines()
+    counts: Counter[str] = Counter()
+    found = []
+    for line in lines:
+        # A process number, the name of the call and its first path; of the process itself, not of its threads.
+        match = re.match(r'(\d+) +(\w+)\((?:AT_FDCWD, |\d+, )?"([^"]*)"', line)
+        if match and match[1] == lines[0].split()[0]:
+            counts[match[2]] += 1
+            if match[3] and (not match[3].startswith("/") or match[3].startswith(f"{folder}")):
+                found.append(((match[2], counts[match[2]]), line))
+        elif line.split()[0] == lines[0].split()[0] and (other := re.match(r"\d+ +(\w+)\(", line)):
+            counts[other[1]] += 1
+    return found
+
+
+def at_each_call(served: Server, one: Scene) -> None:
+    """Kills at each call, from a little before the booking to the end."""
+    one.afresh()
+    calls = calls_of(served, one.folder, one.words)
+    booked = next(place for place, (_, line) in enumerate(calls) if 'unlink("' in line and "-journal" in line)
+    for call, line in calls[booked - 5 :]:
+        done = served.ask(folder=one.afresh(), words=one.words, syscall=call)
+        assert done["killed"], line
+        one.check()
+
+
+def report(text: str) -> None:
+    """What the kills have left, shown by pytest -rP."""
+    sys.stdout.write(f"{text}\n")
+
+
+def needs_strace() -> None:
+    if shutil.which("strace") is None:
+        pytest.skip("strace is not installed: no kill at a system call")
+
+
+def events_of(served: Server, one: Scene) -> int:
+    """How many events of a whole run name a file of the folder."""
+    assert served.ask(folder=one.afresh(), words=one.words, event=0)["code"] == 0
+    return int(one.folder.with_name("now.events").read_text())
+
+
+def from_the_end(served: Server, one: Scene) -> None:
+    """Kills at the last event, at the one before it, and so on."""
+    for number in range(events_of(served, one), 0, -1):
+        assert served.ask(folder=one.afresh(), words=one.words, event=number)["killed"]
+        one.check()
+
+
+def test_kills_at_each_event_that_names_a_file(tmp_path: Path) -> None:
+    one = scene(tmp_path, "out.csv", force=True)
+    one.quick = True
+    with server(tmp_path / "temp") as served:
+        at_each_event(served, one)
+    # Between the old and the new pair there are data without a certificate, and a kill was there.
+    assert {"old, not booked", "old, booked", "unfinished, booked", "new, booked"} == set(one.left)
+
+
+@pytest.mark.parametrize("variant", ["certificate-first", "late"])
+@pytest.mark.parametrize("force", [False, True])
+def test_kills_find_a_wrong_order(tmp_path: Path, variant: str, force: bool) -> None:
+    """Power: a certificate before its data, or a release before its booking, is caught."""
+    one = scene(tmp_path, "out.csv", force=force)
+    one.quick = True
+    wanted = "booking" if variant == "late" else "certificate"
+    with server(tmp_path / "temp", variant) as served, pytest.raises(Wrong, match=wanted):
+        from_the_end(served, one)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("output", "force", "between"),
+    [
+        ("out.csv", False, {"nothing, booked", "unfinished, booked"}),
+        ("out.csv", True, {"old, booked", "unfinished, booked"}),
+        ("out.sqlite", False, {"nothing, booked"}),
+        ("out.sqlite", True, {"old, booked"}),
+        ("out.duckdb", True, {"old, booked"}),
+    ],
+)
+def test_kills_at_each_system_call_that_names_a_file(
+    tmp_path: Path, output: str, force: bool, between: set[str]
+) -> None:
+    """From just before the booking to the end."""
+    needs_strace()
+    one = scene(tmp_path, output, force=force)
+    with server(tmp_path / "temp") as served:
+        at_each_call(served, one)
+    report(f"{output}{' --force' if force else ''}: {one.kills} kills, {dict(one.left)}")
+    # Nothing was passed over: kills have hit the moment in which there are data without a certificate.
+    assert set(one.left) == {f"{'old' if force else 'nothing'}, not booked", *between, "new, booked"}
+
+
+@pytest.mark.slow
+def test_a_thousand_kills_at_random_moments(tmp_path: Path) -> None:
+    moments = random.Random(20)
+    places = [("out.csv", False), ("out.csv", True), ("out.sqlite", True), ("out.duckdb", False)]
+    with server(tmp_path / "temp") as served:
+        for output, force in places:
+            (tmp_path / f"{output} {force}").mkdir()
+            one = scene(tmp_path / f"{output} {force}", output, force=force)
+            while one.kills < RANDOM_KILLS // len(places):
+                if one.kills % 25 == 0:
+                    whole = served.ask(folder=one.afresh(), words=one.words)
+                    assert whole["code"] == 0
+                done = served.ask(
+                    folder=one.afresh(), words=one.words, seconds=moments.uniform(0.0, 1.1 * whole["seconds"])
+                )
+                if done["killed"]:
+                    one.check()
+            report(f"{output}{' --force' if force else ''}: {one.kills} kills, {dict(one.left)}")
+
+
+@pytest.mark.slow
+def test_kills_while_a_ledger_is_made(tmp_path: Path) -> None:
+    """There is no file, or a whole ledger: never an empty one. Either way one can go on."""
+    needs_strace()
+    words = ["ledger", "init", "a.ledger", "--dataset", "log", "--epsilon", "1", "--delta", "1e-6"]
+    left: Counter[str] = Counter()
+    folder = tmp_path / "now"
+    with server(tmp_path / "temp") as served:
+        folder.mkdir()
+        for call, line in calls_of(served, folder, words):
+            shutil.rmtree(folder)
+            folder.mkdir()
+            assert served.ask(folder=str(folder), words=words, syscall=call)["killed"], line
+            there = (folder / "a.ledger").exists()
+            left["whole" if there else "nothing"] += 1
+            if there:
+                assert list(Ledger.open(folder / "a.ledger").accounts().datasets) == ["log"]
+            Ledger.init(folder / "a.ledger", "more", epsilon=1, delta=1e-6)
+            assert "more" in Ledger.open(folder / "a.ledger").accounts().datasets
+            assert names(folder) == {"a.ledger"}
+    report(f"ledger init: {sum(left.values())} kills, {dict(left)}")
+    assert set(left) == {"whole", "nothing"}
