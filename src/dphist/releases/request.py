@@ -21,7 +21,10 @@ from dphist.types import LARGEST_COUNT, Budget, Column, Events, finite_number
 ENGINES: Final = ("duckdb", "spark")
 AUTO: Final = "auto"
 # What affects neither privacy nor the numbers, so that a certificate has no use for it.
-_NOT_RECORDED: Final = ("force", "memory", "threads", "temp_folder", "master", "spark_conf", "ledger")
+_NOT_RECORDED: Final = (
+    "output", "output_table", "output_format", "force", "memory", "threads", "temp_folder", "master", "spark_conf",
+    "ledger",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
