@@ -122,10 +122,12 @@ class SQLiteStore:
         """The columns of a table with their declared types; raises unless all of it is stored."""
         rows = self._run("SELECT name, type, rootpage FROM sqlite_master")
         found = [(kind, page) for known, kind, page in rows if known.lower() == name.lower()]
+        # A virtual table has no page of its own.
+        if len(found) != 1 or found[0][0] != "table" or not isinstance(found[0][1], int) or found[0][1] < 1:
+            raise not_a_table(name)
         columns = self._run(f"PRAGMA table_xinfo({quoted(name)})")
-        # A virtual table has no page of its own. Of a column: its default, and whether it is hidden or generated.
-        stored = len(found) == 1 and found[0][0] == "table" and isinstance(found[0][1], int) and found[0][1] > 0
-        if not stored or any(row[4] is not None or row[6] != 0 for row in columns):
+        # Of a column: its default, and whether it is hidden or generated.
+        if any(row[4] is not None or row[6] != 0 for row in columns):
             raise not_a_table(name)
         return {row[1]: row[2] for row in columns}
 

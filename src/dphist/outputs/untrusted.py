@@ -47,7 +47,7 @@ def read_file(file: BinaryIO, kind: str, rows: int | None) -> Any:
     """The table of an open Parquet or Arrow file that has this many rows. Raises `StoreError`."""
     size = os.fstat(file.fileno()).st_size
     with _Decoder({"kind": kind, "rows": rows}, bytes_allowed(size), file) as decoder:
-        return decoder.table()
+        return decoder.last_table()
 
 
 def read_database(path: str, kind: str, table: str, certificate: str) -> tuple[Any, list[str | None] | None]:
@@ -59,7 +59,7 @@ def read_database(path: str, kind: str, table: str, certificate: str) -> tuple[A
     with _Decoder(job, bytes_allowed(os.stat(path).st_size), None) as decoder:
         cells = decoder.table()
         found = cells.column(0).to_pylist() if cells.num_columns else None
-        return decoder.table(), found
+        return decoder.last_table(), found
 
 
 class _Decoder:
@@ -106,6 +106,13 @@ class _Decoder:
         except (pa.ArrowException, OSError, EOFError):
             raise self._reason() from None
         return pa.Table.from_batches(batches, schema)
+
+    def last_table(self) -> Any:
+        """The same, and that the child was done: a stream that breaks off looks like one that ends."""
+        found = self.table()
+        if self._process.wait() != 0:
+            raise self._reason()
+        return found
 
     def _reason(self) -> StoreError:
         """Why the child ended before its work was done."""
