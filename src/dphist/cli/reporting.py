@@ -50,7 +50,7 @@ def report(
 ) -> None:
     """Explain a release: what is promised, what the numbers mean, what is not covered.
 
-    The release is verified first; nothing is made of one that is not as it was written. The HTML page is one file
+    The release is verified first; nothing is made of one that does not match its certificate. The HTML page is one file
     that needs no network.
 
     \b
@@ -97,9 +97,10 @@ def verify(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Verify a release: that it was not changed, and that its certificate proves its guarantee.
+    """Verify a release: that it matches its certificate, and that the certificate proves its guarantee.
 
-    The proof is computed anew from the numbers in the certificate. Exit code 1 if anything is wrong.
+    The proof is recomputed from the numbers in the certificate. That does not show who wrote the release, nor
+    that the noise was drawn. Exit code 1 if anything is wrong.
 
     \b
     Examples:

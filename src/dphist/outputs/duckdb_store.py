@@ -36,12 +36,13 @@ def _told() -> Iterator[None]:
         yield
     except package("duckdb").Error as error:
         text = str(error)
+        # Before locks: this one speaks of a block.
+        if type(error).__name__ == "OutOfMemoryException":
+            raise StoreError("reading it takes too much memory") from None
         if "lock" in text or "different configuration" in text:
             raise StoreError("the database is locked by another process or connection", "locked") from None
         if "not a valid DuckDB" in text or "newer version" in text or "older version" in text:
             raise StoreError("the file is not a DuckDB database that this version reads", "foreign") from None
-        if type(error).__name__ == "OutOfMemoryException":
-            raise StoreError("reading it takes too much memory") from None
         if "No space left" in text or "File too large" in text or "out of disk" in text.lower():
             raise StoreError("there is no room left for it") from None
         if "ermission denied" in text or "read-only" in text.lower():
