@@ -152,7 +152,7 @@ def test_verify_notices_what_was_changed(folder: Path, change: str) -> None:
     elif change != "seed":
         plan = document["plan"]
         if change == "delta":
-            plan["certificate"]["delta"] = 1e-9
+            plan["delta_certified"] = 1e-9
         elif change == "threshold":
             plan["limit_steps"] -= 20
         elif change == "variance":

@@ -114,7 +114,7 @@ def test_no_text_of_a_certificate_is_obeyed(tmp_path: Path, monkeypatch: pytest.
     seal(path, document)
     free = {place[-1] for place in passed}
     # What only the writer knows can be anything; what follows from the rest cannot.
-    assert {"created", "dphist", "name", "user"} <= free
+    assert {"input", "name", "user", "where"} <= free
     assert not {"guarantee", "ledger", "hash", "mechanism", "sha256", "format", KEY} & free
     assert dphist.verify(path).verified
     check_output(path)

@@ -50,8 +50,8 @@ def report(
 ) -> None:
     """Explain a release: what is promised, what the numbers mean, what is not covered.
 
-    The release is verified first; nothing is made of one that does not match its certificate. The HTML page is one file
-    that needs no network.
+    The release is verified first; nothing is made of one that does not match its certificate. The HTML page is one
+    file that needs no network.
 
     \b
     Examples:

@@ -5,23 +5,20 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dphist.calibrate.auto_cap import ChoicePlan, chosen_cap
 from dphist.errors import DphistError
 from dphist.outputs.seal import SEAL, same_json
+from dphist.releases import fitting
 from dphist.releases.accuracy import added_columns
-from dphist.releases.aggregates import Published, aggregates_of, sum_columns, summed
+from dphist.releases.aggregates import aggregates_of, summed
 from dphist.releases.choosing import Chosen, choice_for
 from dphist.releases.columns import count_column
 from dphist.releases.document import counts_facts, document_of, plan_facts, plan_from
-from dphist.releases.fitting import fits, is_receipt, recorded_request
 from dphist.releases.printing import printable, raised
 from dphist.releases.request import AUTO, Request
 from dphist.types import FORMAT, Budget, Plan, html_table
@@ -35,8 +32,6 @@ SEEDED: Final = "the noise was made from a seed, so that nobody is protected"
 BESIDE: Final = frozenset({"output", SEAL})
 _VERSION: Final = re.compile(r"[0-9][0-9A-Za-z.+!-]{0,63}")
 _TIME: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z")
-# Decimal numbers of another version of the arithmetic may differ in the last digits.
-_LAST_DIGITS: Final = 1e-9
 
 
 @dataclass(frozen=True)
@@ -156,7 +151,8 @@ class Examination:
             return
         # What is quick comes first: to repeat a choice takes seconds.
         self._counts(plan, counts, request, table)
-        self._sums(plan, request, table)
+        if not set(self.problems) - {SEEDED}:
+            self.problems += fitting.sums_problems(plan, request, table)
         self._booking(document)
         if set(self.problems) - {SEEDED} and request.get("max-items-per-user") == AUTO:
             return
@@ -166,13 +162,13 @@ class Examination:
         self._whole(plan, document, chosen)
 
     def _known(self, document: dict[str, Any]) -> bool:
-        """Whether the request is one that a release records, and those who wrote the certificate are named."""
+        """Whether the request is one that a release records, and the certificate has a version and a time."""
         request, found = document["request"], len(self.problems)
         if ("choice" in document) != (request.get("max-items-per-user") == AUTO):
             self.problems.append("the certificate has the choice of a cap that was not asked for, or lacks it")
         if request and "sketch" not in request:
             try:
-                self._asked = recorded_request(request)
+                self._asked = fitting.recorded_request(request)
             except DphistError as error:
                 self.problems.append(f"there is no such request: {error}")
         version, created = document.get("dphist"), document.get("created")
@@ -187,7 +183,7 @@ class Examination:
         receipt, dataset = document.get("booking"), document["request"].get("dataset")
         if (receipt is None) != (dataset is None) or (receipt is not None and receipt.get("dataset") != dataset):
             self.problems.append("the certificate names a booking of another dataset, or none")
-        elif receipt is not None and not is_receipt(receipt):
+        elif receipt is not None and not fitting.is_receipt(receipt):
             self.problems.append("the certificate's booking is not one that a ledger makes")
         elif receipt is not None:
             self.checks.append(
@@ -203,7 +199,7 @@ class Examination:
             self.problems.append(str(error))
             return None
         self.delta, told = plan.certificate.delta, data.get("delta_certified")
-        if not isinstance(told, float) or not math.isclose(told, self.delta, rel_tol=_LAST_DIGITS):
+        if not isinstance(told, float) or not math.isclose(told, self.delta, rel_tol=fitting.LAST_DIGITS):
             self.problems.append(
                 f"the certificate claims a delta of {told!r:.80} at epsilon {plan.budget.epsilon!r}, and it is "
                 f"{self.delta!r}"
@@ -253,7 +249,7 @@ class Examination:
             return  # counted elsewhere: the guarantee names what it rests on
         if not same_json([request.get("epsilon"), request.get("delta")], [budget.epsilon, budget.delta]):
             self.problems.append("the plan has another budget than the request")
-        if not fits(plan, request):
+        if not fitting.fits(plan, request):
             self.problems.append("the plan relies on bounds that were not asked for, or is for another request")
         if plan.mechanism == "known-domain" and table is not None and table.num_rows != plan.contract.max_nonzero:
             self.problems.append("the release has not as many items as the public list")
@@ -281,14 +277,13 @@ class Examination:
             self.problems.append("what the certificate says of the counts does not follow from its plan")
             return
         if table is None:
-            self.problems.append("the data were not read")
-            return
+            return  # the reason is known
         names, asked, name = table.column_names, self._asked, count_column(request, table)
         if len(names) < 2 or (names != asked.output_columns() if asked is not None else name != names[-1]):
             self.problems.append("the columns of the release are not those of the request")
             return
         rounded = request.get("round") is True
-        values = _numbers(table, name, "int64" if rounded else "double")
+        values = fitting.numbers_of(table, name, "int64" if rounded else "double")
         if values is None:
             self.problems.append("a count is not a number")
             return
@@ -305,42 +300,7 @@ class Examination:
                 values.astype(np.float64), plan, name, error=asked.standard_error, interval=asked.interval,
                 rounded=rounded,
             )  # fmt: skip
-            self._beside(table, due, 1.0 if rounded else 1e-6 * plan.total_noise)
-
-    def _beside(self, table: Any, due: Mapping[str, NDArray[Any]], slack: float) -> None:
-        """That the errors and intervals beside a column are those of its noise, up to rounding."""
-        for name, values in due.items():
-            found = _numbers(table, name, "int64" if values.dtype == np.int64 else "double")
-            if found is None or not np.allclose(found, values, rtol=_LAST_DIGITS, atol=slack):
-                self.problems.append(f"the column {name!r} does not follow from the plan and the column before it")
-
-    def _sums(self, plan: Plan, request: dict[str, Any], table: Any) -> None:
-        """That the sums are those that were asked for, by the plan's noise."""
-        aggregates = aggregates_of(request)
-        sources = summed(aggregates)
-        if [(low, high) for _, low, high in sources] != [(one.low, one.high) for one in plan.sums]:
-            self.problems.append("the plan's sums are not those of the request")
-            return
-        if table is None or set(self.problems) - {SEEDED}:
-            return
-        look = Published(request.get("standard-error") is True, request.get("interval"))
-        counts = table.column(count_column(request, table)).to_numpy().astype(np.float64)
-        for one in aggregates:
-            names, noise = look.names(one.name), plan.sums[sources.index(one.of)]
-            columns = {name: values for name in names if (values := _numbers(table, name, "double")) is not None}
-            if len(columns) < len(names):
-                self.problems.append(f"a value of the column {one.name!r} is not a number")
-            elif one.kind == "sum":
-                total = columns[one.name]
-                due = sum_columns(counts, total - float(noise.middle) * counts, plan, noise, look)
-                self._beside(table, dict(zip(names, due, strict=True)), 1e-6 * noise.sigma)
-            elif any(_outside(columns[name], one.low, one.high) for name in names if not name.endswith("_error")):
-                self.problems.append(f"a mean in the column {one.name!r} is outside its bounds")
-
-
-def _outside(values: NDArray[Any], low: Fraction, high: Fraction) -> bool:
-    slack = 1e-9 * float(high - low)
-    return bool(((values < float(low) - slack) | (values > float(high) + slack)).any())
+            self.problems += fitting.beside_problems(table, due, 1.0 if rounded else 1e-6 * plan.total_noise)
 
 
 _STRANGE: Final = {
@@ -348,14 +308,3 @@ _STRANGE: Final = {
     "not_covered": "the certificate's sentences are not those of its plan",
     "sums": "what the certificate says of the sums does not follow from its plan",
 }
-
-
-def _numbers(table: Any, name: str, kind: str) -> NDArray[Any] | None:
-    """The column of this name and type, if all of it is finite numbers."""
-    if table.column_names.count(name) != 1:
-        return None
-    column = table.column(name)
-    if str(column.type) != kind or column.null_count:
-        return None
-    values: NDArray[Any] = column.to_numpy()
-    return values if bool(np.isfinite(values).all()) else None
