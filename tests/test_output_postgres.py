@@ -117,7 +117,7 @@ def test_nothing_is_overwritten_without_force(address: str) -> None:
     assert back.table.num_rows == 8
 
 
-@pytest.mark.parametrize("step", ["drop", "create", "read", "create_certificate", "commit"])
+@pytest.mark.parametrize("step", ["drop", "create", "batches", "create_certificate", "commit"])
 @pytest.mark.parametrize("fresh", [True, False])
 def test_a_failure_at_every_step(address: str, monkeypatch: pytest.MonkeyPatch, step: str, fresh: bool) -> None:
     target = target_of(address)
@@ -148,11 +148,11 @@ def test_a_failure_at_every_step(address: str, monkeypatch: pytest.MonkeyPatch, 
         ("UPDATE release SET count = 5.5 WHERE count = 5", "was changed"),
         ("UPDATE release SET date = 'infinity', micros = 'infinity'", "was"),
         ("ALTER TABLE release RENAME COLUMN text TO texts", "columns"),
-        ("ALTER TABLE release ADD COLUMN more interval DEFAULT '1 day'", "columns"),
+        ("ALTER TABLE release ADD COLUMN more interval DEFAULT '1 day'", "is not a plain table"),
         ("DROP TABLE release_certificate", "no certificate"),
         ("DELETE FROM release_certificate", "not one text"),
         ("UPDATE release_certificate SET document = replace(document, '0.35', '0.25')", "certificate"),
-        ("ALTER TABLE release_certificate RENAME COLUMN document TO x", "not a dphist certificate"),
+        ("ALTER TABLE release_certificate RENAME COLUMN document TO x", "not a table of a certificate"),
     ],
 )
 def test_a_meddled_table(address: str, statement: str, found: str) -> None:

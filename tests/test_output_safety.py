@@ -31,7 +31,7 @@ FILES = ["a.parquet", "a.csv", "a.jsonl", "a.arrow"]
 BASES = ["a.duckdb", "a.sqlite"]
 OLD = pa.table({"item": ["old"], "count": [1.5]})
 NEW = pa.table({"item": ["secretcell", None], "count": [2.5, 3.5]})
-STORE_METHODS = ("find", "drop", "create", "create_certificate", "read", "commit")
+STORE_METHODS = ("find", "drop", "create", "create_certificate", "batches", "commit")
 
 
 class Fault:

@@ -13,7 +13,7 @@ import pytest
 
 import dphist
 from dphist.releases.choosing import choice_for
-from dphist.releases.document import counts_facts, guarantee, not_covered, plan_from
+from dphist.releases.document import counts_facts, guarantee, not_covered, plan_facts, plan_from
 from dphist.types import Budget, Plan
 from release_commands import sized_events
 from test_verify import Forgery, forged, put
@@ -55,7 +55,7 @@ def noticed(path: Path, change: Forgery) -> tuple[str, ...]:
 
 def stated(document: dict[str, Any], plan: Plan, budget: Budget = WHOLE) -> None:
     """A plan with all statements as they would be for it."""
-    document["plan"] = json.loads(json.dumps(plan.to_dict()))
+    document["plan"] = json.loads(json.dumps(plan_facts(plan)))
     read, request = plan_from(document["plan"]), document["request"]
     document["guarantee"], document["not_covered"] = guarantee(read, request, budget), not_covered(read, request)
     document["counts"] = counts_facts(read, request, None)

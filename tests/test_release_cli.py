@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from release_data import events
+from release_data import events, resealed
 
 COUNTS = {"tea": 900, "milk": 700, "bread": 500, "rare": 2}
 FLAGS = ["--user", "user", "--item", "item", "--epsilon", "1", "--delta", "1e-6", "--max-items-per-user", "2"]
@@ -152,25 +152,17 @@ def test_verify_notices_what_was_changed(folder: Path, change: str) -> None:
     elif change != "seed":
         plan = document["plan"]
         if change == "delta":
-            plan["certificate"]["delta"] = 1e-9
+            plan["delta_certified"] = 1e-9
         elif change == "threshold":
             plan["limit_steps"] -= 20
         elif change == "variance":
             plan["variance_steps"] = "400"
         document["private"] = change != "private"
-        certificate.write_text(json.dumps(reseal(document)))
+        certificate.write_text(resealed(document))
     done = dphist(folder, "verify", "out.csv", "--json")
     assert done.returncode == 1, change
     assert json.loads(done.stdout)["problems"]
     assert "Traceback" not in done.stderr
-
-
-def reseal(document: dict[str, Any]) -> dict[str, Any]:
-    """As a forger would who knows how the certificate is sealed: the proof must fail all the same."""
-    from dphist.outputs.seal import SEAL, self_digest
-
-    document[SEAL] = self_digest(document)
-    return document
 
 
 def test_progress_bars_on_a_terminal_alone(folder: Path) -> None:

@@ -11,9 +11,8 @@ import pytest
 
 import dphist
 from dphist.errors import InvalidParameter
-from dphist.outputs.seal import SEAL, self_digest
 from release_commands import command
-from release_data import events
+from release_data import events, resealed
 
 COUNTS = {"tea": 900, "milk": 700, "bread": 500}
 BUDGET: dict[str, Any] = {"user": "user", "item": "item", "epsilon": 1.0, "delta": 1e-6}
@@ -35,8 +34,7 @@ def test_gamma_is_that_of_the_plan(tmp_path: Path, gamma: Any, whole: float) -> 
     document = json.loads(certificate.read_text())
     assert document["request"]["gamma"] == gamma
     document["request"]["gamma"] = 20
-    document[SEAL] = self_digest(document)
-    certificate.write_text(json.dumps(document))
+    certificate.write_text(resealed(document))
     (problem,) = dphist.verify(tmp_path / "out.csv").problems
     assert "for another request" in problem
 

@@ -25,7 +25,7 @@ import pytest
 
 import dphist
 from dphist.errors import InputError, InvalidParameter
-from test_release_cli import reseal
+from release_data import resealed
 
 # Two items of 2,000 users each: both are released but for a chance of e^-50. One user's own item is not, but for
 # the delta of the plan.
@@ -196,7 +196,7 @@ def test_a_condition_that_is_taken_away_is_noticed(tmp_path: Path) -> None:
         request = {**document["request"], "types": types}
         if types is None:
             del request["types"]
-        certificate.write_text(json.dumps(reseal({**document, "request": request})))
+        certificate.write_text(resealed({**document, "request": request}))
         assert not dphist.verify(path).verified
 
 

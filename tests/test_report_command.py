@@ -87,7 +87,7 @@ def test_what_is_not_verified_has_no_report(tmp_path: Path) -> None:
     certificate = Path(f"{path}.certificate.json")
     kept, rows = certificate.read_bytes(), path.read_bytes()
     path.write_bytes(rows.replace(b"item 1", b"item X"))
-    with pytest.raises(dphist.NotVerified, match=r"no report is made of it: out\.csv was changed"):
+    with pytest.raises(dphist.NotVerified, match=r"no report is made of it: out\.csv does not match the digest"):
         dphist.make_report(path)
     path.write_bytes(rows)
     forged(path, guarantee="Everybody is safe.")

@@ -29,7 +29,7 @@ import dphist
 from dphist.errors import DphistError, InputError, InvalidParameter, LedgerError, NotVerified, OutputError
 from dphist.ledger import Checkpoint, Ledger, Spend, SumComposer
 from dphist.ledger.chain import NOTHING, digest
-from dphist.outputs.seal import SEAL, parsed, self_digest, text_of
+from dphist.outputs.seal import SEAL, certificate_text, parsed, self_digest
 from dphist.signatures import Trust, examine, fingerprint_of, make_key, read_public_key, signer_of
 from ledger_data import tamper
 from release_commands import FLAGS, command, log_in
@@ -65,7 +65,7 @@ def sealed_again(path: Path, change: Callable[[dict[str, Any]], object]) -> None
     change(document)
     document.pop(SEAL)
     document[SEAL] = self_digest(document)
-    certificate.write_text(text_of(document))
+    certificate.write_text(certificate_text(document))
 
 
 def put_signature(signature: Any, document: dict[str, Any]) -> None:

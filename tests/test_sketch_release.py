@@ -15,10 +15,10 @@ import pytest
 
 import dphist
 from dphist.errors import InvalidParameter, NotPrivate
-from dphist.outputs.seal import SEAL, self_digest
 from dphist.sketch import MisraGries
 from dphist.sketch.counters import Counters
 from dphist.types import LatticeNoise
+from release_data import resealed
 
 BUDGET: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-6}
 K = 20
@@ -170,8 +170,7 @@ def forged(path: Path, change: Callable[[dict[str, Any]], None]) -> dphist.Verif
     if isinstance(request.get("sketch-size", 1), int):
         document["guarantee"], document["not_covered"] = guarantee(plan, request), not_covered(plan, request)
         document["counts"] = counts_facts(plan, request, document["counts"]["offset"])
-    document[SEAL] = self_digest(document)
-    certificate.write_text(json.dumps(document))
+    certificate.write_text(resealed(document))
     return dphist.verify(path)
 
 
@@ -208,6 +207,5 @@ def test_the_sentences_are_those_of_a_sketch(sketch: MisraGries, tmp_path: Path)
     certificate = Path(f"{path}.certificate.json")
     document = json.loads(certificate.read_text())
     document["guarantee"] = document["guarantee"].partition(", provided")[0] + "."
-    document[SEAL] = self_digest(document)
-    certificate.write_text(json.dumps(document))
+    certificate.write_text(resealed(document))
     assert dphist.verify(path).problems == ("the certificate's sentences are not those of its plan",)

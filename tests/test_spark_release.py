@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 import dphist
 from dphist.cli.app import app
 from dphist.errors import InputError, InvalidParameter, OutputError
-from dphist.outputs.seal import SEAL, self_digest, text_of
+from dphist.outputs.seal import SEAL, certificate_text, self_digest
 from dphist.outputs.spark_folder import whole_digest
 from dphist.releases.spark_result import SparkRelease
 from dphist.signatures import make_key
@@ -164,18 +164,18 @@ def test_changed_folders_are_noticed(frame: DataFrame, tmp_path: Path) -> None:
         return " ".join(found.problems)
 
     part.write_bytes(good[:-1] + b"x")
-    assert "changed after" in said()
+    assert "do not match the digests" in said()
     part.write_bytes(good)
     (folder / "part-99999.parquet").write_bytes(good)
-    assert "changed after" in said()
+    assert "do not match the digests" in said()
     (folder / "part-99999.parquet").unlink()
     part.unlink()
-    assert "changed after" in said()
+    assert "do not match the digests" in said()
     part.write_bytes(good)
     changed = json.loads(certificate)
     changed["output"]["rows"] += 1
     (folder / "_certificate.json").write_text(json.dumps(changed))
-    assert "was changed" in said()
+    assert "it was edited" in said()
     (folder / "_certificate.json").unlink()
     assert "no certificate" in said()
     (folder / "_certificate.json").write_bytes(certificate)
@@ -212,7 +212,7 @@ def test_signed_folders(frame: DataFrame, tmp_path: Path) -> None:
         if not signed:
             del document["signature"]
         document[SEAL] = self_digest(document)
-        certificate.write_text(text_of(document))
+        certificate.write_text(certificate_text(document))
         assert dphist.verify(folder).verified is not signed
         assert not verified(folder).verified
 

@@ -17,9 +17,9 @@ import pytest
 import dphist
 from dphist.calibrate.sums import FINEST_REACH
 from dphist.errors import InputError, InvalidParameter
-from dphist.outputs.seal import SEAL, self_digest
 from dphist.releases.aggregates import Aggregate, sum_error
 from dphist.types import LatticeNoise
+from release_data import resealed
 from spark_cluster import ON_SPARK
 from spark_shared import shared_session
 
@@ -296,8 +296,7 @@ def test_forged_sums_are_noticed(change: Forgery, tmp_path: Path) -> None:
     certificate = Path(f"{path}.certificate.json")
     document = json.loads(certificate.read_text())
     change(document)
-    document[SEAL] = self_digest(document)
-    certificate.write_text(json.dumps(document))
+    certificate.write_text(resealed(document))
     assert not dphist.verify(path).verified
 
 

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import dphist
-from dphist.outputs.seal import SEAL, self_digest
+from dphist.releases.document import plan_facts
 from dphist.releases.spark_stage import _marked
-from release_data import events
+from release_data import events, resealed
 
 BUDGET: dict[str, Any] = {"user": "user", "item": "item", "epsilon": 1.0, "delta": 1e-6}
 Document = dict[str, Any]
@@ -23,8 +23,7 @@ def check(path: Path, change: Callable[[Document], None]) -> dphist.Verification
     certificate = Path(f"{path}.certificate.json")
     document = json.loads(certificate.read_text())
     change(document)
-    document[SEAL] = self_digest(document)
-    certificate.write_text(json.dumps(document))
+    certificate.write_text(resealed(document))
     return dphist.verify(path)
 
 
@@ -74,7 +73,7 @@ def test_sizes_that_were_not_paid_for(tmp_path: Path) -> None:
     assert found.chosen is not None
     cap = found.chosen.cap
     whole = json.loads(
-        json.dumps(dphist.plan(epsilon=1.0, delta=1e-6, max_items_per_user=cap, mechanism="gaussian").to_dict())
+        json.dumps(plan_facts(dphist.plan(epsilon=1.0, delta=1e-6, max_items_per_user=cap, mechanism="gaussian")))
     )
 
     def forge(document: Document) -> None:

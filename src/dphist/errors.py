@@ -4,7 +4,7 @@ DphistError
 ├── InvalidParameter (also a ValueError)   a number or a name that cannot be right
 ├── InputError                             events that cannot be read; no value of the data is in the sentence
 ├── OutputError                            a result that cannot be written, or that would overwrite another
-├── NotVerified                            a release that is not as it was written, or does not prove its promise
+├── NotVerified                            a release that its certificate does not fit or prove
 ├── NotPrivate                             the plan does not keep the promise it was asked to keep
 ├── NoPlan                                 no plan exists for what was asked
 ├── LedgerError                            a ledger that cannot be used: missing, damaged, locked, another's

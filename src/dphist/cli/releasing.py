@@ -289,7 +289,7 @@ def summary_of(result: Release) -> dict[str, Any]:
         "guarantee": document["guarantee"],
         "counts": document["counts"],
         **{name: document[name] for name in ("sums", "choice", "booking") if name in document},
-        "plan": document["plan"],
+        "plan": result.plan.to_dict(),
     }
 
 

@@ -54,8 +54,8 @@ def report(
 ) -> None:
     """Explain a release: what is promised, what the numbers mean, what is not covered.
 
-    The release is verified first; nothing is made of one that is not as it was written. The HTML page is one file
-    that needs no network.
+    The release is verified first; nothing is made of one that does not match its certificate. The HTML page is one
+    file that needs no network.
 
     \b
     Examples:
@@ -109,10 +109,11 @@ def verify(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Verify a release: that it was not changed, and that its certificate proves its guarantee.
+    """Verify a release: that it matches its certificate, and that the certificate proves its guarantee.
 
-    The proof is computed anew from the numbers in the certificate. Exit code 1 if anything is wrong. Digests show
-    that there was no accidental change; a signature and --public-key show who wrote the release.
+    The proof is recomputed from the numbers in the certificate. Exit code 1 if anything is wrong. Digests show
+    that there was no accidental change; a signature and --public-key show who wrote the release. Nothing shows
+    that the noise was drawn.
 
     \b
     Examples:

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from dphist.errors import LedgerError
-from dphist.outputs.seal import SIGNATURE, is_canonical, text_of
+from dphist.outputs.seal import SIGNATURE, certificate_text
 from dphist.signatures import (
     CHECKPOINT_DOMAIN,
     PathLike,
@@ -37,7 +37,7 @@ class Checkpoint:
         assert signer is not None
         document: dict[str, Any] = {"format": FORMAT, **asdict(self)}
         document[SIGNATURE] = signer(document, CHECKPOINT_DOMAIN)
-        write_new(place, text_of(document).encode(), 0o644)
+        write_new(place, certificate_text(document).encode(), 0o644)
         return signer.fingerprint
 
     @classmethod
@@ -51,7 +51,7 @@ class Checkpoint:
         if not isinstance(document, dict) or document.get("format") != FORMAT:
             raise LedgerError(f"{path} is not a checkpoint of a ledger")
         _, _, problems = examine_signature(document, CHECKPOINT_DOMAIN, trusted)
-        if problems or not is_canonical(data, document):
+        if problems or certificate_text(document).encode() != data:
             reason = problems[0] if problems else "it was changed after it was signed"
             raise LedgerError(f"the checkpoint {path} is refused: {reason}")
         # Signed by a key that is trusted: hence these are what `write` wrote.

@@ -38,18 +38,18 @@ def compact(table: Any) -> Any:
     for name, column in zip(table.column_names, table.columns, strict=True):
         if pa.types.is_dictionary(column.type):
             column = column.cast(column.type.value_type)
-        if _holds(column.type, ("dictionary",)):
+        if holds(column.type, ("dictionary",)):
             raise OutputError(f"column {name} has dictionaries inside of lists or structs: decode them")
-        if _holds(column.type, ("string_view", "binary_view", "list_view", "large_list_view")):
+        if holds(column.type, ("string_view", "binary_view", "list_view", "large_list_view")):
             column = pa.chunked_array([pa.array(column.to_pylist(), _unviewed(column.type))])
         columns.append(column)
     return pa.table(columns, names=table.column_names).replace_schema_metadata(table.schema.metadata)
 
 
-def _holds(kind: Any, names: tuple[str, ...]) -> bool:
+def holds(kind: Any, names: tuple[str, ...]) -> bool:
     """Whether a type of one of these names is the type or inside of it."""
     inner = [kind.field(i).type for i in range(kind.num_fields)]
-    return str(kind).partition("<")[0] in names or any(_holds(child, names) for child in inner)
+    return str(kind).partition("<")[0] in names or any(holds(child, names) for child in inner)
 
 
 def _unviewed(kind: Any) -> Any:
@@ -195,6 +195,8 @@ def restored(column: Any, described: str | None) -> Any:
     if wanted is None or wanted == column.type:
         return column
     try:
+        if pa.types.is_null(wanted) and column.null_count == len(column):
+            return pa.chunked_array([pa.nulls(len(column))])
         if isinstance(column.type, pa.BaseExtensionType):
             column = _storage(column)
         if "binary" in str(wanted) and pa.types.is_string(column.type):

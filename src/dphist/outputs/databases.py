@@ -10,13 +10,13 @@ from typing import Any
 from dphist.errors import OutputError
 from dphist.outputs.cells import digest_of
 from dphist.outputs.seal import facts, sealed
-from dphist.outputs.stores import Store, StoreError, storable
+from dphist.outputs.stores import Store, StoreError, read_all, storable
 from dphist.outputs.targets import Target
 
 
-def open_store(target: Target, address: str, *, writing: bool) -> Store:
-    """A connection of the target's kind; `address` may be a database that is made aside."""
-    module = import_module(f"dphist.outputs.{target.kind}_store")
+def store_of(kind: str, address: str, *, writing: bool) -> Store:
+    """A connection to a database of this kind. Without `writing` nothing but base tables is read."""
+    module = import_module(f"dphist.outputs.{kind}_store")
     store: Store = module.open_store(address, writing)
     return store
 
@@ -25,7 +25,7 @@ def open_store(target: Target, address: str, *, writing: bool) -> Store:
 def _opened(target: Target, address: str, *, writing: bool) -> Iterator[Store]:
     """A store whose refusals are sentences on the target."""
     try:
-        store = open_store(target, address, writing=writing)
+        store = store_of(target.kind, address, writing=writing)
         try:
             yield store
         finally:
@@ -76,7 +76,7 @@ def write_database(
         for name in _existing(store, target, force):
             store.drop(name)
         store.create(target.table_name, held, check)
-        if digest_of(store.read(target.table_name)) != digest:
+        if digest_of(read_all(store, target.table_name)) != digest:
             raise OutputError(
                 f"{target.title()} cannot be written: the database did not keep the values as they are"
             )

@@ -3,13 +3,30 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, Final
 
 from dphist.extras import package
-from dphist.outputs.stores import CERTIFICATE_COLUMN, StoreError, quoted
+from dphist.outputs.seal import LARGEST_CERTIFICATE
+from dphist.outputs.stores import CERTIFICATE_COLUMN, StoreError, not_a_certificate, not_a_table, quoted
+
+# For files that anybody may have written: nothing but the file itself is opened, and none of this can be changed.
+_READING: Final = {
+    "enable_external_access": "false", "autoinstall_known_extensions": "false",
+    "autoload_known_extensions": "false", "allow_community_extensions": "false",
+    "python_enable_replacements": "false", "temp_directory": "", "memory_limit": "1GB", "threads": "1",
+    "lock_configuration": "true",
+}  # fmt: skip
+# The types that `storable` leaves; others could be computed, or take far more room than they do in the file.
+_TYPES: Final = (
+    "BOOLEAN", "TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT", "FLOAT",
+    "DOUBLE", "VARCHAR", "BLOB", "DATE", "TIME", "TIMESTAMP", "TIMESTAMP WITH TIME ZONE",
+)  # fmt: skip
+_ROWS: Final = 2048
+_MOST_BYTES: Final = 1 << 28
 
 
 @contextmanager
@@ -19,6 +36,9 @@ def _told() -> Iterator[None]:
         yield
     except package("duckdb").Error as error:
         text = str(error)
+        # Before locks: this one speaks of a block.
+        if type(error).__name__ == "OutOfMemoryException":
+            raise StoreError("reading it takes too much memory") from None
         if "lock" in text or "different configuration" in text:
             raise StoreError("the database is locked by another process or connection", "locked") from None
         if "not a valid DuckDB" in text or "newer version" in text or "older version" in text:
@@ -35,9 +55,14 @@ class DuckDBStore:
 
     def __init__(self, address: str, writing: bool) -> None:
         self._address = address
+        # DuckDB takes some names for addresses of a network.
+        place, settings = os.path.abspath(address), {} if writing else _READING
+        if not writing and os.path.lexists(place + ".wal"):
+            raise StoreError("it was not closed properly: open it once with DuckDB, and close it", "foreign")
         with _told():
-            self._connection = package("duckdb").connect(address, read_only=not writing)
+            self._connection = package("duckdb").connect(place, read_only=not writing, config=settings)
             self._run("BEGIN TRANSACTION")
+            self._database = self._run("SELECT current_database()")[0][0]
 
     def _run(self, statement: str, values: list[Any] | None = None) -> list[Any]:
         with _told():
@@ -76,14 +101,54 @@ class DuckDBStore:
         self._run(f"CREATE TABLE {quoted(name)} ({CERTIFICATE_COLUMN} VARCHAR NOT NULL)")
         self._run(f"INSERT INTO {quoted(name)} VALUES (?)", [text])
 
-    def read(self, name: str) -> Any:
-        """The table as Arrow."""
+    def _plain(self, name: str) -> tuple[str, list[tuple[str, str]]]:
+        """A table in full, with its columns; raises unless all of it is stored, and nothing is computed."""
+        own = "database_name = current_database() AND schema_name = current_schema() AND table_name = ?"
+        spelled = self._run(
+            "SELECT table_name FROM duckdb_tables() WHERE database_name = current_database() "
+            "AND schema_name = current_schema() AND NOT temporary AND lower(table_name) = lower(?)",
+            [name],
+        )
+        if len(spelled) != 1:
+            raise not_a_table(name)
+        columns = self._run(
+            f"SELECT column_name, data_type, column_default FROM duckdb_columns() WHERE {own} "
+            "ORDER BY column_index",
+            [spelled[0][0]],
+        )
+        # A column that is generated has its expression there.
+        if any(default is not None for _, _, default in columns):
+            raise not_a_table(name)
+        return (
+            f"{quoted(self._database)}.main.{quoted(spelled[0][0])}",
+            [(column, kind) for column, kind, _ in columns],
+        )
+
+    def batches(self, name: str) -> Iterator[Any]:
+        """As Arrow, few rows at a time: a short table may repeat one long text."""
+        where, columns = self._plain(name)
+        if not all(kind in _TYPES or re.fullmatch(r"DECIMAL\(\d+,\d+\)", kind) for _, kind in columns):
+            raise StoreError("it has a column of a type that no release has")
+        sizes = {"VARCHAR": "strlen", "BLOB": "octet_length"}
+        longest = [f"coalesce(max({sizes[kind]}({quoted(each)})), 0)" for each, kind in columns if kind in sizes]
+        row = sum(self._run(f"SELECT {', '.join(['0', *longest])} FROM {where}")[0])
         with _told():
-            return self._connection.sql(f"SELECT * FROM {quoted(name)}").to_arrow_table()
+            reader = self._connection.sql(f"SELECT * FROM {where}").to_arrow_reader(
+                max(1, min(_ROWS, _MOST_BYTES // max(1, row)))
+            )
+            yield package("pyarrow").RecordBatch.from_pylist([], reader.schema)
+            yield from reader
 
     def read_certificate(self, name: str) -> list[Any]:
         """At most two cells, for one is right."""
-        return [row[0] for row in self._run(f"SELECT {CERTIFICATE_COLUMN} FROM {quoted(name)} LIMIT 2")]
+        where, columns = self._plain(name)
+        if columns != [(CERTIFICATE_COLUMN, "VARCHAR")]:
+            raise not_a_certificate(name)
+        # What is too long for a certificate is not fetched.
+        longest = self._run(f"SELECT max(strlen({CERTIFICATE_COLUMN})) FROM {where}")[0][0]
+        if longest is not None and longest > LARGEST_CERTIFICATE:
+            return [None]
+        return [row[0] for row in self._run(f"SELECT {CERTIFICATE_COLUMN} FROM {where} LIMIT 2")]
 
     def commit(self) -> None:
         """Make it last."""

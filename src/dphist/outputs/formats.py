@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from dphist.errors import OutputError
 from dphist.extras import package
 from dphist.outputs.cells import as_text, column_of, lines_of, parts_of, restored
+from dphist.outputs.seal import named_once
 
 # What a spreadsheet takes for the beginning of a formula. Quotes before it count as well, so that the escape, one
 # more quote, can be undone exactly.
@@ -128,52 +128,46 @@ def _simple(kind: Any) -> bool:
     return any(test(kind) for test in (*tests, *more))
 
 
-def read_rows(
-    path: Path, kind: str, types: dict[str, str], columns: list[str], *, escape_formulas: bool = False
+def read_text(
+    file: BinaryIO, kind: str, types: dict[str, str], columns: list[str], *, escape_formulas: bool = False
 ) -> Any:
-    """The table of a file; `types` are what its columns were, `columns` the names if there is no row to tell."""
-    pa = package("pyarrow")
-    if kind == "parquet":
-        table = package("pyarrow.parquet").ParquetFile(path).read()
-    elif kind == "arrow":
-        with pa.OSFile(str(path)) as file:
-            table = pa.ipc.open_file(file).read_all()
-    elif kind == "jsonl":
-        return _read_jsonl(path, types, columns)
-    else:
-        return _read_csv(path, "\t" if kind == "tsv" else ",", types, escape_formulas)
-    # A damaged file can make a table whose use would end the process.
-    table.validate(full=True)
-    columns = [restored(c, types.get(n)) for n, c in zip(table.column_names, table.columns, strict=True)]
-    return pa.table(columns, names=table.column_names).replace_schema_metadata(table.schema.metadata)
+    """The table of a text file with these columns; `types` are what the columns were written from."""
+    file.seek(0)
+    if kind == "jsonl":
+        return _read_jsonl(file, types, columns)
+    return _read_csv(file, "\t" if kind == "tsv" else ",", types, columns, escape_formulas)
 
 
-def _read_csv(path: Path, delimiter: str, types: dict[str, str], escape_formulas: bool) -> Any:
+def _read_csv(
+    file: BinaryIO, delimiter: str, types: dict[str, str], columns: list[str], escape_formulas: bool
+) -> Any:
     pa, csv = package("pyarrow"), package("pyarrow.csv")
     parse = csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
-    # The names first, for every column is to be read as text: 007 is not 7.
-    with path.open("rb") as file, csv.open_csv(file, parse_options=parse) as reader:
-        names = reader.schema.names
+    names = [_escape(name) for name in columns] if escape_formulas else columns
+    # Every column is read as text: 007 is not 7.
     convert = csv.ConvertOptions(
         column_types=dict.fromkeys(names, pa.string()),
         null_values=[""],
         strings_can_be_null=True,
         quoted_strings_can_be_null=False,
     )
-    columns = csv.read_csv(path, parse_options=parse, convert_options=convert).columns
+    table = csv.read_csv(file, csv.ReadOptions(use_threads=False), parse_options=parse, convert_options=convert)
+    if table.column_names != names:
+        raise ValueError("other columns")
+    found = table.columns
     if escape_formulas:
-        names = [_unescape(name) for name in names]
-        plain = [types.get(name, "").startswith("decimal") for name in names]
-        columns = [c if number else _mapped(c, _unescape) for number, c in zip(plain, columns, strict=True)]
-    return pa.table([restored(c, types.get(n)) for n, c in zip(names, columns, strict=True)], names=names)
+        plain = [types.get(name, "").startswith("decimal") for name in columns]
+        found = [c if number else _mapped(c, _unescape) for number, c in zip(plain, found, strict=True)]
+    return pa.table([restored(c, types.get(n)) for n, c in zip(columns, found, strict=True)], names=columns)
 
 
-def _read_jsonl(path: Path, types: dict[str, str], columns: list[str]) -> Any:
-    pa = package("pyarrow")
-    with path.open(encoding="utf-8", newline="\n") as file:
-        rows = [json.loads(line) for line in file]
-    if not all(isinstance(row, dict) for row in rows):
-        raise ValueError("a line is not an object")
-    names = list(dict.fromkeys(name for row in rows for name in row)) or columns
-    cells = [column_of([row.get(name) for row in rows], types.get(name)) for name in names]
-    return pa.table(cells, names=names)
+def _read_jsonl(file: BinaryIO, types: dict[str, str], columns: list[str]) -> Any:
+    cells: list[list[Any]] = [[] for _ in columns]
+    for line in file:
+        row = json.loads(line.decode(), object_pairs_hook=named_once)
+        if not isinstance(row, dict) or list(row) != columns:
+            raise ValueError("other columns")
+        for column, cell in zip(cells, row.values(), strict=True):
+            column.append(cell)
+    made = [column_of(column, types.get(name)) for name, column in zip(columns, cells, strict=True)]
+    return package("pyarrow").table(made, names=columns)

@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Final
 
-from dphist.extras import postgres_driver
-from dphist.outputs.stores import CERTIFICATE_COLUMN, StoreError, quoted
+from dphist.extras import package, postgres_driver
+from dphist.outputs.seal import LARGEST_CERTIFICATE
+from dphist.outputs.stores import CERTIFICATE_COLUMN, StoreError, not_a_certificate, not_a_table, quoted
 from dphist.outputs.targets import schema_and_table
 
 # By the beginning of PostgreSQL's code of an error.
@@ -27,6 +28,7 @@ _REASONS: Final = {
     "55P03": "the table is locked",
     "57014": "the server cancelled it",
 }
+_SECONDS: Final = 600
 # libpq's own words, which have no code; they may repeat a part of the address and so are not passed on.
 _WORDS: Final = {
     "authentication failed": "the server does not let this user in",
@@ -73,6 +75,9 @@ class PostgresStore:
             if not writing:
                 # One state of the database for the table and its certificate.
                 self._run("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+                self._run(f"SET LOCAL statement_timeout = '{_SECONDS}s'")
+                # An error in place of rows that a policy lets through, or computes.
+                self._run("SET LOCAL row_security = off")
             self._schema = self._row("SELECT current_schema()::text")[0]
         except StoreError:
             self.close()
@@ -129,15 +134,51 @@ class PostgresStore:
         self._run(f"CREATE TABLE {self._name(name)} ({CERTIFICATE_COLUMN} text NOT NULL)")
         self._run(f"INSERT INTO {self._name(name)} VALUES ($1)", (text,))
 
-    def read(self, name: str) -> Any:
-        """The table as Arrow."""
-        self._run(f"SELECT * FROM {self._name(name)}")
+    def _plain(self, name: str) -> list[tuple[str, str]]:
+        """The columns of a table with their types; raises unless all of it is stored there, and by its owner.
+
+        Rows of other tables that inherit from it are not its own. A type of somebody's own may compute its text.
+        """
+        schema, plain = self._parts(name)
+        row = self._row(
+            "SELECT c.relkind::text, c.relrowsecurity OR c.relhassubclass OR c.relhasrules, c.oid::bigint "
+            "FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace "
+            "WHERE n.nspname = $1 AND c.relname = $2",
+            (schema, plain),
+        )
+        if row is None or row[0] != "r" or row[1]:
+            raise not_a_table(name)
+        self._run(
+            "SELECT a.attname::text, t.typname::text, "
+            "a.attgenerated::text <> '' OR a.atthasdef OR t.typtype <> 'b' "
+            "OR t.typnamespace <> 'pg_catalog'::regnamespace FROM pg_catalog.pg_attribute a "
+            "JOIN pg_catalog.pg_type t ON t.oid = a.atttypid "
+            "WHERE a.attrelid = $1::oid AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum",
+            (row[2],),
+        )
         with _told():
-            return self._cursor.fetch_arrow_table()
+            columns = self._cursor.fetchall()
+        if any(computed for _, _, computed in columns):
+            raise not_a_table(name)
+        return [(column, kind) for column, kind, _ in columns]
+
+    def batches(self, name: str) -> Iterator[Any]:
+        """As Arrow, as they come."""
+        self._plain(name)
+        self._run(f"SELECT * FROM ONLY {self._name(name)}")
+        with _told():
+            reader = self._cursor.fetch_record_batch()
+            yield package("pyarrow").RecordBatch.from_pylist([], reader.schema)
+            yield from reader
 
     def read_certificate(self, name: str) -> list[Any]:
-        """At most two cells, for one is right."""
-        self._run(f"SELECT {CERTIFICATE_COLUMN} FROM {self._name(name)} LIMIT 2")
+        """At most two cells, for one is right; none that is too long for a certificate."""
+        if self._plain(name) != [(CERTIFICATE_COLUMN, "text")]:
+            raise not_a_certificate(name)
+        self._run(
+            f"SELECT CASE WHEN octet_length({CERTIFICATE_COLUMN}) <= {LARGEST_CERTIFICATE} "
+            f"THEN {CERTIFICATE_COLUMN} END FROM ONLY {self._name(name)} LIMIT 2"
+        )
         with _told():
             return [row[0] for row in self._cursor.fetchall()]
 

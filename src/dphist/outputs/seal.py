@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from hashlib import sha256
 from typing import Any, Final, Protocol
 
@@ -11,6 +12,8 @@ from dphist.types import FORMAT
 
 SEAL: Final = "self_sha256"
 SIGNATURE: Final = "signature"
+# Certificates take a few KB; that of a folder has 150 bytes for each of its files besides.
+LARGEST_CERTIFICATE: Final = 16 << 20
 
 
 class Sign(Protocol):
@@ -37,26 +40,20 @@ def sealed(document: dict[str, Any], output: dict[str, Any], sign: Sign | None =
     if sign is not None:
         plain[SIGNATURE] = sign(plain)
     plain[SEAL] = self_digest(plain)
-    return text_of(plain)
+    return certificate_text(plain)
 
 
-def text_of(document: dict[str, Any]) -> str:
-    """A document as it is written."""
+def certificate_text(document: dict[str, Any]) -> str:
+    """The text of a certificate: the only one that `parsed` accepts for this document.
+
+    What cannot be seen, or turns the direction of a line, is escaped: a reader sees what is verified.
+    """
     text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False)
-    try:
-        text.encode()
-    except UnicodeEncodeError:  # half a surrogate pair, from the name of a file
-        text = json.dumps(document, indent=2, allow_nan=False)
-    return text + "\n"
+    return re.sub(r"[^\n -~]", _escaped, text) + "\n"
 
 
-def is_canonical(text: str | bytes, document: dict[str, Any]) -> bool:
-    """Whether it is the very text that is written for this document: no key twice, no other form of a number."""
-    given = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
-    try:
-        return given == text_of(document).encode()
-    except (ValueError, RecursionError):
-        return False
+def _escaped(found: re.Match[str]) -> str:
+    return found[0] if found[0].isprintable() else json.dumps(found[0])[1:-1]
 
 
 def facts(plain: Any, kind: str, name: str, digest: str) -> dict[str, Any]:
@@ -75,23 +72,57 @@ def self_digest(document: dict[str, Any]) -> str:
 
 def parsed(text: str | bytes, title: str) -> tuple[dict[str, Any] | None, list[str]]:
     """The document of a certificate, and what is wrong with it; `title` names it in sentences."""
+    if len(text) > LARGEST_CERTIFICATE:
+        return None, [too_large(title)]
     try:
-        document = json.loads(text, parse_constant=_refuse)
-    except (ValueError, RecursionError):
+        plain = text.decode() if isinstance(text, bytes) else text
+        document = json.loads(plain, parse_constant=_refuse, object_pairs_hook=named_once)
+        if not isinstance(document, dict) or not str(document.get("format")).startswith("dphist"):
+            return None, [f"{title} is not a dphist certificate"]
+        # Two texts with one content differ for the reader's eyes, or for another reader of JSON: 1.0 and 1e0,
+        # a byte order mark, characters that are not seen.
+        unusual = certificate_text(document) != plain
+    except _NamedTwiceError as error:
+        return None, [f"{title} has a key twice, and readers may take either value: {str(error)!r}"]
+    except (ValueError, RecursionError, MemoryError):
         return None, [f"{title} is damaged: it is not JSON"]
-    if not isinstance(document, dict) or not str(document.get("format")).startswith("dphist"):
-        return None, [f"{title} is not a dphist certificate"]
+    if unusual:
+        return document, [f"{title} is not in the form in which dphist writes certificates: it was edited"]
     if not isinstance(document.get("output"), dict) or not isinstance(document.get(SEAL), str):
         return document, [f"{title} is not a dphist certificate of a release"]
-    if SIGNATURE in document and not is_canonical(text, document):
-        return document, [f"{title} was changed after it was signed"]
     return document, [] if document[SEAL] == self_digest(document) else [
-        f"{title} was changed after it was written"
+        f"{title} does not match its own digest: it was changed or damaged"
     ]
+
+
+def too_large(title: str) -> str:
+    """The sentence on a certificate that is not read at all."""
+    return f"{title} is larger than {LARGEST_CERTIFICATE >> 20} MiB, and no certificate is"
+
+
+class _NamedTwiceError(ValueError):
+    """The same key twice in one object."""
+
+
+def named_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON; readers differ in which of two values of one key they take."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise _NamedTwiceError(next(name for name in names if names.count(name) > 1)[:80])
+    return found
 
 
 def _refuse(constant: str) -> Any:
     raise ValueError(constant)
+
+
+def same_json(one: Any, other: Any) -> bool:
+    """Whether two values are the same in JSON, where 1, 1.0 and true are three; keys may come in any order."""
+    try:
+        return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
+    except (TypeError, ValueError, RecursionError):
+        return False
 
 
 def output_of(document: dict[str, Any] | None) -> dict[str, Any]:

@@ -151,7 +151,6 @@ def _facts(session: Any, target: Target, address: str) -> dict[str, Any]:
         "sha256": whole_digest(files),
         "files": files,
         "columns": rows.columns,
-        "types": [kind for _, kind in rows.dtypes],
         "rows": rows.count(),
     }
 

@@ -12,8 +12,16 @@ from typing import Any, Final
 
 from dphist.extras import package
 from dphist.outputs.cells import column_of, json_cells, parts_of
-from dphist.outputs.stores import CERTIFICATE_COLUMN, StoreError, Trouble, quoted
+from dphist.outputs.seal import LARGEST_CERTIFICATE
+from dphist.outputs.stores import CERTIFICATE_COLUMN, StoreError, Trouble, not_a_certificate, not_a_table, quoted
 
+_ROWS: Final = 2048
+# Of a text or of a row of texts.
+_LONGEST: Final = 1 << 28
+# What reading takes; views, generated columns and virtual tables would need functions or pragmas besides.
+_ALLOWED: Final = (
+    sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_TRANSACTION, sqlite3.SQLITE_PRAGMA,
+)  # fmt: skip
 _WAIT_SECONDS: Final = 5.0
 _REASONS: Final[dict[int, tuple[str, Trouble]]] = {
     sqlite3.SQLITE_BUSY: ("the database is locked", "locked"),
@@ -44,6 +52,10 @@ class SQLiteStore:
 
     def __init__(self, address: str, writing: bool) -> None:
         self._address = address
+        for name in () if writing else ("-journal", "-wal", "-shm"):
+            # SQLite opens what lies there, and would wait for the other end of a pipe.
+            if os.path.lexists(address + name) and not os.path.isfile(address + name):
+                raise StoreError(f"there is something beside it that is not a file, named {name}", "foreign")
         with _told():
             where = Path(address).absolute().as_uri() + ("?mode=rwc" if writing else "?mode=ro")
             self._connection = sqlite3.connect(where, uri=True, timeout=_WAIT_SECONDS, isolation_level=None)
@@ -52,10 +64,23 @@ class SQLiteStore:
         try:
             # Written at once, so that two writers do not both begin.
             self._run("BEGIN IMMEDIATE" if writing else "BEGIN")
-            self._run("SELECT count(*) FROM sqlite_master")
+            self._run("SELECT name FROM sqlite_master LIMIT 1")
+            if not writing:
+                self._restrict()
         except StoreError:
             self.close()
             raise
+
+    def _restrict(self) -> None:
+        """For files that anybody may have written: tables are read, and no function is called."""
+        self._run("PRAGMA trusted_schema = OFF")
+        self._run("PRAGMA query_only = ON")
+        self._run("PRAGMA cell_size_check = ON")
+        self._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST)
+        self._connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
+        self._connection.set_authorizer(
+            lambda action, *_: sqlite3.SQLITE_OK if action in _ALLOWED else sqlite3.SQLITE_DENY
+        )
 
     def _run(self, statement: str, values: tuple[Any, ...] = ()) -> list[Any]:
         with _told():
@@ -93,23 +118,53 @@ class SQLiteStore:
         self._run(f"CREATE TABLE {quoted(name)} ({CERTIFICATE_COLUMN} TEXT NOT NULL)")
         self._run(f"INSERT INTO {quoted(name)} VALUES (?)", (text,))
 
-    def read(self, name: str) -> Any:
-        """The table as Arrow, in types by what the columns were declared as."""
+    def _plain(self, name: str) -> dict[str, str]:
+        """The columns of a table with their declared types; raises unless all of it is stored."""
+        rows = self._run("SELECT name, type, rootpage FROM sqlite_master")
+        found = [(kind, page) for known, kind, page in rows if known.lower() == name.lower()]
+        # A virtual table has no page of its own.
+        if len(found) != 1 or found[0][0] != "table" or not isinstance(found[0][1], int) or found[0][1] < 1:
+            raise not_a_table(name)
+        columns = self._run(f"PRAGMA table_xinfo({quoted(name)})")
+        # Of a column: its default, and whether it is hidden or generated.
+        if any(row[4] is not None or row[6] != 0 for row in columns):
+            raise not_a_table(name)
+        return {row[1]: row[2] for row in columns}
+
+    def batches(self, name: str) -> Iterator[Any]:
+        """As Arrow, in types by what the columns were declared as."""
         pa = package("pyarrow")
+        declared = self._plain(name)
         with _told():
-            cursor = self._connection.execute(f"SELECT * FROM {quoted(name)}")
-            names = [each[0] for each in cursor.description]
-            rows = cursor.fetchall()
-        declared = {row[1]: row[2] for row in self._run(f"PRAGMA table_info({quoted(name)})")}
-        cells = zip(*rows, strict=True) if rows else [()] * len(names)
-        columns = [
-            _read_column(list(column), declared.get(each, "")) for each, column in zip(names, cells, strict=True)
-        ]
-        return pa.table(columns, names=names)
+            # An index may hold other rows than its table, in a file that was made for that.
+            cursor = self._connection.execute(f"SELECT * FROM main.{quoted(name)} NOT INDEXED")
+        first = True
+        while True:
+            with _told():
+                rows = cursor.fetchmany(_ROWS)
+            if not rows and not first:
+                return
+            cells = zip(*rows, strict=True) if rows else [()] * len(declared)
+            columns = [
+                _read_column(list(column), kind) for kind, column in zip(declared.values(), cells, strict=True)
+            ]
+            yield from pa.table(columns, names=list(declared)).to_batches() or [
+                pa.RecordBatch.from_pylist([], pa.table(columns, names=list(declared)).schema)
+            ]
+            first = False
 
     def read_certificate(self, name: str) -> list[Any]:
         """At most two cells, for one is right."""
-        return [row[0] for row in self._run(f"SELECT {CERTIFICATE_COLUMN} FROM {quoted(name)} LIMIT 2")]
+        if self._plain(name) != {CERTIFICATE_COLUMN: "TEXT"}:
+            raise not_a_certificate(name)
+        self._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LARGEST_CERTIFICATE)
+        try:
+            return [
+                row[0]
+                for row in self._run(f"SELECT {CERTIFICATE_COLUMN} FROM main.{quoted(name)} NOT INDEXED LIMIT 2")
+            ]
+        finally:
+            self._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST)
 
     def commit(self) -> None:
         """Make it last."""

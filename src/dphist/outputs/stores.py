@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final, Literal, Protocol
 
 from dphist.errors import DphistError
@@ -10,7 +10,7 @@ from dphist.extras import package
 from dphist.outputs.cells import as_text
 
 CERTIFICATE_COLUMN: Final = "document"
-Trouble = Literal["locked", "foreign", "missing", "other"]
+Trouble = Literal["locked", "foreign", "missing", "absent", "other"]
 
 
 class StoreError(DphistError):
@@ -39,17 +39,37 @@ class Store(Protocol):
     def create_certificate(self, name: str, text: str) -> None:
         """Make the table of one row that holds the certificate."""
 
-    def read(self, name: str) -> Any:
-        """The table, in types that the digest understands."""
+    def batches(self, name: str) -> Iterator[Any]:
+        """The rows of a plain table in batches of Arrow, at least one, in types that the digest understands.
+
+        Raises `StoreError` for a view and whatever else is computed when it is read.
+        """
 
     def read_certificate(self, name: str) -> list[Any]:
-        """The first two cells of the column of certificates."""
+        """The first two cells of the column of certificates, of a plain table."""
 
     def commit(self) -> None:
         """Make it last."""
 
     def close(self) -> None:
         """Close; what was not committed is gone."""
+
+
+def read_all(store: Store, name: str) -> Any:
+    """A table of a database that is trusted: it is the one that was just written."""
+    return package("pyarrow").Table.from_batches(list(store.batches(name)))
+
+
+def not_a_table(name: str) -> StoreError:
+    """What is refused where a release or its certificate is read."""
+    return StoreError(
+        f"{name} is not a plain table, but a view or something else that is computed when it is read"
+    )
+
+
+def not_a_certificate(name: str) -> StoreError:
+    """A table with other columns than that of a certificate has."""
+    return StoreError(f"{name} is not a table of a certificate")
 
 
 def quoted(name: str) -> str:

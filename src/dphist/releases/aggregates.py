@@ -103,7 +103,7 @@ def published_sums(
     columns: dict[str, NDArray[Any]] = {}
     for one in aggregates:
         noise, around = plan.sums[places[one.of]], own[places[one.of]]
-        made = _sum_columns if one.kind == "sum" else _mean_columns
+        made = sum_columns if one.kind == "sum" else _mean_columns
         columns |= zip(look.names(one.name), made(counts, around, plan, noise, look), strict=True)
     return columns
 
@@ -113,9 +113,10 @@ def sum_error(plan: Plan, noise: SumNoise) -> float:
     return math.hypot(noise.sigma, float(noise.middle) * plan.total_noise)
 
 
-def _sum_columns(
+def sum_columns(
     counts: FloatArray, around: FloatArray, plan: Plan, noise: SumNoise, look: Published
 ) -> list[FloatArray]:
+    """A sum, and beside it what was asked for: its standard error, and the ends of its interval."""
     total = around + float(noise.middle) * counts
     spread = sum_error(plan, noise)
     columns = [total, *([np.full(total.size, spread)] if look.error else [])]

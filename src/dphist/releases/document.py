@@ -14,16 +14,14 @@ from dphist.errors import InvalidParameter
 from dphist.releases.accuracy import shared_part
 from dphist.releases.aggregates import Aggregate, aggregates_of, sums_facts
 from dphist.releases.choosing import Chosen
-from dphist.releases.soundness import Nonzero, nonzero_rule, top_k_keeps
+from dphist.releases.soundness import Nonzero, certificate_of, nonzero_rule, top_k_keeps
 from dphist.types import (
     FORMAT,
     AnyNoise,
     Budget,
-    Certificate,
     Contract,
     LaplaceNoise,
     LatticeNoise,
-    NeighbourCase,
     Plan,
     PublicNoise,
     SumNoise,
@@ -48,23 +46,13 @@ _LARGEST_SHARED_VARIANCE: Final = 10**12
 _MOST_SUMS: Final = 64
 
 
-def guarantee(
-    plan: Plan, request: Mapping[str, Any], budget: Budget | None = None, *, earlier: bool = False
-) -> str:
-    """What is promised: for the plan, or for all of the budget where a cap was chosen as well.
-
-    `earlier`: as it was said before, whatever the budget; how little is learnt with a large epsilon is not little.
-    """
+def guarantee(plan: Plan, request: Mapping[str, Any], budget: Budget | None = None) -> str:
+    """What is promised: for the plan, or for all of the budget where a cap was chosen as well."""
     whole = plan.budget if budget is None else budget
-    promised = (
-        "Whoever sees this release, and all else there is, learns little about whether any one user was in the "
-        "data: it is"
-        if earlier
-        else "Whatever else is known, the probability of anything that this release could have been changes by at "
-        "most a factor of e^epsilon, plus delta, with one user: it is"
-    )
     return (
-        f"{promised} (epsilon, delta)-differentially private with epsilon = {whole.epsilon!r} and "
+        "Whatever else is known, the probability of anything that this release could have been changes by at "
+        "most a factor of e^epsilon, plus delta, with one user: it is "
+        f"(epsilon, delta)-differentially private with epsilon = {whole.epsilon!r} and "
         f"delta = {whole.delta!r} for adding or removing one user with all their items"
         f"{_provided(plan, request)}."
     )
@@ -95,8 +83,8 @@ def _relies_on_promise(plan: Plan, request: Mapping[str, Any]) -> bool:
     )
 
 
-def not_covered(plan: Plan, request: Mapping[str, Any], *, earlier: bool = False) -> list[str]:
-    """What a reader might believe and should not; `earlier`: as it was said before histograms had a note."""
+def not_covered(plan: Plan, request: Mapping[str, Any]) -> list[str]:
+    """What a reader might believe and should not."""
     notes = [
         "Other releases of the same data: their epsilons and deltas add up.",
         "Groups: a household, or one person with two accounts, is more than one user.",
@@ -117,7 +105,7 @@ def not_covered(plan: Plan, request: Mapping[str, Any], *, earlier: bool = False
         )
     if is_difference(plan, request):
         notes.append("Counts are differences to the count after the largest ones, which is not released.")
-    if is_perhaps_reduced(plan, request) and not earlier:
+    if is_perhaps_reduced(plan, request):
         notes.append(
             f"Counts may be less than the numbers of users: where it was not promised that no possible data have "
             f"more than {plan.contract.max_nonzero} items, the count after the largest ones was subtracted from "
@@ -217,7 +205,7 @@ def document_of(
         "guarantee": guarantee(plan, request, budget) if private else NO_GUARANTEE,
         "not_covered": not_covered(plan, request),
         "request": dict(request),
-        "plan": plan.to_dict(),
+        "plan": plan_facts(plan),
         "counts": counts_facts(plan, request, offset),
         **({} if chosen is None else {"choice": chosen.to_dict()}),
         **({} if receipt is None else {"booking": dict(receipt)}),
@@ -225,24 +213,21 @@ def document_of(
     }
 
 
+def plan_facts(plan: Plan) -> dict[str, Any]:
+    """The plan as a certificate has it: numbers that follow from the exact ones, and nothing that is only told."""
+    told = ("analysis", "binding_case", "certificate", "notes")
+    return {name: value for name, value in plan.to_dict().items() if name not in told}
+
+
 def plan_from(data: Any) -> Plan:
-    """The plan of a document, from its exact numbers; what it claims of its delta is kept, to be checked."""
+    """The plan of a document, from its exact numbers, with a certificate that is computed here and now."""
     try:
         budget = Budget(data["epsilon"], data["delta"])
         contract = Contract(data["max_nonzero"], data["max_items_per_user"])
-        claimed = data["certificate"]
-        case = claimed["binding_case"]
-        shared = math.inf if case["j"] is None else case["j"]
-        certificate = Certificate(
-            float(claimed["epsilon"]),
-            float(claimed["delta"]),
-            claimed["analysis"],
-            NeighbourCase(shared, case["r"], case["s"], case["direction"]),
-            float(claimed["delta_lower"]),
-        )
-        return Plan(budget, contract, _noise_from(data), data["analysis"], certificate, tuple(data["notes"]))
+        noise = _noise_from(data)
     except (KeyError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
         raise InvalidParameter(f"the certificate's plan cannot be read ({type(error).__name__})") from None
+    return Plan(budget, contract, noise, "exact", certificate_of(noise, contract, budget))
 
 
 def _noise_from(data: Mapping[str, Any]) -> AnyNoise:

@@ -115,10 +115,10 @@ def _server(address: str) -> str | None:
 
 
 def _exists(target: Any, table: str) -> bool:
-    from dphist.outputs.databases import open_store
+    from dphist.outputs.databases import store_of
 
     try:
-        store = open_store(target, target.address, writing=False)
+        store = store_of(target.kind, target.address, writing=False)
         try:
             return store.find(table) is not None
         finally:

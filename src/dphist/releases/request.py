@@ -25,7 +25,10 @@ AUTO: Final = "auto"
 TYPES: Final = ("text", "fixed", "none")
 TEXT_FILE: Final = re.compile(r"\.(csv|tsv|json|jsonl|ndjson)(\.gz|\.zst)?$", re.IGNORECASE)
 # What affects neither privacy nor the numbers, so that a certificate has no use for it.
-_NOT_RECORDED: Final = ("force", "memory", "threads", "temp_folder", "master", "spark_conf", "ledger", "sign")
+_NOT_RECORDED: Final = (
+    "output", "output_table", "output_format", "escape_formulas", "sign", "force", "memory", "threads",
+    "temp_folder", "master", "spark_conf", "ledger",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ from functools import lru_cache
 
 from dphist.analysis.discrete_certificate import certify_noise
 from dphist.errors import InvalidParameter, NotPrivate
-from dphist.types import Budget, Certificate, Contract, LaplaceNoise, LatticeNoise, Plan, PublicNoise
+from dphist.types import AnyNoise, Budget, Certificate, Contract, LaplaceNoise, LatticeNoise, Plan, PublicNoise
 
 
 class Nonzero(Enum):
@@ -27,24 +27,28 @@ def certified(plan: object) -> Plan:
     """
     if not isinstance(plan, Plan):
         raise InvalidParameter(f"plan must be a dphist.Plan, as dphist.plan makes it, not {type(plan).__name__}")
-    noise = plan.noise
+    return replace(plan, certificate=certificate_of(plan.noise, plan.contract, plan.budget))
+
+
+def certificate_of(noise: AnyNoise, contract: Contract, budget: Budget) -> Certificate:
+    """The certificate of this noise. Raises if it cannot be drawn exactly, or its delta exceeds the budget's."""
     if not isinstance(noise, (LatticeNoise, LaplaceNoise)):
         raise InvalidParameter(
             "the plan is for continuous noise, which no computer can draw: make it with noise='discrete'"
         )
-    sums = plan.sums
+    sums = () if isinstance(noise, LaplaceNoise) else noise.sums
     exact = [noise.scale] if isinstance(noise, LaplaceNoise) else [noise.variance, noise.variance_shared]
     exact += [number for one in sums for number in (one.low, one.high, one.variance)]
     whole = all(isinstance(n, int) for n in (noise.lattice, noise.limit, *(one.reach for one in sums)))
     if not whole or not all(isinstance(v, (int, Fraction)) for v in exact):
         raise InvalidParameter("the plan's lattice and limit must be whole numbers and its variances fractions")
-    certificate = _certificate(noise, plan.contract, plan.budget)
-    if not certificate.delta <= plan.budget.delta:
+    certificate = _certificate(noise, contract, budget)
+    if not certificate.delta <= budget.delta:
         raise NotPrivate(
-            f"the plan does not keep its budget: at epsilon {plan.budget.epsilon:g} no delta up to "
-            f"{plan.budget.delta:g} can be certified for its noise and threshold"
+            f"the plan does not keep its budget: at epsilon {budget.epsilon:g} no delta up to "
+            f"{budget.delta:g} can be certified for its noise and threshold"
         )
-    return replace(plan, certificate=certificate)
+    return certificate
 
 
 def nonzero_rule(plan: Plan, *, promised: bool) -> Nonzero:

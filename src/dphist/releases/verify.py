@@ -4,43 +4,45 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+
 from dphist.calibrate.auto_cap import ChoicePlan, chosen_cap
 from dphist.errors import DphistError
-from dphist.releases.aggregates import aggregates_of, summed, sums_facts
+from dphist.outputs.seal import SEAL, SIGNATURE, same_json
+from dphist.releases import fitting
+from dphist.releases.accuracy import added_columns
+from dphist.releases.aggregates import aggregates_of, summed
 from dphist.releases.choosing import Chosen, choice_for
 from dphist.releases.columns import count_column
-from dphist.releases.document import NO_GUARANTEE, counts_facts, guarantee, not_covered, plan_from
-from dphist.releases.fitting import fits, is_receipt
+from dphist.releases.document import counts_facts, document_of, plan_facts, plan_from
 from dphist.releases.printing import printable, raised
-from dphist.releases.request import AUTO, request_from
-from dphist.releases.soundness import certified
+from dphist.releases.request import AUTO, Request
 from dphist.signatures import NO_TRUST, NOT_SIGNED, Signed, Status, Trust, examine
 from dphist.types import FORMAT, Budget, Plan, html_table
 
 if TYPE_CHECKING:
     from dphist.outputs.readback import Readback
 
+MATCHING: Final = "the data match the digest in the certificate"
 SEEDED: Final = "the noise was made from a seed, so that nobody is protected"
-# All that a certificate says.
-KNOWN: Final = frozenset(
-    {
-        "format", "dphist", "created", "private", "guarantee", "not_covered", "request", "plan", "counts", "sums",
-        "choice", "booking", "output", "signature", "self_sha256",
-    }
-)  # fmt: skip
-OUTPUT: Final = frozenset({"name", "kind", "sha256", "columns", "types", "rows", "files", "escape_formulas"})
+# What a certificate says of the data it belongs to and of itself; the rest follows from request and plan.
+BESIDE: Final = frozenset({"output", SIGNATURE, SEAL})
+_VERSION: Final = re.compile(r"[0-9][0-9A-Za-z.+!-]{0,63}")
+_TIME: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z")
 
 
 @dataclass(frozen=True)
 class Verification:
-    """What was checked and found. Without a problem its guarantee holds.
+    """What was checked and found. Without a problem data, certificate and guarantee agree with each other.
 
     `signature` is trusted if it is by the public key that was given. `signed_by` is the fingerprint of its key.
+    That the noise was drawn is shown by nothing: docs/release.md#what-verify-shows.
     """
 
     address: str
@@ -94,13 +96,13 @@ def verify(
     public_key: str | os.PathLike[str] | None = None,
     not_before: str | datetime | None = None,
 ) -> Verification:
-    """Check a release against its certificate: that neither was changed, and that its numbers prove its promise.
+    """Check a release against its certificate: that they match, and that its numbers prove its guarantee.
 
     With `public_key`, the file of a key, both must be signed by it under the name that the release has, and made
     at `not_before` or later. Without it, a release that was changed on purpose and resealed may pass.
 
-    The certificate shows by which numbers the noise was to be drawn, and the proof is computed anew from them.
-    That the noise was indeed drawn so is the word of whoever made the release.
+    The certificate has the numbers by which the noise was to be drawn, and the proof is recomputed from them.
+    What no file can show: that the noise was drawn like this. What a digest does not show: who wrote the files.
     """
     trust = Trust.of(public_key, not_before)
     return read_and_verify(address, table=table, certificate=certificate, trust=trust)[0]
@@ -121,7 +123,7 @@ def read_and_verify(
     examined = Examination(found.problems, examine(found.document, address, table, trust))
     if not found.problems:
         unsigned = " (not signed: who wrote them is not shown)" if examined.signed.status == "missing" else ""
-        examined.checks.insert(0, f"data and certificate match their digests: no accidental change{unsigned}")
+        examined.checks.insert(0, f"{MATCHING}{unsigned}")
     if found.document is not None:
         examined.attempt(found.document, found.table)
     return examined.verification(without_password(os.fspath(address))), found
@@ -137,6 +139,7 @@ class Examination:
         self.delta: float | None = None
         self.choice: ChoicePlan | None = None
         self.signed = signed
+        self._asked: Request | None = None
 
     def attempt(self, document: dict[str, Any], table: Any) -> None:
         """Look at a certificate of which nothing is known."""
@@ -153,7 +156,7 @@ class Examination:
         )  # fmt: skip
 
     def document(self, document: dict[str, Any], table: Any) -> None:
-        """Everything that a certificate says is computed anew from its plan and its request."""
+        """Everything that a certificate says is recomputed from its plan and its request, and compared."""
         if document.get("format") != FORMAT:
             self.problems.append(f"the certificate is not of the format {FORMAT}")
             return
@@ -169,29 +172,31 @@ class Examination:
             return
         # What is quick comes first: to repeat a choice takes seconds.
         self._counts(plan, counts, request, table)
-        self._sums(plan, document, table)
+        if not set(self.problems) - {SEEDED}:
+            self.problems += fitting.sums_problems(plan, request, table)
         self._booking(document)
         if set(self.problems) - {SEEDED} and request.get("max-items-per-user") == AUTO:
             return
-        budget = self._choice(plan, document) if request.get("max-items-per-user") == AUTO else plan.budget
+        chosen = self._choice(plan, document) if request.get("max-items-per-user") == AUTO else None
+        budget = plan.budget if chosen is None else chosen.plan.budget
         self._request(plan, request, table, budget)
-        self._statements(plan, document, budget)
+        self._whole(plan, document, chosen)
 
     def _known(self, document: dict[str, Any]) -> bool:
-        """Whether there is nothing in the certificate that no release says, and the request is possible."""
+        """Whether the request is one that a release records, and the certificate has a version and a time."""
         request, found = document["request"], len(self.problems)
-        output = document.get("output", {})
-        named = {"database"} if "signature" in document else set()
-        more = output.keys() - OUTPUT - named or output.get("escape_formulas", True) is not True
-        if document.keys() - KNOWN or more or {"input-name", "sign"} & request.keys():
-            self.problems.append("the certificate says more than a release does")
         if ("choice" in document) != (request.get("max-items-per-user") == AUTO):
             self.problems.append("the certificate has the choice of a cap that was not asked for, or lacks it")
         if request and "sketch" not in request:
             try:
-                request_from({name: value for name, value in request.items() if name != "dataset"})
+                self._asked = fitting.recorded_request(request)
             except DphistError as error:
                 self.problems.append(f"there is no such request: {error}")
+        version, created = document.get("dphist"), document.get("created")
+        if not (isinstance(version, str) and _VERSION.fullmatch(version)):
+            self.problems.append("the certificate does not name a version of dphist")
+        if not (isinstance(created, str) and _TIME.fullmatch(created)):
+            self.problems.append("the certificate has no time at which it was made")
         return len(self.problems) == found
 
     def _booking(self, document: dict[str, Any]) -> None:
@@ -199,7 +204,7 @@ class Examination:
         receipt, dataset = document.get("booking"), document["request"].get("dataset")
         if (receipt is None) != (dataset is None) or (receipt is not None and receipt.get("dataset") != dataset):
             self.problems.append("the certificate names a booking of another dataset, or none")
-        elif receipt is not None and not is_receipt(receipt):
+        elif receipt is not None and not fitting.is_receipt(receipt):
             self.problems.append("the certificate's booking is not one that a ledger makes")
         elif receipt is not None:
             self.checks.append(
@@ -208,30 +213,28 @@ class Examination:
             )
 
     def _plan(self, data: Any) -> Plan | None:
-        """The plan with the delta of its own numbers, computed anew; its other numbers must follow from them."""
+        """The plan with the delta of its own numbers, recomputed; its other numbers must follow from them."""
         try:
-            claimed = plan_from(data)
-            proved = certified(claimed)
+            plan = plan_from(data)
         except DphistError as error:
             self.problems.append(str(error))
             return None
-        self.delta, told = proved.certificate.delta, claimed.certificate
-        if claimed.to_dict() != data:
-            self.problems.append("the plan's numbers contradict each other")
-        # Another version of the arithmetic may differ in the last digits.
-        if told.delta < self.delta * (1.0 - 1e-9) or told.epsilon != proved.budget.epsilon:
+        self.delta, told = plan.certificate.delta, data.get("delta_certified")
+        if not isinstance(told, float) or not math.isclose(told, self.delta, rel_tol=fitting.LAST_DIGITS):
             self.problems.append(
-                f"the certificate claims a delta of {told.delta!r} at epsilon {told.epsilon!r}, and it is "
-                f"{self.delta!r} at {proved.budget.epsilon!r}"
+                f"the certificate claims a delta of {told!r:.80} at epsilon {plan.budget.epsilon!r}, and it is "
+                f"{self.delta!r}"
             )
             return None
+        if not same_json({**plan_facts(plan), "delta_certified": told}, data):
+            self.problems.append("the plan's numbers contradict each other")
         self.checks.append(
-            f"the plan is ({proved.budget.epsilon!r}, {proved.budget.delta!r})-differentially private: "
-            f"its delta, computed anew in ball arithmetic, is at most {raised(self.delta, 6)}"
+            f"the plan is ({plan.budget.epsilon!r}, {plan.budget.delta!r})-differentially private: "
+            f"its delta, recomputed in ball arithmetic, is at most {raised(self.delta, 6)}"
         )
-        return proved
+        return plan
 
-    def _choice(self, plan: Plan, document: dict[str, Any]) -> Budget:
+    def _choice(self, plan: Plan, document: dict[str, Any]) -> Chosen:
         """That the cap was chosen as it should be: all plans are made anew, and the choice repeated."""
         request, told = document["request"], document["choice"]
         budget = Budget(request["epsilon"], request["delta"])
@@ -249,72 +252,80 @@ class Examination:
         if any(isinstance(number, bool) or not isinstance(number, int) for number in noisy):
             raise ValueError
         anew = Chosen(planned, noisy, chosen_cap(planned, noisy))
-        if anew.to_dict() != told or planned.plan(anew.cap).to_dict() != plan.to_dict():
+        due = planned.plan(anew.cap)
+        same = (due.noise, due.contract, due.budget) == (plan.noise, plan.contract, plan.budget)
+        if not same or not same_json(anew.to_dict(), told):
             self.problems.append("the cap was not chosen by what the certificate says")
-            return budget
+            return anew
         self.delta, self.choice = planned.certificate.delta, planned
         self.checks.append(
             f"choosing the cap and releasing are ({budget.epsilon!r}, {budget.delta!r})-differentially private "
-            f"together: their delta, computed anew in ball arithmetic, is at most {raised(self.delta, 6)}"
+            f"together: their delta, recomputed in ball arithmetic, is at most {raised(self.delta, 6)}"
         )
-        return budget
+        return anew
 
     def _request(self, plan: Plan, request: dict[str, Any], table: Any, budget: Budget) -> None:
         """That the plan is one for what was asked: the same budget, and no bound that was not asked for."""
         if not request:
             return  # counted elsewhere: the guarantee names what it rests on
-        if (request.get("epsilon"), request.get("delta")) != (budget.epsilon, budget.delta):
+        if not same_json([request.get("epsilon"), request.get("delta")], [budget.epsilon, budget.delta]):
             self.problems.append("the plan has another budget than the request")
-        if not fits(plan, request):
+        if not fitting.fits(plan, request):
             self.problems.append("the plan relies on bounds that were not asked for, or is for another request")
         if plan.mechanism == "known-domain" and table is not None and table.num_rows != plan.contract.max_nonzero:
             self.problems.append("the release has not as many items as the public list")
 
-    def _statements(self, plan: Plan, document: dict[str, Any], budget: Budget) -> None:
-        request = document["request"]
-        known = [
-            (guarantee(plan, request, budget, earlier=old) if self.private else NO_GUARANTEE)
-            for old in (False, True)
-        ]
-        listed = [not_covered(plan, request, earlier=old) for old in (False, True)]
-        if document.get("guarantee") not in known or document.get("not_covered") not in listed:
-            self.problems.append("the certificate's sentences are not those of its plan")
+    def _whole(self, plan: Plan, document: dict[str, Any], chosen: Chosen | None) -> None:
+        """That the certificate says what a release with this plan and request says, all of it and no more."""
+        counts = document["counts"]
+        due = document_of(
+            plan, document["request"], private=self.private, offset=counts.get("offset"),
+            version=document["dphist"], created=document["created"], chosen=chosen,
+            receipt=document.get("booking"),
+        )  # fmt: skip
+        # Compared above, but for its last digits.
+        due["plan"] = document["plan"]
+        said = {name: value for name, value in document.items() if name not in BESIDE}
+        for name in (*due, *(said.keys() - due.keys())):
+            if name not in due or name not in said or not same_json(due[name], said[name]):
+                self.problems.append(_STRANGE.get(name, "the certificate says more than a release does, or less"))
 
     def _counts(self, plan: Plan, counts: dict[str, Any], request: dict[str, Any], table: Any) -> None:
-        """That every released count has passed the threshold."""
+        """That the columns are those that were asked for, and every released count has passed the threshold."""
         offset = counts.get("offset")
-        if isinstance(offset, (int, float)) != plan.releases_offset or counts != counts_facts(
-            plan, request, offset
-        ):
+        offered = isinstance(offset, float) if plan.releases_offset else offset is None
+        if not offered or not same_json(counts, counts_facts(plan, request, offset)):
             self.problems.append("what the certificate says of the counts does not follow from its plan")
             return
-        name, passes = None if table is None else count_column(request, table), counts["greater_than"]
-        if table is None or name not in table.column_names:
-            self.problems.append("the release has no column of counts")
+        if table is None:
+            return  # the reason is known
+        names, asked, name = table.column_names, self._asked, count_column(request, table)
+        if len(names) < 2 or (names != asked.output_columns() if asked is not None else name != names[-1]):
+            self.problems.append("the columns of the release are not those of the request")
             return
-        values = table.column(name).to_pylist()
-        if not all(isinstance(value, (int, float)) and math.isfinite(value) for value in values):
+        rounded = request.get("round") is True
+        values = fitting.numbers_of(table, name, "int64" if rounded else "double")
+        if values is None:
             self.problems.append("a count is not a number")
-        elif passes is not None:
-            slack = 0.5 if request.get("round") is True else 0.0
+            return
+        passes = counts["greater_than"]
+        if passes is not None:
+            slack = 0.5 if rounded else 0.0
             # Compared in whole steps before it was written as a decimal number: allow for the last digit.
-            if min(values, default=math.inf) + slack <= passes - 1e-9 * abs(passes):
+            if float(values.astype(np.float64).min(initial=math.inf)) + slack <= passes - 1e-9 * abs(passes):
                 self.problems.append("a count is below the threshold")
             else:
                 self.checks.append("all counts are above the threshold")
+        if asked is not None:
+            _, due = added_columns(
+                values.astype(np.float64), plan, name, error=asked.standard_error, interval=asked.interval,
+                rounded=rounded,
+            )  # fmt: skip
+            self.problems += fitting.beside_problems(table, due, 1.0 if rounded else 1e-6 * plan.total_noise)
 
-    def _sums(self, plan: Plan, document: dict[str, Any], table: Any) -> None:
-        """That the sums are those that were asked for, by the plan's noise."""
-        aggregates = aggregates_of(document["request"])
-        asked = tuple((low, high) for _, low, high in summed(aggregates))
-        if asked != tuple((one.low, one.high) for one in plan.sums):
-            self.problems.append("the plan's sums are not those of the request")
-            return
-        if document.get("sums", []) != (sums_facts(plan, aggregates) if aggregates else []):
-            self.problems.append("what the certificate says of the sums does not follow from its plan")
-            return
-        missing = [one.name for one in aggregates if table is not None and one.name not in table.column_names]
-        if missing:
-            self.problems.append(f"the release has no column {missing[0]!r}")
-        elif aggregates:
-            self.checks.append("the sums and means are those that were asked for")
+
+_STRANGE: Final = {
+    "guarantee": "the certificate's sentences are not those of its plan",
+    "not_covered": "the certificate's sentences are not those of its plan",
+    "sums": "what the certificate says of the sums does not follow from its plan",
+}

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
 from dphist.errors import DphistError, InputError, InvalidParameter, NotVerified
+from dphist.outputs.seal import certificate_text
 from dphist.releases.printing import printable
 from dphist.releases.result import Release
 from dphist.releases.verify import SEEDED, Examination, Verification, read_and_verify
@@ -157,7 +158,7 @@ def _origin(
         place = f"{Path(address).name}/_certificate.json"
     else:
         place = f"{Path(address).name}.certificate.json"
-    return Origin(_text(document), place, options)
+    return Origin(certificate_text(document), place, options)
 
 
 def refuse_what_is_not_verified(verified: Verification) -> None:
@@ -166,13 +167,3 @@ def refuse_what_is_not_verified(verified: Verification) -> None:
     if problems:
         said = f"{verified.address} is not verified, and no report is made of it: {'; '.join(problems)}"
         raise NotVerified(printable(said))
-
-
-def _text(document: dict[str, Any]) -> str:
-    """The certificate as it was written: order and numbers survive being read."""
-    text = json.dumps(document, indent=2, ensure_ascii=False)
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        text = json.dumps(document, indent=2)
-    return text + "\n"

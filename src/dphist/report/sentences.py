@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from dphist.releases.accuracy import half_width
-from dphist.releases.document import not_covered
 from dphist.releases.printing import raised
 from dphist.report.meaning import Meaning
 from dphist.report.selection import Selection
@@ -236,9 +235,7 @@ def uncovered(plan: Plan, document: Mapping[str, Any], rows: int) -> tuple[str, 
     noted: Sequence[str] = document["not_covered"]
     if not all(isinstance(one, str) for one in noted):
         raise TypeError
-    # A certificate of an earlier version lacks a sentence that its plan has now.
-    later = [one for one in not_covered(plan, document["request"]) if one not in noted]
-    said = [*noted, *later]
+    said = list(noted)
     if _leaves_nothing_out(plan):
         # The certificate names the cap that was asked for, whatever the length of the list.
         said = [one for one in said if not one.startswith("Of users with more than ")]
