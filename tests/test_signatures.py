@@ -118,7 +118,7 @@ def test_changed_counts_sealed_again(tmp_path: Path, keys: Path) -> None:
     assert not dphist.verify(path).verified
     # What only signed releases say of their databases.
     sealed_again(path, lambda document: (document.pop("signature"), document["output"].update(database="x")))
-    assert "says more" in str(dphist.verify(path))
+    assert not dphist.verify(path).verified
     sealed_again(path, lambda document: (document.update(signature=None), document["output"].pop("database")))
     # Stripped: the digests are right, and nobody can tell without the key.
     sealed_again(path, lambda document: document.pop("signature"))
