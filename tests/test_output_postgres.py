@@ -219,3 +219,30 @@ def test_signed_tables(address: str, tmp_path: Path) -> None:
     )
     assert verified("january").signature == "other key"
     assert not verified("january").verified
+
+
+@pytest.mark.parametrize(
+    "statements",
+    [
+        (
+            "ALTER TABLE release RENAME TO hidden",
+            "CREATE VIEW release AS SELECT * FROM hidden WHERE now() < '2100-01-01'",
+        ),
+        ("ALTER TABLE release RENAME TO hidden", "CREATE MATERIALIZED VIEW release AS SELECT * FROM hidden"),
+        ("ALTER TABLE release RENAME TO hidden", "CREATE TABLE release (LIKE hidden) PARTITION BY LIST (count)"),
+        ("CREATE TABLE child () INHERITS (release)",),
+        ("ALTER TABLE release ENABLE ROW LEVEL SECURITY",),
+        ("ALTER TABLE release ALTER COLUMN count SET DEFAULT random()",),
+        ("CREATE DOMAIN told AS text", "ALTER TABLE release ALTER COLUMN item TYPE told"),
+        (
+            "ALTER TABLE release_certificate RENAME TO hidden",
+            "CREATE VIEW release_certificate AS SELECT document FROM hidden",
+        ),
+    ],
+)
+def test_what_is_not_a_plain_table_is_not_read(address: str, statements: tuple[str, ...]) -> None:
+    write_release(OLD, DOCUMENT, target_of(address), force=False)
+    assert read_release(address).problems == ()
+    run(address, *statements)
+    (problem,) = read_release(address).problems
+    assert "is not a plain table" in problem

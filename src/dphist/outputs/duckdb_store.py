@@ -57,8 +57,9 @@ class DuckDBStore:
         self._address = address
         # DuckDB takes some names for addresses of a network.
         place, settings = os.path.abspath(address), {} if writing else _READING
-        if not writing and os.path.lexists(place + ".wal"):
-            raise StoreError("it was not closed properly: open it once with DuckDB, and close it", "foreign")
+        self._log = None if writing else place + ".wal"
+        if self._log and os.path.lexists(self._log) and not os.path.isfile(self._log):
+            raise StoreError("there is something beside it that is not a file, named .wal", "foreign")
         with _told():
             self._connection = package("duckdb").connect(place, read_only=not writing, config=settings)
             self._run("BEGIN TRANSACTION")
@@ -103,6 +104,9 @@ class DuckDBStore:
 
     def _plain(self, name: str) -> tuple[str, list[tuple[str, str]]]:
         """A table in full, with its columns; raises unless all of it is stored, and nothing is computed."""
+        if self._log and os.path.lexists(self._log):
+            # It is part of what DuckDB reads, and not of the file that is passed on.
+            raise StoreError("it was not closed properly: open it once with DuckDB, and close it", "foreign")
         own = "database_name = current_database() AND schema_name = current_schema() AND table_name = ?"
         spelled = self._run(
             "SELECT table_name FROM duckdb_tables() WHERE database_name = current_database() "
