@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 import dphist
-from dphist.errors import LedgerError, OutputError
+from dphist.errors import InputError, LedgerError, OutputError
 from dphist.ledger import Ledger, database
 from dphist.outputs.readback import read_release
 from dphist.outputs.targets import target_of
@@ -172,6 +172,32 @@ def test_data_without_a_certificate_are_said_to_be_unfinished(tmp_path: Path) ->
     assert "writing it was interrupted" in str(found)
     write_release(TABLE, {}, target_of(tmp_path / "a.csv"), force=True)
     assert read_release(tmp_path / "a.csv").problems == ()
+
+
+HALF = """
+import os, signal, sqlite3, sys
+connection = sqlite3.connect(sys.argv[1], isolation_level=None)
+connection.execute("PRAGMA cache_size = 1")
+connection.execute("BEGIN IMMEDIATE")
+connection.execute("UPDATE release SET count = 7")
+connection.execute("CREATE TABLE more (text)")
+connection.executemany("INSERT INTO more VALUES (?)", [("x" * 1000,)] * 5000)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_database_that_was_killed_while_it_was_written(tmp_path: Path) -> None:
+    """SQLite undoes it where it may write; a reader who may not says so, and the next release goes on."""
+    target = target_of(tmp_path / "a.sqlite")
+    write_release(TABLE, {}, target, force=False)
+    subprocess.run([sys.executable, "-c", HALF, str(tmp_path / "a.sqlite")], check=False)
+    assert names(tmp_path) == {"a.sqlite", "a.sqlite-journal"}
+    with pytest.raises(InputError, match="writing to it was interrupted"):
+        read_release(tmp_path / "a.sqlite")
+    check_target(target, force=True)
+    assert read_release(tmp_path / "a.sqlite").problems == ()
+    write_release(TABLE, {}, target, force=True)
+    assert names(tmp_path) == {"a.sqlite"}
 
 
 LIMITED = """

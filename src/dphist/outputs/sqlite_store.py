@@ -29,6 +29,10 @@ _REASONS: Final[dict[int, tuple[str, Trouble]]] = {
     sqlite3.SQLITE_FULL: ("there is no room left for it", "other"),
     sqlite3.SQLITE_IOERR: ("the disk does not take or give it", "other"),
     sqlite3.SQLITE_READONLY: ("the database is read-only", "other"),
+    sqlite3.SQLITE_READONLY_ROLLBACK: (
+        "writing to it was interrupted; the next release into it, or any program that may write, restores it",
+        "other",
+    ),
     sqlite3.SQLITE_PERM: ("it is not permitted", "other"),
     sqlite3.SQLITE_CANTOPEN: ("the database cannot be opened", "other"),
     sqlite3.SQLITE_NOTADB: ("the file is not a SQLite database", "foreign"),
@@ -42,7 +46,8 @@ def _told() -> Iterator[None]:
     try:
         yield
     except (sqlite3.Error, UnicodeError, OverflowError) as error:
-        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        full = getattr(error, "sqlite_errorcode", 0)
+        code = full if full in _REASONS else full & 0xFF
         reason, trouble = _REASONS.get(code, (f"SQLite reports a {type(error).__name__}", "other"))
         raise StoreError(reason, trouble) from None
 
@@ -210,6 +215,13 @@ def _read_column(cells: list[Any], declared: str) -> Any:
         return pa.chunked_array([pa.array([None if cell is None else bool(cell) for cell in cells], pa.bool_())])
     types = {"REAL": "double", "INTEGER": "int64", "BLOB": "binary", "BOOLEAN": "int64"}
     return column_of(cells, types.get(declared, "string"))
+
+
+def roll_back(address: str) -> None:
+    """Undo what a killed process has left half written; SQLite does so wherever it may write."""
+    if os.path.lexists(f"{address}-journal"):
+        with suppress(StoreError):  # which is said when the database is opened
+            SQLiteStore(address, writing=True).close()
 
 
 def open_store(address: str, writing: bool) -> SQLiteStore:

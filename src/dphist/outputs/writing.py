@@ -26,6 +26,7 @@ from dphist.outputs.formats import ESCAPES, write_rows
 from dphist.outputs.interrupts import Deferred
 from dphist.outputs.seal import facts, sealed
 from dphist.outputs.spark_folder import check_folder
+from dphist.outputs.sqlite_store import roll_back
 from dphist.outputs.targets import Target, check_columns, check_files, target_of
 from dphist.publishing import alone, identity, keep_old, link_new, sync_folder, workplace
 
@@ -53,12 +54,17 @@ class Written:
 
 
 def check_target(target: Target, *, force: bool, columns: Sequence[str] = ()) -> None:
-    """Raise `OutputError` if a release of these columns could not be written there; nothing is changed."""
+    """Raise `OutputError` if a release of these columns could not be written there; nothing is changed.
+
+    Only what a killed process has left in a SQLite file is undone.
+    """
     check_columns(target, columns)
     if target.kind == "folder":
         return check_folder(target, force=force)
     if target.kind != "postgresql":
         check_files(target, force=force)
+    if target.kind == "sqlite" and os.path.lexists(target.path):
+        roll_back(target.address)
     if target.is_database and (target.kind == "postgresql" or os.path.lexists(target.path)):
         check_database(target, force=force)
     return None
