@@ -74,6 +74,7 @@ def place_certificate_first(pairs: Any) -> None:
 
 
 EVENTS = [0]
+LOADED = ("dphist", "typer", "rich", "pyarrow", "duckdb", "_duckdb", "numpy", "flint", "sqlite3")
 
 
 def killed_at_event(number: int, folder: str) -> None:
@@ -95,6 +96,8 @@ def killed_at_event(number: int, folder: str) -> None:
 def run_command(request: dict[str, Any]) -> None:
     """The command in a child, which never returns."""
     code: Any = 70
+    # A child that hangs is an error of its own, and not waited for without end.
+    signal.alarm(300)
     try:
         os.chdir(request["folder"])
         with open(os.devnull, "w") as nothing:
@@ -112,6 +115,7 @@ def run_command(request: dict[str, Any]) -> None:
         code = end.code or 0
     finally:
         Path(request["folder"] + ".events").write_text(str(EVENTS[0]))
+        Path(request["folder"] + ".modules").write_text(json.dumps(sorted(sys.modules)))
         os._exit(code if isinstance(code, int) else 70)
 
 
@@ -145,7 +149,11 @@ def carried_out(request: dict[str, Any]) -> dict[str, Any]:
     seconds = time.monotonic() - begun
     if tracer is not None and tracer.wait() != 0:
         sys.exit("strace cannot trace a child")
-    return {"killed": os.WIFSIGNALED(status), "code": os.waitstatus_to_exitcode(status), "seconds": seconds}
+    return {
+        "killed": os.waitstatus_to_exitcode(status) == -signal.SIGKILL,
+        "code": os.waitstatus_to_exitcode(status),
+        "seconds": seconds,
+    }
 
 
 def kills(variant: str) -> None:
@@ -155,13 +163,12 @@ def kills(variant: str) -> None:
         vars(writing).update(_replace=certificate_first, _place=place_certificate_first)
     for line in sys.stdin:
         request = json.loads(line)
-        if "modules" in request:
-            # What the command loads as it runs is loaded here once, and no thread begun for it.
-            for name in request["modules"]:
-                importlib.import_module(name)
-            answer: Any = {}
-        else:
-            answer = carried_out(request)
+        answer = carried_out(request)
+        if request.get("load"):
+            # What the command loads as it runs is loaded here once, so that each child begins with it.
+            for name in json.loads(Path(request["folder"] + ".modules").read_text()):
+                if name.partition(".")[0] in LOADED and not name.endswith("__main__"):
+                    importlib.import_module(name)
         sys.stdout.write(json.dumps(answer) + "\n")
         sys.stdout.flush()
 
