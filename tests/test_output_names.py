@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 import dphist
-from dphist.errors import InputError, LedgerError, OutputError
+from dphist.errors import LedgerError, OutputError
 from dphist.ledger import Ledger, database
 from dphist.outputs.readback import read_release
 from dphist.outputs.targets import target_of
@@ -192,8 +192,8 @@ def test_a_database_that_was_killed_while_it_was_written(tmp_path: Path) -> None
     write_release(TABLE, {}, target, force=False)
     subprocess.run([sys.executable, "-c", HALF, str(tmp_path / "a.sqlite")], check=False)
     assert names(tmp_path) == {"a.sqlite", "a.sqlite-journal"}
-    with pytest.raises(InputError, match="writing to it was interrupted"):
-        read_release(tmp_path / "a.sqlite")
+    (problem,) = read_release(tmp_path / "a.sqlite").problems
+    assert "writing to it was interrupted" in problem
     check_target(target, force=True)
     assert read_release(tmp_path / "a.sqlite").problems == ()
     write_release(TABLE, {}, target, force=True)

@@ -87,7 +87,7 @@ def everything(folder: Path) -> Path:
     table = events(COUNTS, items_per_user=2)
     dphist.release(
         table.append_column("amount", pa.array([1.0] * table.num_rows)), **BUDGET, max_items_per_user=2,
-        sum=["amount:0:100"], where="amount > 0", ledger=folder / "budget.ledger", dataset="shop",
+        sum=["amount:0:100"], where="amount > 0", types="fixed", ledger=folder / "budget.ledger", dataset="shop",
         output=folder / "out.csv",
     )  # fmt: skip
     return folder / "out.csv"

@@ -113,7 +113,7 @@ def test_executors_make_the_noise_of_the_oracle_with_one_shared_draw(spark: Spar
     rows = frame.withColumn("user", sql.explode(sql.sequence(sql.lit(1), "n"))).drop("n")
     # Fresh noise has a shared draw of zero once in 250 times, and then nothing would be seen of it.
     with mock.patch.object(release_events, "SecureTap", return_value=RepeatedTap(SEED)):
-        found, noise = told(rows, item=names, max_nonzero=40, null_items=True)
+        found, noise = told(rows, item=names, max_nonzero=40, null_items=True, types="fixed")
     assert found.private
     running = noise.begun.session
     assert isinstance(running, FamilySession)
