@@ -98,7 +98,7 @@ def bind(connection: Any, condition: str, types: dict[str, str], names: Sequence
         said = f"it names a column that does not exist; the columns are {listed(list(names or types))}"
     if "explicit cast is required" in said:
         said += (
-            ". Columns of CSV, JSON and frames are text: write CAST(column AS DOUBLE), or pass types='fixed' for a "
-            "frame"
+            ". Columns of CSV, JSON and frames are text: write CAST(column AS DOUBLE), or pass types='fixed' for "
+            "a frame"
         )
     raise InputError(f"the condition {condition!r} cannot be used: {said}")
