@@ -118,8 +118,8 @@ def everything(folder: Path) -> Path:
         table.append_column("amount", pa.array([place % 50 for place in range(table.num_rows)])), user="user",
         item=["thing=item"], epsilon=1.0, delta=1e-6, max_items_per_user=2, sum=["amount:0:100", "b=amount:0:7"],
         mean=["amount:0:100"], where="amount >= 0", types="fixed", standard_error=True, interval=0.9,
-        count_name="users", lower_threshold=3, weight=[0.1, 0.2], ledger=folder / "budget.ledger", dataset="shop", null_items=True,
-        output=folder / "out.csv",
+        count_name="users", lower_threshold=3, weight=[0.1, 0.2], ledger=folder / "budget.ledger", dataset="shop",
+        null_items=True, output=folder / "out.csv",
     )  # fmt: skip
     return folder / "out.csv"
 
