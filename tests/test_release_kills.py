@@ -167,11 +167,7 @@ def scene(place: Path, output: str, *, force: bool) -> Scene:
     """Events, a ledger with room for all runs, and with `force` a release that is replaced."""
     template = place / "template"
     template.mkdir()
-<<<<<<< HEAD
-    # No outcome of the noise has a probability above 0.3: two releases of 40 items are equal with less than 1e-20.
-=======
     # No outcome of the noise is likelier than 0.3: two releases of 40 items are the same with less than 1e-20.
->>>>>>> h-files
     log_in(template, {f"item {number}": 90 for number in range(40)}, epsilon=10.0)
     made = Scene(template, output, force)
     if force:
