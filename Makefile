@@ -35,6 +35,7 @@ demo: $(VENV)/.demo ## Release a synthetic search log, verify it and report on i
 	@echo
 	@echo "2. Release: how many users searched for each query?"
 	@echo '$$ dphist $(RELEASE) --output demo-output/queries.parquet --force' | fold -s -w 100
+	@$(BIN)/dphist $(RELEASE) --dry-run > demo-output/plan.txt
 	@$(BIN)/dphist $(RELEASE) --output demo-output/queries.parquet --force > demo-output/release.txt
 	@fold -s -w 100 demo-output/release.txt
 	@echo
@@ -53,7 +54,6 @@ demo: $(VENV)/.demo ## Release a synthetic search log, verify it and report on i
 	@$(BIN)/dphist compare --epsilon 0.35 --epsilon 0.349 --delta 1e-5 --max-nonzero 51914 --max-nonzero 10 \
 		--plot demo-output/figure.png --force > demo-output/comparison.txt
 	@sed -n 1,10p demo-output/comparison.txt
-	@$(BIN)/dphist $(RELEASE) --dry-run > demo-output/plan.txt
 	@echo
 	@echo "Files in demo-output:"
 	@echo "  report.html                  open this one in a browser"
