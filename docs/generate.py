@@ -1,4 +1,4 @@
-"""Writes docs/formulas.md from the docstrings: `make docs`."""
+"""Writes docs/theory/formulas.md from the docstrings: `make docs`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "theory" / "formulas.md"
 ANALYSIS = ROOT / "src" / "dphist" / "analysis"
 TESTS = ROOT / "tests"
 
@@ -31,9 +32,9 @@ PAPER_LABELS = (
     "lem:discrete-upperbounddeltainf",
     "theorem:discrete-cor-GSHM",
 )
-NOT_YET = {
-    "lem:top-k-sens-structure": "the top-k step, `Cut` in `releases/stage.py`; see docs/top-k.md",
-    "cor:top-k-privacy": "the same; sound for plans with m = k only, see docs/limits.md",
+NOT_IN_ANALYSIS = {
+    "lem:top-k-sens-structure": "the top-k step, `Cut` in `releases/stage.py`; see [Top-k](top-k.md)",
+    "cor:top-k-privacy": "the top-k step; sound only for plans with m = k, see [Limits](../limits.md)",
 }
 
 
@@ -118,22 +119,22 @@ def formulas() -> list[Formula]:
 
 
 def formulas_page() -> str:
-    """The whole page."""
     every = formulas()
     lines = [
         "# Formulas",
         "",
-        "Generated from the docstrings by `make docs`; a test keeps it current. The oracles are in",
-        "`tests/oracles*.py`, written from the paper and the definitions alone.",
+        "Every labelled statement of the paper, the function that implements it and the oracle that checks it.",
+        "Generated from the docstrings by `make docs`; a test keeps the page current. The oracles, in",
+        "`tests/oracles*.py`, are derived from the paper and the definitions alone.",
         "",
-        "## By label of the paper",
+        "## By label in the paper",
         "",
         "| label | function | oracle |",
         "|---|---|---|",
     ]
     for label in PAPER_LABELS:
         here = [f for f in every if f"`{label}`" in f.source]
-        names = ", ".join(f"`{f.name}`" for f in here) or NOT_YET[label]
+        names = ", ".join(f"`{f.name}`" for f in here) or NOT_IN_ANALYSIS[label]
         checks = ", ".join(sorted({f"`{oracle}`" for f in here for oracle in f.oracles}))
         lines.append(f"| `{label}` | {names} | {checks} |")
     lines += ["", "## By function", ""]
@@ -153,5 +154,5 @@ def formulas_page() -> str:
 
 
 if __name__ == "__main__":
-    (ROOT / "docs" / "formulas.md").write_text(formulas_page(), encoding="utf-8")
-    sys.stdout.write("Wrote docs/formulas.md\n")
+    PAGE.write_text(formulas_page(), encoding="utf-8")
+    sys.stdout.write(f"Wrote {PAGE.relative_to(ROOT)}\n")

@@ -19,7 +19,7 @@ def test_the_worst_cases_of_the_page_are_what_the_command_prints(capsys: pytest.
     lines = capsys.readouterr().out
     assert lines in (ROOT / "docs" / "limits.md").read_text(encoding="utf-8")
     assert lines.count("\n") == len(tightness.NAMED)
-    assert "up to 76 % above the exact" in (ROOT / "docs" / "top-k.md").read_text(encoding="utf-8")
+    assert "up to 76 % above the exact" in (ROOT / "docs" / "theory" / "top-k.md").read_text(encoding="utf-8")
     assert "with --top: 76." in lines
 
 

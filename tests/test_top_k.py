@@ -60,7 +60,7 @@ def test_the_pure_cases_alone_would_be_below_the_truth() -> None:
 @pytest.mark.parametrize("limit", [0, 9])
 @pytest.mark.parametrize("new", [1, 3])
 def test_a_larger_offset_makes_passing_less_likely(v: Fraction | int, gamma: int, limit: int, new: int) -> None:
-    """The step of the proof where no entry is shared: Pr[none passes | c~] rises with c~, in docs/top-k.md.
+    """The step of the proof where no entry is shared: Pr[none passes | c~] rises with c~, in docs/theory/top-k.md.
 
     Everything is summed from the definition. With the opposite offset, Z_c - W, the probability rises strictly,
     and that of passing where c is larger by one (two steps) is below P_r. With an offset of the same sign,

@@ -45,12 +45,13 @@ def look(log: Path, release: Path) -> str:
     lines += [f"{query[:30]:<30}  {users:>12,}  {count:>12,.0f}" for query, users, count in rows]
     lines += [
         "",
-        "Released counts are lower because users with more queries than the limit contribute a random choice of them.",
+        "Released counts are lower: users with more queries than the limit contribute a random choice of them.",
     ]
     return "\n".join(lines) + "\n"
 
 
 def main() -> None:
+    """Print the comparison of the two files named on the command line."""
     if len(sys.argv) != 3:
         sys.exit("usage: look.py LOG.parquet RELEASE.parquet")
     sys.stdout.write(look(Path(sys.argv[1]), Path(sys.argv[2])))

@@ -124,7 +124,7 @@ def certify_family(
     Guarantee: `delta` is an upper bound in ball arithmetic, from the very doubles of `noise`. Where it exceeds
     a given `budget` it may be 1, for the work stops at the first case that does.
     Valid for: epsilon >= 0.
-    Source: beyond the paper; docs/exact-analysis.md.
+    Source: beyond the paper; docs/theory/exact-analysis.md.
     """
     fast = delta_family(noise, contract, epsilon=epsilon)
     goal = fast.delta * (1.0 + CERTIFICATE_GAP)

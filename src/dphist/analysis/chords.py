@@ -4,7 +4,7 @@ Three facts make every cell of a partition an upper bound. delta falls when g = 
 grows, so a lower bound of g is safe. log g is concave, so its chord over a cell is such a lower bound, and
 the normal integral of an exponential is closed. H(A, B) = B h(A/B) with h convex, so the average of h over a
 cell, A/B being exponential in w, is at most that of the chord of h (Edmundson and Madansky). The error
-shrinks as the square of the cell. Proof: docs/exact-analysis.md.
+shrinks as the square of the cell. Proof: docs/theory/exact-analysis.md.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def offset_bound_upper(case: Case, cells: int) -> float:
 
     Guarantee: not below the offset bound, hence not below delta; the excess shrinks as 1/cells^2.
     Valid for: epsilon >= 0, sigma_shared >= 0 (0 is closed form and needs offset 0).
-    Source: beyond the paper; docs/exact-analysis.md.
+    Source: beyond the paper; docs/theory/exact-analysis.md.
     """
     if case.sigma_shared == 0.0:
         return _without_shared_noise(case)

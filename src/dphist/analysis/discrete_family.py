@@ -2,7 +2,7 @@
 
 Offsets a = c/b are whole numbers of steps on the lattice 1/b, so that the representation of the offset bound is
 integral. Given the shared draw, the log likelihood ratio is linear in one integer combination of the draws,
-and that is a discrete Gaussian up to a factor within e^(-2 pi^2 V') of one. Derivation: docs/discrete.md.
+and that is a discrete Gaussian up to a factor within e^(-2 pi^2 V') of one. Derivation: docs/theory/discrete.md.
 Sums beside the counts are further terms of the combination: `sum_combination`, docs/sums.md.
 """
 

@@ -2,7 +2,7 @@
 
 Neighbours differ by (j, r, s): j counts are non-zero in both, s of them changed by one, r counts are 1 in one
 and 0 in the other; s <= j, j + r <= k, r + s <= m. More shared or more new counts never lower delta, so only
-j = k - r matters. Derivation: docs/exact-analysis.md.
+j = k - r matters. Derivation: docs/theory/exact-analysis.md.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ def delta_family(noise: Noise, contract: Contract, *, epsilon: float, relative: 
     epsilon small against delta or a small gamma, it was above the exact value by 0.7 % in the median and 10 % at
     worst.
     Valid for: epsilon >= 0.
-    Source: beyond the paper, which leaves it open (`sec:conclusion`); docs/exact-analysis.md.
+    Source: beyond the paper, which leaves it open (`sec:conclusion`); docs/theory/exact-analysis.md.
     """
     ends = (
         gaussian_case(noise, contract, epsilon=epsilon),

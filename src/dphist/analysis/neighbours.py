@@ -33,7 +33,7 @@ def delta_of_case(case: NeighbourCase, noise: Noise, *, epsilon: float, smallest
     Guarantee: exact up to quadrature (relative error about 1e-9) for values above `smallest`. Neighbours come as
     near to it as one likes, as their shared counts grow; hence a lower bound of delta.
     Valid for: epsilon >= 0.
-    Source: beyond the paper; docs/exact-analysis.md.
+    Source: beyond the paper; docs/theory/exact-analysis.md.
     """
     values = {
         direction: _one_direction(case, noise, epsilon=epsilon, adding=direction == "add", smallest=smallest)

@@ -2,7 +2,7 @@
 
 For H write (H_i + Z_i, Z_shared); for its neighbour H' write (H'_i + a + Z_i, Z_shared - a). The sums have the
 mechanism's distribution under both, so what bounds these vectors bounds the mechanism. Derivation:
-docs/exact-analysis.md.
+docs/theory/exact-analysis.md.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def offset_bound(
 
     Guarantee: an upper bound of the exact delta, up to quadrature (relative error about 1e-10).
     Valid for: any offset a; `shared` may be infinite with a = 0; sigma_shared = 0 needs a = 0.
-    Source: beyond the paper; docs/exact-analysis.md.
+    Source: beyond the paper; docs/theory/exact-analysis.md.
     """
     j, r, s, a = (
         np.atleast_1d(x)

@@ -18,7 +18,7 @@ from dphist.sampling.lazy import LazyUniform, Tape
 from dphist.sampling.table import FIXED_BITS, StepTable, probabilities_upper, probability_of_magnitude
 from dphist.sampling.tap import Words
 
-# Relative error granted to the double precision value of Pr[|X| = m]; docs/sampling.md proves 2^-44.
+# Relative error granted to the double precision value of Pr[|X| = m]; docs/theory/sampling.md proves 2^-44.
 FILTER_ERROR: Final = 2.0**-40
 
 

@@ -95,7 +95,7 @@ class DiscreteGaussian(ExactSampler):
 
     Guarantee: exact, given uniform words.
     Valid for: rational variances from 1/16 to 10^16; floats are taken at their exact value.
-    Source: Canonne, Kamath and Steinke 2020 for the law; docs/sampling.md for the method.
+    Source: Canonne, Kamath and Steinke 2020 for the law; docs/theory/sampling.md for the method.
     """
 
     def __init__(self, variance: Fraction | float) -> None:
@@ -115,7 +115,7 @@ class DiscreteLaplace(ExactSampler):
 
     Guarantee: exact, given uniform words.
     Valid for: rational scales from 1/16 to 10^8; floats are taken at their exact value.
-    Source: Ghosh, Roughgarden and Sundararajan 2009 for the law; docs/sampling.md for the method.
+    Source: Ghosh, Roughgarden and Sundararajan 2009 for the law; docs/theory/sampling.md for the method.
     """
 
     def __init__(self, scale: Fraction | float) -> None:
