@@ -33,12 +33,12 @@ PAPER_LABELS = (
     "theorem:discrete-cor-GSHM",
 )
 NOT_IN_ANALYSIS = {
-    "lem:top-k-sens-structure": "the top-k step, `Cut` in `releases/stage.py`; see [Top-k](top-k.md)",
-    "cor:top-k-privacy": "the top-k step; sound only for plans with m = k, see [Limits](../limits.md)",
+    "lem:top-k-sens-structure": "the top-k step before noise is added; see [Top-k](top-k.md)",
+    "cor:top-k-privacy": "the same step; sound only for plans with m = k, see [Limits](../limits.md)",
 }
 
 
-# Where the oracle has another name than the function, or several serve.
+# Functions whose oracles have other names.
 ORACLES = {
     "certify_family": "delta_family",
     "certify_correlated_gaussian": "delta_gaussian, squared_sensitivity",
@@ -81,9 +81,9 @@ class Formula:
 
 def _oracle_modules(name: str) -> list[str]:
     return [
-        module
-        for module in ("oracles", "oracles_family", "oracles_discrete", "oracles_top_k", "oracles_auto_cap")
-        if re.search(rf"^def {name}\(", (TESTS / f"{module}.py").read_text(encoding="utf-8"), re.MULTILINE)
+        path.stem
+        for path in sorted(TESTS.rglob("oracles*.py"))
+        if re.search(rf"^def {name}\(", path.read_text(encoding="utf-8"), re.MULTILINE)
     ]
 
 
@@ -97,8 +97,8 @@ def _tests_of(name: str, texts: dict[str, str]) -> tuple[str, ...]:
 
 
 def formulas() -> list[Formula]:
-    """All functions in `analysis` whose docstring names a source."""
-    texts = {path.name: path.read_text(encoding="utf-8") for path in sorted(TESTS.glob("test_*.py"))}
+    """All public functions of the analysis whose docstring names a source."""
+    texts = {path.name: path.read_text(encoding="utf-8") for path in sorted(TESTS.rglob("test_*.py"))}
     found = []
     for path in sorted(ANALYSIS.glob("*.py")):
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
@@ -107,7 +107,7 @@ def formulas() -> list[Formula]:
                 if source := _field(docstring, "Source"):
                     found.append(
                         Formula(
-                            f"analysis/{path.name}",
+                            f"{ANALYSIS.name}/{path.name}",
                             node.name,
                             docstring.splitlines()[0],
                             _field(docstring, "Guarantee"),
