@@ -4,8 +4,9 @@
     python benchmarks/walk.py --list   # and the files, with the functions called in each
 
 A file counts if at least one of its functions was called. What runs at import does not count: module-level code,
-class bodies, and the functions they call. Lambdas and comprehensions belong to the function they are in. A function counts once, however
-often it is called. All threads are traced. Each command runs in a fresh process on a small CSV file.
+class bodies, and the functions they call. Lambdas and comprehensions belong to the function they are in. A
+function counts once, however often it is called. All threads are traced. Each command runs in a fresh process on
+a small CSV file.
 """
 
 from __future__ import annotations
