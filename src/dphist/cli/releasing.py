@@ -23,8 +23,9 @@ from dphist.cli.base import (
     write_out,
 )
 from dphist.cli.reporting import check_report, report_release
+from dphist.counting.task import Resources
+from dphist.counting.workspace import check_address_space
 from dphist.errors import DphistError, InvalidParameter
-from dphist.releasing.run import check_room
 
 if TYPE_CHECKING:
     from dphist.planning.auto_cap import ChoicePlan
@@ -277,7 +278,7 @@ def release(
     given = dict(locals())
     if not dry_run:
         # Before anything large is imported: without room libraries abort the process instead of raising.
-        check_room(memory)
+        check_address_space(Resources(memory))
     for name in ("source", "dry_run", "as_json", "no_offset", "round_counts", "report"):
         del given[name]
     given["input"], given["sum"] = given.pop("input_override"), given.pop("sums")

@@ -11,8 +11,9 @@ import typer
 from dphist.cli import releasing as flags
 from dphist.cli.base import AsJson, Delta, Epsilon, group, print_json, shown, stoppable, whole_number, write_out
 from dphist.cli.releasing import progress_bars, show_plan, show_release, summary_of, wrapped
+from dphist.counting.task import Resources
+from dphist.counting.workspace import check_address_space
 from dphist.errors import InvalidParameter
-from dphist.releasing.run import check_room
 
 if TYPE_CHECKING:
     from dphist.sketch import MisraGries
@@ -87,7 +88,7 @@ def build(
     Exit code 0: built. 1: the sketch could not be written. 2: bad parameters or unreadable input.
     130, 143: interrupted; nothing was written.
     """
-    check_room(memory)
+    check_address_space(Resources(memory))
     from dphist.sketch import build as build_sketch
     from dphist.sketch.file import check_place, write_secret
 

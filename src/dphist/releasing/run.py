@@ -13,7 +13,6 @@ import numpy as np
 from dphist.counting.duckdb import checked_sizes
 from dphist.counting.events import Value, is_frame
 from dphist.counting.task import Choice, Counted, Engine, Resources, Task
-from dphist.counting.workspace import check_address_space
 from dphist.errors import InvalidParameter
 from dphist.planning.auto_cap import ChoicePlan
 from dphist.planning.planner import plan as make_plan
@@ -32,14 +31,6 @@ from dphist.sampling.mechanisms import checked_counts, noisy_sums
 from dphist.sampling.sampler import Fresh
 from dphist.sampling.tap import SecureTap, SeededTap, Tap
 from dphist.signatures import signer_of
-
-# Whether this process has room for a release. Small, so that it can be asked before large imports.
-
-
-def check_room(memory: str | None) -> None:
-    """One sentence where the limit of the address space is too low: libraries abort the process without room."""
-    check_address_space(Resources(memory))
-
 
 # Rows that meet noise together: enough for the compiled sampler, and little memory.
 _BLOCK: Final = 1 << 20
