@@ -25,11 +25,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 import dphist
-from dphist.calibrate.auto_cap import ChoicePlan, chosen_cap, plan_choice
-from dphist.mechanisms.sessions import begin
-from dphist.mechanisms.sizes import noisy_sizes
+from dphist.planning.auto_cap import ChoicePlan, chosen_cap, plan_choice
+from dphist.privacy.types import DEFAULT_CAPS, Budget, Plan
+from dphist.sampling.mechanisms import begin, noisy_sizes
 from dphist.sampling.tap import SeededTap
-from dphist.types import DEFAULT_CAPS, Budget, Plan
 
 Ints = NDArray[np.int64]
 

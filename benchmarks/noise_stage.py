@@ -19,10 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 import dphist
-from dphist.mechanisms.family import FamilyMechanism
-from dphist.releases.histogram import release_histogram
+from dphist.privacy.types import Plan
+from dphist.releasing.histogram import release_histogram
+from dphist.sampling.mechanisms import FamilyMechanism
 from dphist.sampling.tap import SecureTap
-from dphist.types import Plan
 
 OPENDP_SIZE = 10**5
 OPENDP = """

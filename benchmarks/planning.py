@@ -14,11 +14,10 @@ from collections.abc import Callable
 
 import numpy as np
 
-from dphist.analysis.certificate import certify_family
-from dphist.calibrate.analyses import Exact
-from dphist.calibrate.optimum import Calibration, tuned
-from dphist.numerics.normal import hockey_stick_normal, log_probability_none_passes
-from dphist.types import Budget, Contract
+from dphist.planning.optimum import Calibration, Exact, tuned
+from dphist.privacy.certificate import certify_family
+from dphist.privacy.normal import hockey_stick_normal, log_probability_none_passes
+from dphist.privacy.types import Budget, Contract
 
 BUDGET = Budget(0.35, 1e-5)
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 import dphist
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
 from browser import opened_browser, opened_page
 
 ITEMS = 100_000

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from dphist.sampling import DiscreteGaussian, DiscreteLaplace, ExactSampler, SecureTap, samplers
-from dphist.sampling.kernels import compiled_kernel
+from dphist.sampling import DiscreteGaussian, DiscreteLaplace, ExactSampler, SecureTap, sampler
+from dphist.sampling.sampler import compiled_kernel
 
 DRAWS = 10**7
 
@@ -38,7 +38,7 @@ def rates(draws: int, works: dict[Callable[[], object], Clock], runs: int = 9) -
 
 def build_seconds(variance: int) -> float:
     """Time to build a table."""
-    samplers.residual_of.cache_clear()
+    sampler.residual_of.cache_clear()
     start = time.perf_counter()
     DiscreteGaussian(variance)
     return time.perf_counter() - start

@@ -23,15 +23,14 @@ from pathlib import Path
 from typing import Final
 
 from dphist import plan
-from dphist.analysis.discrete import infinite_event_discrete
-from dphist.analysis.discrete_certificate import certify_lattice, lattice_family
-from dphist.analysis.discrete_family import bits_for
 from dphist.errors import InvalidParameter, NoPlan
-from dphist.numerics import balls
-from dphist.types import Contract, LatticeNoise
-from dphist.types.noise import LEAST_VARIANCE
+from dphist.privacy import balls
+from dphist.privacy.certificate import certify_lattice, lattice_family
+from dphist.privacy.lattice import bits_for, infinite_event_discrete
+from dphist.privacy.noise import LEAST_VARIANCE, LatticeNoise
+from dphist.privacy.types import Contract
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "oracles"))
 
 from oracles_top_k import NeighbourType, Rule, claimed_types, delta_exact
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "theory" / "formulas.md"
-ANALYSIS = ROOT / "src" / "dphist" / "analysis"
+ANALYSIS = ROOT / "src" / "dphist" / "privacy"
 TESTS = ROOT / "tests"
 
 # Every labelled statement of the paper, in its order.
@@ -82,7 +82,7 @@ class Formula:
 def _oracle_modules(name: str) -> list[str]:
     return [
         path.stem
-        for path in sorted(TESTS.rglob("oracles*.py"))
+        for path in sorted((TESTS / "oracles").glob("*.py"))
         if re.search(rf"^def {name}\(", path.read_text(encoding="utf-8"), re.MULTILINE)
     ]
 
@@ -125,7 +125,7 @@ def formulas_page() -> str:
         "",
         "Every labelled statement of the paper, the function that implements it and the oracle that checks it.",
         "Generated from the docstrings by `make docs`; a test keeps the page current. The oracles, in",
-        "`tests/oracles*.py`, are derived from the paper and the definitions alone.",
+        "`tests/oracles/`, are derived from the paper and the definitions alone.",
         "",
         "## By label in the paper",
         "",

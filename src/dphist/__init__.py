@@ -13,14 +13,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
-
 if TYPE_CHECKING:
     from dphist import accounting, figures, ledger, opendp, signatures, sketch
-    from dphist.calibrate.certification import Certification, certify, delta_at, epsilon_at, profile
-    from dphist.calibrate.comparison import Comparison, Frontier, compare, frontier, tau_for_noise
-    from dphist.calibrate.planning import plan
-    from dphist.calibrate.sums_comparison import SumsComparison, compare_sums
     from dphist.errors import (
         DphistError,
         InputError,
@@ -33,22 +27,44 @@ if TYPE_CHECKING:
         OutputError,
         OverBudget,
     )
-    from dphist.releases.events import release
-    from dphist.releases.histogram import release_histogram
-    from dphist.releases.result import Release
-    from dphist.releases.verify import Verification, verify
+    from dphist.planning.certify import Certification, certify, delta_at, epsilon_at, profile
+    from dphist.planning.compare import (
+        Comparison,
+        Frontier,
+        SumsComparison,
+        compare,
+        compare_sums,
+        frontier,
+        tau_for_noise,
+    )
+    from dphist.planning.planner import plan
+    from dphist.privacy.noise import Noise
+    from dphist.privacy.types import Budget, Certificate, Contract, NeighbourCase, Plan
+    from dphist.releasing.histogram import release_histogram
+    from dphist.releasing.result import Release
+    from dphist.releasing.run import release
+    from dphist.releasing.verify import Verification, verify
     from dphist.report.explain import explain
     from dphist.report.figure import comparison_figure
     from dphist.report.making import make_report
-    from dphist.simulation.result import Simulation
-    from dphist.simulation.run import simulate
-    from dphist.types import Budget, Certificate, Contract, NeighbourCase, Noise, Plan
+    from dphist.simulation.simulate import Simulation, simulate
+
+
+__version__ = "0.1.0"
+
 
 _HOMES = {
-    "dphist.calibrate.certification": ("Certification", "certify", "delta_at", "epsilon_at", "profile"),
-    "dphist.calibrate.comparison": ("Comparison", "Frontier", "compare", "frontier", "tau_for_noise"),
-    "dphist.calibrate.planning": ("plan",),
-    "dphist.calibrate.sums_comparison": ("SumsComparison", "compare_sums"),
+    "dphist.planning.certify": ("Certification", "certify", "delta_at", "epsilon_at", "profile"),
+    "dphist.planning.compare": (
+        "Comparison",
+        "Frontier",
+        "SumsComparison",
+        "compare",
+        "compare_sums",
+        "frontier",
+        "tau_for_noise",
+    ),
+    "dphist.planning.planner": ("plan",),
     "dphist.errors": (
         "DphistError",
         "InputError",
@@ -61,16 +77,16 @@ _HOMES = {
         "OutputError",
         "OverBudget",
     ),
-    "dphist.releases.events": ("release",),
-    "dphist.releases.histogram": ("release_histogram",),
-    "dphist.releases.result": ("Release",),
-    "dphist.releases.verify": ("Verification", "verify"),
+    "dphist.releasing.run": ("release",),
+    "dphist.releasing.histogram": ("release_histogram",),
+    "dphist.releasing.result": ("Release",),
+    "dphist.releasing.verify": ("Verification", "verify"),
     "dphist.report.explain": ("explain",),
     "dphist.report.figure": ("comparison_figure",),
     "dphist.report.making": ("make_report",),
-    "dphist.simulation.result": ("Simulation",),
-    "dphist.simulation.run": ("simulate",),
-    "dphist.types": ("Budget", "Certificate", "Contract", "NeighbourCase", "Noise", "Plan"),
+    "dphist.simulation.simulate": ("Simulation", "simulate"),
+    "dphist.privacy.noise": ("Noise",),
+    "dphist.privacy.types": ("Budget", "Certificate", "Contract", "NeighbourCase", "Plan"),
 }
 # Parts of the package that are used by their own name, such as dphist.sketch.MisraGries.
 _SUBMODULES = ("accounting", "figures", "ledger", "opendp", "signatures", "sketch")

@@ -13,21 +13,22 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from dphist.accounting.plan_profile import certified_delta
-from dphist.calibrate.comparison import Comparison
-from dphist.calibrate.release_law import count_noise
-from dphist.calibrate.release_law import release_probability as probability_of
+from dphist.accounting.profile import certified_delta
 from dphist.errors import InvalidParameter
+from dphist.planning.compare import Comparison
+from dphist.planning.utility import count_noise
+from dphist.planning.utility import release_probability as probability_of
+from dphist.privacy.types import Plan
 from dphist.report.canvas import new_figure
 from dphist.report.figure import comparison_figure, describe
 from dphist.report.plots import save_plot
-from dphist.simulation.notice import NOTICE
-from dphist.simulation.prediction import least_hope
-from dphist.simulation.result import Simulation
-from dphist.types import Plan
+from dphist.simulation.population import NOTICE
+from dphist.simulation.predict import least_hope
+from dphist.simulation.simulate import Simulation
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
 
 # Okabe and Ito's palette, told apart by colour-blind readers.
 _BLUE: Final = "#0072B2"

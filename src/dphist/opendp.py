@@ -8,9 +8,10 @@ from typing import Any, Literal
 
 from dphist.accounting.concentrated import zcdp_of_plan
 from dphist.errors import InvalidParameter, MissingExtra
-from dphist.releases.histogram import release_histogram
-from dphist.releases.soundness import certified, nonzero_rule
-from dphist.types import Plan, PublicNoise
+from dphist.privacy.noise import PublicNoise
+from dphist.privacy.types import Plan
+from dphist.releasing.histogram import release_histogram
+from dphist.releasing.soundness import certified, nonzero_rule
 
 Measure = Literal["approximate-dp", "approximate-zcdp"]
 

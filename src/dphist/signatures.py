@@ -30,6 +30,7 @@ from dphist.publishing import identity, link_new
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+
 PASSPHRASE: Final = "DPHIST_KEY_PASSPHRASE"
 _ALGORITHM: Final = "ed25519"
 # One key may sign both kinds of documents: none can be taken for the other.

@@ -10,9 +10,8 @@ from __future__ import annotations
 from dphist.accounting.composition import Composition, compose, naive_sum, total_delta
 from dphist.accounting.concentrated import Concentrated, RenyiCurve, renyi_of_plan, zcdp_of_plan
 from dphist.accounting.many import JointPlan, plan_many
-from dphist.accounting.plan_profile import profile_of_plan
 from dphist.accounting.pld import plan_accountant, to_dp_event, to_pld
-from dphist.accounting.profile import Profile
+from dphist.accounting.profile import Profile, profile_of_plan
 
 __all__ = [
     "Composition",

@@ -6,9 +6,10 @@ import math
 from dataclasses import dataclass
 from fractions import Fraction
 
-from dphist.calibrate.certification import delta_at
-from dphist.errors import InvalidParameter
-from dphist.types import LARGEST_EPSILON, Contract, LaplaceNoise, LatticeNoise, Noise, Plan, PublicNoise
+from dphist.errors import LARGEST_EPSILON, InvalidParameter
+from dphist.planning.certify import delta_at
+from dphist.privacy.noise import LaplaceNoise, LatticeNoise, Noise, PublicNoise
+from dphist.privacy.types import Contract, Plan
 
 
 @dataclass(frozen=True)

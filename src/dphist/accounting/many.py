@@ -10,12 +10,13 @@ from typing import Any, Final
 from scipy import special
 
 from dphist.accounting.composition import Composition, compose
-from dphist.accounting.plan_profile import profile_of_plan
-from dphist.analysis.gaussian import largest_sensitivity_per_sigma
-from dphist.calibrate.planning import plan
-from dphist.errors import InvalidParameter, NoPlan
-from dphist.numerics.search import golden_minimum
-from dphist.types import LARGEST_EPSILON, Budget, Plan, html_grid, positive_number, text_grid
+from dphist.accounting.profile import profile_of_plan
+from dphist.display import html_grid, text_grid
+from dphist.errors import LARGEST_EPSILON, InvalidParameter, NoPlan, positive_number
+from dphist.planning.planner import plan
+from dphist.privacy.paper import largest_sensitivity_per_sigma
+from dphist.privacy.search import golden_minimum
+from dphist.privacy.types import Budget, Plan
 
 # Profiles that only steer the search may lie this far above the truth.
 _ROUGH: Final = 2e-2

@@ -6,11 +6,10 @@ from functools import lru_cache
 from importlib import import_module
 from typing import Any
 
-from dphist.accounting.plan_profile import profile_of_plan
-from dphist.accounting.profile import INTERVAL, Profile
-from dphist.accounting.tilted import on_grid
-from dphist.errors import MissingExtra
-from dphist.types import Plan, positive_number
+from dphist.accounting.composition import on_grid
+from dphist.accounting.profile import INTERVAL, Profile, profile_of_plan
+from dphist.errors import MissingExtra, positive_number
+from dphist.privacy.types import Plan
 
 
 def to_pld(plan: Plan | Profile, *, value_discretization_interval: float = INTERVAL) -> Any:

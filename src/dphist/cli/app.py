@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from dphist.cli import exploring, ledger, planning, releasing, reporting, signing, simulating, sketching
+from dphist.cli import ledger, planning, releasing, reporting, simulating, sketching
 from dphist.cli.base import app
 
 __all__ = [
     "app",
-    "exploring",
     "ledger",
     "planning",
     "releasing",
     "reporting",
-    "signing",
     "simulating",
     "sketching",
 ]

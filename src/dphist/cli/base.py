@@ -113,7 +113,7 @@ def write_error(text: str) -> None:
 
 def write_sentence(text: str) -> None:
     """One sentence on standard error, on one line whatever names are in it."""
-    from dphist.releases.printing import printable
+    from dphist.display import printable
 
     sys.stderr.write(printable(text) + "\n")
 
@@ -124,7 +124,7 @@ def write_styled(text: str) -> None:
 
 
 def _safe(text: str) -> str:
-    from dphist.releases.printing import printable
+    from dphist.display import printable
 
     return "\n".join(printable(line) for line in text.split("\n"))
 
@@ -143,7 +143,7 @@ def stoppable(said: Callable[[Any], str], otherwise: str = "nothing was written"
     The list is told what was written; `said` makes of that the sentence's end, and without it that is `otherwise`.
     What stays booked is said as well, and passed on.
     """
-    from dphist.outputs.interrupts import interruptible
+    from dphist.publishing import interruptible
 
     placed: list[Any] = []
     try:

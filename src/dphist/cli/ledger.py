@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from dphist.cli import release_options as flags
+from dphist.cli import releasing as flags
 from dphist.cli.base import (
     AsJson,
     Delta,
@@ -27,6 +27,7 @@ from dphist.errors import InvalidParameter
 
 if TYPE_CHECKING:
     from dphist.ledger import Account, Accounts, Booking, Checkpoint, Composer, Spend
+
 
 ledger = group(
     "ledger",
@@ -201,16 +202,16 @@ def plan(
 
 
 def _composer(account: Account) -> Composer:
-    from dphist.releases.spending import composer_for
+    from dphist.releasing.spending import composer_for
 
     return composer_for(account.accounting, account.total)
 
 
 def _planned(account: Account, epsilon: float, delta: float, contract: dict[str, Any]) -> Spend:
     """The spend of a release as it would be booked; without a contract nothing is known but its budget."""
-    from dphist.calibrate.planning import plan as make_plan
     from dphist.ledger import Spend
-    from dphist.releases.spending import spend_of
+    from dphist.planning.planner import plan as make_plan
+    from dphist.releasing.spending import spend_of
 
     if not contract:
         return Spend(epsilon, delta)
@@ -267,7 +268,7 @@ def _show(accounts: Accounts, file: str, chosen: Sequence[Account], known: Check
 
 
 def _row(booking: Booking) -> tuple[str, ...]:
-    from dphist.releases.printing import printable
+    from dphist.display import printable
 
     spend, where = booking.spend, (booking.written or {}).get("address", "")
     budget = (repr(spend.epsilon), repr(spend.delta))

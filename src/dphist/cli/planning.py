@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from dphist.cli import release_options as flags
+from dphist.cli import releasing as flags
 from dphist.cli.base import (
     AsJson,
     Delta,
@@ -81,8 +81,8 @@ def plan(
       dphist plan --epsilon 0.35 --delta 1e-5 --max-nonzero 51914 --json
       dphist plan --epsilon 1 --delta 1e-6 --max-nonzero 1000 --max-items-per-user 100 --minimize noise
     """
-    from dphist.calibrate.planning import plan as make_plan
-    from dphist.releases.aggregates import bounds_from
+    from dphist.planning.planner import plan as make_plan
+    from dphist.releasing.aggregates import bounds_from
     from dphist.report.explain import explain
 
     result = make_plan(
@@ -120,7 +120,7 @@ def certify(
       dphist certify --epsilon 0.35 --sigma 1113.76 --gamma sqrt --tau 6987.3 --max-nonzero 51914
       dphist certify --epsilon 1 --sigma 30 --tau 165 --max-items-per-user 50 --delta 1e-6 --json
     """
-    from dphist.calibrate.certification import certify as certify_plan
+    from dphist.planning.certify import certify as certify_plan
 
     result = certify_plan(
         epsilon=epsilon, sigma=sigma, tau=tau, sigma_shared=sigma_shared, gamma=gamma_from(gamma),
@@ -165,7 +165,7 @@ def compare(
       dphist compare --epsilon 0.35 --epsilon 0.349 --delta 1e-5 --max-nonzero 51914 --max-nonzero 10 \\
         --plot figure.png
     """
-    from dphist.calibrate.comparison import compare as compare_all
+    from dphist.planning.compare import compare as compare_all
     from dphist.report.figure import write_figure
     from dphist.report.plots import check_plot
 
@@ -210,7 +210,7 @@ def profile(
     Examples:
       dphist profile --sigma 30 --tau 165 --max-items-per-user 50 --epsilon 0.5 --epsilon 1 --delta 1e-5
     """
-    from dphist.calibrate.certification import profile_of
+    from dphist.planning.certify import profile_of
 
     pairs = profile_of(
         sigma=sigma, tau=tau, sigma_shared=sigma_shared, gamma=gamma_from(gamma), max_nonzero=max_nonzero,
@@ -244,7 +244,7 @@ def audit(
     Examples:
       dphist audit --epsilon 1 --delta 0.05 --max-nonzero 10
     """
-    from dphist.audit.run import audit_plan
+    from dphist.audit import audit_plan
 
     result = audit_plan(
         epsilon=epsilon, delta=delta, max_nonzero=max_nonzero, max_items_per_user=max_items_per_user, runs=runs

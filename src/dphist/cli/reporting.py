@@ -1,4 +1,4 @@
-"""Subcommands that explain and verify a release, and the report that a release writes by itself."""
+"""The subcommand that makes keys."""
 
 from __future__ import annotations
 
@@ -9,14 +9,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from dphist.cli.base import AsJson, app, print_json, shown, write_out
+from dphist.cli.base import AsJson, app, print_json, shown, whole_number, write_out
 from dphist.errors import DphistError, InvalidParameter, OutputError
 
 if TYPE_CHECKING:
-    from dphist.releases.protected import Kept
-    from dphist.releases.request import Request
+    from dphist.releasing.protected import Kept
+    from dphist.releasing.request import Request
     from dphist.report.facts import Facts
     from dphist.report.making import ReportFormat
+
+
+# Subcommands that explain and verify a release, and the report that a release writes by itself.
 
 Format = Annotated[
     Literal["html", "markdown", "text"] | None,
@@ -66,7 +69,7 @@ def report(
     \b
     Exit code 0: made. 1: the release is not verified, or the report could not be written. 2: bad parameters.
     """
-    from dphist.releases.protected import kept_of, refuse_overwriting
+    from dphist.releasing.protected import kept_of, refuse_overwriting
     from dphist.report.data import data_of
     from dphist.report.making import report_facts
 
@@ -121,7 +124,7 @@ def verify(
       dphist verify queries.parquet --public-key release.key.pub --not-before 2026-11-01
       dphist verify results.duckdb --table queries --json
     """
-    from dphist.releases.verify import verify as verify_release
+    from dphist.releasing.verify import verify as verify_release
 
     found = verify_release(
         name, table=table, certificate=certificate, public_key=public_key, not_before=not_before
@@ -153,7 +156,7 @@ def _made(
     kept: Sequence[Kept],
 ) -> tuple[list[str], str]:
     """Write the report and its figures, all of them or none; the names of figures, and the report's text."""
-    from dphist.releases.protected import refuse_overwriting
+    from dphist.releasing.protected import refuse_overwriting
     from dphist.report.making import drawn_figures, render
     from dphist.report.writing import encoded, new_folder, write_files
 
@@ -174,7 +177,7 @@ def _made(
 
 def _refuse_twice(output: Path, figures: Sequence[Path]) -> None:
     """A report in the place of one of its own figures."""
-    from dphist.releases.protected import same_file
+    from dphist.releasing.protected import same_file
 
     if any(same_file(str(output), str(path)) for path in figures):
         raise InvalidParameter(f"the report and one of its figures cannot both be {str(output)!r}")
@@ -183,7 +186,7 @@ def _refuse_twice(output: Path, figures: Sequence[Path]) -> None:
 def check_report(name: str, request: Request, kept: Sequence[Kept]) -> None:
     """Before any event is read or anything booked: that the report of a release can be made, and written."""
     from dphist.outputs.targets import target_of
-    from dphist.releases.protected import refuse_overwriting
+    from dphist.releasing.protected import refuse_overwriting
     from dphist.report.making import format_of
     from dphist.report.writing import check_place
 
@@ -211,7 +214,7 @@ def report_release(name: str, request: Request, kept: Sequence[Kept]) -> OutputE
     assert request.output is not None
     path = Path(name)
     try:
-        from dphist.releases.protected import refuse_overwriting
+        from dphist.releasing.protected import refuse_overwriting
         from dphist.report.making import format_of, make_report
         from dphist.report.writing import encoded, write_files
 
@@ -225,3 +228,64 @@ def report_release(name: str, request: Request, kept: Sequence[Kept]) -> OutputE
             reason = (isinstance(error, OSError) and error.strerror) or type(error).__name__
         return OutputError(f"the release was written, but its report was not: {reason}")
     return None
+
+
+# The subcommand that opens the page. No data is read.
+
+
+@app.command()
+def explore(
+    port: Annotated[
+        int,
+        typer.Option("--port", metavar="N", parser=whole_number, help="Port to listen on; 0 takes a free one."),
+    ] = 0,
+    no_browser: Annotated[
+        bool, typer.Option("--no-browser", help="Print the address, and open no browser.")
+    ] = False,
+) -> None:
+    """Explore plans in the browser: sliders, all mechanisms side by side, a simulated release.
+
+    The page is on this computer alone, behind a token that is in the printed address. It reads no data of
+    yours; counts that you upload to it must be public or made up. Ctrl-C ends it.
+
+    \b
+    Examples:
+      dphist explore
+      dphist explore --port 8123 --no-browser
+    """
+    from dphist.publishing import interruptible
+    from dphist.web.server import serve
+
+    # The file that leads the browser to the page is removed after whatever signal.
+    with interruptible():
+        serve(port=port, browser=not no_browser)
+
+
+@app.command()
+def keygen(
+    key: Annotated[
+        str, typer.Argument(metavar="KEY", help="The file of the private key; KEY.pub is its public one.")
+    ],
+    as_json: AsJson = False,
+) -> None:
+    """Make a key pair (Ed25519) that signs releases and ledger checkpoints.
+
+    KEY is the private key, for its owner alone: whoever has it can sign in your name. Hand KEY.pub, or its
+    fingerprint, to those who verify. Nothing is ever replaced.
+
+    \b
+    Examples:
+      dphist keygen release.key
+      dphist release log.parquet --user user_id --item query --epsilon 1 --delta 1e-6 \\
+        --max-items-per-user 20 --output queries.parquet --sign release.key
+      dphist verify queries.parquet --public-key release.key.pub
+    """
+    from dphist.signatures import make_key
+
+    fingerprint = make_key(key)
+    with shown():
+        if as_json:
+            print_json({"private_key": key, "public_key": f"{key}.pub", "fingerprint": fingerprint})
+        else:
+            write_out(f"Private key  {key} (keep it secret)\nPublic key   {key}.pub\n")
+            write_out(f"Fingerprint  {fingerprint}\n")

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from dphist.cli import release_options as flags
+from dphist.cli import releasing as flags
 from dphist.cli.base import AsJson, Delta, Epsilon, app, print_json, write_error, write_out
 from dphist.cli.releasing import wrapped
 from dphist.errors import InvalidParameter
 
 if TYPE_CHECKING:
-    from dphist.simulation.result import Simulation
+    from dphist.simulation.simulate import Simulation
 
 
 @app.command()
@@ -72,7 +72,7 @@ def simulate(
       dphist simulate --from public.csv --user user --item word --epsilon 1 --delta 1e-6 --caps 1,10,100 \\
         --tops 1000 --plot candidates.png
     """
-    from dphist.simulation.run import simulate as run
+    from dphist.simulation.simulate import simulate as run
 
     if plot is not None:
         from dphist.report.plots import check_plot
@@ -110,8 +110,8 @@ def _numbers(flag: str, text: str | None) -> list[int] | None:
 
 def _show(result: Simulation) -> None:
     """As text; on a terminal with the best candidate in bold."""
-    from dphist.simulation.notice import NOTICE
-    from dphist.types import text_grid
+    from dphist.display import text_grid
+    from dphist.simulation.population import NOTICE
 
     write_out(f"{wrapped(NOTICE)}\n\n{wrapped(result.title)}\n\n")
     if sys.stdout.isatty():

@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from dphist.cli import release_options as flags
+from dphist.cli import releasing as flags
 from dphist.cli.base import AsJson, Delta, Epsilon, group, print_json, shown, stoppable, whole_number, write_out
 from dphist.cli.releasing import progress_bars, show_plan, show_release, summary_of, wrapped
+from dphist.counting.task import Resources
+from dphist.counting.workspace import check_address_space
 from dphist.errors import InvalidParameter
-from dphist.releases.room import check_room
 
 if TYPE_CHECKING:
     from dphist.sketch import MisraGries
+
 
 sketch = group(
     "sketch",
@@ -86,9 +88,9 @@ def build(
     Exit code 0: built. 1: the sketch could not be written. 2: bad parameters or unreadable input.
     130, 143: interrupted; nothing was written.
     """
-    check_room(memory)
+    check_address_space(Resources(memory))
     from dphist.sketch import build as build_sketch
-    from dphist.sketch.files import check_place, write_secret
+    from dphist.sketch.file import check_place, write_secret
 
     check_place(output, force=force)
     with stoppable(_written) as placed, progress_bars() as watcher:
@@ -121,7 +123,7 @@ def merge(
       dphist sketch merge users-0.sketch users-1.sketch users-2.sketch --output all.sketch
     """
     from dphist.sketch import MisraGries
-    from dphist.sketch.files import check_place, write_secret
+    from dphist.sketch.file import check_place, write_secret
 
     check_place(output, force=force)
     for number, name in enumerate(sketches):
@@ -170,8 +172,8 @@ def release(
     Exit code 0: released. 1: the result could not be written. 2: bad parameters or unreadable input.
     130, 143: interrupted; nothing was written.
     """
-    from dphist.calibrate.planning import plan as make_plan
-    from dphist.outputs.writing import target_of
+    from dphist.outputs.write import target_of
+    from dphist.planning.planner import plan as make_plan
     from dphist.signatures import signer_of
     from dphist.sketch import MisraGries
 
@@ -212,7 +214,7 @@ def _show_plan(plan: Any, as_json: bool) -> None:
 
 def _released(found: MisraGries, plan: Any, target: Any, force: bool, said: dict[str, Any]) -> Any:
     """The release, written; what cannot be written is refused before noise is drawn."""
-    from dphist.outputs.writing import check_target, write_release
+    from dphist.outputs.write import check_target, write_release
 
     check_target(target, force=force, columns=[*found.kind.names, said["count_name"]])
     with stoppable(_written) as placed:

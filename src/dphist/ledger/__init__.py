@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from dphist.ledger.accounts import MOST_COUNTED, Account, Accounts, Booking
-from dphist.ledger.booking import Ledger
-from dphist.ledger.checkpoint import Checkpoint
 from dphist.ledger.composing import (
     ACCOUNTINGS,
     Composer,
@@ -13,6 +10,7 @@ from dphist.ledger.composing import (
     Spend,
     SumComposer,
 )
+from dphist.ledger.ledger import MOST_COUNTED, Account, Accounts, Booking, Checkpoint, Ledger
 
 __all__ = [
     "ACCOUNTINGS",

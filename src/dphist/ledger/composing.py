@@ -10,8 +10,8 @@ from fractions import Fraction
 from typing import Any, Final, Protocol
 
 from dphist.errors import InvalidParameter
-from dphist.ledger.chain import canonical
-from dphist.types import Budget
+from dphist.ledger.store import canonical
+from dphist.privacy.types import Budget
 
 ACCOUNTINGS: Final = ("zcdp", "pld", "sum")
 # Profiles are drawn a little above the truth.

@@ -16,8 +16,7 @@ from decimal import Decimal
 from hashlib import sha256
 from typing import Any, Final
 
-from dphist.errors import OutputError
-from dphist.extras import package
+from dphist.errors import OutputError, package
 
 _ROWS: Final = 65_536
 _ENCODE: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode

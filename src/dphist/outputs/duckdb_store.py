@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Final
 
-from dphist.extras import package
+from dphist.errors import package
 from dphist.outputs.seal import LARGEST_CERTIFICATE
 from dphist.outputs.stores import CERTIFICATE_COLUMN, StoreError, not_a_certificate, not_a_table, quoted
 

@@ -7,8 +7,7 @@ import re
 from collections.abc import Callable
 from typing import Any, BinaryIO, Final
 
-from dphist.errors import OutputError
-from dphist.extras import package
+from dphist.errors import OutputError, package
 from dphist.outputs.cells import as_text, column_of, lines_of, parts_of, restored
 from dphist.outputs.seal import named_once
 

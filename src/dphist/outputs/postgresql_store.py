@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Final
 
-from dphist.extras import package, postgres_driver
+from dphist.errors import package, postgres_driver
 from dphist.outputs.seal import LARGEST_CERTIFICATE
 from dphist.outputs.stores import CERTIFICATE_COLUMN, StoreError, not_a_certificate, not_a_table, quoted
 from dphist.outputs.targets import schema_and_table

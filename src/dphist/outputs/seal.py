@@ -8,7 +8,7 @@ from hashlib import sha256
 from typing import Any, Final, Protocol
 
 from dphist.errors import InvalidParameter
-from dphist.types import FORMAT
+from dphist.privacy.types import FORMAT
 
 SEAL: Final = "self_sha256"
 SIGNATURE: Final = "signature"

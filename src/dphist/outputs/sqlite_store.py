@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
-from dphist.extras import package
+from dphist.errors import package
 from dphist.outputs.cells import column_of, json_cells, parts_of
 from dphist.outputs.seal import LARGEST_CERTIFICATE
 from dphist.outputs.stores import CERTIFICATE_COLUMN, StoreError, Trouble, not_a_certificate, not_a_table, quoted

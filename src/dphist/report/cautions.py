@@ -6,13 +6,13 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from dphist.calibrate.other_plans import WEAK_EPSILON
-from dphist.releases.printing import raised
+from dphist.display import raised
+from dphist.planning.planner import WEAK_EPSILON
+from dphist.privacy.types import Budget
 from dphist.report.meaning import Meaning
 from dphist.report.promise import at_most, moved
 from dphist.report.rows import Rows
 from dphist.report.sentences import figure
-from dphist.types import Budget
 
 
 def cautions_of(budget: Budget, document: Mapping[str, Any], rows: Rows, meaning: Meaning) -> tuple[str, ...]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from dphist.releases.printing import raised
-from dphist.releases.result import NOT_PRIVATE
+from dphist.display import raised
+from dphist.releasing.result import NOT_PRIVATE
 from dphist.report.curve import BETWEEN
 from dphist.report.facts import Facts
 from dphist.report.selection import Selection

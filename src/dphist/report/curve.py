@@ -6,10 +6,11 @@ import time
 from dataclasses import dataclass
 from typing import Final
 
-from dphist.accounting.laplace import MOST_ITEMS, delta_laplace_upper
-from dphist.calibrate.auto_cap import ChoicePlan, delta_of_plan
-from dphist.calibrate.choice_curve import choice_curve
-from dphist.types import LARGEST_EPSILON, LaplaceNoise, Plan
+from dphist.accounting.profile import MOST_ITEMS, delta_laplace_upper
+from dphist.errors import LARGEST_EPSILON
+from dphist.planning.auto_cap import ChoicePlan, choice_curve, delta_of_plan
+from dphist.privacy.noise import LaplaceNoise
+from dphist.privacy.types import Plan
 
 # Shared noise takes a tenth of a second a point.
 _POINTS: Final = 41

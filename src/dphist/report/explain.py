@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 
-from dphist.calibrate.planning import CAP_ALONE
-from dphist.calibrate.planning import plan as make_plan
-from dphist.calibrate.release_law import count_noise
 from dphist.errors import DphistError
-from dphist.types import Plan, PublicNoise
+from dphist.planning.planner import CAP_ALONE
+from dphist.planning.planner import plan as make_plan
+from dphist.planning.utility import count_noise
+from dphist.privacy.noise import PublicNoise
+from dphist.privacy.types import Plan
 
 _NAMES = {
     "gshm": "Gaussian noise on every count (the Gaussian sparse histogram mechanism)",

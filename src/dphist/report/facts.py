@@ -10,10 +10,11 @@ from itertools import pairwise
 from pathlib import PurePath
 from typing import Any, Final
 
-from dphist.releases.document import plan_from
-from dphist.releases.printing import printable
-from dphist.releases.result import NOT_PRIVATE
-from dphist.releases.verify import Verification
+from dphist.display import printable
+from dphist.privacy.types import Budget, Plan
+from dphist.releasing.certificate import plan_from
+from dphist.releasing.result import NOT_PRIVATE
+from dphist.releasing.verify import Verification
 from dphist.report.cautions import cautions_of
 from dphist.report.curve import curve_of
 from dphist.report.meaning import Meaning, also_released, lead_of
@@ -22,7 +23,6 @@ from dphist.report.promise import promise
 from dphist.report.rows import Rows, rows_of
 from dphist.report.selection import Selection, selection
 from dphist.report.sentences import Number, numbers, selected, uncovered
-from dphist.types import Budget, Plan
 
 SEALED: Final = "SHA-256 of its content (self_sha256)"
 

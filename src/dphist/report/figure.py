@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from dphist.calibrate.comparison import Comparison, Frontier, frontier
 from dphist.errors import InvalidParameter
+from dphist.planning.compare import Comparison, Frontier, frontier
 from dphist.report.canvas import new_figure
 from dphist.report.plots import save_plot
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
 
 # Okabe and Ito's palette, told apart by colour-blind readers; the line styles tell them apart in print.
 _STYLES: Final[dict[str, tuple[str, str, str, str]]] = {

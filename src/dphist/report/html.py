@@ -9,7 +9,7 @@ from html import escape
 from importlib.resources import files
 from string import Template
 
-from dphist.releases.printing import printable, raised
+from dphist.display import printable, raised
 from dphist.report.charts import BarChart, charts_of
 from dphist.report.facts import Facts
 from dphist.report.html_rows import rows_data, rows_section

@@ -9,11 +9,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
+from dphist.display import printable
 from dphist.errors import DphistError, InputError, InvalidParameter, NotVerified
 from dphist.outputs.seal import certificate_text
-from dphist.releases.printing import printable
-from dphist.releases.result import Release
-from dphist.releases.verify import SEEDED, Examination, Verification, read_and_verify
+from dphist.releasing.result import Release
+from dphist.releasing.verify import SEEDED, Examination, Verification, read_and_verify
 from dphist.report.charts import charts_of
 from dphist.report.drawing import FigureFormat, figure_files
 from dphist.report.facts import Facts, Origin, facts_of

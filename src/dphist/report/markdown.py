@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 from urllib.parse import quote
 
-from dphist.releases.printing import printable, raised
+from dphist.display import printable, raised
 from dphist.report.charts import charts_of
 from dphist.report.facts import Facts
 from dphist.report.marks import MARKDOWN

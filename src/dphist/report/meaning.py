@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from dphist.releases.document import is_difference, is_perhaps_reduced
-from dphist.types import Plan
+from dphist.privacy.types import Plan
+from dphist.releasing.certificate import is_difference, is_perhaps_reduced
 
 Kind = Literal["users", "differences", "perhaps_reduced", "sketch"]
 

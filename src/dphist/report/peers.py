@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
 
-from dphist.calibrate.comparison import Comparison, compare
 from dphist.errors import DphistError
-from dphist.types import Budget, Contract, Plan
+from dphist.planning.compare import Comparison, compare
+from dphist.privacy.types import Budget, Contract, Plan
 
 # The rows of `dphist compare` that are shown. Shared noise is there in the paper's ratio but for the last.
 _NAMES: Final = {

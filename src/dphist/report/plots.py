@@ -14,6 +14,7 @@ from dphist.report.writing import write_files
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+
 FORMATS: Final = (".png", ".svg", ".html")
 
 

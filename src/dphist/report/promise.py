@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from dphist.releases.printing import raised
+from dphist.display import raised
+from dphist.privacy.types import Budget
 from dphist.report.sentences import figure
-from dphist.types import Budget
 
 # How far a factor may exceed e^epsilon, and how many delta that costs: 1/(1 - 1/1.1) = 11.
 SLACK: Final = 1.1

@@ -10,12 +10,12 @@ from typing import Any, Final, Literal
 
 import numpy as np
 
-from dphist.releases.accuracy import half_width
-from dphist.releases.columns import count_column
-from dphist.releases.printing import printable
+from dphist.display import printable
+from dphist.planning.utility import half_width
+from dphist.privacy.types import Plan
+from dphist.releasing.request import count_column
 from dphist.report.meaning import Meaning, meaning_of
 from dphist.report.sentences import figure
-from dphist.types import Plan
 
 # An item may be as long as a book; the release itself has it in full.
 LONGEST: Final = 300

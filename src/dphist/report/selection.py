@@ -15,9 +15,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from dphist.calibrate.release_law import count_noise
-from dphist.releases.document import is_perhaps_reduced
-from dphist.types import Plan
+from dphist.planning.utility import count_noise
+from dphist.privacy.types import Plan
+from dphist.releasing.certificate import is_perhaps_reduced
 
 FloatArray = NDArray[np.float64]
 _POINTS: Final = 121

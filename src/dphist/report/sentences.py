@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from dphist.releases.accuracy import half_width
-from dphist.releases.printing import raised
+from dphist.display import raised
+from dphist.planning.utility import half_width
+from dphist.privacy.noise import LaplaceNoise
+from dphist.privacy.types import Budget, Plan
 from dphist.report.meaning import Meaning
 from dphist.report.selection import Selection
-from dphist.types import Budget, LaplaceNoise, Plan
 
 _MECHANISMS: Final = {
     "gshm": (

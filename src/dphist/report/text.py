@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Sequence
 from typing import Final
 
-from dphist.releases.printing import printable, raised
+from dphist.display import printable, raised
 from dphist.report.facts import Facts
 from dphist.report.marks import TEXT
 from dphist.report.peers import Peer

@@ -10,9 +10,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from dphist.display import printable
 from dphist.errors import InvalidParameter, OutputError
 from dphist.publishing import identity, keep_old, link_new
-from dphist.releases.printing import printable
 from dphist.report.marks import is_replaceable
 
 

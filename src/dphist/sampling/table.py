@@ -16,8 +16,7 @@ from flint import arb
 from numpy.typing import NDArray
 
 from dphist.errors import InvalidParameter
-from dphist.sampling.exact import ball, ball_bits, ceil_scaled, floor_scaled
-from dphist.sampling.laws import SymmetricLaw
+from dphist.sampling.laws import SymmetricLaw, ball, ball_bits, ceil_scaled, floor_scaled
 
 # 2^16 cells of 8 bytes stay within the second-level cache of any recent processor.
 LARGEST_CELL_BITS: Final = 16

@@ -1,18 +1,27 @@
-"""Public or made-up data, as far as predictions need it: users per item, items per user, what caps leave."""
+"""A made-up population: Zipf's law for the items, a geometric law for the items of a user."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from numbers import Real
+from typing import Any, Final, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dphist.engines.duckdb_engine import DuckDBEngine
-from dphist.errors import InputError, InvalidParameter
-from dphist.simulation.notice import NOTICE
-from dphist.types import DEFAULT_CAPS, Events
-from dphist.types.checks import positive_count
+from dphist.counting.duckdb import DuckDBEngine
+from dphist.counting.events import Events
+from dphist.errors import InputError, InvalidParameter, finite_number, positive_count
+from dphist.privacy.types import DEFAULT_CAPS
+
+# The words that every look of a simulation begins with.
+
+NOTICE: Final = "NOT PRIVATE: a simulation, for public or synthetic data only; nothing in it is protected."
+
+
+# Public or made-up data, as far as predictions need it: users per item, items per user, what caps leave.
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -122,3 +131,185 @@ def population_of(events: Events, label: str, caps: Sequence[int] | None = None)
         mean, squares = column(f"m{k}"), column(f"q{k}")
         left[cap] = mean, np.maximum(mean - squares, 0.0)
     return Population(label, column("users"), column("number"), tuple(sizes), left)
+
+
+# How the number of items differs from user to user: by a geometric law, or not at all.
+Spread = Literal["geometric", "same"]
+DEFAULT_ITEMS: Final = 10.0
+# Where users lose more of their items than this leaves, by having half of all at most, the label says so.
+_HARDLY_CUT: Final = 0.99
+MOST_ITEMS: Final = 10**8
+# Ranks and sizes up to here one by one, beyond in steps of a few percent.
+_ONE_BY_ONE: Final = 512
+_STEP: Final = 1.02
+# Counts are rounded one by one up to here; beyond, ranks in steps of a thousandth share two counts.
+_ROUNDED: Final = 1 << 17
+_FINE_STEP: Final = 1.001
+_GRID: Final = 512
+_FORM: Final = "zipf must be of the form S,N,USERS or S,N,USERS,ITEMS"
+
+
+@dataclass(frozen=True)
+class Zipf:
+    """Item i of `items` has the weight 1/i^exponent, and a user has a geometric number of items with this mean.
+
+    A user draws items by their weights until as many different ones are there, and never more than half of all.
+    With the spread `same` all users have as many items, or one more where the mean is no whole number.
+    """
+
+    exponent: float
+    items: int
+    users: int
+    items_per_user: float = DEFAULT_ITEMS
+    spread: Spread = "geometric"
+
+    def __post_init__(self) -> None:
+        exponent = finite_number("the exponent of Zipf's law", self.exponent)
+        if not 0.0 <= exponent <= 10.0:
+            raise InvalidParameter(f"the exponent of Zipf's law must be from 0 to 10, not {self.exponent!r}")
+        if positive_count("the number of items", self.items) > MOST_ITEMS:
+            raise InvalidParameter(f"there may be at most {MOST_ITEMS:,} items, not {self.items!r}")
+        positive_count("the number of users", self.users)
+        mean = finite_number("the mean number of items of a user", self.items_per_user)
+        if not 1.0 <= mean <= max(1.0, self.items / 2.0):
+            raise InvalidParameter(
+                f"users must have at least 1 item each, and half of all at most, not {self.items_per_user!r}"
+            )
+        if self.spread not in get_args(Spread):
+            raise InvalidParameter(f"the spread must be one of {', '.join(get_args(Spread))}, not {self.spread!r}")
+
+    @property
+    def label(self) -> str:
+        """The law in one line."""
+        how = "in the mean (geometric)" if self.spread == "geometric" else "each"
+        sizes = self._sizes()
+        if sum(size * users for size, users in sizes) < _HARDLY_CUT * self.items_per_user * self.users:
+            how = f"in the mean (geometric, but for the cut at {sizes[-1][0]:,})"
+        return (
+            f"Zipf's law with exponent {self.exponent:g} over {self.items:,} items, users with "
+            f"{self.items_per_user:g} of them {how}"
+        )
+
+    def population(self, caps: Sequence[int] | None = None) -> Population:
+        """Expected counts, rounded so that their sums are right, and what each cap leaves of them.
+
+        The chance that a user with n items has item i is 1 - exp(-w_i t), where t makes all chances sum to n: very
+        nearly that of drawing until n are different (Rosen 1972). The memory does not grow with the items.
+        """
+        ranks, per_rank = _steps(self.items, _ONE_BY_ONE, _STEP)
+        weights = ranks**-self.exponent
+        sizes = self._sizes()
+        n = np.array([size for size, _ in sizes], dtype=np.float64)
+        users = np.array([number for _, number in sizes], dtype=np.float64)
+        has = -np.expm1(-np.outer(weights, _times(weights, per_rank, n))) * users
+        expected = has.sum(axis=1)
+        # The counts fall slowly with the rank.
+        fine, per_fine = _steps(self.items, _ROUNDED, _FINE_STEP)
+        each = np.exp(np.interp(np.log(fine), np.log(ranks), np.log(expected)))
+        counts, first, number = _whole(each, per_fine)
+        left = {}
+        for cap in caps_to_know(sizes[-1][0], caps):
+            chance = np.minimum(1.0, cap / n)
+            mean, square = has @ chance / expected, has @ chance**2 / expected
+            at = np.log(first + 0.5 * (number + 1.0))
+            shares = [np.interp(at, np.log(ranks), share) * counts for share in (mean, square)]
+            left[cap] = shares[0], np.maximum(shares[0] - shares[1], 0.0)
+        return Population(self.label, counts, number, sizes, left)
+
+    def _sizes(self) -> tuple[tuple[int, int], ...]:
+        """Whole users by whole sizes."""
+        if self.spread == "same":
+            low = math.floor(self.items_per_user)
+            more = round(self.users * (self.items_per_user - low))
+            return tuple((size, u) for size, u in ((low, self.users - more), (low + 1, more)) if u > 0)
+        stay = 1.0 - 1.0 / self.items_per_user
+        most = 1 if stay == 0.0 else math.ceil(-math.log(4.0 * self.users) / math.log(stay))
+        most = max(1, min(most, self.items // 2 if self.items > 1 else 1))
+        reps, width = _steps(most, _ONE_BY_ONE, _STEP)
+        upper = np.cumsum(width)
+        below = np.rint(self.users * -np.expm1(log_or_low(stay) * upper))
+        below[-1] = self.users
+        users = np.diff(np.concatenate(([0.0], below)))
+        return tuple((round(size), int(u)) for size, u in zip(reps, users, strict=True) if u > 0)
+
+
+def log_or_low(stay: float) -> float:
+    """The logarithm, which for zero is as low as it needs to be."""
+    return math.log(stay) if stay > 0.0 else -1e3
+
+
+def _steps(last: int, singly: int, step: float) -> tuple[FloatArray, FloatArray]:
+    """Numbers that stand for 1, 2, ..., last, and how many of them each stands for: up to `singly` only itself."""
+    edges = [float(edge) for edge in range(min(last, singly) + 1)]
+    while edges[-1] < last:
+        edges.append(min(float(last), math.ceil(edges[-1] * step)))
+    lower, upper = np.array(edges[:-1]), np.array(edges[1:])
+    return 0.5 * (lower + 1.0 + upper), upper - lower
+
+
+def _times(weights: FloatArray, number: FloatArray, sizes: FloatArray) -> FloatArray:
+    """For each size n the t at which the chances 1 - exp(-w t) sum to n."""
+
+    def reached(t: FloatArray) -> Any:
+        return number @ -np.expm1(-np.outer(weights, t))
+
+    # At the one end at most 1 item is expected; at the other, all.
+    low, high = math.log(1.0 / float(number @ weights)), math.log(25.0 / float(weights.min()))
+    grid = np.linspace(low, high, _GRID)
+    sought = np.log(np.minimum(sizes, float(number.sum()) * (1.0 - 1e-9)))
+    log_t = np.interp(sought, np.log(reached(np.exp(grid))), grid)
+    for _ in range(4):  # Newton's steps, on scales where the curve is nearly straight
+        t = np.exp(log_t)
+        now = reached(t)
+        slope = t * ((number * weights) @ np.exp(-np.outer(weights, t))) / now
+        log_t = np.clip(log_t - (np.log(now) - sought) / np.maximum(slope, 1e-9), low, high)
+    return np.asarray(np.exp(log_t), dtype=np.float64)
+
+
+def _whole(each: FloatArray, per: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Expected counts as whole ones with the same sums: different counts, their first ranks, and how often.
+
+    Each stands for `per` ranks, which get the whole counts below and above, as many of each as the sum asks for.
+    """
+    sums = np.diff(np.floor(np.concatenate(([0.0], np.cumsum(each * per))) + 0.5))
+    below = np.floor(sums / per)
+    above = sums - below * per
+    counts, place = np.unique(-np.concatenate((below, below + 1.0)), return_inverse=True)
+    number: FloatArray = np.zeros(counts.size)
+    np.add.at(number, place, np.concatenate((per - above, above)))
+    kept = (counts < 0.0) & (number > 0.0)
+    before: FloatArray = np.cumsum(number[kept]) - number[kept]
+    return -counts[kept], before, number[kept]
+
+
+def zipf_from(given: object) -> Zipf:
+    """`S,N,USERS` or `S,N,USERS,ITEMS`, as text or as a list of numbers."""
+    if isinstance(given, Zipf):
+        return given
+    parts = given.split(",") if isinstance(given, str) else given
+    try:
+        if not isinstance(parts, (list, tuple, np.ndarray)) or len(parts) not in (3, 4):
+            raise TypeError
+        numbers = [_number(part) for part in parts]
+        whole = [int(number) for number in numbers[1:3]]
+        if whole != numbers[1:3]:
+            raise ValueError
+    except (TypeError, ValueError, OverflowError):
+        raise InvalidParameter(f"{_FORM}, with whole numbers N and USERS, not {_shown(given)}") from None
+    # Nobody asked for the usual number of items a user: where there are few items, it is half of them.
+    usual = min(DEFAULT_ITEMS, max(1.0, whole[0] / 2.0))
+    return Zipf(numbers[0], whole[0], whole[1], numbers[3] if len(numbers) == 4 else usual)
+
+
+def _number(part: object) -> float:
+    if isinstance(part, bool) or not isinstance(part, (str, Real)):
+        raise TypeError
+    return float(part)
+
+
+def _shown(given: object) -> str:
+    """What was given, in short; of what is no text and no list the kind alone."""
+    if given is not None and not isinstance(given, (str, list, tuple, Real)):
+        return f"a {type(given).__name__}"
+    text = repr(given)
+    return text if len(text) <= 80 else f"{text[:77]}..."

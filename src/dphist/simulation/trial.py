@@ -12,14 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dphist.errors import InvalidParameter
-from dphist.releases.stage import Begun, Cut
+from dphist.privacy.noise import Noise, PublicNoise
+from dphist.privacy.types import Plan
+from dphist.releasing.noise import Begun, Cut
 from dphist.sampling.tap import SeededTap
-from dphist.simulation.notice import NOTICE
-from dphist.simulation.population import IntArray, Population
-from dphist.simulation.prediction import totals_of
-from dphist.simulation.thinning import lost
-from dphist.simulation.zipf import Spread, Zipf
-from dphist.types import Noise, Plan, PublicNoise
+from dphist.simulation.population import NOTICE, IntArray, Population, Spread, Zipf
+from dphist.simulation.predict import lost, totals_of
 
 MOST_ITEMS: Final = 10**6
 _SHOWN: Final = 50

@@ -3,8 +3,7 @@
 A sketch holds true counts. It is as secret as the events it was made from, in memory and as a file.
 """
 
-from dphist.sketch.building import build, build_batches
+from dphist.sketch.build import build, build_batches, build_on_spark
 from dphist.sketch.misra_gries import MisraGries
-from dphist.sketch.spark import build_on_spark
 
 __all__ = ["MisraGries", "build", "build_batches", "build_on_spark"]

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from dphist.errors import DphistError, InvalidParameter
-from dphist.simulation.prediction import totals_of
+from dphist.privacy.types import Plan
+from dphist.simulation.predict import totals_of
 from dphist.simulation.trial import TrialData, trial, zipf_population
-from dphist.types import Plan
 from dphist.web import facts
 from dphist.web.fields import PlanRequest, WrongField, choice_of, number_of, plan_request, text_of, whole_of
 from dphist.web.uploads import upload_from

@@ -5,13 +5,19 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
-from dphist.calibrate.comparison import Comparison, ComparisonRow, Frontier, compare
-from dphist.calibrate.planning import plan as make_plan
-from dphist.calibrate.quick import QuickPlan, passing_count, quick_plan, release_curve
-from dphist.calibrate.quick_comparison import quick_comparison, quick_frontiers
+from dphist.planning.compare import Comparison, ComparisonRow, Frontier, compare
+from dphist.planning.planner import plan as make_plan
+from dphist.planning.quick import (
+    QuickPlan,
+    passing_count,
+    quick_comparison,
+    quick_frontiers,
+    quick_plan,
+    release_curve,
+)
+from dphist.privacy.types import AnyNoise, Plan
 from dphist.report.explain import explain
 from dphist.report.figure import curve_label, describe, frontiers
-from dphist.types import AnyNoise, Plan
 from dphist.web.fields import PlanRequest
 from dphist.web.recipes import recipes
 

@@ -7,10 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Final, Literal
 
-from dphist.calibrate.gammas import gamma_value, whole_gamma
-from dphist.errors import InvalidParameter
-from dphist.types import Budget, Contract
-from dphist.types.checks import finite_number, positive_count
+from dphist.errors import InvalidParameter, finite_number, positive_count
+from dphist.planning.planner import gamma_value, whole_gamma
+from dphist.privacy.types import Budget, Contract
 
 _NUMBER: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,4})?", re.ASCII)
 _LONGEST: Final = 40

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import uvicorn
     from starlette.applications import Starlette
 
+
 _ABOUT: Final = "It is for you alone, on this computer. Ctrl-C ends it.\n"
 _BROWSER: Final = "If your browser does not open, or finds no file, open that address in it.\n"
 # Seconds for answers that are on their way when the server ends.

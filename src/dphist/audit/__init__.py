@@ -1,1 +1,0 @@
-"""Mechanisms put to the test: the conformance suite, and attacks that bound delta from below."""

@@ -1,0 +1,531 @@
+"""The user's condition: it must be a condition on one row and nothing else."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from dphist.counting.events import FINE_LIMIT, FINE_STEPS, LONGEST_VALUE, Events, Value
+from dphist.counting.workspace import about_sql, listed
+from dphist.errors import InputError
+
+# The text of the queries: quoting, one spelling per value, the choice of a user's items, public lists.
+
+FLOATS: Final = frozenset({"FLOAT", "DOUBLE"})
+WHOLE: Final = frozenset(
+    {"TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT"}
+)
+LONG: Final = frozenset({"BIGINT", "UBIGINT", "HUGEINT", "UHUGEINT"})
+# Doubles hold every whole number below this, and not those above.
+EXACT: Final = 2**53
+# Types that are counted and handed on as they are; other plain ones become text.
+KEPT: Final = WHOLE | {
+    "BOOLEAN", "VARCHAR", "BLOB", "DATE", "TIME", "TIMESTAMP", "TIMESTAMP_S", "TIMESTAMP_MS", "TIMESTAMP_NS",
+    "TIMESTAMP WITH TIME ZONE",
+}  # fmt: skip
+NESTED: Final = re.compile(r"\]$|^(STRUCT|MAP)\b")
+UNCOUNTED: Final = re.compile(r"^(UNION|VARIANT)\b")
+COUNT: Final = "users"
+
+
+def name(identifier: str) -> str:
+    """A quoted identifier."""
+    return '"' + identifier.replace('"', '""') + '"'
+
+
+def text(value: str) -> str:
+    """A quoted string."""
+    return "'" + value.replace("'", "''") + "'"
+
+
+def as_text(expression: str, kind: str) -> str:
+    """The text of a value, by a rule about that value alone: 5, 5.0 and '5' are one text.
+
+    A library that infers types from values turns whole numbers into floats, or into text, when a single row asks
+    for it. Here that changes nothing about the other rows. Numbers of 2^53 and more are missing: as floats they
+    can no longer be told apart.
+    """
+    if kind == "VARCHAR" or NESTED.search(kind) or UNCOUNTED.search(kind):
+        return expression
+    if kind in FLOATS:
+        return (
+            f"CASE WHEN abs({expression}) < {EXACT} AND {expression} = trunc({expression}) "
+            f"THEN CAST(CAST({expression} AS BIGINT) AS VARCHAR) "
+            f"WHEN abs({expression}) < {EXACT} OR NOT isfinite({expression}) "
+            f"THEN CAST({expression} AS VARCHAR) END"
+        )
+    if kind in LONG:
+        return (
+            f"CASE WHEN {expression} > -{EXACT} AND {expression} < {EXACT} THEN CAST({expression} AS VARCHAR) END"
+        )
+    if kind == "BLOB":
+        # Arrow reads text as bytes where a single cell is not UTF-8.
+        return f"coalesce(TRY(decode({expression})), lower(hex({expression})))"
+    return f"CAST({expression} AS VARCHAR)"
+
+
+def counted_type(kind: str, column: str, is_user: bool) -> str:
+    """The type in which values of a column are counted; an error for users that are lists or structures."""
+    if UNCOUNTED.search(kind) or (is_user and NESTED.search(kind)):
+        raise InputError(f"the column {column!r} holds lists or structures, which cannot be users")
+    return kind if kind in KEPT | FLOATS or kind.startswith("DECIMAL(") else "VARCHAR"
+
+
+def short(expression: str, otherwise: str | None = None) -> str:
+    """A text of at most `LONGEST_VALUE` bytes (or what is made of it); a longer one is missing.
+
+    CASE computes a branch for its own rows alone: texts that are computed take memory that DuckDB does not count.
+    """
+    return f"CASE WHEN strlen({expression}) <= {LONGEST_VALUE} THEN {otherwise or expression} END"
+
+
+def one_spelling(expression: str, kind: str) -> str:
+    """Equal values in one form: floats have two zeros and many NaNs, which engines group differently."""
+    if kind in FLOATS:
+        return (
+            f"CASE WHEN isnan({expression}) THEN 'nan'::{kind} WHEN {expression} = 0 THEN 0::{kind} "
+            f"ELSE {expression} END"
+        )
+    if kind == "VARCHAR":
+        # A collation would show one user's spelling for all that it takes for equal; invalid UTF-8 is no text.
+        return short(expression, f"TRY(decode(encode({expression})))")
+    if kind == "BLOB":
+        return f"CASE WHEN octet_length({expression}) <= {LONGEST_VALUE} THEN {expression} END"
+    if kind in KEPT or kind.startswith("DECIMAL("):
+        return expression
+    if NESTED.search(kind):
+        # As JSON, which is one text for one value; a plain cast would be the same for ['a, b'] and ['a', 'b'].
+        # Text inside that is not UTF-8 makes no JSON at all.
+        return short(f"nullif(TRY(CAST(to_json({expression}) AS VARCHAR)), '')")
+    return short(f"CAST({expression} AS VARCHAR)")
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A FROM item with its values: SQL expressions with their DuckDB types and their names in the input.
+
+    So are its `numbers`: columns that are summed.
+    """
+
+    relation: str
+    values: tuple[tuple[str, str, str], ...]
+    carried: tuple[tuple[str, str], ...] = ()
+    condition: str | None = None
+    with_user: bool = True
+    numbers: tuple[tuple[str, str, str], ...] = ()
+
+    def types(self) -> list[str]:
+        """The types in which the values are counted; the user is the first of them, if there is one."""
+        return [
+            counted_type(kind, column, self.with_user and place == 0)
+            for place, (_, kind, column) in enumerate(self.values)
+        ]
+
+    def select(self, aliases: list[str], needed: list[str]) -> str:
+        """Rows of the values, one spelling each, under the aliases; those in `needed` are not NULL.
+
+        The numbers follow as x0, x1, ..., as they are in the input.
+        The condition sees the columns it names under their own names and nothing else. It is inside TRY: a row on
+        which it fails (a text that is no number) is not taken, because an error would tell of that row.
+        """
+        own = "dphist_"
+        while any(column.casefold().startswith(own) for _, column in self.carried):
+            own += "_"
+        inner = [f"{expression} AS {own}{k}" for k, (expression, _, _) in enumerate((*self.values, *self.numbers))]
+        inner += [f"{expression} AS {name(column)}" for expression, column in self.carried]
+        where = "" if self.condition is None else f" WHERE TRY((\n{self.condition}\n))"
+        outer = [
+            f"{one_spelling(f'{own}{k}', kind)} AS {alias}"
+            for k, ((_, kind, _), alias) in enumerate(zip(self.values, aliases, strict=True))
+        ]
+        outer += [f"{own}{len(aliases) + k} AS x{k}" for k in range(len(self.numbers))]
+        rows = f"SELECT {', '.join(outer)} FROM (SELECT {', '.join(inner)} FROM {self.relation}){where}"
+        present = " AND ".join(f"{alias} IS NOT NULL" for alias in needed)
+        return f"SELECT * FROM ({rows}) WHERE {present}" if present else rows
+
+
+def fast_order(key: bytes, items: list[str]) -> str:
+    """A keyed order of a user's items by DuckDB's own hash.
+
+    Nested single-argument hashes: its hash of several arguments combines them so badly that some pairs of items
+    are never chosen together.
+    """
+    a, b, c = (int.from_bytes(key[k : k + 8], "little") for k in (0, 8, 16))
+    item = f"hash({items[-1]})"
+    for other in reversed(items[:-1]):
+        item = f"hash(xor(hash({other}), hash(xor({item}, {c}::UBIGINT))))"
+    return f"hash(xor(hash(xor({item}, hash(xor(hash(u), {a}::UBIGINT)))), {b}::UBIGINT))"
+
+
+def portable_order(key: bytes, items: list[str]) -> str:
+    """A keyed order that any SQL engine can repeat: MD5 of the key and the values' texts, each with its length.
+
+    The text of whole numbers, strings, booleans, dates and times without a zone is the same on all; that of floats
+    is not. A missing value is a hyphen, which is no length.
+    """
+    parts = [
+        f"coalesce(CAST(length(CAST({part} AS VARCHAR)) AS VARCHAR) || ':' || CAST({part} AS VARCHAR), '-')"
+        for part in ("u", *items)
+    ]
+    return f"md5({' || '.join([text(key.hex() + ':'), *parts])})"
+
+
+def public_list(rows: Rows, types: list[str], null_items: bool) -> str:
+    """The query of a public list: entries p0, ..., keys k0, ... in the input's types, and whether one matches.
+
+    An entry that is no value of the input's type matches nothing. Of entries that spell one value ('7' and '007'
+    for a number) only one matches, the plainest: counted twice, a user would weigh twice.
+    """
+    entries = [f"p{k}" for k in range(len(types))]
+    keys = [
+        f"{one_spelling(_cast(p, own, kind), kind)} AS k{k}"
+        for k, (p, own, kind) in enumerate(zip(entries, rows.types(), types, strict=True))
+    ]
+    same = [
+        f"(({p} IS NULL) OR (k{k} IS NOT NULL AND {lossless(p, own, f'k{k}', kind)}))"
+        for k, (p, own, kind) in enumerate(zip(entries, rows.types(), types, strict=True))
+    ]
+    chosen = [f"k{k}" for k in range(len(types))]
+    plain = [
+        f"(CAST({k} AS VARCHAR) IS DISTINCT FROM CAST({p} AS VARCHAR))"
+        for k, p in zip(chosen, entries, strict=True)
+    ]
+    first = (
+        f"row_number() OVER (PARTITION BY possible, {', '.join(chosen)} ORDER BY {', '.join(plain + entries)}) = 1"
+    )
+    cleared = ", ".join(f"CASE WHEN matched THEN {k} END AS {k}" for k in chosen)
+    distinct = f"SELECT DISTINCT * FROM ({rows.select(entries, [] if null_items else entries)})"
+    keyed = f"SELECT *, {', '.join(keys)} FROM ({distinct})"
+    tested = f"SELECT *, coalesce({' AND '.join(same)}, FALSE) AS possible FROM ({keyed})"
+    return (
+        f"SELECT {', '.join(entries)}, {cleared}, matched FROM "
+        f"(SELECT *, possible AND {first} AS matched FROM ({tested}))"
+    )
+
+
+def _cast(entry: str, own: str, kind: str) -> str:
+    """An entry in the input's type."""
+    return as_text(entry, own) if kind == "VARCHAR" else f"TRY_CAST({entry} AS {kind})"
+
+
+def lossless(entry: str, own: str, key: str, kind: str) -> str:
+    """Whether the cast of an entry to the input's type kept its value: '7.5' is not the whole number 8."""
+    if own == kind:
+        return "TRUE"
+    if own != "VARCHAR":
+        return f"TRY_CAST({key} AS {own}) = {entry}"
+    if kind in WHOLE or kind.startswith("DECIMAL("):
+        return f"TRY_CAST({entry} AS DOUBLE) = CAST({key} AS DOUBLE)"
+    if kind == "DATE":
+        return f"TRY_CAST({entry} AS TIMESTAMP) = CAST({key} AS TIMESTAMP)"
+    return "TRUE"
+
+
+# The SQL of sums: rows in whole fine steps, and a user's sum of them in steps. See `types.Value` for the rule.
+#
+# Sums of floats depend on the order of their rows, and so on those of others; sums of whole numbers do not.
+# Nothing here can fail because of a value: bounds come before casts.
+
+# Spaces and digits are spelled out: engines differ in what \s, \d and $ stand for. No part of it can begin
+# where another could go on, so that a long text is matched in one pass.
+BLANKS: Final = r"[ \t\n\r\f\x0B]*"
+NUMBER: Final = rf"\A{BLANKS}[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?{BLANKS}\z"
+# Whole numbers and decimals that a double may not hold.
+LARGE: Final = frozenset({"HUGEINT", "UHUGEINT", "BIGNUM"})
+TEXTS: Final = re.compile(r"^(VARCHAR|JSON|\"NULL\"|ENUM\(.*\))$", re.DOTALL)
+DECIMAL: Final = re.compile(r"DECIMAL\((\d+),\d+\)")
+# Decimals of so many digits are exact doubles but for their point, and dividing by its power rounds once.
+EXACT_DIGITS: Final = 15
+
+
+def refused(column: str) -> InputError:
+    """The error of a column that holds no numbers by its type."""
+    return InputError(f"the column {column!r} cannot be summed: it holds neither numbers nor text")
+
+
+def no_number(column: str) -> InputError:
+    """The error of true and false in a column that is read as text."""
+    return InputError(f"the column {column!r} holds true and false: pass types='fixed' to sum them as 1 and 0")
+
+
+def number(expression: str, kind: str, column: str) -> str:
+    """The number of a value as the nearest double; NULL if it is none. An error if the type has no numbers."""
+    if kind in FLOATS | WHOLE:
+        return f"CAST({expression} AS DOUBLE)"
+    if kind == "BOOLEAN":
+        return f"CAST(CAST({expression} AS TINYINT) AS DOUBLE)"
+    decimal = DECIMAL.fullmatch(kind)
+    if decimal is not None and int(decimal[1]) <= EXACT_DIGITS:
+        return f"CAST({expression} AS DOUBLE)"
+    if decimal is not None or kind in LARGE:
+        # By way of text: DuckDB's own cast of large numbers rounds more than once.
+        return f"TRY_CAST(CAST({expression} AS VARCHAR) AS DOUBLE)"
+    if TEXTS.match(kind) is None:
+        raise refused(column)
+    written = one_spelling(expression if kind == "VARCHAR" else f"CAST({expression} AS VARCHAR)", "VARCHAR")
+    return f"CASE WHEN regexp_matches({written}, {text(NUMBER)}) THEN TRY_CAST({written} AS DOUBLE) END"
+
+
+def fine_steps(x: str, value: Value) -> str:
+    """A row's number in fine steps.
+
+    What is no number is sorted out first: `least` and `greatest` would pass over NULL and return a bound.
+    """
+    scaled = f"{x} * '{value.scale!r}'::DOUBLE + '0.5'::DOUBLE"
+    bounded = f"least(greatest({scaled}, '{-FINE_LIMIT}'::DOUBLE), '{FINE_LIMIT}'::DOUBLE)"
+    return f"CASE WHEN {x} IS NULL OR isnan({x}) THEN 0 ELSE TRY_CAST(floor({bounded}) AS BIGINT) END"
+
+
+def steps(fine: str, value: Value) -> str:
+    """A user's sum of fine steps for an item, clamped and in steps from the lower bound."""
+    lowest, highest = value.lowest, value.lowest + 2 * FINE_STEPS
+    clamped = f"CAST(least(greatest({fine}, ({lowest})::HUGEINT), ({highest})::HUGEINT) AS BIGINT)"
+    return f"({clamped} - ({lowest}) + {1 << (value.fine_bits - 1)}) >> {value.fine_bits}"
+
+
+# The queries of a histogram: users per item, and their sums; and how many items users have.
+
+ITEMS: Final = "items"
+# Items are alike if the mean size of their users differs by less than a thirtieth.
+_ALIKE: Final = 32
+
+
+def value_names(values: tuple[Value, ...]) -> list[str]:
+    """The columns of the sums in a histogram."""
+    return [f"v{k}" for k in range(len(values))]
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Users `u` and items `i0`, `i1`, ..., with repeats: what all queries begin with.
+
+    With `listed` (a table of keys k0, k1, ... and entries p0, p1, ...) only keys of it are among them.
+    """
+
+    events: Events
+    rows: Rows
+    listed: str | None = None
+    values: tuple[Value, ...] = ()
+
+    @property
+    def items(self) -> list[str]:
+        """The item's columns."""
+        return [f"i{k}" for k in range(len(self.events.items))]
+
+    @property
+    def equal(self) -> str:
+        """How a column of an item is compared with that of a key."""
+        return "IS NOT DISTINCT FROM" if self.events.null_items else "="
+
+    def plain(self) -> str:
+        """The query, with repeats of pairs."""
+        columns = ["u", *self.items]
+        source = self.rows.select(columns, ["u"] if self.events.null_items else columns)
+        if self.listed is None:
+            return source
+        match = " AND ".join(f"e.{item} {self.equal} l.k{k}" for k, item in enumerate(self.items))
+        return (
+            f"SELECT * FROM ({source}) AS e SEMI JOIN (SELECT * FROM {self.listed} WHERE matched) AS l ON {match}"
+        )
+
+    def summed(self) -> str:
+        """Each pair once, with the user's own sums for the item in steps, v0, v1, ..."""
+        columns = ", ".join(["u", *self.items])
+        found = [number(f"x{k}", kind, column) for k, (_, kind, column) in enumerate(self.rows.numbers)]
+        numbers = ", ".join(f"{x} AS x{k}" for k, x in enumerate(found))
+        places = {column: f"x{k}" for k, (_, _, column) in enumerate(self.rows.numbers)}
+        fine = ", ".join(f"{fine_steps(places[v.column], v)} AS f{k}" for k, v in enumerate(self.values))
+        sums = ", ".join(f"sum(f{k}) AS s{k}" for k in range(len(self.values)))
+        own = ", ".join(f"{steps(f's{k}', value)} AS v{k}" for k, value in enumerate(self.values))
+        rows = f"SELECT {columns}, {fine} FROM (SELECT {columns}, {numbers} FROM ({self.plain()}))"
+        return f"SELECT {columns}, {own} FROM (SELECT {columns}, {sums} FROM ({rows}) GROUP BY {columns})"
+
+
+def histogram(
+    pairs: Pairs, cap: int | None, order: str, lower: int, few_repeats: bool = False
+) -> tuple[str, list[str]]:
+    """The query of the counts, and the names of its item columns. Few repeats change its speed, never its result.
+
+    A public list is applied before a user's items are chosen, and every entry is in the result. Sums follow the
+    count; which items of a user are chosen does not depend on them.
+    """
+    items, listed = pairs.items, pairs.listed
+    counts = _sums(pairs, cap, order) if pairs.values else _counts(pairs, cap, order, few_repeats)
+    if listed is None:
+        return (counts if lower <= 1 else f"{counts} HAVING {COUNT} >= {lower}"), items
+    match = " AND ".join(["l.matched = c.matched", *(f"l.k{k} {pairs.equal} c.{i}" for k, i in enumerate(items))])
+    entries = [f"p{k}" for k in range(len(items))]
+    found = ", ".join(f"coalesce(c.{name}, 0) AS {name}" for name in (COUNT, *value_names(pairs.values)))
+    return (
+        f"SELECT {', '.join(f'l.{p}' for p in entries)}, {found} FROM {listed} AS l "
+        f"LEFT JOIN (SELECT *, TRUE AS matched FROM ({counts})) AS c ON {match}"
+    ), entries
+
+
+def _counts(pairs: Pairs, cap: int | None, order: str, few_repeats: bool) -> str:
+    """Users per item, each user with at most `cap` items."""
+    source, columns = pairs.plain(), ", ".join(pairs.items)
+    if cap is None:
+        return f"SELECT {columns}, count(DISTINCT u) AS {COUNT} FROM ({source}) GROUP BY {columns}"
+    if few_repeats:
+        # Equal rows share their rank: where there are few of them this spares making the rows distinct first.
+        ranked = (
+            f"SELECT u, {columns}, dense_rank() OVER (PARTITION BY u ORDER BY {order}, {columns}) AS place "
+            f"FROM ({source})"
+        )
+        return (
+            f"SELECT {columns}, count(DISTINCT u) AS {COUNT} FROM ({ranked}) WHERE place <= {cap} "
+            f"GROUP BY {columns}"
+        )
+    # DISTINCT first: a user's items are ranked once each, however often they occur.
+    ranked = (
+        f"SELECT {columns}, row_number() OVER (PARTITION BY u ORDER BY {order}, {columns}) AS place "
+        f"FROM (SELECT DISTINCT u, {columns} FROM ({source}))"
+    )
+    return f"SELECT {columns}, count(*) AS {COUNT} FROM ({ranked}) WHERE place <= {cap} GROUP BY {columns}"
+
+
+def _sums(pairs: Pairs, cap: int | None, order: str) -> str:
+    """Users per item and the sums of their values; what a user has for an item is added up before the choice."""
+    columns, names = ", ".join(pairs.items), value_names(pairs.values)
+    own, where = pairs.summed(), ""
+    if cap is not None:
+        ranks = f"row_number() OVER (PARTITION BY u ORDER BY {order}, {columns}) AS place"
+        own, where = f"SELECT {columns}, {', '.join(names)}, {ranks} FROM ({own})", f" WHERE place <= {cap}"
+    # At most 2^21 a user: no sum leaves 64 bits.
+    totals = ", ".join(f"CAST(sum({name}) AS BIGINT) AS {name}" for name in names)
+    return f"SELECT {columns}, count(*) AS {COUNT}, {totals} FROM ({own}){where} GROUP BY {columns}"
+
+
+def repeats(pairs: Pairs) -> str:
+    """The query of how many rows there are, and how many of them differ, for one user in 256."""
+    source = replace(pairs, listed=None).plain()
+    sample = f"WITH s AS MATERIALIZED (SELECT * FROM ({source}) WHERE hash(u) % 256 = 0) "
+    return f"{sample}SELECT (SELECT count(*) FROM s), (SELECT count(*) FROM (SELECT DISTINCT * FROM s))"
+
+
+def sizes(pairs: Pairs) -> str:
+    """The query of how many users have how many different items: one row for each number of items."""
+    columns = ", ".join(["u", *pairs.items])
+    own = f"SELECT u, count(*) AS {ITEMS} FROM (SELECT DISTINCT {columns} FROM ({pairs.plain()})) GROUP BY u"
+    return f"SELECT {ITEMS}, count(*) AS {COUNT} FROM ({own}) GROUP BY {ITEMS}"
+
+
+def sized(pairs: Pairs) -> str:
+    """The query of all different pairs: the item's columns, and how many items the user of the pair has."""
+    columns = ", ".join(pairs.items)
+    return (
+        f"SELECT {columns}, count(*) OVER (PARTITION BY u) AS {ITEMS} "
+        f"FROM (SELECT DISTINCT u, {columns} FROM ({pairs.plain()}))"
+    )
+
+
+def kept(pairs: Pairs, source: str, caps: Sequence[int]) -> str:
+    """The query of groups of like items: their users, their number, and for each cap what it keeps of the users.
+
+    Of a user with n items a cap m keeps each with the chance min(1, m/n): the sums of these chances and of their
+    squares, as means over the group. Alike are items of as many users, whose sizes have nearly the same mean
+    logarithm.
+    """
+    chances = [(f"least(1e0, {int(cap)}e0 / {ITEMS})", f"m{k}", f"q{k}") for k, cap in enumerate(caps)]
+    own = "".join(f", sum({p}) AS {mean}, sum({p} * {p}) AS {square}" for p, mean, square in chances)
+    means = "".join(f", avg({mean}) AS {mean}, avg({square}) AS {square}" for _, mean, square in chances)
+    columns = ", ".join(pairs.items)
+    each = f"SELECT count(*) AS {COUNT}, round({_ALIKE} * avg(ln({ITEMS}))) AS alike{own} FROM {source}"
+    return f"SELECT {COUNT}, count(*) AS number{means} FROM ({each} GROUP BY {columns}) GROUP BY {COUNT}, alike"
+
+
+def statement(condition: str) -> str:
+    """The condition where it will stand: on lines of its own, so that a comment in it ends before ours."""
+    return f"SELECT 1 FROM t WHERE TRY((\n{condition}\n))"
+
+
+def tree_of(connection: Any, query: str) -> dict[str, Any]:
+    """DuckDB's own parse of a query."""
+    rows = connection.execute("SELECT json_serialize_sql(?::VARCHAR)", [query]).fetchall()
+    parsed: dict[str, Any] = json.loads(rows[0][0])
+    return parsed
+
+
+def without_places(node: Any) -> Any:
+    """A parse without the positions in the text."""
+    if isinstance(node, dict):
+        return {key: without_places(value) for key, value in node.items() if not key.startswith("query_location")}
+    return [without_places(value) for value in node] if isinstance(node, list) else node
+
+
+def nodes(tree: Any) -> Iterator[dict[str, Any]]:
+    """All nodes of a parse."""
+    if isinstance(tree, dict):
+        yield tree
+        for value in tree.values():
+            yield from nodes(value)
+    elif isinstance(tree, list):
+        for value in tree:
+            yield from nodes(value)
+
+
+def taken(parsed: dict[str, Any]) -> dict[str, Any]:
+    """The condition of a parsed query, taken out of it: what is left must be ours."""
+    statements = parsed.get("statements") or [{}]
+    clause = statements[0].get("node", {}).pop("where_clause", None)
+    return clause if isinstance(clause, dict) else {}
+
+
+def condition_of(connection: Any, condition: str) -> Any:
+    """The parse of a condition, after making sure that it is one condition and not more."""
+    bad = f"the condition {condition!r} is not a condition in SQL"
+    if not condition.strip():
+        raise InputError(bad)
+    parsed = tree_of(connection, statement(condition))
+    if parsed.get("error"):
+        raise InputError(f"{bad}: {about_sql(Exception(parsed.get('error_message', 'syntax error')))}")
+    shape, expected = (without_places(tree) for tree in (parsed, tree_of(connection, statement("TRUE"))))
+    clause, model = taken(shape), taken(expected)
+    children = clause.pop("children", [])
+    model.pop("children", None)
+    if shape != expected or clause != model or len(children) != 1:
+        raise InputError(bad)
+    for node in nodes(children):
+        if node.get("class") in ("SUBQUERY", "WINDOW", "PARAMETER", "STAR"):
+            # Such a condition could let one user decide about the rows of another.
+            raise InputError(f"the condition {condition!r} must be about single rows: no subqueries and no *")
+    return children[0]
+
+
+def columns_of(connection: Any, condition: str, names: Sequence[str] | None) -> list[str]:
+    """The input's columns that a condition names: exactly, or else without regard to case, as SQL has it."""
+    found: dict[str, str] = {}
+    for node in nodes(condition_of(connection, condition)):
+        if node.get("class") == "COLUMN_REF":
+            written = str(node["column_names"][0])
+            alike = [one for one in names or [written] if one.casefold() == written.casefold()]
+            matches = [written] if written in alike else alike
+            if len(matches) > 1 or (matches and found.get(written.casefold(), matches[0]) != matches[0]):
+                raise InputError(f"the condition {condition!r} cannot tell apart the columns {listed(alike)}")
+            if matches:
+                found[written.casefold()] = matches[0]
+    return list(found.values())
+
+
+def bind(connection: Any, condition: str, types: dict[str, str], names: Sequence[str] | None) -> None:
+    """Bind a condition against columns without rows: what DuckDB says then is about names and types alone."""
+    typed = [f"CAST(NULL AS {kind}) AS {name(column)}" for column, kind in types.items()] or ["1"]
+    try:
+        connection.execute(
+            f"EXPLAIN SELECT 1 FROM (SELECT {', '.join(typed)} LIMIT 0) WHERE TRY((\n{condition}\n))"
+        ).fetchall()
+        return
+    except Exception as error:
+        said = about_sql(error)
+    if "Referenced column" in said:
+        said = f"it names a column that does not exist; the columns are {listed(list(names or types))}"
+    if "explicit cast is required" in said:
+        said += (
+            ". Columns of CSV, JSON and frames are text: write CAST(column AS DOUBLE), or pass types='fixed' for "
+            "a frame"
+        )
+    raise InputError(f"the condition {condition!r} cannot be used: {said}")

@@ -1,0 +1,569 @@
+"""The ledger: a spend is booked before noise is drawn, and the total of a dataset is never exceeded."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import re
+import secrets
+import sqlite3
+import unicodedata
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, Final
+
+from dphist.display import html_grid, html_table, text_grid, text_table
+from dphist.errors import DphistError, InvalidParameter, LedgerError, OverBudget
+from dphist.ledger import store
+from dphist.ledger.composing import ACCOUNTINGS, Composer, ConcentratedComposer, Spend, largest_float, written
+from dphist.ledger.store import NOTHING, Chain, Damage, Entry, Kind
+from dphist.outputs.seal import SIGNATURE, certificate_text
+from dphist.privacy.types import Budget
+from dphist.publishing import sweep
+from dphist.signatures import (
+    CHECKPOINT_DOMAIN,
+    PathLike,
+    checked_path,
+    examine_signature,
+    read_public_key,
+    read_small,
+    signer_of,
+    write_new,
+)
+
+# A checkpoint: what a ledger was at some time, signed, so that an older copy or a new chain is noticed later.
+
+CHECKPOINT_FORMAT: Final = "dphist-checkpoint/1"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """The id of a ledger, how many entries it had, and the hash of the last, which depends on all of them."""
+
+    ledger: str
+    entry: int
+    hash: str
+    created: str
+
+    def write(self, path: PathLike, *, sign: PathLike) -> str:
+        """Write it to a new file, signed by the private key in the file `sign`; the fingerprint of that key."""
+        place, signer = checked_path(path, "a checkpoint"), signer_of(sign)
+        assert signer is not None
+        document: dict[str, Any] = {"format": CHECKPOINT_FORMAT, **asdict(self)}
+        document[SIGNATURE] = signer(document, CHECKPOINT_DOMAIN)
+        write_new(place, certificate_text(document).encode(), 0o644)
+        return signer.fingerprint
+
+    @classmethod
+    def read(cls, path: PathLike, *, public_key: PathLike) -> Checkpoint:
+        """A checkpoint that the owner of the public key signed; raises `LedgerError` for anything else."""
+        trusted, data = read_public_key(public_key), read_small(path, "the checkpoint")
+        try:
+            document = json.loads(data.decode())
+        except (ValueError, RecursionError):
+            document = None
+        if not isinstance(document, dict) or document.get("format") != CHECKPOINT_FORMAT:
+            raise LedgerError(f"{path} is not a checkpoint of a ledger")
+        _, _, problems = examine_signature(document, CHECKPOINT_DOMAIN, trusted)
+        if problems or certificate_text(document).encode() != data:
+            reason = problems[0] if problems else "it was changed after it was signed"
+            raise LedgerError(f"the checkpoint {path} is refused: {reason}")
+        # Signed by a key that is trusted: hence these are what `write` wrote.
+        return cls(*(document[name] for name in ("ledger", "entry", "hash", "created")))
+
+
+# What the entries of a ledger say of each dataset: its total, its bookings, what is left.
+
+FORMAT: Final = "dphist-ledger-1"
+_LONGEST_NAME: Final = 200
+# Beyond this nobody counts; it bounds the work of a composer.
+MOST_COUNTED: Final = 1000
+# For an epsilon within a thousandth of the total.
+_HALVINGS: Final = 10
+_COLUMNS: Final = ("entry", "booked", "epsilon", "delta", "written to")
+
+
+@dataclass(frozen=True)
+class Booking:
+    """A spend in a ledger. It counts in full, whether or not the release is known to have been written."""
+
+    ledger: str
+    dataset: str
+    number: int
+    hash: str
+    created: str
+    spend: Spend
+    written: dict[str, Any] | None = None
+
+    def receipt(self) -> dict[str, Any]:
+        """For the certificate of the release: where its booking is, and the hash by which to find it again."""
+        return {"ledger": self.ledger, "dataset": self.dataset, "entry": self.number, "hash": self.hash}
+
+
+@dataclass(frozen=True)
+class Account:
+    """A dataset: the total that all releases of it may cost together, and what was booked."""
+
+    name: str
+    total: Budget
+    accounting: str
+    bookings: tuple[Booking, ...] = ()
+
+    @property
+    def spends(self) -> list[Spend]:
+        """All that was booked, in order."""
+        return [booking.spend for booking in self.bookings]
+
+    @property
+    def title(self) -> str:
+        """The dataset and its total in one line."""
+        total = self.total
+        return (
+            f"{self.name}: epsilon {total.epsilon:g}, delta {total.delta:g} in all, accounting {self.accounting}"
+        )
+
+    def cells(self) -> list[tuple[str, ...]]:
+        """The bookings as texts."""
+        return [
+            (
+                str(one.number), one.created, f"{one.spend.epsilon:g}", f"{one.spend.delta:g}",
+                "-" if one.written is None else str(one.written["address"]),
+            )
+            for one in self.bookings
+        ]  # fmt: skip
+
+    def __str__(self) -> str:
+        return f"{self.title}\n\n{text_grid(_COLUMNS, self.cells(), left=2)}"
+
+    def _repr_html_(self) -> str:
+        return html_grid(self.title, _COLUMNS, self.cells())
+
+    def delta_with(self, spends: Sequence[Spend], composer: Composer) -> float:
+        """The delta at the total epsilon of all that was booked and of these."""
+        if composer.accounting != self.accounting:
+            raise InvalidParameter(
+                f"the dataset {self.name!r} has the accounting {self.accounting!r}, not {composer.accounting!r}"
+            )
+        return composer.total_delta([*self.spends, *spends], self.total.epsilon)
+
+    def check_fits(self, spend: Spend, composer: Composer) -> None:
+        """Raise `OverBudget`, with what is left, if the total does not allow this spend."""
+        together = self.delta_with([spend], composer)
+        # So that NaN is refused.
+        if not together <= self.total.delta:
+            raise OverBudget(
+                f"the dataset {self.name!r} has no room for epsilon {spend.epsilon!r} and delta {spend.delta!r}: "
+                f"{self._reason(together)}; {self.left_in_words(composer)}"
+            )
+
+    def _reason(self, together: float) -> str:
+        if self.accounting == "sum":
+            return f"the total is epsilon {self.total.epsilon!r} and delta {self.total.delta!r}"
+        if self.accounting == "zcdp":
+            return "its rho, or the delta beside it, is more than that"
+        return f"with it the delta at epsilon {self.total.epsilon!r} would be {together:.4g}"
+
+    def left(self, composer: Composer) -> dict[str, float]:
+        """What is spent and what is left, in the numbers that the accounting has."""
+        if isinstance(composer, ConcentratedComposer):
+            return {"delta_spent": max(0.0, self.delta_with([], composer)), **composer.left(self.spends)}
+        if self.accounting != "sum":
+            return {"delta_spent": max(0.0, self.delta_with([], composer))}
+        epsilon = written(self.total.epsilon) - _sum(spend.epsilon for spend in self.spends)
+        delta = written(self.total.delta) - _sum(spend.delta for spend in self.spends)
+        return {"epsilon_left": largest_float(epsilon), "delta_left": largest_float(delta)}
+
+    def left_in_words(self, composer: Composer) -> str:
+        """The same as the end of a sentence."""
+        left = self.left(composer)
+        if "rho_left" in left:
+            return f"left are rho {left['rho_left']:.4g} and, beside it, delta {left['delta_left']:.4g}"
+        if "delta_spent" in left:
+            total = self.total
+            return f"so far the delta at epsilon {total.epsilon!r} is {left['delta_spent']:.4g} of {total.delta!r}"
+        return f"left are epsilon {left['epsilon_left']!r} and delta {left['delta_left']!r}"
+
+    def more_that_fit(self, spend: Spend, composer: Composer) -> int:
+        """How many more such spends the total allows, counted up to `MOST_COUNTED`.
+
+        *Guarantee*: that many were composed and fit.
+        """
+
+        def fits(times: int) -> bool:
+            return self.delta_with([spend] * times, composer) <= self.total.delta
+
+        fit, too_many = 0, 1
+        while too_many <= MOST_COUNTED and fits(too_many):
+            fit, too_many = too_many, 2 * too_many
+        too_many = min(too_many, MOST_COUNTED + 1)
+        while too_many - fit > 1:
+            middle = (fit + too_many) // 2
+            fit, too_many = (middle, too_many) if fits(middle) else (fit, middle)
+        return fit
+
+    def largest_epsilon(self, delta: float, composer: Composer) -> float:
+        """About the largest epsilon that any one further release with this delta may have; 0 if there is none.
+
+        *Guarantee*: it was composed, as the worst release with this epsilon and delta, and fits.
+        """
+
+        def fits(epsilon: float) -> bool:
+            return self.delta_with([Spend(epsilon, delta)], composer) <= self.total.delta
+
+        if self.accounting == "sum":
+            left = self.left(composer)["epsilon_left"]
+            return left if left > 0.0 and fits(left) else 0.0
+        fit, too_much = 0.0, self.total.epsilon
+        if fits(too_much):
+            return too_much
+        for _ in range(_HALVINGS):
+            middle = (fit + too_much) / 2.0
+            fit, too_much = (middle, too_much) if fits(middle) else (fit, middle)
+        return fit
+
+
+def _sum(numbers: Any) -> Fraction:
+    return sum((written(number) for number in numbers), Fraction())
+
+
+@dataclass(frozen=True)
+class Accounts:
+    """A checked chain and what it says."""
+
+    chain: Chain
+    id: str
+    datasets: dict[str, Account]
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Each dataset with its total and how many releases are booked."""
+        return [
+            (one.name, f"epsilon {one.total.epsilon:g}, delta {one.total.delta:g}, {len(one.bookings)} booked")
+            for one in self.datasets.values()
+        ]
+
+    def __str__(self) -> str:
+        return text_table(self.rows())
+
+    def _repr_html_(self) -> str:
+        return html_table(f"Ledger {self.id}", self.rows())
+
+    def find(self, dataset: str) -> Account:
+        """The account of a dataset, or one sentence with the names that there are."""
+        if dataset in self.datasets:
+            return self.datasets[dataset]
+        near = difflib.get_close_matches(dataset, self.datasets, n=1) if isinstance(dataset, str) else []
+        hint = f" (did you mean {near[0]!r}?)" if near else ""
+        known = ", ".join(repr(name) for name in sorted(self.datasets))
+        raise LedgerError(f"the ledger has no dataset {dataset!r:.80}{hint}: it has {known}")
+
+    def check_checkpoint(self, checkpoint: Checkpoint, path: Path) -> None:
+        """Raise `LedgerError` unless the ledger begins with what it was at the checkpoint."""
+        entry, chain = checkpoint.entry, self.chain
+        if self.id != checkpoint.ledger:
+            raise LedgerError(f"the checkpoint is of the ledger {checkpoint.ledger}, and {path} is {self.id}")
+        if chain.number < entry:
+            raise LedgerError(
+                f"the ledger {path} has {chain.number} entries, and had {entry} on {checkpoint.created}: entries "
+                "are missing from it, as from an older copy"
+            )
+        if chain.entries[entry - 1].hash != checkpoint.hash:
+            raise LedgerError(f"the ledger {path} was changed after {checkpoint.created}: it is another chain")
+
+    def booking(self, number: int, value: str) -> Booking | None:
+        """The booking with this number and this hash."""
+        for account in self.datasets.values():
+            for booking in account.bookings:
+                if (booking.number, booking.hash) == (number, value):
+                    return booking
+        return None
+
+
+def checked_name(dataset: str) -> str:
+    """A name that can stand in tables and sentences."""
+    if not isinstance(dataset, str) or not dataset.strip() or len(dataset) > _LONGEST_NAME:
+        raise InvalidParameter(f"dataset must be a name of 1 to {_LONGEST_NAME} characters, not {dataset!r:.80}")
+    if not dataset.isprintable() or dataset != dataset.strip():
+        raise InvalidParameter(f"dataset must be a name of characters that can be printed, not {dataset!r}")
+    return dataset
+
+
+def alike(one: str, other: str) -> bool:
+    """Whether two names are the same but for capitals and forms of letters; each would have its own total."""
+    plain, again = (unicodedata.normalize("NFKC", name).casefold() for name in (one, other))
+    return plain == again
+
+
+def checked_accounting(accounting: str) -> str:
+    """One of those that are known."""
+    if accounting not in ACCOUNTINGS:
+        raise InvalidParameter(f"accounting must be one of {', '.join(ACCOUNTINGS)}, not {accounting!r}")
+    return accounting
+
+
+def accounts_of(chain: Chain) -> Accounts:
+    """The accounts that a chain describes; raises `Damage` where it makes no sense."""
+    datasets: dict[str, Account] = {}
+    bookings: dict[str, dict[int, Booking]] = {}
+    name = ""
+    for entry in chain.entries:
+        try:
+            body = json.loads(entry.body)
+            if (entry.kind == "ledger") is not (entry.number == 1):
+                raise ValueError
+            if entry.kind == "ledger":
+                name = _id_from(body)
+            elif entry.kind == "dataset":
+                _add_dataset(datasets, entry, body)
+                bookings[entry.dataset] = {}
+            elif entry.kind == "booking":
+                bookings[entry.dataset][entry.number] = _booking_from(name, entry, body)
+            else:
+                _settle(bookings[entry.dataset], body)
+        except (KeyError, TypeError, ValueError, RecursionError, DphistError):
+            raise Damage(f"entry {entry.number} makes no sense") from None
+    if not datasets:
+        raise Damage("it has no dataset")
+    full = {key: replace(one, bookings=tuple(bookings[key].values())) for key, one in datasets.items()}
+    return Accounts(chain, name, full)
+
+
+def _id_from(body: Any) -> str:
+    name = body["id"]
+    if body["format"] != FORMAT or not isinstance(name, str) or not re.fullmatch("[0-9a-f]{32}", name):
+        raise ValueError
+    return name
+
+
+def _add_dataset(datasets: dict[str, Account], entry: Entry, body: Any) -> None:
+    if entry.dataset in datasets:
+        raise ValueError
+    total = Budget(body["epsilon"], body["delta"])
+    name = checked_name(entry.dataset)
+    datasets[name] = Account(name, total, checked_accounting(body["accounting"]))
+
+
+def _booking_from(name: str, entry: Entry, body: Any) -> Booking:
+    spend = Spend(body["epsilon"], body["delta"], body["profile"], body["document"])
+    return Booking(name, entry.dataset, entry.number, entry.hash, entry.created, spend)
+
+
+def _settle(bookings: dict[int, Booking], body: Any) -> None:
+    booking = bookings[body["booking"]]
+    if booking.written is not None:
+        raise ValueError
+    bookings[booking.number] = replace(booking, written={"sha256": body["sha256"], "address": body["address"]})
+
+
+# After so many attempts that others were faster than, the ledger is kept locked while the spends are composed.
+_ATTEMPTS: Final = 3
+_HASH: Final = re.compile("[0-9a-f]{64}")
+_CUT: Final = "entries that it had a moment ago are missing from it"
+
+
+@dataclass
+class _Page:
+    """The end of a ledger in the hands of the only writer."""
+
+    connection: sqlite3.Connection
+    accounts: Accounts
+    chain: Chain
+
+    def append(self, kind: Kind, dataset: str, body: dict[str, Any]) -> Entry:
+        entry = self.chain.following(kind, dataset, body)
+        store.append(self.connection, entry.row())
+        self.chain = Chain((*self.chain.entries, entry))
+        return entry
+
+    def book(self, dataset: str, spend: Spend) -> Booking:
+        entry = self.append("booking", dataset, spend.to_dict())
+        return Booking(self.accounts.id, dataset, entry.number, entry.hash, entry.created, spend)
+
+
+class Ledger:
+    """A ledger in a file. Every method opens the file, checks it and closes it again.
+
+    What was seen once must still be there the next time: a file that was cut or replaced meanwhile is refused.
+    """
+
+    def __init__(self, path: Path, wait_seconds: float) -> None:
+        self._path = path
+        self._wait = wait_seconds
+        self._seen = (0, NOTHING)
+
+    @classmethod
+    def open(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        expect: str | None = None,
+        checkpoint: Checkpoint | None = None,
+        wait_seconds: float = store.WAIT_SECONDS,
+    ) -> Ledger:
+        """A ledger that is there; all of it is checked.
+
+        `expect` is a hash that must still be in it, `checkpoint` what the ledger must still begin with.
+        """
+        if expect is not None and not (isinstance(expect, str) and _HASH.fullmatch(expect)):
+            raise InvalidParameter(f"expect must be the hash of a receipt, 64 digits, not {expect!r:.80}")
+        ledger = cls(store.checked_path(path), wait_seconds)
+        found = ledger.accounts()
+        if expect is not None and not found.chain.has(expect):
+            raise LedgerError(
+                f"the ledger {ledger.path} has no entry with the hash {expect}: entries are missing from it, or "
+                "it is another ledger"
+            )
+        if checkpoint is not None:
+            found.check_checkpoint(checkpoint, ledger.path)
+        return ledger
+
+    def checkpoint(self) -> Checkpoint:
+        """What the ledger is now."""
+        found, now = self.accounts(), datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        return Checkpoint(found.id, found.chain.number, found.chain.hash, now)
+
+    @classmethod
+    def init(
+        cls,
+        path: str | os.PathLike[str],
+        dataset: str,
+        *,
+        epsilon: float,
+        delta: float,
+        accounting: str = "zcdp",
+        wait_seconds: float = store.WAIT_SECONDS,
+    ) -> Ledger:
+        """A dataset and its total, in a new ledger or one that is there. A total is never changed afterwards."""
+        total, name = Budget(epsilon, delta), checked_name(dataset)
+        body = {"epsilon": total.epsilon, "delta": total.delta, "accounting": checked_accounting(accounting)}
+        ledger = cls(store.checked_path(path), wait_seconds)
+        if not ledger._made(name, body) and not ledger._begun(name, body):
+            with ledger._writing(ledger.accounts()) as page:
+                near = next((known for known in page.accounts.datasets if alike(known, name)), None)
+                if near is not None:
+                    raise LedgerError(f"the ledger {ledger.path} has a dataset {near!r} already")
+                page.append("dataset", name, body)
+        return ledger
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return self._path
+
+    def accounts(self) -> Accounts:
+        """All that the ledger says, from a file that was checked from the first entry to the last."""
+        with self._connection() as connection, store.transaction(connection, writing=False):
+            store.check_format(connection, self._path)
+            store.check_pages(connection, self._path)
+            rows = store.all_rows(connection)
+        # Out of the transaction, so that nobody waits for it.
+        return self._checked(Chain(), rows)
+
+    def account(self, dataset: str) -> Account:
+        """All that the ledger says of one dataset."""
+        return self.accounts().find(dataset)
+
+    def book(self, dataset: str, spend: Spend, composer: Composer) -> Booking:
+        """Book a spend, or raise `OverBudget`.
+
+        *Guarantee*: once this returns, the booking survives a crash of the process and of the machine, and all
+        bookings of the dataset together, composed, are within its total. Draw noise after it, never before.
+        """
+        spend = spend.plain()
+        for _ in range(_ATTEMPTS):
+            # Composing may take seconds: others can book meanwhile, and then it is done again.
+            before = self.accounts()
+            before.find(dataset).check_fits(spend, composer)
+            with self._writing(before) as page:
+                if _unchanged(before.find(dataset), page.accounts.find(dataset)):
+                    return page.book(dataset, spend)
+        with self._writing(before) as page:
+            # Nobody can be faster any more.
+            page.accounts.find(dataset).check_fits(spend, composer)
+            return page.book(dataset, spend)
+
+    def settle(self, booking: Booking, *, sha256: str, address: str) -> None:
+        """Note that the release of a booking was written, and where. What it costs stays the same."""
+        body = {"booking": booking.number, "sha256": str(sha256), "address": str(address)}
+        with self._writing(self.accounts()) as page:
+            found = page.accounts.booking(booking.number, booking.hash)
+            if found is None:
+                raise LedgerError(f"the ledger {self._path} has no booking {booking.number} with this hash")
+            if found.written is not None:
+                raise LedgerError(f"booking {booking.number} of the ledger {self._path} is settled already")
+            page.append("settlement", found.dataset, body)
+
+    @contextmanager
+    def _connection(self) -> Iterator[sqlite3.Connection]:
+        before = store.identity(self._path)
+        with store.connected(self._path, self._wait) as connection:
+            yield connection
+        # What was appended to a file that has lost its name is lost with it.
+        if store.identity(self._path) != before:
+            raise LedgerError(f"the ledger {self._path} {store.REPLACED}")
+
+    def _made(self, name: str, body: dict[str, Any]) -> bool:
+        """Whether there was no file, and is a ledger with this dataset now; killed on the way there is no file."""
+        if os.path.lexists(self._path):
+            sweep(self._path.parent)  # what an init has left that was killed when its ledger was there
+            return False
+        with store.aside(self._path) as file:
+            made = Ledger(file, self._wait)
+            if not made._begun(name, body) or not store.publish(file, self._path):
+                return False
+        self._seen = made._seen
+        return True
+
+    def _begun(self, name: str, body: dict[str, Any]) -> bool:
+        """Whether the file was empty, and is a ledger with this dataset now: both at once, or not at all."""
+        with self._connection() as connection, store.transaction(connection, writing=True):
+            if not store.is_empty(self._path):
+                return False
+            store.make_tables(connection)
+            page = _Page(connection, Accounts(Chain(), "", {}), Chain())
+            page.append("ledger", "", {"format": FORMAT, "id": secrets.token_hex(16)})
+            page.append("dataset", name, body)
+        self._saw(page.chain)
+        return True
+
+    @contextmanager
+    def _writing(self, before: Accounts) -> Iterator[_Page]:
+        """The only right to write, and what the ledger says now; what is appended lasts when this ends.
+
+        `before` was read and checked a moment ago: only what follows it is checked while others wait.
+        """
+        known = before.chain
+        with self._connection() as connection, store.transaction(connection, writing=True):
+            store.check_format(connection, self._path)
+            last, *more = store.rows_after(connection, known.number - 1) or [()]
+            if last != known.entries[-1].row():
+                raise LedgerError(f"the ledger {self._path} is damaged: {_CUT}")
+            now = self._checked(known, more) if more else before
+            page = _Page(connection, now, now.chain)
+            yield page
+        self._saw(page.chain)
+
+    def _checked(self, known: Chain, rows: list[tuple[Any, ...]]) -> Accounts:
+        """The rows as accounts, if they are a whole chain in which all that was seen before still is."""
+        number, value = self._seen
+        try:
+            chain = known.extended(rows)
+            if number and (chain.number < number or chain.entries[number - 1].hash != value):
+                raise Damage(_CUT)
+            found = accounts_of(chain)
+        except Damage as damage:
+            raise LedgerError(f"the ledger {self._path} is damaged: {damage}") from None
+        self._saw(chain)
+        return found
+
+    def _saw(self, chain: Chain) -> None:
+        self._seen = (chain.number, chain.hash)
+
+
+def _unchanged(before: Account, now: Account) -> bool:
+    """Whether what was composed is still all there is. What others booked for other datasets does not matter."""
+    return [booking.hash for booking in before.bookings] == [booking.hash for booking in now.bookings]

@@ -1,1 +1,0 @@
-"""The only place where analysis meets sampling: true counts in, private counts out. One file each."""

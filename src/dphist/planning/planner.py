@@ -1,0 +1,506 @@
+"""`plan`: from a budget and a contract to a certified plan."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from fractions import Fraction
+from typing import Final, Literal
+
+from scipy import special
+
+from dphist.errors import InvalidParameter, NoPlan, positive_number
+from dphist.planning.discretize import LEAST_SHARED, lattice_and_variances, on_lattice
+from dphist.planning.optimum import (
+    Calibration,
+    CshTighter,
+    Exact,
+    GshmExact,
+    add_the_deltas,
+    least_total_noise,
+    tuned,
+)
+from dphist.planning.sums import Bounds, SumShares, checked_bounds, shared_out, total
+from dphist.privacy.certificate import certify_correlated_gaussian, certify_family, certify_known_domain
+from dphist.privacy.laplace import tau_laplace
+from dphist.privacy.noise import (
+    LARGEST_SCALE,
+    LEAST_SCALE,
+    OFFSET_RULES,
+    LaplaceNoise,
+    LatticeNoise,
+    Noise,
+    OffsetRule,
+    PublicNoise,
+)
+from dphist.privacy.paper import largest_sensitivity_per_sigma
+from dphist.privacy.search import round_up
+from dphist.privacy.top_k import squared_sensitivity_top_k
+from dphist.privacy.types import ANALYSES, AnalysisName, AnyNoise, Budget, Certificate, Contract, Objective, Plan
+from dphist.sampling.mechanisms import IdealisedKnownDomainMechanism, KnownDomainMechanism, LaplaceMechanism
+
+# The ratio gamma of a count's own variance to the shared one, as people ask for it.
+
+Gamma = float | Literal["sqrt"]
+# Beyond, one of the two noises is nothing beside the other.
+LEAST_GAMMA: Final = 0.01
+LARGEST_GAMMA: Final = 1e15
+
+
+def gamma_value(gamma: Gamma, contract: Contract) -> float:
+    """Gamma as a number, with `sqrt` meaning the paper's sqrt(max_nonzero)."""
+    if isinstance(gamma, str):
+        if gamma != "sqrt":
+            raise InvalidParameter(f"gamma must be 'sqrt' or a number, not {gamma!r}")
+        if contract.max_nonzero is None:
+            raise InvalidParameter("gamma = 'sqrt' is the root of max_nonzero, which is not given")
+        return math.sqrt(contract.max_nonzero)
+    return _gamma_number(gamma)
+
+
+def _gamma_number(gamma: float) -> float:
+    number = positive_number("gamma", gamma)
+    if not LEAST_GAMMA <= number <= LARGEST_GAMMA:
+        raise InvalidParameter(f"gamma must be between {LEAST_GAMMA:g} and {LARGEST_GAMMA:g}, not {gamma!r}")
+    return number
+
+
+def whole_gamma(gamma: float) -> tuple[float, tuple[str, ...]]:
+    """The gamma of discrete noise for one that was asked for, and a note where it is another."""
+    number = _gamma_number(gamma)
+    if number < 1.0:
+        raise InvalidParameter(
+            f"the gamma of discrete noise is a whole number from 1 on, not {gamma!r}; noise='continuous' takes any"
+        )
+    whole = float(round(number))
+    told = f"Gamma is {whole:g} in place of {number:g}: that of discrete noise is a whole number."
+    return whole, () if whole == number else (told,)
+
+
+# Plans for the top-k step with a released offset: no bound on users is needed.
+
+
+def top_k_noise(
+    budget: Budget, contract: Contract, rule: OffsetRule, sums: SumShares | None = None
+) -> tuple[LatticeNoise, Certificate]:
+    """Noise and threshold for the `max_nonzero` largest counts with their offset, and the certificate.
+
+    Guarantee: the certificate's delta is within the budget.
+    Source: `alg:top-k` with the offset of `sec:top-k` (rule `independent`) or our own (rule `opposite`).
+    """
+    guess = first_guess(budget, contract, rule, total(sums))
+    # To find the lattice and to start the search of the limit.
+    tau = guess.total_noise * -float(special.ndtri(budget.delta / (1.0 + contract.nonzero)))
+    return on_lattice(replace(guess, tau=max(tau, guess.sigma)), budget, contract, rule, sums)
+
+
+def first_guess(budget: Budget, contract: Contract, rule: OffsetRule, extra: float) -> Noise:
+    """The noise as it would be if it were continuous; tau plays no part in it."""
+    k = contract.nonzero
+    gamma = gamma_top_k(k, rule, extra)
+    squared = squared_sensitivity_top_k(shared=k, gamma=gamma, rule=rule, extra=extra)
+    sigma = math.sqrt(squared) / largest_sensitivity_per_sigma(epsilon=budget.epsilon, delta=budget.delta)
+    return Noise(sigma, sigma / math.sqrt(gamma), sigma, extra)
+
+
+def gamma_top_k(k: float, rule: OffsetRule, extra: float = 0.0) -> int:
+    """Gamma, a whole number, for shared and offset noise of one variance.
+
+    The paper has sqrt k. With the opposite offset a count has the variance (k + 2 gamma)(1 + 1/gamma)/4 of a unit,
+    which is least at sqrt(k/2); tau is least there as well, for W has the same variance as the offset's own noise.
+    Sums beside the counts weigh as 4 extra times as many further counts.
+    """
+    if rule == "independent":
+        return max(1, round(math.sqrt(k)))
+    counts = k * (1.0 + 4.0 * extra)
+    root = math.sqrt(counts / 2.0)
+    near = {max(1, math.floor(root)), math.ceil(root)}
+    return min(near, key=lambda gamma: (counts + 2.0 * gamma) * (1.0 + 1.0 / gamma))
+
+
+# Plans for a known, public domain: the least noise, and no threshold.
+
+
+def known_domain(
+    *, epsilon: float, delta: float, domain_size: int, max_items_per_user: int | None = None
+) -> KnownDomainMechanism:
+    """The quietest mechanism that releases every count of a public list of `domain_size` keys.
+
+    Guarantee: its certificate is within the budget.
+    Source: `alg:discrete-correlated-gaussian` with the exact analysis in place of zCDP.
+    """
+    budget, contract = Budget(epsilon, delta), Contract(domain_size, max_items_per_user)
+    noise, certificate = public_noise(budget, contract)
+    return KnownDomainMechanism(noise, contract, certificate)
+
+
+def public_noise(
+    budget: Budget, contract: Contract, sums: SumShares | None = None
+) -> tuple[PublicNoise, Certificate]:
+    """The least noise for a public list of `max_nonzero` items, and its certificate.
+
+    Guarantee: the certificate's delta is within the budget.
+    """
+    if contract.max_nonzero is None:
+        raise InvalidParameter("a known domain needs its size")
+    calibration = Calibration(Exact(extra=total(sums)), budget, contract)
+    quietest = tuned(calibration, "noise")
+    if 0.0 < quietest.sigma_shared < LEAST_SHARED:
+        quietest = calibration.best(math.inf, "noise")  # so little is shared that no lattice could hold it
+    found = lattice_and_variances(quietest, budget, contract, sums=sums)
+    noise = PublicNoise(found.lattice, found.variance, found.variance_shared, sums=found.sums)
+    certificate = certify_known_domain(noise, contract, epsilon=budget.epsilon)
+    if certificate.delta > budget.delta:
+        raise NoPlan(f"no plan near sigma {quietest.sigma!r} could be certified for {budget}")
+    return noise, certificate
+
+
+def idealised_known_domain(
+    *, epsilon: float, delta: float, domain_size: int, max_items_per_user: int | None = None
+) -> IdealisedKnownDomainMechanism:
+    """The same with continuous noise, for experiments only.
+
+    Guarantee: its certificate, for ideal noise, is within the budget.
+    Source: `lem:restated-Leb24-for-approx` with the exact sensitivity.
+    """
+    budget, contract = Budget(epsilon, delta), Contract(domain_size, max_items_per_user)
+    noise = tuned(Calibration(Exact(), budget, contract), "noise")
+    certificate = certify_correlated_gaussian(noise, contract, epsilon=budget.epsilon)
+    if certificate.delta > budget.delta:
+        raise NoPlan(f"no plan near sigma {noise.sigma!r} could be certified for {budget}")
+    return IdealisedKnownDomainMechanism(noise, contract, certificate)
+
+
+# Plans beside the family for unknown items: Laplace noise, public lists; and notes on any plan.
+
+# e^3 is 20: from there on a belief of 5 % may pass 50 %.
+WEAK_EPSILON: Final = 3.0
+# One user in a thousand.
+_WEAK_DELTA: Final = 1e-3
+
+
+def offset_rule(offset: str | None) -> OffsetRule:
+    """The rule by name; the opposite one unless another is asked for."""
+    for rule in OFFSET_RULES:
+        if offset == rule:
+            return rule
+    if offset is None:
+        return "opposite"
+    raise InvalidParameter(f"offset must be one of {', '.join(OFFSET_RULES)}, not {offset!r}")
+
+
+def public_plan(budget: Budget, contract: Contract, sums: SumShares | None = None) -> Plan:
+    """The quietest plan for a public list of items."""
+    noise, certificate = public_noise(budget, contract, sums)
+    return Plan(budget, contract, noise, "exact", certificate, notes_for(budget, contract, noise))
+
+
+def laplace_plan(budget: Budget, contract: Contract) -> Plan:
+    """Laplace noise of scale m/epsilon, exactly, and the least whole threshold."""
+    found = LaplaceMechanism.for_budget(budget, contract)
+    noise = LaplaceNoise(found.scale, found.limit)
+    return Plan(budget, contract, noise, "exact", found.certificate, notes_for(budget, contract, noise))
+
+
+def laplace_is_better(plan: Plan, objective: Objective) -> bool:
+    """Whether Laplace noise would have the lower threshold, or the smaller deviation, at the same budget."""
+    budget, contract = plan.budget, plan.contract
+    if not laplace_can_be_drawn(budget, contract):
+        return False
+    scale = contract.items / budget.epsilon
+    if objective == "threshold":
+        return tau_laplace(m=contract.items, scale=scale, delta=budget.delta, discrete=True) < plan.tau
+    return LaplaceNoise(Fraction(scale), 0).sigma < plan.total_noise
+
+
+def laplace_can_be_drawn(budget: Budget, contract: Contract) -> bool:
+    """Whether noise of scale m/epsilon is neither too narrow nor too wide for an exact sampler."""
+    return LEAST_SCALE <= Fraction(contract.items) / Fraction(budget.epsilon) <= LARGEST_SCALE
+
+
+def _weak_promises(budget: Budget) -> list[str]:
+    """Budgets with which a release is certified and all the same says much about a person."""
+    notes = []
+    if budget.epsilon > WEAK_EPSILON:
+        factor = f"{math.exp(budget.epsilon):,.0f}" if budget.epsilon < 30.0 else f"e^{budget.epsilon:g}"
+        notes.append(f"Epsilon {budget.epsilon:g} is a weak promise: odds may change by a factor of {factor}.")
+    if budget.delta > _WEAK_DELTA:
+        notes.append(
+            f"Delta {budget.delta:g} is large: it should be well below one over the number of users, for it "
+            "allows that the data of as large a share of them are published as they are."
+        )
+    return notes
+
+
+def notes_for(budget: Budget, contract: Contract, noise: AnyNoise) -> tuple[str, ...]:
+    """What a person should know beside the numbers."""
+    notes = _weak_promises(budget)
+    scale = contract.items / budget.epsilon
+    deviation = math.sqrt(2.0) * scale
+    unknown_items = not isinstance(noise, (LaplaceNoise, PublicNoise)) and noise.mechanism != "top-k"
+    tau = tau_laplace(m=contract.items, scale=scale, delta=budget.delta)
+    if unknown_items and not getattr(noise, "sums", ()) and tau < noise.tau:
+        noise_is = "less" if deviation < noise.total_noise else "more"
+        notes.append(
+            f"Laplace noise of scale {scale:.6g} would have the lower threshold {1.0 + tau:.6g}, with {noise_is} "
+            f"noise (standard deviation {deviation:.6g} against {noise.total_noise:.6g})."
+        )
+    if noise.sigma_shared > 0.0:
+        notes.append(
+            "All counts share one draw of noise: good for counts, ranks and differences, bad for their sum."
+        )
+    if noise.mechanism == "top-k":
+        notes.append(
+            "The count after the largest ones is subtracted before the threshold and released with noise, so that "
+            "the counts are not biased; a count must pass the threshold by itself above it."
+        )
+    return tuple(notes)
+
+
+_MOST_CORRECTIONS: Final = 6
+# Shared noise that gains less than this would only ask for a finer lattice.
+_WORTH_SHARING: Final = 0.9995
+CAP_ALONE: Final = (
+    "The bound on the items of a user needs less noise than a top-k step, so there is no such step. Of the items "
+    "that pass the threshold, a release has the largest alone."
+)
+_TOP_ALONE: Final = "The top-k step needs less noise than the bound on the items of a user, which is not applied."
+
+
+def plan(
+    *,
+    epsilon: float,
+    delta: float,
+    max_nonzero: int | None = None,
+    max_items_per_user: int | None = None,
+    top: int | None = None,
+    public_items: int | None = None,
+    offset: str | None = None,
+    noise: str | None = None,
+    analysis: str = "best",
+    mechanism: str = "best",
+    gamma: Gamma | None = None,
+    minimize: str = "threshold",
+    sums: Sequence[tuple[object, object]] = (),
+    weights: Sequence[float] | None = None,
+) -> Plan:
+    """The plan with the lowest threshold, or the least total noise, that is provably (epsilon, delta)-private.
+
+    `max_nonzero` bounds the non-zero counts of every possible dataset (the k of the paper) and allows shared
+    noise; `max_items_per_user` bounds the counts one user can touch. `top` is for the top-k step, which needs no
+    bound: the count after the `top` largest is subtracted from all, and released by the rule `offset`: `opposite`
+    to the shared noise, which then cancels; `independent`, as in the paper; or `none`. `public_items` is the
+    length of a public list of items, all of which are released. One of the four is needed. `mechanism` is
+    `gaussian`, `laplace`, or the `best` of both.
+    `noise` is discrete, which can be drawn exactly, unless one of the paper's analyses is asked for: those are for
+    continuous noise, which cannot. `analysis` "best" and "exact" use this project's analysis with gamma tuned (or
+    as given); the other names are the paper's. Whatever analysis chose the plan, its certificate is the exact one
+    in ball arithmetic.
+    `sums` are bounds (low, high) of values of which sums are to be released beside the counts. `weights` are their
+    shares of the squared sensitivity, of which the counts have the rest; without them the best are taken.
+
+    >>> import dphist
+    >>> round(dphist.plan(epsilon=0.35, delta=1e-5, max_nonzero=51914).threshold, 2)
+    6988.5
+    """
+    budget, objective = Budget(epsilon, delta), _objective(minimize)
+    if noise not in (None, "continuous", "discrete"):
+        raise InvalidParameter(f"noise must be 'continuous' or 'discrete', not {noise!r}")
+    if mechanism not in ("best", "gaussian", "laplace"):
+        raise InvalidParameter(f"mechanism must be best, gaussian or laplace, not {mechanism!r}")
+    ours = analysis in ("best", "exact") and noise != "continuous" and gamma is None
+    bounds = tuple(checked_bounds(low, high) for low, high in sums)
+    if bounds and (not ours or mechanism == "laplace"):
+        raise InvalidParameter(
+            "sums need Gaussian noise that is discrete, by the exact analysis, with gamma tuned"
+        )
+    if top is not None or public_items is not None:
+        if not ours or max_nonzero is not None or (top is not None and public_items is not None):
+            raise InvalidParameter(
+                "top and public_items exclude each other, max_nonzero, gamma, continuous noise and other analyses"
+            )
+        if mechanism == "laplace":
+            raise InvalidParameter("mechanism 'laplace' is for max_items_per_user, not for top or public_items")
+        if offset is not None and top is None:
+            raise InvalidParameter(f"offset = {offset!r} is for top alone")
+        if public_items is not None:
+            listed = Contract(public_items, max_items_per_user)
+            return public_plan(budget, listed, _family_shares(bounds, weights, budget, listed))
+        found = top_plan(budget, Contract(top), offset_rule(offset), objective, bounds, weights)
+        if max_items_per_user is None:
+            return found
+        return _quieter(found, max_items_per_user, mechanism, objective, bounds, weights)
+    if offset is not None:
+        raise InvalidParameter(f"offset = {offset!r} is for top alone")
+    contract = Contract(max_nonzero, max_items_per_user)
+    if mechanism == "laplace":
+        if not ours:
+            raise InvalidParameter("Laplace noise is discrete, and has no gamma and no other analysis")
+        return laplace_plan(budget, contract)
+    shares = _family_shares(bounds, weights, budget, contract)
+    found = _gaussian_plan(budget, contract, noise, _analysis_name(analysis), gamma, objective, shares)
+    if mechanism == "best" and ours and not bounds and laplace_is_better(found, objective):
+        return laplace_plan(budget, contract)
+    return found
+
+
+def _family_shares(
+    bounds: Sequence[Bounds], weights: Sequence[float] | None, budget: Budget, contract: Contract
+) -> SumShares | None:
+    """The shares of sums beside counts of the family."""
+    return shared_out(
+        bounds, weights, lambda extra: least_total_noise(Calibration(Exact(extra=extra), budget, contract))
+    )
+
+
+def _gaussian_plan(
+    budget: Budget,
+    contract: Contract,
+    noise: str | None,
+    name: AnalysisName,
+    gamma: Gamma | None,
+    objective: Objective,
+    shares: SumShares | None = None,
+) -> Plan:
+    """A plan of the family, by one of its analyses."""
+    if noise is None:
+        noise = "discrete" if name == "exact" else "continuous"
+    if noise == "discrete" and name != "exact":
+        raise InvalidParameter(f"discrete noise has the exact analysis only, not {name!r}")
+    notes: tuple[str, ...] = ()
+    if noise == "discrete" and isinstance(gamma, (int, float)):
+        gamma, notes = whole_gamma(gamma)
+    ideal = _noise_for(name, budget, contract, _gamma(gamma, name, contract), objective, total(shares))
+    chosen: Noise | LatticeNoise
+    if noise == "discrete":
+        chosen, certificate = _discrete(ideal, budget, contract, objective, shares, tuned_freely=gamma is None)
+    else:
+        chosen, certificate = certified(ideal, budget, contract)
+    return Plan(budget, contract, chosen, name, certificate, (*notes_for(budget, contract, chosen), *notes))
+
+
+def top_plan(
+    budget: Budget,
+    contract: Contract,
+    rule: OffsetRule,
+    objective: Objective,
+    bounds: Sequence[Bounds],
+    weights: Sequence[float] | None,
+) -> Plan:
+    """The top-k step by itself."""
+    if rule == "none":
+        if bounds:
+            raise InvalidParameter("sums beside a top-k step need its offset: the counts would be differences")
+        return _gaussian_plan(budget, contract, None, "exact", None, objective)
+    shares = shared_out(bounds, weights, lambda extra: first_guess(budget, contract, rule, extra))
+    noise, certificate = top_k_noise(budget, contract, rule, shares)
+    return Plan(budget, contract, noise, "exact", certificate, notes_for(budget, contract, noise))
+
+
+def _quieter(
+    found: Plan,
+    items: int,
+    mechanism: str,
+    objective: Objective,
+    bounds: Sequence[Bounds],
+    weights: Sequence[float] | None,
+) -> Plan:
+    """The top-k step; or the bound on the items of a user by itself, where that needs less noise.
+
+    The joint analysis of both does not hold: one user who raises the count that is subtracted lowers all others,
+    however few items that user has (docs/theory/top-k.md).
+    """
+    capped = plan(
+        epsilon=found.budget.epsilon,
+        delta=found.budget.delta,
+        max_items_per_user=items,
+        minimize=objective,
+        mechanism=mechanism,
+        sums=bounds,
+        weights=weights,
+    )
+    if capped.total_noise <= found.total_noise:
+        return replace(capped, notes=(*capped.notes, CAP_ALONE))
+    return replace(found, notes=(*found.notes, _TOP_ALONE))
+
+
+def _discrete(
+    ideal: Noise,
+    budget: Budget,
+    contract: Contract,
+    objective: Objective,
+    shares: SumShares | None,
+    *,
+    tuned_freely: bool,
+) -> tuple[LatticeNoise, Certificate]:
+    """The plan on a lattice; where the shared noise was ours to choose, it must be worth its lattice."""
+    found = on_lattice(ideal, budget, contract, sums=shares)
+    if ideal.sigma_shared == 0.0 or not tuned_freely:
+        return found
+    alone = Calibration(Exact(extra=total(shares)), budget, contract).best(math.inf, objective)
+    without = on_lattice(alone, budget, contract, sums=shares)
+
+    def cost(plan: tuple[LatticeNoise, Certificate]) -> float:
+        return plan[0].tau if objective == "threshold" else plan[0].total_noise
+
+    return found if cost(found) < cost(without) * _WORTH_SHARING else without
+
+
+def _analysis_name(analysis: str) -> AnalysisName:
+    if analysis == "best":
+        return "exact"
+    for name in ANALYSES:
+        if analysis == name:
+            return name
+    raise InvalidParameter(f"analysis must be one of best, {', '.join(ANALYSES)}, not {analysis!r}")
+
+
+def _objective(minimize: str) -> Objective:
+    if minimize == "threshold":
+        return "threshold"
+    if minimize == "noise":
+        return "noise"
+    raise InvalidParameter(f"minimize must be 'threshold' or 'noise', not {minimize!r}")
+
+
+def _gamma(gamma: Gamma | None, name: AnalysisName, contract: Contract) -> float | None:
+    """Gamma as a number: infinite without shared noise, None where it is to be tuned."""
+    if name.startswith("gshm"):
+        if gamma is not None:
+            raise InvalidParameter(f"gamma = {gamma!r} makes no sense with {name}, which has no shared noise")
+        return math.inf
+    if gamma is None and name == "exact":
+        return None
+    if contract.max_nonzero is None:
+        raise InvalidParameter(f"shared noise ({name}) needs max_nonzero: without that bound it only adds error")
+    return gamma_value("sqrt" if gamma is None else gamma, contract)
+
+
+def _noise_for(
+    name: AnalysisName,
+    budget: Budget,
+    contract: Contract,
+    gamma: float | None,
+    objective: Objective,
+    extra: float = 0.0,
+) -> Noise:
+    if name == "exact" and gamma is None:
+        return tuned(Calibration(Exact(extra=extra), budget, contract), objective)
+    assert gamma is not None
+    if name.endswith("add-the-deltas"):
+        return add_the_deltas(budget, contract, gamma, objective)
+    case_analysis = {"exact": Exact(), "gshm-exact": GshmExact(), "csh-tighter": CshTighter()}[name]
+    return Calibration(case_analysis, budget, contract).best(gamma, objective)  # type: ignore[arg-type]
+
+
+def certified(noise: Noise, budget: Budget, contract: Contract) -> tuple[Noise, Certificate]:
+    """The plan with its certificate; where the balls refuse what the doubles passed, a hair more noise."""
+    for attempt in range(_MOST_CORRECTIONS):
+        certificate = certify_family(noise, contract, epsilon=budget.epsilon, budget=budget.delta)
+        if certificate.delta <= budget.delta:
+            return noise, certificate
+        more = 1.0 + (1e-9 if attempt == 0 else 1e-8 * 8.0**attempt)
+        shared = round_up(noise.sigma_shared * more) if noise.sigma_shared > 0.0 else 0.0
+        noise = Noise(round_up(noise.sigma * more), shared, round_up(noise.tau * more * more))
+    raise NoPlan(f"no plan near {noise} could be certified for epsilon {budget.epsilon!r}, delta {budget.delta!r}")

@@ -1,0 +1,418 @@
+"""Noise on a lattice: the parts of its delta, in ball arithmetic.
+
+Offsets a = c/b are whole numbers of steps on the lattice 1/b, so that the representation of the offset bound is
+integral. Given the shared draw, the log likelihood ratio is linear in one integer combination of the draws,
+and that is a discrete Gaussian up to a factor within e^(-2 pi^2 V') of one. Derivation: docs/theory/discrete.md.
+Sums beside the counts are further terms of the combination: `sum_combination`, docs/theory/sums.md.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property, lru_cache
+from typing import Final
+
+import numpy as np
+from flint import arb, fmpq
+from numpy.typing import ArrayLike, NDArray
+from scipy import special
+
+from dphist.privacy import balls
+from dphist.privacy.balls import midpoint_coefficient, normaliser, shift_divergence, tail, theta_excess
+from dphist.privacy.noise import LatticeNoise
+from dphist.privacy.offset import reach
+from dphist.privacy.types import Contract
+
+# Discrete Gaussian noise: tails, and the infinite event as an exact sum.
+#
+# Everything is in units of the lattice: a variance of V means Pr[X = x] proportional to exp(-x^2/(2V)) on the
+# integers. The paper's lattice is 1/2, so that its N_Z(0, 4 sigma^2)/2 has V = 4 sigma^2.
+
+FloatArray = NDArray[np.float64]
+
+_LARGEST_TABLE_DEVIATION: Final = 64.0
+_REACH: Final = 38.6  # beyond, a double knows nothing of a standard normal
+_CHUNK: Final = 1 << 20
+# Coefficients of f', f''', f^(5), f^(7), f^(9) in the midpoint Euler-Maclaurin formula.
+_MIDPOINT: Final = tuple(
+    int(c.numer()) / int(c.denom()) for c in (midpoint_coefficient(order) for order in (1, 3, 5, 7, 9))
+)
+
+
+@lru_cache(maxsize=32)
+def _tail_table(variance: float) -> FloatArray:
+    """Sums of exp(-x^2/(2V)) over x >= n for n = 0, 1, ...; all terms positive, small ones first."""
+    x = np.arange(math.ceil(_REACH * math.sqrt(variance)) + 2, dtype=np.float64)
+    weights = np.exp(-x * x / (2.0 * variance))
+    return np.asarray(np.cumsum(weights[::-1])[::-1], dtype=np.float64)
+
+
+def _hermite_terms(t: FloatArray, deviation: float) -> FloatArray:
+    """The corrections of Euler and Maclaurin to the tail integral at t, per density."""
+    previous, current = np.ones_like(t), t  # He_0, He_1
+    total = np.zeros_like(t)
+    for order in range(1, 2 * len(_MIDPOINT)):
+        if order % 2 == 1:
+            # f^(n)(y) = (-1)^n He_n(y/S) f(y)/S^n; only odd n occur.
+            total -= _MIDPOINT[order // 2] * current / deviation**order
+        previous, current = current, t * current - order * previous
+    return total
+
+
+def discrete_gaussian_tail(n: ArrayLike, *, variance: float) -> FloatArray:
+    """Pr[X >= n] for the discrete Gaussian of this variance parameter, elementwise for whole n.
+
+        sum over x >= n of e^(-x^2/(2V)) / sum over all x
+
+    Guarantee: relative error about 1e-13 down to 1e-300: a table of sums up to a deviation of 64 steps, beyond it
+    the midpoint formula of Euler and Maclaurin.
+    Valid for: variance >= 1/16.
+    Source: `def:discrete-distribution-gaussian`.
+    """
+    points = np.asarray(n, dtype=np.float64)
+    mirrored = points <= 0.0
+    # Pr[X >= n] = 1 - Pr[X >= 1 - n]: only positive n are summed, so nothing cancels in the tail.
+    positive = np.where(mirrored, 1.0 - points, points)
+    deviation = math.sqrt(variance)
+    if deviation <= _LARGEST_TABLE_DEVIATION:
+        table = _tail_table(variance)
+        index = np.minimum(positive, table.size - 1).astype(np.int64)
+        tail = np.where(positive < table.size, table[index], 0.0) / (2.0 * table[0] - 1.0)
+    else:
+        t = (positive - 0.5) / deviation
+        density = np.exp(-0.5 * t * t) / math.sqrt(2.0 * math.pi)
+        tail = special.ndtr(-t) + density * _hermite_terms(t, deviation) / deviation
+    return np.asarray(np.where(mirrored, 1.0 - tail, tail), dtype=np.float64)
+
+
+def infinite_event_discrete(
+    *, count: int, variance: float, variance_shared: float, limit: int, smallest: float = 1e-300
+) -> float:
+    """Probability that one of `count` new counts passes under discrete noise, exactly.
+
+        1 - sum over w of Pr[Z_shared = w] Pr[Z <= limit - w]^count,  a count passes if Z + Z_shared > limit
+
+    Guarantee: an exact sum, relative error about 1e-12 for values above `smallest`.
+    Valid for: variances of at least 1/16 in lattice units; variance_shared = 0 for no shared noise.
+    Source: the exact value that `lem:discrete-upperbounddeltainf` bounds.
+    """
+    if variance_shared == 0.0:
+        passes = discrete_gaussian_tail(limit + 1, variance=variance)
+        return float(-np.expm1(count * np.log1p(-passes)))
+    deviation = math.sqrt(variance_shared)
+    reach = math.ceil(deviation * float(-special.ndtri_exp(math.log(smallest) - 32.0))) + 1
+    normaliser = float(_normaliser(variance_shared))
+    total = 0.0
+    for start in range(-reach, reach + 1, _CHUNK):
+        w = np.arange(start, min(start + _CHUNK, reach + 1), dtype=np.float64)
+        passes = discrete_gaussian_tail(limit - w + 1.0, variance=variance)
+        with np.errstate(divide="ignore"):
+            some = -np.expm1(count * np.log1p(-passes))
+        total += float((np.exp(-w * w / (2.0 * variance_shared)) * some).sum())
+    return total / normaliser
+
+
+def _normaliser(variance: float) -> float:
+    """Sum of e^(-x^2/(2V)) over all integers."""
+    if math.sqrt(variance) <= _LARGEST_TABLE_DEVIATION:
+        return float(2.0 * _tail_table(variance)[0] - 1.0)
+    return math.sqrt(2.0 * math.pi * variance)
+
+
+def infinite_event_discrete_upper(*, k: int, sigma: float, tau: float) -> float:
+    """The paper's upper bound of the infinite event under its discrete noise with gamma = sqrt k.
+
+        1 - Pr[N_Z(0, 4 sigma^2/sqrt k) <= 2 tau c/(c+1)] Pr[N_Z(0, 4 sigma^2) <= 2 tau/(c+1)]^k,  c = k^(-1/4)
+
+    Guarantee: an upper bound of the infinite event of k new counts.
+    Valid for: sigma > 0, tau > 0.
+    Source: `lem:discrete-upperbounddeltainf`.
+    """
+    root = k**-0.25
+    shared = discrete_gaussian_tail(
+        math.floor(2.0 * tau * root / (root + 1.0)) + 1, variance=4.0 * sigma**2 / math.sqrt(k)
+    )
+    single = discrete_gaussian_tail(math.floor(2.0 * tau / (root + 1.0)) + 1, variance=4.0 * sigma**2)
+    return float(-np.expm1(np.log1p(-shared) + k * np.log1p(-single)))
+
+
+# The whole-numbered combination of draws in which a log likelihood ratio is linear, and how sums join it.
+#
+# Counts have the variance V and sums the variances V_l, one user moves them by N_l steps. Where r_l = N_l V/V_l
+# has the denominator U in common for all l, the log likelihood ratio is 1/(V U) times
+#
+# U u A + sum over l of U r_l B_l,
+#
+# A the combination of the counts (theirs is u/V times A) and B_l the draws of the moved sums added up: the
+# coefficients are whole again. Derivation: docs/theory/sums.md.
+
+
+def rational(value: Fraction) -> arb:
+    """A ball around a rational number."""
+    return arb(fmpq(value.numerator, value.denominator))
+
+
+def upper_factor(spreads: list[arb], draws: int) -> arb:
+    """An upper factor over all the sums of draws: `draws` of the first kind, one of each other.
+
+    One sum is above a discrete Gaussian by (1 + theta)(1 + theta') <= (1 + theta)^2 at most, since the
+    normaliser is never below its integral and the sum's own spread is the larger; e^(4 theta) is more.
+    """
+    excess = theta_excess(spreads[0]) * (2 * draws)
+    for spread in spreads[1:]:
+        excess += 2 * theta_excess(spread)
+    return (2 * excess).exp()
+
+
+@dataclass(frozen=True)
+class Combination:
+    """A whole-numbered combination of draws: near a discrete Gaussian, up to `factor`, and moved by `shift`.
+
+    `unit` is its coefficient in the log likelihood ratio, in units of 1/V, V the variance of a count's draw.
+    """
+
+    variance: arb
+    shift: int
+    unit: int
+    factor: arb
+
+    def divergence(self, epsilon: arb) -> arb:
+        """Upper bound of the hockey-stick divergence at e^epsilon."""
+        return shift_divergence(variance=self.variance, shift=self.shift, epsilon=epsilon) * self.factor
+
+
+class SumTerms:
+    """The sums of a plan, ready to join a combination of its counts."""
+
+    def __init__(self, noise: LatticeNoise) -> None:
+        ratios = [one.reach * noise.variance / one.variance for one in noise.sums]
+        self.common = math.lcm(*(ratio.denominator for ratio in ratios))
+        self._terms = [
+            (int(ratio * self.common), one.reach, rational(one.variance))
+            for ratio, one in zip(ratios, noise.sums, strict=True)
+        ]
+
+    def joined(self, counts: Combination, moved: int) -> Combination:
+        """With `moved` draws of each sum, each moved by all that one user can.
+
+        Guarantee: an upper bound for any smaller moves too, since the divergence grows with each of them.
+        """
+        if not self._terms or moved == 0:
+            return counts
+        variance, shift, factor = counts.variance, counts.shift, counts.factor
+        unit = self.common * counts.unit
+        for weight, move, of_one in self._terms:
+            shared = math.gcd(unit, weight)
+            before, own, all_draws = unit // shared, weight // shared, of_one * moved
+            spread = 1 / (arb(own**2) / variance + arb(before**2) / all_draws)
+            factor *= upper_factor([of_one / 2, spread], moved)
+            variance = variance * before**2 + all_draws * own**2
+            shift, unit = shift * before + own * moved * move, shared
+        return Combination(variance, shift, unit, factor)
+
+
+_EXACT_CHANGED = 48
+_MOST_ONE_BY_ONE = 4096
+
+
+def bits_for(scale: float) -> int:
+    """Precision at which deltas of this size keep their digits."""
+    return 128 + int(-1.1 * math.log2(scale))
+
+
+class DiscreteFamily:
+    """The bounds of the family on its lattice as balls, for one plan and one epsilon."""
+
+    def __init__(self, noise: LatticeNoise, contract: Contract, *, epsilon: float, scale: float) -> None:
+        self.noise, self.contract, self.epsilon = noise, contract, arb(epsilon)
+        # Far enough into the shared noise that what lies beyond is nothing beside delta.
+        self.reach = math.ceil(reach(scale) * math.sqrt(noise.variance_shared))
+        self.variance, self.shared = rational(noise.variance), rational(noise.variance_shared)
+        self.sums = SumTerms(noise)
+        self._divergences: dict[tuple[int, int], arb] = {}
+
+    def offset(self, shared: float, changed: int) -> int:
+        """The offset in steps nearest to the best one, s/(j + gamma) of a unit; none without shared noise."""
+        gamma, lattice = self.noise.gamma_whole, self.noise.lattice
+        if gamma is None or math.isinf(shared):
+            return 0
+        return min(round(lattice * changed / (shared + gamma)), lattice - 1)
+
+    def gaussian_worst(self, new: int) -> arb:
+        """Upper bound of delta over all changed counts when at least `new` counts are new and stay hidden."""
+        shared = self.contract.nonzero - new
+        most = int(min(shared, self.contract.items - new))
+        if most < 1:
+            return arb(0)
+        if self.noise.gamma_whole is None or math.isinf(shared):
+            # Once the shared noise is given away (offset 0), fewer changed counts are a projection of more.
+            return self._changed(shared, most, 0)
+        if most <= 2 * _EXACT_CHANGED:
+            return self._worst_of_few(shared, most)
+        # Half a unit covers every number of changed counts at once: all counts move alike, and fewer sums are a
+        # projection of more. Any valid bound will do.
+        half = self._changed(shared, most, self.noise.lattice // 2)
+        if not self.noise.sums and 2 * most >= shared + self.noise.gamma_whole:
+            return half
+        return half.min(self._changed_many(shared, most))
+
+    def _worst_of_few(self, shared: float, most: int) -> arb:
+        """Every number of changed counts by itself. The likely worst first: all others need only be below it."""
+        assert self.noise.gamma_whole is not None
+        likely = (1 + float(self.noise.extra)) * (shared + self.noise.gamma_whole) / 2
+        worst = arb(0)
+        for changed in sorted(range(1, most + 1), key=lambda s: abs(s - likely)):
+            worst = worst.max(self._changed_best(shared, changed, enough=worst))
+        return worst
+
+    def _changed_best(self, shared: float, changed: int, enough: arb | None = None) -> arb:
+        """The least bound over a few offsets: each of them is valid. One that is below `enough` will do."""
+        steps = [self.offset(shared, changed), 0]
+        if self.noise.gamma_whole is not None and not math.isinf(shared):
+            steps.append(self.noise.lattice // 2)
+        best = arb(1)
+        for step in dict.fromkeys(steps):
+            best = best.min(self._changed(shared, changed, step))
+            if enough is not None and best <= enough:
+                break
+        return best
+
+    def _changed_many(self, shared: float, most: int) -> arb:
+        """All numbers of changed counts with one offset: the largest ones by themselves, the rest in ranges."""
+        step = self.offset(shared, most)
+        # Up to this offset more changed counts are never better.
+        turn = self.noise.lattice * (1 + self.noise.extra) / 2
+        if step > turn or (step == turn and not self.noise.sums):
+            step = min(math.floor(turn), self.noise.lattice - 1) - (0 if self.noise.sums else 1)
+        worst, high = arb(0), most - _EXACT_CHANGED
+        for changed in range(most, high, -1):
+            # With all counts changed another offset may serve better; every one is valid.
+            quiet = changed == shared
+            worst = worst.max(
+                self._changed_best(shared, changed) if quiet else self._changed(shared, changed, step)
+            )
+        while high >= 1:
+            low = max(1, high // 2)
+            worst = worst.max(self._changed_range(shared, low, high, step))
+            high = low - 1
+        return worst
+
+    def _problem(self, shared: float, changed: int, step: int) -> Combination:
+        """The combination of all draws that take part when `changed` counts and their sums move."""
+        return self.sums.joined(self._counts(shared, changed, step), changed)
+
+    def _counts(self, shared: float, changed: int, step: int) -> Combination:
+        """The combination of the draws of the counts alone."""
+        lattice, gamma = self.noise.lattice, self.noise.gamma_whole
+        if step == 0:
+            # Only the changed counts take part: a sum of `changed` draws, shifted by one unit each.
+            return Combination(
+                self.variance * changed, lattice * changed, lattice, upper_factor([self.variance / 2], changed)
+            )
+        assert gamma is not None
+        quiet = int(shared) - changed
+        if quiet == 0:
+            return self._counts_all_changed(changed, step, gamma)
+        unit = math.gcd(lattice - step, step)
+        large, small = (lattice - step) // unit, step // unit
+        total = changed * large**2 + quiet * small**2 + gamma * small**2
+        spreads = [self.variance / 2]
+        if large != small:
+            spreads.append(self.variance / (arb(small**2) / changed + arb(large**2) / quiet))
+        counts = self.variance * (changed * large**2 + quiet * small**2)
+        spreads.append(1 / (arb((small * gamma) ** 2) / counts + 1 / self.shared))
+        return Combination(self.variance * total, unit * total, unit, upper_factor(spreads, int(shared)))
+
+    def _counts_all_changed(self, changed: int, step: int, gamma: int) -> Combination:
+        """The same when every shared count is changed: two coefficients, divided by all they have in common."""
+        move = self.noise.lattice - step
+        unit = math.gcd(move, step * gamma)
+        own, common = move // unit, step * gamma // unit
+        variance = self.variance * (changed * own**2) + self.shared * common**2
+        shift = (changed * move**2 + gamma * step**2) // unit
+        spread = 1 / (arb(common**2) / (changed * self.variance) + arb(own**2) / self.shared)
+        return Combination(variance, shift, unit, upper_factor([self.variance / 2, spread], changed))
+
+    def _changed(self, shared: float, changed: int, step: int) -> arb:
+        problem = self._problem(shared, changed, step)
+        # The variance follows from these two: with the best offset for sums they are the same for many.
+        key = problem.shift, problem.unit
+        if key not in self._divergences:
+            self._divergences[key] = shift_divergence(
+                variance=problem.variance, shift=problem.shift, epsilon=self.epsilon
+            )
+        return self._divergences[key] * problem.factor
+
+    def _changed_range(self, shared: float, low: int, high: int, step: int) -> arb:
+        """A bound for all numbers of changed counts from low to high, from the continuous divergence.
+
+        Each tail is within z phi(z)/(8 S^2) of the normal one for z >= 1, half a step from its point.
+        """
+        least, most = self._problem(shared, low, step), self._problem(shared, high, step)
+        mu_high, mu_low = most.shift / most.variance.sqrt(), least.shift / least.variance.sqrt()
+        half = 1 / (2 * least.variance.sqrt())
+        near = self.epsilon / mu_high - mu_high / 2 - half
+        if not near >= 1:
+            return self._one_by_one(shared, low, high, step)
+        far = self.epsilon / mu_low + mu_high + half
+        density = (-near * near / 2).exp() / (2 * arb.pi()).sqrt()
+        error = (near + far) * density * self.epsilon.exp() / (8 * least.variance)
+        smooth = balls.hockey_stick_normal(mu_high, self.epsilon)
+        # Each spread is at its worst at one end or the other: both factors together cover all between.
+        return (smooth + error) * least.factor * most.factor * (1 + 2 * theta_excess(least.variance))
+
+    def _one_by_one(self, shared: float, low: int, high: int, step: int) -> arb:
+        """Every number of changed counts by itself, where there are not too many; otherwise no statement."""
+        if high - low > _MOST_ONE_BY_ONE:
+            return arb(1)
+        worst = arb(0)
+        for changed in range(low, high + 1):
+            worst = worst.max(self._changed(shared, changed, step))
+        return worst
+
+    @cached_property
+    def _passing(self) -> list[tuple[arb, arb]]:
+        """For each value of the shared draw: its probability, and that of one new count to pass."""
+        limit = self.noise.limit
+        if self.noise.variance_shared == 0:
+            return [(arb(1), tail(limit + 1, self.variance))]
+        whole, whole_shared = normaliser(self.variance), normaliser(self.shared)
+        passes = tail(limit + self.reach + 2, self.variance)
+        rows = []
+        for w in range(-self.reach, self.reach + 1):
+            passes += (-(arb(limit - w + 1) ** 2) / (2 * self.variance)).exp() / whole
+            rows.append(((-(arb(w) ** 2) / (2 * self.shared)).exp() / whole_shared, passes))
+        return rows
+
+    @cached_property
+    def _beyond(self) -> arb:
+        """The shared draws that are left out, as if all of them let a count pass."""
+        return arb(0) if self.noise.variance_shared == 0 else 2 * tail(self.reach + 1, self.shared)
+
+    def infinite_event(self, count: int) -> arb:
+        """Upper enclosure of the probability that one of `count` new counts passes: the exact sum."""
+        total = arb(0)
+        for weight, passes in self._passing:
+            total += weight * (1 - (1 - passes) ** count)
+        return total + self._beyond
+
+    @cached_property
+    def _ends(self) -> tuple[arb, arb, arb]:
+        """The infinite event of 1 and of m new counts, and its last step from m to m + 1."""
+        last_step = arb(0)
+        for weight, passes in self._passing:
+            last_step += weight * (1 - passes) ** self.contract.items * passes
+        return self.infinite_event(1), self.infinite_event(self.contract.items), last_step
+
+    def _infinite_event_upper(self, count: int) -> arb:
+        """A bound without a sum of its own: the event is concave in the number of counts, and 0 for none."""
+        one, items, last_step = self._ends
+        return (count * one).min(items - (self.contract.items - count) * last_step)
+
+    def sum_block(self, first: int, last: int, goal: float) -> float:
+        """Infinite event plus Gaussian part: an upper bound for all cases with first <= r <= last."""
+        gaussian = self.gaussian_worst(first)
+        bound = balls.upper(self._infinite_event_upper(last) + gaussian)
+        return bound if bound <= goal else balls.upper(self.infinite_event(last) + gaussian)

@@ -1,1 +1,0 @@
-"""Where true counts meet noise: nothing else in dphist lets a count out."""

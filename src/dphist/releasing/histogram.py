@@ -1,0 +1,146 @@
+"""`release_histogram`: noise and threshold for people who counted by themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+
+from dphist.errors import InvalidParameter
+from dphist.privacy.noise import LatticeNoise, Noise, PublicNoise
+from dphist.privacy.types import Plan
+from dphist.releasing.frames import Form, Names, Piece, Source, checked_names, source_of
+from dphist.releasing.noise import Cut, Largest, NoiseStage, Span, Total, blocks, counts_of
+from dphist.releasing.result import Release
+from dphist.releasing.soundness import Nonzero, certified, nonzero_rule
+from dphist.sampling.mechanisms import LARGEST_EXACT, IntArray
+from dphist.sampling.tap import SecureTap, SeededTap, Tap
+
+# Rows that meet noise together: enough for the compiled sampler, and some 150 MB of working memory.
+BATCH_SIZE: Final = 1 << 22
+
+
+def release_histogram(
+    items: Any,
+    counts: Any = None,
+    plan: Plan | None = None,
+    *,
+    item: str | Sequence[str] = "item",
+    count: str = "count",
+    seed: int | None = None,
+    batch_size: int = BATCH_SIZE,
+    promise_max_nonzero: bool = False,
+) -> Release:
+    """Noisy counts above the threshold, for a histogram that was counted elsewhere.
+
+    Give `items` and `counts` (lists, numpy, Series of pandas or polars, Arrow arrays), or a frame in place of both
+    (pandas, polars, Arrow) with the names of its columns in `item` and `count`, or batches of either. All batches
+    share one draw. `to_native()` of the result has the kind that came in.
+
+    A plan with `max_nonzero` alone is kept by the top-k step: the (max_nonzero + 1)-th largest count is subtracted
+    from all. That reads the data twice. `promise_max_nonzero` says that no possible dataset has more non-zero
+    counts; then nothing is subtracted, and nothing is released should the data have more.
+    That one user touches at most `max_items_per_user` counts, each by one, cannot be seen in counts: it is the
+    caller's promise, always. `seed` is for tests: what it makes is not private.
+
+    >>> import dphist
+    >>> plan = dphist.plan(epsilon=1.0, delta=1e-6, max_items_per_user=10, noise="discrete")
+    >>> release_histogram(["tea", "rare"], [5000, 1], plan, seed=1).items
+    ['tea']
+    """
+    sound = certified(plan)
+    if isinstance(sound.noise, PublicNoise):
+        raise InvalidParameter("a plan for a public list of items is for dphist.release, which reads the list")
+    if sound.sums:
+        raise InvalidParameter("a plan with sums is for dphist.release, which makes sums of each user's values")
+    rule = nonzero_rule(sound, promised=promise_max_nonzero)
+    names = checked_names(item, count)
+    if isinstance(batch_size, bool) or not isinstance(batch_size, (int, np.integer)) or batch_size < 1:
+        raise InvalidParameter(f"batch_size must be a whole number of at least 1, not {batch_size!r}")
+    tap: Tap = SecureTap() if seed is None else SeededTap(seed)
+    assert not isinstance(sound.noise, Noise)
+    source = source_of(items, counts, names, lattice=sound.noise.lattice)
+    if rule is Nonzero.TOP_K and not source.again:
+        raise InvalidParameter(
+            "a plan with max_nonzero reads the data twice, and this stream can be read only once: give a function "
+            "that starts it anew, a list of batches or a frame, or promise_max_nonzero=True if that bound holds"
+        )
+    return _release(source, sound, rule, names, tap, int(batch_size))
+
+
+def _release(source: Source, plan: Plan, rule: Nonzero, names: Names, tap: Tap, size: int) -> Release:
+    """Both passes. Nothing leaves before the last block was checked."""
+    total, floor = Total(), 0
+    if rule is Nonzero.TOP_K:
+        assert plan.contract.max_nonzero is not None
+        floor, total = _floor(source, plan.contract.max_nonzero + 1, size)
+    stage = NoiseStage(plan, rule, names, tap, Cut(floor))
+    for block in blocks(source.pieces(), size):
+        stage.add(block)
+    if rule is Nonzero.TOP_K and stage.seen != total:
+        raise InvalidParameter("the batches must be the same at both readings, and they were not")
+    return stage.release()
+
+
+def _floor(source: Source, rank: int, size: int) -> tuple[int, Total]:
+    """The count of this rank over all blocks, and what was seen."""
+    largest, total = Largest(rank), Total()
+    for block in blocks(source.pieces(), size):
+        counts = counts_of(block)
+        largest.show(counts)
+        total = total.after(counts)
+    return largest.value, total
+
+
+def sketch_problem(plan: Plan, size: int) -> str | None:
+    """Why a certified plan does not hold for sketches of this size; None if it does.
+
+    One user moves up to `size` counters of a sketch, all up or all down, however few items the user has.
+    Neighbours are those of a top-k step, with what was subtracted in total: plans with an offset hold too.
+    """
+    if plan.sums:
+        return "a plan with sums does not hold for a sketch, which counts only"
+    if isinstance(plan.noise, PublicNoise):
+        return "a plan for a public list of items does not hold for a sketch, whose items are not public"
+    if plan.contract.items < size:
+        return (
+            f"the plan lets one user touch {plan.contract.items} counts, and in a sketch of size {size} a user "
+            f"with a single item can change all {size}: plan with max_nonzero={size} or top={size}, and without "
+            "a smaller max_items_per_user"
+        )
+    return None
+
+
+def release_sketch(
+    columns: tuple[Any, ...], counts: IntArray, plan: Plan, *, size: int, subtracted: int, names: Names, seed: Any
+) -> Release:
+    """Noise and threshold for the counters of a sketch in Arrow columns; with a plan for it, the offset is added.
+
+    The sketch has at most `size` counters by construction: nothing is subtracted here.
+    """
+    from dphist.releasing.pyarrow_kind import KIND
+
+    sound = certified(plan)
+    problem = sketch_problem(sound, size)
+    if problem is not None:
+        raise InvalidParameter(problem)
+    assert not isinstance(sound.noise, Noise)
+    # No error where counts are too large, nor where too much was subtracted: it would tell of them.
+    largest = LARGEST_EXACT // sound.noise.lattice
+    tap: Tap = SecureTap() if seed is None else SeededTap(seed)
+    request: dict[str, Any] = {
+        "sketch": "misra-gries", "sketch-size": size, "epsilon": sound.budget.epsilon, "delta": sound.budget.delta,
+    }  # fmt: skip
+    if seed is not None:
+        request["seed"] = seed
+    rule, cut = Nonzero.PROMISED, Cut()
+    if isinstance(sound.noise, LatticeNoise) and sound.releases_offset:
+        rule, cut = Nonzero.TOP_K, Cut(min(subtracted, largest))
+        request["offset"] = sound.noise.offset
+    # The stage takes what was subtracted again.
+    whole = np.minimum(counts, largest) + cut.subtracted
+    stage = NoiseStage(sound, rule, names, tap, cut, distinct=True)
+    stage.add([Span(Piece(Form(KIND, "frame", "pyarrow"), columns, whole), 0, whole.size)])
+    return replace(stage.release(), request=request)

@@ -1,0 +1,226 @@
+"""What a release gives back: released items, noisy counts, and the proof. No true count is in it."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from importlib import import_module
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dphist.display import html_grid, printable
+from dphist.errors import InvalidParameter
+from dphist.privacy.types import Budget, Certificate, Plan
+from dphist.releasing.certificate import document_of, now
+from dphist.releasing.frames import Form, Names
+from dphist.releasing.soundness import Chosen
+
+NOT_PRIVATE: Final = "NOT PRIVATE: the noise was made from a seed"
+_ROWS_SHOWN: Final = 10
+_NOISE: Final = {
+    "gshm": "Gaussian noise",
+    "csh": "Gaussian noise, a part of it shared",
+    "top-k": "top-k with Gaussian noise",
+    "laplace": "Laplace noise",
+    "known-domain": "Gaussian noise, all of a public list",
+}
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a certificate says beside the plan: what was asked for, how the cap was chosen, where it was booked."""
+
+    request: Mapping[str, Any] = field(default_factory=dict)
+    chosen: Chosen | None = None
+    receipt: Mapping[str, Any] | None = None
+
+    def told(self, release: Release) -> Release:
+        """A release that knows them. The request is plain data: a release must not keep the events alive."""
+        certificate = release.certificate if self.chosen is None else self.chosen.plan.certificate
+        return replace(
+            release, request=self.request, chosen=self.chosen, receipt=self.receipt, certificate=certificate
+        )
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Release:
+    """Released items with their noisy counts, the largest first.
+
+    `columns` are the item's columns in the kind they came in, `counts` an array of numpy. `private` is False where
+    a seed made the noise. `certificate` was computed from the plan's numbers when the release was made. `offset`
+    is the noisy count that a top-k step had subtracted; it is in the counts already. `added` are the columns that
+    were asked for beside the counts; `written` says where the release was written to. `sums` are those around the
+    middles of the plan's ranges, noisy, from which the added columns of sums and means were made. `chosen` says
+    how the bound on the items of a user was chosen, `receipt` where the release is booked, `created` when it was
+    made.
+    """
+
+    columns: tuple[Any, ...]
+    counts: NDArray[Any]
+    certificate: Certificate
+    plan: Plan
+    private: bool
+    names: Names
+    form: Form = field(default_factory=Form)
+    offset: float | None = None
+    added: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    request: Mapping[str, Any] = field(default_factory=dict)
+    came: Form | None = None
+    written: Any = None
+    sums: tuple[NDArray[np.float64], ...] = ()
+    chosen: Chosen | None = None
+    receipt: Mapping[str, Any] | None = None
+    created: str = field(default_factory=now)
+
+    def __len__(self) -> int:
+        return int(self.counts.size)
+
+    @property
+    def budget(self) -> Budget:
+        """What the release spends in all: beside its plan's, what the choice of a cap took."""
+        return self.plan.budget if self.chosen is None else self.chosen.plan.budget
+
+    @property
+    def items(self) -> Any:
+        """The released items: a column of the kind they came in, or a tuple of columns if there are several."""
+        return self.columns[0] if len(self.columns) == 1 else self.columns
+
+    def to_native(self) -> Any:
+        """The release as the data came: the same kind of frame, or items and counts as such columns."""
+        form = self.form if self.came is None else self.came
+        if form.shape == "columns":
+            return self.items, form.kind.column(self.counts, self.names.count)
+        frame = self._frame(form.package)
+        if form.shape == "lazy":
+            return frame.lazy()
+        return frame.to_reader() if form.shape == "reader" else frame
+
+    def to_pandas(self) -> Any:
+        """A DataFrame of pandas; its `attrs` say whether it is private."""
+        return self._frame("pandas")
+
+    def to_polars(self) -> Any:
+        """A DataFrame of polars, which has no place to say whether it is private."""
+        return self._frame("polars")
+
+    def to_arrow(self) -> Any:
+        """A Table of Arrow; the metadata of its schema say whether it is private."""
+        return self._frame("pyarrow")
+
+    def to_spark(self, session: Any = None) -> Any:
+        """A DataFrame of Spark, in this session or the one that is active."""
+        from dphist.counting.spark_session import frame_in
+
+        return frame_in(session, self.to_arrow())
+
+    def _frame(self, package: str) -> Any:
+        module = import_module(f"dphist.releasing.{package}_kind")
+        columns = dict(zip(self.names.items, self.columns, strict=True))
+        if package != self.form.package:
+            for name, column in columns.items():
+                keys = self.form.kind.keys(column)
+                columns[name] = module.KIND.column(list(keys) if keys.dtype.kind == "O" else keys, name)
+        for name, numbers in ((self.names.count, self.counts), *self.added.items()):
+            columns[name] = module.KIND.column(numbers, name)
+        return module.frame_of(columns, self._note())
+
+    def document(self) -> dict[str, Any]:
+        """The certificate of this release as plain data: its guarantee, its plan and what was asked for."""
+        from dphist import __version__
+
+        return document_of(
+            self.plan, self.request, private=self.private, offset=self.offset, version=__version__,
+            created=self.created, chosen=self.chosen, receipt=self.receipt,
+        )  # fmt: skip
+
+    def write(
+        self,
+        output: str | os.PathLike[str],
+        *,
+        table: str | None = None,
+        force: bool = False,
+        sign: str | os.PathLike[str] | None = None,
+        escape_formulas: bool = False,
+    ) -> Release:
+        """Write the release, and its certificate beside it; both or neither.
+
+        The ending of the name says the format: .parquet, .csv, .tsv, .jsonl, .arrow; or a database and a table.
+        `sign` is the file of a private key that signs both.
+        With `escape_formulas` a spreadsheet takes no text in a CSV file for a formula.
+        """
+        from dphist.outputs.write import target_of, write_release
+        from dphist.signatures import signer_of
+
+        target = replace(target_of(output, table), sign=signer_of(sign))
+        if target.kind == "folder":
+            raise InvalidParameter(f"a folder such as {target.address!r} is written by Spark alone: name a file")
+        written = write_release(
+            self.to_arrow(), self.document(), target, force=force, escape_formulas=escape_formulas
+        )
+        return self.with_written(written)
+
+    def with_written(self, written: Any) -> Release:
+        """The same release, which knows where it was written to."""
+        return replace(self, written=written)
+
+    def _note(self) -> dict[str, str]:
+        facts = {
+            "private": self.private,
+            "epsilon": self.budget.epsilon,
+            "delta": self.budget.delta,
+            "delta_certified": self.certificate.delta,
+        }
+        note = {"dphist": json.dumps(facts)}
+        return note if self.private else {**note, "dphist_warning": NOT_PRIVATE}
+
+    def _summary(self) -> str:
+        budget, items = self.budget, "1 item" if len(self) == 1 else f"{len(self):,} items"
+        noise = _NOISE.get(self.plan.mechanism, self.plan.mechanism)
+        return f"Release of {items}: epsilon {budget.epsilon:g}, delta {budget.delta:g}, {noise}"
+
+    def _texts(self, column: Any, where: NDArray[np.int64]) -> list[str]:
+        """Values as a terminal may show them: nothing in them can move the cursor or fail."""
+        try:
+            values = [str(value) for value in self.form.kind.keys(self.form.kind.take(column, where))]
+        except (OverflowError, ValueError):  # a time that Python cannot hold
+            values = ["?"] * where.size
+        return [printable(value) for value in values]
+
+    def _shown(self) -> list[tuple[str, ...]]:
+        """The first rows as texts, under the names of the columns; no more digits than the noise leaves."""
+        where = np.arange(min(len(self), _ROWS_SHOWN), dtype=np.int64)
+        texts = [self._texts(column, where) for column in self.columns]
+        whole = self.counts.dtype.kind == "i"
+        digits = 0 if whole else max(0, 1 - math.floor(math.log10(self.plan.total_noise)))
+        numbers = [[f"{n:,.{digits}f}" for n in column[where]] for column in (self.counts, *self.added.values())]
+        return [(*self.names.items, self.names.count, *self.added), *zip(*texts, *numbers, strict=True)]
+
+    def __repr__(self) -> str:
+        rows = self._shown()
+        widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+        lines = [] if self.private else [NOT_PRIVATE]
+        lines.append(self._summary())
+        for row in rows:
+            items = len(self.names.items)
+            cells = [
+                cell.ljust(width) if place < items else cell.rjust(width)
+                for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+            ]
+            lines.append("  ".join(cells))
+        if not len(self):
+            lines.append("No count has passed the threshold.")
+            if self.request.get("types") == "text":
+                lines.append("(In frames, numbers of 2^53 and more count as missing; types='fixed' counts them.)")
+        if len(self) > _ROWS_SHOWN:
+            lines.append(f"... and {len(self) - _ROWS_SHOWN:,} more")
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        head, *rows = self._shown()
+        more = f"<p>... and {len(self) - _ROWS_SHOWN:,} more</p>" if len(self) > _ROWS_SHOWN else ""
+        return html_grid(self._summary(), head, rows, warning="" if self.private else NOT_PRIVATE) + more

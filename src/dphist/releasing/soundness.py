@@ -1,0 +1,160 @@
+"""A cap that is chosen privately: from noisy numbers of users by their numbers of items."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from fractions import Fraction
+from functools import lru_cache, partial
+from typing import Any, Final
+
+from dphist.counting.task import Engine, Task
+from dphist.errors import InvalidParameter, NotPrivate
+from dphist.planning.auto_cap import DEFAULT_SHARE, ChoicePlan, chosen_cap, plan_choice
+from dphist.planning.planner import plan as make_plan
+from dphist.privacy.certificate import certify_noise
+from dphist.privacy.noise import LaplaceNoise, LatticeNoise, PublicNoise
+from dphist.privacy.types import AnyNoise, Budget, Certificate, Contract, Plan, caps_up_to
+from dphist.sampling.mechanisms import noisy_sizes
+from dphist.sampling.tap import Tap
+
+# Is a plan what it says, and how is its contract kept? Decided from the plan alone, before any data is read.
+
+
+class Nonzero(Enum):
+    """How `max_nonzero` is kept."""
+
+    NOT_NEEDED = "the certificate holds for any number of non-zero counts"
+    TOP_K = "the (max_nonzero + 1)-th largest count is subtracted from all"
+    PROMISED = "the caller promises it; where it does not hold nothing is released"
+
+
+def certified(plan: object) -> Plan:
+    """The plan with a certificate computed here and now from its own numbers, whatever it claimed.
+
+    Guarantee: the noise can be drawn exactly and its certified delta is within the plan's budget.
+    """
+    if not isinstance(plan, Plan):
+        raise InvalidParameter(f"plan must be a dphist.Plan, as dphist.plan makes it, not {type(plan).__name__}")
+    return replace(plan, certificate=certificate_of(plan.noise, plan.contract, plan.budget))
+
+
+def certificate_of(noise: AnyNoise, contract: Contract, budget: Budget) -> Certificate:
+    """The certificate of this noise. Raises if it cannot be drawn exactly, or its delta exceeds the budget's."""
+    if not isinstance(noise, (LatticeNoise, LaplaceNoise)):
+        raise InvalidParameter(
+            "the plan is for continuous noise, which no computer can draw: make it with noise='discrete'"
+        )
+    sums = () if isinstance(noise, LaplaceNoise) else noise.sums
+    exact = [noise.scale] if isinstance(noise, LaplaceNoise) else [noise.variance, noise.variance_shared]
+    exact += [number for one in sums for number in (one.low, one.high, one.variance)]
+    whole = all(isinstance(n, int) for n in (noise.lattice, noise.limit, *(one.reach for one in sums)))
+    if not whole or not all(isinstance(v, (int, Fraction)) for v in exact):
+        raise InvalidParameter("the plan's lattice and limit must be whole numbers and its variances fractions")
+    certificate = _certificate(noise, contract, budget)
+    if not certificate.delta <= budget.delta:
+        raise NotPrivate(
+            f"the plan does not keep its budget: at epsilon {budget.epsilon:g} no delta up to "
+            f"{budget.delta:g} can be certified for its noise and threshold"
+        )
+    return certificate
+
+
+def nonzero_rule(plan: Plan, *, promised: bool) -> Nonzero:
+    """How the bound on the non-zero counts is kept, for a plan that is certified.
+
+    `promised`: no possible data has more non-zero counts, or else nothing is released.
+    """
+    contract = plan.contract
+    if contract.max_nonzero is None or isinstance(plan.noise, PublicNoise):
+        return Nonzero.NOT_NEEDED
+    if plan.releases_offset:
+        return Nonzero.TOP_K
+    # With shared noise other statements about the plan, such as its profile, rest on max_nonzero all the same.
+    alone = plan.sigma_shared == 0.0 and contract.items < contract.max_nonzero
+    if alone and _keeps(plan, Contract(None, contract.items)):
+        return Nonzero.NOT_NEEDED
+    if promised:
+        return Nonzero.PROMISED
+    if top_k_keeps(plan):
+        return Nonzero.TOP_K
+    raise InvalidParameter(
+        f"the plan relies on max_nonzero = {contract.max_nonzero} and max_items_per_user = {contract.items} "
+        "together, and the top-k step that would keep the first breaks the second: give promise_max_nonzero=True "
+        "if no possible dataset has more non-zero counts, or plan with one of the two bounds"
+    )
+
+
+def top_k_keeps(plan: Plan) -> bool:
+    """Whether a top-k step can keep `max_nonzero` for this plan.
+
+    One user who raises the (k+1)-th largest count lowers all others. That breaks a smaller bound on the items of a
+    user, and with it the plan's profile. Beside sums it moves counts whose sums stay, and leaves counts whose sums
+    move, where the analysis takes both to move together.
+    """
+    return plan.contract.items == plan.contract.max_nonzero and not plan.sums
+
+
+def _keeps(plan: Plan, contract: Contract) -> bool:
+    """Whether the plan's noise is within its budget under another contract too."""
+    assert isinstance(plan.noise, (LatticeNoise, LaplaceNoise))
+    try:
+        return _certificate(plan.noise, contract, plan.budget).delta <= plan.budget.delta
+    except NotPrivate:
+        return False
+
+
+@lru_cache(maxsize=256)
+def _certificate(noise: LatticeNoise | LaplaceNoise, contract: Contract, budget: Budget) -> Certificate:
+    return certify_noise(noise, contract, epsilon=budget.epsilon, budget=budget.delta)
+
+
+# Below, the certificate of all caps takes minutes, and nobody asks for less.
+LEAST_DELTA: Final = 1e-30
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A cap, the noisy numbers of users it was chosen by, and the plan of the choice. No true number is in it."""
+
+    plan: ChoicePlan
+    noisy: tuple[int, ...]
+    cap: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for the certificate."""
+        return {**self.plan.to_dict(), "noisy_users": list(self.noisy), "cap": self.cap}
+
+
+def choice_for(
+    budget: Budget,
+    *,
+    share: float | None = None,
+    mechanism: str = "best",
+    minimize: str = "threshold",
+    sums: Sequence[tuple[Fraction, Fraction]] = (),
+    weights: Sequence[float] | None = None,
+    public_items: int | None = None,
+) -> ChoicePlan:
+    """The plans of all caps on offer for a request. Of the data only the length of a public list is known."""
+    if budget.delta < LEAST_DELTA:
+        raise InvalidParameter(f"a cap is chosen for a delta of at least {LEAST_DELTA:g}, not {budget.delta!r}")
+    planned = partial(make_plan, minimize=minimize, sums=sums, weights=weights, public_items=public_items)
+
+    def plan_of(epsilon: float, delta: float, cap: int) -> Plan:
+        # After noisy sizes Laplace noise has to keep so much of epsilon free that it is better for one item alone.
+        kind = "gaussian" if mechanism == "best" and cap > 1 else mechanism
+        return planned(epsilon=epsilon, delta=delta, max_items_per_user=cap, mechanism=kind)
+
+    caps = caps_up_to(public_items)
+    return plan_choice(budget, plan_of, share=DEFAULT_SHARE if share is None else share, caps=caps)
+
+
+def choose(
+    planned: ChoicePlan, engine: Engine, task: Task, tap: Tap, progress: Callable[[float], None] | None = None
+) -> Chosen:
+    """Count users by their numbers of items, add noise, and choose."""
+    caps = planned.choice.caps
+    noisy = noisy_sizes(planned.choice, engine.sizes(task, caps, progress), tap)
+    return Chosen(planned, noisy, chosen_cap(planned, noisy))

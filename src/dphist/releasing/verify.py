@@ -1,0 +1,472 @@
+"""`verify`: recompute the guarantee of a release from its certificate alone, and notice what was changed."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dphist.display import html_table, printable, raised
+from dphist.errors import DphistError, InvalidParameter
+from dphist.outputs.seal import SEAL, SIGNATURE, same_json
+from dphist.planning.auto_cap import ChoicePlan, chosen_cap
+from dphist.planning.planner import gamma_value
+from dphist.planning.utility import added_columns
+from dphist.privacy.noise import LatticeNoise
+from dphist.privacy.types import FORMAT, Budget, Plan
+from dphist.releasing.aggregates import Published, aggregates_of, sum_columns, summed
+from dphist.releasing.certificate import counts_facts, document_of, plan_facts, plan_from
+from dphist.releasing.histogram import sketch_problem
+from dphist.releasing.request import AUTO, Request, count_column, request_from
+from dphist.releasing.soundness import Chosen, choice_for
+from dphist.signatures import NO_TRUST, NOT_SIGNED, Signed, Status, Trust, examine
+
+if TYPE_CHECKING:
+    from dphist.outputs.readback import Readback
+
+
+# Whether the parts of a certificate fit each other: the plan what was asked for, a booking what a ledger says.
+
+# Decimal numbers of another version of the arithmetic may differ in the last digits.
+LAST_DIGITS: Final = 1e-9
+_TEXTS: Final = (
+    "user", "table", "query", "where", "input-format", "count-name", "offset", "engine", "dataset",
+)  # fmt: skip
+
+
+def recorded_request(data: dict[str, Any]) -> Request:
+    """The request of a certificate. Raises `DphistError` unless it is one, exactly as a release records it."""
+    sources = [one for name in ("input", "items") for one in _listed(data.get(name, ""))]
+    if not all(isinstance(one, str) for one in (*sources, *(data.get(name, "") for name in _TEXTS))):
+        raise InvalidParameter("a name or a condition is not a text")
+    weights = data.get("weight", [])
+    if not isinstance(weights, list) or any(isinstance(one, (bool, str)) or not one > 0 for one in weights):
+        raise InvalidParameter("a weight is not a positive number")
+    if data.get("mechanism") not in (None, "gaussian", "laplace") or data.get("minimize") not in (None, "noise"):
+        raise InvalidParameter("there is no such mechanism or objective")
+    # The ledger of a dataset is not recorded.
+    given = {name: value for name, value in data.items() if name != "dataset"}
+    request = request_from(given)
+    request.events()
+    if not same_json(request.to_dict(), given):
+        raise InvalidParameter("it is not as a release records it")
+    return request
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def is_receipt(receipt: dict[str, Any]) -> bool:
+    """Whether it says what a ledger says of a booking, and nothing else."""
+    entry, digits = receipt.get("entry"), {name: str(receipt.get(name)) for name in ("ledger", "hash")}
+    return (
+        receipt.keys() == {"ledger", "dataset", "entry", "hash"}
+        and isinstance(entry, int) and not isinstance(entry, bool) and entry > 0
+        and all(isinstance(receipt[name], str) for name in digits)
+        and re.fullmatch(r"[0-9a-f]{32}", digits["ledger"]) is not None
+        and re.fullmatch(r"[0-9a-f]{64}", digits["hash"]) is not None
+    )  # fmt: skip
+
+
+def fits(plan: Plan, request: dict[str, Any]) -> bool:
+    """Whether a plan relies on nothing but what the request has `dphist release` keep, or promises."""
+    if "sketch" in request:
+        return fits_sketch(plan, request)
+    # Without a wish the better of both kinds of noise is taken.
+    if "mechanism" in request and (request["mechanism"] == "laplace") != (plan.mechanism == "laplace"):
+        return False
+    contract = plan.contract
+    cap, top, promise = (request.get(name) for name in ("max-items-per-user", "top", "max-nonzero"))
+    # A cap that was chosen is the plan's own: that has been looked at.
+    capped = cap == AUTO or (isinstance(cap, int) and contract.items >= min(cap, contract.nonzero))
+    if (plan.mechanism == "known-domain") != ("items" in request):
+        return False
+    if plan.mechanism == "known-domain":
+        return contract.items == contract.max_nonzero or capped
+    if isinstance(plan.noise, LatticeNoise) and plan.releases_offset:
+        return top == contract.max_nonzero and plan.noise.offset == request.get("offset", "opposite")
+    if contract.max_nonzero is None:
+        return capped
+    if top is not None:
+        return top == contract.max_nonzero == contract.items and request.get("offset") == "none"
+    ratio = request.get("gamma")
+    if ratio is not None and plan.gamma != round(gamma_value(ratio, contract)):
+        return False
+    return promise == contract.max_nonzero and (contract.items == contract.max_nonzero or capped)
+
+
+def fits_sketch(plan: Plan, request: dict[str, Any]) -> bool:
+    """Whether a plan holds for the sketch that was released, and nothing else was asked for."""
+    size, name, seed = request.get("sketch-size"), request.get("count-name", ""), request.get("seed", 0)
+    if isinstance(size, bool) or not isinstance(size, int) or size < 1 or sketch_problem(plan, size) is not None:
+        return False
+    if not isinstance(name, str) or isinstance(seed, bool) or not isinstance(seed, int):
+        return False
+    due: dict[str, Any] = {
+        "sketch": "misra-gries", "sketch-size": size, "epsilon": plan.budget.epsilon, "delta": plan.budget.delta,
+    }  # fmt: skip
+    if isinstance(plan.noise, LatticeNoise) and plan.releases_offset:
+        due["offset"] = plan.noise.offset
+    if name != "count" and "count-name" in request:
+        due["count-name"] = name
+    due |= {name: request[name] for name in ("round", "seed") if name in request}
+    return request.get("round", True) is True and same_json(due, request)
+
+
+def numbers_of(table: Any, name: str, kind: str) -> NDArray[Any] | None:
+    """The column of this name and type, if all of it is finite numbers."""
+    if table.column_names.count(name) != 1:
+        return None
+    column = table.column(name)
+    if str(column.type) != kind or column.null_count:
+        return None
+    values: NDArray[Any] = column.to_numpy()
+    return values if bool(np.isfinite(values).all()) else None
+
+
+def beside_problems(table: Any, due: Mapping[str, NDArray[Any]], slack: float) -> list[str]:
+    """Whether the errors and intervals beside a column are those of its noise, up to rounding."""
+    problems = []
+    for name, values in due.items():
+        found = numbers_of(table, name, "int64" if values.dtype == np.int64 else "double")
+        if found is None or not np.allclose(found, values, rtol=LAST_DIGITS, atol=slack):
+            problems.append(f"the column {name!r} does not follow from the plan and the column before it")
+    return problems
+
+
+def sums_problems(plan: Plan, request: dict[str, Any], table: Any) -> list[str]:
+    """Whether the sums are those that were asked for, by the plan's noise; the counts are in order."""
+    aggregates = aggregates_of(request)
+    sources = summed(aggregates)
+    if [(low, high) for _, low, high in sources] != [(one.low, one.high) for one in plan.sums]:
+        return ["the plan's sums are not those of the request"]
+    look = Published(request.get("standard-error") is True, request.get("interval"))
+    problems = []
+    for one in aggregates:
+        names, noise = look.names(one.name), plan.sums[sources.index(one.of)]
+        columns = {name: values for name in names if (values := numbers_of(table, name, "double")) is not None}
+        if len(columns) < len(names):
+            problems.append(f"a value of the column {one.name!r} is not a number")
+        elif one.kind == "sum":
+            counts = table.column(count_column(request, table)).to_numpy().astype(np.float64)
+            due = sum_columns(counts, columns[one.name] - float(noise.middle) * counts, plan, noise, look)
+            problems += beside_problems(table, dict(zip(names, due, strict=True)), 1e-6 * noise.sigma)
+        elif any(_outside(columns[name], one.low, one.high) for name in names if not name.endswith("_error")):
+            problems.append(f"a mean in the column {one.name!r} is outside its bounds")
+    return problems
+
+
+def _outside(values: NDArray[Any], low: Fraction, high: Fraction) -> bool:
+    slack = LAST_DIGITS * float(high - low)
+    return bool(((values < float(low) - slack) | (values > float(high) + slack)).any())
+
+
+MATCHING: Final = "the data match the digest in the certificate"
+SEEDED: Final = "the noise was made from a seed, so that nobody is protected"
+# What a certificate says of the data it belongs to and of itself; the rest follows from request and plan.
+BESIDE: Final = frozenset({"output", SIGNATURE, SEAL})
+_VERSION: Final = re.compile(r"[0-9][0-9A-Za-z.+!-]{0,63}")
+_TIME: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z")
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What was checked and found. Without a problem data, certificate and guarantee agree with each other.
+
+    `signature` is trusted if it is by the public key that was given. `signed_by` is the fingerprint of its key.
+    That the noise was drawn is shown by nothing: docs/release.md#what-verify-shows.
+    """
+
+    address: str
+    checks: tuple[str, ...]
+    problems: tuple[str, ...]
+    private: bool
+    delta_certified: float | None
+    signature: Status = "missing"
+    signed_by: str | None = None
+    # The plans of all caps on offer, where one was chosen and the choice was found to be as it should be.
+    choice: ChoicePlan | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def verified(self) -> bool:
+        """Whether nothing was found wrong."""
+        return not self.problems
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data with the keys of `dphist verify --json`."""
+        return {
+            "address": self.address,
+            "verified": self.verified,
+            "private": self.private,
+            "delta_certified": self.delta_certified,
+            "signature": self.signature,
+            "signed_by": self.signed_by,
+            "checks": list(self.checks),
+            "problems": list(self.problems),
+        }
+
+    def __str__(self) -> str:
+        # A certificate may have been written by anybody, and so may the names of files.
+        lines = [f"ok       {check}" for check in self.checks]
+        lines += [f"PROBLEM  {problem}" for problem in self.problems]
+        if self.verified:
+            lines.append(f"{self.address} is verified.")
+        else:
+            lines.append(f"{self.address} is NOT verified.")
+        return "\n".join(map(printable, lines))
+
+    def _repr_html_(self) -> str:
+        rows = [("ok", check) for check in self.checks] + [("PROBLEM", problem) for problem in self.problems]
+        return html_table(f"{self.address} is {'' if self.verified else 'NOT '}verified", rows)
+
+
+def verify(
+    address: str | os.PathLike[str],
+    *,
+    table: str | None = None,
+    certificate: str | os.PathLike[str] | None = None,
+    public_key: str | os.PathLike[str] | None = None,
+    not_before: str | datetime | None = None,
+) -> Verification:
+    """Check a release against its certificate: that they match, and that its numbers prove its guarantee.
+
+    With `public_key`, the file of a key, both must be signed by it under the name that the release has, and made
+    at `not_before` or later. Without it, a release that was changed on purpose and resealed may pass.
+
+    The certificate has the numbers by which the noise was to be drawn, and the proof is recomputed from them.
+    What no file can show: that the noise was drawn like this. What a digest does not show: who wrote the files.
+    """
+    trust = Trust.of(public_key, not_before)
+    return read_and_verify(address, table=table, certificate=certificate, trust=trust)[0]
+
+
+def read_and_verify(
+    address: str | os.PathLike[str],
+    *,
+    table: str | None = None,
+    certificate: str | os.PathLike[str] | None = None,
+    trust: Trust = NO_TRUST,
+) -> tuple[Verification, Readback]:
+    """The same, with the release that was looked at: what is shown of it is then what was verified."""
+    from dphist.outputs.readback import read_release
+    from dphist.outputs.targets import without_password
+
+    found = read_release(address, table, certificate)
+    examined = Examination(found.problems, examine(found.document, address, table, trust))
+    if not found.problems:
+        unsigned = " (not signed: who wrote them is not shown)" if examined.signed.status == "missing" else ""
+        examined.checks.insert(0, f"{MATCHING}{unsigned}")
+    if found.document is not None:
+        examined.attempt(found.document, found.table)
+    return examined.verification(without_password(os.fspath(address))), found
+
+
+class Examination:
+    """What is checked and found of one certificate."""
+
+    def __init__(self, problems: Sequence[str], signed: Signed = NOT_SIGNED) -> None:
+        self.checks: list[str] = list(signed.checks)
+        self.problems = [*problems, *signed.problems]
+        self.private = False
+        self.delta: float | None = None
+        self.choice: ChoicePlan | None = None
+        self.signed = signed
+        self._asked: Request | None = None
+
+    def attempt(self, document: dict[str, Any], table: Any) -> None:
+        """Look at a certificate of which nothing is known."""
+        try:
+            self.document(document, table)
+        except (TypeError, ValueError, KeyError, ArithmeticError, AttributeError, DphistError) as error:
+            self.problems.append(f"the certificate cannot be understood ({type(error).__name__})")
+
+    def verification(self, address: str) -> Verification:
+        """What was found, under the name of the release."""
+        return Verification(
+            address, tuple(self.checks), tuple(self.problems), self.private, self.delta, self.signed.status,
+            self.signed.fingerprint, self.choice,
+        )  # fmt: skip
+
+    def document(self, document: dict[str, Any], table: Any) -> None:
+        """Everything that a certificate says is recomputed from its plan and its request, and compared."""
+        if document.get("format") != FORMAT:
+            self.problems.append(f"the certificate is not of the format {FORMAT}")
+            return
+        request, counts = document.get("request"), document.get("counts")
+        if not isinstance(request, dict) or not isinstance(counts, dict):
+            self.problems.append("the certificate lacks the request or what is known of the counts")
+            return
+        self.private = document.get("private") is True and "seed" not in request
+        if not self.private:
+            self.problems.append(SEEDED)
+        plan = self._plan(document.get("plan"))
+        if plan is None or not self._known(document):
+            return
+        # What is quick comes first: to repeat a choice takes seconds.
+        self._counts(plan, counts, request, table)
+        if not set(self.problems) - {SEEDED}:
+            self.problems += sums_problems(plan, request, table)
+        self._booking(document)
+        if set(self.problems) - {SEEDED} and request.get("max-items-per-user") == AUTO:
+            return
+        chosen = self._choice(plan, document) if request.get("max-items-per-user") == AUTO else None
+        budget = plan.budget if chosen is None else chosen.plan.budget
+        self._request(plan, request, table, budget)
+        self._whole(plan, document, chosen)
+
+    def _known(self, document: dict[str, Any]) -> bool:
+        """Whether the request is one that a release records, and the certificate has a version and a time."""
+        request, found = document["request"], len(self.problems)
+        if ("choice" in document) != (request.get("max-items-per-user") == AUTO):
+            self.problems.append("the certificate has the choice of a cap that was not asked for, or lacks it")
+        if request and "sketch" not in request:
+            try:
+                self._asked = recorded_request(request)
+            except DphistError as error:
+                self.problems.append(f"there is no such request: {error}")
+        version, created = document.get("dphist"), document.get("created")
+        if not (isinstance(version, str) and _VERSION.fullmatch(version)):
+            self.problems.append("the certificate does not name a version of dphist")
+        if not (isinstance(created, str) and _TIME.fullmatch(created)):
+            self.problems.append("the certificate has no time at which it was made")
+        return len(self.problems) == found
+
+    def _booking(self, document: dict[str, Any]) -> None:
+        """That a booking is one of the dataset that was asked for. The ledger itself is not here."""
+        receipt, dataset = document.get("booking"), document["request"].get("dataset")
+        if (receipt is None) != (dataset is None) or (receipt is not None and receipt.get("dataset") != dataset):
+            self.problems.append("the certificate names a booking of another dataset, or none")
+        elif receipt is not None and not is_receipt(receipt):
+            self.problems.append("the certificate's booking is not one that a ledger makes")
+        elif receipt is not None:
+            self.checks.append(
+                f"a booking is named, entry {receipt['entry']} of the ledger {receipt['ledger']}: look it up "
+                f"with dphist ledger show LEDGER --expect {receipt['hash']}"
+            )
+
+    def _plan(self, data: Any) -> Plan | None:
+        """The plan with the delta of its own numbers, recomputed; its other numbers must follow from them."""
+        try:
+            plan = plan_from(data)
+        except DphistError as error:
+            self.problems.append(str(error))
+            return None
+        self.delta, told = plan.certificate.delta, data.get("delta_certified")
+        if not isinstance(told, float) or not math.isclose(told, self.delta, rel_tol=LAST_DIGITS):
+            self.problems.append(
+                f"the certificate claims a delta of {told!r:.80} at epsilon {plan.budget.epsilon!r}, and it is "
+                f"{self.delta!r}"
+            )
+            return None
+        if not same_json({**plan_facts(plan), "delta_certified": told}, data):
+            self.problems.append("the plan's numbers contradict each other")
+        self.checks.append(
+            f"the plan is ({plan.budget.epsilon!r}, {plan.budget.delta!r})-differentially private: "
+            f"its delta, recomputed in ball arithmetic, is at most {raised(self.delta, 6)}"
+        )
+        return plan
+
+    def _choice(self, plan: Plan, document: dict[str, Any]) -> Chosen:
+        """That the cap was chosen as it should be: all plans are made anew, and the choice repeated."""
+        request, told = document["request"], document["choice"]
+        budget = Budget(request["epsilon"], request["delta"])
+        public = plan.contract.max_nonzero if plan.mechanism == "known-domain" else None
+        planned = choice_for(
+            budget,
+            share=request.get("cap-share"),
+            mechanism=request.get("mechanism", "best"),
+            minimize=request.get("minimize", "threshold"),
+            sums=[(low, high) for _, low, high in summed(aggregates_of(request))],
+            weights=request.get("weight"),
+            public_items=public,
+        )
+        noisy = tuple(told["noisy_users"])
+        if any(isinstance(number, bool) or not isinstance(number, int) for number in noisy):
+            raise ValueError
+        anew = Chosen(planned, noisy, chosen_cap(planned, noisy))
+        due = planned.plan(anew.cap)
+        same = (due.noise, due.contract, due.budget) == (plan.noise, plan.contract, plan.budget)
+        if not same or not same_json(anew.to_dict(), told):
+            self.problems.append("the cap was not chosen by what the certificate says")
+            return anew
+        self.delta, self.choice = planned.certificate.delta, planned
+        self.checks.append(
+            f"choosing the cap and releasing are ({budget.epsilon!r}, {budget.delta!r})-differentially private "
+            f"together: their delta, recomputed in ball arithmetic, is at most {raised(self.delta, 6)}"
+        )
+        return anew
+
+    def _request(self, plan: Plan, request: dict[str, Any], table: Any, budget: Budget) -> None:
+        """That the plan is one for what was asked: the same budget, and no bound that was not asked for."""
+        if not request:
+            return  # counted elsewhere: the guarantee names what it rests on
+        if not same_json([request.get("epsilon"), request.get("delta")], [budget.epsilon, budget.delta]):
+            self.problems.append("the plan has another budget than the request")
+        if not fits(plan, request):
+            self.problems.append("the plan relies on bounds that were not asked for, or is for another request")
+        if plan.mechanism == "known-domain" and table is not None and table.num_rows != plan.contract.max_nonzero:
+            self.problems.append("the release has not as many items as the public list")
+
+    def _whole(self, plan: Plan, document: dict[str, Any], chosen: Chosen | None) -> None:
+        """That the certificate says what a release with this plan and request says, all of it and no more."""
+        counts = document["counts"]
+        due = document_of(
+            plan, document["request"], private=self.private, offset=counts.get("offset"),
+            version=document["dphist"], created=document["created"], chosen=chosen,
+            receipt=document.get("booking"),
+        )  # fmt: skip
+        # Compared above, but for its last digits.
+        due["plan"] = document["plan"]
+        said = {name: value for name, value in document.items() if name not in BESIDE}
+        for name in (*due, *(said.keys() - due.keys())):
+            if name not in due or name not in said or not same_json(due[name], said[name]):
+                self.problems.append(_STRANGE.get(name, "the certificate says more than a release does, or less"))
+
+    def _counts(self, plan: Plan, counts: dict[str, Any], request: dict[str, Any], table: Any) -> None:
+        """That the columns are those that were asked for, and every released count has passed the threshold."""
+        offset = counts.get("offset")
+        offered = isinstance(offset, float) if plan.releases_offset else offset is None
+        if not offered or not same_json(counts, counts_facts(plan, request, offset)):
+            self.problems.append("what the certificate says of the counts does not follow from its plan")
+            return
+        if table is None:
+            return  # the reason is known
+        names, asked, name = table.column_names, self._asked, count_column(request, table)
+        if len(names) < 2 or (names != asked.output_columns() if asked is not None else name != names[-1]):
+            self.problems.append("the columns of the release are not those of the request")
+            return
+        rounded = request.get("round") is True
+        values = numbers_of(table, name, "int64" if rounded else "double")
+        if values is None:
+            self.problems.append("a count is not a number")
+            return
+        passes = counts["greater_than"]
+        if passes is not None:
+            slack = 0.5 if rounded else 0.0
+            # Compared in whole steps before it was written as a decimal number: allow for the last digit.
+            if float(values.astype(np.float64).min(initial=math.inf)) + slack <= passes - 1e-9 * abs(passes):
+                self.problems.append("a count is below the threshold")
+            else:
+                self.checks.append("all counts are above the threshold")
+        if asked is not None:
+            _, due = added_columns(
+                values.astype(np.float64), plan, name, error=asked.standard_error, interval=asked.interval,
+                rounded=rounded,
+            )  # fmt: skip
+            self.problems += beside_problems(table, due, 1.0 if rounded else 1e-6 * plan.total_noise)
+
+
+_STRANGE: Final = {
+    "guarantee": "the certificate's sentences are not those of its plan",
+    "not_covered": "the certificate's sentences are not those of its plan",
+    "sums": "what the certificate says of the sums does not follow from its plan",
+}

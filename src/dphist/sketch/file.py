@@ -1,0 +1,159 @@
+"""A sketch as bytes: magic and version, a header in JSON, the counters as Arrow writes them, a SHA-256 of all."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from dphist.errors import DphistError, InputError, InvalidParameter, OutputError, positive_count
+from dphist.publishing import Deferred, link_new, workplace
+from dphist.releasing.pyarrow_kind import KIND
+from dphist.sketch.values import LARGEST, TEXT, Counters, ItemKind, arrow_numbers, is_unicode, plainest, taken
+
+# Sketches as files. They hold true counts: only their owner may read them, and none is there half written.
+
+
+def check_place(path: str | os.PathLike[str], *, force: bool) -> Path:
+    """The path, if a sketch can be written there; nothing is changed."""
+    name = os.fspath(path)
+    if not isinstance(name, str) or not name or "\0" in name:
+        raise InvalidParameter(f"a sketch needs the name of a file, not {name!r}")
+    place = Path(name)
+    if not place.parent.is_dir():
+        raise OutputError(f"{name} cannot be written: there is no folder {place.parent}")
+    if place.is_dir():
+        raise OutputError(f"{name} cannot be written: it is a folder")
+    if not force and os.path.lexists(place):
+        raise OutputError(f"{name} exists already: choose another name, or replace it with --force (force=True)")
+    return place
+
+
+def write_secret(
+    path: str | os.PathLike[str], data: bytes, *, force: bool = False, placed: Callable[[Path], None] | None = None
+) -> None:
+    """Put a new file in place at once, readable by its owner alone; without `force` nothing is ever replaced.
+
+    `placed` is called once it is there, before any signal that waited.
+    """
+    place = check_place(path, force=force)
+    with Deferred():
+        try:
+            with workplace(place.parent) as work:
+                unfinished = work / "sketch"
+                descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+                with os.fdopen(descriptor, "wb") as file:
+                    file.write(data)
+                    file.flush()
+                    os.fsync(descriptor)
+                if force:
+                    os.replace(unfinished, place)
+                else:
+                    link_new(unfinished, place)
+            if placed is not None:
+                placed(place)
+        except FileExistsError:
+            raise OutputError(f"{place} exists already: replace it with --force (force=True)") from None
+        except OSError as error:
+            raise OutputError(f"{place} cannot be written: {error.strerror}") from None
+
+
+def read_secret(path: str | os.PathLike[str]) -> bytes:
+    """The bytes of a sketch's file."""
+    try:
+        return Path(path).read_bytes()
+    except FileNotFoundError:
+        raise InputError(f"the sketch {os.fspath(path)} does not exist") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "it is no name of a file"
+        raise InputError(f"the sketch {os.fspath(path)} cannot be read: {reason}") from None
+
+
+MAGIC: Final = b"dphistMG"
+VERSION: Final = 1
+# Magic, version, length of the header.
+START: Final = struct.Struct("<8sHI")
+DIGEST: Final = 32
+COUNT: Final = "count"
+
+
+def encoded(k: int, kind: ItemKind, counters: Counters) -> bytes:
+    """The bytes of a sketch; equal sketches have equal bytes, in whatever order their users came."""
+    order = KIND.order(np.zeros(counters.counts.size), counters.items)
+    columns = [*(taken(column, order) for column in counters.items), arrow_numbers(counters.counts[order])]
+    fields = [pa.field(f"i{place}", kind) for place, kind in enumerate(kind.types)]
+    batch = pa.record_batch(columns, schema=pa.schema([*fields, pa.field(COUNT, pa.int64())]))
+    payload = io.BytesIO()
+    with pa.ipc.new_stream(payload, batch.schema) as writer:
+        writer.write_batch(batch)
+    said = {"k": k, "subtracted": counters.subtracted, "names": list(kind.names)}
+    header = json.dumps(said, separators=(",", ":")).encode()
+    whole = START.pack(MAGIC, VERSION, len(header)) + header + payload.getvalue()
+    return whole + hashlib.sha256(whole).digest()
+
+
+def decoded(data: Any, what: str, k: int | None = None) -> tuple[int, ItemKind, Counters]:
+    """Size, kind and counters of a sketch; whatever is wrong with it is one sentence without a value of it."""
+    if not isinstance(data, (bytes, bytearray, memoryview)):
+        raise InvalidParameter(f"a sketch is read from bytes, not from {type(data).__name__}")
+    whole = bytes(data)
+    if whole[: len(MAGIC)] != MAGIC:
+        raise InputError(f"{what} is no sketch of dphist")
+    if len(whole) < START.size + DIGEST:
+        raise InputError(f"{what} is damaged: its end is missing")
+    _, version, length = START.unpack_from(whole)
+    if version != VERSION:
+        raise InputError(f"{what} is of version {version}, and this dphist reads version {VERSION}")
+    if hashlib.sha256(whole[:-DIGEST]).digest() != whole[-DIGEST:]:
+        raise InputError(f"{what} is damaged: it is not as it was written")
+    try:
+        found = contents(whole[START.size : START.size + length], whole[START.size + length : -DIGEST])
+    except (DphistError, ValueError, TypeError, KeyError, OSError, RecursionError, pa.ArrowException):
+        found = None
+    # Raised after the handler has ended: so nothing of the reader's text comes along.
+    if found is None:
+        raise InputError(f"{what} is damaged: it does not hold what a sketch holds")
+    if k is not None and found[0] != positive_count("k", k):
+        raise InputError(f"{what} is of size {found[0]}, not {k}")
+    return found
+
+
+def contents(header: bytes, payload: bytes) -> tuple[int, ItemKind, Counters]:
+    """What the two parts say, with every rule of a sketch checked; a `ValueError` where one is broken."""
+    said = json.loads(header)
+    require(isinstance(said, dict) and said.keys() == {"k", "subtracted", "names"})
+    k, subtracted, names = positive_count("k", said["k"]), said["subtracted"], said["names"]
+    require(isinstance(subtracted, int) and not isinstance(subtracted, bool) and 0 <= subtracted <= LARGEST)
+    with pa.ipc.open_stream(payload) as reader:
+        table = reader.read_all()
+    table.validate(full=True)
+    *items, counts = (column.combine_chunks() for column in table.columns)
+    require(counts.type == pa.int64() and all(column.null_count == 0 for column in (*items, counts)))
+    require(isinstance(names, list) and table.column_names == [*(f"i{n}" for n in range(len(names))), COUNT])
+    kind = ItemKind(tuple(names), tuple(column.type for column in items))
+    require(all(plainest(column.type) == column.type for column in items))
+    numbers = np.array(counts.to_pylist(), dtype=np.int64)
+    require(numbers.size <= k and bool(((numbers >= 1) & (numbers <= LARGEST)).all()))
+    require(all(column.type != TEXT or is_unicode(column) for column in items) and not KIND.repeats(items))
+    require(not any(pa.types.is_floating(c.type) and is_odd(np.array(c.to_pylist())) for c in items))
+    return k, kind, Counters(tuple(items), numbers, subtracted)
+
+
+def is_odd(numbers: NDArray[np.float64]) -> bool:
+    """Whether there is NaN, which is no item, or -0.0, which is the item 0.0."""
+    return bool((np.isnan(numbers) | ((numbers == 0.0) & np.signbit(numbers))).any())
+
+
+def require(holds: bool) -> None:
+    """A `ValueError` unless it holds."""
+    if not holds:
+        raise ValueError

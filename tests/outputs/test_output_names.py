@@ -1,0 +1,252 @@
+"""Names of outputs: no links, no control characters on a terminal, left-overs told from the folders of users."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import dphist
+from dphist.errors import LedgerError, OutputError
+from dphist.ledger import Ledger, store
+from dphist.outputs.readback import read_release
+from dphist.outputs.targets import target_of
+from dphist.outputs.write import check_target, write_release
+from dphist.publishing import LOCK, MARK, hold, sweep, workplace
+from release_commands import BOOKED, FLAGS, command, log_in, names
+
+TABLE = pa.table({"item": ["tea"], "count": [1.5]})
+RED = "\x1b[31mred"
+
+
+@pytest.mark.parametrize("force", [False, True])
+@pytest.mark.parametrize("there", [False, True], ids=["dangling", "leading"])
+@pytest.mark.parametrize("name", ["a.csv", "a.parquet", "a.sqlite", "a.duckdb", "a.csv.certificate.json"])
+def test_a_link_is_no_place_for_a_release(tmp_path: Path, name: str, there: bool, force: bool) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    aim = tmp_path / "elsewhere" / "aim"
+    if there:
+        aim.write_bytes(b"")
+    (tmp_path / name).symlink_to(aim)
+    target = target_of(tmp_path / name.removesuffix(".certificate.json"))
+    for attempt in (
+        lambda: check_target(target, force=force),
+        lambda: write_release(TABLE, {}, target, force=force),
+    ):
+        with pytest.raises(OutputError, match="it is a link; name the file itself"):
+            attempt()
+    assert names(tmp_path) == {name, "elsewhere"}
+    assert (aim.read_bytes() == b"") if there else not aim.exists()
+
+
+def test_a_folder_that_is_a_link(tmp_path: Path) -> None:
+    (tmp_path / "aim").mkdir()
+    (tmp_path / "out").symlink_to("aim")
+    with pytest.raises(OutputError, match="it is a link; name the folder itself"):
+        check_target(target_of(f"{tmp_path}/out/"), force=True)
+
+
+@pytest.mark.parametrize("output", [f"{RED}.csv", f"{RED}.sqlite"])
+def test_a_name_with_an_escape_sequence_is_shown_as_text(tmp_path: Path, output: str) -> None:
+    log_in(tmp_path)
+    os.rename(tmp_path / "events.parquet", tmp_path / f"{RED}.parquet")
+    (tmp_path / f"{RED}.txt").write_text("no ledger")
+    words = ["release", f"{RED}.parquet", *FLAGS, "--output", output]
+    flows = [
+        ["ledger", "init", f"{RED}.ledger", "--dataset", "log", "--epsilon", "3", "--delta", "1e-6"],
+        ["ledger", "show", f"{RED}.ledger"],
+        [*words, *BOOKED],
+        [*words, *BOOKED],
+        ["ledger", "show", "a.ledger"],
+        ["verify", output],
+        ["report", output],
+        ["report", output, "--output", f"{RED}.md"],
+        [*words, "--report", f"{RED}.html", "--force"],
+        ["verify", f"{RED}.parquet"],
+        ["verify", f"missing{RED}.csv"],
+        ["release", f"missing{RED}.csv", *FLAGS, "--output", "b.csv"],
+        ["release", f"{RED}.txt", *FLAGS, "--output", "b.csv"],
+        ["ledger", "show", f"{RED}.txt"],
+        ["ledger", "show", f"missing{RED}"],
+        ["release", f"{RED}.parquet", *FLAGS, "--output", "b.csv", "--where", RED],
+        ["release", f"{RED}.parquet", *FLAGS[2:], "--user", RED, "--output", "b.csv"],
+        ["sketch", "build", f"{RED}.parquet", "--user", "user", "--item", "item", "--output", f"{RED}.sketch"],
+    ]
+    for words in flows:
+        done = command(tmp_path, *words)
+        assert "\x1b" not in done.out + done.err, words
+        assert done.out + done.err
+    assert "\\x1b[31mred" in command(tmp_path, *words[:0], "verify", f"missing{RED}.csv").err
+
+
+def test_the_command_prints_in_one_place() -> None:
+    """A new print of a name cannot forget the rule: there are no others."""
+    folder = Path(dphist.__file__).parent / "cli"
+    found = {
+        path.name
+        for path in folder.glob("*.py")
+        if re.search(r"std(out|err)\.write|typer\.echo|(?<!\.)\bprint\(", path.read_text(encoding="utf-8"))
+    }
+    assert found == {"base.py"}
+
+
+def test_left_overs_are_swept_and_nothing_else(tmp_path: Path) -> None:
+    pytest.importorskip("fcntl")
+    ours, unmarked, marked_file, locked, near, broken = (
+        tmp_path / name
+        for name in (
+            ".dphist-0123456789abcdef", ".dphist-1123456789abcdef", ".dphist-2123456789abcdef",
+            ".dphist-3123456789abcdef", ".dphist-notes", ".dphist-4123456789abcdef",
+        )
+    )  # fmt: skip
+    for folder in (ours, unmarked, locked, near, broken):
+        folder.mkdir()
+        (folder / "data").write_text("42")
+    marked_file.write_bytes(MARK)
+    for folder in (ours, near):
+        (folder / LOCK).write_bytes(MARK)
+    (broken / LOCK).write_text("")
+    held = hold(locked)
+    try:
+        write_release(TABLE, {}, target_of(tmp_path / "a.csv"), force=False)
+    finally:
+        os.close(held)
+    stays = {path.name for path in (unmarked, marked_file, locked, near, broken)}
+    assert names(tmp_path) == {"a.csv", "a.csv.certificate.json", *stays}
+    assert all((tmp_path / name / "data").read_text() == "42" for name in stays - {marked_file.name})
+    # Its process is gone now.
+    sweep(tmp_path)
+    assert not locked.exists()
+
+
+def test_a_workplace_holds_against_sweepers(tmp_path: Path) -> None:
+    """Swept without end while others work: no folder in use is ever lost."""
+    stop = threading.Event()
+
+    def sweeping() -> None:
+        while not stop.is_set():
+            sweep(tmp_path)
+
+    def working(n: int) -> bool:
+        with workplace(tmp_path) as work:
+            (work / "data").write_text(str(n))
+            return (work / "data").read_text() == str(n)
+
+    with ThreadPoolExecutor(6) as pool:
+        sweepers = [pool.submit(sweeping) for _ in range(2)]
+        try:
+            assert all(pool.map(working, range(400)))
+        finally:
+            stop.set()
+        for one in sweepers:
+            one.result()
+    assert names(tmp_path) == set()
+
+
+def test_writers_with_force_never_mix_their_files(tmp_path: Path) -> None:
+    target, start = target_of(tmp_path / "a.csv"), threading.Barrier(4)
+
+    def write(n: int) -> None:
+        start.wait()
+        for turn in range(25):
+            write_release(pa.table({"item": [n], "count": [float(turn)]}), {"n": n}, target, force=True)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(write, range(4)))
+    assert read_release(tmp_path / "a.csv").problems == ()
+    assert names(tmp_path) == {"a.csv", "a.csv.certificate.json"}
+
+
+def test_data_without_a_certificate_are_said_to_be_unfinished(tmp_path: Path) -> None:
+    write_release(TABLE, {}, target_of(tmp_path / "a.csv"), force=False)
+    (tmp_path / "a.csv.certificate.json").unlink()
+    found = dphist.verify(tmp_path / "a.csv")
+    assert not found.verified
+    assert "writing it was interrupted" in str(found)
+    write_release(TABLE, {}, target_of(tmp_path / "a.csv"), force=True)
+    assert read_release(tmp_path / "a.csv").problems == ()
+
+
+HALF = """
+import os, signal, sqlite3, sys
+connection = sqlite3.connect(sys.argv[1], isolation_level=None)
+connection.execute("PRAGMA cache_size = 1")
+connection.execute("BEGIN IMMEDIATE")
+connection.execute("UPDATE release SET count = 7")
+connection.execute("CREATE TABLE more (text)")
+connection.executemany("INSERT INTO more VALUES (?)", [("x" * 1000,)] * 5000)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_database_that_was_killed_while_it_was_written(tmp_path: Path) -> None:
+    """SQLite undoes it where it may write; a reader who may not says so, and the next release goes on."""
+    target = target_of(tmp_path / "a.sqlite")
+    write_release(TABLE, {}, target, force=False)
+    subprocess.run([sys.executable, "-c", HALF, str(tmp_path / "a.sqlite")], check=False)
+    assert names(tmp_path) == {"a.sqlite", "a.sqlite-journal"}
+    (problem,) = read_release(tmp_path / "a.sqlite").problems
+    assert "writing to it was interrupted" in problem
+    check_target(target, force=True)
+    assert read_release(tmp_path / "a.sqlite").problems == ()
+    write_release(TABLE, {}, target, force=True)
+    assert names(tmp_path) == {"a.sqlite"}
+
+
+LIMITED = """
+import resource, sys
+from dphist.errors import LedgerError
+from dphist.ledger import Ledger
+resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+try:
+    Ledger.init(sys.argv[1], "log", epsilon=1, delta=1e-6)
+except LedgerError as error:
+    sys.exit(str(error))
+"""
+
+
+def test_a_ledger_that_cannot_be_made_leaves_no_file(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LIMITED, str(tmp_path / "a.ledger")], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"the ledger {tmp_path / 'a.ledger'} cannot be ")
+    assert ".dphist-" not in done.stderr
+    assert names(tmp_path) == set()
+
+
+def test_a_ledger_that_was_killed_between_its_two_names(tmp_path: Path) -> None:
+    """It is whole, and has a second name in the folder of the killed process, until that is swept."""
+    pytest.importorskip("fcntl")
+    Ledger.init(tmp_path / "a.ledger", "log", epsilon=1, delta=1e-6)
+    rest = tmp_path / ".dphist-0123456789abcdef"
+    rest.mkdir()
+    (rest / LOCK).write_bytes(MARK)
+    os.link(tmp_path / "a.ledger", rest / "a.ledger")
+    assert list(Ledger.open(tmp_path / "a.ledger").accounts().datasets) == ["log"]
+    assert names(tmp_path) == {"a.ledger"}
+    os.link(tmp_path / "a.ledger", tmp_path / "b.ledger")
+    with pytest.raises(LedgerError, match="has a second name"):
+        Ledger.open(tmp_path / "a.ledger")
+
+
+def test_two_that_make_one_ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another is faster at the last moment: its ledger stays, and gets the second dataset."""
+    real = store.publish
+
+    def late(file: Path, place: Path) -> bool:
+        monkeypatch.undo()
+        Ledger.init(place, "first", epsilon=1, delta=1e-6)
+        return real(file, place)
+
+    monkeypatch.setattr(store, "publish", late)
+    Ledger.init(tmp_path / "a.ledger", "second", epsilon=1, delta=1e-6)
+    assert list(Ledger.open(tmp_path / "a.ledger").accounts().datasets) == ["first", "second"]
+    assert names(tmp_path) == {"a.ledger"}

@@ -1,0 +1,159 @@
+"""Real signals and a real limit of the size of files, in processes of their own."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from dphist.outputs.readback import read_release
+from dphist.publishing import Deferred, interruptible
+
+PLACES = ["a.parquet", "a.csv", "a.jsonl", "a.duckdb", "a.sqlite"]
+WRITER = """
+import sys
+from contextlib import nullcontext
+import pyarrow as pa
+from dphist.publishing import interruptible
+from dphist.outputs.write import write_release
+from dphist.outputs.targets import target_of
+target = target_of(sys.argv[1])
+with interruptible() if sys.argv[2] == "leave" else nullcontext():
+    for n in range(10_000):
+        table = pa.table({"item": [f"item {n} {i}" for i in range(20_000)], "count": [float(n)] * 20_000})
+        write_release(table, {"n": n}, target, force=True)
+        if n == 0:
+            print("ready", flush=True)
+"""
+LIMITED = """
+import resource, sys
+import pyarrow as pa
+from dphist.errors import OutputError
+from dphist.outputs.write import write_release
+from dphist.outputs.targets import target_of
+import duckdb, os
+target = target_of(sys.argv[1])
+table = pa.table({"item": [os.urandom(20).hex() for i in range(30_000)], "count": [1.5] * 30_000})
+resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+try:
+    write_release(table, {}, target, force=sys.argv[2] == "force")
+except OutputError as error:
+    sys.exit(f"refused: {error}")
+"""
+
+
+def interrupted(path: Path, mode: str, number: signal.Signals, delay: float) -> int:
+    """The exit code of a writer that got a signal so many seconds after its first release."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(path), mode], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    )
+    assert process.stdout is not None
+    try:
+        assert process.stdout.readline() == b"ready\n"
+        time.sleep(delay)
+        process.send_signal(number)
+        return process.wait(timeout=60)
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+@pytest.mark.parametrize("name", PLACES)
+@pytest.mark.parametrize(
+    ("number", "mode", "code"),
+    [
+        (signal.SIGINT, "plain", -signal.SIGINT),
+        (signal.SIGTERM, "plain", -signal.SIGTERM),
+        (signal.SIGTERM, "leave", 128 + signal.SIGTERM),
+    ],
+)
+def test_signals_at_random_moments(
+    tmp_path: Path, name: str, number: signal.Signals, mode: str, code: int
+) -> None:
+    moments = random.Random(f"{name} {number} {mode}")
+    for attempt in range(2):
+        folder = tmp_path / str(attempt)
+        folder.mkdir()
+        assert interrupted(folder / name, mode, number, moments.uniform(0, 0.25)) == code
+        names = {path.name for path in folder.iterdir()}
+        # SIGTERM by itself ends a process between two writes, too; the release is whole in any case.
+        assert names == ({name} if name in PLACES[3:] else {name, f"{name}.certificate.json"})
+        back = read_release(str(folder / name))
+        assert back.problems == ()
+        assert back.table is not None
+        assert set(back.table["count"].to_pylist()) == {float((back.document or {})["n"])}
+
+
+@pytest.mark.parametrize("name", PLACES)
+@pytest.mark.parametrize("mode", ["fresh", "force"])
+def test_no_room_for_the_file(tmp_path: Path, name: str, mode: str) -> None:
+    if mode == "force":
+        process = subprocess.run(
+            [sys.executable, "-c", LIMITED.replace("30_000", "3"), str(tmp_path / name), "fresh"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        # An empty DuckDB file is larger than the limit by itself.
+        if name == "a.duckdb":
+            return
+        assert process.returncode == 0, process.stderr
+    before = {path.name for path in tmp_path.iterdir()}
+    process = subprocess.run(
+        [sys.executable, "-c", LIMITED, str(tmp_path / name), mode], capture_output=True, text=True, check=False
+    )
+    assert process.returncode == 1
+    assert process.stderr.startswith("refused: "), process.stderr
+    assert "cannot be written: " in process.stderr
+    assert process.stderr.count("\n") == 1
+    assert {path.name for path in tmp_path.iterdir()} == before
+    if mode == "force":
+        assert read_release(str(tmp_path / name)).problems == ()
+
+
+def kill_within(steps: list[str], check: bool) -> None:
+    with Deferred() as signals:
+        os.kill(os.getpid(), signal.SIGINT)
+        steps.append("still here")
+        if check:
+            signals.check()
+        steps.append("never checked")
+
+
+@pytest.mark.parametrize("check", [True, False])
+def test_signals_wait_and_come(check: bool) -> None:
+    steps: list[str] = []
+    with pytest.raises(KeyboardInterrupt):
+        kill_within(steps, check)
+    assert steps == (["still here"] if check else ["still here", "never checked"])
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+def test_a_handler_of_the_callers_is_asked_once() -> None:
+    seen: list[int] = []
+    old = signal.signal(signal.SIGTERM, lambda number, _: seen.append(number))
+    try:
+        with Deferred() as signals:
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert seen == []
+            signals.check()
+            signals.check()
+            assert seen == [signal.SIGTERM]
+        assert seen == [signal.SIGTERM]
+    finally:
+        signal.signal(signal.SIGTERM, old)
+
+
+def test_interruptible_leaves_with_the_shells_code() -> None:
+    with pytest.raises(SystemExit) as left, interruptible():
+        signal.raise_signal(signal.SIGTERM)
+    assert left.value.code == 143
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL

@@ -1,0 +1,317 @@
+"""Releases of every kind come back as they were written, and every change of them is noticed."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sqlite3
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pytest
+
+from dphist.errors import InputError, InvalidParameter, OutputError
+from dphist.outputs.readback import Readback, read_release
+from dphist.outputs.seal import certificate_text
+from dphist.outputs.targets import target_of
+from dphist.outputs.write import check_target, write_release
+
+FILES = ["counts.parquet", "counts.csv", "counts.tsv", "counts.jsonl", "counts.arrow"]
+PLACES = [*FILES, "counts.duckdb", "counts.sqlite"]
+DOCUMENT: dict[str, Any] = {
+    "epsilon": 0.35,
+    "delta": 1e-300,
+    "note": 'é "quoted"\n',
+    "nested": {"b": [1, None], "a": True},
+}
+TEXTS = [
+    'quo"te, comma',
+    "line\nbreak\r\n",
+    "",
+    "日本 \U0001f600 \u2028",
+    "007",
+    "null",
+    None,
+    "\\N'; DROP TABLE x;--",
+]
+WRONG: list[Any] = [None, True, 3, 8.0, "x", [1], [[]], {}, {"a": 1}]
+NAMES = ["plain", 'quo"te, comma', "日本", "select", "a\nb", "document", "'; DROP TABLE x;--"]
+
+
+def rich_table() -> pa.Table:
+    n = len(TEXTS)
+    pad: list[None] = [None] * (n - 2)
+    columns: dict[str, pa.Array] = {
+        "text": pa.array(TEXTS),
+        "int": pa.array([2**63 - 1, -(2**63), *pad], pa.int64()),
+        "small": pa.array([-128, 127, *pad], pa.int8()),
+        "unsigned": pa.array([2**64 - 1, 0, *pad], pa.uint64()),
+        "float": pa.array([0.1, 1e300, 5e-324, float("inf"), float("-inf"), 1 / 3, None, -3.0]),
+        "single": pa.array([0.1, -1e30, *pad], pa.float32()),
+        "bool": pa.array([True, False, *pad]),
+        "date": pa.array([date(2024, 2, 29), date(1, 1, 1), *pad]),
+        "seconds": pa.array([datetime(2024, 2, 29, 23, 59, 59), datetime(1969, 1, 1), *pad], pa.timestamp("s")),
+        "micros": pa.array([datetime(2024, 2, 29, 1, 2, 3, 456789), datetime(1969, 1, 1), *pad]),
+        "nanos": pa.array([1, -1, *pad], pa.timestamp("ns")),
+        "zone": pa.array([datetime(2024, 7, 1, 12), None, *pad], pa.timestamp("us", "Europe/Berlin")),
+        "time": pa.array([time(1, 2, 3, 4), time(0), *pad]),
+        "decimal": pa.array([Decimal("1.20"), Decimal("-0.0000000001"), *pad], pa.decimal128(38, 10)),
+        "bytes": pa.array([b"\x00\xff'", b"", *pad]),
+        "empty": pa.nulls(n),
+        "count": pa.array([12.5, 11.0, 10.25, 9.0, 8.0, 7.0, 6.0, 5.0]),
+    }
+    return pa.table(columns)
+
+
+def sane(table: pa.Table) -> pa.Table:
+    """In an order to compare by, for a database has none; a column of nulls loses its type."""
+    table = table.drop_columns(["empty"]) if "empty" in table.column_names else table
+    return table.sort_by([("count", "descending")]).replace_schema_metadata(None)
+
+
+def written(folder: Path, name: str, table: pa.Table, force: bool = False) -> Readback:
+    target = target_of(folder / name)
+    check_target(target, force=force, columns=table.column_names)
+    done = write_release(table, DOCUMENT, target, force=force)
+    back = read_release(str(folder / name))
+    assert back.document is not None
+    assert back.document["output"]["sha256"] == done.digest
+    return back
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_every_type_comes_back(tmp_path: Path, name: str) -> None:
+    table = rich_table()
+    before = dict(DOCUMENT)
+    back = written(tmp_path, name, table)
+    assert before == DOCUMENT, "the caller's document is left alone"
+    assert back.problems == ()
+    assert back.digest_matches
+    assert back.document is not None
+    assert {key: back.document[key] for key in DOCUMENT} == DOCUMENT
+    assert back.document["output"]["columns"] == table.column_names
+    assert back.document["output"]["rows"] == 8
+    assert back.table is not None
+    for wanted, found in zip(sane(table).columns, sane(back.table).columns, strict=True):
+        assert found.cast(wanted.type).equals(wanted), wanted.type
+        assert found.type == wanted.type
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_an_empty_release_comes_back(tmp_path: Path, name: str) -> None:
+    table = rich_table().slice(0, 0)
+    back = written(tmp_path, name, table)
+    assert back.problems == ()
+    assert back.table is not None
+    assert back.table.num_rows == 0
+    assert back.table.column_names == table.column_names
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_what_a_format_lacks_is_text(tmp_path: Path, name: str) -> None:
+    table = pa.table(
+        {
+            "list": pa.array([[1, None], None]),
+            "struct": pa.array([{"view": "é", "dictionary": Decimal("1.5")}, None]),
+            "deep": pa.array([[{"d": date(2024, 1, 1), "b": b"\xff", "f": float("nan")}], []]),
+            "duration": pa.array([timedelta(microseconds=-1), None]),
+            "coded": pa.array(["a", "b"]).dictionary_encode(),
+            "view": pa.array(["a" * 50, None], pa.string_view()),
+            "large": pa.array([b"\x01", None], pa.large_binary()),
+            "big": pa.array([Decimal(10) ** 60, None], pa.decimal256(70, 2)),
+            "nan": pa.array([float("nan"), -0.0]),
+            "count": [2.0, 1.0],
+        }
+    )
+    back = written(tmp_path, name, table)
+    assert back.problems == ()
+    assert back.table is not None
+    assert "dictionary<" not in str(back.table.schema.field("coded").type)
+    assert sorted(back.table["coded"].to_pylist()) == ["a", "b"]
+    assert sum(1 for value in back.table["nan"].to_pylist() if value != value) == 1
+    if not name.endswith(("parquet", "arrow")):
+        texts = [value for value in back.table["duration"].to_pylist() if value is not None]
+        assert texts == ["-PT0.000001S"]
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_columns_of_any_name(tmp_path: Path, name: str) -> None:
+    table = pa.table({each: [1, 2] for each in [*NAMES, "count"]})
+    target = target_of(tmp_path / name, table='t"; DROP TABLE x;-- é') if "sql" in name or "duck" in name else None
+    write_release(table, DOCUMENT, target or target_of(tmp_path / name), force=False)
+    back = read_release(str(tmp_path / name), table=target.table if target else None)
+    assert back.problems == ()
+    assert back.table is not None
+    assert back.table.column_names == [*NAMES, "count"]
+
+
+def flip(path: Path) -> None:
+    raw = bytearray(path.read_bytes())
+    raw[len(raw) // 2] ^= 1
+    path.write_bytes(bytes(raw))
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_one_byte_of_the_data(tmp_path: Path, name: str) -> None:
+    written(tmp_path, name, rich_table())
+    raw = (tmp_path / name).read_bytes()
+    for place in range(0, len(raw), max(1, len(raw) // 60)):
+        (tmp_path / name).write_bytes(raw[:place] + bytes([raw[place] ^ 1]) + raw[place + 1 :])
+        back = read_release(str(tmp_path / name))
+        assert not back.digest_matches
+        assert (
+            f"{name} does not match the digest in its certificate: one of them was changed or damaged"
+            in back.problems
+        )
+    (tmp_path / name).write_bytes(b"")
+    assert any("does not match the digest" in problem for problem in read_release(str(tmp_path / name)).problems)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_certificates_that_are_changed_missing_or_no_certificates(tmp_path: Path, name: str) -> None:
+    written(tmp_path, name, rich_table())
+    path = tmp_path / f"{name}.certificate.json"
+    text = path.read_text(encoding="utf-8")
+    path.write_text(text.replace("0.35", "0.25"), encoding="utf-8")
+    back = read_release(str(tmp_path / name))
+    assert back.problems == (f"{path.name} does not match its own digest: it was changed or damaged",)
+    assert back.digest_matches
+    for wrong in ["", "{", "[]", "1", '{"format": 3}', "{}", "NaN", '{"a": NaN}', "[" * 100_000, "\udc80", "null"]:
+        path.write_bytes(wrong.encode("utf-8", "surrogatepass"))
+        assert len(read_release(str(tmp_path / name)).problems) == 1, wrong[:9]
+    document = json.loads(text)
+    for key in ["name", "kind", "sha256", "columns", "types", "rows"]:
+        for value in WRONG:
+            path.write_text(certificate_text({**document, "output": {**document["output"], key: value}}))
+            assert "does not match its own digest" in read_release(str(tmp_path / name)).problems[0]
+    for value in WRONG:
+        path.write_text(json.dumps({**document, "output": value}))
+        assert read_release(str(tmp_path / name)).problems
+    path.unlink()
+    back = read_release(str(tmp_path / name))
+    assert back.problems == (
+        f"there is no certificate {path.name}: it was removed, or writing it was interrupted",
+    )
+    assert back.table is None, "there is nothing to compare it with"
+    path.write_text(text, encoding="utf-8")
+    assert read_release(str(tmp_path / name)).problems == ()
+    path.rename(tmp_path / "moved.json")
+    assert read_release(str(tmp_path / name), certificate=str(tmp_path / "moved.json")).problems == ()
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_swapped_files(tmp_path: Path, name: str) -> None:
+    written(tmp_path, name, rich_table())
+    written(tmp_path, f"other-{name}", rich_table().slice(1))
+    for first, second in [(name, "aside"), (f"other-{name}", name), ("aside", f"other-{name}")]:
+        (tmp_path / first).rename(tmp_path / second)
+    for each in (name, f"other-{name}"):
+        back = read_release(str(tmp_path / each))
+        assert len(back.problems) == 1
+        assert back.problems[0].startswith(f"{each} does not match the digest in its certificate")
+        assert back.table is None
+
+
+def run_sql(path: Path, statement: str) -> None:
+    if path.suffix == ".duckdb":
+        with duckdb.connect(str(path)) as connection:
+            connection.execute(statement)
+        return
+    plain = sqlite3.connect(path)
+    plain.execute(statement)
+    plain.commit()
+    plain.close()
+
+
+@pytest.mark.parametrize("name", ["counts.duckdb", "counts.sqlite"])
+@pytest.mark.parametrize(
+    ("statement", "found"),
+    [
+        ("DELETE FROM release WHERE count = 5", "rows"),
+        ("UPDATE release SET count = 5.5 WHERE count = 5", "was changed"),
+        ("UPDATE release SET bool = NULL", "was changed"),
+        ("ALTER TABLE release RENAME COLUMN text TO texts", "columns"),
+        ("INSERT INTO release SELECT * FROM release WHERE count = 5", "rows"),
+        ("DROP TABLE release_certificate", "no certificate"),
+        ("DELETE FROM release_certificate", "not one text"),
+        ("INSERT INTO release_certificate SELECT * FROM release_certificate", "not one text"),
+        ("UPDATE release_certificate SET document = replace(document, '0.35', '0.25')", "certificate"),
+        ("UPDATE release_certificate SET document = '{'", "not JSON"),
+        ("ALTER TABLE release_certificate RENAME COLUMN document TO x", "not a table of a certificate"),
+    ],
+)
+def test_a_meddled_database(tmp_path: Path, name: str, statement: str, found: str) -> None:
+    written(tmp_path, name, rich_table())
+    run_sql(tmp_path / name, statement)
+    assert any(found in problem for problem in read_release(str(tmp_path / name)).problems)
+
+
+@pytest.mark.parametrize("name", ["counts.duckdb", "counts.sqlite"])
+def test_the_order_of_rows_is_nothing(tmp_path: Path, name: str) -> None:
+    written(tmp_path, name, rich_table())
+    run_sql(tmp_path / name, "CREATE TABLE x AS SELECT * FROM release ORDER BY count")
+    run_sql(tmp_path / name, "DELETE FROM release")
+    run_sql(tmp_path / name, "INSERT INTO release SELECT * FROM x")
+    assert read_release(str(tmp_path / name)).problems == ()
+
+
+def test_values_of_another_type_in_sqlite(tmp_path: Path) -> None:
+    written(tmp_path, "a.db", rich_table())
+    for column in ("int", "float", "bool", "date", "bytes", "text"):
+        for value in ("'secret'", "3", "2.5", "x'ff'", "CAST(x'ff' AS TEXT)", "NULL"):
+            shutil.copy(tmp_path / "a.db", tmp_path / "b.db")
+            run_sql(tmp_path / "b.db", f"UPDATE release SET {column} = {value}")
+            problems = read_release(str(tmp_path / "b.db")).problems
+            assert problems
+            assert "secret" not in str(problems)
+
+
+@pytest.mark.parametrize("name", ["counts.duckdb", "counts.sqlite"])
+def test_files_that_are_no_databases(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(b"something else entirely, and long enough" * 500)
+    back = read_release(str(tmp_path / name))
+    assert back.table is None
+    assert len(back.problems) == 1
+    with pytest.raises(OutputError, match=r"is not a \w+ database"):
+        check_target(target_of(tmp_path / name), force=True)
+    with pytest.raises(OutputError, match=r"is not a \w+ database"):
+        write_release(rich_table(), DOCUMENT, target_of(tmp_path / name), force=True)
+    written(tmp_path, f"good-{name}", rich_table())
+    flip(tmp_path / f"good-{name}")
+    try:
+        read_release(str(tmp_path / f"good-{name}"))
+    except InputError:
+        assert name.endswith("duckdb")
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_nothing_to_read(tmp_path: Path, name: str) -> None:
+    with pytest.raises(InputError, match="there is no file"):
+        read_release(str(tmp_path / name))
+    if name not in FILES:
+        written(tmp_path, name, rich_table())
+        with pytest.raises(InputError, match="there is no table other"):
+            read_release(str(tmp_path / name), table="other")
+
+
+def test_a_format_that_the_name_does_not_tell(tmp_path: Path) -> None:
+    for file_format in ("parquet", "csv", "jsonl", "arrow", "sqlite", "duckdb"):
+        path = tmp_path / f"{file_format}.out"
+        write_release(rich_table(), DOCUMENT, target_of(path, file_format=file_format), force=False)
+        assert read_release(str(path)).problems == ()
+    os.unlink(tmp_path / "csv.out.certificate.json")
+    assert len(read_release(str(tmp_path / "csv.out")).problems) == 2
+
+
+def test_a_document_that_json_cannot_hold(tmp_path: Path) -> None:
+    for value in (float("nan"), {1, 2}, object()):
+        with pytest.raises(InvalidParameter, match="JSON"):
+            write_release(rich_table(), {"x": value}, target_of(tmp_path / "a.csv"), force=False)
+    assert not list(tmp_path.iterdir())
+    write_release(rich_table(), {"x": "\udc80"}, target_of(tmp_path / "a.csv"), force=False)
+    assert read_release(str(tmp_path / "a.csv")).problems == ()

@@ -1,0 +1,338 @@
+"""A release is there as a whole or not at all, whatever fails while it is written."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+import sqlite3
+import stat
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pytest
+
+from dphist.errors import DphistError, OutputError
+from dphist.outputs import write
+from dphist.outputs.duckdb_store import DuckDBStore
+from dphist.outputs.readback import read_release
+from dphist.outputs.seal import sealed
+from dphist.outputs.sqlite_store import SQLiteStore
+from dphist.outputs.targets import target_of
+from dphist.outputs.write import check_target, write_release
+
+FILES = ["a.parquet", "a.csv", "a.jsonl", "a.arrow"]
+BASES = ["a.duckdb", "a.sqlite"]
+OLD = pa.table({"item": ["old"], "count": [1.5]})
+NEW = pa.table({"item": ["secretcell", None], "count": [2.5, 3.5]})
+STORE_METHODS = ("find", "drop", "create", "create_certificate", "batches", "commit")
+
+
+class Fault:
+    """Fails at one call of the functions that it is put before or behind."""
+
+    def __init__(self, at: int, error: BaseException, late: bool) -> None:
+        self.at, self.error, self.late, self.calls = at, error, late, 0
+
+    def wrap(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapped(*values: Any, **named: Any) -> Any:
+            mine = self.calls == self.at
+            self.calls += 1
+            if mine and not self.late:
+                raise self.error
+            found = function(*values, **named)
+            if mine:
+                raise self.error
+            return found
+
+        return wrapped
+
+
+@contextmanager
+def faulty(fault: Fault) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("link", "replace", "fsync", "mkdir"):
+            patch.setattr(os, name, fault.wrap(getattr(os, name)))
+        for name in ("write_rows", "sealed", "file_digest"):
+            patch.setattr(write, name, fault.wrap(getattr(write, name)))
+        for store in (DuckDBStore, SQLiteStore):
+            for name in STORE_METHODS:
+                patch.setattr(store, name, fault.wrap(getattr(store, name)))
+        yield
+
+
+def full() -> OSError:
+    return OSError(errno.ENOSPC, "No space left on device")
+
+
+def state(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() if path.is_file() else b"folder" for path in folder.iterdir()}
+
+
+def holds(folder: Path, name: str) -> pa.Table | None:
+    """The release in the folder, which has nothing else in it."""
+    names = {name} if name in BASES else {name, f"{name}.certificate.json"}
+    found = {path.name for path in folder.iterdir()}
+    if not found:
+        return None
+    assert found == names
+    back = read_release(str(folder / name))
+    assert back.problems == ()
+    return back.table
+
+
+def same(first: pa.Table | None, second: pa.Table | None) -> bool:
+    if first is None or second is None:
+        return first is second
+    return bool(first.to_pylist() == second.to_pylist())
+
+
+def faults_until_success(
+    folder: Path, name: str, old: pa.Table | None, make: Callable[[], BaseException], late: bool, force: bool
+) -> int:
+    target = target_of(folder / name)
+    for n in itertools.count():
+        for path in folder.iterdir():
+            path.unlink()
+        if old is not None:
+            write_release(old, {"n": 1}, target, force=False)
+        before = state(folder)
+        fault = Fault(n, make(), late)
+        failed: BaseException | None = None
+        try:
+            with faulty(fault):
+                write_release(NEW, {"n": 2}, target, force=force)
+        except (DphistError, KeyboardInterrupt, OSError) as error:
+            failed = error
+        found = holds(folder, name)
+        if fault.calls <= n:
+            assert failed is None
+            assert same(found, NEW)
+            return n
+        assert same(found, NEW) or (same(found, old) and (name in BASES or state(folder) == before)), n
+        if failed is None:
+            assert same(found, NEW)
+        else:
+            assert not isinstance(failed, OSError)
+            assert "secretcell" not in str(failed)
+    raise AssertionError
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["before", "behind"])
+@pytest.mark.parametrize("error", [full, KeyboardInterrupt], ids=["full", "interrupt"])
+@pytest.mark.parametrize(
+    ("old", "force"), [(None, False), (None, True), (OLD, True)], ids=["fresh", "new", "replaced"]
+)
+@pytest.mark.parametrize("name", ["a.csv", *BASES])
+def test_a_failure_at_every_step(
+    tmp_path: Path, name: str, old: pa.Table | None, force: bool, error: Callable[[], BaseException], late: bool
+) -> None:
+    assert faults_until_success(tmp_path, name, old, error, late, force) >= 4
+
+
+@pytest.mark.parametrize("old", [None, OLD], ids=["fresh", "force"])
+def test_a_disk_without_hard_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, old: pa.Table | None) -> None:
+    def refuse(*values: Any, **named: Any) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refuse)
+    assert faults_until_success(tmp_path, "a.csv", old, full, False, old is not None) >= 4
+    with pytest.raises(OutputError, match=r"a\.csv exists already"):
+        write_release(OLD, {}, target_of(tmp_path / "a.csv"), force=False)
+    assert same(holds(tmp_path, "a.csv"), NEW)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_piece_that_fails(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = Path.open
+
+    def limited(self: Path, *values: Any, **named: Any) -> Any:
+        file = real(self, *values, **named)
+        return FullFile(file) if self.name == "data" and file.writable() else file
+
+    class FullFile:
+        def __init__(self, file: Any) -> None:
+            self.file, self.closed = file, False
+
+        def write(self, _: bytes) -> int:
+            raise full()
+
+        def __enter__(self) -> FullFile:
+            return self
+
+        def __exit__(self, *values: object) -> None:
+            self.file.close()
+
+        def __getattr__(self, attribute: str) -> Any:
+            return getattr(self.file, attribute)
+
+    monkeypatch.setattr(Path, "open", limited)
+    with pytest.raises(OutputError, match="no room left on the disk"):
+        write_release(NEW, {}, target_of(tmp_path / name), force=False)
+    assert state(tmp_path) == {}
+
+
+@pytest.mark.parametrize("name", [*FILES, *BASES])
+def test_nothing_is_overwritten_without_force(tmp_path: Path, name: str) -> None:
+    target = target_of(tmp_path / name)
+    check_target(target, force=False, columns=OLD.column_names)
+    write_release(OLD, {}, target, force=False)
+    before = state(tmp_path)
+    for attempt in (
+        lambda: check_target(target, force=False),
+        lambda: write_release(NEW, {}, target, force=False),
+    ):
+        with pytest.raises(OutputError, match="exists already"):
+            attempt()
+    assert state(tmp_path) == before
+    check_target(target, force=True)
+    write_release(NEW, {}, target, force=True)
+    assert same(holds(tmp_path, name), NEW)
+    if name in FILES:
+        (tmp_path / name).unlink()
+        with pytest.raises(OutputError, match=r"certificate\.json exists already"):
+            check_target(target, force=False)
+
+
+@pytest.mark.parametrize("taken", ["a.csv", "a.csv.certificate.json"])
+def test_a_file_that_appears_at_the_last_moment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taken: str
+) -> None:
+    target = target_of(tmp_path / "a.csv")
+    real = sealed
+
+    def late(*values: Any) -> str:
+        (tmp_path / taken).write_text("someone else's")
+        return real(*values)
+
+    monkeypatch.setattr(write, "sealed", late)
+    with pytest.raises(OutputError, match="exists already"):
+        write_release(NEW, {}, target, force=False)
+    assert state(tmp_path) == {taken: b"someone else's"}
+
+
+@pytest.mark.parametrize("name", [*FILES, *BASES])
+def test_of_many_writers_one_wins(tmp_path: Path, name: str) -> None:
+    target, start = target_of(tmp_path / name), threading.Barrier(6)
+
+    def write(n: int) -> bool:
+        start.wait()
+        try:
+            write_release(pa.table({"item": [n], "count": [1.0]}), {"n": n}, target, force=False)
+        except OutputError:
+            return False
+        return True
+
+    with ThreadPoolExecutor(6) as pool:
+        assert sum(pool.map(write, range(6))) == 1
+    assert holds(tmp_path, name) is not None
+
+
+@pytest.mark.parametrize("name", BASES)
+def test_two_tables_of_one_database(tmp_path: Path, name: str) -> None:
+    for table, rows in [("one", OLD), ("two", NEW)]:
+        write_release(rows, {"t": table}, target_of(tmp_path / name, table=table), force=False)
+    write_release(NEW, {"t": "again"}, target_of(tmp_path / name, table="one"), force=True)
+    for table in ("one", "two"):
+        back = read_release(str(tmp_path / name), table=table)
+        assert back.problems == ()
+        assert same(back.table, NEW)
+    with pytest.raises(OutputError, match="exists already"):
+        check_target(target_of(tmp_path / name, table="ONE"), force=False)
+
+
+@pytest.mark.parametrize("name", BASES)
+def test_views_and_locks(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dphist.outputs.sqlite_store._WAIT_SECONDS", 0.1)
+    connection: Any = duckdb.connect(str(tmp_path / name)) if "duck" in name else sqlite3.connect(tmp_path / name)
+    connection.execute("CREATE VIEW release AS SELECT 1 AS one")
+    if "duck" in name:
+        with pytest.raises(OutputError, match="locked"):
+            check_target(target_of(tmp_path / name), force=True)
+    else:
+        connection.commit()
+        connection.execute("BEGIN IMMEDIATE")
+        with pytest.raises(OutputError, match="locked"):
+            write_release(NEW, {}, target_of(tmp_path / name), force=True)
+    connection.close()
+    with pytest.raises(OutputError, match="is a view"):
+        write_release(NEW, {}, target_of(tmp_path / name), force=True)
+    assert {path.name for path in tmp_path.iterdir()} == {name}
+
+
+@pytest.mark.parametrize("name", [*FILES, *BASES])
+@pytest.mark.parametrize("mask", [0o022, 0o077, 0o002])
+def test_modes(tmp_path: Path, name: str, mask: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+    real = os.mkdir
+
+    def noted(path: str, mode: int) -> None:
+        seen.append(mode)
+        real(path, mode)
+
+    monkeypatch.setattr(os, "mkdir", noted)
+    old = os.umask(mask)
+    try:
+        write_release(NEW, {}, target_of(tmp_path / name), force=False)
+    finally:
+        os.umask(old)
+    assert seen == [0o700], "what is unfinished is closed to others"
+    modes = {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()}
+    # DuckDB makes its files without a permission to write for others.
+    assert modes <= {0o666 & ~mask, 0o644 & ~mask}
+    assert name == "a.duckdb" or name == "a.sqlite" or modes == {0o666 & ~mask}
+
+
+@pytest.mark.parametrize("name", [*FILES, *BASES])
+def test_places_that_cannot_be(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).mkdir()
+    (tmp_path / "file").write_text("x")
+    os.mkfifo(tmp_path / f"pipe-{name}")
+    cases = {
+        tmp_path / "no" / name: "there is no folder",
+        tmp_path / "file" / name: "there is no folder",
+        tmp_path / name: "it is a folder",
+        tmp_path / f"pipe-{name}": "it is not a file",
+        tmp_path / f"{'x' * 300}{name}": "File name too long",
+    }
+    before = sorted(path.name for path in tmp_path.iterdir())
+    for path, said in cases.items():
+        for attempt in (
+            lambda path=path: check_target(target_of(path), force=True),
+            lambda path=path: write_release(NEW, {}, target_of(path), force=True),
+        ):
+            with pytest.raises(OutputError, match=said):
+                attempt()
+    assert sorted(path.name for path in tmp_path.iterdir()) == before
+    for columns in (["a", "a"], ["a", "A"] if name in BASES else ["b", "b"]):
+        with pytest.raises(OutputError, match="two columns"):
+            check_target(target_of(tmp_path / f"z-{name}"), force=True, columns=columns)
+
+
+def test_a_folder_that_is_not_writable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    with pytest.raises(OutputError, match="is not writable"):
+        check_target(target_of(tmp_path / "a.csv"), force=False)
+
+
+def test_arrow_files_hold_nothing_but_the_release(tmp_path: Path) -> None:
+    whole = pa.table({"item": [f"unreleased{n}" for n in range(100)], "count": [float(n) for n in range(100)]})
+    hidden = pa.array([7777777, 8888888], pa.int64())
+    nulls = pa.Array.from_buffers(pa.int64(), 2, [pa.py_buffer(b"\x01"), hidden.buffers()[1]], 1)
+    part = whole.slice(40, 2).append_column("nulls", nulls)
+    part = part.append_column("coded", whole["item"].dictionary_encode().slice(40, 2))
+    part = part.append_column("view", whole["item"].cast(pa.string_view()).slice(40, 2))
+    for name in FILES:
+        write_release(part, {}, target_of(tmp_path / name), force=False)
+        raw = (tmp_path / name).read_bytes()
+        assert b"unreleased39" not in raw
+        assert b"unreleased42" not in raw
+        for value in (hidden[1:], pa.array([42.0]), pa.array([39.0])):
+            assert value.to_numpy().tobytes() not in raw
+        assert read_release(str(tmp_path / name)).problems == ()

@@ -1,0 +1,134 @@
+"""How places are named, and what of their names is shown."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dphist.errors import InvalidParameter, MissingExtra, OutputError
+from dphist.outputs.targets import Target, check_columns, target_of
+from dphist.outputs.write import check_target
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("a.parquet", "parquet"),
+        ("a.PQ", "parquet"),
+        ("a.csv", "csv"),
+        ("a.tsv", "tsv"),
+        ("a.b.jsonl", "jsonl"),
+        ("a.ndjson", "jsonl"),
+        ("a.arrow", "arrow"),
+        ("a.feather", "arrow"),
+        ("a.duckdb", "duckdb"),
+        ("a.ddb", "duckdb"),
+        ("a.sqlite", "sqlite"),
+        ("a.sqlite3", "sqlite"),
+        ("a.db", "sqlite"),
+        ("postgres://h/db", "postgresql"),
+        ("PostgreSQL://h/db", "postgresql"),
+    ],
+)
+def test_kinds(name: str, kind: str) -> None:
+    target = target_of(name)
+    assert target.kind == kind
+    assert target.table == ("release" if target.is_database else None)
+
+
+def test_certificates_of_one_stem_differ() -> None:
+    assert target_of("x/a.csv").certificate_path == Path("x/a.csv.certificate.json")
+    assert target_of(Path("x/a.parquet")).certificate_title() == "x/a.parquet.certificate.json"
+    assert target_of("a.db", "t").certificate_title() == "table t_certificate in a.db"
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        (("a.txt",), "must end in one of"),
+        (("a",), "must end in one of"),
+        (("",), "must be the name of a file"),
+        (("a\0.csv",), "must be the name of a file"),
+        (("s3://bucket/a.csv", "t"), "is a folder"),
+        (("s3://bucket/a", None, "csv"), "folders of Parquet"),
+        (("folder/", "t"), "is a folder"),
+        (("a.csv", None, "folder"), "file_format must be one of"),
+        (("a.csv", "t"), "table is for databases"),
+        (("a.csv", None, "excel"), "file_format must be one of"),
+        (("a.csv", None, "postgresql"), "file_format must be one of"),
+        (("postgresql://h/db", None, "csv"), "file_format"),
+        (("a.db", ""), "table must be a name"),
+        (("a.db", "a\0"), "table must be a name"),
+        (("a.db", "SQLite_x"), "must not begin with sqlite_"),
+        (("postgresql://h/db", ".t"), "schema"),
+        (("postgresql://h/db", "s."), "schema"),
+        (("postgresql://h/db", "é" * 26), "too long"),
+    ],
+)
+def test_what_is_no_place(values: tuple[str, str | None, str | None], said: str) -> None:
+    with pytest.raises(InvalidParameter, match=said):
+        target_of(*values)
+
+
+@pytest.mark.parametrize("address", ["s3://bucket/a.csv", "hdfs://host/out", "file:///tmp/out", "out/", "./out/"])
+def test_what_only_spark_writes(address: str) -> None:
+    target = target_of(address)
+    assert (target.kind, target.table, target.is_database) == ("folder", None, False)
+
+
+@pytest.mark.parametrize(
+    ("address", "shown"),
+    [
+        ("postgresql://u:secret@h:5432/db", "postgresql://u@h:5432/db"),
+        ("postgresql://u@h/db", "postgresql://u@h/db"),
+        ("postgres://h:5432/db?sslmode=require", "postgres://h:5432/db?sslmode=require"),
+        ("postgresql://h/db?user=u&password=secret", "postgresql://h/db?user=u"),
+        ("postgresql://h/db?pass%77ord=secret&sslpassword=secret", "postgresql://h/db"),
+        ("postgresql://u:sec?ret@h/db", "postgresql://u@h/db"),
+        ("postgresql://u:p@secret@h/db", "postgresql://u@h/db"),
+        ("postgresql://u:@h/db", "postgresql://u@h/db"),
+        ("postgresql://[::1]:5432/db", "postgresql://[::1]:5432/db"),
+        ("postgresql://[::1]/db", "postgresql://[::1]/db"),
+        ("postgresql:///db?host=/tmp", "postgresql:///db?host=/tmp"),
+        ("postgresql://a:1,b:2/db", "postgresql://a:1,b:2/db"),
+    ],
+)
+def test_passwords_are_not_shown(address: str, shown: str) -> None:
+    target = target_of(address)
+    assert target.public_address() == shown
+    assert "secret" not in repr(target)
+
+
+@pytest.mark.parametrize(
+    "password",
+    ["sec/ret", "12sec/ret3", "se:cr@e/t", "s@e/c:r?et", "/secret", "se?c/ret", "sec1/ret", "1/sec?ret"],
+)
+def test_badly_quoted_passwords_are_not_shown_either(password: str) -> None:
+    shown = target_of(f"postgresql://u:{password}@h:5432/db").public_address()
+    assert password not in shown
+    for part in ("sec", "ret", "se:", "cr"):
+        assert part not in shown
+
+
+def test_names_of_columns() -> None:
+    check_columns(target_of("a.csv"), ["", "a", "A"])
+    with pytest.raises(OutputError, match="proper name"):
+        check_columns(target_of("a.db"), ["a", ""])
+    with pytest.raises(OutputError, match="too long"):
+        check_columns(target_of("postgresql://h/d"), ["x" * 64])
+
+
+def test_a_missing_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    import importlib
+
+    real = importlib.import_module
+
+    def without(name: str) -> object:
+        if name.startswith("adbc"):
+            raise ImportError(name)
+        return real(name)
+
+    monkeypatch.setattr("dphist.errors.import_module", without)
+    with pytest.raises(MissingExtra, match=r"pip install 'dphist\[postgres\]'"):
+        check_target(Target("postgresql://h/db", "t", "postgresql"), force=False)

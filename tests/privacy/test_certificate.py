@@ -1,0 +1,188 @@
+"""The certificate is an upper bound whatever the doubles did."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from flint import arb
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_family import as_oracle, epsilons, noises
+
+import oracles
+import oracles_family as family_oracle
+from dphist.privacy import balls, offset
+from dphist.privacy import certificate as certificate_module
+from dphist.privacy.certificate import BallFamily, certify_family
+from dphist.privacy.exact import CaseDelta, delta_family
+from dphist.privacy.noise import Noise
+from dphist.privacy.search import Blocks
+from dphist.privacy.types import Contract, NeighbourCase
+
+
+@given(st.floats(1e-300, 1e300))
+def test_upper_never_rounds_down(value: float) -> None:
+    with balls.precision(200):
+        ball = arb(value) * (1 + arb(2) ** -120)
+        assert arb(balls.upper(ball)) >= ball
+        assert balls.upper(ball) <= math.nextafter(value, math.inf)
+        assert balls.upper(arb(value)) == value
+    assert balls.upper(arb("nan")) == math.inf
+
+
+@settings(max_examples=25)
+@given(noise=noises, count=st.integers(1, 10**6))
+def test_infinite_event_encloses_the_truth(noise: Noise, count: int) -> None:
+    truth = oracles.infinite_event(count=count, **as_oracle(noise))
+    family = BallFamily(noise, Contract(count), epsilon=0.1, scale=float(truth), budget=None)
+    with balls.precision(family.bits):
+        upper = balls.upper(family.infinite_event(count))
+    assert upper >= float(truth) * (1.0 - 1e-16)
+    assert upper <= float(truth) * (1.0 + 1e-13)
+
+
+@settings(max_examples=10)
+@given(noise=noises, epsilon=epsilons, j=st.integers(1, 6), r=st.integers(1, 5), data=st.data())
+def test_chords_bound_the_offset_bound_and_converge(
+    noise: Noise, epsilon: float, j: int, r: int, data: st.DataObject
+) -> None:
+    s = data.draw(st.integers(1, j))
+    a = s / (j + noise.gamma)
+    truth = max(
+        family_oracle.offset_bound(j=j, r=r, s=s, a=a, epsilon=epsilon, direction=d, **as_oracle(noise))
+        for d in ("add", "remove")
+    )
+    case = offset.Case(
+        shared=j, new=r, changed=s, offset=a, epsilon=epsilon, scale=float(truth), **as_oracle(noise)
+    )
+    with balls.precision(160):
+        coarse, fine = offset.offset_bound_upper(case, 40), offset.offset_bound_upper(case, 400)
+    assert coarse >= fine >= float(truth)
+    assert fine <= float(truth) * (1.0 + 2e-3)
+
+
+@settings(max_examples=4)
+@given(shape=st.sampled_from([(2, 2), (3, 2), (5, 1)]), noise=noises, epsilon=epsilons)
+def test_certificate_against_all_neighbours(shape: tuple[int, int], noise: Noise, epsilon: float) -> None:
+    k, m = shape
+    truth, _ = family_oracle.delta_family(k=k, m=m, epsilon=epsilon, **as_oracle(noise))
+    result = certify_family(noise, Contract(k, m), epsilon=epsilon)
+    assert result.delta >= float(truth) * (1.0 - 1e-15)
+    assert result.delta_lower <= float(truth) * (1.0 + 1e-8)
+    assert result.delta == pytest.approx(delta_family(noise, Contract(k, m), epsilon=epsilon).delta, rel=1e-5)
+
+
+PLANS = [
+    (Noise(18.0, 8.7, 40.0), Contract(20, 20), 0.01),
+    (Noise(17.66, 9.93, 96.4), Contract(10, 10), 0.35),
+    (Noise(30.0, 0.0, 165.0), Contract(None, 50), 1.0),
+    (Noise(30.0, 5.0, 165.0), Contract(None, 50), 1.0),
+    (Noise(40.0, 4.0, 165.0), Contract(500, 50), 0.7),
+    (Noise(0.9, 0.4, 4.0), Contract(6, 6), 8.0),
+]
+
+
+@pytest.mark.parametrize(("noise", "contract", "epsilon"), PLANS)
+def test_certificate_stands_when_the_doubles_lie(
+    noise: Noise, contract: Contract, epsilon: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Doubles that call every case negligible propose one coarse block; the balls still bound the truth."""
+    honest = certify_family(noise, contract, epsilon=epsilon)
+
+    def careless(*_: object, **__: object) -> CaseDelta:
+        return CaseDelta(honest.delta * 1e-3, NeighbourCase(contract.nonzero, 0, 1, "either"))
+
+    def one_block(*_: object, **__: object) -> Blocks:
+        one, last = np.array([1], dtype=np.int64), np.array([contract.items - 1], dtype=np.int64)
+        return Blocks(one, last, np.array([0.0]))
+
+    monkeypatch.setattr(certificate_module, "delta_family", careless)
+    monkeypatch.setattr(certificate_module, "mixed_blocks", one_block)
+    monkeypatch.setattr(certificate_module, "sum_bound", lambda *_, **__: np.array([0.0]))
+    fooled = certify_family(noise, contract, epsilon=epsilon)
+    assert fooled.delta >= honest.delta_lower
+    assert fooled.delta >= honest.delta * (1.0 - 1e-5)
+
+
+def test_an_accepted_plan_has_every_block_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where a mixture lies between the fast value and the budget, where stopping early would be tempting."""
+    noise, contract = Noise(21.98, 21.98 / math.sqrt(2.459), 66.75), Contract(33, 12)
+    seen: set[int] = set()
+
+    def recorded(method: Any) -> Any:
+        def wrapper(self: BallFamily, first: int, last: int, *rest: float) -> Any:
+            seen.update(range(first, last + 1))
+            return method(self, first, last, *rest)
+
+        return wrapper
+
+    monkeypatch.setattr(BallFamily, "sum_block", recorded(BallFamily.sum_block))
+    monkeypatch.setattr(BallFamily, "offset_block", recorded(BallFamily.offset_block))
+    assert certify_family(noise, contract, epsilon=0.0, budget=0.0609).delta <= 0.0609
+    assert seen == set(range(1, 12))
+
+
+def test_a_block_is_bounded_by_both_offsets_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    offsets: list[float] = []
+
+    def hopeless(case: offset.Case, goal: float) -> float:
+        offsets.append(case.offset)
+        return 2.0 * goal
+
+    monkeypatch.setattr(certificate_module, "_enough_chords", hopeless)
+    family = BallFamily(Noise(18.0, 8.7, 40.0), Contract(20, 20), epsilon=0.01, scale=0.1, budget=None)
+    assert family.offset_block(3, 3, 0.1) == 0.2
+    assert len(offsets) == 2
+    assert offsets[0] <= 0.5 <= offsets[1]
+
+
+@pytest.mark.parametrize(
+    ("noise", "contract", "epsilon"),
+    [
+        (Noise(18.48, 18.48 / math.sqrt(0.2035), 126.1), Contract(37, 16), 0.0),
+        (Noise(21.98, 21.98 / math.sqrt(2.459), 66.75), Contract(33, 12), 0.0),
+        (Noise(3.0, 9.0, 30.0), Contract(5, 5), 0.05),
+    ],
+)
+def test_chords_stay_sharp_with_much_shared_noise(noise: Noise, contract: Contract, epsilon: float) -> None:
+    """g falls from 1 to nothing within the range of integration: no ball may blow up there."""
+    fast = delta_family(noise, contract, epsilon=epsilon).delta
+    assert certify_family(noise, contract, epsilon=epsilon).delta == pytest.approx(fast, rel=1e-5)
+
+
+def test_an_interrupt_is_not_lost_in_the_integrator() -> None:
+    def interrupted(*_: object) -> Any:
+        raise KeyboardInterrupt
+
+    with balls.precision(64), pytest.raises(KeyboardInterrupt):
+        balls.integral(interrupted, arb(0), arb(1), absolute=1e-9)
+
+
+@pytest.mark.slow
+def test_masses_that_underflow_leave_a_certificate() -> None:
+    result = certify_family(Noise(1.0, 0.5, 100.0), Contract(50), epsilon=800.0)
+    assert 0.0 <= result.delta < 1e-300
+
+
+def test_unbounded_k_is_the_limit_of_large_k() -> None:
+    """Without max_nonzero the shared noise is as good as known: the limit of k to infinity, from above."""
+    noise = Noise(30.0, 5.0, 165.0)
+    unbounded = certify_family(noise, Contract(None, 50), epsilon=1.0).delta
+    bounded = [certify_family(noise, Contract(k, 50), epsilon=1.0).delta for k in (50, 10**3, 10**6, 10**9)]
+    assert bounded == sorted(bounded)
+    assert bounded[-1] <= unbounded
+    assert bounded[-1] == pytest.approx(unbounded, rel=1e-6)
+
+
+def test_the_certificate_repeats_what_it_is_about() -> None:
+    result = certify_family(Noise(17.66, 9.93, 96.4), Contract(10, 10), epsilon=0.35)
+    assert result.analysis == "exact"
+    assert result.epsilon == 0.35
+    assert result.delta_lower <= result.delta
+    assert str(result.binding_case) in (
+        "a user is added or removed who has 0 new counts and changes 7 of 10 shared counts",
+        "a user is added who has 10 new counts and changes 0 of 0 shared counts",
+    )

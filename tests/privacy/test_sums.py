@@ -1,0 +1,306 @@
+"""Sums and means beside the counts: plans, whole releases and their law, what is said of them, bad input."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pytest
+
+import dphist
+from dphist.errors import InputError, InvalidParameter
+from dphist.planning.sums import FINEST_REACH
+from dphist.privacy.noise import LatticeNoise
+from dphist.releasing.aggregates import Aggregate, sum_error
+from release_data import resealed
+from spark_cluster import ON_SPARK
+from spark_shared import shared_session
+
+BUDGET: dict[str, Any] = {"user": "user", "item": "item", "epsilon": 1.0, "delta": 1e-3}
+USERS, ITEMS = 250, 80
+# Below 1e-9 in all: each statistic may be off by so many of its standard errors.
+ALLOWED = 6.7
+
+
+def shop() -> pa.Table:
+    """Every item has the same users; a user pays for item i in two rows, 0.005 i in all."""
+    users = [f"{i}-{u}" for i in range(ITEMS) for u in range(USERS)]
+    items = [f"item {i:02}" for i in range(ITEMS) for _ in range(USERS)]
+    paid = np.repeat(np.arange(ITEMS) / 400.0, USERS)
+    return pa.table({"user": users * 2, "item": items * 2, "paid": np.concatenate([paid, paid])})
+
+
+def columns(release: Any) -> dict[str, Any]:
+    table = release.to_arrow().sort_by("item")
+    return {name: np.asarray(table.column(name)) for name in table.column_names}
+
+
+@pytest.mark.parametrize(
+    "bound",
+    [
+        {"max_items_per_user": 1},
+        {"max_items_per_user": 30},
+        {"max_nonzero": 400},
+        {"top": 60},
+        {"public_items": 40},
+    ],
+)
+@pytest.mark.parametrize("sums", [[(0, 1)], [(0, 500), (-3, 4), (18, 99)]])
+def test_plans_are_certified_and_cost_what_they_must(bound: dict[str, Any], sums: list[tuple[int, int]]) -> None:
+    found = dphist.plan(epsilon=1.0, delta=1e-6, sums=sums, **bound)
+    assert found.certificate.delta <= 1e-6
+    assert isinstance(found.noise, LatticeNoise)
+    assert [(int(one.low), int(one.high)) for one in found.sums] == sums
+    gaussian: dict[str, Any] = {} if "top" in bound or "public_items" in bound else {"mechanism": "gaussian"}
+    alone = dphist.plan(epsilon=1.0, delta=1e-6, **gaussian, **bound)
+    assert found.total_noise > alone.total_noise
+    # The whole squared sensitivity is shared out: no more noise than the exact analysis of the same shares needs.
+    if "max_items_per_user" in bound:
+        whole = alone.sigma * math.sqrt(1 + float(found.noise.extra))
+        assert found.sigma == pytest.approx(whole, rel=2e-3)
+
+
+def test_shared_noise_makes_counts_cheap() -> None:
+    """With a bound on all counts, sums cost less beside them than without shared noise."""
+    shared = dphist.plan(epsilon=1.0, delta=1e-6, max_nonzero=1000, sums=[(0, 1)], weights=[0.5])
+    plain = dphist.plan(epsilon=1.0, delta=1e-6, max_items_per_user=1000, sums=[(0, 1)], weights=[0.5])
+    assert shared.sigma_shared > 0.0
+    assert shared.total_noise < 0.75 * plain.total_noise
+    assert shared.sums[0].sigma < 0.75 * plain.sums[0].sigma
+
+
+def test_weights_are_shares_of_the_squared_sensitivity() -> None:
+    for weights in ([0.1], [0.9], [0.2, 0.3]):
+        bounds = [(0, 10)] * len(weights)
+        found = dphist.plan(epsilon=1.0, delta=1e-6, max_items_per_user=5, sums=bounds, weights=weights)
+        noise = found.noise
+        assert isinstance(noise, LatticeNoise)
+        for weight, one in zip(weights, found.sums, strict=True):
+            share = Fraction(one.reach**2) / one.variance / (noise.lattice**2 / noise.variance * (1 + noise.extra))
+            assert float(share) == pytest.approx(weight, rel=0.1)
+
+
+def test_the_best_weights_are_better_than_their_neighbours() -> None:
+    def cost(**options: Any) -> float:
+        found = dphist.plan(epsilon=1.0, delta=1e-6, max_items_per_user=20, sums=[(0, 1)], **options)
+        return found.total_noise**2 + sum_error(found, found.sums[0]) ** 2
+
+    best = cost()
+    assert all(best < cost(weights=[weight]) for weight in (0.1, 0.2, 0.45, 0.6, 0.8))
+    # The closed form without shared noise: the counts have sqrt(1 + 1/4), the sum 1/2.
+    share = 0.5 / (0.5 + math.sqrt(1.25))
+    assert best == pytest.approx(cost(weights=[share]), rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    "options", [{"max_items_per_user": 1}, {"max_nonzero": 100}, {"top": 100}, {"items": "listed"}]
+)
+def test_errors_are_as_planned(options: dict[str, Any]) -> None:
+    """The law of sums and means over releases. Power: a deviation wrong by a quarter would be noticed.
+
+    By so many numbers, 1,280, that what is right is taken for it with a probability of 3e-12.
+    """
+    data, runs = shop(), 16
+    if "items" in options:
+        options = {"items": pa.table({"item": [f"item {i:02}" for i in range(ITEMS)]})}
+    asked = {**BUDGET, **options, "sum": ["total=paid:0:0.5"], "mean": ["average=paid:0:0.5"]}
+    true = np.arange(ITEMS) / 200.0
+    found = [dphist.release(data, **asked) for _ in range(runs)]
+    plan = found[0].plan
+    rows = [columns(one) for one in found]
+    assert all(row["item"].tolist() == rows[0]["item"].tolist() and row["item"].size == ITEMS for row in rows)
+    count = np.array([row["count"] for row in rows]) - USERS
+    total = np.array([row["total"] for row in rows]) - true * USERS
+    own = total - 0.25 * count
+    number = runs * ITEMS
+    for noise, expected in ((own, plan.sums[0].sigma), (total - 0.25 * count.mean(axis=1, keepdims=True), None)):
+        if expected is not None:
+            error = expected**2 * math.sqrt(2 / number)
+            assert abs((noise**2).mean() - expected**2) < ALLOWED * error
+            assert abs((noise**2).mean() - (1.25 * expected) ** 2) > ALLOWED * error
+            assert abs(noise.mean()) < ALLOWED * expected / math.sqrt(number)
+    # The sum's own noise has nothing to do with that of its count: the same sampler must not be fed twice.
+    spread = count.std() * own.std() / math.sqrt(number)
+    assert abs((count * own).mean()) < ALLOWED * spread
+    means = np.array([row["average"] for row in rows])
+    clipped = np.clip(0.25 + own_of(rows) / np.array([row["count"] for row in rows]), 0.0, 0.5)
+    assert np.allclose(means, clipped)
+
+
+def own_of(rows: list[dict[str, Any]]) -> Any:
+    """The sums around the middle, from what was published."""
+    return np.array([row["total"] - 0.25 * row["count"] for row in rows])
+
+
+def test_columns_names_and_facts(tmp_path: Path) -> None:
+    release = dphist.release(
+        shop(), **BUDGET, max_items_per_user=1, sum=["paid:0:1"], mean=["paid:0:1", "m2=paid:0:2"],
+        standard_error=True, interval=0.9, output=tmp_path / "out.csv",
+    )  # fmt: skip
+    names = release.to_arrow().column_names
+    assert names[:5] == ["item", "count", "count_standard_error", "count_low", "count_high"]
+    assert names[5:] == [
+        f"{name}{end}"
+        for name in ("paid_sum", "paid_mean", "m2")
+        for end in ("", "_standard_error", "_low", "_high")
+    ]
+    # A sum and a mean of the same values are one sum.
+    assert [(int(one.low), int(one.high)) for one in release.plan.sums] == [(0, 1), (0, 2)]
+    facts = release.document()["sums"]
+    assert [one["name"] for one in facts] == ["paid_sum", "paid_mean", "m2"]
+    plan = release.plan
+    assert facts[0]["standard_error"] == math.hypot(plan.sums[0].sigma, 0.5 * plan.total_noise)
+    assert facts[0]["covariance_with_count"] == pytest.approx(0.5 * plan.total_noise**2)
+    assert facts[0]["bias_at_threshold"] == pytest.approx(0.5 * 0.7979 * plan.total_noise, rel=1e-3)
+    found = columns(release)
+    assert (found["paid_sum_standard_error"] == facts[0]["standard_error"]).all()
+    assert ((found["paid_mean_low"] <= found["paid_mean"]) & (found["paid_mean"] <= found["paid_mean_high"])).all()
+    assert (found["paid_mean_low"] >= 0).all()
+    assert (found["paid_mean_high"] <= 1).all()
+    assert dphist.verify(tmp_path / "out.csv").verified
+
+
+def test_intervals_hold() -> None:
+    """Each of 80 items in 10 releases is outside at most as often as said: binomial, false alarm below 1e-9."""
+    data, outside, number = shop(), {"paid_sum": 0, "paid_mean": 0}, 0
+    true = np.arange(ITEMS) / 200.0
+    for _ in range(10):
+        found = columns(
+            dphist.release(data, **BUDGET, max_items_per_user=1, sum="paid:0:0.5", mean="paid:0:0.5", interval=0.8)
+        )
+        number += found["item"].size
+        for name, right in (("paid_sum", true * USERS), ("paid_mean", true)):
+            outside[name] += int(((found[f"{name}_low"] > right) | (found[f"{name}_high"] < right)).sum())
+    most = 0.2 * number + ALLOWED * math.sqrt(0.16 * number)
+    assert outside["paid_mean"] <= most
+    assert 0.2 * number - ALLOWED * math.sqrt(0.16 * number) < outside["paid_sum"] <= most
+
+
+@pytest.mark.parametrize("place", [pytest.param("duckdb"), pytest.param("spark", marks=ON_SPARK)])
+def test_values_that_are_no_numbers_are_never_an_error(place: str, tmp_path: Path) -> None:
+    strange = ["", "NaN", "abc", "1e400", "-1e400", "inf", "12", "-7", " 3 ", "0x10", None, "1,5"]
+    users = [str(n) for n in range(1200)]
+    table = pa.table({"user": users, "item": ["tea"] * 1200, "v": (strange * 100)})
+    options: dict[str, Any] = {**BUDGET, "max_items_per_user": 1, "sum": "v:0:10", "seed": 3}
+    if place == "spark":
+        release = dphist.release(shared_session("local").createDataFrame(table), **options)
+    else:
+        pa.csv.write_csv(table, tmp_path / "v.csv")
+        release = dphist.release(tmp_path / "v.csv", **options)
+    found = columns(release)
+    # Of twelve users one has 10 by infinity, one 10 by 12 and one 3; all others have nothing.
+    noise = sum_error(release.plan, release.plan.sums[0])
+    assert abs(found["v_sum"][0] - 100 * 23) < 8 * noise
+    assert found["item"].tolist() == ["tea"]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"sum": "paid"}, "COLUMN:LOW:HIGH"),
+        ({"sum": "paid:1"}, "COLUMN:LOW:HIGH"),
+        ({"sum": ":0:1"}, "COLUMN:LOW:HIGH"),
+        ({"sum": "paid:1:0"}, "LOW must be below HIGH"),
+        ({"sum": "paid:1:1"}, "LOW must be below HIGH"),
+        ({"mean": "paid:nan:1"}, "not a number"),
+        ({"mean": "paid:0:inf"}, "not a number"),
+        ({"sum": "paid:0:1e999"}, "too"),
+        ({"sum": "paid:1000000000:1000000001"}, "too close together"),
+        ({"sum": ["paid:0:1", "paid:0:2"]}, "two columns would be called 'paid_sum'"),
+        ({"sum": "item=paid:0:1"}, "two columns would be called 'item'"),
+        ({"sum": "paid:0:1", "weight": [0.2, 0.3]}, "one --weight for each sum"),
+        ({"sum": "paid:0:1", "weight": [1.0]}, "together below 1"),
+        ({"sum": "paid:0:1", "weight": [float("nan")]}, "finite"),
+        ({"weight": [0.5]}, "one --weight for each sum"),
+        ({"sum": "paid:0:1", "mechanism": "laplace"}, "Gaussian"),
+        ({"sum": 7}, "COLUMN:LOW:HIGH"),
+    ],
+)
+def test_bad_requests_get_one_sentence(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(InvalidParameter, match=said) as caught:
+        dphist.release(shop(), **BUDGET, max_items_per_user=1, **options)
+    assert "\n" not in str(caught.value)
+
+
+def test_sums_beside_a_plain_top_k_step_are_refused() -> None:
+    with pytest.raises(InvalidParameter, match="offset"):
+        dphist.release(shop(), **BUDGET, top=10, offset="none", sum="paid:0:1")
+    with pytest.raises(InvalidParameter, match="offset"):
+        dphist.plan(epsilon=1.0, delta=1e-6, top=10, offset="none", sums=[(0, 1)])
+
+
+def test_columns_that_cannot_be_summed() -> None:
+    data = shop().append_column("when", pa.array([None] * (2 * USERS * ITEMS), pa.date32()))
+    with pytest.raises(InputError, match="cannot be summed"):
+        dphist.release(data, **BUDGET, max_items_per_user=1, sum="when:0:1")
+    with pytest.raises(InputError, match="absent"):
+        dphist.release(data, **BUDGET, max_items_per_user=1, sum="absent:0:1")
+
+
+def test_plans_with_sums_serve_whole_releases_only() -> None:
+    plan = dphist.plan(epsilon=1.0, delta=1e-6, max_items_per_user=5, sums=[(0, 1)])
+    with pytest.raises(InvalidParameter, match="sums"):
+        dphist.release_histogram(["a"], [5], plan)
+    for options in ({"noise": "continuous"}, {"mechanism": "laplace"}, {"analysis": "gshm-exact"}):
+        with pytest.raises(InvalidParameter, match="sums need"):
+            dphist.plan(epsilon=1.0, delta=1e-6, max_items_per_user=5, sums=[(0, 1)], **options)  # type: ignore[arg-type]
+
+
+def test_noise_too_large_for_the_finest_steps_takes_coarser_ones() -> None:
+    found = dphist.plan(epsilon=0.01, delta=1e-9, max_items_per_user=100, sums=[(0, 1)], weights=[0.01])
+    assert found.sums[0].reach < FINEST_REACH
+    assert found.certificate.delta <= 1e-9
+
+
+Forgery = Callable[[dict[str, Any]], None]
+
+
+def _wider(document: dict[str, Any]) -> None:
+    document["request"]["sum"] = ["paid:0:2"]
+
+
+def _quieter(document: dict[str, Any]) -> None:
+    one = document["plan"]["sums"][0]
+    one["variance_steps"] = str(Fraction(one["variance_steps"]) / 2)
+    one["sigma"] /= math.sqrt(2)
+
+
+def _nearer(document: dict[str, Any]) -> None:
+    document["plan"]["sums"][0]["reach_steps"] //= 2
+
+
+def _without(document: dict[str, Any]) -> None:
+    del document["plan"]["sums"], document["sums"]
+
+
+def _unsaid(document: dict[str, Any]) -> None:
+    document["sums"][0]["standard_error"] /= 2
+
+
+def _absurd(document: dict[str, Any]) -> None:
+    document["plan"]["sums"] = [{"low": "x", "high": "1", "reach_steps": -1, "variance_steps": "1/0"}]
+
+
+@pytest.mark.parametrize("change", [_wider, _quieter, _nearer, _without, _unsaid, _absurd])
+def test_forged_sums_are_noticed(change: Forgery, tmp_path: Path) -> None:
+    path = tmp_path / "out.csv"
+    dphist.release(shop(), **BUDGET, max_items_per_user=1, sum="paid:0:1", output=path)
+    assert dphist.verify(path).verified
+    certificate = Path(f"{path}.certificate.json")
+    document = json.loads(certificate.read_text())
+    change(document)
+    certificate.write_text(resealed(document))
+    assert not dphist.verify(path).verified
+
+
+def test_bounds_are_taken_as_written() -> None:
+    one = Aggregate.told("sum", "a:b=c:0.1:1e-0")
+    assert (one.column, one.low, one.high, one.name) == ("c", Fraction(1, 10), Fraction(1), "a:b")
+    assert Aggregate.told("mean", "x:-2:.5").name == "x_mean"

@@ -1,0 +1,373 @@
+"""The audit catches what it says it catches, and accuses nobody who is innocent."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import cache
+from typing import Literal
+
+import numpy as np
+import pytest
+from scipy import special, stats
+
+from dphist import Contract, InvalidParameter, Plan, plan
+from dphist.audit import (
+    AuditResult,
+    Case,
+    audit,
+    delta_lower_bound,
+    finest_bit,
+    kolmogorov_bound,
+    kolmogorov_distance,
+    simulate,
+    standard_cases,
+    through_protocol,
+)
+from dphist.privacy.lattice import infinite_event_discrete
+from dphist.privacy.noise import LatticeNoise
+from dphist.privacy.paper import delta_correlated_gaussian
+from dphist.privacy.types import Certificate
+from dphist.sampling.mechanisms import FamilyMechanism, FloatArray, IntArray, Released, Session
+from dphist.sampling.tap import SeededTap, Tap
+from mechanism_conformance import from_inverse_cdf, from_single_precision, reachability_case
+
+EPSILON, DELTA, K = 1.0, 0.05, 10
+RUNS = 1_000_000
+EACH = RUNS // 4
+RISK = 0.5e-9
+
+
+@cache
+def honest() -> Plan:
+    """A CSH of the budget at which all faults can be seen."""
+    return plan(epsilon=EPSILON, delta=DELTA, max_nonzero=K, noise="discrete")
+
+
+@cache
+def honest_gshm() -> Plan:
+    return plan(epsilon=EPSILON, delta=DELTA, max_items_per_user=K, noise="discrete")
+
+
+def lattice_noise(of: Plan) -> LatticeNoise:
+    assert isinstance(of.noise, LatticeNoise)
+    return of.noise
+
+
+def sensitivity_squared(noise: LatticeNoise, changed: int) -> float:
+    """D(j, s) of analysis.md, section 3, with j = k; in units of one."""
+    return (changed - changed**2 / (noise.gamma + K)) / noise.sigma**2
+
+
+def infinite(noise: LatticeNoise) -> float:
+    return infinite_event_discrete(
+        count=K,
+        variance=float(noise.variance),
+        variance_shared=float(noise.variance_shared),
+        limit=noise.limit,
+    )
+
+
+def wrong_sign(noise: LatticeNoise) -> LatticeNoise:
+    """The least threshold whose infinite event is delta PLUS delta_gauss."""
+    gauss = delta_correlated_gaussian(dimension=K, gamma=noise.gamma, sigma=noise.sigma, epsilon=EPSILON)
+    low, high = 1, noise.limit * 4
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if infinite(replace(noise, limit=middle)) <= DELTA + gauss else (middle, high)
+    return replace(noise, limit=high)
+
+
+def scaled(noise: LatticeNoise, square: Fraction) -> LatticeNoise:
+    return replace(noise, variance=noise.variance * square, variance_shared=noise.variance_shared * square)
+
+
+FAULTS = (
+    "tau halved",
+    "noise too small by 10 %",
+    "no shared draw",
+    "wrong sign",
+    "wrong sign, 20 % more noise",
+)
+
+
+@cache
+def faults() -> dict[str, LatticeNoise]:
+    noise = lattice_noise(honest())
+    return {
+        "tau halved": replace(noise, limit=noise.limit // 2),
+        "noise too small by 10 %": scaled(noise, Fraction(81, 100)),
+        "no shared draw": replace(noise, variance_shared=Fraction(0)),
+        "wrong sign": wrong_sign(noise),
+        "wrong sign, 20 % more noise": wrong_sign(scaled(noise, Fraction(144, 100))),
+    }
+
+
+def claims(noise: LatticeNoise) -> FamilyMechanism:
+    """A mechanism that draws this noise and shows the honest plan's certificate."""
+    return FamilyMechanism(replace(honest(), noise=noise))
+
+
+@dataclass(frozen=True)
+class ByProtocol:
+    """The same with nothing but the protocol: no fast path."""
+
+    inner: FamilyMechanism
+
+    @property
+    def name(self) -> str:
+        return self.inner.name
+
+    @property
+    def contract(self) -> Contract:
+        return self.inner.contract
+
+    @property
+    def certificate(self) -> Certificate:
+        return self.inner.certificate
+
+    def begin(self, tap: Tap) -> Session:
+        return self.inner.begin(tap)
+
+
+# --- the five faults ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("fault", FAULTS)
+def test_fault_is_caught(fault: str, seed: int) -> None:
+    """Missed with probability below 1e-3 by the next test; the seeds make it certain."""
+    result = audit(claims(faults()[fault]), tap=SeededTap(seed), runs=RUNS)
+    assert result.contradicts
+    assert "CONTRADICTS" in str(result)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_power_by_theory(fault: str) -> None:
+    """Hits as unlucky as 1 in 4,000 on both sides still contradict: the power is above 0.9995.
+
+    The event is the best one for normal noise of these parameters, or the infinite event.
+    """
+    noise = faults()[fault]
+    mu = math.sqrt(max(sensitivity_squared(noise, s) for s in range(K + 1)))
+    gauss = (special.ndtr(mu / 2 - EPSILON / mu), special.ndtr(-mu / 2 - EPSILON / mu))
+    bounds = []
+    for p, q in (gauss, (infinite(noise), 0.0)):
+        hits = int(stats.binom.ppf(1 / 4000, EACH, p))
+        others = int(stats.binom.isf(1 / 4000, EACH, q))
+        bounds.append(delta_lower_bound(hits, others, EACH, epsilon=EPSILON, risk=RISK))
+    assert max(bounds) > DELTA
+
+
+@pytest.mark.parametrize("fault", ["tau halved", "no shared draw"])
+def test_fault_is_caught_through_the_protocol(fault: str) -> None:
+    assert audit(ByProtocol(claims(faults()[fault])), tap=SeededTap(3), runs=24_000).contradicts
+
+
+# --- the innocent ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "delta", "k", "m"),
+    [(1.0, 0.05, 10, 10), (1.0, 0.02, 5, 5), (2.0, 0.01, 10, 10), (1.0, 0.05, 20, 5), (0.5, 0.02, None, 3)],
+)
+def test_innocent_is_not_accused_and_nearly_all_delta_is_seen(
+    epsilon: float, delta: float, k: int | None, m: int
+) -> None:
+    """False alarm at most 1e-9 for each. The plans are tight, so a good attack sees most of delta."""
+    made = plan(epsilon=epsilon, delta=delta, max_nonzero=k, max_items_per_user=m, noise="discrete")
+    result = audit(FamilyMechanism(made), tap=SeededTap(11), runs=RUNS)
+    assert not result.contradicts
+    assert result.delta_lower > 0.75 * delta
+    assert "does not contradict" in str(result)
+
+
+@pytest.mark.parametrize(("p", "q"), [(0.3, 0.1), (0.5, 0.01), (0.9, 0.3), (0.05, 0.0)])
+@pytest.mark.parametrize("risk", [0.05, 1e-3, 1e-6])
+def test_bound_is_valid_whatever_the_hits(p: float, q: float, risk: float) -> None:
+    """By adding up the probabilities of all hits at which the bound is above the truth: no statistics here."""
+    n = 40
+    truth = p - math.e * q
+    hits = stats.binom.pmf(np.arange(n + 1), n, p)
+    others = stats.binom.pmf(np.arange(n + 1), n, q)
+    wrong = sum(
+        hits[a] * others[b]
+        for a in range(n + 1)
+        for b in range(n + 1)
+        if delta_lower_bound(a, b, n, epsilon=1.0, risk=risk) > max(truth, 0.0)
+    )
+    assert wrong <= 2 * risk
+
+
+def test_bound_at_the_ends() -> None:
+    assert delta_lower_bound(0, 0, 100, epsilon=1.0, risk=0.01) == 0.0
+    assert delta_lower_bound(100, 100, 100, epsilon=0.0, risk=0.01) == 0.0
+    # 1 - risk^(1/n) bounds a probability of which no hit was seen.
+    expected = 0.01**0.01 - (1 - 0.01**0.01)
+    assert delta_lower_bound(100, 0, 100, epsilon=0.0, risk=0.01) == pytest.approx(expected)
+
+
+def test_delta_at_another_epsilon_contradicts_only_where_the_certificate_speaks() -> None:
+    certificate = honest().certificate
+    result = AuditResult("csh", 0.5, 0.2, "a case", "added", 0.99, 10_000, certificate)
+    assert not result.contradicts
+    assert replace(result, epsilon=2.0).contradicts
+
+
+def test_seeded_audit_repeats() -> None:
+    one, other = (audit(FamilyMechanism(honest()), tap=SeededTap(5), runs=20_000) for _ in range(2))
+    assert one == other
+
+
+# --- floating point -------------------------------------------------------------------------------------------
+
+Generator = Literal["inverse cdf", "single precision", "numpy doubles"]
+
+
+@dataclass(frozen=True)
+class FloatMechanism:
+    """The GSHM as one would write it first: count + sigma * normal, in doubles. Or on a known domain: no cut."""
+
+    plan: Plan
+    generator: Generator
+    known_domain: bool = False
+
+    @property
+    def name(self) -> str:
+        return f"float gshm, {self.generator}"
+
+    @property
+    def contract(self) -> Contract:
+        return self.plan.contract
+
+    @property
+    def certificate(self) -> Certificate:
+        return self.plan.certificate
+
+    def begin(self, tap: Tap) -> FloatSession:
+        return FloatSession(self, tap)
+
+    def normals(self, n: int, tap: Tap) -> FloatArray:
+        if self.generator == "inverse cdf":
+            uniform = (tap.words(n) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+            return np.asarray(special.ndtri(np.maximum(uniform, 2.0**-53)))
+        source = np.random.Generator(np.random.SFC64(int(tap.words(1)[0])))
+        if self.generator == "single precision":
+            return source.standard_normal(n, dtype=np.float32).astype(np.float64)
+        return source.standard_normal(n)
+
+
+@dataclass(frozen=True)
+class FloatSession:
+    mechanism: FloatMechanism
+    tap: Tap
+
+    def release(self, counts: IntArray) -> Released:
+        present = np.arange(counts.size) if self.mechanism.known_domain else np.flatnonzero(counts)
+        values = counts[present] + self.mechanism.plan.sigma * self.mechanism.normals(present.size, self.tap)
+        passed = values > (-np.inf if self.mechanism.known_domain else self.mechanism.plan.threshold)
+        return Released(present[passed], values[passed])
+
+
+def float_cases(generator: Generator) -> list[Case]:
+    made = honest_gshm()
+    reachable = (from_inverse_cdf if generator == "inverse cdf" else from_single_precision)(made.sigma)
+    return [
+        reachability_case(made.contract, count=count, reachable=reachable)
+        for count in (2, math.ceil(made.threshold))
+    ]
+
+
+@pytest.mark.parametrize("generator", ["inverse cdf", "single precision"])
+def test_floats_under_a_threshold_are_caught(generator: Generator) -> None:
+    """They miss the bound by a factor of ten: 20,000 runs are plenty."""
+    mechanism = FloatMechanism(honest_gshm(), generator)
+    result = audit(mechanism, tap=SeededTap(7), runs=20_000, more_cases=float_cases(generator))
+    assert result.contradicts
+    assert result.delta_lower > 0.5
+    assert "reachable" in result.case
+
+
+def test_numpy_doubles_on_a_known_domain_are_caught_by_their_bits() -> None:
+    """Mironov's observation: bits finer than those of the larger noise betray the smaller count."""
+    result = audit(
+        FloatMechanism(honest_gshm(), "numpy doubles", known_domain=True), tap=SeededTap(8), runs=30_000
+    )
+    assert result.contradicts
+    assert "finest bit" in result.case
+
+
+@pytest.mark.parametrize("generator", ["inverse cdf", "single precision"])
+def test_float_attacks_accuse_no_lattice(generator: Generator) -> None:
+    result = audit(
+        FamilyMechanism(honest_gshm()), tap=SeededTap(9), runs=100_000, more_cases=float_cases(generator)
+    )
+    assert not result.contradicts
+
+
+def test_finest_bit() -> None:
+    values = np.array([[1.0, np.nan], [0.75, 4.0], [np.nan, np.nan], [0.0, -(2.0**-60)], [3 * 2.0**-50, 1.0]])
+    assert finest_bit(values).tolist() == [0.0, 2.0, -np.inf, 60.0, 50.0]
+
+
+def test_reachable_values_are_recognised() -> None:
+    """Every value that was made from a count can have been made from it."""
+    for generator, reachable in (("inverse cdf", from_inverse_cdf), ("single precision", from_single_precision)):
+        mechanism = FloatMechanism(honest_gshm(), generator)  # type: ignore[arg-type]
+        values = 12 + honest_gshm().sigma * mechanism.normals(20_000, SeededTap(1))
+        assert reachable(honest_gshm().sigma)(values, 12).all()
+
+
+# --- simulation -----------------------------------------------------------------------------------------------
+
+
+def test_fast_path_is_the_protocol_in_distribution() -> None:
+    """Distances of every count and of their mean; false alarm 1e-10. Wrong noise does alarm."""
+    counts, runs = (1, 8, 0, 9, 1000), 20_000
+    bound = kolmogorov_bound(runs, len(counts) + 1)
+    other = through_protocol(FamilyMechanism(honest()), [counts], runs, SeededTap(22))
+
+    def distance(fast: FamilyMechanism) -> float:
+        one = simulate(fast, counts, runs, SeededTap(21))
+        sums = kolmogorov_distance(np.nansum(one, axis=1), np.nansum(other, axis=1))
+        return max(sums, *(kolmogorov_distance(one[:, i], other[:, i]) for i in range(len(counts))))
+
+    assert distance(FamilyMechanism(honest())) <= bound
+    noise = lattice_noise(honest())
+    assert distance(claims(scaled(noise, Fraction(64, 100)))) > bound
+    assert distance(claims(replace(noise, variance_shared=Fraction(0)))) > bound
+
+
+def test_subclass_goes_through_the_protocol() -> None:
+    class Silent(FamilyMechanism):
+        def begin(self, tap: Tap) -> Session:  # type: ignore[override]  # noqa: ARG002
+            return SilentSession()
+
+    class SilentSession:
+        def release(self, counts: IntArray) -> Released:  # noqa: ARG002
+            return Released(np.zeros(0, dtype=np.int64), np.zeros(0))
+
+    assert np.isnan(simulate(Silent(honest()), (1000,), 5, SeededTap(1))).all()
+
+
+# --- what is refused ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"runs": 100}, {"confidence": 1.0}, {"confidence": 0.0}, {"epsilon": -1.0}, {"epsilon": math.nan}]
+)
+def test_bad_parameters_are_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(InvalidParameter):
+        audit(FamilyMechanism(honest()), tap=SeededTap(1), **wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "contract", [Contract(1, 1), Contract(None, 1), Contract(60_000, 50_000), Contract(30, 3)]
+)
+def test_standard_cases_keep_the_contract(contract: Contract) -> None:
+    for case in standard_cases(contract):
+        one, other = np.array(case.counts), np.array(case.neighbour)
+        assert set(np.unique(one - other)) <= {0, 1}
+        assert (one - other).sum() <= contract.items
+        assert np.count_nonzero(one) <= contract.nonzero

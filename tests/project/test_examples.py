@@ -1,0 +1,175 @@
+"""The examples, small: they run as their pages say, what they write verifies, and no planted secret is in it."""
+
+from __future__ import annotations
+
+import csv
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow.parquet as pq
+import pytest
+
+import dphist
+from dphist.releasing.request import Request, request_from
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+PERSONAL = re.compile(r"[a-z]+ [a-z] [a-z]+ \d+ [a-z]+ [a-z]+")
+PUBLIC_PRODUCTS = 50
+# With the delta of the examples a query or a word of one user alone passes in one of 2e7 cases, and there are
+# thousands of them: tests that say that none does have a smaller one.
+SMALL_DELTA = "1e-13"
+
+
+def run(folder: Path, *command: str | Path) -> str:
+    """What a command prints; the programs of this Python are first on the path."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    words = [str(word) for word in command]
+    done = subprocess.run(
+        words, cwd=folder, env={**os.environ, "PATH": path}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, f"{words}: {done.stdout}{done.stderr}"
+    return done.stdout
+
+
+def rows_of(log: Path, select: str) -> list[Any]:
+    """What a SELECT of the Parquet file, by the name of `log`, gives."""
+    with duckdb.connect() as connection:
+        connection.register("log", pq.read_table(log))
+        return connection.execute(select).fetchall()
+
+
+def column(path: Path, name: str) -> list[Any]:
+    values: list[Any] = pq.read_table(path).column(name).to_pylist()
+    return values
+
+
+@pytest.fixture(scope="module")
+def search_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a small log and its release, made by the commands of the page.
+
+    One of the 5,460 queries of one user alone is released by chance with a probability below 3e-11.
+    """
+    folder = tmp_path_factory.mktemp("search_log")
+    source = EXAMPLES / "search_log"
+    run(folder, "python", source / "make_log.py", "--events", "60000", "--output", "log.parquet")
+    run(folder, "dphist", "release", source / "request.toml", "--delta", SMALL_DELTA)
+    return folder
+
+
+def test_search_log_is_realistic(search_log: Path) -> None:
+    log = search_log / "log.parquet"
+    assert [(field.name, str(field.type)) for field in pq.read_schema(log)] == [
+        ("user_id", "string"),
+        ("query", "string"),
+        ("day", "date32[day]"),
+        ("country", "string"),
+    ]
+    events, users, queries, days, pairs = rows_of(
+        log,
+        "SELECT count(*), count(DISTINCT user_id), count(DISTINCT query), count(DISTINCT day), "
+        "count(DISTINCT (user_id, query)) FROM log",
+    )[0]
+    assert (events, days) == (60000, 90)
+    assert 2000 < users < queries
+    assert pairs < 0.9 * events  # users come back to their queries
+    largest = rows_of(log, "SELECT count(*) AS n FROM log GROUP BY user_id ORDER BY n DESC LIMIT 1")[0][0]
+    assert largest > 20 * events / users  # and a few of them search a lot
+
+
+def test_search_log_is_the_same_for_the_same_seed(tmp_path: Path) -> None:
+    made = []
+    for name, seed in (("a", "1"), ("b", "1"), ("c", "2")):
+        path = tmp_path / f"{name}.parquet"
+        script = EXAMPLES / "search_log" / "make_log.py"
+        run(tmp_path, "python", script, "--events", "500", "--seed", seed, "--output", path)
+        made.append(pq.read_table(path))
+    assert made[0].equals(made[1])
+    assert not made[0].equals(made[2])
+
+
+def test_search_log_release_verifies_and_shows_nobody_alone(search_log: Path) -> None:
+    released = set(column(search_log / "queries.parquet", "query"))
+    log = search_log / "log.parquet"
+    found = rows_of(log, "SELECT query FROM log GROUP BY query HAVING count(DISTINCT user_id) = 1")
+    alone = {row[0] for row in found}
+    planted = {query for query in column(log, "query") if PERSONAL.fullmatch(query)}
+    assert len(planted) > 100
+    assert planted <= alone
+    assert "weather tomorrow" in released
+    assert not released & alone
+    assert "is verified" in run(search_log, "dphist", "verify", "queries.parquet")
+
+
+def test_search_log_look_counts_what_was_kept(search_log: Path) -> None:
+    script = EXAMPLES / "search_log" / "look.py"
+    lines = run(search_log, "python", script, "log.parquet", "queries.parquet").splitlines()
+    shown = {line[:30].strip(): line[30:].split() for line in lines if line}
+    released = len(column(search_log / "queries.parquet", "query"))
+    assert shown["all"][1] == f"{released:,}"
+    assert shown["searched by one user only"][1] == shown["with a name and an address"][1] == "0"
+
+
+def test_search_log_request_has_known_keys_alone() -> None:
+    values = tomllib.loads((EXAMPLES / "search_log" / "request.toml").read_text(encoding="utf-8"))
+    known = {entry.name.replace("_", "-") for entry in fields(Request)}
+    assert set(values) <= known
+    request = request_from(values)
+    assert (request.epsilon, request.delta, request.max_items_per_user) == (1.0, 1e-6, 20)
+
+
+def test_purchases(tmp_path: Path) -> None:
+    printed = run(tmp_path, EXAMPLES / "purchases" / "run.sh", "shop", "3000")
+    assert printed.count("is verified") == 2
+    folder = tmp_path / "shop"
+    with (folder / "sold.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    with (folder / "products.csv").open(encoding="utf-8", newline="") as file:
+        products = {row["product"] for row in csv.DictReader(file)}
+    assert len(rows) == len(products) == PUBLIC_PRODUCTS
+    assert {row["product"] for row in rows} == products
+    assert all(float(row["customers_low"]) < int(row["customers"]) < float(row["customers_high"]) for row in rows)
+    assert dphist.verify(folder / "sold.csv").verified
+    assert dphist.verify(folder / "results.duckdb", table="country_group").verified
+    with duckdb.connect(str(folder / "results.duckdb"), read_only=True) as results:
+        counts = results.execute("SELECT country, product_group, customers FROM country_group").fetchall()
+    assert 10 < len(counts) < 80
+    assert len({row[:2] for row in counts}) == len(counts)
+
+
+WORDS = EXAMPLES / "words" / "words.py"
+
+
+def test_words_made_up(tmp_path: Path) -> None:
+    """One of 1,200 signatures is released by chance with a probability below 3e-12."""
+    printed = run(
+        tmp_path, "python", WORDS, "--authors", "1200", "--top", "50", "--delta", SMALL_DELTA, "--output", "out"
+    )
+    assert "top=50:" in printed
+    assert "max_items_per_user=50:" in printed
+    top, capped = (column(tmp_path / "out" / name, "word") for name in ("top.parquet", "capped.parquet"))
+    assert 0 < len(top) <= 50
+    assert capped
+    assert not any(re.fullmatch("x[a-j]+x", word) for word in (*top, *capped))  # signatures
+    for name in ("top.parquet", "capped.parquet"):
+        assert "is verified" in run(tmp_path, "dphist", "verify", tmp_path / "out" / name)
+
+
+def test_words_of_a_folder(tmp_path: Path) -> None:
+    """One of 400 words of one author alone is released by chance with a probability below 5e-12."""
+    texts = tmp_path / "texts"
+    for k in range(400):
+        (texts / f"author{k}").mkdir(parents=True)
+        text = f"Hello world, it's me: secret{chr(97 + k % 26)}{chr(97 + k // 26)}"
+        (texts / f"author{k}" / "first.txt").write_text(text, encoding="utf-8")
+        (texts / f"author{k}" / "second.md").write_text("Hello again!", encoding="utf-8")
+    printed = run(tmp_path, "python", WORDS, texts, "--cap", "10", "--top", "10", "--delta", SMALL_DELTA)
+    assert "hello" in printed
+    assert "it's" in printed
+    assert "secret" not in printed

@@ -1,0 +1,71 @@
+"""The public surface: names, exceptions, representations."""
+
+from __future__ import annotations
+
+import dataclasses
+import doctest
+import importlib
+import re
+
+import pytest
+
+import dphist
+from dphist import errors
+
+
+def test_every_public_name_exists_and_dir_lists_it() -> None:
+    for name in dphist.__all__:
+        assert getattr(dphist, name) is not None
+        assert name in dir(dphist)
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        dphist.nothing  # noqa: B018
+
+
+def test_exception_tree_is_as_drawn() -> None:
+    drawn = re.findall(r"[├└]── (\w+)", errors.__doc__ or "")
+    real = [name for name, value in vars(errors).items() if isinstance(value, type) and name != "DphistError"]
+    assert drawn == real
+    for name in real:
+        assert issubclass(getattr(errors, name), errors.DphistError)
+    assert issubclass(errors.InvalidParameter, ValueError)
+
+
+@pytest.mark.parametrize("module", ["dphist", "dphist.planning.planner", "dphist.releasing.histogram"])
+def test_docstring_examples(module: str) -> None:
+    result = doctest.testmod(importlib.import_module(module))
+    assert result.attempted > 0
+    assert result.failed == 0
+
+
+def test_results_are_frozen_and_show_themselves() -> None:
+    plan = dphist.plan(epsilon=0.35, delta=1e-5, max_nonzero=10, noise="continuous")
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        plan.analysis = "gshm-exact"  # type: ignore[misc]
+    assert "97.23725559" in str(plan)
+    assert "<table>" in plan._repr_html_()
+    assert plan.to_dict()["threshold"] == plan.threshold
+    table = dphist.compare(epsilon=0.35, delta=1e-5, max_nonzero=10)
+    assert "<caption>epsilon = 0.35" in table._repr_html_()
+    checked = dphist.certify(epsilon=0.35, sigma=18.0, gamma="sqrt", tau=99.0, max_nonzero=10)
+    assert "csh-tighter" in str(checked)
+    assert "<table>" in checked._repr_html_()
+
+
+def test_a_figure_is_returned_not_only_saved() -> None:
+    figure = dphist.comparison_figure([dphist.compare(epsilon=0.35, delta=1e-5, max_items_per_user=3)])
+    axes = figure.axes[0]
+    labels = [str(line.get_label()).split(":")[0] for line in axes.get_lines()]
+    assert labels[:4:2] == ["GSHM, add the deltas", "GSHM, exact"]
+
+
+@pytest.mark.parametrize("bad", [True, "1", None, 2.0])
+def test_counts_must_be_whole_numbers(bad: object) -> None:
+    if bad is None:
+        return
+    with pytest.raises(errors.InvalidParameter, match="max_nonzero must be a whole number"):
+        dphist.Contract(bad)  # type: ignore[arg-type]
+
+
+def test_the_domain_is_not_a_number() -> None:
+    with pytest.raises(errors.InvalidParameter, match="epsilon must be a number, not 'one'"):
+        dphist.Budget("one", 0.1)  # type: ignore[arg-type]

@@ -1,0 +1,92 @@
+"""Plans inside OpenDP: measurements, compositors, odometers and contexts."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import opendp.prelude as dp
+import pytest
+from opendp.mod import OpenDPException
+
+import dphist
+from dphist.accounting import zcdp_of_plan
+from dphist.errors import InvalidParameter
+from dphist.opendp import as_measurement, input_domain, input_metric
+from dphist.privacy.types import Plan
+
+HISTOGRAM = {"tea": 5000, "rye": 3000, "mine": 1, "none": 0}
+
+
+@pytest.fixture(autouse=True)
+def features() -> None:
+    dp.enable_features("contrib", "honest-but-curious")
+
+
+@cache
+def planned() -> Plan:
+    """With a delta that lets the count of one user pass in one of 1e13 releases: tests say that it never does."""
+    return dphist.plan(epsilon=1.0, delta=1e-12, max_items_per_user=10)
+
+
+def test_a_measurement_releases_and_says_what_it_costs() -> None:
+    measurement = as_measurement(planned())
+    released = measurement(HISTOGRAM)
+    assert set(released) == {"tea", "rye"}
+    assert abs(released["tea"] - 5000) < 200
+    assert measurement.map(1) == (1.0, 1e-12)
+    assert measurement.map(0) == (0.0, 0.0)
+    with pytest.raises(OpenDPException, match="one user of difference"):
+        measurement.map(2)
+
+
+def test_the_step_of_top_k_is_done_as_well() -> None:
+    plan = dphist.plan(epsilon=1.0, delta=1e-6, top=2)
+    histogram = {f"item {i}": 100 * (i + 1) for i in range(50)}
+    assert set(as_measurement(plan)(histogram)) <= {"item 49", "item 48"}
+
+
+@pytest.mark.parametrize("measure", ["approximate-dp", "approximate-zcdp"])
+def test_plans_compose_inside_a_context(measure: Any) -> None:
+    measurement = as_measurement(planned(), measure=measure)
+    loss = measurement.map(1)
+    context = dp.Context.compositor(
+        data=HISTOGRAM,
+        privacy_unit=(input_metric(), 1),
+        privacy_loss=(measurement.output_measure, tuple(2 * part for part in loss)),
+        split_evenly_over=2,
+        domain=input_domain(),
+    )
+    assert set(context(measurement)) == {"tea", "rye"}
+    context(measurement)
+    with pytest.raises(OpenDPException, match="out of queries"):
+        context(measurement)
+
+
+def test_an_odometer_adds_up() -> None:
+    measurement = as_measurement(planned(), measure="approximate-zcdp")
+    odometer = dp.c.make_fully_adaptive_composition(input_domain(), input_metric(), measurement.output_measure)
+    queryable = odometer(HISTOGRAM)
+    for _ in range(3):
+        queryable(measurement)
+    found = zcdp_of_plan(planned())
+    assert queryable.privacy_loss(1) == (pytest.approx(3 * found.rho), pytest.approx(3 * found.delta))
+
+
+def test_a_whole_profile_cannot_be_passed_yet() -> None:
+    """The day this fails, plans can compose tightly inside OpenDP."""
+    make_profile: Any = dp.new_privacy_profile
+    curve = make_profile(lambda _: 1e-6)
+    measurement: Any = dp.m.make_user_measurement(
+        input_domain(), input_metric(), dp.smoothed_max_divergence(), lambda _: {}, lambda _: curve
+    )
+    with pytest.raises(OpenDPException):
+        measurement.map(1)
+
+
+def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InvalidParameter, match="approximate-zcdp"):
+        as_measurement(planned(), measure="pure")  # type: ignore[arg-type]
+    dp.disable_features("honest-but-curious")
+    with pytest.raises(InvalidParameter, match="honest-but-curious"):
+        as_measurement(planned())

@@ -1,0 +1,276 @@
+"""`dphist.release`: from events to a private histogram, whatever holds the events."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import dphist
+from dphist.errors import InvalidParameter
+from dphist.privacy.noise import LaplaceNoise
+from dphist.releasing.request import Options, Request
+from release_data import as_dict, events
+
+COUNTS = {"tea": 900, "milk": 700, "bread": 500, "salt": 400, "rare": 2, "unique": 1}
+BUDGET: dict[str, Any] = {"user": "user", "item": "item", "epsilon": 1.0, "delta": 1e-6}
+
+
+def near(found: dphist.Release, truth: dict[Any, int]) -> bool:
+    """Within 7 standard deviations, 20 of Laplace noise: false alarm below 1e-11 a count."""
+    far = (20 if isinstance(found.plan.noise, LaplaceNoise) else 7) * found.plan.total_noise
+    return all(abs(count - truth[item]) < far for item, count in as_dict(found).items())
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"max_items_per_user": 2},
+        {"max_items_per_user": 2, "mechanism": "gaussian"},
+        {"max_items_per_user": 1, "mechanism": "laplace"},
+        {"top": 3},
+        {"top": 3, "offset": "independent"},
+        {"max_nonzero": 6},
+        {"max_nonzero": 6, "max_items_per_user": 2},
+        {"max_items_per_user": 2, "lower_threshold": 20},
+        {"top": 3, "lower_threshold": 20},
+    ],
+)
+def test_counts_are_right_up_to_noise(options: dict[str, Any]) -> None:
+    # With so small a delta, one or two users pass with a probability below 1e-11.
+    found = dphist.release(events(COUNTS), **{**BUDGET, "delta": 1e-12}, **options)
+    released = as_dict(found)
+    assert set(released) >= {"tea", "milk"}
+    assert not set(released) & {"rare", "unique"}
+    assert near(found, COUNTS)
+    assert found.private
+    assert found.certificate.delta <= 1e-12
+    assert list(released.values()) == sorted(released.values(), reverse=True)
+
+
+def test_plain_top_k_is_less_than_the_count_that_follows() -> None:
+    found = dphist.release(events(COUNTS), **BUDGET, top=2, offset="none")
+    assert near(found, {"tea": 400, "milk": 200})
+    assert found.offset is None
+
+
+def test_plain_top_k_gives_differences_above_a_lower_threshold_too() -> None:
+    found = dphist.release(events(COUNTS), **BUDGET, top=2, offset="none", lower_threshold=100)
+    assert near(found, {"tea": 400, "milk": 200})
+
+
+def test_noise_that_cannot_be_drawn_is_refused_before_anything_is_read(tmp_path: Path) -> None:
+    with pytest.raises(dphist.DphistError) as caught:
+        dphist.release(
+            tmp_path / "not there.parquet",
+            user="u",
+            item="i",
+            epsilon=800.0,
+            delta=1e-300,
+            max_items_per_user=1,
+            mechanism="laplace",
+        )
+    assert "not there" not in str(caught.value)
+
+
+def test_offset_is_the_count_that_was_subtracted() -> None:
+    found = dphist.release(events(COUNTS), **BUDGET, top=2)
+    assert found.offset is not None
+    assert abs(found.offset - COUNTS["bread"]) < 7 * 2 * found.plan.sigma_shared
+    assert found.document()["counts"]["offset"] == found.offset
+
+
+def test_lower_threshold_raises_the_threshold_by_as_much() -> None:
+    at_one = dphist.release(events({"a": 60}), **BUDGET, max_items_per_user=1, seed=1)
+    assert len(at_one) == 1
+    assert len(dphist.release(events({"a": 60}), **BUDGET, max_items_per_user=1, lower_threshold=60, seed=1)) == 0
+    assert at_one.document()["counts"]["greater_than"] == at_one.plan.threshold
+
+
+def test_top_with_a_cap_keeps_the_largest() -> None:
+    found = dphist.release(events(COUNTS), **BUDGET, top=2, max_items_per_user=1)
+    assert found.plan.mechanism == "laplace"
+    assert list(as_dict(found)) == ["tea", "milk"]
+
+
+@pytest.mark.parametrize("lower", [1, 3])
+def test_one_item_more_than_the_bound_does_not_empty_the_release(lower: int) -> None:
+    """The 6th count, 1, is subtracted from all: neighbours get the same items, and nearly the same counts."""
+    asked = {**BUDGET, "delta": 1e-12, "max_nonzero": 5, "lower_threshold": lower}
+    four = {item: count for item, count in COUNTS.items() if item not in ("rare", "unique")}
+    for _ in range(20):
+        for counts in (four, {**four, "rare": 2}, COUNTS, {**four, "rare": 2, "unique": 1, "own": 1, "other": 1}):
+            found = dphist.release(events(counts), **asked)
+            assert set(as_dict(found)) == set(four)
+            assert near(found, four)
+
+
+def test_a_bound_that_is_enforced_subtracts_the_next_count() -> None:
+    """Of 200 items with 1,000 users each, and one with 5,000, a bound of 3 leaves one, less 1,000."""
+    counts = {**{f"item {i}": 1000 for i in range(200)}, "large": 5000}
+    found = dphist.release(events(counts), **BUDGET, max_nonzero=3)
+    assert near(found, {"large": 4000})
+    document = found.document()
+    assert "items" not in document["guarantee"].partition("provided that")[2].replace("all their items", "")
+    assert any("the count of rank 4 was subtracted from all" in note for note in document["not_covered"])
+
+
+@pytest.mark.parametrize("options", [{"max_items_per_user": 4, "mechanism": "gaussian"}, {"sum": "user:0:1"}])
+def test_promise_that_does_not_hold_releases_nothing(options: dict[str, Any]) -> None:
+    """Where a top-k step would break the analysis. No error, for that would tell of the data."""
+    assert len(dphist.release(events(COUNTS), **BUDGET, max_nonzero=5, **options)) == 0
+    found = dphist.release(events(COUNTS), **BUDGET, max_nonzero=6, **options)
+    assert len(found) > 0
+    assert "no possible data has more than 6 items" in found.document()["guarantee"]
+    assert any("nothing would have been released" in note for note in found.document()["not_covered"])
+
+
+@pytest.mark.parametrize("mechanism", ["best", "gaussian", "laplace"])
+@pytest.mark.parametrize("k", [1, 2, 50])
+@pytest.mark.parametrize("cap", [None, 1, 150])
+def test_promise_is_watched_whatever_the_noise(mechanism: str, k: int, cap: int | None) -> None:
+    """200 equal items of many users: a plan that relies on fewer, enforced or promised, releases none of them."""
+    data = events({f"item {i}": 1000 for i in range(200)}, items_per_user=200)
+    found = dphist.release(data, **BUDGET, max_nonzero=k, max_items_per_user=cap, mechanism=mechanism)
+    enforced = cap is None or cap >= k
+    relies = not enforced and found.plan.mechanism == "csh"
+    assert len(found) == (0 if enforced or relies else len(found))
+    assert ("no possible data has more" in found.document()["guarantee"]) == relies
+
+
+@pytest.mark.parametrize("mechanism", ["gaussian", "laplace"])
+def test_a_histogram_is_cut_to_its_bound_whatever_the_noise(mechanism: str) -> None:
+    """The top-k step of `release_histogram`: 1,000 equal counts are cut to nothing."""
+    plan = dphist.plan(epsilon=1.0, delta=1e-6, max_nonzero=3, mechanism=mechanism)
+    names, counts = [f"item {i}" for i in range(1000)], [1000] * 1000
+    assert len(dphist.release_histogram(names, counts, plan)) == 0
+    assert len(dphist.release_histogram(names, counts, plan, promise_max_nonzero=True)) == 0
+    assert len(dphist.release_histogram(names[:3], counts[:3], plan)) == 3
+
+
+def test_public_list_releases_all_of_it_and_nothing_else(tmp_path: Path) -> None:
+    listed = tmp_path / "list.csv"
+    listed.write_text("item\ntea\nnobody\nunique\n")
+    found = dphist.release(events(COUNTS), **BUDGET, items=str(listed))
+    assert set(as_dict(found)) == {"tea", "nobody", "unique"}
+    assert near(found, {**COUNTS, "nobody": 0})
+    assert found.plan.mechanism == "known-domain"
+    assert found.document()["counts"]["greater_than"] is None
+
+
+def frames() -> list[Any]:
+    table = events(COUNTS)
+    return [
+        table.to_pandas(),
+        pl.from_arrow(table),
+        pl.from_arrow(table).lazy(),  # type: ignore[union-attr]
+        table,
+        table.to_reader(),
+        table.to_batches()[0],
+    ]
+
+
+@pytest.mark.parametrize("number", range(6))
+@pytest.mark.parametrize("options", [{"max_items_per_user": 1}, {"top": 3}])
+def test_frames_in_same_kind_of_frames_out(number: int, options: dict[str, Any]) -> None:
+    frame = frames()[number]
+    found = dphist.release(frame, **BUDGET, **options, seed=3)
+    want = dphist.release(events(COUNTS), **BUDGET, **options, seed=3)
+    assert as_dict(found) == as_dict(want)
+    kinds: list[type] = [pd.DataFrame, pl.DataFrame, pl.LazyFrame, pa.Table, pa.RecordBatchReader, pa.Table]
+    assert isinstance(found.to_native(), kinds[number])
+
+
+def test_result_does_not_depend_on_the_order_of_rows(tmp_path: Path) -> None:
+    cases: list[dict[str, Any]] = [{"max_items_per_user": 2}, {"top": 2}, {"max_nonzero": 10}]
+    for options in cases:
+        results = []
+        for shuffle in (None, 1, 2):
+            path = tmp_path / f"{shuffle}.parquet"
+            pq.write_table(events(COUNTS, items_per_user=6, shuffle=shuffle), path)
+            results.append(as_dict(dphist.release(path, **BUDGET, **options, seed=9)))
+        assert results[0] == results[1] == results[2]
+
+
+def test_several_item_columns_and_new_names() -> None:
+    table = events(COUNTS).append_column("country", pa.array(["de", "fr"] * 2503))
+    found = dphist.release(
+        table, user="user", item=["land=country", "item"], epsilon=1, delta=1e-6, max_items_per_user=4, seed=2
+    )
+    out = found.to_pandas()
+    assert list(out.columns) == ["land", "item", "count"]
+    assert set(out["land"]) == {"de", "fr"}
+
+
+def test_extra_columns_and_rounding() -> None:
+    found = dphist.release(
+        events(COUNTS), **BUDGET, max_items_per_user=1, standard_error=True, interval=0.95, round=True,
+        count_name="users",
+    )  # fmt: skip
+    out = found.to_pandas()
+    assert list(out.columns) == ["item", "users", "users_standard_error", "users_low", "users_high"]
+    assert out["users"].dtype.kind == "i"
+    assert (out["users_low"] < out["users"]).all()
+    assert (out["users_high"] - out["users"] == out["users"] - out["users_low"]).all()
+
+
+@pytest.mark.parametrize("share", [0.5, 0.95])
+@pytest.mark.parametrize("mechanism", ["laplace", "gaussian"])
+def test_intervals_cover_as_often_as_they_say(share: float, mechanism: str) -> None:
+    """3,000 independent counts of one run; false alarm below 1e-9, by the binomial law: 6.2 standard errors."""
+    truth = {f"item {number}": 60 for number in range(3000)}
+    found = dphist.release(events(truth), **BUDGET, max_items_per_user=1, mechanism=mechanism, interval=share)
+    out = found.to_pandas()
+    covered = float(((out["count_low"] <= 60) & (out["count_high"] >= 60)).mean())
+    spread = (share * (1 - share) / 3000) ** 0.5
+    assert len(out) == 3000
+    assert covered > share - 6.2 * spread
+    # Power: half the width covers at most 0.78 in place of 0.95 (Laplace), 0.67 (normal).
+    assert covered - 6.2 * spread > (0.79 if share == 0.95 else 0.26)
+
+
+def test_seed_is_marked_and_repeats() -> None:
+    one = dphist.release(events(COUNTS), **BUDGET, top=3, seed=4)
+    two = dphist.release(events(COUNTS), **BUDGET, top=3, seed=4)
+    assert as_dict(one) == as_dict(two)
+    assert not one.private
+    assert "NOT PRIVATE" in repr(one)
+    assert one.document()["private"] is False
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({}, "one user could change everything"),
+        ({"top": 3, "max_nonzero": 4}, "not both"),
+        ({"top": 0}, "from 1 to"),
+        ({"max_items_per_user": 2.5}, "whole number"),
+        ({"max_items_per_user": 2, "offset": "none"}, "--top"),
+        ({"max_items_per_user": 2, "interval": 2}, "between 0 and 1"),
+        ({"max_items_per_user": 2, "intervall": 0.5}, "did you mean 'interval'"),
+        ({"max_items_per_user": 2, "count_name": "item"}, "--count-name"),
+        ({"max_items_per_user": 2, "engine": "abacus"}, "engine"),
+        ({"max_items_per_user": 2, "table": "a", "query": "b"}, "not both"),
+        ({"max_items_per_user": 2, "mechanism": "magic"}, "mechanism"),
+    ],
+)
+def test_contradictions_are_one_sentence(options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(InvalidParameter, match=sentence) as caught:
+        dphist.release(events(COUNTS), **BUDGET, **options)
+    assert "\n" not in str(caught.value)
+
+
+def test_input_of_an_unknown_kind() -> None:
+    with pytest.raises(InvalidParameter, match="must be a path"):
+        dphist.release({"user": [1]}, **BUDGET, top=3)
+
+
+def test_the_options_are_the_fields_of_a_request() -> None:
+    names = {entry.name for entry in dataclasses.fields(Request)}
+    assert set(Options.__annotations__) == names - {"input"}

@@ -1,0 +1,434 @@
+"""Releases of ready-made histograms: kinds, batches, bad input, secrecy."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from decimal import Decimal
+from fractions import Fraction
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import dphist
+from dphist.errors import DphistError, InvalidParameter, NotPrivate
+from dphist.privacy.noise import LatticeNoise
+from dphist.privacy.types import Contract, Plan
+from dphist.releasing.histogram import release_histogram
+from dphist.releasing.noise import Largest
+from dphist.releasing.result import NOT_PRIVATE, Release
+
+# By name: they have no types that mypy could check.
+pd: Any = import_module("pandas")
+pl: Any = import_module("polars")
+pa: Any = import_module("pyarrow")
+
+GSHM = dphist.plan(epsilon=1.0, delta=1e-6, max_items_per_user=10, noise="discrete")
+CSH = dphist.plan(epsilon=1.0, delta=1e-6, max_nonzero=20, noise="discrete")
+BOTH = dphist.plan(epsilon=0.35, delta=1e-5, max_nonzero=1000, max_items_per_user=100, noise="discrete")
+ITEMS = ["tea", "a secret of great length", "coffee", "water"]
+COUNTS = [700, 1, 900, 0]
+FRAME = {"drink": ITEMS, "size": [1, 2, 3, 4], "other": [5, 6, 7, 8], "users": COUNTS}
+
+COLUMNS: dict[str, Callable[[list[Any]], Any]] = {
+    "list": list,
+    "tuple": tuple,
+    "numpy": np.array,
+    "objects": lambda values: np.array(values, dtype=object),
+    "pandas": pd.Series,
+    "pandas index": pd.Index,
+    "pandas category": lambda values: pd.Series(values, dtype="category"),
+    "polars": pl.Series,
+    "polars category": lambda values: pl.Series(values, dtype=pl.Categorical),
+    "arrow": pa.array,
+    "arrow chunks": lambda values: pa.chunked_array([values[:1], values[1:]]),
+    "arrow dictionary": lambda values: pa.array(values).dictionary_encode(),
+}
+FRAMES: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "pandas": pd.DataFrame,
+    "polars": pl.DataFrame,
+    "polars lazy": pl.LazyFrame,
+    "arrow": pa.table,
+    "arrow batch": lambda data: pa.RecordBatch.from_pydict(data),
+    "arrow reader": lambda data: pa.table(data).to_reader(),
+}
+
+
+def listed(column: Any) -> list[Any]:
+    return list(column.to_pylist() if hasattr(column, "to_pylist") else column)
+
+
+@pytest.mark.parametrize("kind", COLUMNS)
+def test_columns_come_out_as_they_came_in(kind: str) -> None:
+    given = COLUMNS[kind](ITEMS)
+    counts = COLUMNS[kind.split(maxsplit=1)[0]](COUNTS)
+    release = release_histogram(given, counts, GSHM, seed=1)
+    items, noisy = release.to_native()
+    assert listed(items) == ["coffee", "tea"]
+    assert listed(noisy) == release.counts.tolist()
+    assert (
+        type(items).__module__.split(".")[0]
+        == type(list(given) if kind == "tuple" else given).__module__.split(".")[0]
+    )
+    # Whatever comes along with a column must not know of what was not released.
+    assert "secret" not in repr(items.__reduce_ex__(2)) if hasattr(items, "dtype") else True
+    assert "secret" not in repr(getattr(items, "dtype", ""))
+    for frame in (release.to_pandas(), release.to_polars().to_pandas(), release.to_arrow().to_pandas()):
+        assert list(frame.columns) == ["item", "count"]
+        assert frame["item"].tolist() == ["coffee", "tea"]
+        assert frame["count"].dtype == np.float64
+
+
+def test_the_width_of_texts_and_the_categories_tell_nothing() -> None:
+    assert release_histogram(np.array(ITEMS), COUNTS, GSHM, seed=1).items.dtype == np.dtype("<U6")
+    frame = pd.DataFrame({"item": pd.Categorical(ITEMS), "count": COUNTS}, index=[9, 8, 7, 6])
+    out = release_histogram(frame, plan=GSHM, seed=1).to_native()
+    assert not isinstance(out["item"].dtype, pd.CategoricalDtype)
+    assert out.index.tolist() == [0, 1]
+    nested = pa.array([[i] for i in ITEMS], pa.list_(pa.dictionary(pa.int32(), pa.string())))
+    with pytest.raises(InvalidParameter, match="decode"):
+        release_histogram(nested, COUNTS, GSHM)
+
+
+@pytest.mark.parametrize("kind", FRAMES)
+@pytest.mark.parametrize("item", ["drink", ("size", "drink")])
+def test_frames_come_out_as_they_came_in(kind: str, item: str | tuple[str, ...]) -> None:
+    given = FRAMES[kind](FRAME)
+    release = release_histogram(given, plan=GSHM, item=item, count="users", seed=1)
+    out = release.to_native()
+    expected = pa.Table if kind == "arrow batch" else type(given)
+    assert isinstance(out, expected)
+    if isinstance(out, pl.LazyFrame):
+        out = out.collect()
+    elif isinstance(out, pa.RecordBatchReader):
+        out = out.read_all()
+    names = (item,) if isinstance(item, str) else item
+    frame = out if isinstance(out, pd.DataFrame) else out.to_pandas()
+    assert list(frame.columns) == [*names, "users"]
+    assert frame["drink"].tolist() == ["coffee", "tea"]
+    assert frame["users"].dtype == np.float64
+
+
+@pytest.mark.parametrize("kind", FRAMES)
+def test_empty_frames_give_empty_frames(kind: str) -> None:
+    empty = FRAMES[kind]({"item": np.array([], dtype=np.int64), "count": np.array([], dtype=np.int64)})
+    release = release_histogram(empty, plan=GSHM)
+    assert len(release) == 0
+    assert release.to_arrow().num_rows == 0
+    assert "0 items" in repr(release)
+
+
+def test_all_kinds_agree_and_order_is_by_noisy_count_then_item() -> None:
+    rng = np.random.default_rng(2)
+    items = [f"item {i}" for i in rng.permutation(3000)]
+    counts = rng.integers(60, 200, 3000).tolist()
+    results = [
+        release_histogram(make(items), counts, GSHM, seed=3) for name, make in COLUMNS.items() if name != "tuple"
+    ]
+    rows = list(zip(listed(results[0].items), results[0].counts.tolist(), strict=True))
+    assert rows == sorted(rows, key=lambda row: (-row[1], row[0]))
+    assert len({count for _, count in rows}) < len(rows), "no ties, so the test says nothing of their order"
+    for result in results[1:]:
+        assert list(zip(listed(result.items), result.counts.tolist(), strict=True)) == rows
+
+
+def test_order_does_not_depend_on_the_input_even_for_odd_items() -> None:
+    items: list[Any] = [None, 3, "x", 2.5, (1, 2), float("nan"), True, frozenset({1})]
+    for shuffle in range(4):
+        chosen = np.random.default_rng(shuffle).permutation(len(items))
+        release = release_histogram([items[i] for i in chosen], [10**6] * len(items), GSHM, seed=1)
+        order = np.lexsort((np.arange(len(items)), -release.counts))
+        assert order.tolist() == list(range(len(items)))
+        assert len(release) == len(items)
+
+
+def test_strict_threshold_and_zero_counts_never_released() -> None:
+    counts = np.r_[np.zeros(50_000, dtype=np.int64), np.full(200_000, round(GSHM.threshold))]
+    release = release_histogram(np.arange(counts.size), counts, GSHM, seed=4)
+    assert release.items.min() >= 50_000
+    assert release.counts.min() > GSHM.threshold
+    step = 1 / GSHM.noise.lattice  # type: ignore[union-attr]
+    assert release.counts.min() == GSHM.threshold + step
+    # Half of the rest, within 6 standard deviations, up to where the threshold lies between two counts.
+    assert abs(len(release) / 200_000 - 0.5) < 0.05
+
+
+def cut(items: Any, counts: Any, size: int) -> list[tuple[Any, Any]]:
+    return [(items[i : i + size], counts[i : i + size]) for i in range(0, len(items), size)]
+
+
+def test_seeded_results_do_not_depend_on_how_the_batches_were_cut() -> None:
+    items, counts = np.arange(5000), np.random.default_rng(1).integers(0, 400, 5000)
+    whole = release_histogram(items, counts, GSHM, seed=5, batch_size=700)
+    for size in (1, 99, 700, 5000):
+        cuts = release_histogram(iter(cut(items, counts, size)), plan=GSHM, seed=5, batch_size=700)
+        assert cuts.items.tolist() == whole.items.tolist()
+        assert cuts.counts.tolist() == whole.counts.tolist()
+
+
+def test_all_batches_share_one_draw() -> None:
+    """With 20 counts of 10^6 their mean noise is the shared draw, up to sigma/sqrt(20)."""
+    assert CSH.sigma_shared > 0
+    items, counts = np.arange(20), np.full(20, 10**6)
+    means: dict[int, list[float]] = {1: [], 7: [], 20: []}
+    for seed in range(600):
+        for size, into in means.items():
+            release = release_histogram(items, counts, CSH, seed=seed, batch_size=size)
+            into.append(float((release.counts - 10**6).mean()))
+    expected = CSH.sigma_shared**2 + CSH.sigma**2 / 20
+    own = CSH.sigma**2 / 20
+    for values in means.values():
+        # A chi-square with 599 degrees has a relative deviation of 0.058; without sharing the ratio is far off.
+        assert abs(np.var(values) / expected - 1) < 0.3
+    assert own / expected < 0.6
+    # The same seed has the same shared draw however large the batches are.
+    differences = np.array(means[1]) - np.array(means[20])
+    assert np.var(differences) < 2.6 * own
+
+
+def test_the_contract_is_kept_by_the_top_k_step() -> None:
+    """With 30 counts and k = 20 the 21st largest is subtracted, and nothing is raised."""
+    counts = np.array([100_000 + 1000 * i for i in range(30)])
+    release = release_histogram(np.arange(30), counts, CSH, seed=1)
+    assert set(release.items.tolist()) <= set(range(10, 30))
+    floor = counts[9]
+    noise = release.counts - (counts[release.items] - floor)
+    assert np.abs(noise).max() < 8 * CSH.total_noise
+    assert len(release) >= 18
+    streamed = release_histogram(lambda: iter(cut(np.arange(30), counts, 4)), plan=CSH, seed=1)
+    assert streamed.items.tolist() == release.items.tolist()
+    assert streamed.counts.tolist() == release.counts.tolist()
+
+
+@given(st.lists(st.integers(0, 50), max_size=60), st.integers(1, 12), st.integers(1, 9))
+def test_the_largest_counts_are_found_in_any_batches(counts: list[int], rank: int, size: int) -> None:
+    largest = Largest(rank)
+    for start in range(0, len(counts), size):
+        largest.show(np.array(counts[start : start + size], dtype=np.int64))
+    expected = sorted(counts, reverse=True)[rank - 1] if len(counts) >= rank else 0
+    assert largest.value == expected
+
+
+def test_a_stream_that_can_be_read_once_is_refused_before_it_is_read() -> None:
+    def stream() -> Iterator[tuple[list[int], list[int]]]:
+        raise AssertionError("it was read")
+        yield [], []
+
+    with pytest.raises(InvalidParameter, match="only once"):
+        release_histogram(stream(), plan=CSH)
+    reader = pa.table({"item": [1], "count": [10**5]}).to_reader()
+    with pytest.raises(InvalidParameter, match="only once"):
+        release_histogram(reader, plan=CSH)
+    assert release_histogram(reader, plan=CSH, promise_max_nonzero=True).items.to_pylist() == [1]
+
+
+def test_batches_that_change_between_readings_are_refused() -> None:
+    calls: list[int] = []
+
+    def batches() -> Iterator[tuple[list[int], list[int]]]:
+        calls.append(1)
+        return iter([([1], [10**5 + len(calls)])])
+
+    with pytest.raises(InvalidParameter, match="both readings"):
+        release_histogram(batches, plan=CSH)
+
+
+def test_two_bounds_need_a_promise_because_top_k_would_break_one() -> None:
+    """Top-k lets one user with one item change every count, so it cannot serve a plan that relies on both."""
+    with pytest.raises(InvalidParameter, match="promise_max_nonzero"):
+        release_histogram([1], [10**5], BOTH)
+    assert release_histogram([1], [10**5], BOTH, promise_max_nonzero=True).items == [1]
+    many = np.arange(1001)
+    assert len(release_histogram(many[:1000], np.full(1000, 10**6), BOTH, promise_max_nonzero=True)) == 1000
+    assert len(release_histogram(many, np.full(1001, 10**6), BOTH, promise_max_nonzero=True)) == 0
+
+
+def test_seeded_releases_say_that_they_are_not_private() -> None:
+    seeded, real = (release_histogram(ITEMS, COUNTS, GSHM, seed=seed) for seed in (1, None))
+    assert not seeded.private
+    assert real.private
+    for text in (repr(seeded), seeded._repr_html_(), str(seeded.to_pandas().attrs), str(seeded.to_arrow().schema)):
+        assert NOT_PRIVATE in text
+    for text in (repr(real), real._repr_html_(), str(real.to_pandas().attrs), str(real.to_arrow().schema)):
+        assert "NOT PRIVATE" not in text
+        assert "epsilon" in text
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        real.private = True  # type: ignore[misc]
+    with pytest.raises(InvalidParameter, match="seed"):
+        release_histogram(ITEMS, COUNTS, GSHM, seed=-1)
+
+
+def test_html_is_escaped_and_long_releases_are_cut() -> None:
+    release = release_histogram([f"<b>{i}" for i in range(30)], [10**6] * 30, GSHM)
+    assert "<b>" not in release._repr_html_()
+    assert "and 20 more" in repr(release)
+
+
+def test_secure_releases_differ() -> None:
+    items, counts = np.arange(100), np.full(100, 10**6)
+    first, second = (release_histogram(items, counts, GSHM) for _ in range(2))
+    assert sorted(first.counts.tolist()) != sorted(second.counts.tolist())
+
+
+def with_noise(plan: Plan, **changes: Any) -> Plan:
+    return dataclasses.replace(plan, noise=dataclasses.replace(plan.noise, **changes))
+
+
+def test_unsound_plans_are_refused() -> None:
+    assert isinstance(CSH.noise, LatticeNoise)
+    tampered = [
+        with_noise(CSH, limit=CSH.noise.limit * 9 // 10),
+        with_noise(CSH, variance=CSH.noise.variance * Fraction(8, 10), variance_shared=Fraction(0)),
+        with_noise(CSH, variance_shared=Fraction(0)),
+        dataclasses.replace(CSH, contract=Contract(25)),
+        dataclasses.replace(CSH, contract=Contract(None, 20)),
+        dataclasses.replace(GSHM, budget=dphist.Budget(0.9, 1e-6)),
+        dataclasses.replace(GSHM, budget=dphist.Budget(1.0, 1e-7)),
+    ]
+    for plan in tampered:
+        with pytest.raises(NotPrivate, match="does not keep its budget"):
+            release_histogram([1], [10**6], plan)
+    continuous = dphist.plan(epsilon=1.0, delta=1e-6, max_items_per_user=10, noise="continuous")
+    with pytest.raises(InvalidParameter, match="continuous noise"):
+        release_histogram([1], [10**6], continuous)
+    with pytest.raises(InvalidParameter, match=r"must be a dphist\.Plan"):
+        release_histogram([1], [10**6])
+
+
+def test_the_certificate_is_computed_and_not_believed() -> None:
+    lie = dataclasses.replace(GSHM, certificate=dataclasses.replace(GSHM.certificate, delta=1e-30))
+    release = release_histogram([1], [10**6], lie)
+    assert release.certificate == GSHM.certificate == release.plan.certificate
+
+
+BAD_COUNTS: dict[str, tuple[list[Any], str]] = {
+    "negative": ([7919, -7919], "between 0 and 2"),
+    "nan": ([7919.0, float("nan")], "NaN|null"),
+    "infinite": ([7919.0, float("inf")], "between 0 and 2"),
+    "fractional": ([7919.0, 7919.5], "whole numbers"),
+    "beyond 2^53": ([7919, 2**53 + 1], "between 0 and 2"),
+    "null": ([7919, None], "NaN|null"),
+    "text": (["7919", "7919"], "numbers|type"),
+    "truth": ([True, False], "numbers|type"),
+}
+
+
+@pytest.mark.parametrize("bad", BAD_COUNTS)
+@pytest.mark.parametrize("kind", ["list", "numpy", "objects", "pandas", "polars", "arrow"])
+def test_bad_counts_have_one_clear_error(bad: str, kind: str) -> None:
+    values, message = BAD_COUNTS[bad]
+    column = COLUMNS[kind](values)
+    with pytest.raises(InvalidParameter, match=message) as error:
+        release_histogram([1, 2], column, GSHM)
+    assert "7919" not in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("kind", ["list", "numpy", "pandas", "polars", "arrow", "arrow dictionary"])
+def test_duplicates_are_refused(kind: str) -> None:
+    with pytest.raises(InvalidParameter, match="comes twice"):
+        release_histogram(COLUMNS[kind](["a", "b", "a"]), [1, 2, 3], GSHM)
+
+
+@pytest.mark.parametrize("kind", FRAMES)
+def test_duplicates_of_several_columns_are_refused(kind: str) -> None:
+    data = {"a": [1, 1, 2], "b": ["x", "y", "x"], "count": [9, 9, 9]}
+    release_histogram(FRAMES[kind](data), plan=GSHM, item=("a", "b"))
+    with pytest.raises(InvalidParameter, match="comes twice"):
+        release_histogram(FRAMES[kind](data), plan=GSHM, item="a")
+
+
+def test_other_bad_input() -> None:
+    cases: list[tuple[Callable[[], Release], str]] = [
+        (lambda: release_histogram([1, 2], [1], GSHM), "same length"),
+        (lambda: release_histogram("ab", [1, 2], GSHM), "items must be"),
+        (lambda: release_histogram([1], 5, GSHM), "counts must be"),
+        (lambda: release_histogram(np.ones((2, 2)), np.ones((2, 2)), GSHM), "one-dimensional"),
+        (lambda: release_histogram(5, plan=GSHM), "must be a frame or batches"),
+        (lambda: release_histogram([5], plan=GSHM), "a batch must be"),
+        (lambda: release_histogram(pd.DataFrame(FRAME), plan=GSHM), "no column 'item'"),
+        (lambda: release_histogram(pd.DataFrame(FRAME), COUNTS, GSHM), "holds its counts"),
+        (
+            lambda: release_histogram(pd.DataFrame(FRAME), plan=GSHM, item="users", count="users"),
+            "different names",
+        ),
+        (lambda: release_histogram([1], [1], GSHM, batch_size=0), "batch_size"),
+        (lambda: release_histogram([([1], [1]), (np.array([2]), [1])], plan=GSHM), "one kind"),
+        (lambda: release_histogram([([1], [10**6]), ([1], [10**6])], plan=GSHM), "across batches"),
+    ]
+    for call, message in cases:
+        with pytest.raises(InvalidParameter, match=message):
+            call()
+
+
+def test_decimals_and_nullable_numbers_are_counts() -> None:
+    for counts in (
+        [Decimal(10**6)],
+        pd.Series([10**6], dtype="Int64"),
+        pd.Series([10**6], dtype="Float64"),
+        pd.Series([10**6], dtype="int64[pyarrow]"),
+        pl.Series([Decimal(10**6)]),
+        pa.array([Decimal(10**6)]),
+        pl.Series([10**6], dtype=pl.UInt32),
+        np.array([10**6], dtype=np.uint64),
+        np.array([1e6]),
+    ):
+        assert release_histogram(["x"], counts, GSHM).items == ["x"]
+
+
+SECRETS = st.integers(10**6, 2**60)
+
+
+@given(st.lists(SECRETS, min_size=1, max_size=5), st.sampled_from(["list", "numpy", "pandas", "polars", "arrow"]))
+def test_no_error_repeats_a_count(secrets: list[int], kind: str) -> None:
+    worst: list[list[Any]] = [
+        [*secrets, -1], [-value for value in secrets], [*(float(value) for value in secrets), 0.5],
+        [*secrets, 2**62], [*secrets, None], [str(value) for value in secrets],
+        [*(float(value) for value in secrets), float("nan")],
+    ]  # fmt: skip
+    for values in worst:
+        with pytest.raises(DphistError) as error:
+            release_histogram(list(range(len(values))), COLUMNS[kind](values), GSHM)
+        assert error.value.__cause__ is None
+        for value in secrets:
+            assert str(value) not in str(error.value)
+            assert str(float(value)) not in str(error.value)
+
+
+def test_only_the_package_of_the_input_is_imported() -> None:
+    code = (
+        "import sys, dphist\n"
+        "from dphist.releasing.histogram import release_histogram\n"
+        "plan = dphist.plan(epsilon=1.0, delta=1e-6, max_items_per_user=10, noise='discrete')\n"
+        "release_histogram(['a'], [10**6], plan)\n"
+        "assert not {'pandas', 'polars', 'pyarrow', 'numba'} & set(sys.modules)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.slow
+def test_a_long_stream_needs_bounded_memory() -> None:
+    """2*10^7 items in batches of 10^5; all of them at once would need 320 MB for items and counts alone."""
+    code = (
+        "import resource, numpy as np, dphist\n"
+        "from dphist.releasing.histogram import release_histogram\n"
+        "plan = dphist.plan(epsilon=1.0, delta=1e-6, max_items_per_user=10, noise='discrete')\n"
+        "def batches():\n"
+        "    for i in range(200):\n"
+        "        counts = np.ones(10**5, dtype=np.int64)\n"
+        "        counts[::1000] = 10**6\n"
+        "        yield np.arange(i * 10**5, (i + 1) * 10**5), counts\n"
+        "release_histogram([([1], [1])], plan=plan)\n"
+        "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        "release = release_histogram(batches(), plan=plan, batch_size=1 << 20)\n"
+        # A count of one passes with probability 10^-7.
+        "assert 20_000 <= len(release) <= 20_030, len(release)\n"
+        "assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 120_000\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,260 @@
+"""A release with a ledger: booked before its noise, in its certificate, and within the total."""
+
+from __future__ import annotations
+
+import math
+import re
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from adbc_driver_postgresql import dbapi
+from scipy import special
+from test_release_leaks import TRUE, hidden_in, without_digests
+
+import dphist
+from dphist.errors import InputError, OverBudget
+from dphist.ledger import Ledger, SumComposer
+from dphist.releasing import run as releasing
+from dphist.releasing.spending import composer_for
+from dphist.sampling import tap as tapping
+from postgres_server import PASSWORD, postgres_address  # noqa: F401
+from release_commands import BOOKED, BUDGET, COUNTS, FLAGS, bookings, certificate, command, log_in, names
+from release_data import events
+
+ASKED: dict[str, Any] = {"user": "user", "item": "item", "epsilon": 1.0, "delta": 1e-7}
+PLAIN = ["--max-items-per-user", "2"]
+# With Laplace noise the plans of all caps are made in a moment.
+CHOSEN = ["--max-items-per-user", "auto", "--mechanism", "laplace"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return log_in(tmp_path)
+
+
+class Watched:
+    """Words may be drawn only once a booking is in the file, read by another connection."""
+
+    def __init__(self, ledger: Path) -> None:
+        self.ledger, self.drawn, self.wanted = ledger, 0, 1
+
+    def see(self) -> None:
+        with closing(sqlite3.connect(self.ledger)) as other:
+            (found,) = other.execute("SELECT count(*) FROM entries WHERE kind = 'booking'").fetchone()
+        assert found == self.wanted, "noise before its booking"
+        self.drawn += 1
+
+
+def watching(ledger: Path, monkeypatch: pytest.MonkeyPatch) -> Watched:
+    """Every word of the secure tap and every key of its cipher is watched."""
+    watched = Watched(ledger)
+    words, rekey = tapping.SecureTap.words, tapping._Stream._rekey
+
+    def watched_words(tap: tapping.SecureTap, n: int, /) -> Any:
+        watched.see()
+        return words(tap, n)
+
+    def watched_key(stream: tapping._Stream) -> None:
+        watched.see()
+        rekey(stream)
+
+    monkeypatch.setattr(tapping.SecureTap, "words", watched_words)
+    monkeypatch.setattr(tapping._Stream, "_rekey", watched_key)
+    return watched
+
+
+@pytest.fixture
+def watched(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Watched:
+    return watching(folder / "a.ledger", monkeypatch)
+
+
+@pytest.mark.parametrize("cap", [PLAIN, CHOSEN], ids=["plain", "auto"])
+def test_booked_before_any_word_is_drawn(folder: Path, watched: Watched, cap: list[str]) -> None:
+    done = command(folder, "release", "events.parquet", *BUDGET, *cap, *BOOKED, "--output", "out.csv")
+    assert done.code == 0, done.err
+    assert watched.drawn > 2
+
+
+def test_noise_before_the_booking_is_seen(folder: Path, watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Power: a release that books when it is written is caught."""
+    monkeypatch.setattr(releasing, "_booked", lambda *_: None)
+    with pytest.raises(AssertionError, match="noise before its booking"):
+        command(folder, "release", "events.parquet", *FLAGS, *BOOKED, "--output", "out.csv")
+
+
+@pytest.mark.parametrize("cap", [PLAIN, CHOSEN], ids=["plain", "auto"])
+def test_the_receipt_is_in_the_certificate_and_the_state_in_the_ledger(folder: Path, cap: list[str]) -> None:
+    done = command(folder, "release", "events.parquet", *BUDGET, *cap, *BOOKED, "--output", "out.csv", "--json")
+    assert done.code == 0, done.err
+    (booking,) = bookings(folder)
+    document = certificate(folder, "out.csv")
+    assert document["booking"] == booking.receipt()
+    assert "ledger" not in document["request"]
+    assert document["request"]["dataset"] == "log"
+    assert (booking.spend.epsilon, booking.spend.delta) == (1.0, 1e-7)
+    assert booking.written == {"sha256": done.data["sha256"], "address": "out.csv"}
+    assert booking.spend.document["guarantee"] == document["guarantee"]
+    assert booking.spend.document["request"] == document["request"]
+    if cap is CHOSEN:
+        # It is made before the noisy sizes are: it has the plans of all caps in common, and no cap.
+        common = booking.spend.document["plan"]
+        assert common == {key: value for key, value in document["choice"].items() if key in common}
+        assert document["choice"].keys() - common.keys() == {"noisy_users", "cap"}
+    assert dphist.verify(folder / "out.csv").verified
+    shown = command(folder, "ledger", "show", "a.ledger", "--expect", document["booking"]["hash"], "--json")
+    assert shown.data["datasets"][0]["bookings"][0]["state"] == "written"
+
+
+def test_from_python_with_and_without_an_output(folder: Path) -> None:
+    found = dphist.release(
+        events(COUNTS), **ASKED, max_items_per_user=2, ledger=folder / "a.ledger", dataset="log"
+    )
+    assert found.receipt is not None
+    (booking,) = bookings(folder)
+    assert found.document()["booking"] == booking.receipt()
+    assert booking.written is None
+    written = dphist.release(
+        events(COUNTS), **ASKED, max_items_per_user=2, ledger=str(folder / "a.ledger"), dataset="log",
+        output=folder / "out.parquet",
+    )  # fmt: skip
+    assert bookings(folder)[1].written == {"sha256": written.written.digest, "address": written.written.address}
+
+
+def test_a_reader_can_be_released_by_number_and_is_not_lost_to_the_check(folder: Path) -> None:
+    """What can be read only once is counted after it was looked at; a choice would have to read it twice."""
+    place: dict[str, Any] = {"ledger": folder / "a.ledger", "dataset": "log"}
+    with pytest.raises(InputError, match="only once"):
+        dphist.release(
+            events(COUNTS).to_reader(), **ASKED, max_items_per_user="auto", mechanism="laplace", **place
+        )
+    assert bookings(folder) == ()
+    # Two users pass with a probability below delta, so that all but them are released.
+    asked = {**ASKED, "delta": 1e-12, "max_items_per_user": 2}
+    assert len(dphist.release(events(COUNTS).to_reader(), **asked, **place)) == 3
+
+
+def test_a_request_file_and_a_dry_run(folder: Path) -> None:
+    (folder / "request.toml").write_text(
+        'input = "events.parquet"\nuser = "user"\nitem = "item"\nepsilon = 1\ndelta = 1e-7\noutput = "out.csv"\n'
+        'max-items-per-user = 2\nledger = "a.ledger"\ndataset = "log"\n'
+    )
+    assert command(folder, "release", "request.toml", "--dry-run").code == 0
+    assert bookings(folder) == ()
+    assert command(folder, "release", "request.toml").code == 0
+    assert len(bookings(folder)) == 1
+
+
+def test_over_budget_by_plain_addition(folder: Path) -> None:
+    for number in range(3):
+        done = command(folder, "release", "events.parquet", *FLAGS, *BOOKED, "--output", f"{number}.csv")
+        assert done.code == 0, done.err
+    before = names(folder)
+    done = command(folder, "release", "events.parquet", *FLAGS, *BOOKED, "--output", "more.csv")
+    assert (done.code, done.out) == (2, "")
+    assert done.err == (
+        "Error: the dataset 'log' has no room for epsilon 1.0 and delta 1e-07: the total is epsilon 3.0 and delta "
+        "1e-06; left are epsilon 0.0 and delta 7e-07\n"
+    )
+    assert names(folder) == before
+    assert len(bookings(folder)) == 3
+
+
+def test_profiles_let_releases_fit_that_plain_addition_refuses(tmp_path: Path) -> None:
+    """Three releases of epsilon 1 within a total of 1.8, and the fourth is refused with the numbers."""
+    folder = log_in(tmp_path, epsilon=1.8, delta=1e-6, accounting="pld")
+    words = ["release", "events.parquet", *BUDGET, "--max-items-per-user", "20", *BOOKED]
+    for number in range(3):
+        done = command(folder, *words, "--output", f"{number}.csv")
+        assert done.code == 0, done.err
+    account = Ledger.open(folder / "a.ledger").account("log")
+    assert SumComposer().total_delta(account.spends, 1.8) == 1.0
+    spent = account.left(composer_for("pld", account.total))["delta_spent"]
+    # Between what the normal law alone would give for all three, and that with every new count's chance to pass.
+    assert normal_of(folder, 3) <= spent <= 1.05 * (normal_of(folder, 3) + 3e-7)
+    before = names(folder)
+    done = command(folder, *words, "--output", "more.csv")
+    assert (done.code, done.out) == (2, "")
+    said = re.fullmatch(
+        "Error: the dataset 'log' has no room for epsilon 1.0 and delta 1e-07: with it the delta at epsilon 1.8 "
+        r"would be (\S+); so far the delta at epsilon 1.8 is (\S+) of 1e-06\n",
+        done.err,
+    )
+    assert said is not None, done.err
+    assert normal_of(folder, 4) <= float(said[1]) <= 1.05 * (normal_of(folder, 4) + 4e-7)
+    assert said[2] == f"{spent:.4g}"
+    assert names(folder) == before
+
+
+def normal_of(folder: Path, releases: int) -> float:
+    """The delta at 1.8 of so many releases of 20 normal counts, by its two tails."""
+    mu = math.sqrt(releases * 20) / certificate(folder, "0.csv")["plan"]["total_noise"]
+    upper, lower = mu / 2 - 1.8 / mu, -mu / 2 - 1.8 / mu
+    return float(special.ndtr(upper) - math.exp(1.8) * special.ndtr(lower))
+
+
+def test_profiles_and_a_total_for_one_release(tmp_path: Path) -> None:
+    """All of the total at once, by a chosen cap too, whose profile is not known."""
+    for number, cap in enumerate((PLAIN, CHOSEN)):
+        (tmp_path / str(number)).mkdir()
+        folder = log_in(tmp_path / str(number), epsilon=1.0, delta=1e-7, accounting="pld")
+        words = ["release", "events.parquet", *BUDGET, *cap, *BOOKED]
+        assert command(folder, *words, "--output", "one.csv").code == 0
+        with pytest.raises(OverBudget):
+            dphist.release(
+                folder / "events.parquet", **ASKED, max_items_per_user=2, ledger=folder / "a.ledger", dataset="log"
+            )
+        assert len(bookings(folder)) == 1
+
+
+@pytest.mark.parametrize(("cap", "accounting"), [([*PLAIN, "--mechanism", "gaussian"], "pld"), (CHOSEN, "sum")])
+def test_no_true_count_is_in_the_ledger(tmp_path: Path, cap: list[str], accounting: str) -> None:
+    folder = log_in(tmp_path, TRUE, accounting=accounting)
+    sums = ["--sum", "spent:0:5"] if "gaussian" in cap else []
+    done = command(folder, "release", "events.parquet", *BUDGET, *cap, *sums, *BOOKED, "--output", "out.csv")
+    assert done.code == 0, done.err
+    content = (folder / "a.ledger").read_bytes()
+    assert b"out.csv" in content
+    assert hidden_in(content) == []
+    # Nor how many users have one item.
+    assert str(sum(TRUE.values())).encode() not in without_digests(content)
+
+
+def test_no_password_is_in_the_ledger_or_the_certificate(folder: Path, postgres_address: str) -> None:  # noqa: F811
+    with dbapi.connect(postgres_address) as connection, connection.cursor() as cursor:
+        cursor.adbc_ingest("booked_events", events(COUNTS), mode="replace")
+        cursor.execute("DROP TABLE IF EXISTS booked_release, booked_release_certificate")
+        connection.commit()
+    done = command(
+        folder, "release", postgres_address, "--table", "booked_events", *FLAGS, *BOOKED,
+        "--output", postgres_address, "--output-table", "booked_release",
+    )  # fmt: skip
+    assert done.code == 0, done.err
+    (booking,) = bookings(folder)
+    assert booking.written is not None
+    assert "tester@127.0.0.1" in booking.written["address"]
+    content = (folder / "a.ledger").read_bytes()
+    assert b"booked_events" in content
+    assert PASSWORD.encode() not in content
+    assert PASSWORD not in done.out + done.err
+    with dbapi.connect(postgres_address) as connection, connection.cursor() as cursor:
+        cursor.execute("SELECT * FROM booked_release_certificate")
+        told = str(cursor.fetchall())
+    assert "tester@127.0.0.1" in told
+    assert PASSWORD not in told
+
+
+def test_sums_public_lists_and_conditions_are_booked_once(folder: Path) -> None:
+    (folder / "list.csv").write_text("item\ntea\nmilk\nnone\n")
+    done = command(
+        folder, "release", "events.parquet", *FLAGS, *BOOKED, "--items", "list.csv", "--sum", "spent:0:5",
+        "--where", "spent >= 0", "--output", "out.parquet",
+    )  # fmt: skip
+    assert done.code == 0, done.err
+    assert pq.read_table(folder / "out.parquet").num_rows == 3
+    (booking,) = bookings(folder)
+    assert booking.spend.document["request"]["where"] == "spent >= 0"
+    assert dphist.verify(folder / "out.parquet").verified

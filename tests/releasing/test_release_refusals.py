@@ -1,0 +1,215 @@
+"""A release never takes the place of what it is made of, and a report never that of anything but a report."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from contextlib import chdir, closing
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+
+import dphist
+from dphist.errors import InvalidParameter
+from dphist.outputs.targets import target_of
+from dphist.releasing.protected import Kept, kept_for, refuse_overwriting, refuse_own_input
+from dphist.releasing.request import Request
+from dphist.report import curve
+from dphist.report.making import FORMATS, render, report_facts
+from dphist.report.marks import is_replaceable
+from report_cases import Done, run
+
+BOUNDS = ["--epsilon", "1", "--delta", "1e-6", "--max-items-per-user", "2"]
+FLAGS = ["--user", "user", "--item", "item", *BOUNDS, "--force"]
+ROWS = "user,item\n" + "".join(f"{user},tea\n" for user in range(900))
+
+
+def asked(**options: Any) -> Request:
+    base: dict[str, Any] = {"user": "user", "item": "item", "epsilon": 1.0, "delta": 1e-6, "max_items_per_user": 2}
+    return Request(**{**base, "force": True, **options})
+
+
+def refused(done: Done) -> None:
+    assert done.returncode == 2, (done.stdout, done.stderr)
+    assert "which it is made of" in done.stderr
+
+
+def test_no_file_of_an_input_folder_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "days" / "may").mkdir(parents=True)
+    for name in ("days/1.csv", "days/may/2.csv", "days/.note.csv"):
+        (tmp_path / name).write_text(ROWS)
+    os.link(tmp_path / "days" / "1.csv", tmp_path / "linked.csv")
+    for source in ("days", "days/", "days/**/*.csv", str(tmp_path / "days")):
+        for output in ("days/1.csv", "days/may/2.csv", "linked.csv"):
+            refused(run(tmp_path, "release", source, *FLAGS, "--output", output))
+    assert all((tmp_path / name).read_text() == ROWS for name in ("days/1.csv", "days/may/2.csv"))
+    # Nor is its certificate, which would be beside it.
+    (tmp_path / "days" / "out.csv.certificate.json").write_text(ROWS)
+    refused(run(tmp_path, "release", "days", "--input-format", "csv", *FLAGS, "--output", "days/out.csv"))
+    # What is hidden in a folder is not read, and can be replaced.
+    with chdir(tmp_path):
+        refuse_own_input(asked(input="days"), target_of("days/.note.csv"))
+
+
+def database(path: Path) -> None:
+    with closing(sqlite3.connect(path) if path.suffix == ".sqlite" else duckdb.connect(str(path))) as found:
+        found.execute('CREATE TABLE ev ("user" INTEGER, item TEXT)')
+        found.execute("INSERT INTO ev VALUES (1, 'tea')")
+        found.commit()
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "duckdb"])
+def test_no_table_that_is_read_is_replaced(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / f"in.{kind}"
+    database(path)
+    (tmp_path / f"other.{kind}").hardlink_to(path)
+    before = path.read_bytes()
+    query = ["--query", 'select * from "ev"']
+    for source, output, table in (
+        (["--table", "ev"], path.name, "ev"),
+        (["--table", "ev"], path.name, "EV"),
+        (["--table", "ev"], f"other.{kind}", "ev"),
+        ([], path.name, "ev"),
+        (query, path.name, "ev"),
+    ):
+        words = [*source, *FLAGS, "--output", output, "--output-table", table]
+        refused(run(tmp_path, "release", path.name, *words))
+    assert path.read_bytes() == before
+    # The table of its certificate is replaced as well.
+    target = target_of(path, "day")
+    with pytest.raises(InvalidParameter, match=r"table day in .* which it is made of"):
+        refuse_own_input(asked(input=path, table="day_certificate"), target)
+    # A database may hold both, and another may have a table of that name.
+    refuse_own_input(asked(input=path, table="ev"), target_of(path, "counts"))
+    refuse_own_input(asked(input=path, query="select * from ev"), target_of(path, "counts"))
+    refuse_own_input(asked(input=path), target_of(path, "counts"))
+    refuse_own_input(asked(input=path, table="ev"), target_of(tmp_path / f"third.{kind}", "ev"))
+
+
+def test_no_table_of_a_server_that_is_read_is_replaced() -> None:
+    """By address and name; the server itself is not asked."""
+    address = "postgresql://me:secret@host:5432/shop?sslmode=require"
+    for source, table in ((address, "ev"), ("postgres://host:5432/shop", "public.ev"), (address, "EV")):
+        with pytest.raises(InvalidParameter, match="which it is made of") as error:
+            refuse_own_input(asked(input=source, table=table), target_of(address, "ev"))
+        assert "secret" not in str(error.value)
+    refuse_own_input(asked(input="postgresql://host:5432/other", table="ev"), target_of(address, "ev"))
+    refuse_own_input(asked(input=address, table="ev"), target_of(address, "counts"))
+
+
+def test_names_that_differ_are_different_files(tmp_path: Path) -> None:
+    """Where a disk tells A from a; where it does not, both names are there."""
+    (tmp_path / "LOG.csv").write_text(ROWS)
+    if (tmp_path / "log.csv").exists():
+        pytest.skip("this disk does not tell A from a")
+    done = run(tmp_path, "release", "LOG.csv", *FLAGS, "--output", "Log.csv")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "LOG.csv").read_text() == ROWS
+
+
+def test_what_a_glob_would_find_is_not_written(tmp_path: Path) -> None:
+    """A ** is any number of folders, none included; a * is none."""
+    kept = [Kept("the input", "g/**/*.txt")]
+    with chdir(tmp_path):
+        for name in ("g/new.txt", "g/a/new.txt", "g/a/b/new.txt", "h/../g/new.txt"):
+            with pytest.raises(InvalidParameter, match="it would be a part of the input"):
+                refuse_overwriting(name, kept)
+        refuse_overwriting("g/new.md", kept)
+        refuse_overwriting("new.txt", kept)
+        with pytest.raises(InvalidParameter):
+            refuse_overwriting("g/new.txt", [Kept("the input", "g/*.txt")])
+        refuse_overwriting("g/a/new.txt", [Kept("the input", "g/*.txt")])
+
+
+@pytest.mark.parametrize("prefix", ["file:", "file://", "file://localhost"])
+def test_files_by_an_address_of_spark(tmp_path: Path, prefix: str) -> None:
+    (tmp_path / "in.parquet").mkdir()
+    request = asked(input=f"{prefix}{tmp_path}/in.parquet", engine="spark")
+    assert kept_for(request) == [Kept("the input", f"{tmp_path}/in.parquet")]
+    with pytest.raises(InvalidParameter, match="which it is made of"):
+        refuse_own_input(request, target_of(f"{tmp_path}/in.parquet/"))
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(curve, "_SECONDS", -1.0)
+
+
+def written(folder: Path) -> Path:
+    plan = dphist.plan(epsilon=1.0, delta=1e-6, max_items_per_user=3)
+    dphist.release_histogram(["tea"], [900], plan).write(folder / "out.csv")
+    return folder / "out.csv"
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_report_replaces_reports_and_nothing_else(tmp_path: Path) -> None:
+    written(tmp_path)
+    (tmp_path / "sub").mkdir()
+    dphist.ledger.Ledger.init(tmp_path / "budget.ledger", "shop", epsilon=5.0, delta=1e-5)
+    (tmp_path / "request.toml").write_text('input = "log.txt"\n')
+    (tmp_path / "log.txt").write_text(ROWS)
+    (tmp_path / "letter.html").write_text("<!doctype html>\n<title>Dear all</title>")
+    (tmp_path / "charts").mkdir()
+    (tmp_path / "charts" / "noise.svg").write_text('<svg xmlns="http://www.w3.org/2000/svg"/>')
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    asks = ["report", "../out.csv", "--format", "text", "--force"]
+    for name in ("budget.ledger", "request.toml", "log.txt", "letter.html"):
+        done = run(tmp_path / "sub", *asks, "--output", f"../{name}")
+        assert done.returncode == 2
+        assert f"../{name} cannot be written: it is there already, and is not a report of dphist" in done.stderr
+        assert "remove it yourself" in done.stderr
+    done = run(tmp_path / "sub", *asks, "--output", "r.txt", "--figures", "../charts")
+    assert (done.returncode, "is not a report of dphist" in done.stderr) == (2, True)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+    # What a query reads is known to nobody but the database.
+    database(tmp_path / "in.duckdb")
+    query = ["--query", "select * from read_csv('log.txt')"]
+    done = run(tmp_path, "release", "in.duckdb", *query, *FLAGS, "--output", "q.csv", "--report", "log.txt")
+    assert (done.returncode, (tmp_path / "log.txt").read_text()) == (2, ROWS)
+    assert not (tmp_path / "q.csv").exists(), "it is found out before anything is made"
+
+
+@pytest.mark.usefixtures("quick")
+def test_every_report_and_figure_is_known_again(tmp_path: Path) -> None:
+    """PNG is in the tests of the command."""
+    written(tmp_path)
+    for name in ("a.html", "a.md", "a.txt"):
+        (tmp_path / name).touch()
+        for _ in range(2):
+            done = run(tmp_path, "report", "out.csv", "--output", name, "--figures", "f", "--force")
+            assert done.returncode == 0, done.stderr
+    made = [*(tmp_path / "f").iterdir(), *tmp_path.glob("a.*")]
+    assert len(made) == 8
+    assert all(is_replaceable(path) for path in made)
+    assert not is_replaceable(tmp_path / "out.csv")
+    # A mark in another place is what somebody wrote, such as an item.
+    text = render(report_facts(tmp_path / "out.csv"), FORMATS[2])
+    (tmp_path / "quoted.txt").write_text(text + "signed: me\n")
+    assert not is_replaceable(tmp_path / "quoted.txt")
+
+
+def test_a_report_that_fails_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(curve, "_SECONDS", -1.0)
+    written(tmp_path)
+    (tmp_path / "r.txt").write_text("mine")
+    (tmp_path / "here").mkdir()
+    # It is there when the report is begun, and another file once it is written.
+    calls = iter([True, False])
+    monkeypatch.setattr("dphist.report.writing.is_replaceable", lambda _: next(calls))
+    done = run(tmp_path, "report", "out.csv", "--output", "r.txt", "--figures", "here/new/deep", "--force")
+    assert done.returncode == 2, done.stderr
+    assert os.listdir(tmp_path / "here") == []
+    assert (tmp_path / "r.txt").read_text() == "mine"
+
+
+def test_a_release_offers_no_format_that_it_has_not(tmp_path: Path) -> None:
+    (tmp_path / "log.csv").write_text(ROWS)
+    words = ["release", "log.csv", *FLAGS, "--output", "out.csv", "--report", "r.pdf"]
+    done = run(tmp_path, *words)
+    assert done.returncode == 2
+    assert "the report must end in .html" in done.stderr
+    assert "--format" not in done.stderr
+    written(tmp_path)
+    assert "--format" in run(tmp_path, "report", "out.csv", "--output", "r.pdf").stderr

@@ -1,0 +1,230 @@
+"""What a release by Spark must not do: share noise, fail for one row, overwrite, tell more than it releases."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sql
+from pyspark.sql.types import BooleanType
+
+import dphist
+from dphist.errors import InputError, OutputError
+from dphist.outputs import write as outputs_write
+from dphist.outputs.targets import target_of, without_password
+from spark_cluster import ON_SPARK
+from spark_shared import shared_session
+
+pytestmark = ON_SPARK
+
+ASKED: dict[str, Any] = {"user": "user", "item": "item", "epsilon": 1.0, "delta": 1e-6, "max_items_per_user": 3}
+
+
+@pytest.fixture(scope="module")
+def spark() -> SparkSession:
+    return shared_session("local")
+
+
+@pytest.fixture(scope="module")
+def frame(spark: SparkSession) -> DataFrame:
+    rows = spark.range(1200).selectExpr("id AS user", "concat('item ', id % 3) AS item", "id % 50 AS n")
+    return rows.withColumn("text", sql.expr("CASE WHEN user = 7 THEN 'x' ELSE 'xx' END"))
+
+
+def test_entries_that_spark_takes_for_one_have_noise_of_their_own(spark: SparkSession) -> None:
+    """DuckDB tells nanoseconds apart, and Spark does not; equal noise would show which entry is real."""
+    when = datetime(2026, 1, 2, 3, 4, 5)
+    events = spark.createDataFrame([(user, when) for user in range(50)], "user int, item timestamp_ntz")
+    base = int(when.timestamp()) * 10**9
+    listed = pa.table({"item": pa.array([base + step for step in range(200)], pa.timestamp("ns"))})
+    found = dphist.release(events, **ASKED, items=listed)
+    assert len(found) == 200
+    assert len(set(found.counts.tolist())) > 20
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "element_at(array(1, 2), cast(length(text) - 1 as int)) > 0 or element_at(array(1, 2), "
+        "cast(length(text) - 1 as int)) < 0",
+        "raise_error(text) is null or raise_error(text) is null",
+        "1 / (n - n) > 0 or true",
+        "cast(text as int) is null",
+    ],
+)
+def test_a_row_on_which_a_condition_fails_is_no_error(frame: DataFrame, condition: str) -> None:
+    dphist.release(frame, **ASKED, where=condition)
+
+
+def test_functions_and_variables_of_the_session_are_refused(spark: SparkSession, frame: DataFrame) -> None:
+    seen: list[Any] = []
+
+    def every_other(text: str) -> bool:
+        seen.append(text)
+        return len(seen) % 2 == 0
+
+    spark.udf.register("every_other", every_other, BooleanType())
+    spark.sql("DECLARE OR REPLACE VARIABLE limit_of_mine INT DEFAULT 5")
+    spark.sql("DECLARE OR REPLACE VARIABLE n INT DEFAULT 5")
+    spark.sql("CREATE OR REPLACE TEMPORARY VIEW others AS SELECT 1 AS x")
+    for condition in (
+        "every_other(text)",
+        "n < limit_of_mine",
+        r"r'\' = text or exists (select 1 from others where '\'' <> 'x')",
+        "n in (select x from others)",
+        "rand() < 0.5",
+        "monotonically_increasing_id() < 7",
+        "_metadata.row_index < 7",
+        "count(n) > 3",
+        "row_number() over (order by n) < 7",
+    ):
+        with pytest.raises(InputError, match="condition") as caught:
+            dphist.release(frame, **ASKED, where=condition)
+        assert "Trace" not in str(caught.value)
+    # A column comes before a variable of its name.
+    some = dphist.release(frame, **ASKED, where="n < 10").to_pandas()["count"]
+    assert all(abs(count - 80) < 60 for count in some)
+
+
+def test_other_peoples_folders_are_left_alone(frame: DataFrame, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    (home / "letters").mkdir(parents=True)
+    (home / "letters" / "thesis.txt").write_text("mine")
+    for force in (False, True):
+        with pytest.raises(OutputError, match=r"exists already|not a folder that a release wrote"):
+            dphist.release(frame, **ASKED, output=f"{home}/", force=force)
+        with pytest.raises(OutputError, match=r"exists already|not a folder that a release wrote"):
+            dphist.release(frame, **ASKED).write(f"file://{home}", force=force)
+    assert (home / "letters" / "thesis.txt").read_text() == "mine"
+
+
+def test_a_folder_that_appears_meanwhile(
+    frame: DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before the last look, and after it: nothing is replaced, and nothing is left behind."""
+    late = tmp_path / "late"
+    write, check = outputs_write._write_rows, outputs_write._FileSystem.check
+
+    def appear() -> None:
+        late.mkdir()
+        (late / "precious.txt").write_text("mine")
+
+    def slow_write(*given: Any) -> None:
+        write(*given)
+        appear()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(outputs_write, "_write_rows", slow_write)
+        with pytest.raises(OutputError, match="exists already"):
+            dphist.release(frame, **ASKED, output=f"{late}/")
+    assert [path.name for path in tmp_path.iterdir()] == ["late"]
+    assert [path.name for path in late.iterdir()] == ["precious.txt"]
+    (late / "precious.txt").unlink()
+    late.rmdir()
+
+    class Blind(outputs_write._FileSystem):
+        def place(self, work: Any, size: int, *, force: bool) -> None:
+            exists = self._system.exists
+            late_once = iter([False])
+
+            class System:
+                def __getattr__(system, name: str) -> Any:  # noqa: N805
+                    return getattr(real, name)
+
+                def exists(system, path: Any) -> bool:  # noqa: N805
+                    if path is self.final and next(late_once, None) is False:
+                        appear()
+                        return False
+                    return bool(exists(path)) if path is not self.final else False
+
+            real, self._system = self._system, System()
+            super().place(work, size, force=force)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(outputs_write, "_FileSystem", Blind)
+        patch.setattr(outputs_write._FileSystem, "check", lambda *_, **__: None)
+        with pytest.raises(OutputError, match="exists already"):
+            dphist.release(frame, **ASKED, output=f"{late}/")
+    assert check is outputs_write._FileSystem.check
+    assert [path.name for path in late.iterdir()] == ["precious.txt"]
+
+
+def test_an_attempt_that_still_writes_leaves_nothing_in_the_folder(
+    frame: DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The slower of two attempts at a task, under speculation, writes on after its job has committed."""
+    write = outputs_write._write_rows
+
+    def with_late_attempt(rows: DataFrame, address: str) -> None:
+        write(rows, address)
+        late = Path(address.removeprefix("file:")) / "_temporary" / "0" / "attempt_1"
+        late.mkdir(parents=True)
+        (late / "part-00000.parquet").write_text("half a file")
+
+    monkeypatch.setattr(outputs_write, "_write_rows", with_late_attempt)
+    dphist.release(frame, **ASKED, output=f"{tmp_path}/out/")
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    assert not [path for path in (tmp_path / "out").iterdir() if path.is_dir()]
+    assert dphist.verify(tmp_path / "out").problems == ()
+
+
+@pytest.mark.parametrize("name", ["g*", "b[1]", "p{a,b}", "q?", "with space", "ü"])
+def test_names_of_folders_are_not_patterns(frame: DataFrame, tmp_path: Path, name: str) -> None:
+    for other in ("g1", "b1", "pa", "qx"):
+        (tmp_path / other).mkdir(exist_ok=True)
+        pq.write_table(pa.table({"item": ["other"], "count": [1.0]}), tmp_path / other / "x.parquet")
+    found = dphist.release(frame, **ASKED, output=f"{tmp_path}/{name}/")
+    assert len(found) == found.to_spark().count() == 3
+    assert found.to_pandas()["item"].tolist() != ["other"]
+    assert dphist.verify(tmp_path / name).verified
+
+
+def test_a_subfolder_is_no_part_of_a_release(frame: DataFrame, tmp_path: Path) -> None:
+    dphist.release(frame, **ASKED, output=f"{tmp_path}/out/")
+    (tmp_path / "out" / "more").mkdir()
+    assert "do not match the digests" in " ".join(dphist.verify(tmp_path / "out").problems)
+
+
+def test_columns_that_a_folder_cannot_hold(frame: DataFrame, tmp_path: Path) -> None:
+    with pytest.raises(OutputError, match="cannot both be in"):
+        dphist.release(frame, **{**ASKED, "item": ("item", "Item=n")}, output=f"{tmp_path}/out/")
+
+
+def test_passwords_are_in_no_address_that_is_shown() -> None:
+    shown = {
+        "s3a://KEY:SECRET@bucket/x": "s3a://KEY@bucket/x",
+        "abfss://container@account.dfs/x": "abfss://container@account.dfs/x",
+        "hdfs://host:8020/x": "hdfs://host:8020/x",
+        "/a:b@c": "/a:b@c",
+    }
+    assert {address: without_password(address) for address in shown} == shown
+    assert "SECRET" not in target_of("s3a://KEY:SECRET@bucket/x").title()
+
+
+def test_the_result_does_not_tell_how_much_was_counted(spark: SparkSession) -> None:
+    """Statistics of Spark would say how large the histogram was that the rows came from."""
+
+    def cost(rare: int) -> str:
+        rows = spark.range(900 + rare).selectExpr("id AS user", "if(id < 900, 'tea', concat('rare ', id)) AS item")
+        found = dphist.release(rows, user="user", item="item", epsilon=1, delta=1e-6, top=1, seed=3)
+        plan: str = found.to_spark()._jdf.queryExecution().stringWithStats()
+        return re.sub(r"#\d+|RDD\[\d+\]|\[\d+\]", "#", plan)
+
+    assert "sizeInBytes" in cost(0)
+    assert cost(0) == cost(4000)
+
+
+def test_times_in_structures_keep_their_digits(spark: SparkSession) -> None:
+    rows = [(user, f"2026-01-02 03:04:05.00000{user % 2}") for user in range(400)]
+    frame = spark.createDataFrame(rows, "user int, text string").selectExpr(
+        "user", "named_struct('at', cast(text as timestamp)) AS item"
+    )
+    found = dphist.release(frame, **ASKED).to_pandas()["item"].tolist()
+    assert len(found) == 2
+    assert all(re.search(r'"at":"2026-01-0\dT\d\d:04:05\.00000[01](Z|\+00:00)"', text) for text in found)

@@ -1,0 +1,72 @@
+"""Releases by Spark that are booked in a ledger, or whose cap is chosen privately."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame
+from test_release_ledger import Watched, watching
+
+import dphist
+from dphist.errors import InputError
+from dphist.releasing import run as releasing
+from release_commands import bookings, certificate, log_in, sized_events
+from spark_cluster import ON_SPARK
+from spark_shared import shared_session
+
+pytestmark = ON_SPARK
+
+ASKED: dict[str, Any] = {"user": "user", "item": "item", "epsilon": 1.0, "delta": 1e-7}
+CHOSEN: dict[str, Any] = {"max_items_per_user": "auto", "mechanism": "laplace"}
+
+
+@pytest.fixture(scope="module")
+def frame() -> DataFrame:
+    return shared_session("local").createDataFrame(sized_events({1: 500, 3: 300, 10: 200}))
+
+
+@pytest.mark.parametrize("cap", [{"max_items_per_user": 2}, CHOSEN], ids=["plain", "auto"])
+def test_booked_before_any_word_is_drawn(
+    tmp_path: Path, frame: DataFrame, cap: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The keys of the executors' noise are drawn here, after the booking."""
+    folder = log_in(tmp_path)
+    watched: Watched = watching(folder / "a.ledger", monkeypatch)
+    asked = {**ASKED, **cap, "ledger": folder / "a.ledger", "dataset": "log"}
+    with pytest.raises(InputError):
+        dphist.release(frame, **{**asked, "item": "none"})
+    assert bookings(folder) == ()
+    dphist.release(frame, **asked, output=f"{folder}/out/")
+    assert watched.drawn > 1
+    (booking,) = bookings(folder)
+    assert booking.written is not None
+    document = json.loads((folder / "out" / "_certificate.json").read_text())
+    assert document["booking"] == booking.receipt()
+    assert dphist.verify(f"{folder}/out/").verified
+    monkeypatch.setattr(releasing, "_booked", lambda *_: None)
+    watched.wanted = 2
+    with pytest.raises(AssertionError, match="noise before its booking"):
+        dphist.release(frame, **asked)
+
+
+def test_a_seed_gives_the_sizes_and_the_cap_of_the_embedded_engine(frame: DataFrame) -> None:
+    ours = dphist.release(frame, **ASKED, **CHOSEN, seed=5)
+    theirs = dphist.release(frame.toArrow(), **ASKED, **CHOSEN, seed=5)
+    assert ours.chosen is not None
+    assert theirs.chosen is not None
+    assert (ours.chosen.noisy, ours.chosen.cap) == (theirs.chosen.noisy, theirs.chosen.cap)
+    assert ours.plan.to_dict() == theirs.plan.to_dict()
+    assert ours.document()["choice"] == theirs.document()["choice"]
+    assert ours.budget == dphist.Budget(1.0, 1e-7)
+
+
+def test_a_chosen_cap_verifies(tmp_path: Path, frame: DataFrame) -> None:
+    found = dphist.release(frame, **ASKED, **CHOSEN, output=tmp_path / "out.parquet")
+    document = certificate(tmp_path, "out.parquet")
+    assert found.chosen is not None
+    assert document["choice"]["cap"] == found.chosen.cap == document["plan"]["max_items_per_user"]
+    assert "epsilon = 1.0 and delta = 1e-07 for" in document["guarantee"]
+    assert dphist.verify(tmp_path / "out.parquet").verified

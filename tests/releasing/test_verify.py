@@ -1,0 +1,137 @@
+"""`verify` against a forger who knows how a certificate is sealed: what it says must follow from its plan."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dphist
+from dphist.releasing.certificate import plan_facts
+from release_data import events, resealed
+
+COUNTS = {"tea": 900, "milk": 700, "bread": 500, "rare": 2}
+BUDGET: dict[str, Any] = {"user": "user", "item": "item", "epsilon": 1.0, "delta": 1e-6}
+Forgery = Callable[[dict[str, Any]], None]
+
+
+def released(folder: Path, **options: Any) -> Path:
+    dphist.release(events(COUNTS), **BUDGET, **options, output=folder / "out.csv")
+    assert dphist.verify(folder / "out.csv").verified
+    return folder / "out.csv"
+
+
+def forged(path: Path, change: Forgery) -> dphist.Verification:
+    certificate = Path(f"{path}.certificate.json")
+    document = json.loads(certificate.read_text())
+    change(document)
+    certificate.write_text(resealed(document))
+    return dphist.verify(path)
+
+
+def plan_of(**options: Any) -> dict[str, Any]:
+    plan: dict[str, Any] = json.loads(json.dumps(plan_facts(dphist.plan(epsilon=1.0, delta=1e-6, **options))))
+    return plan
+
+
+def replaced(**options: Any) -> Forgery:
+    """The plan of another request, with all statements as that plan would have them."""
+
+    def change(document: dict[str, Any]) -> None:
+        from dphist.releasing.certificate import counts_facts, guarantee, not_covered, plan_from
+
+        document["plan"] = plan_of(**options)
+        plan, request = plan_from(document["plan"]), document["request"]
+        document["guarantee"], document["not_covered"] = guarantee(plan, request), not_covered(plan, request)
+        document["counts"] = counts_facts(plan, request, document["counts"]["offset"])
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("asked", "planned"),
+    [
+        ({"max_items_per_user": 20}, {"max_items_per_user": 5}),
+        ({"max_items_per_user": 20}, {"max_nonzero": 5}),
+        ({"max_items_per_user": 20}, {"max_nonzero": 50, "max_items_per_user": 20}),
+        ({"max_items_per_user": 20}, {"public_items": 4}),
+        ({"max_items_per_user": 20}, {"top": 3}),
+        ({"top": 3}, {"max_items_per_user": 1}),
+        ({"top": 3}, {"top": 2}),
+        ({"top": 3}, {"top": 3, "offset": "none"}),
+        ({"top": 3}, {"top": 3, "offset": "independent"}),
+        ({"top": 3, "offset": "none"}, {"max_nonzero": 3, "max_items_per_user": 1}),
+        ({"max_nonzero": 6}, {"max_nonzero": 6, "max_items_per_user": 1}),
+        ({"max_nonzero": 6}, {"max_nonzero": 5}),
+    ],
+)
+def test_a_plan_for_another_request(tmp_path: Path, asked: dict[str, Any], planned: dict[str, Any]) -> None:
+    assert not forged(released(tmp_path, **asked), replaced(**planned)).verified
+
+
+def test_a_public_list_and_its_plan(tmp_path: Path) -> None:
+    (tmp_path / "list.csv").write_text("item\ntea\nmilk\nnone\n")
+    path = released(tmp_path, items=tmp_path / "list.csv")
+    original = Path(f"{path}.certificate.json").read_text()
+    for planned in ({"public_items": 2}, {"public_items": 3, "max_items_per_user": 1}, {"max_items_per_user": 1}):
+        assert not forged(path, replaced(**planned)).verified
+        Path(f"{path}.certificate.json").write_text(original)
+    assert dphist.verify(path).verified
+
+
+def put(place: str, value: Any) -> Forgery:
+    def change(document: dict[str, Any]) -> None:
+        *above, last = place.split(".")
+        for key in above:
+            document = document[key]
+        if value is KeyError:
+            del document[last]
+        else:
+            document[last] = value
+
+    return change
+
+
+FORGERIES: list[tuple[str, Any]] = [
+    ("guarantee", "It is perfectly private."), ("guarantee", None), ("not_covered", []), ("private", False),
+    ("request.seed", 3), ("request.epsilon", 0.1), ("request", KeyError), ("request", {}), ("counts", KeyError),
+    ("counts.greater_than", 0), ("counts.greater_than", "x"), ("counts.standard_error", 1), ("counts.offset", 5.0),
+    ("plan", KeyError), ("plan", 5), ("plan.sigma", 1.0), ("plan.threshold", 10.0), ("plan.mechanism", "csh"),
+    ("plan.limit_steps", 10), ("plan.limit_steps", 10**400), ("plan.limit_steps", None), ("plan.lattice", 10**6),
+    ("plan.variance_steps", "1e99999999"), ("plan.variance_steps", 10**400), ("plan.variance_steps", "7/0"),
+    ("plan.variance_steps", "1" + "0" * 50), ("plan.variance_shared_steps", "100000000000000"),
+    ("plan.delta_certified", "0.1"), ("plan.delta_certified", None), ("plan.delta_certified", 1e-9),
+    ("plan.certificate", {}), ("plan.epsilon", 0.5), ("plan.delta", 1e-7), ("plan.delta", "x"),
+    ("plan.max_items_per_user", 1), ("plan.max_nonzero", 7), ("plan.notes", 4), ("plan.binding_case", {}),
+    ("format", "dphist-certificate/2"), ("format", 3), ("output.rows", 7), ("output.sha256", "0"),
+]  # fmt: skip
+
+
+def test_every_forged_entry_is_noticed(tmp_path: Path) -> None:
+    path = released(tmp_path, max_items_per_user=20)
+    original = Path(f"{path}.certificate.json").read_text()
+    for place, value in FORGERIES:
+        found = forged(path, put(place, copy.deepcopy(value)))
+        assert not found.verified, (place, value)
+        assert all("\n" not in problem for problem in found.problems)
+        Path(f"{path}.certificate.json").write_text(original)
+    assert dphist.verify(path).verified
+
+
+def test_counts_that_are_no_numbers_or_too_low(tmp_path: Path) -> None:
+    path = released(tmp_path, max_items_per_user=20)
+    rows = path.read_text().splitlines()
+    for cell in ("abc", "", "NaN", "1.0"):
+        path.write_text("\n".join([rows[0], f'"tea",{cell}', *rows[2:]]) + "\n")
+        assert not dphist.verify(path).verified
+
+
+def test_a_histogram_counted_elsewhere_names_what_it_rests_on(tmp_path: Path) -> None:
+    plan = dphist.plan(epsilon=1.0, delta=1e-6, max_items_per_user=7)
+    written = dphist.release_histogram(["tea"], [900], plan).write(tmp_path / "out.parquet")
+    assert "no user touches more than 7 of the counts" in written.document()["guarantee"]
+    assert dphist.verify(tmp_path / "out.parquet").verified

@@ -1,0 +1,192 @@
+"""`verify` of databases that anybody may have made: what stands in the place of a table is not read."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+
+import dphist
+from dphist.outputs.stores import StoreError, store_of
+from release_data import events
+
+BUDGET: dict[str, Any] = {"user": "user", "item": "item", "epsilon": 1.0, "delta": 1e-6, "max_items_per_user": 2}
+COMPUTED = "is not a plain table, but a view or something else that is computed when it is read"
+
+
+def run(path: Path, *statements: str) -> None:
+    if path.suffix == ".duckdb":
+        with duckdb.connect(str(path)) as connection:
+            for statement in statements:
+                connection.execute(statement)
+        return
+    plain = sqlite3.connect(path)
+    for statement in statements:
+        plain.execute(statement)
+    plain.commit()
+    plain.close()
+
+
+@pytest.fixture
+def released(tmp_path: Path) -> Callable[[str], Path]:
+    def release(name: str) -> Path:
+        dphist.release(events({"tea": 900, "milk": 700}), **BUDGET, output=tmp_path / name)
+        return tmp_path / name
+
+    return release
+
+
+# Each was verified before, since it gives the released rows: now, once, or when it is asked for the first time.
+DUCKDB = {
+    "the clock": "SELECT item, count + (CASE WHEN now() > TIMESTAMPTZ '2100-01-01' THEN 5000 ELSE 0 END) AS count "
+    "FROM hidden",
+    "a file": "SELECT item, count FROM hidden, read_text('{file}')",
+    "chance": "SELECT item, count FROM hidden WHERE random() >= 0",
+    "another table": "SELECT * FROM hidden",
+    "no end": "SELECT h.item, h.count FROM hidden h, range(1000000000000) WHERE range < 0 OR true",
+}
+
+
+@pytest.mark.parametrize("what", list(DUCKDB))
+def test_a_view_in_the_place_of_a_table_of_duckdb(
+    what: str, released: Callable[[str], Path], tmp_path: Path
+) -> None:
+    path = released("out.duckdb")
+    (tmp_path / "secret.txt").write_text("secret")
+    body = DUCKDB[what].format(file=tmp_path / "secret.txt")
+    run(path, "ALTER TABLE release RENAME TO hidden", f"CREATE VIEW release AS {body}")
+    found = dphist.verify(path)
+    assert found.problems == (f"table release in {path} cannot be read: release {COMPUTED}",)
+    with pytest.raises(dphist.NotVerified, match="not a plain table"):
+        dphist.make_report(path)
+
+
+@pytest.mark.parametrize("name", ["out.duckdb", "out.sqlite"])
+def test_a_view_in_the_place_of_the_certificate(name: str, released: Callable[[str], Path]) -> None:
+    path = released(name)
+    run(
+        path, "ALTER TABLE release_certificate RENAME TO hidden",
+        "CREATE VIEW release_certificate AS SELECT document FROM hidden",
+    )  # fmt: skip
+    assert COMPUTED in dphist.verify(path).problems[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "columns"),
+    [
+        ("out.duckdb", "item VARCHAR, real DOUBLE, count DOUBLE AS (real + 0)"),
+        ("out.duckdb", "item VARCHAR, count DOUBLE DEFAULT (random())"),
+        ("out.sqlite", "item TEXT, real REAL, count REAL AS (real + abs(0))"),
+        ("out.sqlite", "item TEXT, real REAL, count REAL AS (real + 0) STORED"),
+        ("out.sqlite", "item TEXT, count REAL DEFAULT (random())"),
+    ],
+)
+def test_generated_columns_and_defaults(name: str, columns: str, released: Callable[[str], Path]) -> None:
+    path = released(name)
+    to = "item, real" if "real" in columns else "item, count"
+    run(
+        path, "ALTER TABLE release RENAME TO hidden", f"CREATE TABLE release({columns})",
+        f"INSERT INTO release({to}) SELECT item, count FROM hidden",
+    )  # fmt: skip
+    assert COMPUTED in dphist.verify(path).problems[0]
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "CREATE VIEW release AS SELECT item, count + (date('now') > '2100-01-01') * 5000.0 AS count FROM hidden",
+        "CREATE VIEW release AS WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x FROM n) "
+        "SELECT item, count FROM hidden, n",
+        "CREATE VIRTUAL TABLE release USING fts5(item, count)",
+        "CREATE VIRTUAL TABLE release USING rtree(item, count, high)",
+    ],
+)
+def test_what_is_computed_by_sqlite(statement: str, released: Callable[[str], Path]) -> None:
+    path = released("out.sqlite")
+    run(path, "ALTER TABLE release RENAME TO hidden", statement)
+    assert COMPUTED in dphist.verify(path).problems[0]
+
+
+def test_an_index_is_not_read_for_its_table(released: Callable[[str], Path]) -> None:
+    """An index that covers a query is read in place of its table, and a forger may change one of them."""
+    path = released("out.sqlite")
+    run(path, "CREATE INDEX other ON release(item, count)")
+    assert dphist.verify(path).verified
+    plain = sqlite3.connect(path)
+    page = plain.execute("SELECT rootpage FROM sqlite_master WHERE name = 'release'").fetchone()[0]
+    size = plain.execute("PRAGMA page_size").fetchone()[0]
+    plain.close()
+    raw = bytearray(path.read_bytes())
+    start = raw.index(b"tea", (page - 1) * size, page * size)
+    raw[start : start + 3] = b"coc"
+    path.write_bytes(bytes(raw))
+    assert any("does not match the digest" in problem for problem in dphist.verify(path).problems)
+
+
+def test_a_table_that_was_never_stored_in_full(released: Callable[[str], Path]) -> None:
+    """A few MB of DuckDB stand for 80 million rows."""
+    path = released("out.duckdb")
+    run(
+        path,
+        "CREATE OR REPLACE TABLE release AS SELECT 'tea' AS item, 900.0::DOUBLE AS count FROM range(80_000_000)",
+    )
+    assert path.stat().st_size < 20_000_000
+    assert "MiB of memory" in dphist.verify(path).problems[0]
+
+
+def test_types_that_no_release_has(released: Callable[[str], Path]) -> None:
+    path = released("out.duckdb")
+    for expression in ("[1, 2]", "{'a': 1}", "'tea'::ENUM('tea')", "1::HUGEINT", "INTERVAL 1 DAY"):
+        run(path, f"CREATE OR REPLACE TABLE release AS SELECT {expression} AS item, 9.0::DOUBLE AS count")
+        assert "a type that no release has" in dphist.verify(path).problems[0], expression
+
+
+def test_a_connection_for_reading_reads_the_file_and_nothing_else(
+    released: Callable[[str], Path], tmp_path: Path
+) -> None:
+    (tmp_path / "secret.txt").write_text("secret")
+    for name, statements in {
+        "out.duckdb": (
+            f"SELECT * FROM read_text('{tmp_path}/secret.txt')", f"ATTACH '{tmp_path}/other.duckdb'",
+            "SET enable_external_access = true", "INSTALL httpfs", "LOAD httpfs", "CREATE TABLE x AS SELECT 1",
+            f"COPY release TO '{tmp_path}/copy.csv'",
+        ),
+        "out.sqlite": (
+            f"ATTACH '{tmp_path}/other.sqlite' AS o", "CREATE TABLE x(a)", "SELECT load_extension('x')",
+            "SELECT randomblob(1000000000)", "INSERT INTO release VALUES ('a', 1)",
+        ),
+    }.items():  # fmt: skip
+        store: Any = store_of(name.partition(".")[2], str(released(name)), writing=False)
+        try:
+            assert len(list(store.batches("release"))) >= 1
+            for statement in statements:
+                with pytest.raises(StoreError):
+                    store._run(statement)
+        finally:
+            store.close()
+    assert not {"other.duckdb", "other.sqlite", "copy.csv"} & set(os.listdir(tmp_path))
+
+
+def test_a_log_beside_a_database_of_duckdb(released: Callable[[str], Path]) -> None:
+    """DuckDB would replay it: the database that is read is another than the one in the file."""
+    path = released("out.duckdb")
+    Path(f"{path}.wal").write_bytes(b"")
+    assert "was not closed properly" in dphist.verify(path).problems[0]
+
+
+def test_a_database_in_a_folder_with_code(
+    released: Callable[[str], Path], tmp_path: Path, monkeypatch: Any
+) -> None:
+    """Files of a download are no modules of the process that reads them."""
+    path = released("out.duckdb")
+    (tmp_path / "json.py").write_text("open('ran', 'w').close()\n")
+    (tmp_path / "dphist").mkdir()
+    (tmp_path / "dphist" / "__init__.py").write_text("open('ran', 'w').close()\n")
+    monkeypatch.chdir(tmp_path)
+    assert dphist.verify(path).verified
+    assert not (tmp_path / "ran").exists()

@@ -1,0 +1,174 @@
+"""Every entry of a certificate is checked: one after the other is changed, removed, doubled, and sealed again."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import dphist
+from dphist.outputs.seal import SEAL
+from dphist.releasing import verify
+from dphist.releasing.soundness import choice_for
+from release_data import events, resealed
+from report_cases import KINDS
+
+Place = tuple[Any, ...]
+# What no file can show, and docs/release.md says so: the publisher states it.
+STATED: set[Place] = {
+    ("created",), ("dphist",), ("output", "name"), ("request", "input"), ("request", "user"), ("request", "where"),
+    ("request", "items"), ("booking", "ledger"), ("booking", "entry"), ("booking", "hash"),
+}  # fmt: skip
+# Of the request: which rows were read, and by which wishes the plan was searched for. They may be left out too.
+WISHES = ("where", "null-items", "mechanism", "minimize", "weight")
+# Where text stands for a column, its type is how to read it; the types of numbers are checked.
+TEXT_KINDS = ("csv", "tsv", "jsonl", "duckdb", "sqlite")
+
+
+def leaves(data: Any, place: Place = ()) -> Iterator[Place]:
+    """The place of every value, of objects and lists too."""
+    if place:
+        yield place
+    inside = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
+    for key, value in inside:
+        yield from leaves(value, (*place, key))
+
+
+def at(document: Any, place: Place) -> Any:
+    for step in place:
+        document = document[step]
+    return document
+
+
+def others(value: Any) -> list[Any]:
+    """Values in place of this one: of its own type, and of others."""
+    if isinstance(value, bool):
+        return [not value, int(value), None]
+    if isinstance(value, int):
+        return [value + 1, -value - 1, float(value), True, str(value), None, 10**400]
+    if isinstance(value, float):
+        return [value * 1.5 + 1e-3, value / 2 - 1e-9, int(value), str(value), None, 1e308]
+    if isinstance(value, str):
+        return [value + "1", "", value.upper() + "x", [value], {"a": value}, None, 1]
+    if value is None:
+        return [0, 1.0, "", False, []]
+    if isinstance(value, list):
+        return [[*value, *value, 1], [], {}, None, value[1:], value[::-1], [value]]
+    return [{**value, "unknown": 1}, {}, [], None, [value]]
+
+
+def forgeries(document: dict[str, Any], place: Place) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The document with another value in this place, and without it."""
+    for value in others(at(document, place)):
+        if json.dumps(value) != json.dumps(at(document, place)):
+            made = copy.deepcopy(document)
+            at(made, place[:-1])[place[-1]] = value
+            yield repr(value)[:60], made
+    made = copy.deepcopy(document)
+    del at(made, place[:-1])[place[-1]]
+    yield "removed", made
+
+
+def is_stated(place: Place, value: Any, document: dict[str, Any]) -> bool:
+    """Whether it may be another value of the same form."""
+    if place[:2] == ("output", "types") and len(place) == 3:
+        number = document["output"]["types"][place[2]] in ("double", "int64")
+        return document["output"]["kind"] in TEXT_KINDS and isinstance(value, str) and not number
+    if place[:2] == ("request", "item") and len(place) == 3:
+        # The column that was read: its name in the release is checked.
+        return str(value).startswith("thing=")
+    if place[:2] == ("choice", "noisy_users"):
+        # Released numbers, as the counts are: other ones may lead to the same cap.
+        return isinstance(value, int) and not isinstance(value, bool)
+    return place in STATED or (place[0] == "request" and place[1] in WISHES)
+
+
+def passed(path: Path, document: dict[str, Any]) -> list[tuple[Place, str]]:
+    """The forgeries that are verified."""
+    certificate = Path(f"{path}.certificate.json")
+    certificate.write_text(resealed(document))
+    assert dphist.verify(path).verified
+    found = []
+    for place in leaves({key: value for key, value in document.items() if key != SEAL}):
+        for what, made in forgeries(document, place):
+            certificate.write_text(resealed(made))
+            if dphist.verify(path).verified:
+                found.append((place, what))
+                if what == "removed":
+                    assert place[:2] in {("request", wish) for wish in WISHES}, place
+                else:
+                    assert is_stated(place, at(made, place), document), (place, what)
+    # A seal alone.
+    for value in ("", "0" * 64, None, 5):
+        certificate.write_text(json.dumps({**document, SEAL: value}))
+        assert not dphist.verify(path).verified
+    return found
+
+
+def everything(folder: Path) -> Path:
+    """A release with most that can be asked for."""
+    dphist.ledger.Ledger.init(folder / "budget.ledger", "shop", epsilon=5.0, delta=1e-5)
+    table = events({f"item {place}": 2000 - 90 * place for place in range(8)}, items_per_user=2)
+    dphist.release(
+        table.append_column("amount", pa.array([place % 50 for place in range(table.num_rows)])), user="user",
+        item=["thing=item"], epsilon=1.0, delta=1e-6, max_items_per_user=2, sum=["amount:0:100", "b=amount:0:7"],
+        mean=["amount:0:100"], where="amount >= 0", types="fixed", standard_error=True, interval=0.9,
+        count_name="users", lower_threshold=3, weight=[0.1, 0.2], ledger=folder / "budget.ledger", dataset="shop",
+        null_items=True, output=folder / "out.csv",
+    )  # fmt: skip
+    return folder / "out.csv"
+
+
+def rounded(folder: Path) -> Path:
+    dphist.release(
+        events({"tea": 900, "milk": 700}), user="user", item="item", epsilon=1.0, delta=1e-6, max_items_per_user=1,
+        mechanism="laplace", round=True, interval=0.95, standard_error=True, minimize="noise",
+        output=folder / "a.tsv",
+    )  # fmt: skip
+    return folder / "a.tsv"
+
+
+def chosen(folder: Path) -> Path:
+    dphist.release(
+        events({"tea": 900, "milk": 700}), user="user", item="item", epsilon=1.0, delta=1e-6,
+        max_items_per_user="auto", mechanism="laplace", output=folder / "auto.csv",
+    )  # fmt: skip
+    return folder / "auto.csv"
+
+
+def top(folder: Path) -> Path:
+    dphist.release(
+        events({"tea": 900, "milk": 700, "rare": 20}), user="user", item="item", epsilon=1.0, delta=1e-6, top=2,
+        offset="independent", output=folder / "top.csv",
+    )  # fmt: skip
+    return folder / "top.csv"
+
+
+CASES = {
+    "chosen cap": chosen, "top-k": top,
+    "everything": everything, "rounded": rounded, "sketch": KINDS["sketch"], "histogram": KINDS["histogram"],
+    "known-domain": KINDS["known-domain"], "csh": KINDS["csh"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", list(CASES))
+def test_every_entry(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: dict[str, Any] = {}
+
+    def remembered(*args: Any, **options: Any) -> Any:
+        """The plans of all caps take seconds to make: those of the same request are made once."""
+        key = repr((args, options))
+        if key not in made:
+            made[key] = choice_for(*args, **options)
+        return made[key]
+
+    monkeypatch.setattr(verify, "choice_for", remembered)
+    path = CASES[name](tmp_path)
+    document = json.loads(Path(f"{path}.certificate.json").read_text())
+    found = passed(path, document)
+    assert {("dphist",), ("output", "name")} <= {place for place, _ in found}, "what is stated can be anything"

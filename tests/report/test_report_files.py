@@ -1,0 +1,188 @@
+"""Reports as files: HTML that holds whatever items say, the command, and what is refused."""
+
+from __future__ import annotations
+
+import re
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import dphist
+from dphist.outputs.seal import facts, sealed
+from dphist.outputs.write import CERTIFICATE, whole_digest
+from dphist.report import drawing, html_rows, svg
+from dphist.report.making import checked_format, render, report_facts
+from dphist.report.rows import told
+from dphist.report.unseen import visible
+from release_data import events
+from report_cases import ALIKE, BUDGET, COUNTS, STRANGE, Page, made, released
+
+
+def strange(folder: Path, name: str = "out.parquet", **options: Any) -> Path:
+    counts = {item: 900 + 10 * place for place, item in enumerate(STRANGE)}
+    return released(folder, name, counts, max_items_per_user=2, **options)
+
+
+@pytest.mark.parametrize("name", ["gshm", "csh", "top-k", "known-domain", "chosen cap", "sums", "nothing"])
+def test_the_page_is_well_formed_and_needs_nothing(name: str) -> None:
+    path, facts_of_it = made(name)
+    text = render(facts_of_it, "html")
+    page = Page(text)
+    for tag, attributes in page.tags:
+        assert tag not in {"link", "iframe", "img", "object", "embed", "form", "base"}
+        assert not [key for key in attributes if key.startswith("on") or key in ("src", "style")]
+        href = attributes.get("href")
+        assert href is None or href.startswith(("#", "data:application/json"))
+        if href and href.startswith("#"):
+            assert href[1:] in page.ids
+    for tag, attributes in page.tags:
+        if tag == "svg":
+            assert attributes["role"] == "img"
+            assert set((attributes["aria-labelledby"] or "").split()) <= set(page.ids)
+    assert text.count("<svg") == text.count("<desc")
+    assert "http://" not in text
+    assert "https://" not in text
+    policy = next(a["content"] for t, a in page.tags if a.get("http-equiv") == "Content-Security-Policy")
+    assert "unsafe" not in (policy or "")
+    certificate = Path(f"{path}.certificate.json")
+    assert page.download == certificate.read_text(encoding="utf-8")
+
+
+def test_items_are_text_whatever_they_say(tmp_path: Path) -> None:
+    facts_of_it = report_facts(strange(tmp_path))
+    page = Page(render(facts_of_it, "html"))
+    items = page.data["columns"][0]["values"]
+    assert set(items) == {item if len(item) <= 300 else item[:300] + "…" for item in STRANGE}
+    assert "<" not in page.scripts["application/json"]
+    assert "\u2028" not in page.scripts["application/json"]
+    assert sum(tag == "script" for tag, _ in page.tags) == 2
+    for format in ("text", "markdown"):
+        text = render(facts_of_it, checked_format(format))
+        assert not {"\x00", "\x1b", "\u202e", "\u2028"} & set(text)
+        assert len(max(text.splitlines(), key=len)) < 1000
+    assert r"\<script\>" in text
+    assert r"\| a \| \`b\` \|" in text
+
+
+def test_what_nobody_sees_is_spelled_out() -> None:
+    """On the page without its script; with it, in the tests with a browser. Text and Markdown spell out more."""
+    plan = dphist.plan(epsilon=1, delta=1e-6, max_items_per_user=1)
+    items = [None, *ALIKE]
+    # Text has the largest counts alone: those that are looked for there are the largest.
+    counts = [2000 if item in (None, "(missing)", "", " a") else 900 for item in items]
+    result = dphist.release_histogram(pa.table({"item": items, "count": counts}), plan=plan)
+    assert {item: visible(told(item)) for item in ALIKE} == ALIKE
+    assert len(set(ALIKE.values()) | {told(None)}) == len(items)
+    rows = report_facts(result).rows
+    shown = [visible(text) for text in rows.columns[0].texts(len(items))]
+    assert len(set(shown)) == len(items)
+    page = render(report_facts(result), "html")
+    assert Page(page).data["columns"][0]["values"] == list(rows.columns[0].values)
+    # Not even in the source of the page.
+    assert not set("\u200b\ufeff\u00ad\U000e0061\u3164") & set(page)
+    for format in ("text", "markdown"):
+        found = render(report_facts(result), checked_format(format))
+        assert all(said in found.replace("\\_", "_") for said in ("(missing)", '"(missing)"', "(empty)", '" a"'))
+
+
+def test_small_tables_are_for_everybody() -> None:
+    """Heads say what they are of, whoever has no mouse can move them, and bars stand out from the paper."""
+    page = Page(render(made("gshm")[1], "html"))
+    assert all(attributes.get("scope") == "col" for tag, attributes in page.tags if tag == "th")
+    wide = [attributes for _, attributes in page.tags if attributes.get("class") == "wide"]
+    assert wide
+    assert all(one["tabindex"] == "0" and one["role"] == "region" and one["aria-label"] for one in wide)
+
+    def light(colour: str) -> float:
+        parts = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+        linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    pairs = re.findall(r"--bar: (#\w{6}); --paper: (#\w{3,6})", svg.stylesheet())
+    assert len(pairs) == 2
+    for bar, paper in [*pairs, (drawing._OTHER, "#fff")]:
+        low, high = sorted((light(bar), light("#ffffff" if paper == "#fff" else paper)))
+        assert (high + 0.05) / (low + 0.05) >= 3.0, (bar, paper)
+
+
+def test_names_of_columns_and_files_are_text_too(tmp_path: Path) -> None:
+    table = events({"a": 900}).rename_columns(["user", "<b>it</b>"])
+    pq.write_table(table, tmp_path / "a'\"<i>.parquet")
+    dphist.release(
+        tmp_path / "a'\"<i>.parquet", user="user", item="<b>it</b>", epsilon=1.0, delta=1e-6, max_items_per_user=1,
+        count_name="</th><script>", output=tmp_path / "$(x) out.csv",
+    )  # fmt: skip
+    text = dphist.make_report(tmp_path / "$(x) out.csv")
+    page = Page(text)
+    assert not {"b", "i"} & {tag for tag, _ in page.tags}
+    assert "dphist verify &#x27;" in text
+
+
+def test_a_hundred_thousand_rows_stay_below_ten_megabytes(tmp_path: Path) -> None:
+    size = 100_000
+    names = [f"a query of {n} words, rather long" for n in range(size)]
+    counts = np.random.default_rng(2).integers(500, 10**6, size)
+    result = dphist.release_histogram(
+        pa.table({"item": names, "count": counts}), plan=dphist.plan(epsilon=1, delta=1e-6, max_items_per_user=9)
+    )
+    text = dphist.make_report(result)
+    assert len(text.encode()) < 10_000_000
+    page = Page(text)
+    assert page.data["rows"] == size == len(page.data["columns"][0]["values"])
+    assert text.count("<tr") < 100
+
+
+def test_more_rows_than_a_page_holds_are_cut_and_it_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(html_rows, "LARGEST", 600)
+    path = released(tmp_path, max_items_per_user=2)
+    text = dphist.make_report(path)
+    page = Page(text)
+    shown = page.data["rows"]
+    assert 0 < shown < 20
+    assert f"This page has the {shown} largest of 20 counts" in text
+    assert len(page.scripts["application/json"]) <= 600
+    counts = page.data["columns"][1]["values"]
+    assert counts == sorted(counts, reverse=True)
+
+
+def test_a_folder_of_parts(tmp_path: Path) -> None:
+    """As Spark writes it: parts in any order, and the certificate inside."""
+    result = dphist.release(events(COUNTS, items_per_user=2), **BUDGET, max_items_per_user=8)
+    rows, folder = result.to_arrow().replace_schema_metadata(None), tmp_path / "parts"
+    folder.mkdir()
+    for place, part in enumerate((rows.slice(12), rows.slice(0, 12))):
+        pq.write_table(part, folder / f"part-{place}.parquet")
+    files = {path.name: sha256(path.read_bytes()).hexdigest() for path in sorted(folder.iterdir())}
+    shape = {**facts(rows, "folder", "parts", whole_digest(files)), "files": files}
+    del shape["types"]  # Spark has other names for them
+    (folder / CERTIFICATE).write_text(sealed(result.document(), shape))
+    found = report_facts(folder).rows
+    assert found.total == 20
+    assert list(found.columns[1].values) == sorted(found.columns[1].values, reverse=True)
+
+
+def test_what_a_guarantee_rests_on_is_said_plainly() -> None:
+    """Nobody but who counted knows how many items a user has."""
+    for name, said in (
+        ("histogram", "no user touches more than 3"),
+        ("histogram", "types of the items do not depend"),
+        ("gshm", "values that the frame holds for one user do not depend"),
+    ):
+        (sentence,) = [one for one in made(name)[1].promise if "what no proof can show" in one]
+        assert said in sentence
+
+
+def test_tables_of_databases(tmp_path: Path) -> None:
+    dphist.release(
+        events(COUNTS), **BUDGET, max_items_per_user=2, output=tmp_path / "all.duckdb", output_table="mine"
+    )
+    found = report_facts(tmp_path / "all.duckdb", table="mine")
+    assert found.rows.total == 20
+    assert found.command.endswith("all.duckdb --table mine")

@@ -1,0 +1,254 @@
+"""What notebooks show: one plain table for every result, with all texts escaped; and figures that are returned."""
+
+from __future__ import annotations
+
+import builtins
+import re
+from dataclasses import replace
+from functools import cache
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import dphist
+from dphist import figures
+from dphist.accounting import compose, plan_many
+from dphist.display import html_grid, html_table, text_grid, text_table
+from dphist.errors import InvalidParameter, MissingExtra, OutputError
+from dphist.ledger import Ledger, Spend, SumComposer
+from dphist.planning.utility import count_noise
+from dphist.privacy.types import Budget
+from dphist.releasing.soundness import choice_for
+from dphist.releasing.verify import Verification
+from dphist.simulation.population import NOTICE
+
+EVIL = "<script>alert('x & y')</script>"
+
+
+def make_release(name: str = "query") -> dphist.Release:
+    log = pd.DataFrame({"user": range(400), name: [EVIL] * 300 + ["b"] * 100})
+    return dphist.release(log, user="user", item=name, epsilon=1, delta=1e-6, max_items_per_user=1, seed=1)
+
+
+@cache
+def results() -> dict[str, Any]:
+    """One of each kind that a person may look at."""
+    plan = dphist.plan(epsilon=1, delta=1e-6, max_items_per_user=10)
+    return {
+        "plan": plan,
+        "certificate": plan.certificate,
+        "neighbours": plan.certificate.binding_case,
+        "release": make_release(),
+        "comparison": dphist.compare(epsilon=1, delta=1e-6, max_items_per_user=10),
+        "sums": dphist.compare_sums(epsilon=1, delta=1e-6, max_items_per_user=10, sums=[(0, 5), (0, 9)]),
+        "certification": dphist.certify(epsilon=1, sigma=30, tau=165, max_items_per_user=50),
+        "choice": choice_for(Budget(1, 1e-6)),
+        "composition": compose((plan, 3)),
+        "many": plan_many([{"max_items_per_user": 3}, {"public_items": 5}], epsilon=1, delta=1e-6),
+        "verification": Verification(EVIL, ("fine & good",), (EVIL,), False, None),
+        "prediction": dphist.simulate(zipf=(1, 100, 500), epsilon=1, delta=1e-6, caps=[], tops=[9]).best,
+        "simulation": dphist.simulate(zipf=(1.1, 1000, 5000), epsilon=1, delta=1e-6, caps=[1, 4], auto=False),
+    }
+
+
+KINDS = (
+    "plan", "certificate", "neighbours", "release", "comparison", "sums", "certification", "choice", "composition",
+    "many", "verification", "prediction", "simulation",
+)  # fmt: skip
+
+
+class Checker(HTMLParser):
+    """Which tags there are, whether they are closed, and whether they bring colours or scripts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.seen: list[str] = []
+        self.rows: list[int] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        assert {name for name, _ in attrs} <= {"scope"}, f"{tag} has {attrs}"
+        self.seen.append(tag)
+        if tag == "tr":
+            self.rows.append(0)
+        if tag in ("td", "th"):
+            self.rows[-1] += 1
+        if tag != "br":
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def checked(html: str) -> Checker:
+    checker = Checker()
+    checker.feed(html)
+    assert not checker.open
+    assert set(checker.seen) <= {"table", "caption", "thead", "tbody", "tr", "th", "td", "strong", "br", "p"}
+    assert checker.seen[:2] == ["table", "caption"]
+    assert len(set(checker.rows)) == 1, "rows of different lengths"
+    return checker
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_result_is_a_plain_table(kind: str) -> None:
+    one = results()[kind]
+    html = one._repr_html_()
+    checked(html)
+    assert not re.search(r"colou?r|style|#[0-9a-f]{3}", html)
+    text = str(one)
+    assert text
+    assert not text.startswith(f"{type(one).__name__}("), "that is for programmers"
+    assert all(line == line.rstrip() for line in text.splitlines())
+
+
+@pytest.mark.parametrize("kind", ["release", "verification"])
+def test_texts_of_others_are_escaped(kind: str) -> None:
+    html = results()[kind]._repr_html_()
+    assert "<script" not in html
+    assert "&lt;script&gt;" in html
+    assert "<script" not in make_release(EVIL)._repr_html_()
+
+
+def test_what_they_say() -> None:
+    found = results()
+    assert "worst neighbours" in str(found["certificate"])
+    assert f"{found['certificate'].delta:.10g}" in found["certificate"]._repr_html_()
+    assert "added" in found["neighbours"]._repr_html_()
+    assert found["neighbours"].rows()[3][1] == f"{found['neighbours'].new:,}"
+    assert "error of sum 2" in found["sums"]._repr_html_()
+    single = dphist.compare_sums(epsilon=1, delta=1e-6, max_items_per_user=10, sums=[(0, 5)])
+    assert "error of the sum" in single._repr_html_()
+    assert "4,096" in str(found["choice"])
+    assert "certified delta of both" in str(found["choice"])
+    assert found["composition"].rows()[0] == ("releases", "3")
+    assert str(found["composition"]).count("epsilon at delta") >= 2
+    assert "known-domain" in str(found["many"])
+    assert "NOT verified" in found["verification"]._repr_html_()
+    good = Verification("a.csv", ("fine",), (), True, 1e-6)
+    assert "a.csv is verified" in good._repr_html_()
+    assert "<strong>NOT PRIVATE" in found["release"]._repr_html_()
+
+
+def test_accounts_of_a_ledger(tmp_path: Path) -> None:
+    path = tmp_path / "budget.ledger"
+    ledger = Ledger.init(path, "a & b", epsilon=3, delta=1e-5, accounting="sum")
+    accounts = ledger.accounts()
+    checked(accounts._repr_html_())
+    assert "a &amp; b" in accounts._repr_html_()
+    assert "0 booked" in str(accounts)
+    ledger.book("a & b", Spend(1.0, 1e-6), SumComposer())
+    account = ledger.accounts().find("a & b")
+    checked(account._repr_html_())
+    assert "a &amp; b: epsilon 3" in account._repr_html_()
+    assert len(str(account).splitlines()) == 4
+    assert "1 booked" in str(ledger.accounts())
+
+
+def test_helpers_escape_and_align() -> None:
+    assert "&lt;b&gt;" in html_table("<b>", [("<b>", "&")])
+    grid = html_grid("c", ["<i>"], [["<u>"]], warning="<w>")
+    assert all(tag not in grid for tag in ("<i>", "<u>", "<w>"))
+    assert text_table([("a", "1"), ("long", "2")]) == "a     1\nlong  2"
+    assert text_grid(["x", "n"], [["a", "10"], ["bc", "9"]]) == "x    n\na   10\nbc   9"
+
+
+def test_a_plan_draws_its_profile_and_what_is_released() -> None:
+    plan = results()["plan"]
+    figure = plan.figure()
+    profile, released = figure.axes
+    deltas = profile.get_lines()[0].get_ydata()
+    epsilons = profile.get_lines()[0].get_xdata()
+    at = int(np.argmin(np.abs(np.asarray(epsilons) - 0.5)))
+    assert deltas[at] == pytest.approx(dphist.delta_at(plan, float(epsilons[at])))
+    line = released.get_lines()[0]
+    middle = float(np.interp(plan.threshold, line.get_xdata(), line.get_ydata()))
+    assert middle == pytest.approx(50, abs=3)
+    assert figure._repr_png_().startswith(b"\x89PNG")
+    listed = dphist.plan(epsilon=1, delta=1e-6, public_items=5)
+    assert len(listed.figure().axes) == 1
+    with pytest.raises(InvalidParameter, match="public list"):
+        figures.release_probability(listed)
+    assert len(figures.release_probability(dphist.plan(epsilon=1, delta=1e-6, top=10)).axes) == 1
+
+
+def test_a_profile_of_laplace_noise_and_of_given_epsilons() -> None:
+    plan = dphist.plan(epsilon=1, delta=1e-6, max_items_per_user=1)
+    line: Any = figures.profile(plan, [1.5, 0.0, 1.0]).axes[0].get_lines()[0]
+    assert list(line.get_xdata()) == [0.0, 1.0, 1.5]
+    assert line.get_ydata()[1] <= 1e-6 < line.get_ydata()[0]
+
+
+def test_comparisons_draw_themselves() -> None:
+    compared = results()["comparison"]
+    assert compared.figure().axes[0].get_title() == compared.title
+    bars: Any = figures.thresholds(compared).axes[0].patches
+    assert [bar.get_width() for bar in bars] == [row.threshold for row in compared.rows]
+    wide = dphist.compare(epsilon=0.35, delta=1e-5, max_nonzero=51914)
+    assert figures.thresholds(wide).axes[0].get_xscale() == "log"
+
+
+def test_a_simulation_draws_its_candidates(tmp_path: Path) -> None:
+    one = results()["simulation"]
+    figure = one.figure()
+    assert len(figure.axes) == 3
+    assert "NOT PRIVATE" in figure.get_suptitle()
+    drawn = figure.axes[0].get_lines()[0].get_ydata()
+    assert list(drawn) == [candidate.items for candidate in one.candidates if candidate.kind == "cap"]
+    for name in ("a.png", "a.html"):
+        figures.save_simulation(one, tmp_path / name)
+        assert (tmp_path / name).stat().st_size > 1000
+    with pytest.raises(OutputError, match="exists already"):
+        figures.save_simulation(one, tmp_path / "a.png")
+    page = (tmp_path / "a.html").read_text(encoding="utf-8")
+    assert "NOT PRIVATE" in page
+    assert "<script" not in page
+    assert f'aria-label="{NOTICE}' in page
+    with pytest.raises(InvalidParameter, match=r"must end in \.png"):
+        figures.save_simulation(one, tmp_path / "a.txt")
+
+
+def test_dollars_in_names_are_no_formulas() -> None:
+    """Matplotlib would refuse the one, and draw the other in italics."""
+    one = results()["simulation"]
+    for label in ("a$\\frac$.csv", "from $a to $b.csv"):
+        figure = replace(one, population=replace(one.population, label=label)).figure()
+        assert label in str(figure.get_suptitle())
+        assert not figure._suptitle.get_parse_math()
+        figure.draw_without_rendering()
+
+
+def test_figures_have_words_for_those_who_do_not_see_them() -> None:
+    found = results()
+    plan, compared = found["plan"], found["comparison"]
+    for figure in (compared.figure(), figures.thresholds(compared)):
+        assert "lowest threshold" in str(figure.get_label())
+    words = str(plan.figure().get_label())
+    assert f"at epsilon 1 it is {plan.certificate.delta:.6g}" in words
+    even = int(words.split("From ")[1].split()[0].replace(",", ""))
+    law = count_noise(plan.noise)
+    assert law.probability(even - 1) < 0.5 <= law.probability(even)
+    assert str(figures.release_probability(plan).get_label()) in words
+    assert str(figures.profile(plan, [1.0]).get_label()) in words
+    assert found["simulation"].figure().get_label().startswith(NOTICE)
+
+
+def test_without_matplotlib_one_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    from dphist.report import canvas
+
+    real = builtins.__import__
+
+    def no_matplotlib(name: str, *rest: Any, **more: Any) -> Any:
+        if name.startswith("matplotlib"):
+            raise ImportError(name)
+        return real(name, *rest, **more)
+
+    canvas._figure_class.cache_clear()
+    monkeypatch.setattr(builtins, "__import__", no_matplotlib)
+    for kind in ("plan", "comparison", "simulation"):
+        with pytest.raises(MissingExtra, match=r"pip install 'dphist\[plot\]'"):
+            results()[kind].figure()

@@ -1,0 +1,241 @@
+"""Every mechanism passes the conformance suite, and every fault fails the check that is meant for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from dphist import InvalidParameter, plan
+from dphist.audit import STUDENT_BOUND, kolmogorov_bound, kolmogorov_distance, student
+from dphist.planning.planner import known_domain
+from dphist.privacy.types import Budget, Certificate, Contract, NeighbourCase
+from dphist.sampling.mechanisms import FamilyMechanism, IdealisedMechanism, IntArray, LaplaceMechanism, Released
+from dphist.sampling.sampler import DiscreteGaussian, DiscreteLaplace, ExactSampler
+from dphist.sampling.tap import SeededTap, Tap
+from mechanism_conformance import CheckResult, ConformanceReport, check_mechanism
+
+RUNS = 10_000
+OWN = np.random.default_rng()
+CERTIFICATE = Certificate(1.0, 0.01, "exact", NeighbourCase(10, 0, 6, "either"), 0.01)
+CONTRACT = Contract(10, 10)
+VARIANCE, COVARIANCE, THRESHOLD = 125.0, 25.0, 30.0
+Edit = Callable[[Released, IntArray], Released]
+
+
+@dataclass
+class Toy:
+    """Noise of variance 100, shared noise of variance 25, threshold 30: right as it is, wrong as told."""
+
+    name: str = "toy"
+    contract: Contract = CONTRACT
+    certificate: Certificate = CERTIFICATE
+    noise: ExactSampler = field(default_factory=lambda: DiscreteGaussian(100))
+    shared: ExactSampler = field(default_factory=lambda: DiscreteGaussian(25))
+    threshold: float = THRESHOLD
+    fault: str = ""
+    edit: Edit | None = None
+    kept: int | None = None
+    stock: dict[int, tuple[Tap, list[IntArray]]] = field(default_factory=dict)
+
+    def take(self, sampler: ExactSampler, n: int, tap: Tap) -> IntArray:
+        """Draws from a stock that is bought in bulk from each tap: this test makes a million sessions."""
+        owner, stock = self.stock.get(id(sampler), (None, [np.zeros(0, dtype=np.int64)]))
+        if owner is not tap or stock[0].size < n:
+            stock = [sampler.draw(1 << 16, tap)]
+            self.stock[id(sampler)] = (tap, stock)
+        taken, stock[0] = stock[0][:n], stock[0][n:]
+        return taken.copy()
+
+    def begin(self, tap: Tap) -> ToySession:
+        if self.kept is None or self.fault != "one draw for all sessions":
+            self.kept = 6 if self.fault == "one draw for all sessions" else int(self.take(self.shared, 1, tap)[0])
+        return ToySession(self, self.kept, tap)
+
+
+@dataclass
+class ToySession:
+    toy: Toy
+    shared: int
+    tap: Tap
+
+    def release(self, counts: IntArray) -> Released:
+        toy = self.toy
+        if toy.fault == "a draw for each batch":
+            self.shared = int(toy.take(toy.shared, 1, self.tap)[0])
+        present = np.arange(counts.size) if toy.fault == "zeros too" else np.flatnonzero(counts)
+        noise = toy.take(toy.noise, present.size, self.tap) + self.shared
+        if toy.fault == "the first goes without":
+            noise[:1] = 0
+        if toy.fault == "biased":
+            noise += 2
+        if toy.fault == "randomness of its own":
+            noise += OWN.integers(-1, 2, size=noise.size)
+        values = counts[present] + noise
+        passed = values >= toy.threshold if toy.fault == "not strict" else values > toy.threshold
+        released = Released(present[passed], values[passed].astype(np.float64))
+        return released if toy.edit is None else toy.edit(released, counts)
+
+
+def check(
+    toy: Toy,
+    *,
+    variance: float | None = VARIANCE,
+    covariance: float | None = COVARIANCE,
+    threshold: float | None = THRESHOLD,
+    known_domain: bool = False,
+) -> ConformanceReport:
+    return check_mechanism(
+        toy,
+        tap=SeededTap(1),
+        runs=RUNS,
+        variance=variance,
+        covariance=covariance,
+        threshold=threshold,
+        known_domain=known_domain,
+    )
+
+
+@pytest.mark.parametrize(("k", "m"), [(10, None), (None, 5), (1, None)])
+def test_family_conforms(k: int | None, m: int | None) -> None:
+    """False alarm below 1e-9 for each."""
+    made = plan(epsilon=1.0, delta=1e-5, max_nonzero=k, max_items_per_user=m, mechanism="gaussian")
+    report = check_mechanism(
+        FamilyMechanism(made),
+        tap=SeededTap(2),
+        runs=RUNS,
+        variance=made.total_noise**2,
+        covariance=made.sigma_shared**2,
+        threshold=made.threshold,
+    )
+    assert report.passed, str(report)
+    assert report.failures == ()
+    assert "conforms" in str(report)
+
+
+def test_the_other_mechanisms_conform() -> None:
+    """Laplace, a known domain, and the idealised one: false alarm below 1e-9 for each."""
+    laplace = LaplaceMechanism.for_budget(Budget(1.0, 1e-5), Contract(None, 1))
+    report = check_mechanism(
+        laplace,
+        tap=SeededTap(3),
+        runs=RUNS,
+        variance=laplace.variance,
+        covariance=0.0,
+        threshold=laplace.threshold,
+    )
+    assert report.passed, str(report)
+    listed = known_domain(epsilon=1.0, delta=1e-5, domain_size=10**6)
+    variance, shared = listed.noise.total_noise**2, listed.noise.sigma_shared**2
+    report = check_mechanism(
+        listed, tap=SeededTap(4), runs=RUNS, variance=variance, covariance=shared, known_domain=True
+    )
+    assert report.passed, str(report)
+    ideal = plan(epsilon=1.0, delta=1e-5, max_nonzero=10, noise="continuous")
+    report = check_mechanism(
+        IdealisedMechanism(ideal), tap=SeededTap(5), runs=RUNS, variance=ideal.total_noise**2,
+        covariance=ideal.sigma_shared**2, threshold=ideal.threshold,
+    )  # fmt: skip
+    assert report.passed, str(report)
+
+
+def test_toy_conforms() -> None:
+    report = check(Toy())
+    assert report.passed, str(report)
+
+
+def test_laplace_noise_conforms() -> None:
+    """Fourth moments are estimated: noise need not be normal. Variance 1/(2 sinh(1/(2 scale))^2)."""
+    scale = 7.0
+    variance = 1 / (2 * np.sinh(1 / (2 * scale)) ** 2)
+    report = check(Toy(noise=DiscreteLaplace(7)), variance=float(variance) + 25.0)
+    assert report.passed, str(report)
+
+
+def test_known_domain_conforms() -> None:
+    """Everything is released, zeros and all."""
+    toy = Toy(threshold=-np.inf, fault="zeros too")
+    assert check(toy, threshold=None, known_domain=True).passed
+    assert check(toy, threshold=None).failures == ("zero counts released",)
+    assert "counts withheld on a known domain" in check(Toy(), known_domain=True).failures
+
+
+COVARIANCES = {"covariance within a batch", "covariance across batches"}
+FORM = "releases out of order, out of range or not finite"
+
+
+@pytest.mark.parametrize(
+    ("toy", "failing"),
+    [
+        # A scale wrong by 10 %, of either noise, and by 5 % of the larger.
+        (Toy(noise=DiscreteGaussian(81)), {"variance of a count"}),
+        (Toy(noise=DiscreteGaussian(Fraction("90.25"))), {"variance of a count"}),
+        (Toy(noise=DiscreteGaussian(121)), {"variance of a count"}),
+        (Toy(shared=DiscreteGaussian(Fraction("36"))), COVARIANCES),
+        (Toy(noise=DiscreteGaussian(125), shared=DiscreteGaussian(Fraction(1, 16))), COVARIANCES),
+        (Toy(fault="biased"), {"mean of the noise"}),
+        (Toy(fault="a draw for each batch"), {"one shared draw for all batches", "covariance across batches"}),
+        (Toy(fault="one draw for all sessions"), {"a fresh draw for each session", "mean of the noise"}),
+        (Toy(fault="zeros too"), {"zero counts released"}),
+        (Toy(fault="not strict"), {"values released at or below the threshold"}),
+        (Toy(threshold=THRESHOLD / 2), {"values released at or below the threshold"}),
+        (Toy(fault="the first goes without"), {"effect of the input's order"}),
+        (Toy(fault="randomness of its own"), {"values that the tap's words do not determine"}),
+        (Toy(certificate=replace(CERTIFICATE, delta=1.0)), {"certificate: epsilon and delta in range"}),
+        (Toy(certificate=replace(CERTIFICATE, delta=0.0)), {"certificate: epsilon and delta in range"}),
+        (Toy(edit=lambda out, _: Released(out.index[::-1], out.values[::-1])), {FORM}),
+        (Toy(edit=lambda out, _: Released(out.index, out.values * np.nan)), {FORM}),
+    ],
+    ids=lambda value: min(value) if isinstance(value, set) else value.fault or "",
+)
+def test_fault_fails_its_check(toy: Toy, failing: set[str]) -> None:
+    report = check(toy)
+    assert not report.passed
+    assert failing <= set(report.failures), str(report)
+    assert "DOES NOT CONFORM" in str(report)
+
+
+def test_withheld_counts_without_a_threshold() -> None:
+    assert "non-zero counts withheld without a threshold" in check(Toy(), threshold=None).failures
+
+
+def test_nothing_planned_nothing_compared() -> None:
+    report = check(Toy(), variance=None, covariance=None)
+    assert report.passed
+    assert not {result.name for result in report.results} & {"variance of a count", *COVARIANCES}
+
+
+def test_runs_that_prove_nothing_are_refused() -> None:
+    with pytest.raises(InvalidParameter, match="runs must be at least"):
+        check_mechanism(Toy(), tap=SeededTap(1), runs=100)
+
+
+def test_a_missing_number_never_passes() -> None:
+    assert not CheckResult("x", float("nan"), 1.0).passed
+    assert not CheckResult("x", student(np.array([1.0, np.nan]), 1.0), STUDENT_BOUND).passed
+    assert student(np.ones(5), 1.0) == 0.0
+    assert student(np.ones(5), 2.0) == np.inf
+
+
+def test_student_bound_keeps_its_false_alarm() -> None:
+    """The tail formula of the comment, checked where a simulation can see it: z = 3, not 8."""
+    generator = np.random.default_rng(4)
+    squares = generator.laplace(size=(20_000, 2000)) ** 2
+    scores = (squares.mean(axis=1) - 2.0) / (squares.std(axis=1, ddof=1) / np.sqrt(2000))
+    observed = float((np.abs(scores) > 3.0).mean())
+    claimed = 0.00135 * (1 + np.exp(6.6 * 27 / (3 * np.sqrt(2000))))
+    assert observed < 1.5 * claimed
+    assert 0.62e-15 * (1 + np.exp(6.6 * STUDENT_BOUND**3 / (3 * np.sqrt(10_000)))) < 1e-10
+
+
+def test_kolmogorov_sees_a_shift_and_no_more() -> None:
+    generator = np.random.default_rng(5)
+    one, other = generator.normal(size=(2, 20_000))
+    bound = kolmogorov_bound(20_000, 1)
+    assert kolmogorov_distance(one, other) < bound < kolmogorov_distance(one, other + 0.2)
+    withheld = np.where(other < -1.0, np.nan, other)
+    assert kolmogorov_distance(np.where(one < -1.0, np.nan, one), withheld) < bound
+    assert kolmogorov_distance(one, withheld) > bound

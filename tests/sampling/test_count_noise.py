@@ -1,0 +1,255 @@
+"""The one law of release against sums over the noise, written from its definition, and against real releases."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any
+
+import mpmath
+import numpy as np
+import pyarrow as pa
+import pytest
+from scipy import special
+
+import dphist
+import oracles_simulation as oracle
+from dphist.planning.utility import count_noise
+from dphist.privacy.noise import LaplaceNoise, LatticeNoise, Noise
+from dphist.privacy.tails import LaplaceTails, LatticeTails, NormalTails, Tails
+from dphist.privacy.types import Contract, Plan
+from dphist.releasing.noise import Begun, Cut
+from dphist.report.selection import released_with, selection
+from dphist.sampling.mechanisms import begin
+from dphist.sampling.tap import SeededTap
+
+PLAN = dphist.plan(epsilon=1, delta=1e-3, max_items_per_user=1)
+GAUSSIAN = LatticeNoise(2, Fraction(40), Fraction(0), 21)
+SHARED = LatticeNoise(2, Fraction(36), Fraction(9), 21)
+LAPLACE = LaplaceNoise(Fraction(3, 2), 7)
+ROUNDING = 2e-12
+
+
+def sums_above(weight: Callable[[int], Any], reach: int, first: int) -> list[float]:
+    """Mass, first and second moment of x >= first, over the sum of all weights; every sum is exact."""
+    x = range(-reach, reach + 1)
+    weights = [weight(one) for one in x]
+    whole = math.fsum(weights)
+    return [
+        math.fsum(w * one**power for one, w in zip(x, weights, strict=True) if one >= first) / whole
+        for power in (0, 1, 2)
+    ]
+
+
+def check(tails: Tails, first: int, expected: list[float], slack: float) -> None:
+    at = np.array([float(first)])
+    found = [float(one(at)[0]) for one in (tails.mass, tails.moment, tails.square)]
+    assert found == pytest.approx(expected, rel=slack, abs=1e-300)
+
+
+@pytest.mark.parametrize("variance", [4.0, 5.3, 61.5, 10_000.0])
+def test_a_discrete_gaussian_is_summed(variance: float) -> None:
+    sigma = math.sqrt(variance)
+    for deviations in (-9.0, -3.0, -0.4, 0.0, 0.3, 1.0, 2.5, 6.0, 9.0):
+        first = math.ceil(deviations * sigma)
+        expected = sums_above(lambda x: math.exp(-x * x / (2 * variance)), math.ceil(15 * sigma), first)
+        check(LatticeTails(variance), first, expected, ROUNDING)
+        # Between whole steps there is nothing.
+        assert LatticeTails(variance).mass(np.array([first - 0.5])) == LatticeTails(variance).mass(
+            np.array([float(first)])
+        )
+
+
+def test_a_wide_discrete_gaussian_is_as_good_as_summed() -> None:
+    """On both sides of the variance from which Euler and Maclaurin serve: each against all of its terms."""
+    x = np.arange(-16_000.0, 16_001.0)
+    for variance, slack in ((999_999.0, 1e-11), (1_000_001.0, 1e-10)):
+        weights = np.exp(-x * x / (2 * variance))
+        whole = math.fsum(weights)
+        for first in (-7_000, -1, 0, 1, 2_500, 7_000, 11_000):
+            beyond = x >= first
+            terms = [math.fsum(weights[beyond] * x[beyond] ** power) / whole for power in (0, 1, 2)]
+            check(LatticeTails(variance), first, terms, slack)
+
+
+@pytest.mark.parametrize("scale", [0.4, 7.3, 40.0])
+def test_discrete_laplace_noise_is_summed(scale: float) -> None:
+    for first in (-30, -2, 0, 1, 2, 17):
+        expected = sums_above(lambda x: math.exp(-abs(x) / scale), math.ceil(60 * scale) + 60, first)
+        check(LaplaceTails(scale), first, expected, ROUNDING)
+
+
+def test_a_normal_law_is_integrated() -> None:
+    sigma = 2.5
+    for first in (-3.0, 1.75, 9.0):
+        expected = [
+            float(mpmath.quad(lambda x, p=power: x**p * mpmath.npdf(x, 0, sigma), [first, first + 9, mpmath.inf]))
+            for power in (0, 1, 2)
+        ]
+        tails, at = NormalTails(sigma), np.array([first])
+        found = [float(one(at)[0]) for one in (tails.mass, tails.moment, tails.square)]
+        assert found == pytest.approx(expected, rel=1e-10)
+
+
+def test_points_stand_for_all_steps() -> None:
+    for variance in (4.0, 90.0, 1e6):
+        steps, weights = LatticeTails(variance).points()
+        assert steps.size < 140
+        assert np.array_equal(steps, np.rint(steps))
+        assert float(weights @ steps**2) == pytest.approx(variance, rel=1e-9)
+        # Of a smooth step, as probabilities are, too.
+        smooth = special.ndtr((steps - 700.0) / 900.0)
+        exact = special.ndtr(-700.0 / math.sqrt(900.0**2 + variance))
+        assert float(weights @ smooth) == pytest.approx(exact, rel=1e-9)
+
+
+@dataclass(frozen=True)
+class Told:
+    """Noise that is told, row by row."""
+
+    steps: Any
+
+    def of(self, _: Any, rows: Any, *, compiled: bool | None = None) -> Any:  # noqa: ARG002
+        return self.steps[rows].copy()
+
+
+@pytest.mark.parametrize("noise", [GAUSSIAN, SHARED, LAPLACE], ids=["gaussian", "shared", "laplace"])
+def test_the_least_noise_that_lifts_a_count_is_the_mechanisms(noise: LatticeNoise | LaplaceNoise) -> None:
+    """Every noise from -60 to 60 for every count from 0 to 30, given to the session itself: nothing is random."""
+    session, _ = begin(replace(PLAN, noise=noise), SeededTap(1))
+    drawn = np.arange(-60, 61)
+    shared = getattr(session, "shared", 0)
+    for count in range(31):
+        out = session.release(np.full(drawn.size, count), Told(drawn))
+        passes = drawn + shared >= count_noise(noise).first(count) if count else np.zeros(drawn.size, dtype=bool)
+        assert np.array_equal(out.index, np.flatnonzero(passes))
+        assert out.values.tolist() == ((drawn + shared)[passes] / noise.lattice + count).tolist()
+
+
+@pytest.mark.parametrize("rule", ["none", "opposite", "independent"])
+def test_the_published_error_of_a_top_k_step_is_enumerated(rule: Any) -> None:
+    noise = LatticeNoise(2, Fraction(24), Fraction(6), 15, rule)
+    own, shared = oracle.gaussian(24.0), oracle.gaussian(6.0)
+    z, w, o = (law.steps.reshape(shape) for law, shape in
+               ((own, (-1, 1, 1)), (shared, (1, -1, 1)), (shared, (1, 1, -1))))  # fmt: skip
+    weight = own.chance[:, None, None] * shared.chance[None, :, None] * shared.chance[None, None, :]
+    error = {"none": z + w + 0 * o, "opposite": z + 0 * w + o, "independent": z + w + o}[rule] / 2
+    for above in (1, 6, 9, 14, 40):
+        share = np.where(2 * above + z + w > 2 + 15, weight, 0.0)
+        chance = share.sum()
+        mean = (share * error).sum() / chance
+        variance = (share * (error - mean) ** 2).sum() / chance
+        found = count_noise(noise).released([above])
+        assert [float(one[0]) for one in found] == pytest.approx([chance, mean, variance], rel=1e-9, abs=1e-12)
+
+
+def test_the_count_with_a_chance_is_the_least() -> None:
+    for noise in (GAUSSIAN, SHARED, LAPLACE, Noise(3.0, 0.0, 20.5), Noise(2e8, 1e8, 9e9)):
+        law = count_noise(noise)
+        for chance in (0.01, 0.5, 0.99):
+            count = law.passing_count(chance)
+            assert law.probability(count) >= chance > law.probability(count - 1)
+    assert count_noise(LaplaceNoise(Fraction(1, 10), 0)).passing_count(1e-9) == 1
+
+
+# ---- what a report says of it, where a lower threshold and a top-k step meet
+
+LOWER, TOP, RUNS = 200, 20, 1_000
+# By Hoeffding's inequality a mean of so many independent shares is off by more with a probability below 1e-10.
+ALLOWED = math.sqrt(math.log(2e10) / (2 * RUNS))
+
+
+@pytest.fixture(scope="module")
+def top_plan() -> Plan:
+    return dphist.plan(epsilon=1, delta=1e-6, top=TOP)
+
+
+def published(plan: Plan, cut: Cut, counts: list[int]) -> list[Any]:
+    """What real noise stages, from seeds, publish for each of these counts."""
+    found: list[list[float]] = [[] for _ in counts]
+    for seed in range(RUNS):
+        out = Begun.with_tap(plan, SeededTap(seed), cut).release(np.array(counts))
+        for place, value in zip(out.index.tolist(), out.values.tolist(), strict=True):
+            found[place].append(value)
+    return [np.array(values) for values in found]
+
+
+@pytest.mark.parametrize("case", ["top-k", "top-k, differences", "few items", "no top-k"])
+def test_a_selection_is_that_of_real_releases(top_plan: Plan, case: str) -> None:
+    """False alarms: 6 comparisons, each below 1e-10, by Hoeffding's bound or by 6.5 standard errors.
+
+    It fails where a top-k step is told on the scale that begins at the lower threshold.
+    """
+    request: dict[str, Any] = {"lower-threshold": LOWER, "top": TOP}
+    plan, floor, more = top_plan, 900, 0
+    if case == "top-k, differences":
+        noise = top_plan.noise
+        assert isinstance(noise, LatticeNoise)
+        plan, request["offset"] = replace(top_plan, noise=replace(noise, offset="none")), "none"
+        more = floor
+    elif case == "few items":
+        floor = 0  # fewer than the rank have as many users as the lower threshold
+    elif case == "no top-k":
+        plan = dphist.plan(epsilon=1, delta=1e-6, max_items_per_user=8)
+        request, floor = {"lower-threshold": LOWER}, 0
+    found = selection(plan, request)
+    assert found is not None
+    subtracted = 0 if case == "no top-k" else max(floor, LOWER - 1)
+    places = [found.counts.index(found.even), int(np.searchsorted(found.counts, found.likely))]
+    truth = [found.counts[place] + subtracted for place in places]
+    cut = Cut(floor, LOWER, difference=case == "top-k, differences")
+    for place, count, seen in zip(places, truth, published(plan, cut, truth), strict=True):
+        assert seen.size / RUNS == pytest.approx(found.probability[place], abs=ALLOWED)
+        within = 6.5 * found.deviation[place] / math.sqrt(seen.size)
+        assert seen.mean() - (count - more) == pytest.approx(found.bias[place], abs=within)
+        assert seen.std() == pytest.approx(found.deviation[place], abs=within)
+    if case != "no top-k":
+        # On the scale of the lower threshold the same count was thought never to be released.
+        assert released_with(plan, np.array([found.likely]), LOWER)[0][0] + ALLOWED < 0.9
+        assert f"less that of the item ranked {TOP + 1}, or less {LOWER - 1} if that is more" in found.axis
+
+
+def test_a_whole_release_keeps_what_its_selection_says(top_plan: Plan) -> None:
+    """One release of 20 items that are released for sure, by less than 1e-9, and were thought not to be."""
+    found = selection(top_plan, {"lower-threshold": LOWER, "top": TOP})
+    assert found is not None
+    law = count_noise(top_plan.noise)
+    sure = law.passing_count(1 - 1e-11)
+    assert found.likely <= sure
+    counts = [300 + sure] * TOP + [300] + [250, LOWER, LOWER - 1]
+    table = pa.table({
+        "user": np.concatenate([np.arange(count) for count in counts]),
+        "item": np.repeat(np.arange(len(counts)), counts),
+    })  # fmt: skip
+    release = dphist.release(
+        table,
+        user="user",
+        item="item",
+        epsilon=1,
+        delta=1e-6,
+        top=TOP,
+        lower_threshold=LOWER,
+        seed=3,
+        types="fixed",
+    )
+    assert release.plan == top_plan
+    assert sorted(item.as_py() for item in release.items) == list(range(TOP))
+    # Where L - 1 is taken for another shift, none of them would be.
+    assert released_with(top_plan, np.array([sure]), LOWER)[0][0] < 1e-9
+
+
+def test_axes_say_what_is_meant(top_plan: Plan) -> None:
+    capped = replace(PLAN, contract=Contract(None, 1))
+    cases: list[tuple[Plan, dict[str, Any], str]] = [
+        (top_plan, {}, "true count less that of the item ranked 21"),
+        (top_plan, {"top": 20}, "true count less that of the item ranked 21"),
+        (top_plan, {"sketch": "misra-gries"}, "counter of the sketch"),
+        (capped, {"top": 20, "max-items-per-user": 1}, "true number of users counted"),
+        (capped, {"lower-threshold": 5}, "true number of users counted"),
+    ]
+    for plan, request, axis in cases:
+        found = selection(plan, request)
+        assert found is not None
+        assert found.axis == axis

@@ -1,0 +1,191 @@
+"""The mechanisms: what they release, how it varies, and what they refuse."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from mpmath import mp
+
+import oracles
+import oracles_discrete
+import oracles_family
+from dphist import plan
+from dphist.errors import InvalidParameter, NotPrivate
+from dphist.planning.planner import idealised_known_domain, known_domain
+from dphist.privacy.certificate import certify_correlated_gaussian, certify_known_domain
+from dphist.privacy.laplace import certify_discrete_laplace
+from dphist.privacy.noise import LatticeNoise
+from dphist.privacy.types import Budget, Contract
+from dphist.sampling.mechanisms import FamilyMechanism, IdealisedMechanism, LaplaceMechanism, Mechanism
+from dphist.sampling.tap import SeededTap
+
+
+def family(**numbers: Any) -> FamilyMechanism:
+    return FamilyMechanism(plan(epsilon=1.0, delta=1e-6, noise="discrete", **numbers))
+
+
+MECHANISMS: list[Mechanism] = [
+    family(max_items_per_user=5),
+    family(max_nonzero=40),
+    LaplaceMechanism.for_budget(Budget(1.0, 1e-6), Contract(None, 1)),
+    IdealisedMechanism(plan(epsilon=1.0, delta=1e-6, max_nonzero=40, noise="continuous")),
+]
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS, ids=lambda m: m.name)
+def test_zero_counts_stay_hidden_and_the_threshold_is_strict(mechanism: Any) -> None:
+    threshold = mechanism.threshold if isinstance(mechanism, LaplaceMechanism) else mechanism.plan.threshold
+    counts = np.array([0, 1, 5, 10**6, 0, round(threshold), 10**6 + 1] * 500, dtype=np.int64)
+    released = mechanism.begin(SeededTap(1)).release(counts)
+    assert (counts[released.index] > 0).all()
+    assert (released.values > threshold).all()
+    assert (np.diff(released.index) > 0).all()
+    large = counts[released.index] >= 10**6
+    assert large.sum() == 1000, "large counts are always released"
+    assert 0 < (~large).sum() < 500, "counts at the threshold are released about half the time"
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS, ids=lambda m: m.name)
+@pytest.mark.parametrize(
+    ("counts", "message"),
+    [
+        ([1, -2], "one of them is not"),
+        ([1.0, float("nan")], "must not be NaN"),
+        ([1.0, 2.5], "must be whole numbers"),
+        ([2**60, 1], "one of them is not"),
+        (["many"], "must be numbers"),
+        ([[1, 2]], "one-dimensional"),
+    ],
+)
+def test_bad_counts_are_refused_without_repeating_them(mechanism: Mechanism, counts: Any, message: str) -> None:
+    with pytest.raises(InvalidParameter, match=message) as error:
+        mechanism.begin(SeededTap(2)).release(counts)
+    for secret in ("-2", "2.5", str(2**60)):
+        assert secret not in str(error.value)
+
+
+def test_shared_and_own_noise_have_the_planned_variances() -> None:
+    """Normal-theory intervals at 6.5 standard errors: false alarm below 1e-9 for all four together.
+
+    With 40,000 sessions they are 4.6 % wide, so a variance wrong by 10 % fails.
+    """
+    mechanism = family(max_nonzero=40)
+    noise, tap, sessions = mechanism.plan.noise, SeededTap(3), 40_000
+    counts = np.array([10**6, 10**6], dtype=np.int64)
+    values = np.array([mechanism.begin(tap).release(counts).values for _ in range(sessions)]) - 10**6
+    width = 6.5 * math.sqrt(2.0 / sessions)
+    total = noise.sigma**2 + noise.sigma_shared**2
+    difference = values[:, 0] - values[:, 1]
+    for found, expected in (
+        (values[:, 0].var(), total),
+        (values[:, 1].var(), total),
+        (difference.var(), 2.0 * noise.sigma**2),
+        (values.sum(axis=1).var(), 2.0 * noise.sigma**2 + 4.0 * noise.sigma_shared**2),
+    ):
+        assert abs(found / expected - 1.0) < width
+        assert abs(found / (1.1 * expected) - 1.0) > width
+        assert abs(found / (0.9 * expected) - 1.0) > width
+
+
+def test_one_shared_draw_serves_all_batches() -> None:
+    mechanism = family(max_nonzero=40)
+    session = mechanism.begin(SeededTap(4))
+    batches = [session.release(np.full(4000, 10**6, dtype=np.int64)).values - 10**6 for _ in range(3)]
+    means = [batch.mean() for batch in batches]
+    # Within a session the means differ only by own noise: 7 standard errors, false alarm below 1e-11.
+    assert max(means) - min(means) < 7.0 * mechanism.plan.sigma * math.sqrt(2.0 / 4000)
+    assert np.mean(means) == pytest.approx(
+        session.shared / session.noise.lattice, abs=7.0 * mechanism.plan.sigma / 100.0
+    )
+    other = mechanism.begin(SeededTap(5))
+    assert other.shared != session.shared
+
+
+def test_the_idealised_mechanism_is_marked_and_as_loud_as_planned() -> None:
+    """6.5 standard errors: false alarm below 1e-10, and 10 % off would fail."""
+    mechanism = IdealisedMechanism(plan(epsilon=1.0, delta=1e-6, max_items_per_user=5, noise="continuous"))
+    assert not mechanism.private
+    assert mechanism.name == "gshm-idealised"
+    values = mechanism.begin(SeededTap(9)).release(np.full(100_000, 10**6, dtype=np.int64)).values - 10**6
+    assert abs(values.var() / mechanism.plan.sigma**2 - 1.0) < 6.5 * math.sqrt(2.0 / 100_000) < 0.05
+    with pytest.raises(InvalidParameter, match="noise='continuous'"):
+        IdealisedMechanism(plan(epsilon=1.0, delta=1e-6, max_items_per_user=5, noise="discrete"))
+
+
+def test_continuous_plans_cannot_be_drawn() -> None:
+    with pytest.raises(InvalidParameter, match="noise='discrete'"):
+        FamilyMechanism(plan(epsilon=1.0, delta=1e-6, max_items_per_user=5, noise="continuous"))
+
+
+def test_known_domain_releases_everything() -> None:
+    mechanism = known_domain(epsilon=1.0, delta=1e-6, domain_size=30, max_items_per_user=4)
+    counts = np.arange(30, dtype=np.int64)
+    released = mechanism.begin(SeededTap(6)).release(counts)
+    assert released.index.tolist() == list(range(30))
+    assert mechanism.certificate.delta <= 1e-6
+    with pytest.raises(InvalidParameter, match="31 keys exceeds the public domain of 30"):
+        mechanism.begin(SeededTap(7)).release(np.arange(31))
+
+
+def test_known_domain_with_continuous_noise() -> None:
+    """Its certificate against the oracle; its variance within 6.5 standard errors (false alarm below 1e-10)."""
+    mechanism = idealised_known_domain(epsilon=1.0, delta=1e-6, domain_size=12)
+    noise = mechanism.noise
+    squared = max(
+        oracles_family.squared_sensitivity(j=12, s=s, sigma=noise.sigma, sigma_shared=noise.sigma_shared)
+        for s in range(13)
+    )
+    truth = float(oracles.delta_gaussian(sensitivity=mp.sqrt(squared), sigma=1, epsilon=1.0))
+    certified = certify_correlated_gaussian(noise, mechanism.contract, epsilon=1.0)
+    assert certified.delta == pytest.approx(truth, rel=1e-12)
+    assert truth * (1.0 - 1e-15) <= certified.delta <= 1e-6
+    released = mechanism.begin(SeededTap(10)).release(np.zeros(100_000, dtype=np.int64))
+    assert released.index.size == 100_000
+    assert abs(released.values.var() / noise.sigma**2 - 1.0) < 6.5 * math.sqrt(2.0 / 100_000) < 0.05
+    assert not mechanism.private
+
+
+def test_known_domain_against_enumeration() -> None:
+    noise = LatticeNoise(2, Fraction(30), Fraction(15), 1)
+    truth = max(
+        float(
+            oracles_discrete.delta_discrete_case(
+                j=3, r=0, s=s, lattice=2, variance=30, variance_shared=15, limit=1, epsilon=0.2, direction="add"
+            )
+        )
+        for s in range(4)
+    )
+    value = certify_known_domain(noise, Contract(3), epsilon=0.2).delta
+    assert truth * (1.0 - 1e-9) <= value <= 1.1 * truth
+
+
+def test_known_domain_is_quieter_than_the_papers_recipe() -> None:
+    mechanism = known_domain(epsilon=0.35, delta=1e-5, domain_size=51914)
+    assert mechanism.noise.sigma == pytest.approx(1113.75, rel=0.002)
+
+
+@pytest.mark.parametrize("items", [1, 3])
+def test_laplace_certificate(items: int) -> None:
+    mechanism = LaplaceMechanism.for_budget(Budget(0.7, 1e-6), Contract(None, items))
+    truth = float(
+        oracles.infinite_event_laplace(m=items, scale=float(mechanism.scale), tau=mechanism.limit, discrete=True)
+    )
+    assert mechanism.certificate.delta == pytest.approx(truth, rel=1e-12)
+    assert mechanism.certificate.delta <= 1e-6
+    below = certify_discrete_laplace(mechanism.scale, mechanism.limit - 1, mechanism.contract, epsilon=0.7)
+    assert below.delta > 1e-6
+    with pytest.raises(NotPrivate, match="below m/epsilon"):
+        certify_discrete_laplace(mechanism.scale * Fraction(99, 100), 50, mechanism.contract, epsilon=0.7)
+
+
+def test_laplace_variance() -> None:
+    """6.5 standard errors with the kurtosis 6 of a Laplace law: false alarm below 1e-10, fails at 10 % off."""
+    mechanism = LaplaceMechanism.for_budget(Budget(0.5, 1e-6), Contract(None, 1))
+    size = 200_000
+    values = mechanism.begin(SeededTap(8)).release(np.full(size, 10**6, dtype=np.int64)).values - 10**6
+    width = 6.5 * math.sqrt(5.0 / size)
+    assert abs(values.var() / mechanism.variance - 1.0) < width < 0.05

@@ -1,0 +1,315 @@
+"""`simulate`: populations, candidates, recommendations, and releases as they were predicted."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import math
+import re
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+import dphist
+from dphist.errors import InputError, InvalidParameter
+from dphist.privacy.noise import LatticeNoise
+from dphist.privacy.types import DEFAULT_CAPS, Budget
+from dphist.simulation.population import NOTICE, Population, Zipf, caps_to_try, zipf_from
+from dphist.simulation.predict import totals_of
+from dphist.simulation.simulate import capped, chosen, topped
+from simulation_data import job, released, whole_release
+
+BUDGET = Budget(1.0, 1e-6)
+COLUMNS: dict[str, Any] = {"user": "user", "item": "item"}
+# Real data is beside the project where it is at hand.
+SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
+
+
+@pytest.fixture(scope="module")
+def log() -> Any:
+    return job()
+
+
+@pytest.fixture(scope="module")
+def found(log: Any) -> dphist.Simulation:
+    return dphist.simulate(log.table, **COLUMNS, epsilon=1, delta=1e-6, caps=[1, 3, 10, 30, 100], tops=[10, 100])
+
+
+def test_the_population_is_counted_exactly(log: Any, found: dphist.Simulation) -> None:
+    population, truth = found.population, log.truth
+    sizes = np.bincount(log.users)
+    assert (population.users, population.items, population.pairs) == ((sizes > 0).sum(), truth.size, truth.sum())
+    assert population.largest == sizes.max()
+    assert dict(population.sizes) == {int(n): int((sizes == n).sum()) for n in set(sizes.tolist()) - {0}}
+    for cap in (1, 10, 16):
+        chance = np.minimum(1.0, cap / sizes[log.users])
+        mean, variance = population.under(cap)
+        assert mean @ population.number == pytest.approx(chance.sum(), rel=1e-9)
+        assert variance @ population.number == pytest.approx((chance * (1 - chance)).sum(), rel=1e-9)
+        # The large counts are alone in their groups.
+        expected = np.bincount(log.items, chance)[truth.argmax()]
+        assert mean[population.counts.argmax()] == pytest.approx(expected, rel=1e-9)
+    counted = np.repeat(population.counts, population.number.astype(int))
+    assert np.array_equal(np.sort(counted), np.sort(truth))
+    assert population.count_at(20) == np.sort(truth)[-20]
+    assert sum(population.buckets(DEFAULT_CAPS)) == population.users
+
+
+def test_repeats_count_once_and_conditions_hold() -> None:
+    table = pa.table({"user": [1, 1, 1, 2, None], "item": ["a", "a", "b", "a", "a"], "ok": [1, 1, 1, 1, 1]})
+    population = dphist.simulate(table, **COLUMNS, epsilon=1, delta=1e-6, caps=[1], auto=False).population
+    assert (population.users, population.items, population.pairs, population.largest) == (2, 2, 3, 2)
+    some = dphist.simulate(table, **COLUMNS, where="item = 'a'", epsilon=1, delta=1e-6, auto=False).population
+    assert (some.users, some.items, some.pairs, some.largest) == (2, 1, 2, 1)
+
+
+@pytest.mark.parametrize("place", range(7))
+def test_releases_are_as_predicted(log: Any, found: dphist.Simulation, place: int) -> None:
+    """Items within 4.5 standard errors (a false alarm in 150,000), mean errors within 3 %."""
+    one = [one for one in found.candidates if one.kind != "auto"][place]
+    # All counts of a top-k step share the noise of its offset: that takes more releases to average out.
+    runs = max(60, round(6000 / one.items)) if one.kind == "cap" else 2500
+    seen = released(log, one, runs)
+    assert abs(seen.surprise) < 4.5, (one, seen)
+    assert seen.mean_error == pytest.approx(one.mean_error, rel=0.03)
+    assert seen.relative_error == pytest.approx(one.relative_error, rel=0.03)
+    slack = 4.5 * one.plan.total_noise / math.sqrt(one.items * runs)
+    assert seen.bias == pytest.approx(one.bias, abs=0.03 * float(one.mean_error or 0.0) + slack)
+    assert seen.missing == pytest.approx(one.missing, abs=0.003)
+
+
+@pytest.mark.parametrize("wrong", ["threshold a tenth higher", "noise a tenth larger", "no cap", "users alike"])
+def test_a_wrong_formula_is_noticed(log: Any, found: dphist.Simulation, wrong: str) -> None:
+    """The comparison above has the power to see such mistakes: it allows half of what they change."""
+    cap = 100 if wrong == "noise a tenth larger" else 10
+    plan, population = dphist.plan(epsilon=1, delta=1e-6, max_items_per_user=cap), found.population
+    right, other, noise = totals_of(plan, population, cap=cap), plan, plan.noise
+    assert isinstance(noise, LatticeNoise)
+    if wrong == "threshold a tenth higher":
+        other = replace(plan, noise=replace(noise, limit=noise.limit * 11 // 10))
+    elif wrong == "noise a tenth larger":
+        other = replace(plan, noise=replace(noise, variance=noise.variance * 121 / 100))
+    elif wrong == "users alike":
+        mean, _ = population.under(10)
+        total = float(mean @ population.number) / population.pairs
+        alike = population.counts * total, population.counts * total * (1 - total)
+        population = Population("test", population.counts, population.number, population.sizes, {10: alike})
+    mistaken = totals_of(other, population, cap=None if wrong == "no cap" else cap)
+    surprise = abs(mistaken.released - right.released) / math.sqrt(right.variance / 60)
+    errors = mistaken.distance / mistaken.released / (right.distance / right.released)
+    assert surprise > 9.0 or abs(errors - 1.0) > 0.06
+
+
+def test_a_cap_chosen_privately_is_predicted(log: Any, found: dphist.Simulation) -> None:
+    one = next(one for one in found.candidates if one.kind == "auto")
+    assert sum(chance for _, chance in one.caps) == pytest.approx(1.0)
+    from dphist.planning.auto_cap import chosen_cap
+    from dphist.releasing.soundness import choice_for
+    from dphist.sampling.mechanisms import begin, noisy_sizes
+    from dphist.sampling.tap import SeededTap
+
+    planned, tap, rng = choice_for(BUDGET), SeededTap(3), np.random.default_rng(3)
+    sizes = found.population.buckets(planned.choice.caps)
+    items, errors = [], 0.0
+    for _ in range(60):
+        cap = chosen_cap(planned, noisy_sizes(planned.choice, sizes, tap))
+        out = begin(planned.plan(cap), tap)[0].release(log.capped(cap, rng))
+        items.append(out.index.size)
+        errors += np.abs(out.values - log.truth[out.index]).sum()
+    assert np.mean(items) == pytest.approx(one.items, abs=4.5 * one.items_deviation * math.sqrt(1 / 60 + 1 / 64))
+    assert errors / sum(items) == pytest.approx(one.mean_error, rel=0.05)
+
+
+def test_a_whole_release_is_as_predicted(log: Any, found: dphist.Simulation) -> None:
+    by_name = {one.name: one for one in found.candidates}
+    for seed, options in enumerate(({"max_items_per_user": 10}, {"top": 100}, {"max_items_per_user": 1}), 5):
+        name = " ".join(f"--{key.replace('_', '-')} {value}" for key, value in options.items())
+        one = by_name[name]
+        release = whole_release(log, seed, epsilon=1, delta=1e-6, **options)
+        assert release.plan == one.plan
+        assert abs(len(release) - one.items) < 4.5 * one.items_deviation
+
+
+@pytest.mark.parametrize("name", ["movietweetings_100k", "online_retail_2009_2010"])
+def test_releases_of_real_data_are_as_predicted(name: str) -> None:
+    if not SHARED.is_dir():
+        pytest.skip("there is no folder shared/data with real data beside the project")
+    import duckdb
+
+    from simulation_data import Log
+
+    path = SHARED / f"{name}.parquet"
+    columns = ", ".join(f'dense_rank() OVER (ORDER BY "{one}") - 1 AS "{one}"' for one in ("user", "item"))
+    read = duckdb.connect().execute(f"SELECT {columns} FROM '{path}'").fetchnumpy()
+    log = Log(read["user"].astype(np.int64), read["item"].astype(np.int64))
+    simulated = dphist.simulate(path, **COLUMNS, epsilon=4, delta=1e-6, caps=[1, 128], tops=[100], auto=False)
+    for one in simulated.candidates:
+        seen = released(log, one, 25 if one.kind == "cap" else 1500)
+        assert abs(seen.surprise) < 4.5, (one, seen)
+        assert seen.mean_error == pytest.approx(one.mean_error, rel=0.03)
+        assert seen.missing == pytest.approx(one.missing, abs=0.005)
+
+
+def test_recommendations(found: dphist.Simulation) -> None:
+    plain = [one for one in found.candidates if one.kind != "auto"]
+    assert found.best is min(plain, key=lambda one: one.distance)
+    assert found.best_cap is not None
+    assert found.best_top is not None
+    assert (found.best_cap.kind, found.best_top.kind) == ("cap", "top")
+    keys = replace(found, goal="keys")
+    assert keys.best is max(plain, key=lambda one: one.items)
+    mass = replace(found, goal="mass")
+    assert mass.best is min(plain, key=lambda one: one.missing)
+    for one in (found, keys, mass):
+        assert one.reason.startswith(f"Take {one.best.name}: ")
+        assert "a cap chosen privately has" in one.reason
+        assert one.reason.count(".") >= 1
+        assert str(one).splitlines()[0] == NOTICE
+
+
+def test_a_recommendation_says_what_it_was_chosen_from() -> None:
+    """A chosen cap that beats what was tried is named as better; where nothing is released, nothing is taken."""
+    few = dphist.simulate(zipf="3,1000,1000", epsilon=1, delta=1e-6, caps=[1], tops=[])
+    chosen = next(one for one in few.candidates if one.kind == "auto")
+    assert few.best.name == "--max-items-per-user 1"
+    assert chosen.distance < few.best.distance
+    assert "That is better than all of them, and so may other --caps be." in few.reason
+    assert re.search(
+        r"--max-items-per-user 1 would publish about \d+ of \d+ items and [\d.]+% of all pairs", few.reason
+    )
+    none = dphist.simulate(zipf="1,1000,1000", epsilon=1e-3, delta=1e-6, caps=[4], tops=[10])
+    assert none.reason.startswith("Take none of them: hardly an item would be released (at most 0.0001")
+    assert none.to_dict()["recommended"]["option"] is None
+    assert "*" not in str(none)
+
+
+def test_it_says_that_nothing_of_it_is_private(log: Any, found: dphist.Simulation) -> None:
+    assert found.private is False
+    assert found.to_dict()["private"] is False
+    assert "public or synthetic data only" in NOTICE
+    assert str(found).startswith("NOT PRIVATE")
+    everything: list[Any] = [found, *found.candidates]
+    for one in everything:
+        assert NOTICE in repr(one)
+        assert str(one).startswith(NOTICE)
+        assert f"<strong>{NOTICE}" in one._repr_html_()
+        assert (one.to_dict()["private"], one.to_dict()["notice"]) == (False, NOTICE)
+    assert NOTICE in repr(found.population)
+    assert pd.DataFrame(found.table()).to_string().splitlines()[1].split(maxsplit=1)[1].startswith("NOT PRIVATE")
+    assert len(found.table()) == len(found.candidates)
+    first = found.table()[0]
+    assert first["option"] == "--max-items-per-user 1"
+    told = found.to_dict()["population"]
+    assert sum(band["items"] for band in told["items_by_true_count"]) == told["items"]
+    assert told["items_by_true_count"][1]["items"] == ((log.truth >= 10) & (log.truth < 100)).sum()
+    by_count = found.to_dict()["candidates"][0]["items_by_true_count"]
+    assert sum(band["items"] for band in by_count) == pytest.approx(first["items"])
+
+
+def test_caps_to_try() -> None:
+    assert caps_to_try(10) == (1, 2, 3, 4, 6, 8, 12)
+    assert caps_to_try(12) == (1, 2, 3, 4, 6, 8, 12)
+    assert caps_to_try(10**6) == DEFAULT_CAPS
+    assert caps_to_try(10, [5, 2, 5]) == (2, 5)
+
+
+def test_many_items_and_candidates_take_seconds() -> None:
+    """450,000 items by Zipf's law, each count in three groups, and 20 candidates."""
+    rng = np.random.default_rng(1)
+    falling = np.maximum(1, 2e5 / np.arange(1, 150_001) ** 1.05).astype(np.int64)
+    counts, number = (np.tile(one.astype(float), 3) for one in np.unique(falling, return_counts=True))
+    left = {
+        cap: (counts * share, counts * share * (1 - share)) for cap in DEFAULT_CAPS for share in [rng.random()]
+    }
+    population = Population("test", counts, number, ((1, 10**5), (5000, 1)), left)
+    assert population.items == 450_000
+    start = time.process_time()
+    for cap in DEFAULT_CAPS[:20]:
+        capped(BUDGET, cap, population)
+    assert time.process_time() - start < 5
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({}, "public data or a law"),
+        ({"source": "x.csv", "zipf": "1,10,10"}, "public data or a law"),
+        ({"zipf": "1,10"}, "of the form S,N,USERS"),
+        ({"zipf": "1,10.5,10"}, "of the form S,N,USERS"),
+        ({"zipf": (1, "ten", 10)}, "of the form S,N,USERS"),
+        ({"zipf": "11,10,10"}, "from 0 to 10"),
+        *(({"zipf": f"{wrong},10,10"}, "must be a finite number") for wrong in ("nan", "inf", "1e400")),
+        *(({"zipf": f"1,10,10,{wrong}"}, "must be a finite number") for wrong in ("nan", "-inf", "1e400")),
+        *(
+            ({"zipf": wrong}, "of the form S,N,USERS")
+            for wrong in (
+                5,
+                True,
+                [1, [2], 3],
+                [[1, 10, 10]],
+                (None, 10, 10),
+                (True, 10, 10),
+                b"1,10,10",
+                {1, 10, 11},
+                {},
+                "",
+                "a,b,c",
+                "1,,10",
+                "1,inf,10",
+                "1,nan,10",
+                "1,10,1e400",
+                (1, 10**400, 5),
+                "1,2,3,4,5",
+                object(),
+            )
+        ),
+        ({"zipf": "x" * 500}, r"not 'x{76}\.\.\.$"),
+        ({"zipf": "-1,10,10"}, "from 0 to 10"),
+        ({"zipf": "1,-10,10"}, "number of items"),
+        ({"zipf": "1,10,-10"}, "number of users"),
+        ({"zipf": Zipf}, "of the form S,N,USERS"),
+        ({"zipf": "1,0,10"}, "number of items"),
+        ({"zipf": "1,1e9,10"}, "at most 100,000,000 items"),
+        ({"zipf": "1,10,10,9"}, "at least 1 item"),
+        ({"zipf": "1,10,10", "user": "u"}, "made-up data has no 'user'"),
+        ({"zipf": "1,1000,10", "goal": "all"}, "goal must be one of counts, keys, mass"),
+        ({"zipf": "1,1000,10", "caps": [0]}, "each of the caps"),
+        ({"zipf": "1,1000,10", "tops": [True]}, "each of the tops"),
+        ({"zipf": "1,1000,10", "caps": [], "tops": [], "auto": False}, "no candidate"),
+        ({"source": "x.csv", "user": "u"}, "column of the item"),
+        ({"source": "x.csv", "user": "u", "item": "i", "top": 3}, "simulate has no 'top'"),
+    ],
+)
+def test_bad_requests(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidParameter, match=message):
+        dphist.simulate(given.pop("source", None), epsilon=1, delta=1e-6, **given)
+
+
+def test_docstring_example() -> None:
+    result = doctest.testmod(importlib.import_module("dphist.simulation.simulate"))
+    assert result.attempted > 0
+    assert result.failed == 0
+
+
+def test_what_cannot_be_read() -> None:
+    with pytest.raises(InputError):
+        dphist.simulate("nothing.parquet", **COLUMNS, epsilon=1, delta=1e-6)
+    empty = pa.table({"user": pa.array([], pa.int64()), "item": pa.array([], pa.string())})
+    with pytest.raises(InputError, match="no event"):
+        dphist.simulate(empty, **COLUMNS, epsilon=1, delta=1e-6)
+
+
+def test_tiny_populations_release_nothing() -> None:
+    tiny = dphist.simulate(zipf=(0.0, 4, 3, 1.0), epsilon=0.1, delta=1e-9, tops=[2], auto=False)
+    assert all(one.items < 1e-3 and one.mean_error is None for one in tiny.candidates)
+    assert all(one.missing == pytest.approx(1.0) for one in tiny.candidates)
+    assert "-" in str(tiny)
+    assert zipf_from(Zipf(1.0, 4, 3, 1.0)) == Zipf(1.0, 4, 3, 1.0)
+    assert topped(BUDGET, 2, tiny.population).items < 1e-3
+    assert chosen(BUDGET, tiny.population).caps

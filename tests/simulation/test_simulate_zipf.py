@@ -1,0 +1,133 @@
+"""Made-up populations by Zipf's law, and the trial release of the page, which is of the same law."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import tracemalloc
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dphist
+from dphist.errors import InvalidParameter
+from dphist.simulation.population import NOTICE, Zipf, zipf_from
+from dphist.simulation.predict import totals_of
+from dphist.simulation.trial import trial, zipf_population
+
+
+def test_zipf_is_what_it_says() -> None:
+    """Users who draw until enough items are different: by exponential races, 40,000 of them."""
+    law = Zipf(1.2, 300, 40_000, 6.0)
+    population, rng = law.population([2]), np.random.default_rng(2)
+    assert population.users == 40_000
+    assert population.pairs / population.users == pytest.approx(6.0, rel=0.02)
+    sizes = np.repeat([n for n, _ in population.sizes], [u for _, u in population.sizes])
+    races = rng.exponential(size=(40_000, 300)) * np.arange(1.0, 301.0) ** 1.2
+    place = races.argsort(axis=1).argsort(axis=1)
+    has = place < sizes[:, None]
+    counts, kept = has.sum(axis=0), (has * np.minimum(1.0, 2.0 / sizes)[:, None]).sum(axis=0)
+    assert population.counts[0] == pytest.approx(counts[0], rel=0.02)
+    predicted = np.repeat(population.counts, population.number.astype(int))
+    mean = np.repeat(population.under(2)[0], population.number.astype(int))
+    for rank in (0, 3, 10, 50, 200):
+        assert predicted[rank] == pytest.approx(counts[rank], abs=4.5 * math.sqrt(counts[rank]))
+        assert mean[rank] == pytest.approx(kept[rank], abs=4.5 * math.sqrt(counts[rank]))
+
+
+def test_zipf_of_any_size_takes_little_memory() -> None:
+    """A hundred million items: one array of a number for each would be 800 MB."""
+    tracemalloc.start()
+    try:
+        large = dphist.simulate(zipf="1.05,1e8,1e9,40", epsilon=1, delta=1e-8, caps=[64], tops=[1000], auto=False)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert (large.population.users, large.population.items) == (10**9, 10**8)
+    assert large.population.pairs == pytest.approx(4e10, rel=0.01)
+    assert large.best.items > 10**6
+    assert peak < 300e6
+
+
+def test_ranks_in_steps_are_as_good_as_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    law = Zipf(1.05, 100_000, 10**8, 20.0)
+    plan = dphist.plan(epsilon=0.02, delta=1e-6, max_items_per_user=20)
+    one_by_one = law.population([20])
+    monkeypatch.setattr(importlib.import_module("dphist.simulation.population"), "_ROUNDED", 1000)
+    in_steps = law.population([20])
+    assert in_steps.pairs == pytest.approx(one_by_one.pairs, rel=1e-6)
+    assert in_steps.items == one_by_one.items
+    assert 2 * in_steps.counts.size < one_by_one.counts.size
+    totals = [totals_of(plan, each, cap=20) for each in (one_by_one, in_steps)]
+    for name in ("released", "kept", "distance", "missed"):
+        assert getattr(totals[1], name) == pytest.approx(getattr(totals[0], name), rel=1e-3)
+    assert 10_000 < totals[0].released < 90_000
+
+
+def test_users_with_the_same_number_of_items() -> None:
+    same = Zipf(1.0, 100, 1000, 2.25, "same").population([1])
+    assert same.sizes == ((2, 750), (3, 250))
+    assert same.pairs == 2250
+    mean, variance = same.under(1)
+    assert mean @ same.number == pytest.approx(1000)
+    # Alike in size, users drop an item alike: by chances of 1/2 and 1/3.
+    assert np.all((variance <= mean / 2 * 1.34) & (variance >= mean / 2 * 0.99))
+
+
+def test_the_trial_of_the_page_is_what_simulate_predicts() -> None:
+    """The same population and expectation; of 60 trials the mean is within 4.5 standard errors."""
+    predicted = dphist.simulate(zipf=(1.1, 1000, 5000, 4), epsilon=1, delta=1e-6, caps=[2], tops=[20], auto=False)
+    law: dict[str, Any] = {"items": 1000, "users": 5000, "exponent": 1.1, "mean_items": 4.0}
+    for one in predicted.candidates:
+        data = zipf_population(**law, spread="geometric", cap=one.value if one.kind == "cap" else None)
+        trials = [trial(one.plan, data, seed) for seed in range(60)]
+        assert (trials[0]["items"], trials[0]["users_items"]) == (
+            predicted.population.items, predicted.population.pairs,
+        )  # fmt: skip
+        assert trials[0]["expected"] == one.items
+        assert trials[0]["notice"] == NOTICE
+        found = float(np.mean([each["released"] for each in trials]))
+        assert found == pytest.approx(one.items, abs=4.5 * one.items_deviation / math.sqrt(60))
+        error = float(np.mean([each["mean_absolute_error"] for each in trials]))
+        assert error == pytest.approx(one.mean_error, rel=0.05)
+    # A top-k step has no use for a cap.
+    capped_too = zipf_population(**law, spread="geometric", cap=2)
+    assert trial(one.plan, capped_too, 1) == trial(one.plan, data, 1)
+
+
+def test_a_trial_of_many_items() -> None:
+    plan = dphist.plan(epsilon=1, delta=1e-6, max_items_per_user=20)
+    data = zipf_population(items=100_000, users=10**6, exponent=1.1, mean_items=20, spread="geometric", cap=20)
+    whole = trial(plan, data, 1)
+    assert whole["released"] > 1000
+    # Where this cap serves in place of a top-k step, the largest are left, and as they were.
+    cut = trial(plan, data, 1, 30)
+    assert cut["released"] == cut["expected"] == 30
+    shown = [row["released"] for row in cut["top"]]
+    assert sum(one is not None for one in shown) == 30
+    noisy = sorted((row["released"] for row in whole["top"]), reverse=True)
+    assert {one for one in shown if one is not None} == set(noisy[:30])
+
+
+def test_zipf_takes_numbers_as_people_write_them() -> None:
+    for given in (
+        "1,1e6,2e3",
+        " 1 , 1000000 , 2000 ",
+        [1, 1e6, 2000],
+        np.array([1, 1e6, 2000]),
+        ("1", "1e6", 2000),
+    ):
+        assert zipf_from(given) == Zipf(1.0, 10**6, 2000)
+    with pytest.raises(InvalidParameter, match="spread must be one of geometric, same"):
+        Zipf(1.0, 10, 10, 2.0, "even")  # type: ignore[arg-type]
+
+
+def test_the_usual_number_of_items_is_no_demand_and_a_cut_is_told() -> None:
+    assert zipf_from("1,10,7").items_per_user == 5.0
+    assert zipf_from("1,1,7").items_per_user == 1.0
+    assert zipf_from("1,1000,7").items_per_user == 10.0
+    cut = Zipf(1.0, 50, 8000, 20.0)
+    assert "20 of them in the mean (geometric, but for the cut at 25)" in cut.label
+    assert cut.population().pairs < 0.99 * 20 * 8000
+    assert "cut" not in Zipf(1.0, 1000, 8000, 20.0).label

@@ -1,0 +1,174 @@
+"""`dphist sketch build|merge|release` as commands: exit codes, clear sentences, and no number of the data."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+from dphist.cli.app import app
+from dphist.errors import DphistError, InputError, InvalidParameter, OutputError
+from dphist.sketch import MisraGries
+from release_data import events
+
+COUNTS = {"tea": 900, "milk": 700, "bread": 500, "rare": 2}
+BUILD = ["--user", "user", "--item", "item", "--size", "20"]
+BUDGET = ["--epsilon", "1", "--delta", "1e-6"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    table = events(COUNTS)
+    even = [user % 2 == 0 for user in table["user"].to_pylist()]
+    pq.write_table(table, tmp_path / "all.parquet")
+    pq.write_table(table.filter(even), tmp_path / "even.parquet")
+    pq.write_table(table.filter([not one for one in even]), tmp_path / "odd.parquet")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def dphist(*words: str) -> str:
+    """What a command prints, run in this process; its errors are raised."""
+    result = CliRunner().invoke(app, ["sketch", *words], catch_exceptions=True)
+    if isinstance(result.exception, DphistError):
+        raise result.exception
+    assert result.exit_code == 0, result.output
+    assert result.stderr == "", "quiet in pipes"
+    return result.stdout
+
+
+def test_build_merge_release_and_verify(folder: Path) -> None:
+    said = [dphist("build", f"{name}.parquet", *BUILD, "--output", f"{name}.sketch") for name in ("even", "odd")]
+    summary = json.loads(dphist("merge", "even.sketch", "odd.sketch", "--output", "both.sketch", "--json"))
+    assert summary == {"output": "both.sketch", "size": 20, "items": {"item": "large_string"}, "secret": True}
+    for text in said:
+        assert "SECRET" in text
+        assert not any(word in text for word in ("tea", "900", "450"))
+    assert stat.S_IMODE((folder / "both.sketch").stat().st_mode) == 0o600
+    dphist("build", "all.parquet", *BUILD, "--output", "all.sketch", "--memory", "1GB", "--threads", "1")
+    assert (folder / "all.sketch").read_bytes() == (folder / "both.sketch").read_bytes()
+    # With so small a delta, two users pass with a probability below 1e-12.
+    asked = ["--epsilon", "1", "--delta", "1e-12"]
+    released = json.loads(dphist("release", "both.sketch", *asked, "--output", "out.parquet", "--json"))
+    assert released["rows"] == 3
+    assert released["private"] is True
+    assert "in one update of one sketch" in released["guarantee"]
+    assert CliRunner().invoke(app, ["verify", "out.parquet"]).exit_code == 0
+    shown = dphist("release", "both.sketch", *BUDGET, "--output", "out.csv", "--round", "--offset", "none")
+    assert "Note: Counts are of a sketch with 20 counters" in shown
+    assert pq.read_table(folder / "out.parquet").column("item").to_pylist() == ["tea", "milk", "bread"]
+
+
+def test_several_files_of_the_same_users_are_one_build(folder: Path) -> None:
+    table = events(COUNTS)
+    for number in range(2):  # every user is in both
+        pq.write_table(
+            table.slice(number * table.num_rows // 2, table.num_rows // 2), folder / f"{number}.parquet"
+        )
+    dphist("build", "0.parquet", "1.parquet", *BUILD, "--output", "a.sketch")
+    dphist("build", "?.parquet", *BUILD, "--output", "b.sketch", "--where", "item <> 'milk'")
+    assert MisraGries.load("a.sketch")._as_table()["tea"] == 900
+    assert "milk" not in MisraGries.load("b.sketch")._as_table()
+
+
+def test_a_dry_run_writes_nothing(folder: Path) -> None:
+    MisraGries(20).save("s.sketch")
+    assert "Nothing was released" in dphist("release", "s.sketch", *BUDGET, "--dry-run")
+    assert json.loads(dphist("release", "s.sketch", *BUDGET, "--dry-run", "--json"))["plan"]["max_nonzero"] == 20
+    assert not list(folder.glob("*.certificate.json"))
+
+
+def test_what_is_refused(folder: Path) -> None:
+    dphist("build", "all.parquet", *BUILD, "--output", "s.sketch")
+    MisraGries(21).save("other.sketch")
+    (folder / "link.sketch").symlink_to("s.sketch")
+    (folder / "bad.sketch").write_bytes((folder / "s.sketch").read_bytes()[:-5])
+    out = ["--output", "new.sketch"]
+    cases: list[tuple[type[DphistError], str, list[str]]] = [
+        (OutputError, "exists already", ["build", "all.parquet", *BUILD, "--output", "s.sketch"]),
+        (InputError, "no column 'who'", ["build", "all.parquet", "--user", "who", *BUILD[2:], *out]),
+        (InvalidParameter, "k must be between", ["build", "all.parquet", *BUILD[:-1], "0", *out]),
+        (InputError, "bad.sketch is damaged", ["merge", "s.sketch", "bad.sketch", *out]),
+        (InvalidParameter, "sizes 20 and 21", ["merge", "s.sketch", "other.sketch", *out]),
+        (InvalidParameter, "given twice", ["merge", "s.sketch", "link.sketch", *out]),
+        (InputError, "none.sketch does not exist", ["merge", "none.sketch", *out]),
+        (InputError, "no sketch of dphist", ["release", "all.parquet", *BUDGET, "--output", "x.csv"]),
+        (
+            InputError,
+            "of size 20, not 1000",
+            ["release", "s.sketch", *BUDGET, "--size", "1000", "--output", "x.csv"],
+        ),
+        (
+            InvalidParameter,
+            "laplace.*give --offset none",
+            ["release", "s.sketch", *BUDGET, "--mechanism", "laplace"],
+        ),
+        (InvalidParameter, "give --output", ["release", "s.sketch", *BUDGET]),
+        (OutputError, "there is no folder", ["release", "s.sketch", *BUDGET, "--output", "no/x.csv"]),
+    ]
+    for kind, sentence, words in cases:
+        with pytest.raises(kind, match=sentence):
+            dphist(*words)
+    assert not (folder / "new.sketch").exists()
+    laplace = ["--mechanism", "laplace", "--offset", "none", "--dry-run"]
+    assert "Nothing was released" in dphist("release", "s.sketch", *BUDGET, *laplace)
+    dphist("build", "all.parquet", *BUILD, "--output", "s.sketch", "--force")
+
+
+def test_names_that_are_the_same_are_refused_before_anything_is_counted(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def counted(*_: Any) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr("dphist.counting.duckdb.DuckDBEngine.count", counted)
+    for item in ("item", "item=user_name"):
+        with pytest.raises(InvalidParameter, match="must have different names"):
+            dphist("build", "all.parquet", *BUILD, "--item", item, "--output", "new.sketch")
+    assert not (folder / "new.sketch").exists()
+
+
+def test_as_a_process_errors_are_one_sentence_and_help_says_what_must_be_known(folder: Path) -> None:
+    def run(*words: str) -> Any:
+        return subprocess.run(
+            [sys.executable, "-m", "dphist", "sketch", *words], capture_output=True, text=True, check=False,
+            env={**os.environ, "COLUMNS": "120"},
+        )  # fmt: skip
+
+    failed = run("merge", "none.sketch", "--output", "x.sketch")
+    assert (failed.returncode, failed.stdout) == (2, "")
+    assert failed.stderr == "Error: the sketch none.sketch does not exist\n"
+    for command, words in (("build", "must be in ONE build"), ("merge", "sketches of DIFFERENT users")):
+        text = " ".join(CliRunner().invoke(app, ["sketch", command, "--help"]).stdout.split())
+        assert words in text
+        assert "THE SKETCH IS SECRET" in text
+        assert ("Merge ALL AT ONCE" in text) == (command == "merge")
+        assert "Example" in text
+
+
+def test_an_interruption_is_one_sentence_that_says_what_was_written(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    words = ["sketch", "build", "all.parquet", *BUILD, "--output", "s.sketch"]
+    with monkeypatch.context() as patched:
+        patched.setattr("dphist.sketch.build", interrupted)
+        stopped = CliRunner().invoke(app, words)
+    assert (stopped.exit_code, stopped.stderr) == (130, "Interrupted: nothing was written.\n")
+    assert not (folder / "s.sketch").exists()
+    with monkeypatch.context() as patched:
+        # A signal that waited until the file was there.
+        patched.setattr("dphist.sketch.file.Deferred.__exit__", interrupted)
+        stopped = CliRunner().invoke(app, words)
+    assert (stopped.exit_code, stopped.stderr) == (130, "Interrupted: the output was already written.\n")
+    assert MisraGries.load("s.sketch").k == 20

@@ -1,0 +1,211 @@
+"""Releases of sketches: which plans hold for them, what the certificate says, and what a forger cannot say."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import dphist
+from dphist.errors import InvalidParameter, NotPrivate
+from dphist.privacy.noise import LatticeNoise
+from dphist.sketch import MisraGries
+from dphist.sketch.values import Counters
+from release_data import resealed
+
+BUDGET: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-6}
+K = 20
+
+
+@pytest.fixture(scope="module")
+def sketch() -> MisraGries:
+    """Two items of 900 and 700 users, and a user each for 2,000 others."""
+    items = ["tea"] * 900 + ["milk"] * 700 + [f"own {n}" for n in range(2000)]
+    made = MisraGries(K)
+    for start in range(0, 3600, 400):
+        # In every batch some of all three.
+        rows = np.random.default_rng(1).permutation(3600)[start : start + 400]
+        made.update_columns(pa.array(rows), pa.array([items[row] for row in rows]))
+    return made
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"max_nonzero": K}, {"max_nonzero": 5 * K}, {"top": K}, {"top": K + 1},
+        {"top": K, "offset": "independent"},
+        {"top": K, "offset": "none"}, {"max_items_per_user": K}, {"max_nonzero": K, "mechanism": "laplace"},
+        {"max_nonzero": K, "minimize": "noise"}, {"max_nonzero": 100, "max_items_per_user": K},
+    ],
+)  # fmt: skip
+def test_plans_that_hold_are_released_written_and_verified(
+    sketch: MisraGries, options: dict[str, Any], tmp_path: Path
+) -> None:
+    found = sketch.release(dphist.plan(**BUDGET, **options)).write(tmp_path / "out.parquet")
+    assert found.private
+    assert found.items.to_pylist() == ["tea", "milk"]
+    verified = dphist.verify(tmp_path / "out.parquet")
+    assert verified.verified, verified
+    document = found.document()
+    assert "provided that every user came in one update of one sketch" in document["guarantee"]
+    assert "without that user all others would have come in the same order" in document["guarantee"]
+    assert "the same sketches would have been merged in the same order." in document["guarantee"]
+    assert any("sketch with 20 counters" in note for note in document["not_covered"])
+    assert document["request"]["sketch"] == "misra-gries"
+    assert document["request"]["sketch-size"] == K
+    assert ("offset" in document["request"]) == found.plan.releases_offset
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"max_nonzero": K - 1}, "lets one user touch 19 counts.*size 20.*single item can change all 20"),
+        ({"max_items_per_user": 5}, "lets one user touch 5 counts"),
+        ({"max_nonzero": K, "max_items_per_user": 5}, "lets one user touch 5 counts"),
+        ({"top": K - 1}, "lets one user touch 19 counts"),
+        ({"top": K, "max_items_per_user": 1}, "lets one user touch 1 counts"),
+        ({"public_items": K}, "public list"),
+        ({"max_nonzero": K, "noise": "continuous"}, "continuous noise"),
+    ],
+)
+def test_plans_that_do_not_hold_are_refused(sketch: MisraGries, options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(InvalidParameter, match=sentence):
+        sketch.release(dphist.plan(**BUDGET, **options))
+
+
+def test_a_plan_that_was_changed_is_refused(sketch: MisraGries) -> None:
+    plan = dphist.plan(**BUDGET, max_nonzero=K)
+    assert isinstance(plan.noise.limit, int)  # type: ignore[union-attr]
+    with pytest.raises(NotPrivate):
+        sketch.release(replace(plan, noise=replace(plan.noise, limit=plan.noise.limit // 2)))  # type: ignore
+    with pytest.raises(InvalidParameter, match="plan must be a"):
+        sketch.release("plan")  # type: ignore[arg-type]
+
+
+def test_a_seed_repeats_and_says_so(sketch: MisraGries, tmp_path: Path) -> None:
+    plan = dphist.plan(**BUDGET, top=K)
+    again = MisraGries.from_bytes(sketch.to_bytes())
+    one, other = (made.release(plan, seed=4, rounded=True, count_name="users") for made in (sketch, again))
+    assert one.to_arrow().equals(other.to_arrow())
+    assert not one.private
+    assert "NOT PRIVATE" in repr(one)
+    assert one.to_arrow().column_names == ["item", "users"]
+    assert one.counts.dtype == np.int64
+    one.write(tmp_path / "out.csv")
+    assert dphist.verify(tmp_path / "out.csv").problems == (
+        "the noise was made from a seed, so that nobody is protected",
+    )
+    with pytest.raises(InvalidParameter, match="different names"):
+        sketch.release(plan, count_name="item")
+    with pytest.raises(InvalidParameter, match="rounded must be"):
+        sketch.release(plan, rounded=1)  # type: ignore[arg-type]
+
+
+def test_an_empty_sketch_releases_nothing_of_the_right_types(tmp_path: Path) -> None:
+    for plan in (dphist.plan(**BUDGET, max_nonzero=K), dphist.plan(**BUDGET, top=K)):
+        found = MisraGries(K, {"day": "date32"}).release(plan)
+        assert len(found) == 0
+        assert found.to_arrow().schema.types == [pa.date32(), pa.float64()]
+        found.write(tmp_path / "out.parquet", force=True)
+        assert dphist.verify(tmp_path / "out.parquet").verified
+
+
+@pytest.mark.parametrize("option", ["max_nonzero", "top"])
+def test_counts_are_the_counters_and_with_an_offset_what_was_subtracted_too(
+    sketch: MisraGries, option: str
+) -> None:
+    """The mean of 400 releases of one count, by the secure tap.
+
+    False alarm: 1e-9, two-sided normal at 6.11 standard errors. Power: the two means that are told apart are
+    `subtracted` = more than 10 standard errors from each other, so that a wrong one is missed with less than 1e-4.
+    """
+    plan = dphist.plan(**BUDGET, top=K) if option == "top" else dphist.plan(**BUDGET, max_nonzero=K)
+    table, subtracted = sketch._as_table(), sketch._subtracted
+    expected = table["tea"] + (subtracted if option == "top" else 0)
+    draws = [float(sketch.release(plan).counts[0]) for _ in range(400)]
+    error = plan.total_noise / math.sqrt(400)
+    assert subtracted > 10 * error
+    assert abs(np.mean(draws) - expected) < 6.11 * error
+
+
+@pytest.mark.parametrize("option", ["max_nonzero", "top"])
+def test_the_largest_numbers_are_cut_and_no_error(option: str) -> None:
+    counters = Counters((pa.array(["tea"], pa.large_string()),), np.array([2**53]), 2**53)
+    huge = MisraGries.of_counters(1000, MisraGries(1000).kind, counters)
+    both = huge.merge(MisraGries.from_bytes(huge.to_bytes()))
+    bounds: dict[str, Any] = {option: 1000}
+    for made in (huge, both):
+        found = made.release(dphist.plan(**BUDGET, **bounds), seed=1)
+        assert isinstance(found.plan.noise, LatticeNoise)
+        cap = 2**53 // found.plan.noise.lattice
+        assert found.counts[0] == pytest.approx(2 * cap if option == "top" else cap)
+        assert MisraGries.from_bytes(made.to_bytes()).to_bytes() == made.to_bytes()
+    # One user at a time goes on from there, and what it makes can be read again.
+    huge.update({"tea"})
+    assert huge._as_counters().counts.tolist() == [2**53]
+    assert MisraGries.from_bytes(huge.to_bytes()).to_bytes() == huge.to_bytes()
+
+
+def written(sketch: MisraGries, folder: Path, **options: Any) -> Path:
+    sketch.release(dphist.plan(**BUDGET, **options)).write(folder / "out.csv")
+    assert dphist.verify(folder / "out.csv").verified
+    return folder / "out.csv"
+
+
+def forged(path: Path, change: Callable[[dict[str, Any]], None]) -> dphist.Verification:
+    """A certificate by a forger who seals it, with the sentences that its plan and its request would have."""
+    from dphist.releasing.certificate import counts_facts, guarantee, not_covered, plan_from
+
+    certificate = Path(f"{path}.certificate.json")
+    document = json.loads(certificate.read_text())
+    change(document)
+    plan, request = plan_from(document["plan"]), document["request"]
+    if isinstance(request.get("sketch-size", 1), int):
+        document["guarantee"], document["not_covered"] = guarantee(plan, request), not_covered(plan, request)
+        document["counts"] = counts_facts(plan, request, document["counts"]["offset"])
+    certificate.write_text(resealed(document))
+    return dphist.verify(path)
+
+
+@pytest.mark.parametrize(
+    "planned",
+    [
+        {"max_items_per_user": 1}, {"max_nonzero": K - 1}, {"max_nonzero": K, "max_items_per_user": 3},
+        {"top": K}, {"public_items": K},
+    ],
+)  # fmt: skip
+def test_a_plan_that_does_not_hold_for_the_sketch(sketch: MisraGries, planned: Any, tmp_path: Path) -> None:
+    other = json.loads(json.dumps(dphist.plan(**BUDGET, **planned).to_dict()))
+    path = written(sketch, tmp_path, max_nonzero=K)
+    assert not forged(path, lambda document: document.update(plan=other)).verified
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("sketch-size", K + 1), ("sketch-size", 0), ("sketch-size", True), ("sketch-size", "20"),
+        ("sketch", "other"),
+        ("sketch", None), ("sketch-size", None), ("max-items-per-user", 1), ("top", K), ("offset", "opposite"),
+        ("offset", "none"), ("max-nonzero", K), ("items", "list.csv"), ("lower-threshold", 5), ("query", "SELECT"),
+        ("epsilon", 0.1), ("seed", 3), ("anything", 1),
+    ],
+)  # fmt: skip
+def test_a_request_that_was_not_this_one(sketch: MisraGries, key: str, value: Any, tmp_path: Path) -> None:
+    path = written(sketch, tmp_path, max_nonzero=K)
+    assert not forged(path, lambda document: document["request"].update({key: value})).verified
+
+
+def test_the_sentences_are_those_of_a_sketch(sketch: MisraGries, tmp_path: Path) -> None:
+    path = written(sketch, tmp_path, top=K)
+    certificate = Path(f"{path}.certificate.json")
+    document = json.loads(certificate.read_text())
+    document["guarantee"] = document["guarantee"].partition(", provided")[0] + "."
+    certificate.write_text(resealed(document))
+    assert dphist.verify(path).problems == ("the certificate's sentences are not those of its plan",)

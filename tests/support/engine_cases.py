@@ -1,0 +1,252 @@
+"""What the tests of all engines share: the engines, small tables in every kind of input, a brute-force count."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import sqlite3
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.dataset
+import pyarrow.feather
+import pyarrow.parquet
+import pytest
+from hypothesis import given, settings
+
+from dphist.counting.duckdb import DuckDBEngine
+from dphist.counting.events import Column, Events
+from dphist.counting.task import Choice, Engine, Resources, Task
+from dphist.errors import InputError
+from spark_cluster import ON_SPARK
+from spark_shared import OnSpark
+
+Factory = Callable[[Resources], Engine]
+Rows = list[tuple[Any, ...]]
+KEY = bytes(range(1, 33))
+
+# The whole suite runs on all of them, in this order: see `spark_shared`.
+ENGINES: dict[str, tuple[Any, list[Any]]] = {
+    "duckdb": (DuckDBEngine, []),
+    "spark-local": (OnSpark("local"), ON_SPARK),
+    # The tests of failures and of leaks run on a real cluster every time; the whole suite does with the slow ones.
+    "spark-cluster": (OnSpark("cluster"), [*ON_SPARK, pytest.mark.slow]),
+}
+# What Spark does not read: it says so.
+NOT_ON_SPARK = {
+    "json", "arrow", "stream.arrow", "feather", "ipc", "duckdb", "ddb", "sqlite", "sqlite3", "db",
+}  # fmt: skip
+
+
+def on_engines(*names: str) -> pytest.MarkDecorator:
+    """A mark that runs a test on some engines."""
+    return pytest.mark.parametrize(
+        "engine", [pytest.param(ENGINES[name][0], id=name, marks=ENGINES[name][1]) for name in names]
+    )
+
+
+EACH_ENGINE = on_engines(*ENGINES)
+# Where one machine shows all that a cluster could: how files are read and what is said about them.
+WITHOUT_CLUSTER = on_engines("duckdb", "spark-local")
+# Memory, disk and databases of the embedded engine.
+EMBEDDED = on_engines("duckdb")
+
+
+def by_engine(
+    name: str, embedded: Sequence[str], spark: Sequence[str], cluster: Sequence[str]
+) -> pytest.MarkDecorator:
+    """A mark that runs a test with values of its own for each engine."""
+    chosen = {"duckdb": embedded, "spark-local": spark, "spark-cluster": cluster}
+    return pytest.mark.parametrize(
+        ("engine", name),
+        [
+            pytest.param(ENGINES[on][0], value, id=f"{value}-{on}", marks=ENGINES[on][1])
+            for on, values in chosen.items()
+            for value in values
+        ],
+    )
+
+
+def is_spark(engine: Factory) -> bool:
+    return isinstance(engine, OnSpark)
+
+
+def drawn(many: int = 60, few: int = 5, **strategies: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """A test of one engine with drawn examples: many where a count takes a moment, few on Spark."""
+
+    def of(body: Callable[..., None]) -> Callable[..., None]:
+        def test(engine: Factory) -> None:
+            @settings(max_examples=few if is_spark(engine) else many)
+            @given(**strategies)
+            def example(**values: Any) -> None:
+                body(engine, **values)
+
+            example()
+
+        test.__name__, test.__doc__ = body.__name__, body.__doc__
+        return test
+
+    return of
+
+
+def is_refused(engine: Factory, wanted: Task, kind: str) -> bool:
+    """Whether the engine does not read this kind of input, after making sure that it says so in one sentence."""
+    if not is_spark(engine) or kind not in NOT_ON_SPARK:
+        return False
+    sentence = "is a JSON array, which Spark cannot read" if kind == "json" else "is not what Spark reads: give"
+    for action in (engine(Resources()).check, lambda wanted: histogram(engine, wanted)):
+        with pytest.raises(InputError, match=sentence):
+            action(wanted)
+    return True
+
+
+def events(source: Any, user: str = "user", items: str | tuple[str, ...] = "item", **more: Any) -> Events:
+    names = (items,) if isinstance(items, str) else items
+    return Events(source, user, tuple(Column(name, name) for name in names), **more)
+
+
+def task(source: Any, key: Any = KEY, portable: Any = False, **more: Any) -> Task:
+    of_task = ("max_items_per_user", "lower_threshold", "public_items", "rank", "ordered", "values")
+    given = {name: more.pop(name) for name in of_task if name in more}
+    return Task(events(source, **more), Choice(key, portable), **given)
+
+
+def rows_of(engine: Factory, wanted: Task, resources: Resources | None = None) -> Rows:
+    """All rows of the histogram, the count last."""
+    with engine(resources or Resources(threads=2)).count(wanted) as counted:
+        assert counted.schema.field(len(counted.schema) - 1).type == pa.int64()
+        found: Rows = []
+        for batch in counted.batches():
+            assert batch.schema == counted.schema
+            found += list(zip(*(column.to_pylist() for column in batch.columns), strict=True))
+        return found
+
+
+def histogram(engine: Factory, wanted: Task, resources: Resources | None = None) -> dict[Any, int]:
+    """The histogram as a dictionary; single items without their tuple."""
+    rows = rows_of(engine, wanted, resources)
+    found = {row[0] if len(row) == 2 else row[:-1]: row[-1] for row in rows}
+    assert len(found) == len(rows), "an item occurs twice"
+    return found
+
+
+def kept_by_hand(
+    rows: Rows, cap: int | None, null_items: bool = False, key: bytes | None = None
+) -> dict[Any, set[Any]]:
+    """Brute force: each user's item tuples (user first in a row), cut by the portable rule if there is a cap."""
+    of_user: dict[Any, set[Any]] = defaultdict(set)
+    for user, *item in rows:
+        if user is not None and (null_items or None not in item):
+            of_user[user].add(tuple(item))
+    if cap is None:
+        return of_user
+    assert key is not None
+
+    def place(user: Any, item: tuple[Any, ...]) -> str:
+        parts = ["-" if part is None else f"{len(str(part))}:{part}" for part in (user, *item)]
+        return hashlib.md5("".join([key.hex(), ":", *parts]).encode()).hexdigest()
+
+    return {user: set(sorted(items, key=lambda item: place(user, item))[:cap]) for user, items in of_user.items()}
+
+
+def counts_by_hand(kept: dict[Any, set[Any]]) -> dict[Any, int]:
+    counts: dict[Any, int] = defaultdict(int)
+    for items in kept.values():
+        for item in items:
+            counts[item[0] if len(item) == 1 else item] += 1
+    return dict(counts)
+
+
+def as_stream(table: Any) -> Any:
+    return pa.RecordBatchReader.from_batches(table.schema, table.to_batches(max_chunksize=3))
+
+
+def in_duckdb(table: Any, path: Path, name: str = "events") -> None:
+    with contextlib.closing(duckdb.connect(str(path))) as connection:
+        connection.register("given", table)
+        connection.execute(f"CREATE TABLE {name} AS FROM given")
+
+
+def in_sqlite(table: Any, path: Path, name: str = "events") -> None:
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        columns = ", ".join('"' + column.replace('"', '""') + '"' for column in table.column_names)
+        connection.execute(f"CREATE TABLE {name} ({columns})")
+        marks = ", ".join("?" for _ in table.column_names)
+        connection.executemany(
+            f"INSERT INTO {name} VALUES ({marks})", [tuple(row.values()) for row in table.to_pylist()]
+        )
+        connection.commit()
+
+
+def json_lines(table: Any) -> str:
+    return "".join(json.dumps(row) + "\n" for row in table.to_pylist())
+
+
+def written(table: Any, folder: Path, kind: str) -> Any:
+    """The table as an input of the kind."""
+    path = folder / f"events.{kind}"
+    if kind in ("parquet", "pq"):
+        pa.parquet.write_table(table, path)
+    elif kind in ("csv", "tsv", "csv.gz", "csv.zst", "tsv.gz"):
+        options = pa.csv.WriteOptions(delimiter="\t" if "tsv" in kind else ",")
+        compression = {"gz": "gzip", "zst": "zstd"}.get(kind.split(".")[-1])
+        with pa.output_stream(path, compression=compression) as out:
+            pa.csv.write_csv(table, out, options)
+    elif kind in ("jsonl", "ndjson", "jsonl.gz"):
+        with pa.output_stream(path, compression="gzip" if kind.endswith("gz") else None) as out:
+            out.write(json_lines(table).encode())
+    elif kind == "json":
+        path.write_text(json.dumps(table.to_pylist(), indent=1))
+    elif kind == "stream.arrow":
+        with pa.ipc.new_stream(path, table.schema) as stream:
+            stream.write_table(table)
+    elif kind in ("arrow", "feather", "ipc"):
+        pa.feather.write_feather(table, path)
+    elif kind in ("duckdb", "ddb"):
+        in_duckdb(table, path)
+    elif kind in ("sqlite", "sqlite3", "db"):
+        in_sqlite(table, path)
+    else:
+        return in_memory(table, kind)
+    return path
+
+
+def in_memory(table: Any, kind: str) -> Any:
+    """The table as an object of the kind."""
+    import polars
+
+    makers: dict[str, Callable[[], Any]] = {
+        "table": lambda: table,
+        "batch": lambda: table.combine_chunks().to_batches()[0],
+        "reader": lambda: as_stream(table),
+        "dataset": lambda: pa.dataset.dataset(table),
+        "pandas": table.to_pandas,
+        "polars": lambda: polars.from_arrow(table),
+        "lazy": lambda: polars.from_arrow(table).lazy(),  # type: ignore[union-attr]
+        "relation": lambda: duckdb.connect().from_arrow(table),
+    }
+    return makers[kind]()
+
+
+FILES = [
+    "parquet",
+    "pq",
+    "csv",
+    "tsv",
+    "csv.gz",
+    "csv.zst",
+    "tsv.gz",
+    "jsonl",
+    "ndjson",
+    "jsonl.gz",
+    "json",
+    "arrow",
+]
+FILES += ["stream.arrow", "feather", "ipc", "duckdb", "ddb", "sqlite", "sqlite3", "db"]
+OBJECTS = ["table", "batch", "reader", "dataset", "pandas", "polars", "lazy", "relation"]

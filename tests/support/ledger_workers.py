@@ -1,0 +1,104 @@
+"""Processes that book, for the tests of ledgers: they race, or they are killed at any point.
+
+`race good|naive` reads paths, one per line, and says what became of each booking. `kill good|write-first|init`
+reads "FOLDER SECONDS" or "FOLDER line N", and says "killed" after each.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import secrets
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from dphist.errors import DphistError, OverBudget
+from dphist.ledger import Ledger, Spend, SumComposer, ledger
+
+SHARE = Spend(1.0, 1e-6)
+
+
+class SlowComposer(SumComposer):
+    """Takes its time, so that others can be in between."""
+
+    def total_delta(self, spends: Sequence[Spend], epsilon: float) -> float:
+        total = super().total_delta(spends, epsilon)
+        time.sleep(random.uniform(0.0, 0.004))
+        return total
+
+
+def race(mode: str) -> None:
+    """Book once in each ledger that is named."""
+    if mode == "naive":
+        # Look, then write: as if nobody could have been faster.
+        ledger._unchanged = lambda *_: True
+    for line in sys.stdin:
+        try:
+            said = Ledger.open(line.rstrip("\n")).book("log", SHARE, SlowComposer()).hash
+        except OverBudget:
+            said = "refused"
+        except DphistError as error:
+            said = f"error: {error}"
+        sys.stdout.write(said + "\n")
+        sys.stdout.flush()
+
+
+def release(folder: Path, ledger: Ledger, mode: str) -> None:
+    """What a release does: book, draw noise, write."""
+    name = secrets.token_hex(8)
+    if mode == "good":
+        ledger.book("log", Spend(0.001, 1e-9, None, {"release": name}), SumComposer())
+    noise = secrets.token_bytes(100)
+    (folder / f".{name}").write_bytes(noise)
+    os.rename(folder / f".{name}", folder / f"{name}.release")
+    if mode == "write-first":
+        ledger.book("log", Spend(0.001, 1e-9, None, {"release": name}), SumComposer())
+
+
+def releases(folder: Path, mode: str, line: int) -> None:
+    """One release after the other, until killed: from outside, or at a line of Python that is executed."""
+    left = line
+
+    def at_line(frame: FrameType, event: str, argument: Any) -> Any:
+        nonlocal left
+        name = frame.f_code.co_filename
+        if "/dphist/ledger/" not in name and name != __file__:
+            return None
+        if event == "line":
+            left -= 1
+            if left == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+        return at_line
+
+    if line:
+        sys.settrace(at_line)
+    if mode == "init":
+        Ledger.init(folder / "a.ledger", "log", epsilon=1, delta=1e-6)
+        os.kill(os.getpid(), signal.SIGKILL)
+    ledger = Ledger.open(folder / "a.ledger")
+    while True:
+        release(folder, ledger, mode)
+
+
+def kill(mode: str) -> None:
+    """Children that are killed; forked, for starting Python would take most of the time."""
+    for request in sys.stdin:
+        folder, *when = request.split()
+        child = os.fork()
+        if child == 0:
+            releases(Path(folder), mode, int(when[1]) if when[0] == "line" else 0)
+        if when[0] != "line":
+            time.sleep(float(when[0]))
+            os.kill(child, signal.SIGKILL)
+        status = os.waitpid(child, 0)[1]
+        sys.stdout.write("killed\n" if os.WTERMSIG(status) == signal.SIGKILL else f"ended: {status}\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    {"race": race, "kill": kill}[sys.argv[1]](sys.argv[2])

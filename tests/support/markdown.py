@@ -1,0 +1,68 @@
+"""The code blocks of a Markdown page: run them, and compare what they print with what the page says."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import shlex
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from typer.testing import CliRunner
+
+from dphist.cli.app import app
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+_BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block: its language and its text."""
+
+    language: str
+    text: str
+
+
+def blocks(page: Path) -> list[Block]:
+    """All fenced blocks of a page, in order."""
+    return [Block(*match.groups()) for match in _BLOCK.finditer(page.read_text(encoding="utf-8"))]
+
+
+def run_python(code: str, namespace: dict[str, Any]) -> str:
+    """What a block of Python prints."""
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output):
+        exec(compile(code, "<docs>", "exec"), namespace)
+    return output.getvalue()
+
+
+def run_apart(codes: list[str]) -> list[str]:
+    """What several blocks of Python print, one after the other in a process of their own."""
+    mark = "---- end of a block ----"
+    script = f"\nprint({mark!r}, flush=True)\n".join([*codes, ""])
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", script],
+        env={**os.environ, "PYSPARK_PYTHON": sys.executable},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout.split(mark + "\n")[:-1]
+
+
+def run_console(text: str) -> str:
+    """A transcript of the block's `$ dphist ...` commands with what they really print."""
+    commands = re.findall(r"^\$ (.*(?:\\\n.*)*)$", text, re.MULTILINE)
+    transcript = ""
+    for command in commands:
+        words = shlex.split(command.replace("\\\n", " "))
+        result = CliRunner().invoke(app, words[1:])
+        assert result.exit_code == 0, f"{command}: {result.output}"
+        transcript += f"$ {command}\n{result.stdout}"
+    return transcript

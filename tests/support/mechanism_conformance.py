@@ -1,0 +1,273 @@
+"""Attacks on floating-point noise: could this very double have come from that count?
+
+A generator of doubles reaches only some of them. Where the reachable values of count + noise have gaps, a released
+value says which counts it cannot have come from, whatever the analysis of real numbers promised.
+Source: Mironov 2012 for Laplace noise; Jin, McMurtry, Rubinstein and Ohrimenko 2022 for Gaussian noise.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from scipy import special
+
+from dphist.audit import (
+    LARGE,
+    MOST_ITEMS,
+    STUDENT_BOUND,
+    BoolArray,
+    Case,
+    Score,
+    kolmogorov_bound,
+    kolmogorov_distance,
+    student,
+    through_protocol,
+)
+from dphist.errors import InvalidParameter
+from dphist.privacy.types import Contract
+from dphist.sampling.mechanisms import FloatArray, Mechanism, Released
+from dphist.sampling.tap import SeededTap, Tap
+
+# The conformance suite: what every mechanism must do, whatever its noise.
+
+_LEAST_RUNS: Final = 10_000
+_MOST_ITEMS: Final = 32
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """One check: passed iff |statistic| <= bound."""
+
+    name: str
+    statistic: float
+    bound: float
+
+    @property
+    def passed(self) -> bool:
+        """Whether the mechanism did as it must; a statistic that is no number has not passed."""
+        return abs(self.statistic) <= self.bound
+
+    def __str__(self) -> str:
+        word = "passed" if self.passed else "FAILED"
+        return f"{word}  {self.name}: {self.statistic:.4g} within {self.bound:.4g}"
+
+
+@dataclass(frozen=True)
+class ConformanceReport:
+    """All checks of one mechanism."""
+
+    mechanism: str
+    runs: int
+    results: tuple[CheckResult, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Whether every check passed."""
+        return all(result.passed for result in self.results)
+
+    @property
+    def failures(self) -> tuple[str, ...]:
+        """Names of the checks that failed."""
+        return tuple(result.name for result in self.results if not result.passed)
+
+    def __str__(self) -> str:
+        verdict = "conforms" if self.passed else "DOES NOT CONFORM"
+        return "\n".join([f"{self.mechanism} {verdict} ({self.runs:,} runs a check)", *map(str, self.results)])
+
+
+def check_mechanism(
+    mechanism: Mechanism,
+    *,
+    tap: Tap,
+    runs: int = 20_000,
+    variance: float | None = None,
+    covariance: float | None = None,
+    threshold: float | None = None,
+    known_domain: bool = False,
+) -> ConformanceReport:
+    """Run a mechanism through the protocol and check what it releases.
+
+    `variance` and `covariance` are those planned for the noise of one count and of two counts, None to skip;
+    `threshold` is None for a mechanism without one; with `known_domain` zero counts are released like all others.
+
+    Guarantee: a mechanism that conforms fails a check with probability at most 1e-10 each, below 1e-9 in all, for
+        noise no heavier in its tails than Laplace's.
+    Valid for: runs >= 10,000; thresholds below 10^5.
+    """
+    if runs < _LEAST_RUNS:
+        raise InvalidParameter(f"runs must be at least {_LEAST_RUNS}, not {runs!r}")
+    results = [
+        _certificate(mechanism),
+        *_shape(mechanism, tap, runs // 10, known_domain),
+        *_moments(mechanism, tap, runs, variance, covariance),
+        _cut(mechanism, tap, runs, threshold),
+        _order(mechanism, tap, runs, threshold),
+        _tap_alone(mechanism),
+    ]
+    return ConformanceReport(mechanism.name, runs, tuple(results))
+
+
+def _certificate(mechanism: Mechanism) -> CheckResult:
+    """Epsilon is a positive number and delta between 0 and 1; the statistic is what is wrong with them."""
+    certificate = mechanism.certificate
+    sound = 0.0 < certificate.delta < 1.0 and 0.0 < certificate.epsilon < math.inf
+    return CheckResult("certificate: epsilon and delta in range", 0.0 if sound else 1.0, 0.0)
+
+
+def _items(mechanism: Mechanism) -> int:
+    """As many counts as the contract allows, and no more than the statistics need."""
+    return int(min(mechanism.contract.nonzero, _MOST_ITEMS))
+
+
+def _well_formed(released: Released, size: int) -> bool:
+    """Positions increasing and inside the batch, one finite value for each."""
+    index, values = np.asarray(released.index), np.asarray(released.values)
+    return bool(
+        index.dtype.kind == "i"
+        and index.shape == values.shape == (index.size,)
+        and (np.diff(index) > 0).all()
+        and (index.size == 0 or (index[0] >= 0 and index[-1] < size))
+        and np.isfinite(values).all()
+    )
+
+
+def _shape(mechanism: Mechanism, tap: Tap, runs: int, known_domain: bool) -> list[CheckResult]:
+    """Zero counts stay away (all are released on a known domain); every release is well formed."""
+    present = min(_items(mechanism), 4)
+    mixed = np.array([value for count in (LARGE, 1, LARGE, 2)[:present] for value in (0, count)] + [0, 0])
+    batches = [mixed, np.zeros(5, dtype=np.int64), np.zeros(0, dtype=np.int64)]
+    zeros, withheld, malformed = 0, 0, 0
+    for _ in range(runs):
+        session = mechanism.begin(tap)
+        for batch in batches:
+            released = session.release(batch.copy())
+            if _well_formed(released, batch.size):
+                zeros += int((batch[released.index] == 0).sum())
+                withheld += batch.size - released.index.size
+            else:
+                malformed += 1
+    return [
+        CheckResult("counts withheld on a known domain", withheld, 0.0)
+        if known_domain
+        else CheckResult("zero counts released", zeros, 0.0),
+        CheckResult("releases out of order, out of range or not finite", malformed, 0.0),
+    ]
+
+
+def _moments(
+    mechanism: Mechanism, tap: Tap, runs: int, variance: float | None, covariance: float | None
+) -> list[CheckResult]:
+    """Mean, variance and covariance of large counts, in one batch and across two of one session."""
+    items = _items(mechanism)
+    half = items // 2
+    whole = through_protocol(mechanism, [(LARGE,) * items], runs, tap) - LARGE
+    results = [CheckResult("mean of the noise", student(whole.mean(axis=1), 0.0), STUDENT_BOUND)]
+    if variance is not None:
+        statistic = student((whole**2).mean(axis=1), variance)
+        results.append(CheckResult("variance of a count", statistic, STUDENT_BOUND))
+    if half > 0:
+        parted = through_protocol(mechanism, [(LARGE,) * half, (LARGE,) * (items - half)], runs, tap) - LARGE
+        together, across = _product(whole, half), _product(parted, half)
+        if covariance is not None:
+            results += [
+                CheckResult("covariance within a batch", student(together, covariance), STUDENT_BOUND),
+                CheckResult("covariance across batches", student(across, covariance), STUDENT_BOUND),
+            ]
+        # Runs of the two kinds are independent, so their differences in pairs are as good as any.
+        name = "one shared draw for all batches"
+        results.append(CheckResult(name, student(together - across, 0.0), STUDENT_BOUND))
+    means = whole.mean(axis=1)[: runs - runs % 2]
+    results.append(
+        CheckResult("a fresh draw for each session", student(means[::2] * means[1::2], 0.0), STUDENT_BOUND)
+    )
+    return results
+
+
+def _product(noise: FloatArray, half: int) -> FloatArray:
+    """Product of two means over disjoint counts: its expectation is the covariance of two counts."""
+    return np.asarray(noise[:, :half].mean(axis=1) * noise[:, half:].mean(axis=1))
+
+
+def _cut(mechanism: Mechanism, tap: Tap, runs: int, threshold: float | None) -> CheckResult:
+    """Nothing at or below the threshold leaves; without one, everything does."""
+    items = min(_items(mechanism), 8)
+    if threshold is None:
+        values = through_protocol(mechanism, [(1,) * items], runs // 10, tap)
+        return CheckResult("non-zero counts withheld without a threshold", float(np.isnan(values).sum()), 0.0)
+    # Noisy counts around the threshold: on a lattice some of them fall on it exactly.
+    values = through_protocol(mechanism, [(max(1, math.floor(threshold)),) * items], runs, tap)
+    with np.errstate(invalid="ignore"):
+        return CheckResult("values released at or below the threshold", float((values <= threshold).sum()), 0.0)
+
+
+def _order(mechanism: Mechanism, tap: Tap, runs: int, threshold: float | None) -> CheckResult:
+    """The same histogram in another order: each item's value, or absence, has the same distribution."""
+    middle = 1 if threshold is None else max(1, math.floor(threshold))
+    counts = ((LARGE, middle, middle + 1, max(1, middle - 1), LARGE, 1, middle, 1) * 4)[: _items(mechanism)]
+    one = through_protocol(mechanism, [counts], runs, tap)
+    other = through_protocol(mechanism, [counts[::-1]], runs, tap)[:, ::-1]
+    distance = max(kolmogorov_distance(one[:, i], other[:, i]) for i in range(len(counts)))
+    return CheckResult("effect of the input's order", distance, kolmogorov_bound(runs, len(counts)))
+
+
+def _tap_alone(mechanism: Mechanism) -> CheckResult:
+    """Words repeated are a release repeated: no randomness comes from anywhere but the tap."""
+    counts = (LARGE,) * _items(mechanism)
+    one, other = (through_protocol(mechanism, [counts], 20, SeededTap(17)) for _ in range(2))
+    different = int((~((one == other) | (np.isnan(one) & np.isnan(other)))).sum())
+    return CheckResult("values that the tap's words do not determine", different, 0.0)
+
+
+# (values, count) -> whether the mechanism can turn the count into exactly that value.
+Reachable = Callable[[FloatArray, int], BoolArray]
+
+_GRID: Final = 2.0**-53
+_NEAREST = np.arange(-4.0, 5.0)  # the rounding of ndtr and ndtri moves the preimage by a grid point or two
+
+
+def from_inverse_cdf(sigma: float) -> Reachable:
+    """Values fl(count + fl(sigma * ndtri(u))) for u a multiple of 2^-53: the textbook's way to draw a normal."""
+
+    def reachable(values: FloatArray, count: int) -> BoolArray:
+        middle = np.rint(special.ndtr((values - count) / sigma) / _GRID)
+        preimages = np.clip((middle[..., None] + _NEAREST) * _GRID, _GRID, 1.0 - _GRID)
+        return np.asarray((count + sigma * special.ndtri(preimages) == values[..., None]).any(axis=-1))
+
+    return reachable
+
+
+def from_single_precision(sigma: float) -> Reachable:
+    """Values fl(count + fl(sigma * z)) for z of 24 bits: single-precision normals added to double counts."""
+
+    def reachable(values: FloatArray, count: int) -> BoolArray:
+        middle = ((values - count) / sigma).astype(np.float32)
+        neighbours = (np.nextafter(middle, np.float32(-np.inf)), middle, np.nextafter(middle, np.float32(np.inf)))
+        tries = [count + sigma * z.astype(np.float64) == values for z in neighbours]
+        return np.asarray(np.logical_or.reduce(tries))
+
+    return reachable
+
+
+def reachability_case(contract: Contract, *, count: int, reachable: Reachable) -> Case:
+    """A user in every one of m counts: H has `count` everywhere, H' one less (at least 1).
+
+    The score is 1 if some value can be from H and not from H', -1 if some can be from H' and not from H.
+    """
+    items = min(contract.items, MOST_ITEMS)
+
+    def score(values: FloatArray) -> FloatArray:
+        seen = ~np.isnan(values)
+        mine, theirs = (np.zeros(values.shape, dtype=bool) for _ in range(2))
+        mine[seen], theirs[seen] = reachable(values[seen], count), reachable(values[seen], count - 1)
+        ours, not_ours = (mine & ~theirs).any(axis=1), (theirs & ~mine).any(axis=1)
+        return np.asarray(ours.astype(np.float64) - not_ours)
+
+    def fit(_values: FloatArray, _values_neighbour: FloatArray) -> Score:
+        return score
+
+    name = f"reachable from counts of {count} or of {count - 1}"
+    return Case(name, (count,) * items, (count - 1,) * items, fit)

@@ -1,0 +1,185 @@
+"""Processes that release with a ledger, for tests: they race, or they book too late.
+
+`race` reads folders, one per line, releases the events of each once and says "released" or what refused it.
+`late WORDS` is the command `dphist WORDS`, but books when the release is written.
+`small WORDS` is the command `dphist WORDS` on a disk that takes no file above 100,000 bytes.
+`kill VARIANT` reads requests as JSON, one per line, runs the command of each in a child and kills it: at a moment,
+at an event of Python that names a file, or at a system call that does (by strace). It answers how the child ended.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import dphist
+from dphist.cli import main
+from dphist.errors import DphistError, OverBudget
+from dphist.outputs import write
+from dphist.releasing import run, spending
+
+# What Python does to names in a folder; to open a file only where that makes it.
+NAMING = ("os.rename", "os.link", "os.remove", "os.mkdir", "os.rmdir", "open", "sqlite3.connect")
+
+
+class Late:
+    """A booking that is yet to be made."""
+
+    def __init__(self, *asked: Any) -> None:
+        self._asked = asked
+
+    def receipt(self) -> dict[str, Any]:
+        return {"ledger": "0" * 32, "dataset": "log", "entry": 3, "hash": "0" * 64}
+
+    def settle(self, written: Any) -> None:
+        spending.book(*self._asked).settle(written)
+
+
+def race() -> None:
+    for line in sys.stdin:
+        folder = Path(line.rstrip("\n"))
+        try:
+            dphist.release(
+                folder / "events.parquet", user="user", item="item", epsilon=1.0, delta=1e-7, max_items_per_user=2,
+                ledger=folder / "a.ledger", dataset="log", output=folder / f"{os.getpid()}.csv",
+            )  # fmt: skip
+            said = "released"
+        except OverBudget:
+            said = "refused"
+        except DphistError as error:
+            said = f"error: {error}"
+        sys.stdout.write(said + "\n")
+        sys.stdout.flush()
+
+
+def certificate_first(data: Path, final: Path, certificate: Path, certified: Path, work: Path) -> None:
+    """The order that was: for a moment a new certificate is beside old data."""
+    del work
+    os.replace(certificate, certified)
+    os.replace(data, final)
+
+
+def place_certificate_first(pairs: Any) -> None:
+    for new, final in reversed(pairs):
+        os.link(new, final)
+
+
+EVENTS = [0]
+LOADED = ("dphist", "typer", "rich", "pyarrow", "duckdb", "_duckdb", "numpy", "flint", "sqlite3")
+
+
+def killed_at_event(number: int, folder: str) -> None:
+    """A kill before the event of this number that names something in the folder; all of them are counted."""
+
+    def hook(event: str, values: tuple[Any, ...]) -> None:
+        if event not in NAMING or (
+            event == "open" and not (isinstance(values[2], int) and values[2] & os.O_CREAT)
+        ):
+            return
+        if str(Path(folder, str(values[0]).removeprefix("file:").removeprefix("//"))).startswith(folder):
+            EVENTS[0] += 1
+            if EVENTS[0] == number:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.addaudithook(hook)
+
+
+def run_command(request: dict[str, Any]) -> None:
+    """The command in a child, which never returns."""
+    code: Any = 70
+    # A child that hangs is an error of its own, and not waited for without end.
+    signal.alarm(300)
+    try:
+        os.chdir(request["folder"])
+        with open(os.devnull, "w") as nothing:
+            os.dup2(nothing.fileno(), 1)
+            os.dup2(nothing.fileno(), 2)
+        sys.argv = ["dphist", *request["words"]]
+        tempfile.tempdir = request["temporary"]
+        if "syscall" in request:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        if "event" in request:
+            killed_at_event(request["event"], request["folder"])
+        code = 0
+        main()
+    except SystemExit as end:
+        code = end.code or 0
+    finally:
+        Path(request["folder"] + ".events").write_text(str(EVENTS[0]))
+        Path(request["folder"] + ".modules").write_text(json.dumps(sorted(sys.modules)))
+        os._exit(code if isinstance(code, int) else 70)
+
+
+def traced(child: int, call: list[Any], trace: str) -> subprocess.Popen[bytes]:
+    """strace at a child that has stopped: it notes the calls that name a file, and kills the child at one.
+
+    A call is told by its name and how often a call of that name came before, for that is how strace counts.
+    """
+    os.waitpid(child, os.WUNTRACED)
+    words = ["strace", "-f", "-qq", "-s", "4096", "-o", trace, "-e", "trace=%file", "-p", str(child)]
+    if call:
+        words[1:1] = ["-e", f"inject={call[0]}:signal=SIGKILL:when={call[1]}"]
+    tracer = subprocess.Popen(words)
+    while "TracerPid:\t0\n" in Path(f"/proc/{child}/status").read_text() and tracer.poll() is None:
+        time.sleep(0.001)
+    os.kill(child, signal.SIGCONT)
+    return tracer
+
+
+def carried_out(request: dict[str, Any]) -> dict[str, Any]:
+    """How a child ended, after how many seconds."""
+    begun = time.monotonic()
+    child = os.fork()
+    if child == 0:
+        run_command(request)
+    tracer = traced(child, request["syscall"], request["folder"] + ".trace") if "syscall" in request else None
+    if "seconds" in request:
+        time.sleep(request["seconds"])
+        os.kill(child, signal.SIGKILL)
+    status = os.waitpid(child, 0)[1]
+    seconds = time.monotonic() - begun
+    if tracer is not None and tracer.wait() != 0:
+        sys.exit("strace cannot trace a child")
+    return {
+        "killed": os.waitstatus_to_exitcode(status) == -signal.SIGKILL,
+        "code": os.waitstatus_to_exitcode(status),
+        "seconds": seconds,
+    }
+
+
+def kills(variant: str) -> None:
+    if variant == "late":
+        vars(run)["book"] = Late
+    if variant == "certificate-first":
+        vars(write).update(_replace=certificate_first, _place=place_certificate_first)
+    for line in sys.stdin:
+        request = json.loads(line)
+        answer = carried_out(request)
+        if request.get("load"):
+            # What the command loads as it runs is loaded here once, so that each child begins with it.
+            for name in json.loads(Path(request["folder"] + ".modules").read_text()):
+                if name.partition(".")[0] in LOADED and not name.endswith("__main__"):
+                    importlib.import_module(name)
+        sys.stdout.write(json.dumps(answer) + "\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    mode = sys.argv.pop(1)
+    if mode == "kill":
+        kills(sys.argv[1])
+        sys.exit()
+    if mode == "late":
+        vars(run)["book"] = Late
+    if mode == "small":
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+    race() if mode == "race" else main()
