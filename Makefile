@@ -16,8 +16,9 @@ $(BIN)/python:
 		{ echo "dphist needs Python 3.11 or newer; set PYTHON=/path/to/python3.11"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
+# Compiling every module of every package takes longer than the demo; Python compiles those that it imports.
 $(VENV)/.demo: pyproject.toml constraints.txt | $(BIN)/python
-	$(INSTALL) -e '.[plot]'
+	$(INSTALL) --no-compile -e '.[plot]'
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
