@@ -10,7 +10,7 @@ from typing import Final, Literal
 
 from scipy import special
 
-from dphist.errors import InvalidParameter, NoPlan, positive_number
+from dphist.errors import InvalidParameter, NoPlan, NotPrivate, positive_number
 from dphist.planning.discretize import LEAST_SHARED, lattice_and_variances, on_lattice
 from dphist.planning.optimum import (
     Calibration,
@@ -22,8 +22,8 @@ from dphist.planning.optimum import (
     tuned,
 )
 from dphist.planning.sums import Bounds, SumShares, checked_bounds, shared_out, total
-from dphist.privacy.certificate import certify_correlated_gaussian, certify_family, certify_known_domain
-from dphist.privacy.laplace import tau_laplace
+from dphist.privacy.certificate import certify_family, certify_known_domain
+from dphist.privacy.laplace import certify_discrete_laplace, tau_laplace
 from dphist.privacy.noise import (
     LARGEST_SCALE,
     LEAST_SCALE,
@@ -38,7 +38,6 @@ from dphist.privacy.paper import largest_sensitivity_per_sigma
 from dphist.privacy.search import round_up
 from dphist.privacy.top_k import squared_sensitivity_top_k
 from dphist.privacy.types import ANALYSES, AnalysisName, AnyNoise, Budget, Certificate, Contract, Objective, Plan
-from dphist.sampling.mechanisms import IdealisedKnownDomainMechanism, KnownDomainMechanism, LaplaceMechanism
 
 # The ratio gamma of a count's own variance to the shared one, as people ask for it.
 
@@ -122,19 +121,6 @@ def gamma_top_k(k: float, rule: OffsetRule, extra: float = 0.0) -> int:
 # Plans for a known, public domain: the least noise, and no threshold.
 
 
-def known_domain(
-    *, epsilon: float, delta: float, domain_size: int, max_items_per_user: int | None = None
-) -> KnownDomainMechanism:
-    """The quietest mechanism that releases every count of a public list of `domain_size` keys.
-
-    Guarantee: its certificate is within the budget.
-    Source: `alg:discrete-correlated-gaussian` with the exact analysis in place of zCDP.
-    """
-    budget, contract = Budget(epsilon, delta), Contract(domain_size, max_items_per_user)
-    noise, certificate = public_noise(budget, contract)
-    return KnownDomainMechanism(noise, contract, certificate)
-
-
 def public_noise(
     budget: Budget, contract: Contract, sums: SumShares | None = None
 ) -> tuple[PublicNoise, Certificate]:
@@ -154,22 +140,6 @@ def public_noise(
     if certificate.delta > budget.delta:
         raise NoPlan(f"no plan near sigma {quietest.sigma!r} could be certified for {budget}")
     return noise, certificate
-
-
-def idealised_known_domain(
-    *, epsilon: float, delta: float, domain_size: int, max_items_per_user: int | None = None
-) -> IdealisedKnownDomainMechanism:
-    """The same with continuous noise, for experiments only.
-
-    Guarantee: its certificate, for ideal noise, is within the budget.
-    Source: `lem:restated-Leb24-for-approx` with the exact sensitivity.
-    """
-    budget, contract = Budget(epsilon, delta), Contract(domain_size, max_items_per_user)
-    noise = tuned(Calibration(Exact(), budget, contract), "noise")
-    certificate = certify_correlated_gaussian(noise, contract, epsilon=budget.epsilon)
-    if certificate.delta > budget.delta:
-        raise NoPlan(f"no plan near sigma {noise.sigma!r} could be certified for {budget}")
-    return IdealisedKnownDomainMechanism(noise, contract, certificate)
 
 
 # Plans beside the family for unknown items: Laplace noise, public lists; and notes on any plan.
@@ -198,9 +168,14 @@ def public_plan(budget: Budget, contract: Contract, sums: SumShares | None = Non
 
 def laplace_plan(budget: Budget, contract: Contract) -> Plan:
     """Laplace noise of scale m/epsilon, exactly, and the least whole threshold."""
-    found = LaplaceMechanism.for_budget(budget, contract)
-    noise = LaplaceNoise(found.scale, found.limit)
-    return Plan(budget, contract, noise, "exact", found.certificate, notes_for(budget, contract, noise))
+    scale = Fraction(contract.items) / Fraction(budget.epsilon)
+    limit = int(tau_laplace(m=contract.items, scale=float(scale), delta=budget.delta, discrete=True))
+    for candidate in (limit, limit + 1):
+        certificate = certify_discrete_laplace(scale, candidate, contract, epsilon=budget.epsilon)
+        if certificate.delta <= budget.delta:
+            noise = LaplaceNoise(scale, candidate)
+            return Plan(budget, contract, noise, "exact", certificate, notes_for(budget, contract, noise))
+    raise NotPrivate(f"no limit near {limit} is certified for {budget}")
 
 
 def laplace_is_better(plan: Plan, objective: Objective) -> bool:
