@@ -1,4 +1,4 @@
-"""The audit of a plan, as the command runs it: plan, build, attack with secure randomness."""
+"""Audit a plan by attack: a lower bound on its delta, to hold against the certificate."""
 
 from __future__ import annotations
 

@@ -184,7 +184,7 @@ _HOPELESS: Final = 0.999
 class Composition:
     """Several releases of the same users' data, each with its profile and how often it is made.
 
-    Each release may depend on the results of those before it (docs/accounting.md).
+    Each release may depend on the results of those before it (docs/theory/accounting.md).
     """
 
     spends: tuple[tuple[Profile, int], ...]

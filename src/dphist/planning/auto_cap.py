@@ -1,4 +1,8 @@
-"""delta for every epsilon of a privately chosen cap and the release that follows, together."""
+"""A cap chosen privately: a little of the budget buys noisy sizes of users, the rest goes to the release.
+
+No data is involved here: every cap on offer gets its plan beforehand, and one certificate covers the choice and the
+release together. Proofs: docs/theory/choice.md.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +29,7 @@ from dphist.privacy.types import DEFAULT_CAPS, Budget, CapChoice, Certificate, P
 
 # What a cap costs: an estimate of the mean error of released counts, from noisy sizes and a plan alone.
 #
-# A model and no guarantee: privacy does not rest on it. docs/auto-cap.md says how far it is off on real data.
+# A model and no guarantee: privacy does not rest on it. docs/theory/choice.md says how far it is off on real data.
 
 FloatArray = NDArray[np.float64]
 
@@ -131,7 +135,7 @@ def _least_of_list(plan: Plan, sizes: Sizes, largest: float) -> float:
 #
 # No data is involved: every cap on offer gets its plan beforehand, and one certificate covers the choice and
 # whatever release follows. `chosen_cap` is then a function of the noisy sizes and these plans alone.
-# Proofs: docs/auto-cap.md.
+# Proofs: docs/theory/choice.md.
 
 PlanOf = Callable[[float, float, int], Plan]
 """From epsilon, delta and a cap to the plan of the release that would follow."""

@@ -1,4 +1,4 @@
-"""Sums beside counts, three ways: recentred and planned together, planned together, and one after the other."""
+"""`compare`: every mechanism and analysis side by side, the frontier of tau against noise, and sums three ways."""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The best noise for an analysis: sigma for a given gamma, and gamma itself."""
+"""The best noise for an analysis: sigma for a given gamma, and gamma itself.
+
+An analysis is its two pure cases and the delta of everything together; the paper's first analyses add the deltas of
+noise and threshold.
+"""
 
 from __future__ import annotations
 

@@ -384,7 +384,7 @@ def _quieter(
     """The top-k step; or the bound on the items of a user by itself, where that needs less noise.
 
     The joint analysis of both does not hold: one user who raises the count that is subtracted lowers all others,
-    however few items that user has (docs/top-k.md).
+    however few items that user has (docs/theory/top-k.md).
     """
     capped = plan(
         epsilon=found.budget.epsilon,

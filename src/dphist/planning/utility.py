@@ -1,4 +1,4 @@
-"""How far a released count may be from the true one: from the plan alone."""
+"""What a plan means for a count: how likely it is released, how far off it then is, and intervals."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
 Offsets a = c/b are whole numbers of steps on the lattice 1/b, so that the representation of the offset bound is
 integral. Given the shared draw, the log likelihood ratio is linear in one integer combination of the draws,
-and that is a discrete Gaussian up to a factor within e^(-2 pi^2 V') of one. Derivation: docs/discrete.md.
-Sums beside the counts are further terms of the combination: `sum_combination`, docs/sums.md.
+and that is a discrete Gaussian up to a factor within e^(-2 pi^2 V') of one. Derivation: docs/theory/discrete.md.
+Sums beside the counts are further terms of the combination: docs/theory/sums.md.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ def infinite_event_discrete_upper(*, k: int, sigma: float, tau: float) -> float:
 # U u A + sum over l of U r_l B_l,
 #
 # A the combination of the counts (theirs is u/V times A) and B_l the draws of the moved sums added up: the
-# coefficients are whole again. Derivation: docs/sums.md.
+# coefficients are whole again. Derivation: docs/theory/sums.md.
 
 
 def rational(value: Fraction) -> arb:

@@ -5,7 +5,7 @@ with the opposite of the shared noise,
 
     y_i = H~_i + Z_i + W,    c~ = c + Z_c - W,    y_i + c~ = H_i + Z_i + Z_c,
 
-and W cancels in the counts. Derivation and comparison with the paper's rule: docs/top-k.md.
+and W cancels in the counts. Derivation and comparison with the paper's rule: docs/theory/top-k.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""A made-up population: Zipf's law for the items, a geometric law for the items of a user."""
+"""Public or synthetic data, as far as predictions need it: users per item, items per user, what caps leave.
+
+A synthetic population has Zipf's law for the items and a geometric law for the items of a user.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`simulate`: utility before privacy is spent."""
+"""`simulate`: the utility of candidate plans before privacy is spent, side by side, with a recommendation."""
 
 from __future__ import annotations
 
