@@ -16,7 +16,7 @@ import oracles_family
 from dphist import plan
 from dphist.audit import Mechanism, PlannedMechanism
 from dphist.errors import InvalidParameter, NotPrivate
-from dphist.planning.optimum import Calibration, Exact, tuned
+from dphist.planning.optimum import Calibration, Exact, tune_gamma
 from dphist.privacy.certificate import certify_correlated_gaussian, certify_known_domain
 from dphist.privacy.laplace import certify_discrete_laplace
 from dphist.privacy.noise import LaplaceNoise, LatticeNoise
@@ -132,7 +132,7 @@ def test_known_domain_releases_everything() -> None:
 def test_known_domain_with_continuous_noise() -> None:
     """Its certificate against the oracle."""
     contract = Contract(12)
-    noise = tuned(Calibration(Exact(), Budget(1.0, 1e-6), contract), "noise")
+    noise = tune_gamma(Calibration(Exact(), Budget(1.0, 1e-6), contract), "noise")
     squared = max(
         oracles_family.squared_sensitivity(j=12, s=s, sigma=noise.sigma, sigma_shared=noise.sigma_shared)
         for s in range(13)

@@ -15,15 +15,7 @@ from typing import Final
 import numpy as np
 from scipy import special
 
-from dphist.audit import (
-    LARGE,
-    MOST_ITEMS,
-    BoolArray,
-    Case,
-    Mechanism,
-    Score,
-    through_protocol,
-)
+from dphist.audit import LARGE, MOST_ITEMS, BoolArray, Case, Mechanism, Score, through_protocol
 from dphist.errors import InvalidParameter
 from dphist.privacy.types import Contract
 from dphist.sampling.mechanisms import FloatArray, Released

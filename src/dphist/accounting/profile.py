@@ -1,4 +1,4 @@
-"""Privacy profiles: convex chains of certified points that never lie below the truth, and the profile of a plan."""
+"""Privacy profiles: convex chains of certified points, never below the truth; and the profile of a plan."""
 
 from __future__ import annotations
 

@@ -19,9 +19,9 @@ from dphist.planning.optimum import (
     GshmExact,
     add_the_deltas,
     least_total_noise,
-    tuned,
+    tune_gamma,
 )
-from dphist.planning.sums import Bounds, SumShares, checked_bounds, shared_out, total
+from dphist.planning.sums import Bounds, SumShares, check_bounds, share_budget, total
 from dphist.privacy.certificate import certify_family, certify_known_domain
 from dphist.privacy.laplace import certify_discrete_laplace, tau_laplace
 from dphist.privacy.noise import (
@@ -131,7 +131,7 @@ def public_noise(
     if contract.max_nonzero is None:
         raise InvalidParameter("a known domain needs its size")
     calibration = Calibration(Exact(extra=total(sums)), budget, contract)
-    quietest = tuned(calibration, "noise")
+    quietest = tune_gamma(calibration, "noise")
     if 0.0 < quietest.sigma_shared < LEAST_SHARED:
         quietest = calibration.best(math.inf, "noise")  # so little is shared that no lattice could hold it
     found = lattice_and_variances(quietest, budget, contract, sums=sums)
@@ -285,7 +285,7 @@ def plan(
     if mechanism not in ("best", "gaussian", "laplace"):
         raise InvalidParameter(f"mechanism must be best, gaussian or laplace, not {mechanism!r}")
     ours = analysis in ("best", "exact") and noise != "continuous" and gamma is None
-    bounds = tuple(checked_bounds(low, high) for low, high in sums)
+    bounds = tuple(check_bounds(low, high) for low, high in sums)
     if bounds and (not ours or mechanism == "laplace"):
         raise InvalidParameter(
             "sums need Gaussian noise that is discrete, by the exact analysis, with gamma tuned"
@@ -324,7 +324,7 @@ def _family_shares(
     bounds: Sequence[Bounds], weights: Sequence[float] | None, budget: Budget, contract: Contract
 ) -> SumShares | None:
     """The shares of sums beside counts of the family."""
-    return shared_out(
+    return share_budget(
         bounds, weights, lambda extra: least_total_noise(Calibration(Exact(extra=extra), budget, contract))
     )
 
@@ -351,7 +351,7 @@ def _gaussian_plan(
     if noise == "discrete":
         chosen, certificate = _discrete(ideal, budget, contract, objective, shares, tuned_freely=gamma is None)
     else:
-        chosen, certificate = certified(ideal, budget, contract)
+        chosen, certificate = certify_continuous(ideal, budget, contract)
     return Plan(budget, contract, chosen, name, certificate, (*notes_for(budget, contract, chosen), *notes))
 
 
@@ -368,7 +368,7 @@ def top_plan(
         if bounds:
             raise InvalidParameter("sums beside a top-k step need its offset: the counts would be differences")
         return _gaussian_plan(budget, contract, None, "exact", None, objective)
-    shares = shared_out(bounds, weights, lambda extra: first_guess(budget, contract, rule, extra))
+    shares = share_budget(bounds, weights, lambda extra: first_guess(budget, contract, rule, extra))
     noise, certificate = top_k_noise(budget, contract, rule, shares)
     return Plan(budget, contract, noise, "exact", certificate, notes_for(budget, contract, noise))
 
@@ -461,7 +461,7 @@ def _noise_for(
     extra: float = 0.0,
 ) -> Noise:
     if name == "exact" and gamma is None:
-        return tuned(Calibration(Exact(extra=extra), budget, contract), objective)
+        return tune_gamma(Calibration(Exact(extra=extra), budget, contract), objective)
     assert gamma is not None
     if name.endswith("add-the-deltas"):
         return add_the_deltas(budget, contract, gamma, objective)
@@ -469,7 +469,7 @@ def _noise_for(
     return Calibration(case_analysis, budget, contract).best(gamma, objective)  # type: ignore[arg-type]
 
 
-def certified(noise: Noise, budget: Budget, contract: Contract) -> tuple[Noise, Certificate]:
+def certify_continuous(noise: Noise, budget: Budget, contract: Contract) -> tuple[Noise, Certificate]:
     """The plan with its certificate; where the balls refuse what the doubles passed, a hair more noise."""
     for attempt in range(_MOST_CORRECTIONS):
         certificate = certify_family(noise, contract, epsilon=budget.epsilon, budget=budget.delta)

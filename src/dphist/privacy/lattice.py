@@ -194,7 +194,7 @@ class SumTerms:
             for ratio, one in zip(ratios, noise.sums, strict=True)
         ]
 
-    def joined(self, counts: Combination, moved: int) -> Combination:
+    def with_sums(self, counts: Combination, moved: int) -> Combination:
         """With `moved` draws of each sum, each moved by all that one user can.
 
         Guarantee: an upper bound for any smaller moves too, since the divergence grows with each of them.
@@ -301,7 +301,7 @@ class DiscreteFamily:
 
     def _problem(self, shared: float, changed: int, step: int) -> Combination:
         """The combination of all draws that take part when `changed` counts and their sums move."""
-        return self.sums.joined(self._counts(shared, changed, step), changed)
+        return self.sums.with_sums(self._counts(shared, changed, step), changed)
 
     def _counts(self, shared: float, changed: int, step: int) -> Combination:
         """The combination of the draws of the counts alone."""
