@@ -105,7 +105,7 @@ class Booking:
     hash: str
     created: str
     spend: Spend
-    decimal_fraction: dict[str, Any] | None = None
+    written: dict[str, Any] | None = None
 
     def receipt(self) -> dict[str, Any]:
         """For the certificate of the release: where its booking is, and the hash by which to find it again."""

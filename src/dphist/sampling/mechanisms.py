@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from dphist.errors import InvalidParameter
 from dphist.privacy.noise import LaplaceNoise, LatticeNoise, PublicNoise, SumNoise
 from dphist.privacy.types import CapChoice, Plan
-from dphist.sampling.sampler import DiscreteGaussian, DiscreteLaplace, Draws, Fresh
+from dphist.sampling.sampler import DiscreteGaussian, DiscreteLaplace, Draws, ExactSampler, Fresh
 from dphist.sampling.tap import Tap
 
 IntArray = NDArray[np.int64]
@@ -77,8 +77,9 @@ class NoiseSession:
 
     def _release_block(self, counts: IntArray, start: int, draws: Draws, compiled: bool | None) -> Released:
         noise = self.noise
-        laplace = isinstance(noise, LaplaceNoise)
-        law = DiscreteLaplace(noise.scale) if laplace else DiscreteGaussian(noise.variance)
+        law: ExactSampler = (
+            DiscreteLaplace(noise.scale) if isinstance(noise, LaplaceNoise) else DiscreteGaussian(noise.variance)
+        )
         public = isinstance(noise, PublicNoise)
         present = np.arange(counts.size, dtype=np.int64) if public else np.flatnonzero(counts)
         steps = draws.of(law, present + start, compiled=compiled)
