@@ -257,7 +257,7 @@ def plan_by_flags(line: str) -> Any:
         name = flag.removeprefix("--").replace("-", "_")
         number = json.loads(text) if NUMBER.fullmatch(text) else text
         if name == "sum":
-            options.setdefault("sums", []).append(tuple(text.split(":")))
+            options.setdefault("sums", []).append(tuple(json.loads(bound) for bound in text.split(":")))
         elif name == "weight":
             options.setdefault("weights", []).append(number)
         else:
@@ -667,6 +667,7 @@ def main(words: Sequence[str] | None = None) -> int:
         took = f"{time.perf_counter() - start:.1f} s, {time.process_time() - cpu:.1f} CPU s"
         if given.write:
             golden[section] = found
+            GOLDEN.write_text(json.dumps(golden, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
             print(f"{section:16} {len(found):4} cases written  ({took})", flush=True)
             continue
         stored = golden.get(section, {})
@@ -675,8 +676,6 @@ def main(words: Sequence[str] | None = None) -> int:
         different = sum(map(bool, each.values()))
         same = len(each) - different
         print(f"{section:16} {len(each):4} cases, {same} identical, {different} different  ({took})", flush=True)
-    if given.write:
-        GOLDEN.write_text(json.dumps(golden, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
     print(*lines[:SHOWN], sep="\n", end="\n" if lines else "")
     if len(lines) > SHOWN:
         print(f"... and {len(lines) - SHOWN} more differences")
