@@ -29,11 +29,11 @@ import dphist
 import oracles_keyed as oracle
 from dphist.counting import spark_inputs
 from dphist.errors import InvalidParameter
+from dphist.privacy.noise import LatticeNoise
 from dphist.releasing import on_spark
 from dphist.releasing import run as release_events
 from dphist.releasing.on_spark import ExecutorNoise
 from dphist.sampling.keyed import KeyedWords
-from dphist.privacy.noise import LatticeNoise
 from dphist.sampling.mechanisms import NoiseSession
 from dphist.sampling.sampler import DiscreteGaussian
 from spark_cluster import ON_SPARK, session
