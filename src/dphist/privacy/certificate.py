@@ -1,4 +1,8 @@
-"""Certificates for the noise that is drawn: lattices, top-k with an offset, public lists, Laplace."""
+"""Certificates: upper bounds of delta in ball arithmetic that hold whatever the doubles did.
+
+First the family with continuous noise, where doubles only propose how to partition the mixed cases; then the noise
+that is drawn: lattices, top-k steps with an offset, public lists, Laplace.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Two steps in a row: noisy sizes choose a cap, and a release with that cap follows.
 
 Which release it is depends on the noise of the first step, so the second may be the worst one for every value of
-it: its privacy profile is the upper envelope of the profiles of all that could follow. Proof:
-docs/theory/choice.md.
+it: its privacy profile is the upper envelope of the profiles of all that could follow.
+Proof: docs/theory/choice.md.
 """
 
 from __future__ import annotations

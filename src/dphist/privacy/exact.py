@@ -1,4 +1,8 @@
-"""The exact delta of one kind of neighbours: the lower bound beside every upper bound."""
+"""The exact privacy of the whole family (sigma, sigma_shared, tau) under a contract (k, m).
+
+Neighbours differ by (j, r, s): j counts are non-zero in both, s of them changed by one, r counts are 1 in one and
+0 in the other. Beside every upper bound there is the exact delta of one kind of neighbours, a lower bound.
+"""
 
 from __future__ import annotations
 

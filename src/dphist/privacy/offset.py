@@ -1,10 +1,7 @@
-"""The offset bound as a ball, from chords alone: no quadrature error, only inequalities.
+"""The infinite event and the offset bound, in doubles and as a ball.
 
-Three facts make every cell of a partition an upper bound. delta falls when g = Pr[no new count passes | w]
-grows, so a lower bound of g is safe. log g is concave, so its chord over a cell is such a lower bound, and
-the normal integral of an exponential is closed. H(A, B) = B h(A/B) with h convex, so the average of h over a
-cell, A/B being exponential in w, is at most that of the chord of h (Edmundson and Madansky). The error
-shrinks as the square of the cell. Proof: docs/theory/exact-analysis.md.
+The infinite event: a count that only one of two neighbours has passes the threshold. The offset bound: reveal the
+shared noise, shifted for one neighbour, and the rest is independent.
 """
 
 from __future__ import annotations
@@ -168,6 +165,15 @@ def _without_shared_noise(r: FloatArray, mu: FloatArray, *, u: float, epsilon: f
     log_g = log_probability_none_passes(r, u)
     add = probability_some_passes(r, u) + np.exp(log_g) * hockey_stick_normal(mu, epsilon - log_g)
     return OffsetDeltas(add=add, remove=hockey_stick_normal(mu, epsilon + log_g))
+
+
+# The offset bound as a ball, from chords alone: no quadrature error, only inequalities.
+#
+# Three facts make every cell of a partition an upper bound. delta falls when g = Pr[no new count passes | w]
+# grows, so a lower bound of g is safe. log g is concave, so its chord over a cell is such a lower bound, and the
+# normal integral of an exponential is closed. H(A, B) = B h(A/B) with h convex, so the average of h over a cell,
+# A/B being exponential in w, is at most that of the chord of h (Edmundson and Madansky). The error shrinks as the
+# square of the cell. Proof: docs/theory/exact-analysis.md.
 
 
 def reach(scale: float) -> float:

@@ -1,4 +1,4 @@
-"""The paper's route to discrete noise: zero-concentrated differential privacy, converted to (epsilon, delta)."""
+"""The paper's bounds, in the paper's order: Gaussian mechanisms, the GSHM, the CSH, and its route by zCDP."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def delta_csh_tighter(*, k: int, sigma: float, sigma_shared: float, tau: float, 
         psi(n) = Phi(tau/(sigma + sigma_shared))^(n+1),  c(j) = min(sqrt j, sqrt(j + gamma)/2)
 
     Guarantee: an upper bound, within 1e-7 from above when the worst j is mixed. The last term is false for the
-    case it is printed for, but the theorem holds because the third bounds both directions; see
+    case it is printed for, but the theorem holds because the third bounds both directions:
     docs/theory/errata.md.
     Valid for: sigma > 0, sigma_shared > 0, tau > 0, epsilon >= 0.
     Source: `thm:privacy-tighter-analysis`.

@@ -1,4 +1,8 @@
-"""Where a batch's noise comes from: fresh words of a tap, or words that a key can make again."""
+"""Exact discrete noise: the discrete Gaussian and the discrete Laplace, on one table each.
+
+The kernel turns one word into one draw, in two versions that give the same integers: numpy, and compiled by numba.
+Draws come from fresh words of a tap, or from words that a key can make again.
+"""
 
 from __future__ import annotations
 
