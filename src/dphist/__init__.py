@@ -14,7 +14,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dphist import accounting, figures, ledger, opendp, signatures, sketch
+    from dphist import accounting, ledger, opendp, signatures, sketch
     from dphist.errors import (
         DphistError,
         InputError,
@@ -44,9 +44,9 @@ if TYPE_CHECKING:
     from dphist.releasing.result import Release
     from dphist.releasing.run import release
     from dphist.releasing.verify import Verification, verify
-    from dphist.report.explain import explain
-    from dphist.report.figure import comparison_figure
-    from dphist.report.making import make_report
+    from dphist.report.charts import chart
+    from dphist.report.render import make_report
+    from dphist.report.words import explain
     from dphist.simulation.simulate import Simulation, simulate
 
 
@@ -81,15 +81,15 @@ _HOMES = {
     "dphist.releasing.histogram": ("release_histogram",),
     "dphist.releasing.result": ("Release",),
     "dphist.releasing.verify": ("Verification", "verify"),
-    "dphist.report.explain": ("explain",),
-    "dphist.report.figure": ("comparison_figure",),
-    "dphist.report.making": ("make_report",),
+    "dphist.report.charts": ("chart",),
+    "dphist.report.render": ("make_report",),
+    "dphist.report.words": ("explain",),
     "dphist.simulation.simulate": ("Simulation", "simulate"),
     "dphist.privacy.noise": ("Noise",),
     "dphist.privacy.types": ("Budget", "Certificate", "Contract", "NeighbourCase", "Plan"),
 }
 # Parts of the package that are used by their own name, such as dphist.sketch.MisraGries.
-_SUBMODULES = ("accounting", "figures", "ledger", "opendp", "signatures", "sketch")
+_SUBMODULES = ("accounting", "ledger", "opendp", "signatures", "sketch")
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
@@ -118,13 +118,12 @@ __all__ = [
     "Verification",
     "accounting",
     "certify",
+    "chart",
     "compare",
     "compare_sums",
-    "comparison_figure",
     "delta_at",
     "epsilon_at",
     "explain",
-    "figures",
     "frontier",
     "ledger",
     "make_report",

@@ -20,8 +20,8 @@ ROWS = (
     ("signatures", "ledger"),
     ("releasing",),
     ("sketch", "simulation", "audit", "opendp"),
-    ("report", "figures"),
-    ("web",),
+    ("report",),
+    ("explore",),
     ("cli",),
 )
 ORDER = [room for row in ROWS for room in row]

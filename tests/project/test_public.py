@@ -51,13 +51,6 @@ def test_results_are_frozen_and_show_themselves() -> None:
     assert "<table>" in checked._repr_html_()
 
 
-def test_a_figure_is_returned_not_only_saved() -> None:
-    figure = dphist.comparison_figure([dphist.compare(epsilon=0.35, delta=1e-5, max_items_per_user=3)])
-    axes = figure.axes[0]
-    labels = [str(line.get_label()).split(":")[0] for line in axes.get_lines()]
-    assert labels[:4:2] == ["GSHM, add the deltas", "GSHM, exact"]
-
-
 @pytest.mark.parametrize("bad", [True, "1", None, 2.0])
 def test_counts_must_be_whole_numbers(bad: object) -> None:
     if bad is None:

@@ -16,9 +16,9 @@ from dphist.errors import InvalidParameter
 from dphist.outputs.targets import target_of
 from dphist.releasing.protected import Kept, kept_for, refuse_overwriting, refuse_own_input
 from dphist.releasing.request import Request
-from dphist.report import curve
-from dphist.report.making import FORMATS, render, report_facts
-from dphist.report.marks import is_replaceable
+from dphist.report.facts import gather_facts
+from dphist.report.files import is_replaceable
+from dphist.report.render import FORMATS, render
 from report_cases import Done, run
 
 BOUNDS = ["--epsilon", "1", "--delta", "1e-6", "--max-items-per-user", "2"]
@@ -134,7 +134,7 @@ def test_files_by_an_address_of_spark(tmp_path: Path, prefix: str) -> None:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(curve, "_SECONDS", -1.0)
+    monkeypatch.setattr("dphist.report.facts._POINTS", 3)
 
 
 def written(folder: Path) -> Path:
@@ -158,7 +158,7 @@ def test_a_report_replaces_reports_and_nothing_else(tmp_path: Path) -> None:
     for name in ("budget.ledger", "request.toml", "log.txt", "letter.html"):
         done = run(tmp_path / "sub", *asks, "--output", f"../{name}")
         assert done.returncode == 2
-        assert f"../{name} cannot be written: it is there already, and is not a report of dphist" in done.stderr
+        assert f"../{name} cannot be written: it already exists and is not a report of dphist" in done.stderr
         assert "remove it yourself" in done.stderr
     done = run(tmp_path / "sub", *asks, "--output", "r.txt", "--figures", "../charts")
     assert (done.returncode, "is not a report of dphist" in done.stderr) == (2, True)
@@ -185,19 +185,19 @@ def test_every_report_and_figure_is_known_again(tmp_path: Path) -> None:
     assert all(is_replaceable(path) for path in made)
     assert not is_replaceable(tmp_path / "out.csv")
     # A mark in another place is what somebody wrote, such as an item.
-    text = render(report_facts(tmp_path / "out.csv"), FORMATS[2])
+    text = render(gather_facts(tmp_path / "out.csv"), FORMATS[2])
     (tmp_path / "quoted.txt").write_text(text + "signed: me\n")
     assert not is_replaceable(tmp_path / "quoted.txt")
 
 
 def test_a_report_that_fails_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(curve, "_SECONDS", -1.0)
+    monkeypatch.setattr("dphist.report.facts._POINTS", 3)
     written(tmp_path)
     (tmp_path / "r.txt").write_text("mine")
     (tmp_path / "here").mkdir()
     # It is there when the report is begun, and another file once it is written.
     calls = iter([True, False])
-    monkeypatch.setattr("dphist.report.writing.is_replaceable", lambda _: next(calls))
+    monkeypatch.setattr("dphist.report.files.is_replaceable", lambda _: next(calls))
     done = run(tmp_path, "report", "out.csv", "--output", "r.txt", "--figures", "here/new/deep", "--force")
     assert done.returncode == 2, done.stderr
     assert os.listdir(tmp_path / "here") == []

@@ -34,7 +34,7 @@ def executed(notebook: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> An
     paths = [source, *filter(None, [os.environ.get("PYTHONPATH")])]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
     # Nothing of the one who runs the tests: no settings, no history.
-    for name in ("IPYTHONDIR", "JUPYTER_CONFIG_DIR", "JUPYTER_RUNTIME_DIR", "JUPYTER_DATA_DIR", "MPLCONFIGDIR"):
+    for name in ("IPYTHONDIR", "JUPYTER_CONFIG_DIR", "JUPYTER_RUNTIME_DIR", "JUPYTER_DATA_DIR"):
         monkeypatch.setenv(name, str(folder / name.lower()))
 
     # Sockets in a folder, whose names must be short: of ports that are found and let go others could be faster.
@@ -62,15 +62,6 @@ def executed(notebook: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> An
     return notebook
 
 
-def keep_fonts(folder: Path) -> None:
-    """The list of fonts for a kernel: it warns where it needs more than five seconds to make one itself."""
-    from matplotlib import font_manager
-
-    (folder / "mplconfigdir").mkdir()
-    kept = folder / "mplconfigdir" / f"fontlist-v{font_manager.FontManager.__version__}.json"
-    font_manager.json_dump(font_manager.fontManager, kept)
-
-
 def outputs(notebook: Any, kind: str) -> list[str]:
     return [
         str(output["data"][kind])
@@ -83,13 +74,12 @@ def outputs(notebook: Any, kind: str) -> list[str]:
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning", "ignore::RuntimeWarning")
 def test_the_tutorial_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    keep_fonts(tmp_path)
     notebook = executed(nbformat.read(TUTORIAL, as_version=4), tmp_path, monkeypatch)
     shown = " ".join(outputs(notebook, "text/html"))
     for text in ("<caption>Plan", "NOT PRIVATE: a simulation", "Release of", "is verified", "Releases together"):
         assert text in shown
     assert "2 releases together" in shown
-    assert len(outputs(notebook, "image/png")) == 2
+    assert len(outputs(notebook, "image/svg+xml")) == 2
     assert not [o for cell in notebook.cells for o in cell.get("outputs", []) if o.get("name") == "stderr"]
 
 

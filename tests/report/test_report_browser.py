@@ -13,8 +13,8 @@ import pytest
 
 import dphist
 from browser import opened_browser, opened_page
-from dphist.report.facts import Facts
-from dphist.report.making import render, report_facts
+from dphist.report.facts import Facts, gather_facts
+from dphist.report.render import render
 from report_cases import ALIKE, STRANGE, made, released
 
 pytestmark = pytest.mark.together("test_report_browser")
@@ -30,7 +30,7 @@ def browser() -> Iterator[Any]:
 def page_of(release: Any, folder: Path) -> str:
     """The address of a report in a file."""
     path = folder / "report.html"
-    facts = release if isinstance(release, Facts) else report_facts(release)
+    facts = release if isinstance(release, Facts) else gather_facts(release)
     path.write_text(render(facts, "html"), encoding="utf-8")
     return path.as_uri()
 
@@ -121,7 +121,7 @@ def test_what_nobody_sees_is_spelled_out(browser: Any, tmp_path: Path) -> None:
     """By the script as by Python."""
     plan = dphist.plan(epsilon=1, delta=1e-6, max_items_per_user=1)
     table = pa.table({"item": [None, *ALIKE], "count": [900] * (1 + len(ALIKE))})
-    facts = report_facts(dphist.release_histogram(table, plan=plan))
+    facts = gather_facts(dphist.release_histogram(table, plan=plan))
     with opened_page(browser, page_of(facts, tmp_path)) as (page, seen):
         assert sorted(column(page, 1)) == sorted([*ALIKE.values(), "(missing)"])
         assert page.locator("td.missing").all_text_contents().count("(missing)") == 1
@@ -155,7 +155,7 @@ def test_all_text_can_be_read_in_light_and_dark(scheme: str, browser: Any, addre
         assert (paper > 0.9) == (scheme == "light")
         css = "getComputedStyle(e)"
         for which, style in (
-            ("body *:not(svg *):not(script)", "color"), ("svg text", "fill"), ("svg .line", "stroke"),
+            ("body *:not(svg *):not(script)", "color"), ("svg text", "fill"), ("svg .mark-line path", "stroke"),
         ):  # fmt: skip
             for colour in set(page.eval_on_selector_all(which, f"all => all.map(e => {css}.{style})")):
                 low, high = sorted((luminance(colour), paper))

@@ -14,10 +14,9 @@ import pytest
 
 import dphist
 from dphist.outputs.seal import SEAL
-from dphist.report import curve
-from dphist.report.charts import charts_of
-from dphist.report.drawing import figure_bytes
-from dphist.report.making import FORMATS, refuse_what_is_not_verified, render, report_facts
+from dphist.report.charts import report_charts
+from dphist.report.facts import gather_facts, refuse_unverified
+from dphist.report.render import FORMATS, render
 from release_data import events, resealed
 from report_cases import BUDGET, COUNTS, Page, booked, run
 
@@ -63,7 +62,7 @@ def seal(path: Path, document: dict[str, Any]) -> None:
 
 def check_output(path: Path) -> None:
     """All that can be made of a release: nothing in it is obeyed by anybody."""
-    facts = report_facts(path)
+    facts = gather_facts(path)
     for format in FORMATS:
         text = render(facts, format)
         assert not UNSEEN.search(text), (format, UNSEEN.search(text))
@@ -73,8 +72,8 @@ def check_output(path: Path) -> None:
     assert json.loads(page.download) == json.loads(Path(f"{path}.certificate.json").read_text())
     assert "<script>hacked" not in render(facts, "markdown")
     assert re.search(r"(?<!\\)\[a(?<!\\)\]", render(facts, "markdown")) is None
-    for chart in charts_of(facts):
-        assert not UNSEEN.search(figure_bytes(chart, "svg").decode())
+    for chart in report_charts(facts):
+        assert not UNSEEN.search(chart.svg())
     for words in (["verify"], ["verify", "--json"], ["report", "--json"]):
         shown = run(path.parent, *words, path.name)
         assert shown.returncode == 0, shown.stderr
@@ -93,9 +92,9 @@ def everything(folder: Path) -> Path:
     return folder / "out.csv"
 
 
-def test_no_text_of_a_certificate_is_obeyed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("quick_curve")
+def test_no_text_of_a_certificate_is_obeyed(tmp_path: Path) -> None:
     """One text after the other is forged and sealed anew; then all at once that `verify` has nothing against."""
-    monkeypatch.setattr(curve, "_SECONDS", -1.0)
     path = everything(tmp_path)
     document = json.loads(Path(f"{path}.certificate.json").read_text())
     passed: list[Place] = []
@@ -107,7 +106,7 @@ def test_no_text_of_a_certificate_is_obeyed(tmp_path: Path, monkeypatch: pytest.
             passed.append(place)
         else:
             with pytest.raises(dphist.NotVerified) as refused:
-                refuse_what_is_not_verified(found)
+                refuse_unverified(found)
             assert not UNSEEN.search(str(refused.value)), place
     for place in passed:
         document = changed(document, place)

@@ -15,8 +15,8 @@ import dphist
 from dphist.cli import reporting
 from dphist.errors import OutputError
 from dphist.releasing.protected import Kept, refuse_overwriting, same_file
-from dphist.report import making, writing
-from dphist.report.writing import write_files
+from dphist.report import facts, files
+from dphist.report.files import write_files
 from release_data import events
 from report_cases import COUNTS, released, run
 
@@ -147,7 +147,7 @@ def test_a_report_that_fails_leaves_the_release(
     def fails(*_: Any, **__: Any) -> str:
         raise error
 
-    monkeypatch.setattr(making, "facts_of", fails)
+    monkeypatch.setattr(facts, "facts_of", fails)
     (tmp_path / "log.csv").write_text("user,item\n" + "\n".join(f"{user},tea" for user in range(900)))
     done = run(tmp_path, "release", "log.csv", *FLAGS, "--output", "out.csv", "--report", "r.html", "--json")
     assert done.returncode == 1
@@ -211,11 +211,11 @@ def test_what_is_no_file_is_not_replaced(tmp_path: Path) -> None:
     (tmp_path / "link.html").symlink_to("pipe.html")
     for name in ("pipe.html", "link.html"):
         with pytest.raises(OutputError, match="is not a file"):
-            writing.check_place(tmp_path / name, force=True)
+            files.check_place(tmp_path / name, force=True)
     with pytest.raises(OutputError, match="cannot be written"):
-        writing.check_place(tmp_path / ("x" * 300 + ".html"), force=True)
-    with pytest.raises(OutputError, match="no file in UTF-8 can hold"):
-        writing.encoded("\ud800")
+        files.check_place(tmp_path / ("x" * 300 + ".html"), force=True)
+    with pytest.raises(OutputError, match="UTF-8 cannot encode"):
+        files.encode_report("\ud800")
 
 
 def test_the_format_is_told_by_the_name(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 import dphist
 from dphist.privacy.noise import LatticeNoise
 from dphist.privacy.types import Plan
-from dphist.report.selection import released_with, selection
+from dphist.report.facts import selection_errors, selection_of
 
 
 def exact_law(noise: LatticeNoise) -> dict[int, Any]:
@@ -50,7 +50,7 @@ def test_probability_and_error_are_those_of_the_discrete_law(noise: LatticeNoise
     plan = Plan(plan.budget, plan.contract, noise, plan.analysis, plan.certificate)
     counts = np.array([1, 5, 9, 14, 16, 20, 40])
     law = exact_law(noise)
-    found = released_with(plan, counts, lower=3)
+    found = selection_errors(plan, counts, lower=3)
     for count, *numbers in zip(counts, *found, strict=True):
         passed = {x: p for x, p in law.items() if (int(count) - 2) * 2 + x > 2 + noise.limit}
         whole = mpmath.fsum(passed.values())
@@ -67,7 +67,7 @@ def test_laplace_noise_in_closed_form() -> None:
     assert plan.mechanism == "laplace"
     q, threshold = math.exp(-0.5), plan.threshold
     counts = np.array([1, int(threshold) - 3, int(threshold), int(threshold) + 1, int(threshold) + 30])
-    for count, *numbers in zip(counts, *released_with(plan, counts), strict=True):
+    for count, *numbers in zip(counts, *selection_errors(plan, counts), strict=True):
         law = {x: (1 - q) / (1 + q) * q ** abs(x) for x in range(-300, 301) if count + x > threshold}
         whole = math.fsum(law.values())
         mean = math.fsum(x * p for x, p in law.items()) / whole
@@ -83,7 +83,7 @@ def test_errors_of_top_k_by_simulation(rule: Any) -> None:
     for count in (int(plan.threshold - plan.sigma), int(plan.threshold), int(plan.threshold + 2 * plan.sigma)):
         passed = count + own + shared > plan.threshold
         error = (own + offset if rule == "opposite" else own + shared + offset)[passed]
-        probability, bias, deviation = (float(n[0]) for n in released_with(plan, np.array([count])))
+        probability, bias, deviation = (float(n[0]) for n in selection_errors(plan, np.array([count])))
         spread = 5.0 * plan.total_noise / math.sqrt(passed.sum())
         # The noise that is drawn is discrete: up to half a step of the lattice is its own.
         step = 0.5 / plan.noise.lattice  # type: ignore[union-attr]
@@ -95,9 +95,9 @@ def test_errors_of_top_k_by_simulation(rule: Any) -> None:
 def test_marks_of_the_selection() -> None:
     for options in ({"max_items_per_user": 3}, {"max_items_per_user": 1}, {"max_nonzero": 100}, {"top": 30}):
         plan = dphist.plan(epsilon=1.0, delta=1e-6, **options)  # type: ignore[arg-type]
-        found = selection(plan, {})
+        found = selection_of(plan, {})
         assert found is not None
         assert found.unlikely is not None
-        at = released_with(plan, np.array([found.unlikely, found.unlikely + 1, found.even - 1, found.even,
+        at = selection_errors(plan, np.array([found.unlikely, found.unlikely + 1, found.even - 1, found.even,
                                            found.likely - 1, found.likely]))[0]  # fmt: skip
         assert at[0] < 0.01 <= at[1] <= at[2] < 0.5 <= at[3] <= at[4] < 0.99 <= at[5]

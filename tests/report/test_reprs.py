@@ -1,30 +1,23 @@
-"""What notebooks show: one plain table for every result, with all texts escaped; and figures that are returned."""
+"""What notebooks show: one plain table for every result, with all texts escaped."""
 
 from __future__ import annotations
 
-import builtins
 import re
-from dataclasses import replace
 from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import pytest
 
 import dphist
-from dphist import figures
 from dphist.accounting import compose, plan_many
 from dphist.display import html_grid, html_table, text_grid, text_table
-from dphist.errors import InvalidParameter, MissingExtra, OutputError
 from dphist.ledger import Ledger, Spend, SumComposer
-from dphist.planning.utility import count_noise
 from dphist.privacy.types import Budget
 from dphist.releasing.soundness import choice_for
 from dphist.releasing.verify import Verification
-from dphist.simulation.population import NOTICE
 
 EVIL = "<script>alert('x & y')</script>"
 
@@ -155,100 +148,3 @@ def test_helpers_escape_and_align() -> None:
     assert all(tag not in grid for tag in ("<i>", "<u>", "<w>"))
     assert text_table([("a", "1"), ("long", "2")]) == "a     1\nlong  2"
     assert text_grid(["x", "n"], [["a", "10"], ["bc", "9"]]) == "x    n\na   10\nbc   9"
-
-
-def test_a_plan_draws_its_profile_and_what_is_released() -> None:
-    plan = results()["plan"]
-    figure = plan.figure()
-    profile, released = figure.axes
-    deltas = profile.get_lines()[0].get_ydata()
-    epsilons = profile.get_lines()[0].get_xdata()
-    at = int(np.argmin(np.abs(np.asarray(epsilons) - 0.5)))
-    assert deltas[at] == pytest.approx(dphist.delta_at(plan, float(epsilons[at])))
-    line = released.get_lines()[0]
-    middle = float(np.interp(plan.threshold, line.get_xdata(), line.get_ydata()))
-    assert middle == pytest.approx(50, abs=3)
-    assert figure._repr_png_().startswith(b"\x89PNG")
-    listed = dphist.plan(epsilon=1, delta=1e-6, public_items=5)
-    assert len(listed.figure().axes) == 1
-    with pytest.raises(InvalidParameter, match="public list"):
-        figures.release_probability(listed)
-    assert len(figures.release_probability(dphist.plan(epsilon=1, delta=1e-6, top=10)).axes) == 1
-
-
-def test_a_profile_of_laplace_noise_and_of_given_epsilons() -> None:
-    plan = dphist.plan(epsilon=1, delta=1e-6, max_items_per_user=1)
-    line: Any = figures.profile(plan, [1.5, 0.0, 1.0]).axes[0].get_lines()[0]
-    assert list(line.get_xdata()) == [0.0, 1.0, 1.5]
-    assert line.get_ydata()[1] <= 1e-6 < line.get_ydata()[0]
-
-
-def test_comparisons_draw_themselves() -> None:
-    compared = results()["comparison"]
-    assert compared.figure().axes[0].get_title() == compared.title
-    bars: Any = figures.thresholds(compared).axes[0].patches
-    assert [bar.get_width() for bar in bars] == [row.threshold for row in compared.rows]
-    wide = dphist.compare(epsilon=0.35, delta=1e-5, max_nonzero=51914)
-    assert figures.thresholds(wide).axes[0].get_xscale() == "log"
-
-
-def test_a_simulation_draws_its_candidates(tmp_path: Path) -> None:
-    one = results()["simulation"]
-    figure = one.figure()
-    assert len(figure.axes) == 3
-    assert "NOT PRIVATE" in figure.get_suptitle()
-    drawn = figure.axes[0].get_lines()[0].get_ydata()
-    assert list(drawn) == [candidate.items for candidate in one.candidates if candidate.kind == "cap"]
-    for name in ("a.png", "a.html"):
-        figures.save_simulation(one, tmp_path / name)
-        assert (tmp_path / name).stat().st_size > 1000
-    with pytest.raises(OutputError, match="exists already"):
-        figures.save_simulation(one, tmp_path / "a.png")
-    page = (tmp_path / "a.html").read_text(encoding="utf-8")
-    assert "NOT PRIVATE" in page
-    assert "<script" not in page
-    assert f'aria-label="{NOTICE}' in page
-    with pytest.raises(InvalidParameter, match=r"must end in \.png"):
-        figures.save_simulation(one, tmp_path / "a.txt")
-
-
-def test_dollars_in_names_are_no_formulas() -> None:
-    """Matplotlib would refuse the one, and draw the other in italics."""
-    one = results()["simulation"]
-    for label in ("a$\\frac$.csv", "from $a to $b.csv"):
-        figure = replace(one, population=replace(one.population, label=label)).figure()
-        assert label in str(figure.get_suptitle())
-        assert not figure._suptitle.get_parse_math()
-        figure.draw_without_rendering()
-
-
-def test_figures_have_words_for_those_who_do_not_see_them() -> None:
-    found = results()
-    plan, compared = found["plan"], found["comparison"]
-    for figure in (compared.figure(), figures.thresholds(compared)):
-        assert "lowest threshold" in str(figure.get_label())
-    words = str(plan.figure().get_label())
-    assert f"at epsilon 1 it is {plan.certificate.delta:.6g}" in words
-    even = int(words.split("From ")[1].split()[0].replace(",", ""))
-    law = count_noise(plan.noise)
-    assert law.probability(even - 1) < 0.5 <= law.probability(even)
-    assert str(figures.release_probability(plan).get_label()) in words
-    assert str(figures.profile(plan, [1.0]).get_label()) in words
-    assert found["simulation"].figure().get_label().startswith(NOTICE)
-
-
-def test_without_matplotlib_one_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    from dphist.report import canvas
-
-    real = builtins.__import__
-
-    def no_matplotlib(name: str, *rest: Any, **more: Any) -> Any:
-        if name.startswith("matplotlib"):
-            raise ImportError(name)
-        return real(name, *rest, **more)
-
-    canvas._figure_class.cache_clear()
-    monkeypatch.setattr(builtins, "__import__", no_matplotlib)
-    for kind in ("plan", "comparison", "simulation"):
-        with pytest.raises(MissingExtra, match=r"pip install 'dphist\[plot\]'"):
-            results()[kind].figure()

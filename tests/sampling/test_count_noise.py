@@ -21,7 +21,7 @@ from dphist.privacy.noise import LaplaceNoise, LatticeNoise, Noise
 from dphist.privacy.tails import LaplaceTails, LatticeTails, NormalTails, Tails
 from dphist.privacy.types import Contract, Plan
 from dphist.releasing.noise import Begun, Cut
-from dphist.report.selection import released_with, selection
+from dphist.report.facts import selection_errors, selection_of
 from dphist.sampling.mechanisms import begin
 from dphist.sampling.tap import SeededTap
 
@@ -194,7 +194,7 @@ def test_a_selection_is_that_of_real_releases(top_plan: Plan, case: str) -> None
     elif case == "no top-k":
         plan = dphist.plan(epsilon=1, delta=1e-6, max_items_per_user=8)
         request, floor = {"lower-threshold": LOWER}, 0
-    found = selection(plan, request)
+    found = selection_of(plan, request)
     assert found is not None
     subtracted = 0 if case == "no top-k" else max(floor, LOWER - 1)
     places = [found.counts.index(found.even), int(np.searchsorted(found.counts, found.likely))]
@@ -207,13 +207,13 @@ def test_a_selection_is_that_of_real_releases(top_plan: Plan, case: str) -> None
         assert seen.std() == pytest.approx(found.deviation[place], abs=within)
     if case != "no top-k":
         # On the scale of the lower threshold the same count was thought never to be released.
-        assert released_with(plan, np.array([found.likely]), LOWER)[0][0] + ALLOWED < 0.9
+        assert selection_errors(plan, np.array([found.likely]), LOWER)[0][0] + ALLOWED < 0.9
         assert f"less that of the item ranked {TOP + 1}, or less {LOWER - 1} if that is more" in found.axis
 
 
 def test_a_whole_release_keeps_what_its_selection_says(top_plan: Plan) -> None:
     """One release of 20 items that are released for sure, by less than 1e-9, and were thought not to be."""
-    found = selection(top_plan, {"lower-threshold": LOWER, "top": TOP})
+    found = selection_of(top_plan, {"lower-threshold": LOWER, "top": TOP})
     assert found is not None
     law = count_noise(top_plan.noise)
     sure = law.passing_count(1 - 1e-11)
@@ -237,7 +237,7 @@ def test_a_whole_release_keeps_what_its_selection_says(top_plan: Plan) -> None:
     assert release.plan == top_plan
     assert sorted(item.as_py() for item in release.items) == list(range(TOP))
     # Where L - 1 is taken for another shift, none of them would be.
-    assert released_with(top_plan, np.array([sure]), LOWER)[0][0] < 1e-9
+    assert selection_errors(top_plan, np.array([sure]), LOWER)[0][0] < 1e-9
 
 
 def test_axes_say_what_is_meant(top_plan: Plan) -> None:
@@ -250,6 +250,6 @@ def test_axes_say_what_is_meant(top_plan: Plan) -> None:
         (capped, {"lower-threshold": 5}, "true number of users counted"),
     ]
     for plan, request, axis in cases:
-        found = selection(plan, request)
+        found = selection_of(plan, request)
         assert found is not None
         assert found.axis == axis

@@ -22,9 +22,8 @@ import pytest
 
 import dphist
 from dphist.cli import main
-from dphist.report import curve
-from dphist.report.facts import Facts
-from dphist.report.making import report_facts
+from dphist.report import facts
+from dphist.report.facts import Facts, gather_facts
 from release_data import events, resealed
 
 COUNTS = {f"item {place}": 2000 - 90 * place for place in range(20)}
@@ -107,15 +106,12 @@ FOLDER = tempfile.TemporaryDirectory(prefix="dphist-reports-")
 
 @cache
 def made(name: str) -> tuple[Path, Facts]:
-    """A release of a kind and what a report says of it, made once.
-
-    With all points of its curve, however long they take, and whatever the test that is the first to ask has set.
-    """
+    """A release of a kind and its facts, made once, with all points of the curve."""
     folder = Path(FOLDER.name) / str(len(list(Path(FOLDER.name).iterdir())))
     folder.mkdir()
     path = KINDS[name](folder)
-    with mock.patch.object(curve, "_SECONDS", 600.0):
-        return path, report_facts(path)
+    with mock.patch.multiple(facts, _POINTS=41, _POINTS_SHARED=21):
+        return path, gather_facts(path)
 
 
 VOID = {"meta", "input", "br", "img", "link", "hr"}

@@ -9,7 +9,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 # Sessions of Spark share one JVM; the tests of some files share a browser, the server of a page, or slow results.
 _SPARK: Final = re.compile(r"/test_(sketch_)?spark_?\w*\.py::|\[.*\bspark\b(?!\.(py|md))|_about_spark")
-_FILES: Final = re.compile(r"(?:^|/)(test_(?:web\w*|report_browser|reprs))\.py::")
+_FILES: Final = re.compile(r"(?:^|/)(test_(?:explore\w*|report_browser|reprs))\.py::")
 
 
 def group_of(test: str) -> str:

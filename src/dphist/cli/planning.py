@@ -83,7 +83,7 @@ def plan(
     """
     from dphist.planning.planner import plan as make_plan
     from dphist.releasing.aggregates import bounds_from
-    from dphist.report.explain import explain
+    from dphist.report.words import explain
 
     result = make_plan(
         epsilon=epsilon, delta=delta, max_nonzero=max_nonzero, max_items_per_user=max_items_per_user,
@@ -166,10 +166,10 @@ def compare(
         --plot figure.png
     """
     from dphist.planning.compare import compare as compare_all
-    from dphist.report.figure import write_figure
-    from dphist.report.plots import check_plot
 
     if plot is not None:
+        from dphist.report.files import check_plot
+
         check_plot(plot, force=force)
     bounds: list[int | None] = [*max_nonzero] if max_nonzero else [None]
     results = [
@@ -182,7 +182,11 @@ def compare(
     else:
         write_out("\n\n".join(str(result) for result in results) + "\n")
     if plot is not None:
-        write_figure(results, plot, force=force)
+        from dphist.report.charts import chart
+        from dphist.report.render import save_plot
+
+        tables = [result._repr_html_() for result in results]
+        save_plot(chart(results), plot, title="mechanisms compared", tables=tables, force=force)
         write_error(f"Wrote {plot}\n")
 
 

@@ -339,7 +339,7 @@ def _show_plan(values: dict[str, Any], as_json: bool) -> None:
     from dphist.planning.auto_cap import ChoicePlan
     from dphist.releasing.request import request_from
     from dphist.releasing.run import engine_for, planned_for
-    from dphist.report.explain import explain
+    from dphist.report.words import explain
 
     request = request_from(values)
     plan = planned_for(request, engine_for(request))

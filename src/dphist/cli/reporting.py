@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from dphist.releasing.protected import Kept
     from dphist.releasing.request import Request
     from dphist.report.facts import Facts
-    from dphist.report.making import ReportFormat
+    from dphist.report.render import ReportFormat
 
 
 # Subcommands that explain and verify a release, and the report that a release writes by itself.
@@ -70,24 +70,24 @@ def report(
     Exit code 0: made. 1: the release is not verified, or the report could not be written. 2: bad parameters.
     """
     from dphist.releasing.protected import kept_of, refuse_overwriting
-    from dphist.report.data import data_of
-    from dphist.report.making import report_facts
+    from dphist.report.facts import gather_facts
+    from dphist.report.render import report_data
 
     chosen = chosen_format(output, format)
     if figures is not None and figures.exists() and not figures.is_dir():
         raise OutputError(f"the place for figures {str(figures)!r} is not a folder")
     kept = kept_of(name, certificate)
     if output is not None:
-        from dphist.report.writing import check_place
+        from dphist.report.files import check_place
 
         refuse_overwriting(output, kept)
         check_place(output, force=force, only_reports=True)
-    facts = report_facts(name, table=table, certificate=certificate, public_key=public_key)
+    facts = gather_facts(name, table=table, certificate=certificate, public_key=public_key)
     written, content = _made(facts, chosen, output, figures, figure_format, force, kept)
     with shown():
         if as_json:
             paths = {"report": None if output is None else str(output), "figures": written}
-            print_json({**paths, **data_of(facts)})
+            print_json({**paths, **report_data(facts)})
         elif output is None:
             write_out(content)
         else:
@@ -139,10 +139,10 @@ def verify(
 
 def chosen_format(output: Path | None, format: str | None) -> ReportFormat:
     """What is to be made: as it was asked for, or as the name of the file tells."""
-    from dphist.report.making import checked_format, format_of
+    from dphist.report.render import check_format, format_of
 
     if format is not None:
-        return checked_format(format)
+        return check_format(format)
     return "text" if output is None else format_of(output, "; or say which --format it has")
 
 
@@ -157,17 +157,17 @@ def _made(
 ) -> tuple[list[str], str]:
     """Write the report and its figures, all of them or none; the names of figures, and the report's text."""
     from dphist.releasing.protected import refuse_overwriting
-    from dphist.report.making import drawn_figures, render
-    from dphist.report.writing import encoded, new_folder, write_files
+    from dphist.report.files import encode_report, new_folder, write_files
+    from dphist.report.render import draw_figures, render
 
-    drawn = {} if figures is None else drawn_figures(facts, figures, kind)
+    drawn = {} if figures is None else draw_figures(facts, figures, kind)
     start = Path.cwd() if output is None else output.parent
     links = {name: Path(os.path.relpath(path, start)).as_posix() for name, (path, _) in drawn.items()}
     content = render(facts, format, links)
     files = dict(drawn.values())
     if output is not None:
         _refuse_twice(output, [path for path, _ in drawn.values()])
-        files[output] = encoded(content)
+        files[output] = encode_report(content)
     for path in files:
         refuse_overwriting(path, kept)
     with new_folder(figures):
@@ -187,11 +187,13 @@ def check_report(name: str, request: Request, kept: Sequence[Kept]) -> None:
     """Before any event is read or anything booked: that the report of a release can be made, and written."""
     from dphist.outputs.targets import target_of
     from dphist.releasing.protected import refuse_overwriting
-    from dphist.report.making import format_of
-    from dphist.report.writing import check_place
+    from dphist.report.charts import require_plotting
+    from dphist.report.files import check_place
+    from dphist.report.render import format_of
 
     path = Path(name)
-    format_of(path)
+    if format_of(path) == "html":
+        require_plotting()
     refuse_overwriting(path, kept)
     check_place(path, force=request.force, only_reports=True)
     if request.output is None:
@@ -215,12 +217,12 @@ def report_release(name: str, request: Request, kept: Sequence[Kept]) -> OutputE
     path = Path(name)
     try:
         from dphist.releasing.protected import refuse_overwriting
-        from dphist.report.making import format_of, make_report
-        from dphist.report.writing import encoded, write_files
+        from dphist.report.files import encode_report, write_files
+        from dphist.report.render import format_of, make_report
 
         content = make_report(request.output, format_of(path), table=request.output_table)
         refuse_overwriting(path, kept)
-        write_files({path: encoded(content)}, force=request.force, only_reports=True)
+        write_files({path: encode_report(content)}, force=request.force, only_reports=True)
     except Exception as error:
         if isinstance(error, DphistError):
             reason = str(error)
@@ -240,25 +242,22 @@ def explore(
         typer.Option("--port", metavar="N", parser=whole_number, help="Port to listen on; 0 takes a free one."),
     ] = 0,
     no_browser: Annotated[
-        bool, typer.Option("--no-browser", help="Print the address, and open no browser.")
+        bool, typer.Option("--no-browser", help="Print the address and do not open a browser.")
     ] = False,
 ) -> None:
-    """Explore plans in the browser: sliders, all mechanisms side by side, a simulated release.
+    """Explore plans in the browser: sliders, all mechanisms side by side, a trial release.
 
-    The page is on this computer alone, behind a token that is in the printed address. It reads no data of
-    yours; counts that you upload to it must be public or made up. Ctrl-C ends it.
+    The page is served on this computer only, at an address with a random token. It reads none of your data;
+    counts that you upload to it must be public or synthetic. Ctrl-C stops it.
 
     \b
     Examples:
       dphist explore
       dphist explore --port 8123 --no-browser
     """
-    from dphist.publishing import interruptible
-    from dphist.web.server import serve
+    from dphist.explore.app import serve
 
-    # The file that leads the browser to the page is removed after whatever signal.
-    with interruptible():
-        serve(port=port, browser=not no_browser)
+    serve(port=port, browser=not no_browser)
 
 
 @app.command()

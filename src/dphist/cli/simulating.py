@@ -75,7 +75,7 @@ def simulate(
     from dphist.simulation.simulate import simulate as run
 
     if plot is not None:
-        from dphist.report.plots import check_plot
+        from dphist.report.files import check_plot
 
         check_plot(plot, force=force)
     read = {
@@ -92,9 +92,11 @@ def simulate(
     else:
         _show(result)
     if plot is not None:
-        from dphist.figures import save_simulation
+        from dphist.report.charts import chart
+        from dphist.report.render import save_plot
 
-        save_simulation(result, plot, force=force)
+        title, tables = "a simulation, not private", [result._repr_html_()]
+        save_plot(chart(result), plot, title=title, tables=tables, force=force)
         write_error(f"Wrote {plot}\n")
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from dphist.display import html_grid, text_grid
 from dphist.errors import InvalidParameter, positive_count, positive_number
@@ -28,10 +27,6 @@ from dphist.privacy.laplace import tau_laplace
 from dphist.privacy.noise import Noise, gamma_from
 from dphist.privacy.paper import largest_sensitivity_per_sigma
 from dphist.privacy.types import ANALYSES, Budget, Contract, Plan
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 
 # `compare`: every mechanism and analysis side by side, and the frontier of tau against noise.
 
@@ -114,12 +109,6 @@ class Comparison:
             "max_items_per_user": self.contract.items,
             "rows": [row.to_dict() for row in self.rows],
         }
-
-    def figure(self) -> Figure:
-        """Least tau against noise for every analysis, as a figure of matplotlib."""
-        # By name: what draws is to the right of all that is drawn.
-        drawn: Figure = import_module("dphist.figures").comparison(self)
-        return drawn
 
     def __str__(self) -> str:
         grid = text_grid(self.columns, (row.cells() for row in self.rows), left=2)

@@ -6,17 +6,12 @@ import math
 from bisect import bisect_left
 from dataclasses import dataclass
 from fractions import Fraction
-from importlib import import_module
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final, Literal, get_args
+from typing import Any, Final, Literal, get_args
 
 from dphist.display import html_table, text_table
 from dphist.errors import LARGEST_EPSILON, SMALLEST_DELTA, InvalidParameter, positive_count, positive_number
 from dphist.privacy.noise import LaplaceNoise, LatticeNoise, Noise, SumNoise
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 
 # What is promised (the budget) and what is known of every dataset (the contract).
 
@@ -334,12 +329,6 @@ class Plan:
             ("certified delta", f"{self.certificate.delta:.6g}"),
             ("worst neighbours", str(self.certificate.binding_case)),
         ]
-
-    def figure(self) -> Figure:
-        """Its profile, and which counts are released, as a figure of matplotlib."""
-        # By name: what draws is to the right of all that is drawn.
-        drawn: Figure = import_module("dphist.figures").plan(self)
-        return drawn
 
     def __str__(self) -> str:
         return text_table(self.rows())

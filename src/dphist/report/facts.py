@@ -1,210 +1,443 @@
-"""Everything that a report says, computed once from a release and its certificate. No true count is known here."""
+"""The facts of a report, gathered once from a verified release and its certificate. It has no true counts."""
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+import json
+import math
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from itertools import pairwise
-from pathlib import PurePath
-from typing import Any, Final
+from pathlib import Path
+from typing import Any, Final, Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
+from dphist.accounting.profile import certified_delta
 from dphist.display import printable
-from dphist.privacy.types import Budget, Plan
-from dphist.releasing.certificate import plan_from
-from dphist.releasing.result import NOT_PRIVATE
-from dphist.releasing.verify import Verification
-from dphist.report.cautions import cautions_of
-from dphist.report.curve import curve_of
-from dphist.report.meaning import Meaning, also_released, lead_of
-from dphist.report.peers import Peer, peers_of
-from dphist.report.promise import promise
-from dphist.report.rows import Rows, rows_of
-from dphist.report.selection import Selection, selection
-from dphist.report.sentences import Number, numbers, selected, uncovered
+from dphist.errors import LARGEST_EPSILON, DphistError, InputError, InvalidParameter, NotVerified
+from dphist.outputs.seal import certificate_text
+from dphist.planning.auto_cap import ChoicePlan, choice_curve
+from dphist.planning.compare import Comparison, compare
+from dphist.planning.utility import count_noise, half_width
+from dphist.privacy.types import Budget, Contract, Plan
+from dphist.releasing.certificate import is_difference, is_perhaps_reduced, plan_from
+from dphist.releasing.request import count_column
+from dphist.releasing.result import Release
+from dphist.releasing.verify import SEEDED, Examination, Verification, read_and_verify
+from dphist.signatures import Trust
 
-SEALED: Final = "SHA-256 of its content (self_sha256)"
+CountsKind = Literal["users", "differences", "perhaps_reduced", "sketch"]
+# The level of the intervals that a report adds where the release has none.
+LEVEL: Final = 0.95
+# Items longer than this are cut short in a report.
+LONGEST_ITEM: Final = 300
+# Items that could be mistaken for another are shown in quotation marks. The page uses the same pattern.
+QUOTED: Final = r'^"*\((?:missing|empty)\)"*$|^[ \u3000]|[ \u3000]$'
+# Certified points of the curve. With shared noise or a chosen limit each takes a tenth of a second.
+_POINTS: Final = 41
+_POINTS_SHARED: Final = 21
+_SELECTION_POINTS: Final = 121
 
 
 @dataclass(frozen=True)
-class CapSizes:
-    """The noisy numbers of users by which a cap was chosen."""
+class Column:
+    """One column: texts (None where an item is missing), or numbers rounded to `digits`."""
+
+    name: str
+    kind: Literal["text", "number"]
+    values: tuple[Any, ...]
+    digits: int = 0
+    by_number: bool = False
+
+    def texts(self, first: int) -> list[str]:
+        """The first rows for people."""
+        if self.kind == "text":
+            return [label_item(value) for value in self.values[:first]]
+        return [f"{value:,.{self.digits}f}" for value in self.values[:first]]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """All released rows in columns, the largest counts first.
+
+    `width` is half an interval around each count, where the release has no intervals and there can be some.
+    `own_ends` are the columns of intervals that the release has itself.
+    """
+
+    columns: tuple[Column, ...]
+    items: tuple[str, ...]
+    count: str
+    total: int
+    width: float | None
+    level: float
+    cut: bool
+    own_ends: tuple[str, ...] = ()
+
+    @property
+    def interval_names(self) -> tuple[str, str]:
+        """Names of the columns that are made of the count and `width`."""
+        return f"low ({100 * self.level:g} %)", f"high ({100 * self.level:g} %)"
+
+    def first(self, number: int) -> tuple[list[str], list[list[str]]]:
+        """Names of all columns, intervals included, and the first rows as texts."""
+        names: list[str] = []
+        columns: list[list[str]] = []
+        for column in self.columns:
+            names.append(column.name)
+            columns.append(column.texts(number))
+            if column.name == self.count and self.width is not None:
+                for name, sign in zip(self.interval_names, (-1, 1), strict=True):
+                    names.append(name)
+                    ends = [value + sign * self.width for value in column.values[:number]]
+                    columns.append([f"{end:,.{column.digits}f}" for end in ends])
+        return names, [list(row) for row in zip(*columns, strict=True)]
+
+
+def label_item(item: str | None) -> str:
+    """An item as people see it: no two look the same because one is empty or begins or ends with a space."""
+    if item is None or item == "":
+        return "(missing)" if item is None else "(empty)"
+    return f'"{item}"' if re.search(QUOTED, item) else item
+
+
+def digits_of(spread: float) -> int:
+    """No more digits than the noise leaves."""
+    return max(0, 1 - math.floor(math.log10(spread)))
+
+
+def rows_of(table: Any, plan: Plan, request: Mapping[str, Any]) -> Rows:
+    """The rows of a release, an Arrow table."""
+    name, level = count_column(request, table), request.get("interval")
+    place = table.column_names.index(name)
+    counts = np.asarray(table.column(place).to_pylist(), dtype=np.float64)
+    ordered = table.take(np.argsort(-counts, kind="stable")) if table.num_rows else table
+    digits = 0 if str(table.schema.field(place).type).startswith("int") else digits_of(plan.total_noise)
+    ends = {f"{one}{end}" for one in table.column_names[place:] for end in ("_low", "_high")} if level else set()
+    columns = []
+    for index, title in enumerate(ordered.column_names):
+        column = ordered.column(index)
+        if index < place:
+            columns.append(_text_column(printable(title), column))
+        else:
+            near = title == name or title.removeprefix(name) in ("_low", "_high", "_standard_error")
+            label = f" ({100 * float(level):g} %)" if level and title in ends else ""
+            columns.append(_number_column(printable(title) + label, column, digits if near else None))
+    width = half_width(plan, LEVEL) + (0.5 if request.get("round") is True else 0.0)
+    intervals = level is None and counts_kind(plan, request) in ("users", "sketch")
+    own = [f"{name}{end}" for end in ("_low", "_high")] if level else []
+    return Rows(
+        tuple(columns), tuple(map(printable, table.column_names[:place])), printable(name), table.num_rows,
+        width if intervals else None, float(level or LEVEL),
+        any(text and len(text) > LONGEST_ITEM for one in columns[:place] for text in one.values),
+        tuple(printable(end) for end in own if end in table.column_names),
+    )  # fmt: skip
+
+
+def _text_column(name: str, column: Any) -> Column:
+    # Halves of surrogate pairs, from names of files, are spelled out: UTF-8 cannot hold them.
+    texts = [
+        None if text is None else text.encode("utf-8", "backslashreplace").decode() for text in _texts(column)
+    ]
+    short = [text if text is None or len(text) <= LONGEST_ITEM else text[:LONGEST_ITEM] + "…" for text in texts]
+    is_number = str(column.type).startswith(("int", "uint", "float", "double", "decimal"))
+    return Column(name, "text", tuple(short), by_number=is_number)
+
+
+def _texts(column: Any) -> list[str | None]:
+    import pyarrow as pa
+
+    try:
+        found: list[str | None] = column.cast(pa.string()).to_pylist()
+        return found
+    except (pa.ArrowException, ValueError):
+        pass
+    try:
+        return [None if value is None else str(value) for value in column.to_pylist()]
+    except (OverflowError, ValueError):  # a time that Python cannot hold
+        return ["?"] * len(column)
+
+
+def _number_column(name: str, column: Any, digits: int | None) -> Column:
+    numbers = [float(value) if value is not None else math.nan for value in column.to_pylist()]
+    if digits is None:
+        largest = max((abs(number) for number in numbers if math.isfinite(number)), default=1.0)
+        digits = min(6, max(0, 4 - math.ceil(math.log10(max(largest, 1e-6)))))
+    rounded = tuple(int(n) if digits == 0 and math.isfinite(n) else n for n in (round(n, digits) for n in numbers))
+    return Column(name, "number", rounded, digits)
+
+
+def counts_kind(plan: Plan, request: Mapping[str, Any]) -> CountsKind:
+    """What a released count is: a number of users, or one less something that is not released."""
+    if is_difference(plan, request):
+        return "differences"
+    if is_perhaps_reduced(plan, request):
+        return "perhaps_reduced"
+    return "sketch" if "sketch" in request else "users"
+
+
+@dataclass(frozen=True)
+class Selection:
+    """By true count: the probability of release, and mean and deviation of the error of what is released.
+
+    With a lower threshold the law is shifted: what is below is removed, and what is left begins at 1 again. A
+    top-k step shifts it by what it subtracts, which is secret: there counts are relative to that (see `axis`).
+    """
+
+    counts: tuple[int, ...]
+    probability: tuple[float, ...]
+    bias: tuple[float, ...]
+    deviation: tuple[float, ...]
+    unlikely: int | None
+    even: int
+    likely: int
+    axis: str
+    # How many are kept of those that pass, where a limit on items per user serves in place of a top-k step.
+    largest: int | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        rows = zip(self.counts, self.probability, self.bias, self.deviation, strict=True)
+        return {
+            "axis": self.axis,
+            "largest_of_those_that_pass": self.largest,
+            "count_released_with_1_percent": self.unlikely,
+            "count_released_with_50_percent": self.even,
+            "count_released_with_99_percent": self.likely,
+            "by_count": [
+                {"count": count, "probability": p, "bias": bias, "standard_deviation": deviation}
+                for count, p, bias, deviation in rows
+            ],
+        }
+
+
+def selection_of(plan: Plan, request: Mapping[str, Any]) -> Selection | None:
+    """How the threshold selects; None where every item is released."""
+    if math.isinf(plan.threshold):
+        return None
+    # Where a limit on items per user serves in place of a top-k step, nothing is subtracted.
+    relative = (plan.releases_offset or "top" in request) and plan.contract.max_nonzero is not None
+    asked = int(request.get("lower-threshold", 1))
+    lower = 1 if relative else asked
+    law, spread = count_noise(plan.noise), math.hypot(plan.sigma, plan.sigma_shared)
+    middle = plan.threshold + lower - 1
+    first, last = max(lower, math.floor(middle - 4.0 * spread)), math.ceil(middle + 5.0 * spread) + 1
+    unlikely, even, likely = (law.passing_count(aim) + lower - 1 for aim in (0.01, 0.5, 0.99))
+    counts = np.unique(np.append(np.linspace(first, last, _SELECTION_POINTS).astype(np.int64), even))
+    errors = selection_errors(plan, counts, lower, rounded=request.get("round") is True)
+    probability, bias, deviation = (tuple(one.tolist()) for one in errors)
+    axis = "true number of users counted"
+    if "sketch" in request:
+        axis = "counter of the sketch"
+    elif relative:
+        # What is below the lower threshold is removed, so at least its place before it is subtracted.
+        least = f", or less {asked - 1:,} if that is more" if asked > 1 else ""
+        axis = f"true count less that of the item ranked {plan.contract.nonzero + 1:,.0f}{least}"
+    elif is_perhaps_reduced(plan, request):
+        axis = "true count, less what was subtracted from all"
+    top = request.get("top")
+    return Selection(
+        tuple(counts.tolist()), probability, bias, deviation,
+        unlikely=unlikely - 1 if unlikely > lower else None, even=even, likely=likely, axis=axis,
+        largest=top if isinstance(top, int) and plan.contract.max_nonzero is None else None,
+    )  # fmt: skip
+
+
+def selection_errors(
+    plan: Plan, counts: NDArray[Any], lower: int = 1, *, rounded: bool = False
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    """Probability of release of true counts; mean and deviation of the error of those that are released."""
+    probability, bias, variance = count_noise(plan.noise).released(counts - (lower - 1))
+    return probability, bias, np.sqrt(variance + (1.0 / 12.0 if rounded else 0.0))
+
+
+def curve_of(plan: Plan, choice: ChoicePlan | None = None) -> tuple[tuple[float, float], ...]:
+    """Certified points (epsilon, delta) from 0 to twice the budget's epsilon; with `choice`, of both steps."""
+    own = plan if choice is None else choice
+    points = _POINTS if plan.sigma_shared == 0.0 and choice is None else _POINTS_SHARED
+    epsilon, last = own.budget.epsilon, min(2.0 * own.budget.epsilon, LARGEST_EPSILON)
+    # delta at the budget's own epsilon, the point in the middle, is known already.
+    wanted = [x for place in range(points) if (x := last * place / (points - 1)) != epsilon]
+    deltas = list(map(certified_delta(plan), wanted)) if choice is None else choice_curve(choice, wanted)
+    return tuple(sorted([*zip(wanted, deltas, strict=True), (epsilon, own.certificate.delta)]))
+
+
+@dataclass(frozen=True)
+class Peer:
+    """Noise and threshold of one analysis (a row of `dphist compare`); without one, of this release."""
+
+    analysis: str | None
+    noise: float
+    threshold: float | None
+
+
+def peers_of(plan: Plan, budget: Budget) -> tuple[Peer, ...]:
+    """This release, and what other analyses need for the same budget and bounds, for counts of unknown items."""
+    threshold = None if plan.mechanism == "known-domain" else plan.threshold
+    own = Peer(None, plan.total_noise, threshold)
+    try:
+        rows = _compare(budget, plan.contract).rows
+    except DphistError:
+        return (own,)
+    return (own, *(Peer(row.analysis, row.total_noise, row.threshold) for row in rows))
+
+
+@lru_cache(maxsize=64)
+def _compare(budget: Budget, contract: Contract) -> Comparison:
+    """It takes half a second, and several reports often share one budget."""
+    return compare(
+        epsilon=budget.epsilon, delta=budget.delta,
+        max_nonzero=contract.max_nonzero, max_items_per_user=contract.items,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class LimitChoice:
+    """The noisy numbers of users, by number of items, from which a limit (`cap`) was chosen."""
 
     labels: tuple[str, ...]
     users: tuple[int, ...]
     deviation: float
     cap: int
 
-
-@dataclass(frozen=True)
-class Origin:
-    """Where the certificate of a release is: its text, its place, and what `dphist verify` needs beside a name.
-
-    A release in memory has no text, for a certificate belongs to a file; then `missing` says so.
-    """
-
-    text: str | None
-    place: str = ""
-    options: Sequence[str] = ()
-    missing: str = ""
-    written: bool = True
+    def keeps_all(self, label: str) -> bool:
+        """Whether users with so many items are within the limit."""
+        return not label.startswith("over") and int(label.split()[-1].replace(",", "")) <= self.cap
 
 
-@dataclass(frozen=True)
-class Facts:
-    """What a report shows, in the order in which it does."""
-
-    title: str
-    lead: str
-    cautions: tuple[str, ...]
-    counts_are: str
-    address: str
-    written: bool
-    command: str
-    about: tuple[tuple[str, str], ...]
-    private: bool
-    checks: tuple[str, ...]
-    signature: tuple[str, str | None]
-    guarantee: str
-    promise: tuple[str, ...]
-    numbers: tuple[Number, ...]
-    budget: Budget
-    plan: Plan
-    delta_proved: float
-    curve: tuple[tuple[float, float], ...]
-    curve_note: str
-    peers: tuple[Peer, ...]
-    peers_note: str
-    selection: Selection | None
-    selected: tuple[str, ...]
-    rows: Rows
-    sizes: CapSizes | None
-    receipt: tuple[tuple[str, str], ...]
-    uncovered: tuple[str, ...]
-    certificate: str | None
-    certificate_name: str
-    sealed: tuple[tuple[str, str], ...]
-    uncertified: str
-
-
-def facts_of(document: Mapping[str, Any], table: Any, verified: Verification, origin: Origin) -> Facts:
-    """The facts of a release that was verified, or that has no fault but its seed."""
-    plan, request = plan_from(document["plan"]), document["request"]
-    budget = Budget(request["epsilon"], request["delta"]) if "choice" in document else plan.budget
-    curve = curve_of(plan, verified.choice, seeded=not verified.private)
-    rows, meaning = rows_of(table, plan, request)
-    peers, peers_note = peers_of(plan, budget, request, "choice" in document)
-    proved = plan.certificate.delta if verified.delta_certified is None else verified.delta_certified
-    output, also = document.get("output", {}), also_released(document.get("sums", ()))
-    about, found = _about(document, rows, meaning, also), selection(plan, request)
-    facts = Facts(
-        title=("" if verified.private else "NOT PRIVATE: ") + meaning.title + (f", with {also}" if also else ""),
-        lead=lead_of(meaning, dict(about)["from"], rows.total, plan.threshold, also),
-        # Of a release from a seed nothing is promised, be it weak or not.
-        cautions=cautions_of(budget, document, rows, meaning) if verified.private else (),
-        counts_are=meaning.kind,
-        address=verified.address,
-        written=origin.written,
-        command=shlex.join(["dphist", "verify", _short(verified.address), *origin.options]),
-        about=about,
-        private=verified.private,
-        checks=_checks(verified, rows.total),
-        signature=(verified.signature, verified.signed_by),
-        guarantee=document["guarantee"],
-        promise=_promise(document, budget, curve.points[0][1], verified.private),
-        numbers=numbers(plan, document, budget, verified.delta_certified, meaning),
-        budget=budget,
-        plan=plan,
-        delta_proved=proved,
-        curve=curve.points,
-        curve_note=curve.note,
-        peers=peers,
-        peers_note=peers_note,
-        selection=found,
-        selected=selected(plan, found, intervals=meaning.intervals),
-        rows=rows,
-        sizes=_sizes(document.get("choice")),
-        receipt=tuple((key, str(value)) for key, value in document.get("booking", {}).items()),
-        uncovered=uncovered(plan, document, rows.total),
-        certificate=origin.text,
-        certificate_name=f"{output.get('name', 'release')}.certificate.json",
-        sealed=_sealed(document, origin),
-        uncertified=origin.missing,
-    )
-    # Of all that a certificate says, some is whatever its writer wrote. The text to take along is as it was.
-    names = [entry.name for entry in fields(facts) if entry.name != "certificate"]
-    return replace(facts, **{name: _shown(getattr(facts, name)) for name in names})
-
-
-def _checks(verified: Verification, rows: int) -> tuple[str, ...]:
-    """What was verified; what holds of a plan does not hold of noise that somebody can draw again."""
-    # Of no counts it is true, and says nothing.
-    checks = [one for one in verified.checks if rows or one != "all counts are above the threshold"]
-    if verified.private:
-        return tuple(checks)
-    return tuple(f"of its plan alone: {one}" if "differentially private" in one else one for one in checks)
-
-
-def _shown(value: Any) -> Any:
-    """Every text in it without what moves a cursor, turns a line round, or cannot be encoded."""
-    if isinstance(value, str):
-        return printable(value)
-    if isinstance(value, tuple):
-        return tuple(_shown(one) for one in value)
-    if isinstance(value, (Number, Peer, CapSizes)):
-        return replace(value, **{name: _shown(one) for name, one in vars(value).items()})
-    return value
-
-
-def _sealed(document: Mapping[str, Any], origin: Origin) -> tuple[tuple[str, str], ...]:
-    """Which certificate it is, for a report that does not hold it."""
-    if origin.text is None:
-        return ()
-    return (("certificate", origin.place), (SEALED, str(document["self_sha256"])))
-
-
-def _short(address: str) -> str:
-    """A file by its name: whoever gets it has it elsewhere."""
-    return address if "://" in address else PurePath(address).name
-
-
-def _promise(document: Mapping[str, Any], budget: Budget, delta_at_zero: float, private: bool) -> tuple[str, ...]:
-    if not private:
-        return (f"{NOT_PRIVATE}. Whoever knows the seed, or guesses it, can take the noise off again.",)
-    return promise(budget, delta_at_zero, document["guarantee"])
-
-
-def _about(document: Mapping[str, Any], rows: Rows, meaning: Meaning, also: str) -> tuple[tuple[str, str], ...]:
-    """What was released, from what, when."""
-    request = document["request"]
-    counted = "users per " + ", ".join(rows.items) + (f", with {also}" if also else "")
-    found = [("released items", f"{rows.total:,}"), ("counted", counted)]
-    if meaning.note:
-        found.append(("a count is", f"{meaning.around}, with noise"))
-    if "sketch" in request:
-        found.append(("from", f"a sketch ({request['sketch']}) of {request['sketch-size']:,} counters"))
-    elif not request:
-        found.append(("from", "counts that were made elsewhere"))
-    for key, label in (
-        ("input", "from"), ("table", "table"), ("query", "query"), ("where", "only events with"),
-        ("user", "column of users"), ("items", "public list"), ("dataset", "dataset"),
-    ):  # fmt: skip
-        if key in request:
-            value = request[key]
-            found.append((label, ", ".join(map(str, value)) if isinstance(value, list) else str(value)))
-    found += [("made", str(document.get("created"))), ("by", f"dphist {document.get('dphist')}")]
-    if "output" in document:
-        found.append(("SHA-256 of the data", str(document["output"].get("sha256"))))
-    return tuple(found)
-
-
-def _sizes(choice: Mapping[str, Any] | None) -> CapSizes | None:
-    if choice is None:
-        return None
+def limit_choice(choice: Mapping[str, Any]) -> LimitChoice:
+    """The choice of a certificate."""
     caps = [0, *choice["caps"]]
     labels = [f"{a + 1:,}" if b == a + 1 else f"{a + 1:,} to {b:,}" for a, b in pairwise(caps)]
     deviation, users = float(Fraction(choice["variance"])) ** 0.5, tuple(choice["noisy_users"])
     if not all(isinstance(number, int) for number in (*users, choice["cap"])):
         raise TypeError
-    return CapSizes((*labels, f"over {caps[-1]:,}"), users, deviation, choice["cap"])
+    return LimitChoice((*labels, f"over {caps[-1]:,}"), users, deviation, choice["cap"])
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a release is: its certificate's text and place, and what `dphist verify` needs beside its address.
+
+    A release in memory has no certificate, which belongs to a file; if it was also written, `written` says where.
+    """
+
+    certificate: str | None = None
+    place: str = ""
+    options: tuple[str, ...] = ()
+    written: tuple[str, str] | None = None
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Everything that a report says, as numbers and names; `dphist.report.words` makes sentences of them."""
+
+    document: Mapping[str, Any]
+    plan: Plan
+    # With a chosen limit, the budget of choice and release together.
+    budget: Budget
+    verified: Verification
+    origin: Origin
+    kind: CountsKind
+    rows: Rows
+    selection: Selection | None
+    curve: tuple[tuple[float, float], ...]
+    peers: tuple[Peer, ...]
+    choice: LimitChoice | None
+
+    @property
+    def private(self) -> bool:
+        """False where the noise came from a seed."""
+        return self.verified.private
+
+    @property
+    def request(self) -> Mapping[str, Any]:
+        """What was asked for; empty for a histogram."""
+        request: Mapping[str, Any] = self.document["request"]
+        return request
+
+    @property
+    def delta_certified(self) -> float:
+        """The delta that was proved at the budget's epsilon."""
+        found = self.verified.delta_certified
+        return self.plan.certificate.delta if found is None else found
+
+
+def gather_facts(
+    release: Release | str | os.PathLike[str],
+    *,
+    table: str | None = None,
+    certificate: str | os.PathLike[str] | None = None,
+    public_key: str | os.PathLike[str] | None = None,
+) -> Facts:
+    """Verify a release, and gather what a report says. Raises `NotVerified` for any problem except a seed."""
+    trust = Trust.of(public_key, None)
+    if isinstance(release, Release):
+        if public_key is not None:
+            raise InvalidParameter("public_key needs a release that was written: give its address")
+        document, rows = json.loads(json.dumps(release.document())), release.to_arrow()
+        examined = Examination([])
+        examined.attempt(document, rows)
+        verified = examined.verification("FILE")
+        written = release.written
+        origin = Origin(written=None if written is None else (written.address, str(written.certificate)))
+    else:
+        verified, found = read_and_verify(release, table=table, certificate=certificate, trust=trust)
+        document, rows, origin = found.document, found.table, Origin()
+        if document is not None:
+            origin = _origin(document, verified.address, table, certificate, public_key)
+    refuse_unverified(verified)
+    try:
+        return facts_of(document, rows, verified, origin)
+    except DphistError:
+        raise
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError, ArithmeticError) as error:
+        # Not everything in the certificate of a seeded release was checked.
+        raise InputError(f"the certificate cannot be read ({type(error).__name__})") from None
+
+
+def refuse_unverified(verified: Verification) -> None:
+    """Raise `NotVerified` for any problem except a seed."""
+    problems = [problem for problem in verified.problems if problem != SEEDED]
+    if problems:
+        said = f"{verified.address} is not verified, so there is no report of it: {'; '.join(problems)}"
+        raise NotVerified(printable(said))
+
+
+def facts_of(document: Mapping[str, Any], table: Any, verified: Verification, origin: Origin) -> Facts:
+    """The facts of a release that was verified, or has no problem except its seed."""
+    plan, request = plan_from(document["plan"]), document["request"]
+    budget = Budget(request["epsilon"], request["delta"]) if "choice" in document else plan.budget
+    return Facts(
+        document, plan, budget, verified, origin, counts_kind(plan, request), rows_of(table, plan, request),
+        selection_of(plan, request), curve_of(plan, verified.choice), peers_of(plan, budget),
+        limit_choice(document["choice"]) if "choice" in document else None,
+    )  # fmt: skip
+
+
+def _origin(
+    document: dict[str, Any],
+    address: str,
+    table: str | None,
+    certificate: str | os.PathLike[str] | None,
+    public_key: str | os.PathLike[str] | None,
+) -> Origin:
+    """Where the certificate of a written release is."""
+    files = [("--certificate", certificate), ("--public-key", public_key)]
+    options = [("--table", table)] + [(flag, None if path is None else Path(path).name) for flag, path in files]
+    output = document.get("output")
+    kind = output.get("kind") if isinstance(output, dict) else None
+    if certificate is not None:
+        place = Path(certificate).name
+    elif kind in ("duckdb", "sqlite", "postgresql"):
+        place = f"table {table or 'release'}_certificate"
+    elif kind == "folder":
+        place = f"{Path(address).name}/_certificate.json"
+    else:
+        place = f"{Path(address).name}.certificate.json"
+    words = tuple(word for flag, value in options if value is not None for word in (flag, value))
+    return Origin(certificate_text(document), place, words)

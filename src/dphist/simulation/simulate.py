@@ -7,8 +7,7 @@ import os
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final, Literal, get_args
+from typing import Any, Final, Literal, get_args
 
 from dphist.display import html_grid, html_table, text_grid, text_table
 from dphist.errors import InvalidParameter, positive_count
@@ -21,10 +20,6 @@ from dphist.sampling.mechanisms import noisy_sizes
 from dphist.sampling.tap import SeededTap
 from dphist.simulation.population import NOTICE, Population, Zipf, caps_to_try, population_of, zipf_from
 from dphist.simulation.predict import BANDS, Totals, in_bands, mixed, totals_of
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 
 # The candidates: caps, top-k steps and a cap that is chosen privately, each with its plan and its prediction.
 
@@ -312,11 +307,6 @@ class Simulation:
                 "reason": self.reason,
             },
         }  # fmt: skip
-
-    def figure(self) -> Figure:
-        """Items, missing share and errors against the caps, as a figure of matplotlib."""
-        drawn: Figure = import_module("dphist.figures").simulation(self)
-        return drawn
 
     def __repr__(self) -> str:
         return f"<Simulation of {len(self.candidates)} candidates for {self.title}. {NOTICE}>"

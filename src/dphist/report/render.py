@@ -1,0 +1,314 @@
+"""`make_report`: the report of a verified release as HTML, Markdown or text, by jinja2 templates."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import os
+import re
+import textwrap
+from collections.abc import Mapping, Sequence
+from hashlib import sha256
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Final, Literal, get_args
+from urllib.parse import quote
+
+from jinja2 import Environment, PackageLoader
+from markupsafe import Markup
+
+from dphist.display import printable, raised, text_grid, text_table
+from dphist.errors import InvalidParameter
+from dphist.releasing.result import Release
+from dphist.report import words
+from dphist.report.charts import Chart, FigureFormat, report_charts
+from dphist.report.facts import QUOTED, Facts, Rows, digits_of, gather_facts
+from dphist.report.files import MARKDOWN_MARK, PAGE_MARK, TEXT_MARK, check_plot, write_files
+
+ReportFormat = Literal["html", "markdown", "text"]
+FORMATS: Final[tuple[ReportFormat, ...]] = get_args(ReportFormat)
+_ENDINGS: Final[dict[str, ReportFormat]] = {
+    ".html": "html", ".htm": "html", ".md": "markdown", ".markdown": "markdown", ".txt": "text",
+}  # fmt: skip
+# Rows that each format shows; the page has the others as data.
+_ROWS: Final[dict[ReportFormat, int]] = {"html": 20, "markdown": 100, "text": 20}
+# The most that rows may take of a page, so that it opens on a phone; the rest is in the release.
+LARGEST: Final = 8_000_000
+_WIDTH: Final = 100
+_LONGEST_CELL: Final = 60
+_TITLES: Final = {
+    "about": "What was released",
+    "promise": "What is guaranteed",
+    "numbers": "The numbers of this release",
+    "curve": "The guarantee for every epsilon",
+    "others": "Compared with other analyses",
+    "selection": "What is released, and how accurate it is",
+    "cap": "How the limit was chosen",
+    "rows": "The released counts",
+    "booking": "Booked in a ledger",
+    "limits": "Not covered",
+    "certificate": "Certificate and verification",
+}
+
+# Characters that cannot be seen: control characters, line ends, odd spaces, what turns a text round, and what
+# Unicode lets a reader ignore. Two items that differ by one of them alone would look the same.
+_CLASS: Final = (
+    "\x00-\x1f\x7f-\xa0\u00ad\u034f\u061c\u115f\u1160\u1680\u17b4\u17b5\u180b-\u180f\u2000-\u200f\u2028-\u202f"
+    "\u205f-\u206f\u2800\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"
+    "\U000e0000-\U000e0fff"
+)
+# A joiner between two emojis makes one of them, and a selector after one gives it its colours: both are seen.
+_PICTURE: Final = "\u00a9\u00ae\u203c-\u3299\U0001f000-\U0001faff"
+_JOINED: Final = f"(?<=[{_PICTURE}\ufe0f])\u200d(?=[{_PICTURE}])|(?<=[{_PICTURE}])\ufe0f"
+# The script of the page gets the same pattern.
+_UNSEEN: Final = f"({_JOINED})|[{_CLASS}]"
+# What Markdown, HTML, a table's cell or a linker of addresses would read as markup.
+_MARKUP: Final = re.compile(r"([\\`*_\[\]#|<>~&$@]|:(?=//)|(?<=www)\.)")
+
+
+def make_report(
+    release: Release | str | os.PathLike[str],
+    format: ReportFormat = "html",
+    *,
+    table: str | None = None,
+    certificate: str | os.PathLike[str] | None = None,
+    public_key: str | os.PathLike[str] | None = None,
+) -> str:
+    """A report of a release as one text: an HTML page that needs no network, Markdown, or plain text.
+
+    `release` is the result of `dphist.release`, or the address it was written to (then `table`, `certificate` and
+    `public_key` are as for `verify`). It is verified first: raises `NotVerified` for any problem. A release from a
+    seed, for tests, gets a report that says so at its top. HTML needs `dphist[plot]` for its charts.
+    """
+    checked = check_format(format)
+    return render(gather_facts(release, table=table, certificate=certificate, public_key=public_key), checked)
+
+
+def check_format(name: str) -> ReportFormat:
+    """The format of this name."""
+    for known in FORMATS:
+        if name == known:
+            return known
+    raise InvalidParameter(f"the format of a report must be one of {', '.join(FORMATS)}, not {name!r}")
+
+
+def format_of(path: Path, hint: str = "") -> ReportFormat:
+    """The format for a file of this name; `hint` says what else can be done where there is none."""
+    found = _ENDINGS.get(path.suffix.lower())
+    if found is None:
+        raise InvalidParameter(f"the report must end in {', '.join(_ENDINGS)}, not {printable(path.name)!r}{hint}")
+    return found
+
+
+def report_data(facts: Facts) -> dict[str, Any]:
+    """The report as plain data: the keys of `dphist report --json`, which docs/report.md explains."""
+    charts = [{"name": one.name, "title": one.title, "words": one.words} for one in report_charts(facts)]
+    return {**words.describe(facts), "charts": charts}
+
+
+def render(facts: Facts, format: ReportFormat, figures: Mapping[str, str] | None = None) -> str:
+    """The report in one format. Markdown links `figures`: the file of each chart by its name."""
+    described = words.describe(facts)
+    names, rows = facts.rows.first(_ROWS[format])
+    skipped = {"cap": facts.choice is None, "booking": not described["booking"]}
+    sealed = described["certificate"] or {}
+    shared = {
+        "r": described,
+        "titles": {name: title for name, title in _TITLES.items() if not skipped.get(name)},
+        "state": words.state(facts),
+        "count_note": words.count_note(facts),
+        "about": [
+            ("Released items", f"{facts.rows.total:,}"),
+            *((words.ABOUT[key], value) for key, value in described["about"].items()),
+        ],
+        "numbers": [tuple(one.values()) for one in described["numbers"]],
+        "curve_text": words.CURVE,
+        "curve": [(raised(e, 4), raised(d, 4)) for e, d in facts.curve[:: max(1, (len(facts.curve) - 1) // 10)]],
+        "peer_head": ("analysis", "noise", "threshold"),
+        "peers": words.peer_rows(facts),
+        "selection_head": words.make_printable(words.selection_head(facts)) if facts.selection else (),
+        "selection": _selection_rows(facts),
+        "choice_head": ("items of a user", "users, with noise"),
+        "choice": (
+            [(label, f"{users:,}") for label, users in zip(facts.choice.labels, facts.choice.users, strict=True)]
+            if facts.choice
+            else []
+        ),
+        "choice_note": words.choice_note(facts) if facts.choice else "",
+        "row_names": names,
+        "item_columns": len(facts.rows.items),
+        "sealed": list(
+            zip(("Certificate", "SHA-256 of its content (self_sha256)"), sealed.values(), strict=False)
+        ),
+        "verifying": words.VERIFYING,
+        "charts": {chart.name: chart for chart in report_charts(facts)},
+    }
+    if format == "html":
+        return _html(facts, shared, rows)
+    shared["rows"] = [[_short(cell) for cell in row] for row in rows]
+    if format == "markdown":
+        return _markdown().get_template("report.md").render(shared, mark=MARKDOWN_MARK, figures=figures or {})
+    return _text().get_template("report.txt").render(shared, mark=TEXT_MARK)
+
+
+def draw_figures(facts: Facts, folder: Path, kind: FigureFormat) -> dict[str, tuple[Path, bytes]]:
+    """The file and the content of each chart, by its name; nothing is written yet."""
+    return {one.name: (folder / f"{one.name}.{kind}", one.content(kind)) for one in report_charts(facts)}
+
+
+def save_plot(chart: Chart, path: Path, *, title: str, tables: Sequence[str], force: bool) -> None:
+    """Write a chart as PNG, SVG, or as an HTML page with `tables` below it that needs no network."""
+    check_plot(path, force=force)
+    kind = path.suffix.lower()
+    if kind == ".html":
+        content = _environment(autoescape=True).get_template("figure.html").render(
+            title=title, chart=chart, tables=tables
+        ).encode()  # fmt: skip
+    else:
+        content = chart.content("png" if kind == ".png" else "svg")
+    write_files({path: content}, force=force)
+
+
+def _environment(**options: Any) -> Environment:
+    return Environment(loader=PackageLoader("dphist.report"), keep_trailing_newline=True, **options)
+
+
+def _selection_rows(facts: Facts) -> list[tuple[str, str, str, str]]:
+    """A few true counts: the probability of release, and the error of what is released."""
+    found = facts.selection
+    if found is None:
+        return []
+    digits = digits_of(facts.plan.total_noise)
+    rows = list(zip(found.counts, found.probability, found.bias, found.deviation, strict=True))
+    return [
+        (f"{count:,}", words.percent(p), f"{bias:,.{digits}f}", f"{deviation:,.{digits}f}")
+        for count, p, bias, deviation in rows[:: max(1, len(rows) // 10)]
+        if p >= 1e-4
+    ]
+
+
+def _short(cell: str) -> str:
+    shown = printable(cell)
+    return shown if len(shown) <= _LONGEST_CELL else shown[: _LONGEST_CELL - 1] + "…"
+
+
+# --- text and Markdown
+
+
+def _text() -> Environment:
+    environment = _environment()
+    environment.filters["wrap"] = _wrap
+    environment.globals |= {"table": text_grid, "pair_table": text_table}
+    return environment
+
+
+def _wrap(text: str, indent: str = "") -> str:
+    """Lines of at most a hundred characters; `indent` is that of the first, the others have spaces."""
+    return textwrap.fill(
+        text, _WIDTH, initial_indent=indent, subsequent_indent=" " * len(indent), break_on_hyphens=False
+    )
+
+
+def _markdown() -> Environment:
+    """Every text that is put into the template is escaped, like HTML's autoescape but for Markdown."""
+    environment = _environment(autoescape=True, finalize=_escape_markdown)
+    environment.filters |= {"verbatim": Markup, "link": lambda path: Markup(quote(os.fsencode(path)))}
+    environment.globals["table"] = _markdown_table
+    return environment
+
+
+def _escape_markdown(value: Any) -> Markup:
+    return value if isinstance(value, Markup) else Markup(_MARKUP.sub(r"\\\1", printable(str(value))))
+
+
+def _markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]], texts: int) -> Markup:
+    """The first `texts` columns are words, the others numbers, to the right."""
+    rule = ["---" if place < texts else "---:" for place in range(len(head))]
+    lines: list[list[str]] = [[_escape_markdown(cell) for cell in row] for row in (head, *rows)]
+    return Markup("\n".join(f"| {' | '.join(line)} |" for line in (lines[0], rule, *lines[1:])))
+
+
+# --- HTML
+
+
+def _html(facts: Facts, shared: dict[str, Any], rows: list[list[str]]) -> str:
+    environment = _environment(autoescape=True)
+    environment.filters |= {"visible": make_visible, "raised": raised, "base64": _base64}
+    data, shown = page_data(facts.rows)
+    certificate = facts.origin.certificate
+    counts = [column.name for column in facts.rows.columns if column.kind == "number"]
+    return environment.get_template("report.html").render(
+        shared,
+        rows=rows,
+        mark=PAGE_MARK,
+        style=_read("page.css"),
+        script=_read("page.js"),
+        digest=_digest,
+        data=data,
+        shown=shown,
+        kinds=[
+            "number" if name in {*counts, *facts.rows.interval_names} else "text" for name in shared["row_names"]
+        ],
+        count_name=facts.rows.count,
+        certificate=certificate,
+        # What is downloaded is as it was written; what is shown has nothing in it that cannot be seen.
+        certificate_shown="\n".join(map(printable, (certificate or "").split("\n"))),
+        certificate_name=printable(f"{facts.document.get('output', {}).get('name', 'release')}.certificate.json"),
+    )
+
+
+def _read(name: str) -> str:
+    return files("dphist.report").joinpath("templates", name).read_text(encoding="utf-8")
+
+
+def _base64(text: str) -> str:
+    return base64.b64encode(text.encode()).decode()
+
+
+def _digest(text: str) -> str:
+    """By which the page allows its own style and script, and no other."""
+    return "sha256-" + base64.b64encode(sha256(text.encode()).digest()).decode()
+
+
+def make_visible(text: str) -> str:
+    """The text with characters that cannot be seen spelled out, as Python would."""
+    return re.sub(_UNSEEN, lambda found: found[0] if found[1] else _spell(found[0]), text)
+
+
+def _spell(character: str) -> str:
+    code = ord(character)
+    return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}" if code < 65536 else f"\\U{code:08x}"
+
+
+def page_data(rows: Rows) -> tuple[str, int]:
+    """The rows for the script of the page as JSON, and how many of them fit."""
+    shown = rows.total
+    while True:
+        text = _page_json(rows, shown)
+        size = len(text.encode())
+        if size <= LARGEST or shown == 0:
+            return text, shown
+        shown = min(shown - 1, int(0.98 * shown * LARGEST / size))
+
+
+def _page_json(rows: Rows, shown: int) -> str:
+    """JSON that cannot end its script: it has no `<`, and nothing that cannot be seen."""
+    columns: list[dict[str, Any]] = []
+    for column in rows.columns:
+        values = column.values[:shown]
+        entry: dict[str, Any] = {"name": column.name, "kind": column.kind}
+        if column.kind == "text":
+            columns.append({**entry, "number": column.by_number, "values": values})
+            continue
+        finite = [value if math.isfinite(value) else None for value in values]
+        wide = max((len(text) for text in column.texts(1)), default=1) + 1
+        columns.append({**entry, "digits": column.digits, "wide": wide, "values": finite})
+        if column.name == rows.count and rows.width is not None:
+            made = {"kind": "number", "digits": column.digits, "wide": wide, "of": len(columns) - 1}
+            low, high = rows.interval_names
+            columns += [{"name": low, **made, "plus": -rows.width}, {"name": high, **made, "plus": rows.width}]
+    order = next((place for place, column in enumerate(columns) if column["kind"] == "number"), 0)
+    found = {"rows": shown, "sorted": order, "unseen": _UNSEEN, "quoted": QUOTED, "columns": columns}
+    text = json.dumps(found, ensure_ascii=False, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
+    return re.sub(f"[{_CLASS}]", lambda unseen: json.dumps(unseen[0])[1:-1], text)

@@ -1,0 +1,814 @@
+"""The sentences of a report and of a plan. Bounds are rounded up; everything else follows from the facts."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import PurePath
+from typing import Any, Final
+
+from dphist.display import printable, raised
+from dphist.errors import DphistError
+from dphist.planning.planner import CAP_ALONE, WEAK_EPSILON
+from dphist.planning.planner import plan as make_plan
+from dphist.planning.utility import count_noise, half_width
+from dphist.privacy.noise import LaplaceNoise, PublicNoise
+from dphist.privacy.types import Budget, Plan
+from dphist.releasing.certificate import NO_GUARANTEE, guarantee, not_covered
+from dphist.releasing.result import NOT_PRIVATE
+from dphist.report.facts import Facts, Peer, Selection
+
+# By how much a factor may exceed e^epsilon, and how many delta that costs: 1/(1 - 1/1.1) = 11.
+SLACK: Final = 1.1
+DELTAS: Final = 11
+
+MECHANISMS: Final = {
+    "gshm": ("Gaussian noise", "Each count gets its own Gaussian noise (Gaussian sparse histogram mechanism)."),
+    "csh": (
+        "Gaussian noise, partly shared",
+        "Each count gets its own Gaussian noise, and all counts share one more draw (correlated Gaussian sparse "
+        "histogram mechanism).",
+    ),
+    "top-k": (
+        "top-k with Gaussian noise",
+        "The count after the K largest is subtracted from all counts, and added back with its own noise.",
+    ),
+    "laplace": ("Laplace noise", "Each count gets its own integer Laplace noise."),
+    "known-domain": (
+        "Gaussian noise on a public list",
+        "The items come from a public list, so all of them are released, including those with no users.",
+    ),
+}
+# The rows of `dphist compare` by what they are.
+PEERS: Final = {
+    None: "This release",
+    "gshm-add-the-deltas": "Gaussian noise, deltas added (the usual analysis)",
+    "gshm-exact": "Gaussian noise, exact analysis",
+    "csh-add-the-deltas": "Shared noise, gamma = sqrt k, deltas added",
+    "csh-tighter": "Shared noise, gamma = sqrt k, the paper's analysis",
+    "exact, gamma = sqrt k": "Shared noise, gamma = sqrt k, exact analysis",
+    "exact, gamma tuned": "Shared noise, best gamma, exact analysis",
+    "scale m/epsilon": "Laplace noise of scale m/epsilon",
+}
+ABOUT: Final = {
+    "counted": "Counted", "a_count_is": "A count is", "source": "From", "table": "Table",
+    "query": "Query", "where": "Only events with", "user": "User column", "items": "Public list",
+    "dataset": "Dataset", "created": "Created", "made_by": "Made by", "sha256": "SHA-256 of the data",
+}  # fmt: skip
+CURVE: Final = (
+    "A release has a curve of guarantees: for every epsilon, a delta for which it is proved to be (epsilon, "
+    "delta)-differentially private. Lower is safer."
+)
+BETWEEN: Final = (
+    "Each point is a certified upper bound, computed in ball arithmetic. Between two points only the chord of "
+    "delta over e^epsilon is proved, which lies above the drawn line."
+)
+VERIFYING: Final = (
+    "The certificate holds every number that the proof needs. Anyone can recompute the proof with the Python "
+    "package dphist, without the data that was counted:"
+)
+
+
+# --- numbers in words
+
+
+def figure(number: float) -> str:
+    """As many digits as a person can use."""
+    if number != 0.0 and not 1e-4 <= abs(number) < 1e15:
+        return f"{number:.4g}"
+    return f"{number:,.0f}" if abs(number) >= 1000.0 else f"{number:.4g}"
+
+
+def percent(share: float) -> str:
+    """A share of one in percent, with more digits near its ends."""
+    near = min(share, 1.0 - share)
+    if 0.0 < near < 1e-5:
+        return "over 99.999 %" if share > 0.5 else "under 0.001 %"
+    digits = 0 if near >= 0.1 else 1 if near >= 0.01 else 3
+    return f"{100.0 * share:.{digits}f} %"
+
+
+def at_most(share: float) -> str:
+    """An upper bound on a share of one in percent: never less than it is, with more digits near the ends."""
+    near = min(share, 1.0 - share)
+    if 0.0 < near < 1e-5:
+        return "100 %" if share > 0.5 else "0.001 %"
+    digits = 1 if near >= 0.01 else 3
+    # A number that was rounded to its digits already is not raised by what a double cannot hold.
+    bound = math.ceil(share * 100.0 * 10**digits - 1e-7) / 10**digits
+    return f"{bound:.{digits}f} %" if bound < 100.0 else "100 %"
+
+
+def one_in(probability: float) -> str:
+    """A small probability as one in at least so many."""
+    if probability < 1e-12:
+        return raised(probability, 2)
+    return f"1 in {math.floor(1.0 / probability * (1 + 1e-12)):,}"
+
+
+def count_items(number: int) -> str:
+    """1 item, 2 items."""
+    return "1 item" if number == 1 else f"{number:,} items"
+
+
+def join_words(words: Sequence[str]) -> str:
+    """a, b and c."""
+    return " and ".join([*([", ".join(words[:-1])] if words[1:] else []), *words[-1:]])
+
+
+# --- what a count is
+
+
+def count_note(facts: Facts) -> str:
+    """What a count is, where it is not the number of an item's users."""
+    bound = facts.plan.contract.max_nonzero or 0
+    if facts.kind == "differences":
+        return (
+            f"A count here is NOT a number of users: it is the difference to the count of {_ranked(facts)}, which "
+            "is not released. The number of users of an item cannot be computed from it, and it has no interval."
+        )
+    if facts.kind == "perhaps_reduced":
+        return (
+            "A count here may be less than the number of users: unless it was promised that no possible data has "
+            f"more than {bound:,} items, the count after the {bound:,} largest was subtracted from all counts, "
+            "and it is not released. So there are no intervals."
+        )
+    if facts.kind == "sketch":
+        way = "above" if facts.plan.releases_offset else "below"
+        return (
+            f"A count here comes from a sketch: besides the noise, it may be {way} the number of users; what is "
+            "not covered, below, says by how much at most. Intervals cover the noise only."
+        )
+    return ""
+
+
+def _ranked(facts: Facts) -> str:
+    """Of counts from a lower threshold on, at least what is below it is subtracted."""
+    lower = facts.request.get("lower-threshold", 1)
+    least = f" (or to {lower - 1:,}, if that is more)" if lower > 1 else ""
+    return f"the item ranked {facts.plan.contract.nonzero + 1:,.0f}{least}"
+
+
+def _true_value(facts: Facts) -> str:
+    """What the noise is added to."""
+    return {
+        "users": "the true count",
+        "differences": "the true difference",
+        "perhaps_reduced": "the true count, possibly reduced",
+        "sketch": "the counter of the sketch",
+    }[facts.kind]
+
+
+def also_released(sums: Sequence[Mapping[str, Any]]) -> str:
+    """What is released beside the counts, in a few words."""
+    if len(sums) > 4:
+        kinds = [f"{one['kind']}s" for one in sums]
+        return f"{len(sums)} {' and '.join(dict.fromkeys(kinds))}"
+    return join_words([f"the {one['kind']} of {one['column']}" for one in sums])
+
+
+def title(facts: Facts) -> str:
+    """The title of the report."""
+    what, also = ", ".join(facts.rows.items), also_released(facts.document.get("sums", ()))
+    found = {
+        "users": f"Users per {what}",
+        "differences": f"Differences in users per {what}",
+        "perhaps_reduced": f"Users per {what}, possibly reduced",
+        "sketch": f"Users per {what}, estimated by a sketch",
+    }[facts.kind]
+    return ("" if facts.private else "NOT PRIVATE: ") + found + (f", with {also}" if also else "")
+
+
+def lead(facts: Facts) -> str:
+    """The first sentences of a report."""
+    rows, also = facts.rows.total, also_released(facts.document.get("sums", ()))
+    counts = {
+        "users": "the number of users",
+        "differences": f"how many more users there are than for {_ranked(facts)}",
+        "perhaps_reduced": "the number of users, possibly less a number that was subtracted from all counts,",
+        "sketch": "about how many users there are",
+    }[facts.kind]
+    if rows == 0:
+        public = math.isinf(facts.plan.threshold)
+        found = f"This release is empty: {'the list had no items' if public else 'no count passed the threshold'}."
+    else:
+        items = "1 item" if rows == 1 else f"each of {rows:,} items"
+        found = f"This release gives {counts} for {items}{f', and {also}' if also else ''}, with noise."
+    return f"{found} It was made from {about(facts)['source']}. Neither it nor this report has a true count in it."
+
+
+def about(facts: Facts) -> dict[str, str]:
+    """What was released, from what and when, by the keys of --json."""
+    document, request, also = facts.document, facts.request, also_released(facts.document.get("sums", ()))
+    found = {"counted": "users per " + ", ".join(facts.rows.items) + (f", with {also}" if also else "")}
+    if count_note(facts):
+        found["a_count_is"] = f"{_true_value(facts)}, plus noise"
+    if "sketch" in request:
+        found["source"] = f"a sketch ({request['sketch']}) with {request['sketch-size']:,} counters"
+    elif not request:
+        found["source"] = "counts that were computed elsewhere"
+    keys = {"input": "source", **{key: key for key in ("table", "query", "where", "user", "items", "dataset")}}
+    for key, name in keys.items():
+        if key in request:
+            value = request[key]
+            found[name] = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+    found |= {"created": str(document.get("created")), "made_by": f"dphist {document.get('dphist')}"}
+    if "output" in document:
+        found["sha256"] = str(document["output"].get("sha256"))
+    return found
+
+
+def rows_notes(facts: Facts) -> list[str]:
+    """What the counts and their intervals are."""
+    rows, note = facts.rows, count_note(facts)
+    found = [note] if note else []
+    level = f"{100 * rows.level:g} %"
+    if rows.width is not None:
+        found.append(f"Intervals are the count ± {figure(rows.width)}: the noise stays within that with {level}.")
+    if rows.own_ends:
+        low, high = rows.own_ends[:2]
+        found.append(
+            f"{low} and {high} are the ends of a {level} interval: the noise stays within it with {level}."
+        )
+    if rows.cut:
+        found.append("Long items are cut short here; the release has them in full.")
+    return found
+
+
+# --- the guarantee
+
+
+def state(facts: Facts) -> str:
+    """Whether it can be published, in a few words."""
+    if not facts.private:
+        return "NOT PRIVATE: the noise comes from a seed. Do not publish this."
+    warned = {0: "", 1: ", with a caution"}.get(len(cautions(facts)), ", with cautions")
+    if facts.origin.certificate is not None:
+        return f"Verified, private{warned}"
+    return f"Guarantee verified, private{warned}" + ("" if facts.origin.written else ", not yet written")
+
+
+def guarantee_of(facts: Facts) -> str:
+    """The guarantee in full."""
+    return guarantee(facts.plan, facts.request, facts.budget) if facts.private else NO_GUARANTEE
+
+
+def promise_of(facts: Facts) -> list[str]:
+    """What the guarantee means, in words."""
+    if not facts.private:
+        return [f"{NOT_PRIVATE}. Anyone who knows or guesses the seed can remove the noise."]
+    condition = guarantee_of(facts).partition(", provided that ")[2]
+    # Where someone else counted, the guarantee covers users with no more items than the plan assumes.
+    limit = None if facts.request else facts.plan.contract.items
+    return [
+        *promise(facts.budget, facts.curve[0][1], limit),
+        *([f"This rests on what no proof can show: that {condition}"] if condition else []),
+    ]
+
+
+def promise(budget: Budget, delta_at_zero: float, limit: int | None = None) -> list[str]:
+    """What an attacker can learn at this budget. `delta_at_zero` bounds the total variation between neighbours.
+
+    `limit`: the guarantee covers users with at most so many items.
+    """
+    epsilon, delta = budget.epsilon, budget.delta
+    e, d = raised(epsilon, 6), raised(delta, 6)
+    factor = f"e^{e}" + (f" ≈ {raised(math.exp(epsilon), 4)}" if epsilon < 30.0 else "")
+    # The best guess from even odds is right with (1 + total variation)/2; epsilon alone allows more.
+    exponent = math.exp(-epsilon)
+    guess = min((1.0 + delta_at_zero) / 2.0, (1.0 + delta * exponent) / (1.0 + exponent))
+    whose, user = "however many items that person has", "any one user"
+    if limit is not None:
+        whose = f"if that person has at most {count_items(limit)}"
+        user += f" who has at most {count_items(limit)}"
+    return [
+        f"This release is (epsilon = {e}, delta = {d})-differentially private at the user level: adding or "
+        f"removing all data of {user} changes the probability of any outcome by at most a factor of {factor}, "
+        f"plus {d} ({one_in(delta)}).",
+        "Suppose someone thinks that a certain person is as likely as not to be in the data. Without this release "
+        f"they guess right in 50 % of cases; with it in at most {at_most(guess)}, whatever else they know and "
+        f"{whose}.",
+        _beliefs(epsilon, delta),
+    ]
+
+
+def move_belief(prior: float, epsilon: float) -> float:
+    """Where a belief can go at most when its odds are multiplied by e^epsilon."""
+    return prior / (prior + (1.0 - prior) * math.exp(-epsilon))
+
+
+def _beliefs(epsilon: float, delta: float) -> str:
+    """How far a belief can go, and how rarely further.
+
+    With the loss L = ln P/Q and s = 1.1: delta >= E[(1 - e^(epsilon - L))^+] >= (1 - 1/s) Pr[L > epsilon + ln s],
+    under P, and the more so under Q, where what speaks for P is rarer still; and so for what speaks for Q.
+    """
+    rare = DELTAS * delta
+    if rare >= 1.0:
+        return f"delta = {raised(delta, 6)} is so large that it does not limit how far a belief can change."
+    most = epsilon + math.log(SLACK)
+    near = f" (about {figure(math.exp(most))})" if epsilon < 30.0 else ""
+    return (
+        f"In terms of beliefs: the odds that the person is in the data rise by more than a factor of {SLACK:g} "
+        f"e^epsilon{near} with a probability of at most {DELTAS} delta = {raised(rare)} ({one_in(rare)}), and "
+        "fall by more than that with no larger probability. Apart from that rare case, a belief of 1 % becomes "
+        f"at most {at_most(move_belief(0.01, most))} and a belief of 50 % at most "
+        f"{at_most(move_belief(0.5, most))}. This bounds one unlucky release; how often a guess is right, above, "
+        "is the average over all possible releases."
+    )
+
+
+def cautions(facts: Facts) -> list[str]:
+    """What makes the guarantee weak, from the budget and the released counts alone: verified is not yet safe."""
+    if not facts.private:
+        return []
+    (epsilon, delta), found = (facts.budget.epsilon, facts.budget.delta), []
+    if epsilon > WEAK_EPSILON:
+        factor = figure(math.exp(epsilon)) if epsilon < 30.0 else "e^epsilon"
+        found.append(
+            f"epsilon {raised(epsilon, 6)} is a weak guarantee: it allows the odds that a person is in the data "
+            f"to change by a factor of {factor}, and a belief of 1 % to become "
+            f"{at_most(move_belief(0.01, epsilon))}."
+        )
+    counts = next(column.values for column in facts.rows.columns if column.name == facts.rows.count)
+    # Noise aside, no count exceeds the number of users. A count of a sketch does, by no more than the offset.
+    spare = (facts.document["counts"]["offset"] or 0.0) if facts.kind == "sketch" else 0.0
+    most = max(counts, default=0.0) - spare
+    if most >= 1.0 and delta * most > 1.0:
+        whose = {
+            "users": f"the {most:,.0f} users that one item has by its released count",
+            "differences": f"{most:,.0f}, the largest released difference, and its item has more users still",
+        }.get(facts.kind, f"{most:,.0f}, the largest released count{' less the offset' if spare else ''}")
+        found.append(
+            f"delta {raised(delta, 6)} is more than one over {whose}: by itself, such a delta allows publishing "
+            "all data of some users. Choose it well below one over the number of users."
+        )
+    return found
+
+
+def checks(facts: Facts) -> list[str]:
+    """What was verified; what was proved of a plan does not hold for noise from a seed."""
+    seeded = "The noise comes from a seed: what was proved holds for the plan only, not for this release."
+    return [*([] if facts.private else [seeded]), *facts.verified.checks]
+
+
+def curve_note(facts: Facts) -> str:
+    """What the points of the curve are."""
+    choice = facts.verified.choice
+    notes = ["The mark is the budget of this release; all points hold at once."]
+    if choice is not None:
+        notes.append(
+            "The curve covers the noisy numbers that chose the limit and the release together, whichever limit "
+            "they choose; for a release with this limit alone it would be lower."
+        )
+    if not facts.private:
+        notes = [
+            "NOT PRIVATE: this is the curve of the plan. The noise comes from a seed, so neither the curve nor "
+            "the mark holds for this release."
+        ]
+    if any(isinstance(one.noise, LaplaceNoise) for one in (choice.plans if choice else (facts.plan,))):
+        notes.append("For Laplace noise a point is not always the smallest possible bound.")
+    return " ".join(notes)
+
+
+# --- the numbers
+
+
+def numbers(facts: Facts) -> list[dict[str, str]]:
+    """Mechanism, budget, noise, threshold and bounds: `label`, `value` and `meaning` of each."""
+    plan, budget, counts = facts.plan, facts.budget, facts.document["counts"]
+    mechanism, said = MECHANISMS[plan.mechanism]
+    found = [
+        (
+            "Epsilon", raised(budget.epsilon, 6),
+            "The privacy loss: with or without one user, the probability of any outcome changes by a factor of at "
+            "most e^epsilon, except for delta. Lower is safer.",
+        ),
+        (
+            "Delta", raised(budget.delta, 6),
+            "What may be added to a probability beyond that factor. It does not bound how often more is learned. "
+            "Lower is safer; it should be well below one over the number of users.",
+        ),
+    ]  # fmt: skip
+    if facts.verified.delta_certified is not None:
+        meaning = "Recomputed for this report in ball arithmetic: an upper bound, whatever the rounding."
+        found.append(("Delta, as proved", raised(facts.verified.delta_certified, 6), meaning))
+    often = "3 of 4" if isinstance(plan.noise, LaplaceNoise) else "2 of 3"
+    selected = "" if math.isinf(plan.threshold) else ", before the threshold selects"
+    within = figure(half_width(plan, 0.95))
+    found += [
+        ("Mechanism", mechanism, said),
+        (
+            "Noise of a count", f"± {within}",
+            f"95 % of counts are within this of {_true_value(facts)}, about {often} within "
+            f"{figure(plan.total_noise)} (one standard deviation){selected}.",
+        ),
+    ]  # fmt: skip
+    if counts["covariance"] != 0.0:
+        meaning = (
+            "Standard deviation of the noise that all counts share. It cancels in differences, not in totals."
+        )
+        found.append(("Shared noise", figure(math.sqrt(counts["covariance"])), meaning))
+    found += [*_threshold(facts), _limit(facts)]
+    if plan.contract.max_nonzero is not None:
+        label, meaning = "Counts at most", "The analysis assumes that at most this many counts are not zero."
+        if plan.mechanism == "known-domain":
+            label = "Items of the public list"
+        elif "top" in facts.request:
+            label, meaning = "Largest counts", "At most this many counts are released; the next one is subtracted."
+        found.append((label, f"{plan.contract.max_nonzero:,}", meaning))
+    for one in facts.document.get("sums", ()):
+        bounds = f"each user's own sum clamped to {one['low']:g} to {one['high']:g}"
+        if one["kind"] == "sum":
+            error, what = figure(one["standard_error"]), f"Standard error of the sum of {one['column']}"
+        else:
+            error = f"{figure(one['own_standard_error'])}/n"
+            what = f"Standard error, possibly a little more, of the mean of {one['column']} over n users"
+        found.append((f"Noise of {one['name']}", error, f"{what}, {bounds}."))
+    return [dict(zip(("label", "value", "meaning"), one, strict=True)) for one in found]
+
+
+def _threshold(facts: Facts) -> list[tuple[str, str, str]]:
+    counts = facts.document["counts"]
+    if counts["greater_than"] is None:
+        return [("Threshold", "none", "Every item of the public list is released.")]
+    meaning = "A count is released only if it exceeds this with its noise. That hides items of few users."
+    if counts["offset"] is None:
+        return [("Threshold", figure(counts["greater_than"]), meaning)]
+    lower = counts["lower_threshold"]
+    removed = f"{lower - 1:,} + " if lower > 1 else ""
+    parts = f" It is the offset + {removed}{figure(facts.plan.threshold)}."
+    offset = "The noisy count after the largest ones, which was subtracted from all counts and added back."
+    return [
+        ("Threshold", figure(counts["greater_than"]), meaning + parts),
+        ("Offset", figure(counts["offset"]), offset),
+    ]
+
+
+def _limit(facts: Facts) -> tuple[str, str, str]:
+    """How many items of a user are counted. A public list is applied before they are chosen."""
+    plan, contract, request, label = facts.plan, facts.plan.contract, facts.request, "Items per user"
+    public = plan.mechanism == "known-domain"
+    # A top-k step does not use a limit, and none is applied.
+    limited = "max-items-per-user" in request and not public and "top" not in request
+    if request and (plan.mechanism == "top-k" or (contract.items == contract.max_nonzero and not limited)):
+        which = "All items of every user are counted."
+        if public:
+            which = "All of a user's items that are on the list are counted; other items are not."
+        if public and "max-items-per-user" in request:
+            which += " The requested limit is not below the length of the list, so it leaves nothing out."
+        return label, "not limited", which
+    if request and "sketch" not in request:
+        asked = request.get("max-items-per-user")
+        most = asked if isinstance(asked, int) and not public else contract.items
+        more = "more items on the list" if public else "more items"
+        chosen = " The limit was chosen privately." if facts.choice is not None else ""
+        return label, f"at most {most:,}", f"Users with {more} contribute a random {most:,} of them.{chosen}"
+    return label, f"at most {contract.items:,}", "Promised by whoever computed the counts."
+
+
+# --- other analyses, the threshold, and what is not covered
+
+
+def peer_rows(facts: Facts) -> list[tuple[str, str, str]]:
+    """Each analysis with its noise and its threshold."""
+
+    def threshold(peer: Peer) -> str:
+        if peer.threshold is None:
+            return "none"
+        # The threshold of the release itself includes the offset.
+        own = "offset + " if peer.analysis is None and facts.plan.releases_offset else ""
+        return own + figure(peer.threshold)
+
+    return [(PEERS[peer.analysis], figure(peer.noise), threshold(peer)) for peer in facts.peers]
+
+
+def peers_note(facts: Facts) -> str:
+    """What is the same for all analyses, and what is not."""
+    plan, request, contract = facts.plan, facts.request, facts.plan.contract
+    if len(facts.peers) == 1:
+        return "There is nothing to compare with at this budget."
+    bounds = f"m = {contract.items:,} items per user"
+    if contract.max_nonzero is not None:
+        bounds = f"k = {contract.max_nonzero:,} counts, at most m = {contract.items:,} of them per user"
+    notes = [
+        f"All for the same epsilon, delta and bounds ({bounds}). The others are computed, not drawn: each at its "
+        "lowest threshold and with continuous noise, while the noise of this release is on a lattice."
+    ]
+    if contract.max_nonzero is not None:
+        notes.append("gamma is the variance of a count's own noise over that of the shared noise.")
+    if "gamma" in request:
+        notes.append(f"For this release gamma was given, not tuned: it is {plan.gamma:g}.")
+    if request.get("minimize") == "noise":
+        notes.append("This release has the least noise instead of the lowest threshold, as requested.")
+    if plan.mechanism == "known-domain":
+        notes.append("The others do not know the list of items, so they need a threshold.")
+    lower, relative = request.get("lower-threshold", 1), ""
+    if plan.releases_offset:
+        relative = (
+            "Thresholds apply to the counts less the one after the largest. Only this release adds that one back, "
+            "with noise that is included in its own noise here."
+        )
+    elif request.get("offset") == "none" and contract.max_nonzero is not None:
+        relative = "Thresholds apply to the counts less the one after the largest, as in the release."
+    elif "sketch" in request:
+        relative = "Thresholds apply to the counters of the sketch."
+    if relative:
+        notes.append(relative)
+    if lower != 1:
+        more = "" if relative else f", so a count must exceed {lower - 1:,} more than the thresholds shown here"
+        notes.append(f"Counts below {lower:,} were removed first{more}.")
+    if plan.sums:
+        notes.append("The others only count; this release also has sums, which make its counts noisier.")
+    if facts.choice is not None:
+        notes.append("The others get the limit for free; this release paid for choosing it.")
+    return " ".join(notes)
+
+
+def passes(selection: Selection) -> str:
+    """What has the probability: where only the largest of those that pass are kept, it is not release."""
+    return "is released" if selection.largest is None else "passes the threshold"
+
+
+def selection_notes(facts: Facts) -> list[str]:
+    """What the threshold does."""
+    found = facts.selection
+    if found is None:
+        return [
+            "Every item of the public list is released, whatever its count: nothing is selected and no count is "
+            f"biased. Each count has a standard error of {figure(facts.plan.total_noise)}."
+        ]
+    least = "" if found.unlikely is None else f"; up to {found.unlikely:,}, with at most 1 %"
+    intervals = " The intervals in the table describe the noise before this selection."
+    return [
+        f"An item {passes(found)} with a probability that grows with its users: from {found.even:,} on "
+        f"({found.axis}) with at least 50 %, from {found.likely:,} on with at least 99 %{least}.",
+        *(
+            []
+            if found.largest is None
+            else [f"Of those that pass, only the {found.largest:,} with the largest noisy counts are released."]
+        ),
+        "Counts that barely passed are too high on average, because the noise lifted them."
+        + (intervals if facts.kind in ("users", "sketch") else ""),
+        "These figures follow from the distribution of the noise, in ordinary floating point. They help readers "
+        "and are not part of what was verified.",
+    ]
+
+
+def selection_head(facts: Facts) -> tuple[str, str, str, str]:
+    """Names above the columns of the table of the selection."""
+    found = facts.selection
+    assert found is not None
+    return found.axis, "released with" if found.largest is None else "passes with", "too high by", "deviation"
+
+
+def uncovered(facts: Facts) -> list[str]:
+    """What a reader might assume and should not."""
+    plan, rows = facts.plan, facts.rows.total
+    request = dict(facts.request)
+    if plan.mechanism == "known-domain" and plan.contract.items == plan.contract.max_nonzero:
+        # The limit is not below the length of the public list, so it takes nothing away.
+        request.pop("max-items-per-user", None)
+    found = not_covered(plan, request)
+    if rows > 1:
+        found.append(_total(plan, facts.document["counts"], rows))
+    return [
+        *found,
+        "The data itself: nothing here shows that it was correct or complete, or that the noise was drawn as the "
+        "certificate says. For that you rely on whoever made the release.",
+    ]
+
+
+def _total(plan: Plan, counts: Mapping[str, Any], rows: int) -> str:
+    """How far off a sum of counts is."""
+    covariance, variance = counts["covariance"], counts["standard_error"] ** 2
+    error = figure(math.sqrt(max(0.0, rows * (variance - covariance) + rows**2 * covariance)))
+    how = (
+        f"the square root of {figure(variance - covariance)} n + {figure(covariance)} n² with n = {rows:,}"
+        if covariance > 0.0
+        else f"the noise of one count times the square root of {rows:,}"
+    )
+    if math.isinf(plan.threshold):
+        return (
+            f"Totals: the sum of all {rows:,} released counts has a standard error of {error}, {how}. It is not a "
+            "number of users: a user with several items is in several counts."
+        )
+    return (
+        f"Totals: before selection, the noise in the sum of all {rows:,} released counts has a standard error of "
+        f"{error}, {how}. But every count near the threshold adds its bias, so the sum of the released counts is "
+        "too high on average, by far more than that where many are near. It is not a number of users: a user with "
+        "several items is in several counts, and items below the threshold are in none."
+    )
+
+
+def choice_note(facts: Facts) -> str:
+    """How a limit was chosen."""
+    found = facts.choice
+    assert found is not None
+    return (
+        f"The limit {found.cap:,} was chosen from these noisy numbers; the noise of each has a standard deviation "
+        f"of {figure(found.deviation)}."
+    )
+
+
+def certificate_note(facts: Facts) -> str:
+    """Why a release in memory has no certificate to download."""
+    if facts.origin.certificate is not None:
+        return ""
+    if facts.origin.written is None:
+        return (
+            "This report is of a release in memory, which has no certificate yet: a certificate belongs to a "
+            "file. release.write(...) writes both; a report of that file includes it."
+        )
+    address, certificate = facts.origin.written
+    return (
+        f"This report is of a release in memory. It was also written: its certificate is {certificate} and "
+        f"belongs to {address}; a report of that file includes it."
+    )
+
+
+def verify_command(facts: Facts) -> str:
+    """The command that verifies the release; a file by its name alone, since it will be somewhere else."""
+    address = facts.verified.address
+    short = address if "://" in address else PurePath(address).name
+    return shlex.join(["dphist", "verify", short, *facts.origin.options])
+
+
+def describe(facts: Facts) -> dict[str, Any]:
+    """Everything that a report says except its rows and charts, by the keys of `dphist report --json`."""
+    certificate, choice, rows = facts.origin.certificate, facts.choice, facts.rows
+    found = {
+        "title": title(facts),
+        "lead": lead(facts),
+        "cautions": cautions(facts),
+        "release": facts.verified.address,
+        "written": certificate is not None or facts.origin.written is not None,
+        "private": facts.private,
+        "counts_are": facts.kind,
+        "about": about(facts),
+        "checks": checks(facts),
+        "signature": facts.verified.signature,
+        "signed_by": facts.verified.signed_by,
+        "guarantee": guarantee_of(facts),
+        "promise": promise_of(facts),
+        "epsilon": facts.budget.epsilon,
+        "delta": facts.budget.delta,
+        "delta_certified": facts.delta_certified,
+        "plan": facts.plan.to_dict(),
+        "numbers": numbers(facts),
+        "curve": [{"epsilon": epsilon, "delta": delta} for epsilon, delta in facts.curve],
+        "curve_note": curve_note(facts),
+        "comparison": [
+            {"label": PEERS[name], "noise": one.noise, "threshold": one.threshold, "own": name is None}
+            for one in facts.peers
+            for name in [one.analysis]
+        ],
+        "comparison_note": peers_note(facts),
+        "selection": None if facts.selection is None else facts.selection.to_dict(),
+        "selection_notes": selection_notes(facts),
+        "cap_choice": None if choice is None else {
+            "cap": choice.cap,
+            "standard_deviation": choice.deviation,
+            "noisy_users": [
+                {"items_of_a_user": label, "users": users}
+                for label, users in zip(choice.labels, choice.users, strict=True)
+            ],
+        },
+        "rows": facts.rows.total,
+        "rows_notes": rows_notes(facts),
+        "interval": None if rows.width is None else {"share": rows.level, "half_width": rows.width},
+        "booking": {key: str(value) for key, value in facts.document.get("booking", {}).items()} or None,
+        "not_covered": uncovered(facts),
+        "certificate": (
+            None if certificate is None
+            else {"place": facts.origin.place, "self_sha256": str(facts.document["self_sha256"])}
+        ),
+        "certificate_note": certificate_note(facts) or None,
+        "verify": verify_command(facts),
+    }  # fmt: skip
+    return {key: make_printable(value) for key, value in found.items()}
+
+
+def make_printable(value: Any) -> Any:
+    """Texts that others wrote, without what moves a cursor, turns a line round or cannot be encoded."""
+    if isinstance(value, str):
+        return printable(value)
+    if isinstance(value, Mapping):
+        return {printable(key): make_printable(one) for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [make_printable(one) for one in value]
+    return value
+
+
+# --- a plan in sentences
+
+
+def explain(plan: Plan, *, alternatives: bool = True) -> list[str]:
+    """Sentences for the person who is about to release: what was chosen, and what else is possible."""
+    found = [_chosen(plan), _passing(plan), *_sums(plan), *(_alternatives(plan) if alternatives else [])]
+    return [sentence for sentence in found if sentence]
+
+
+def _chosen(plan: Plan) -> str:
+    contract, items = plan.contract, plan.contract.items
+    if isinstance(plan.noise, PublicNoise):
+        reason = f"the {contract.max_nonzero:,} items are public"
+    elif plan.mechanism == "top-k":
+        reason = f"the {contract.max_nonzero:,} largest counts are wanted and items per user are not limited"
+    elif contract.max_nonzero is not None:
+        reason = f"at most {contract.max_nonzero:,} counts are not zero, {items:,} of them for one user"
+    else:
+        reason = f"each user has at most {count_items(items)} and the number of items is not limited"
+    dropped = f" Users with more than {count_items(items)} contribute a random {items:,} of them."
+    return (
+        f"Mechanism: {MECHANISMS[plan.mechanism][0]}, because {reason}. Each count carries "
+        f"±{figure(half_width(plan, 0.95))} of noise (95 %; standard deviation {figure(plan.total_noise)})."
+        f"{dropped if items < contract.nonzero else ''}"
+    )
+
+
+def _sums(plan: Plan) -> list[str]:
+    return [
+        f"A sum of values from {float(one.low):g} to {float(one.high):g} has a standard error of "
+        f"{figure(math.hypot(one.sigma, float(one.middle) * plan.total_noise))}, which includes "
+        f"{float(one.middle):g} times the noise of the count. A mean over n users has a standard error of "
+        f"{figure(one.sigma)}/n or slightly more."
+        for one in plan.sums
+    ]
+
+
+def _passing(plan: Plan) -> str:
+    """Which items are likely to be released."""
+    if isinstance(plan.noise, PublicNoise):
+        return "Every item on the list is released; there is no threshold."
+    law = count_noise(plan.noise)
+    half, likely, unlikely = law.passing_count(0.5), law.passing_count(0.99), law.passing_count(0.01) - 1
+    more = " more users than that" if plan.releases_offset else " users"
+    must = (
+        f"A noisy count must exceed the one after the largest by {figure(plan.threshold)}"
+        if plan.releases_offset
+        else f"A noisy count must exceed {figure(plan.threshold)}"
+    )
+    rarely = f", one with {unlikely:,} at most 1 %" if unlikely > 0 else ""
+    what = "pass" if CAP_ALONE in plan.notes else "be released"
+    return (
+        f"{must}: an item with {half:,}{more} has a 50 % chance to {what}, one with {likely:,} has 99 %{rarely}."
+    )
+
+
+def _alternatives(plan: Plan) -> list[str]:
+    """What other requests would give for the same budget."""
+    contract = plan.contract
+    if isinstance(plan.noise, PublicNoise):
+        return []
+    if contract.max_nonzero is None:
+        return [_other_limits(plan), "" if CAP_ALONE in plan.notes else _top_instead(plan)]
+    other = _attempt(plan, max_items_per_user=max(1, contract.max_nonzero // 20))
+    if other is None:
+        return []
+    items = other.contract.items
+    return [
+        f"With at most {count_items(items)} per user (--max-items-per-user {items}) and any number of counts, the "
+        f"threshold would be {figure(other.threshold)} and the noise {figure(other.total_noise)}; other items of "
+        "a user are dropped at random."
+    ]
+
+
+def _other_limits(plan: Plan) -> str:
+    """Half and twice as many items per user."""
+    items = plan.contract.items
+    near = sorted({1, max(1, items // 2), items * 2} - {items})
+    parts = [
+        f"{figure(other.threshold)} with {count_items(other.contract.items)} per user"
+        + (" (Laplace noise)" if other.mechanism == "laplace" else "")
+        for other in (_attempt(plan, max_items_per_user=number) for number in near)
+        if other is not None
+    ]
+    if not parts:
+        return ""
+    return (
+        f"Other limits: the threshold would be {join_words(parts)}. A lower limit means less noise, and more "
+        "items of active users dropped; the best limit covers most users completely."
+    )
+
+
+def _top_instead(plan: Plan) -> str:
+    largest = max(10, 10 ** round(math.log10(4 * plan.contract.items)))
+    top = _attempt(plan, top=largest)
+    if top is None:
+        return ""
+    return (
+        f"For only the {largest:,} largest counts (--top {largest}) no limit per user is needed: noise "
+        f"{figure(top.total_noise)}, and a count must exceed the one after them by {figure(top.threshold)}."
+    )
+
+
+def _attempt(plan: Plan, *, top: int | None = None, max_items_per_user: int | None = None) -> Plan | None:
+    try:
+        return make_plan(
+            epsilon=plan.budget.epsilon, delta=plan.budget.delta, top=top, max_items_per_user=max_items_per_user,
+            sums=[(one.low, one.high) for one in plan.sums],
+        )  # fmt: skip
+    except DphistError:
+        return None

@@ -1,0 +1,193 @@
+"""Charts of results: their data, text alternatives and files; nothing in them is markup, and nothing is loaded."""
+
+from __future__ import annotations
+
+import builtins
+import re
+import struct
+import xml.etree.ElementTree as ET
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dphist
+from dphist.errors import InvalidParameter, MissingExtra
+from dphist.planning.utility import count_noise
+from dphist.report.charts import Chart, largest_counts_chart
+from dphist.report.files import check_plot
+from dphist.simulation.population import NOTICE
+from report_cases import run
+
+EVIL = "<script>alert('x & y')</script> $a$ {{b}} \"quoted\""
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+@cache
+def results() -> dict[str, Any]:
+    plan = dphist.plan(epsilon=1, delta=1e-6, max_items_per_user=10)
+    return {
+        "plan": plan,
+        "comparison": dphist.compare(epsilon=1, delta=1e-6, max_items_per_user=10),
+        "simulation": dphist.simulate(zipf=(1.1, 1000, 5000), epsilon=1, delta=1e-6, caps=[1, 4], auto=False),
+        "release": dphist.release_histogram([EVIL, "tea"], [5000, 4000], plan),
+        "profile": dphist.profile(plan, [0.0, 1.0, 1.5]),
+    }
+
+
+def data_of(chart: Chart) -> list[dict[str, Any]]:
+    """All data in the definition; making it checks it against the schema of Vega-Lite."""
+    spec = chart.to_dict()
+
+    def find(part: Any) -> list[dict[str, Any]]:
+        if isinstance(part, dict):
+            own = part["values"] if isinstance(part.get("values"), list) and "name" not in part else []
+            rows = [row for row in own if isinstance(row, dict)]
+            return rows + [row for value in part.values() for row in find(value)]
+        return [row for value in part for row in find(value)] if isinstance(part, list) else []
+
+    return find(spec)
+
+
+@pytest.mark.parametrize("kind", ["plan", "comparison", "simulation", "release", "profile"])
+def test_every_result_has_a_chart_with_words(kind: str, tmp_path: Path) -> None:
+    chart = dphist.chart(results()[kind])
+    shown = chart._repr_mimebundle_()
+    root = ET.fromstring(shown["image/svg+xml"])
+    assert root.get("role") == "img"
+    named = [root.find(f"{SVG}{tag}") for tag in ("title", "desc")]
+    assert (root.get("aria-labelledby") or "").split() == [one.get("id") for one in named if one is not None]
+    assert [one.text for one in named if one is not None] == [chart.title, chart.words]
+    assert shown["text/plain"].endswith(chart.words)
+    # Nothing is loaded or run; colours follow the page, whose policy forbids style attributes.
+    drawn = chart.svg(inline=True)
+    assert not re.search(r"<(script|image|style|foreignObject)|href|url\(|https?:| on\w+=| style=", drawn)
+    assert "currentColor" in drawn
+    assert re.search(r'fill="(white|#fff)', drawn) is None
+    chart.save(tmp_path / "a.png")
+    image = (tmp_path / "a.png").read_bytes()
+    assert b"Description\0\0\0\0\0" + chart.words.encode() in image
+    wide, high = struct.unpack(">II", image[16:24])
+    assert min(wide, high) > 200
+    with pytest.raises(InvalidParameter, match=r"saved as \.svg or \.png"):
+        chart.save(tmp_path / "a.txt")
+
+
+def test_texts_of_others_are_text() -> None:
+    drawn = dphist.chart(results()["release"]).svg()
+    assert "<script" not in drawn
+    assert EVIL[:60] in {one.text for one in ET.fromstring(drawn).iter(f"{SVG}text")}
+    simulation = results()["simulation"]
+    named = dphist.chart(replace(simulation, population=replace(simulation.population, label=EVIL)))
+    assert EVIL in named.words
+    assert any(EVIL in "".join(one.itertext()) for one in ET.fromstring(named.svg()).iter(f"{SVG}text"))
+
+
+def test_a_plan_has_its_profile_and_what_is_released() -> None:
+    plan = results()["plan"]
+    curve = {row["x"]: row["y"] for row in data_of(dphist.chart(plan, "profile"))}
+    assert len(curve) == 41
+    for epsilon in (0.0, 0.5, 1.0, 2.0):
+        assert curve[epsilon] == dphist.delta_at(plan, epsilon)
+    rows = [row for row in data_of(dphist.chart(plan, "release")) if row["y"] is not None]
+    xs, ys = np.array([row["x"] for row in rows]), np.array([row["y"] for row in rows])
+    assert float(np.interp(plan.threshold, xs, ys)) == pytest.approx(0.5, abs=0.03)
+    both = dphist.chart(plan)
+    assert all(dphist.chart(plan, part).words in both.words for part in ("profile", "release"))
+    found = re.search(r"from ([\d,]+) on at least 50 %", both.words)
+    assert found is not None
+    even = int(found[1].replace(",", ""))
+    law = count_noise(plan.noise)
+    assert law.probability(even - 1) < 0.5 <= law.probability(even)
+    listed = dphist.plan(epsilon=1, delta=1e-6, public_items=5)
+    assert len(dphist.chart(listed).to_dict()["concat"]) == 1
+    with pytest.raises(InvalidParameter, match="public list"):
+        dphist.chart(listed, "release")
+
+
+def test_a_comparison_has_the_papers_figure_and_its_thresholds() -> None:
+    compared = results()["comparison"]
+    bars = data_of(dphist.chart(compared, "thresholds"))
+    assert {row["length"] for row in bars} == {row.threshold for row in compared.rows}
+    minima = {row["noise"]: row["tau"] for row in data_of(dphist.chart(compared)) if "tau" in row}
+    exact = next(row for row in compared.rows if row.analysis == "gshm-exact")
+    assert minima[exact.total_noise] == exact.tau
+    wide = dphist.compare(epsilon=0.35, delta=1e-5, max_nonzero=51914)
+    assert '"type": "log"' in str(dphist.chart(wide, "thresholds").to_dict()).replace("'", '"')
+    two = dphist.chart([compared, dphist.compare(epsilon=0.35, delta=1e-5, max_items_per_user=3)])
+    assert len(two.to_dict()["concat"]) == 2
+    assert two.words.count("lowest threshold") == 2
+
+
+def test_a_simulation_has_its_candidates_and_is_not_private() -> None:
+    simulated = results()["simulation"]
+    chart = dphist.chart(simulated)
+    assert chart.title.startswith(NOTICE)
+    assert chart.words.startswith(NOTICE)
+    assert NOTICE in chart.svg().partition("</desc>")[2]
+    drawn = {row["y"] for row in data_of(chart)}
+    assert {one.items for one in simulated.candidates} <= drawn
+
+
+def test_a_chart_of_a_trial_shows_what_is_not_released() -> None:
+    rows: list[dict[str, Any]] = [{"true": 1000, "released": 1003.5}, {"true": 10, "released": None}]
+    found = {row["rank"]: (row["state"], row["released"]) for row in data_of(largest_counts_chart(rows, "words"))}
+    assert found[1][1] == 1003.5
+    assert found[2] == ("true count, not released", None)
+
+
+def test_what_has_no_chart() -> None:
+    for wrong, part in ((3, None), ([], None), (results()["plan"], "other"), (results()["release"], "profile")):
+        with pytest.raises(InvalidParameter):
+            dphist.chart(wrong, part)
+
+
+@pytest.mark.parametrize("kind", ["png", "svg", "html"])
+def test_the_command_plots(kind: str, tmp_path: Path) -> None:
+    words = ["--epsilon", "1", "--delta", "1e-6", "--plot", f"a.{kind}"]
+    done = run(tmp_path, "compare", *words, "--max-items-per-user", "3")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / f"a.{kind}").stat().st_size > 1000
+    assert run(tmp_path, "compare", *words, "--max-items-per-user", "3").returncode == 1
+    done = run(tmp_path, "simulate", *words, "--zipf", "1.1,1000,5000", "--caps", "2", "--no-auto", "--force")
+    assert done.returncode == 0, done.stderr
+    if kind == "html":
+        page = (tmp_path / "a.html").read_text(encoding="utf-8")
+        assert "<script" not in page
+        assert "NOT PRIVATE" in page
+        assert page.count('role="img"') == 1
+        assert "<table>" in page
+
+
+def test_without_altair_text_reports_work_and_one_sentence_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    release = results()["release"]
+    release.write(tmp_path / "out.csv")
+    (tmp_path / "log.csv").write_text("user,item\n" + "\n".join(f"{user},tea" for user in range(900)))
+    real = builtins.__import__
+
+    def no_altair(name: str, *rest: Any, **more: Any) -> Any:
+        if name.startswith(("altair", "vl_convert")):
+            raise ImportError(name)
+        return real(name, *rest, **more)
+
+    monkeypatch.setattr(builtins, "__import__", no_altair)
+    assert "dphist verify" in dphist.make_report(release, "text")
+    assert "dphist verify" in dphist.make_report(release, "markdown")
+    assert run(tmp_path, "report", "out.csv", "--json").returncode == 0
+    told = r"pip install 'dphist\[plot\]'"
+    with pytest.raises(MissingExtra, match=told):
+        dphist.make_report(release)
+    with pytest.raises(MissingExtra, match=told):
+        dphist.chart(results()["comparison"]).svg()
+    with pytest.raises(MissingExtra, match=told):
+        check_plot(tmp_path / "a.png", force=False)
+    # Before any event is read.
+    flags = ["--user", "user", "--item", "item", "--epsilon", "1", "--delta", "1e-6", "--max-items-per-user", "1"]
+    done = run(tmp_path, "release", "log.csv", *flags, "--output", "new.csv", "--report", "r.html")
+    assert "dphist[plot]" in done.stderr
+    assert not (tmp_path / "new.csv").exists()

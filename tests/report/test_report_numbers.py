@@ -1,0 +1,297 @@
+"""The numbers of a report are those of independent computations, and no true count is in it."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from scipy import stats
+
+import dphist
+from dphist.display import raised
+from dphist.planning.certify import delta_at
+from dphist.privacy.choice import delta_profile_upper
+from dphist.privacy.noise import LaplaceNoise
+from dphist.privacy.types import Budget
+from dphist.report.charts import report_charts
+from dphist.report.facts import Facts, gather_facts
+from dphist.report.render import FORMATS, render, report_data
+from dphist.report.words import DELTAS, PEERS, SLACK, at_most, describe, move_belief, one_in, promise, uncovered
+from release_data import events
+from report_cases import BUDGET, COUNTS, FOLDER, KINDS, Page, made, released
+
+DOCS = Path(__file__).parents[2] / "docs" / "report.md"
+# Their parts are in others as well.
+SLOW = ("top-k, independent", "lower threshold", "duckdb")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in KINDS]
+)
+def test_every_kind_of_release_has_every_format(name: str) -> None:
+    facts = made(name)[1]
+    assert facts.private
+    assert facts.origin.certificate is not None
+    certificate = json.loads(facts.origin.certificate)
+    assert facts.rows.total == certificate["output"]["rows"]
+    for format in FORMATS:
+        text = render(facts, format)
+        # Every format names the certificate, identifies it, and says how it is verified.
+        for said in (facts.origin.place, certificate["self_sha256"], "dphist verify"):
+            assert said in text.replace("\\", ""), (format, said)
+        assert "nan" not in re.findall(r"[a-z]+", without_chance(text))
+    check_data(facts, name)
+    sums = "the sum of amount and the mean of amount"
+    data = report_data(facts)
+    for said in (data["title"], data["lead"], data["about"]["counted"]):
+        assert (sums in said) == (name == "sums")
+
+
+def without_chance(text: str) -> str:
+    """A report without what chance writes into it: temporary folders, digests and the certificate in base 64."""
+    return without_digests(text.split("<script")[0].replace("\\", "")).replace(FOLDER.name, "")
+
+
+def without_digests(text: str) -> str:
+    return re.sub(r"(base64,|sha256-)[A-Za-z0-9+/=]+|\b[0-9a-f]{64}\b", "", text)
+
+
+def keys(data: dict[str, Any]) -> set[str]:
+    """All names of a document, those in its lists included."""
+    found = set(data)
+    for value in data.values():
+        for one in value if isinstance(value, list) else [value]:
+            found |= keys(one) if isinstance(one, dict) else set()
+    return found
+
+
+def check_data(facts: Facts, name: str) -> None:
+    """The keys of --json are those of the documentation, whatever was released."""
+    data = report_data(facts)
+    listed = set(re.findall(r"^\| `([a-z_]+)` \|", DOCS.read_text(encoding="utf-8"), re.MULTILINE))
+    assert listed == {"report", "figures", *data}
+    assert all(re.fullmatch("[a-z][a-z0-9_]*", key) for key in keys(data))
+    assert json.dumps(data, allow_nan=False)
+    assert (data["cap_choice"] is None) == (name != "chosen cap")
+    assert (data["booking"] is None) == (name != "booked")
+    assert (data["selection"] is None) == (name == "known-domain")
+    assert (data["interval"] is None) == (name in ("csh", "top-k, differences"))
+    assert data["charts"][0]["name"] == "guarantee"
+
+
+def test_the_curve_is_the_certified_one() -> None:
+    for name in ("gshm", "csh", "top-k", "sums"):
+        facts = made(name)[1]
+        assert len(facts.curve) == (41 if facts.plan.sigma_shared == 0.0 else 21)
+        for epsilon, delta in facts.curve[::10]:
+            assert delta == delta_at(facts.plan, epsilon)
+        assert dict(facts.curve)[facts.plan.budget.epsilon] == facts.plan.certificate.delta <= facts.budget.delta
+        assert all(after <= before for (_, before), (_, after) in zip(facts.curve, facts.curve[1:], strict=False))
+
+
+def test_the_curve_of_laplace_noise_is_its_own() -> None:
+    """By a sum over the law of all counts: m that move by one, or m that are new."""
+    facts = made("laplace")[1]
+    noise, curve = facts.plan.noise, dict(facts.curve)
+    assert isinstance(noise, LaplaceNoise)
+    assert facts.plan.contract.items == 1
+    q = math.exp(-1.0 / float(noise.scale))
+    new = q ** (noise.limit + 1) / (1.0 + q)
+    for epsilon in list(curve)[::5]:
+        law = {x: (1 - q) / (1 + q) * q ** abs(x) for x in range(-200, 201)}
+        moved_by_one = math.fsum(max(0.0, law[x] - math.exp(epsilon) * law[x - 1]) for x in range(-199, 201))
+        assert curve[epsilon] == pytest.approx(max(moved_by_one, new), rel=1e-9)
+    # The bound for any release with this certificate is weaker.
+    assert delta_profile_upper(noise, facts.plan.contract, epsilon=0.0) >= curve[0.0]
+
+
+def test_the_curve_of_a_chosen_limit_includes_the_choice() -> None:
+    facts = made("chosen cap")[1]
+    curve, alone = dict(facts.curve), facts.plan
+    assert curve[facts.budget.epsilon] == facts.delta_certified > alone.certificate.delta
+    assert list(curve) == pytest.approx([0.1 * place for place in range(21)])
+    for epsilon in (0.0, 0.5, 2.0):
+        # Both reveal more than the release alone, and no more than their budget allows.
+        generic = (math.e + 2e-6 - math.exp(epsilon)) / (1.0 + math.e)
+        assert delta_at(alone, epsilon) < curve[epsilon] <= max(generic, facts.delta_certified)
+    assert f"in at most {at_most((1.0 + curve[0.0]) / 2.0)}" in describe(facts)["promise"][1]
+
+
+def test_the_curve_of_a_seeded_release_is_that_of_its_plan(tmp_path: Path) -> None:
+    facts = gather_facts(released(tmp_path, max_items_per_user="auto", seed=1))
+    assert facts.curve == made("chosen cap")[1].curve
+    assert not facts.private
+
+
+def test_the_comparison_is_dphist_compare() -> None:
+    facts = made("csh")[1]
+    rows = {row.analysis: row for row in dphist.compare(epsilon=1.0, delta=1e-6, max_nonzero=50).rows}
+    own, *others = facts.peers
+    assert {peer.analysis: (peer.noise, peer.threshold) for peer in others} == {
+        name: (row.total_noise, row.threshold) for name, row in rows.items()
+    }
+    assert len({PEERS[peer.analysis] for peer in facts.peers}) == 1 + len(rows), "no two rows have one name"
+    # What is named by its gamma has that one.
+    named = [name for name in rows if "gamma = sqrt k" in PEERS[name]]
+    assert len(named) == 3
+    assert all(rows[name].gamma == pytest.approx(50**0.5) for name in named)
+    assert (own.noise, own.threshold) == (facts.plan.total_noise, facts.plan.threshold)
+    assert facts.plan.threshold < 1.01 * min(row.threshold for row in rows.values())
+
+
+def test_what_is_promised_holds_for_a_real_plan() -> None:
+    """delta does not bound how often the loss exceeds epsilon; 11 delta bounds how often by more than ln 1.1."""
+    plan = dphist.plan(epsilon=1.0, delta=1e-6, max_items_per_user=20)
+    # The loss of 20 counts that move by one, each with its own Gaussian noise: normal itself.
+    spread = math.sqrt(20.0) / plan.sigma
+    over, far_over = (stats.norm.sf((bound - spread**2 / 2.0) / spread) for bound in (1.0, 1.0 + math.log(SLACK)))
+    assert over > 15 * 1e-6
+    assert far_over <= DELTAS * 1e-6
+    assert pytest.approx(1.0) == DELTAS * (1.0 - 1.0 / SLACK)
+    beliefs = promise(plan.budget, 0.1)[2]
+    # From odds of 1 to 99 and 1 to 1 to odds of 2.99.
+    assert "1 % becomes at most 3.0 % and a belief of 50 % at most 75.0 %" in beliefs
+    assert "11 delta = 1.1e-05 (1 in 90,909)" in beliefs
+
+
+def test_bounds_are_never_rounded_down() -> None:
+    assert [at_most(share) for share in (0.5501, 0.55, 0.02001, 0.99999999, 1.0)] == [
+        "55.1 %", "55.0 %", "2.1 %", "100 %", "100 %"
+    ]  # fmt: skip
+    assert one_in(1.1e-5) == "1 in 90,909"
+    assert [raised(n, 3) for n in (1.1e-5, 1.2341e-6, 0.9991, 9.999e-7, 0.0)] == [
+        "1.1e-05", "1.24e-06", "1", "1e-06", "0"
+    ]  # fmt: skip
+    epsilon, delta = 1.2345611, 1.2345611e-6
+    plan = dphist.plan(epsilon=epsilon, delta=delta, max_items_per_user=3)
+    facts = gather_facts(dphist.release_histogram(["tea"], [900], plan))
+    shown = {one["label"]: one["value"] for one in report_data(facts)["numbers"]}
+    assert (shown["Epsilon"], shown["Delta"]) == ("1.23457", "1.23457e-06")
+    assert float(shown["Delta, as proved"]) >= facts.delta_certified
+    assert "delta = 1.23457e-06" in " ".join(promise(Budget(epsilon, delta), 0.1))
+    assert "epsilon 1.23457, delta 1.23457e-06" in render(facts, "html")
+
+
+def test_the_promise_is_what_a_budget_allows() -> None:
+    assert move_belief(0.5, 1.0) == pytest.approx(math.e / (1 + math.e))
+    # From odds of 1 to 99 to odds of e to 99.
+    assert move_belief(0.01, 1.0) == pytest.approx(math.e / (99 + math.e))
+    # e/(1 + e) is 73.106 %, and delta is within the last digit.
+    assert "in at most 73.2 %" in promise(Budget(1.0, 1e-6), 1.0)[1]
+    assert "in at most 55.0 %" in promise(Budget(1.0, 1e-6), 0.1)[1]
+    assert len(promise(Budget(1.0, 0.2), 0.5)[2]) < 120, "so large a delta does not limit a belief"
+    # Where someone else counted, it is for users with no more items than they promised.
+    assert "however many items" in promise(Budget(1.0, 1e-6), 0.1)[1]
+    assert all("at most 3 items" in one for one in promise(Budget(1.0, 1e-6), 0.1, 3)[:2])
+
+
+def test_totals_count_what_is_shared() -> None:
+    facts = made("csh")[1]
+    noise, rows = facts.plan.noise, facts.rows.total
+    error = math.sqrt(noise.sigma**2 * rows + noise.sigma_shared**2 * rows**2)
+    assert any(f"standard error of {error:.4g}" in sentence for sentence in uncovered(facts))
+    plain = made("gshm")[1]
+    assert any(f"standard error of {plain.plan.total_noise * 20**0.5:.4g}" in one for one in uncovered(plain))
+
+
+@pytest.mark.usefixtures("quick_curve")
+def test_the_sum_of_what_was_selected_is_too_high() -> None:
+    """Many counts at the threshold: what passed is too high by far more than the noise of a sum."""
+    plan = dphist.plan(epsilon=1.0, delta=1e-6, max_items_per_user=8)
+    near, size = round(plan.threshold), 3000
+    result = dphist.release_histogram([str(n) for n in range(size)], [near] * size, plan, seed=1)
+    noise = plan.total_noise * math.sqrt(len(result))
+    assert float(result.counts.sum()) - near * len(result) > 10 * noise
+    said = next(one for one in uncovered(gather_facts(result)) if one.startswith("Totals"))
+    assert f"standard error of {noise:.0f}, the noise" in said
+    assert "adds its bias" in said
+    assert "bias" not in next(one for one in uncovered(made("known-domain")[1]) if one.startswith("Totals"))
+
+
+@pytest.mark.usefixtures("quick_curve")
+def test_shared_noise_is_all_that_counts_share(tmp_path: Path) -> None:
+    facts = gather_facts(released(tmp_path, top=10, offset="independent"))
+    shown = {one["label"]: one["value"] for one in report_data(facts)["numbers"]}
+    # The offset has noise of its own, of the same variance, and it is in all counts.
+    assert float(shown["Shared noise"]) == pytest.approx(math.sqrt(2.0) * facts.plan.sigma_shared, rel=1e-3)
+
+
+def test_no_true_count_is_in_a_report(tmp_path: Path) -> None:
+    """From a seed, so that it is the same each time: whatever is true of the data is nowhere in it."""
+    counts = {f"item {place}": 70_001 + 1_013 * place for place in range(6)} | {"rare secret": 3, "rarer": 2}
+    facts = gather_facts(released(tmp_path, counts=counts, max_items_per_user=30, seed=3))
+    assert facts.origin.certificate is not None
+    texts = [render(facts, format) for format in FORMATS]
+    drawings = [chart.svg() for chart in report_charts(facts)]
+    # A page has the certificate in base 64, where no number is found: it is searched by itself.
+    for text in (*texts, *drawings, facts.origin.certificate):
+        digits = set(re.findall(r"\d+", without_digests(text).replace(",", "")))
+        for number in (*counts.values(), sum(counts.values()), max(counts.values()) * 2):
+            assert number < 10 or str(number) not in digits, number
+        assert "rare secret" not in text
+    assert all("NOT PRIVATE" in text for text in texts)
+
+
+@pytest.mark.usefixtures("quick_curve")
+def test_a_release_in_memory_has_no_certificate_yet(tmp_path: Path) -> None:
+    """A certificate belongs to a file. The time of the release is the same wherever it is shown."""
+    result = dphist.release(events(COUNTS), **BUDGET, max_items_per_user=2)
+    result = replace(result, created="2020-01-02T03:04:05Z")
+    facts = gather_facts(result)
+    assert facts.private
+    assert facts.origin.certificate is None
+    data = report_data(facts)
+    assert data["about"]["created"] == "2020-01-02T03:04:05Z"
+    assert (data["certificate"], data["written"]) == (None, False)
+    for format in FORMATS:
+        text = render(facts, format)
+        assert "dphist verify FILE" in text
+        assert "not yet written" in text.lower()
+    assert "download" not in [attributes.get("id") for _, attributes in Page(render(facts, "html")).tags]
+    written = result.write(tmp_path / "out.csv")
+    again = report_data(gather_facts(written))
+    assert again["written"]
+    assert "out.csv.certificate.json" in again["certificate_note"]
+    assert "not yet written" not in render(gather_facts(written), "text").lower()
+    assert report_data(gather_facts(tmp_path / "out.csv"))["about"]["created"] == "2020-01-02T03:04:05Z"
+
+
+@pytest.mark.usefixtures("quick_curve")
+def test_rows_are_sorted_and_of_any_type(tmp_path: Path) -> None:
+    table = pa.table({
+        "user": list(range(3000)),
+        "day": pa.array([19000 + i % 3 for i in range(3000)], pa.date32()),
+        "n": pa.array([None if i % 3 == 0 else 2**62 + i % 3 for i in range(3000)], pa.int64()),
+    })  # fmt: skip
+    path = tmp_path / "out.parquet"
+    dphist.release(
+        table, user="user", item=["day", "n"], epsilon=1.0, delta=1e-6, max_items_per_user=1, null_items=True,
+        output=path, types="fixed",
+    )  # fmt: skip
+    rows = gather_facts(path).rows
+    assert rows.items == ("day", "n")
+    assert sorted(map(str, rows.columns[1].values)) == ["4611686018427387905", "4611686018427387906", "None"]
+    assert rows.columns[1].by_number
+    assert "2022-01-08" in rows.columns[0].values
+    counts = rows.columns[2].values
+    assert list(counts) == sorted(counts, reverse=True)
+    written = pq.read_table(path).column("count").to_pylist()
+    assert sorted(counts) == pytest.approx(sorted(written), abs=0.5)
+    assert "(missing)" in dphist.make_report(path, "text")
+
+
+@pytest.mark.usefixtures("quick_curve")
+def test_a_column_of_counts_may_have_any_name(tmp_path: Path) -> None:
+    """Of a histogram as well, whose certificate has no request that names it."""
+    table = pa.table({"count": ["tea", "milk"], "n": [900, 800]})
+    plan = dphist.plan(epsilon=1.0, delta=1e-6, max_items_per_user=3)
+    dphist.release_histogram(table, plan=plan, item="count", count="n").write(tmp_path / "out.parquet")
+    rows = gather_facts(tmp_path / "out.parquet").rows
+    assert (rows.count, rows.items, rows.total) == ("n", ("count",), 2)

@@ -1,0 +1,217 @@
+"""What a reader must not miss or misread: differences, seeds, weak budgets, public lists and noise below zero."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dphist
+from dphist.errors import InputError
+from dphist.report.charts import report_charts
+from dphist.report.facts import Facts, LimitChoice, counts_kind, gather_facts, limit_choice
+from dphist.report.render import FORMATS, render, report_data
+from dphist.report.words import cautions
+from release_data import events
+from report_cases import BUDGET, Page, forged, made
+from report_cases import released as released_file
+
+pytestmark = pytest.mark.usefixtures("quick_curve")
+COUNTS = {f"item {place}": 1200 - 90 * place for place in range(4)}
+ITEMS = {f"i{place}": 2000 - 50 * place for place in range(40)}
+
+
+def histogram(epsilon: float = 1.0, delta: float = 1e-6, largest: int = 1193, **options: Any) -> Facts:
+    plan = dphist.plan(epsilon=epsilon, delta=delta, max_items_per_user=3)
+    return gather_facts(dphist.release_histogram(["tea", "milk"], [largest, 900], plan, **options))
+
+
+def reduced(folder: Path) -> Path:
+    """A histogram with a bound: its counts may have been reduced."""
+    plan = dphist.plan(epsilon=1.0, delta=1e-6, max_nonzero=20)
+    dphist.release_histogram(list(ITEMS), list(ITEMS.values()), plan).write(folder / "reduced.csv")
+    return folder / "reduced.csv"
+
+
+def flat(facts: Facts) -> dict[str, str]:
+    """Every format without its line ends and what Markdown escapes."""
+    return {format: " ".join(render(facts, format).replace("\\", "").split()) for format in FORMATS}
+
+
+def test_differences_are_not_taken_for_numbers_of_users(tmp_path: Path) -> None:
+    """Neither those of a top-k step without its offset, nor those of a histogram that may have had one."""
+    for facts, kind, says in (
+        (
+            gather_facts(released_file(tmp_path, top=10, offset="none")),
+            "differences",
+            "A count here is NOT a number of users",
+        ),
+        (
+            gather_facts(reduced(tmp_path)),
+            "perhaps_reduced",
+            "A count here may be less than the number of users",
+        ),
+    ):
+        data = report_data(facts)
+        assert (facts.kind, data["counts_are"], data["interval"]) == (kind, kind, None)
+        for format, text in flat(facts).items():
+            assert says in text[: text.index("Counted")], format
+            assert says in text[text.rindex("The released counts") :], format
+            assert not any(wrong in text for wrong in ("low (95", "high (95")), format
+        names = [column["name"] for column in Page(render(facts, "html")).data["columns"]]
+        assert names == ["item", "count"]
+
+
+def test_counts_that_are_numbers_of_users_stay_so() -> None:
+    """By plan and request, as a certificate has them."""
+    asked = {"epsilon": 1.0, "delta": 1e-6}
+    for options, request, kind in (
+        ({"max_items_per_user": 3}, {}, "users"),
+        ({"top": 20}, {}, "users"),
+        ({"max_nonzero": 20}, {}, "perhaps_reduced"),
+        # Where both bounds are needed, a step would break one of them, and is refused.
+        ({"max_nonzero": 20, "max_items_per_user": 3}, {}, "users"),
+        ({"max_nonzero": 20}, {**asked, "max-nonzero": 20}, "users"),
+        ({"top": 20}, {**asked, "top": 20}, "users"),
+        ({"top": 20, "offset": "none"}, {**asked, "top": 20, "offset": "none"}, "differences"),
+        ({"max_items_per_user": 1}, {**asked, "top": 20, "offset": "none"}, "users"),
+        ({"max_nonzero": 20}, {**asked, "sketch": "misra-gries", "sketch-size": 20}, "sketch"),
+    ):
+        assert counts_kind(dphist.plan(epsilon=1.0, delta=1e-6, **options), request) == kind, (options, request)
+
+
+def test_a_histogram_with_a_bound_says_that_counts_may_be_reduced(tmp_path: Path) -> None:
+    path = reduced(tmp_path)
+    noted = json.loads(Path(f"{path}.certificate.json").read_text())["not_covered"]
+    said = [one for one in noted if "Counts may be less than the numbers of users" in one]
+    assert len(said) == 1
+    assert said[0] in report_data(gather_facts(path))["not_covered"]
+    forged(path, not_covered=[one for one in noted if one not in said])
+    assert not dphist.verify(path).verified
+
+
+def test_a_seed_is_named_by_every_format_and_every_chart(tmp_path: Path) -> None:
+    facts = gather_facts(released_file(tmp_path, max_items_per_user=2, seed=1))
+    assert report_data(facts)["title"].startswith("NOT PRIVATE: ")
+    assert cautions(facts) == []
+    charts = report_charts(facts)
+    assert len(charts) == 5
+    for chart in charts:
+        assert chart.title.startswith("NOT PRIVATE: ")
+        assert chart.words.startswith("NOT PRIVATE: ")
+        # What is seen, not only what is read aloud.
+        assert f">{chart.title}</text>" in chart.svg()
+    for format, text in flat(facts).items():
+        assert "what was proved holds for the plan only, not for this release" in text, format
+        assert "neither the curve nor the mark holds for this release" in text, format
+        assert ">this release</text>" not in text
+    assert "planned for epsilon 1, delta 1e-06" in render(facts, "html")
+    assert "Verified</span>" not in render(facts, "html")
+
+
+def test_a_weak_budget_is_named_before_anything_else() -> None:
+    weak, sound = histogram(8.0, 0.01), histogram()
+    assert report_data(weak)["cautions"] == cautions(weak)
+    assert cautions(sound) == []
+    # e^8 is 2,980.96; odds of 1 to 99 become odds of 2,981 to 99.
+    assert "factor of 2,981, and a belief of 1 % to become 96.8 %" in cautions(weak)[0]
+    for format, text in flat(weak).items():
+        top = text[: text.index("Counted")]
+        assert top.lower().count("caution:") == 2, format
+    assert all("caution" not in text.partition("Counted")[0].lower() for text in flat(sound).values())
+
+
+def test_a_large_delta_is_named_by_the_released_counts_alone() -> None:
+    assert len(cautions(histogram(delta=0.01, largest=2000))) == 1
+    assert cautions(histogram(delta=1e-4, largest=2000)) == []
+    assert cautions(histogram(delta=0.01, largest=2000, seed=1)) == []
+    # From a count of a sketch the offset is taken first.
+    facts = made("sketch")[1]
+    offset = facts.document["counts"]["offset"]
+    largest = max(next(column.values for column in facts.rows.columns if column.name == facts.rows.count))
+    assert offset is not None
+    for delta, number in ((0.9 / (largest - offset), 0), (1.1 / (largest - offset), 1)):
+        assert len(cautions(replace(facts, budget=replace(facts.budget, delta=delta)))) == number
+
+
+def test_a_limit_as_long_as_the_public_list_drops_nothing(tmp_path: Path) -> None:
+    (tmp_path / "list.csv").write_text("item\nitem 0\nitem 1\nnobody\n")
+    for limit, value in ((8, "not limited"), (2, "at most 2")):
+        table = events(COUNTS, items_per_user=2)
+        facts = gather_facts(
+            dphist.release(
+                table, **BUDGET, items=str(tmp_path / "list.csv"), max_items_per_user=limit, interval=0.9
+            )
+        )
+        data = report_data(facts)
+        assert next(one["value"] for one in data["numbers"] if one["label"] == "Items per user") == value
+        assert any(one.startswith("Of users with more than") for one in data["not_covered"]) == (limit == 2)
+        # The level of an interval that the release has itself is in its heads.
+        assert [column.name for column in facts.rows.columns][2:] == ["count_low (90 %)", "count_high (90 %)"]
+        assert all("count_high (90 %)" in text for text in flat(facts).values())
+
+
+def test_noise_below_zero_is_shown_and_drawn_without_length() -> None:
+    choice = LimitChoice(("1", "2", "3", "4", "5 to 6", "over 6"), (800, 90, -31, 7, -5, -48), 10.0, 2)
+    facts = replace(histogram(), choice=choice)
+    chart = report_charts(facts)[-1]
+    values = next(iter(chart.to_dict()["datasets"].values())) if "datasets" in chart.to_dict() else None
+    assert values is None or len(values) == 4
+    assert "its bar has no length" in chart.words
+    assert "The 2 numbers from 5 to 6 items on are not drawn" in chart.words
+    assert ">-31</text>" in chart.svg().replace("\u2212", "-")
+    assert "<td>-48</td>" in render(facts, "html")
+    assert "| over 6 | -48 |" in render(facts, "markdown")
+    whole = replace(facts, choice=replace(choice, users=(800, 90, 80, 70, 60, 50)))
+    assert not any(said in report_charts(whole)[-1].words for said in ("not drawn", "no length"))
+
+
+def test_an_empty_release_and_one_item() -> None:
+    # One user passes with a probability below delta, which is none for a test.
+    plan = dphist.plan(epsilon=1.0, delta=1e-12, max_items_per_user=3)
+    one = gather_facts(dphist.release_histogram(["tea"], [900], plan))
+    none = gather_facts(dphist.release_histogram(["tea"], [1], plan))
+    assert report_data(none)["lead"].startswith("This release is empty: no count passed the threshold.")
+    assert "for 1 item, with noise" in report_data(one)["lead"]
+    assert all("Totals" not in render(facts, "text") for facts in (one, none))
+
+
+def test_a_limit_in_place_of_a_top_k_step_keeps_the_largest(tmp_path: Path) -> None:
+    facts = gather_facts(released_file(tmp_path, top=10, max_items_per_user=2))
+    assert facts.plan.contract.max_nonzero is None
+    assert facts.rows.total == 10
+    assert facts.selection is not None
+    assert facts.selection.largest == 10
+    # Of what is cut nothing may say that it is released with some probability.
+    for text in flat(facts).values():
+        assert "released with" not in text.lower()
+        assert "probability of release" not in text.lower()
+    assert made("gshm")[1].selection.largest is made("top-k")[1].selection.largest is None  # type: ignore[union-attr]
+
+
+def test_the_offset_is_part_of_the_threshold() -> None:
+    facts = gather_facts(dphist.release(events(COUNTS, items_per_user=2), **BUDGET, top=3))
+    counts = facts.document["counts"]
+    assert counts["greater_than"] == pytest.approx(counts["offset"] + facts.plan.threshold)
+    for text in flat(facts).values():
+        assert f"offset + {facts.plan.threshold:.4g}" in text.partition("Compared with other analyses")[2]
+
+
+def test_a_forged_choice_is_refused() -> None:
+    """Not everything in a seeded certificate is checked; whatever it says, there is no traceback."""
+    choice = {"caps": [1, 2], "variance": "4", "cap": 1, "noisy_users": ["a", "b", "c"]}
+    for wrong in ({}, {"noisy_users": "abc"}, {"cap": "1", "noisy_users": [1, 2, 3]}):
+        with pytest.raises(TypeError):
+            limit_choice({**choice, **wrong})
+
+
+def test_a_certificate_that_makes_no_sense_is_an_error_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: Any) -> None:
+        raise KeyError("counts")
+
+    monkeypatch.setattr("dphist.report.facts.rows_of", fails)
+    with pytest.raises(InputError, match="the certificate cannot be read"):
+        histogram()
