@@ -15,7 +15,7 @@ import pytest
 pytest.importorskip("uvicorn", reason="no uvicorn: pip install -e '.[dev]'")
 
 import dphist
-from browser import chromium, opened_browser, opened_page
+from browser import accessibility_violations, chromium, opened_browser, opened_page
 from explore_page import Opened, assert_agrees, change, explore, settled, shown
 
 pytestmark = pytest.mark.together("test_explore_page")
@@ -188,11 +188,7 @@ def test_it_fits_a_phone_and_is_readable(address: str, browser: Any, scheme: str
             for part in page.get_attribute(f"#{chart} svg", "aria-labelledby").split():
                 assert len(page.text_content(f"#{part}")) > 10
             assert len(page.inner_text(f"#{chart}-words")) > 40
-        unnamed = page.evaluate(
-            "[...document.querySelectorAll('input,select,button')].filter(e => "
-            "!(e.labels?.length || e.getAttribute('aria-label') || e.textContent.trim())).length"
-        )
-        assert unnamed == 0
+        assert accessibility_violations(page) == []
         page.emulate_media(media="print", color_scheme=scheme)
         assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
         assert not page.is_visible("input[type=range]")

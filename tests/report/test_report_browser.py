@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 import dphist
-from browser import opened_browser, opened_page
+from browser import accessibility_violations, opened_browser, opened_page
 from dphist.report.facts import Facts, gather_facts
 from dphist.report.render import render
 from report_cases import ALIKE, STRANGE, made, released
@@ -161,6 +161,7 @@ def test_all_text_can_be_read_in_light_and_dark(scheme: str, browser: Any, addre
                 low, high = sorted((luminance(colour), paper))
                 # 4.5 for text and 3 for lines, as WCAG 2 has it.
                 assert (high + 0.05) / (low + 0.05) >= (3.0 if style == "stroke" else 4.5), (which, colour)
+        assert accessibility_violations(page) == []
         assert seen.errors == []
 
 

@@ -74,3 +74,13 @@ def opened_page(browser: Any, address: str, **options: Any) -> Iterator[tuple[An
         yield page, seen
     finally:
         context.close()
+
+
+def accessibility_violations(page: Any) -> list[str]:
+    """What axe-core finds in a page, one line for each rule and element; WCAG 2 and good practice."""
+    from axe_playwright_python.base import AXE_SCRIPT
+
+    # Comes by the debugging protocol, so that the page's own policy stays as strict as it is.
+    page.evaluate(AXE_SCRIPT)
+    found = page.evaluate("axe.run(document)")["violations"]
+    return [f"{rule['id']}: {node['html'][:200]}" for rule in found for node in rule["nodes"]]
