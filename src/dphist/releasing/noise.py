@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from dphist.errors import InvalidParameter
 from dphist.privacy.noise import SumNoise
 from dphist.privacy.types import Plan
-from dphist.releasing.frames import Form, Names, Piece
+from dphist.releasing.frames import Form, Names, Piece, has_repeats, join_rows, objects, release_order, take_rows
 from dphist.releasing.result import Release
 from dphist.releasing.soundness import Nonzero
 from dphist.sampling.mechanisms import IntArray, PlannedSession, Released, begin, noisy_sums
@@ -187,7 +187,7 @@ class NoiseStage:
         columns, counts, sums = gathered.sorted()
         if limit is not None and counts.size > limit:
             first = np.arange(limit, dtype=np.int64)
-            columns, counts = tuple(gathered.form.kind.take(c, first) for c in columns), counts[:limit].copy()
+            columns, counts = tuple(take_rows(c, first) for c in columns), counts[:limit].copy()
             sums = tuple(column[:limit].copy() for column in sums)
         return Release(
             columns,
@@ -224,7 +224,7 @@ class Gathered:
             where = released.index[first:last] - offset + span.start
             # Of the first piece even nothing is taken: its types make an empty result of the same kind.
             if where.size or not self._parts:
-                self._parts.append(tuple(self.form.kind.take(column, where) for column in span.piece.items))
+                self._parts.append(tuple(take_rows(column, where) for column in span.piece.items))
             offset += span.stop - span.start
         self._values.append(released.values)
         self._sums.append(released.sums)
@@ -244,22 +244,20 @@ class Gathered:
         empty = Gathered(self._names)
         empty.form = self.form
         none = np.empty(0, dtype=np.int64)
-        empty._parts = [tuple(self.form.kind.take(column, none) for column in part) for part in self._parts[:1]]
+        empty._parts = [tuple(take_rows(column, none) for column in part) for part in self._parts[:1]]
         return empty
 
     def sorted(self) -> tuple[tuple[Any, ...], NDArray[np.float64], tuple[NDArray[np.float64], ...]]:
         """All rows in the order of the release, each item once: items, counts and sums."""
-        kind = self.form.kind
         if not self._parts:
-            empty: list[Any] = []
-            return tuple(kind.column(empty, name) for name in self._names.items), np.empty(0), ()
-        columns = [kind.concat(parts) for parts in self._columns()]
+            return tuple(objects([]) for _ in self._names.items), np.empty(0), ()
+        columns = [join_rows(parts) for parts in self._columns()]
         values = np.concatenate([*self._values, np.empty(0)])
-        if self._pieces > 1 and not self._distinct and kind.repeats(columns):
+        if self._pieces > 1 and not self._distinct and has_repeats(columns):
             raise InvalidParameter("items must differ across batches, and one that was to be released comes twice")
-        order = kind.order(values, columns)
+        order = release_order(values, columns)
         sums = tuple(np.concatenate(parts)[order] for parts in zip(*self._sums, strict=True))
-        return tuple(kind.take(column, order) for column in columns), values[order], sums
+        return tuple(take_rows(column, order) for column in columns), values[order], sums
 
     def _columns(self) -> Iterator[Sequence[Any]]:
         return zip(*self._parts, strict=True)

@@ -18,9 +18,8 @@ from dphist.counting.spark import SparkEngine, SparkHistogram, kept, on_executor
 from dphist.counting.task import Progress, Task
 from dphist.errors import is_spark_frame
 from dphist.privacy.types import Plan
-from dphist.releasing.frames import Form, Names
+from dphist.releasing.frames import ARROW, Form, Names, arrow_numbers, numbers_of, release_order, take_rows
 from dphist.releasing.noise import Begun, Cut
-from dphist.releasing.pyarrow_kind import KIND
 from dphist.releasing.request import Columns, Request
 from dphist.releasing.result import Facts, Release
 from dphist.releasing.soundness import Nonzero
@@ -140,11 +139,11 @@ def collected(table: Any, model: Release) -> Release:
     """A release in memory from the rows of an output, in the order of a release."""
     columns = [table.column(place).combine_chunks() for place in range(table.num_columns)]
     items = [_one(column) for column in columns[: len(model.names.items)]]
-    count, *added = [KIND.numbers(column) for column in columns[len(model.names.items) :]]
-    order = KIND.order(count, items)
+    count, *added = [numbers_of(column) for column in columns[len(model.names.items) :]]
+    order = release_order(count, items)
     return Release(
-        tuple(KIND.take(column, order) for column in items), count[order], model.certificate, model.plan,
-        model.private, model.names, Form(KIND, "frame", "pyarrow"), model.offset,
+        tuple(take_rows(column, order) for column in items), count[order], model.certificate, model.plan,
+        model.private, model.names, ARROW, model.offset,
         {name: column[order] for name, column in zip(_added_names(table, model.names), added, strict=True)},
         model.request, model.came, model.written, chosen=model.chosen, receipt=model.receipt,
         created=model.created,
@@ -234,16 +233,16 @@ class ExecutorNoise:
         import pyarrow as pa
 
         *columns, digests = batch.columns
-        counts, *sums = (KIND.numbers(column) for column in columns[len(self.items) :])
+        counts, *sums = (numbers_of(column) for column in columns[len(self.items) :])
         rows = _rows_of_bytes(digests)
         # Another sum of the same item and count gets other noise: were the data to change between two attempts
         # at a task, the same noise on both would give away their difference.
         marked = [rows, *(_marked(rows, column) for column in sums)]
         draws = [Repeatable(KeyedWords(key, one)) for key, one in zip(self.keys, marked, strict=True)]
         found = self.begun.release(counts, sums, draws)
-        taken = [KIND.take(column, found.index) for column in columns[: len(self.items)]]
+        taken = [take_rows(column, found.index) for column in columns[: len(self.items)]]
         numbers = self.columns.numbers(found.values, found.sums, self.plan)
-        arrays = [*taken, *(KIND.column(column, name) for name, column in numbers.items())]
+        arrays = [*taken, *(arrow_numbers(column) for column in numbers.values())]
         return pa.RecordBatch.from_arrays(arrays, names=[*self.items, *numbers])
 
 

@@ -7,7 +7,6 @@ import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from importlib import import_module
 from typing import Any, Final
 
 import numpy as np
@@ -17,7 +16,7 @@ from dphist.display import html_grid, printable
 from dphist.errors import InvalidParameter
 from dphist.privacy.types import Budget, Certificate, Plan
 from dphist.releasing.certificate import document_of, now
-from dphist.releasing.frames import Form, Names
+from dphist.releasing.frames import Form, Names, Package, native_column, native_frame, take_rows
 from dphist.releasing.soundness import Chosen
 
 NOT_PRIVATE: Final = "NOT PRIVATE: the noise was made from a seed"
@@ -88,13 +87,14 @@ class Release:
     @property
     def items(self) -> Any:
         """The released items: a column of the kind they came in, or a tuple of columns if there are several."""
-        return self.columns[0] if len(self.columns) == 1 else self.columns
+        columns = tuple(self._native_items(self.form.package).values())
+        return columns[0] if len(columns) == 1 else columns
 
     def to_native(self) -> Any:
         """The release as the data came: the same kind of frame, or items and counts as such columns."""
         form = self.form if self.came is None else self.came
         if form.shape == "columns":
-            return self.items, form.kind.column(self.counts, self.names.count)
+            return self.items, native_column(self.counts, self.names.count, form.package)
         frame = self._frame(form.package)
         if form.shape == "lazy":
             return frame.lazy()
@@ -118,16 +118,16 @@ class Release:
 
         return frame_in(session, self.to_arrow())
 
-    def _frame(self, package: str) -> Any:
-        module = import_module(f"dphist.releasing.{package}_kind")
-        columns = dict(zip(self.names.items, self.columns, strict=True))
-        if package != self.form.package:
-            for name, column in columns.items():
-                keys = self.form.kind.keys(column)
-                columns[name] = module.KIND.column(list(keys) if keys.dtype.kind == "O" else keys, name)
+    def _native_items(self, package: Package) -> dict[str, Any]:
+        types = self.form.types or (None,) * len(self.columns)
+        each = zip(self.names.items, self.columns, types, strict=True)
+        return {name: native_column(column, name, package, dtype) for name, column, dtype in each}
+
+    def _frame(self, package: Package) -> Any:
+        columns = self._native_items(package)
         for name, numbers in ((self.names.count, self.counts), *self.added.items()):
-            columns[name] = module.KIND.column(numbers, name)
-        return module.frame_of(columns, self._note())
+            columns[name] = native_column(numbers, name, package)
+        return native_frame(columns, package, self._note())
 
     def document(self) -> dict[str, Any]:
         """The certificate of this release as plain data: its guarantee, its plan and what was asked for."""
@@ -186,7 +186,7 @@ class Release:
     def _texts(self, column: Any, where: NDArray[np.int64]) -> list[str]:
         """Values as a terminal may show them: nothing in them can move the cursor or fail."""
         try:
-            values = [str(value) for value in self.form.kind.keys(self.form.kind.take(column, where))]
+            values = [str(value) for value in native_column(take_rows(column, where), "", "list")]
         except (OverflowError, ValueError):  # a time that Python cannot hold
             values = ["?"] * where.size
         return [printable(value) for value in values]

@@ -20,7 +20,7 @@ from dphist.privacy.noise import Noise
 from dphist.privacy.types import Budget, Plan
 from dphist.releasing.aggregates import sums_facts
 from dphist.releasing.certificate import plan_from
-from dphist.releasing.frames import Form, Names, Piece, frame_form, origins
+from dphist.releasing.frames import ARROW, Names, Piece, empty_batch, frame_form, numbers_of, origins
 from dphist.releasing.noise import Begun, Cut, NoiseStage, blocks
 from dphist.releasing.protected import refuse_own_input
 from dphist.releasing.request import AUTO, Columns, Options, Request, request_from
@@ -290,17 +290,14 @@ def _chosen_plan(request: Request, planned: Plan | ChoicePlan, chosen: Chosen | 
 
 def _pieces(counted: Counted, plan: Plan) -> Iterator[Piece]:
     """The engine's batches; an empty one first, which knows the types."""
-    from dphist.releasing.pyarrow_kind import KIND, empty_batch
-
-    form = Form(KIND, "frame", "pyarrow")
     assert not isinstance(plan.noise, Noise)
     first = empty_batch(counted.schema)
     place = len(counted.schema) - len(plan.sums) - 1
     for batch in (batch for part in ([first], counted.batches()) for batch in part):
         columns = list(batch.columns)
-        numbers = checked_counts(KIND.numbers(columns[place]), lattice=plan.noise.lattice)
-        sums = tuple(KIND.numbers(column) for column in columns[place + 1 :])
-        yield Piece(form, tuple(columns[:place]), numbers, sums, batch.nbytes)
+        numbers = checked_counts(numbers_of(columns[place]), lattice=plan.noise.lattice)
+        sums = tuple(numbers_of(column) for column in columns[place + 1 :])
+        yield Piece(ARROW, tuple(columns[:place]), numbers, sums, batch.nbytes)
 
 
 def _published(raw: Release, request: Request, facts: Facts) -> Release:

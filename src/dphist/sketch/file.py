@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from dphist.errors import DphistError, InputError, InvalidParameter, OutputError, positive_count
 from dphist.publishing import Deferred, link_new, workplace
-from dphist.releasing.pyarrow_kind import KIND
+from dphist.releasing.frames import has_repeats, release_order
 from dphist.sketch.values import LARGEST, TEXT, Counters, ItemKind, arrow_numbers, is_unicode, plainest, taken
 
 # Sketches as files. They hold true counts: only their owner may read them, and none is there half written.
@@ -88,7 +88,7 @@ COUNT: Final = "count"
 
 def encoded(k: int, kind: ItemKind, counters: Counters) -> bytes:
     """The bytes of a sketch; equal sketches have equal bytes, in whatever order their users came."""
-    order = KIND.order(np.zeros(counters.counts.size), counters.items)
+    order = release_order(np.zeros(counters.counts.size), counters.items)
     columns = [*(taken(column, order) for column in counters.items), arrow_numbers(counters.counts[order])]
     fields = [pa.field(f"i{place}", kind) for place, kind in enumerate(kind.types)]
     batch = pa.record_batch(columns, schema=pa.schema([*fields, pa.field(COUNT, pa.int64())]))
@@ -143,7 +143,7 @@ def contents(header: bytes, payload: bytes) -> tuple[int, ItemKind, Counters]:
     require(all(plainest(column.type) == column.type for column in items))
     numbers = np.array(counts.to_pylist(), dtype=np.int64)
     require(numbers.size <= k and bool(((numbers >= 1) & (numbers <= LARGEST)).all()))
-    require(all(column.type != TEXT or is_unicode(column) for column in items) and not KIND.repeats(items))
+    require(all(column.type != TEXT or is_unicode(column) for column in items) and not has_repeats(items))
     require(not any(pa.types.is_floating(c.type) and is_odd(np.array(c.to_pylist())) for c in items))
     return k, kind, Counters(tuple(items), numbers, subtracted)
 
