@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from io import BufferedReader
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, Final
@@ -37,6 +38,16 @@ _NO_LINKS: Final = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, 
 _WAIT_SECONDS: Final = 30.0
 # A folder that is still empty can be swept away; nobody does that a thousand times in a row.
 ATTEMPTS: Final = 1000
+
+
+@contextmanager
+def open_regular(path: str | os.PathLike[str]) -> Iterator[BufferedReader]:
+    """Open a regular file for reading: a pipe would block, and a device never end."""
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0))
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "it is not a regular file")
+        yield file
 
 
 def link_new(new: Path, final: Path) -> None:

@@ -15,8 +15,8 @@ from test_output_roundtrip import DOCUMENT, NAMES, rich_table, sane
 
 import dphist
 from dphist.errors import DphistError, InputError, OutputError
-from dphist.outputs.postgresql_store import PostgresStore
 from dphist.outputs.readback import read_release
+from dphist.outputs.stores import PostgresStore
 from dphist.outputs.targets import target_of
 from dphist.outputs.write import check_target, write_release
 from dphist.signatures import make_key

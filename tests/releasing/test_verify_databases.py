@@ -166,7 +166,7 @@ def test_a_connection_for_reading_reads_the_file_and_nothing_else(
             assert len(list(store.batches("release"))) >= 1
             for statement in statements:
                 with pytest.raises(StoreError):
-                    store._run(statement)
+                    store.run(statement)
         finally:
             store.close()
     assert not {"other.duckdb", "other.sqlite", "copy.csv"} & set(os.listdir(tmp_path))

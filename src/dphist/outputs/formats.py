@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, BinaryIO, Final
 
 from dphist.errors import OutputError, package
-from dphist.outputs.cells import as_text, column_of, lines_of, parts_of, restored
+from dphist.outputs.cells import as_text, column_of, lines_of, parts_of, restore_column
 from dphist.outputs.seal import named_once
 
 # What a spreadsheet takes for the beginning of a formula. Quotes before it count as well, so that the escape, one
@@ -157,7 +157,7 @@ def _read_csv(
     if escape_formulas:
         plain = [types.get(name, "").startswith("decimal") for name in columns]
         found = [c if number else _mapped(c, _unescape) for number, c in zip(plain, found, strict=True)]
-    return pa.table([restored(c, types.get(n)) for n, c in zip(columns, found, strict=True)], names=columns)
+    return pa.table([restore_column(c, types.get(n)) for n, c in zip(columns, found, strict=True)], names=columns)
 
 
 def _read_jsonl(file: BinaryIO, types: dict[str, str], columns: list[str]) -> Any:

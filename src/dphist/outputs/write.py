@@ -25,9 +25,8 @@ from typing import Any, Final, TypeVar
 from dphist.errors import InvalidParameter, OutputError
 from dphist.outputs.cells import compact
 from dphist.outputs.formats import ESCAPES, write_rows
-from dphist.outputs.seal import facts, sealed
-from dphist.outputs.sqlite_store import roll_back
-from dphist.outputs.stores import check_database, write_database
+from dphist.outputs.seal import output_facts, seal
+from dphist.outputs.stores import check_database, roll_back, write_database
 from dphist.outputs.targets import Target, check_columns, check_files, target_of
 from dphist.publishing import Deferred, alone, identity, keep_old, link_new, sync_folder, workplace
 
@@ -104,7 +103,7 @@ def write_folder(
     try:
         attempted(lambda: _write_rows(frame, str(work)))
         told = _with_sentence(lambda: _facts(session, target, str(work)), target)
-        text = sealed(document, told, target.sign).encode()
+        text = seal(document, told, target.sign).encode()
         with Deferred():
             _with_sentence(lambda: files.write(files.within(work, CERTIFICATE), text), target)
             _with_sentence(lambda: files.place(work, len(text), force=force), target)
@@ -353,7 +352,7 @@ def _write_files(
         # A name that is not text in this system's encoding is shown with escapes.
         name = target.path.name.encode("utf-8", "backslashreplace").decode()
         escaped = {"escape_formulas": True} if escape_formulas else {}
-        text = sealed(document, {**facts(plain, target.kind, name, digest), **escaped}, target.sign)
+        text = seal(document, {**output_facts(plain, target.kind, name, digest), **escaped}, target.sign)
         with certificate.open("xb") as file:
             file.write(text.encode())
             file.flush()

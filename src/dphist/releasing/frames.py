@@ -1,8 +1,8 @@
 """Histograms that come in as columns, frames or batches of either, and releases that go out in the same form.
 
 At the door every column becomes an array of Arrow, or of numpy where Arrow has no type for it, as for lists of any
-objects. What goes out is built from the released values alone: a dictionary of categories, the width of a text array,
-an index or a buffer shared with the input would disclose rows that were not released.
+objects. What goes out is built from the released values alone: a dictionary of categories, the width of a text
+array, an index or a buffer shared with the input would disclose rows that were not released.
 """
 
 from __future__ import annotations
