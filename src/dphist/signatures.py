@@ -12,10 +12,8 @@ import binascii
 import json
 import os
 import re
-import secrets
 import stat
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -25,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from dphist.errors import InputError, InvalidParameter, OutputError
 from dphist.outputs.seal import SEAL, SIGNATURE, output_of
 from dphist.outputs.targets import DATABASES, DEFAULT_TABLE
-from dphist.publishing import identity, link_new
+from dphist.publishing import Deferred, open_regular, write_files
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -84,13 +82,7 @@ def make_key(path: PathLike) -> str:
     key = Ed25519PrivateKey.generate()
     secret = key.private_bytes(forms.Encoding.PEM, forms.PrivateFormat.PKCS8, forms.NoEncryption())
     known = key.public_key().public_bytes(forms.Encoding.PEM, forms.PublicFormat.SubjectPublicKeyInfo)
-    ours = write_new(private, secret, 0o600)
-    try:
-        write_new(public, known, 0o644)
-    except BaseException:
-        if identity(private) == ours:
-            private.unlink()
-        raise
+    write_new({private: secret, public: known}, 0o600, 0o644)
     return fingerprint_of(key.public_key().public_bytes_raw())
 
 
@@ -146,15 +138,11 @@ def checked_path(path: PathLike, what: str) -> Path:
 
 
 def read_small(path: PathLike, what: str, *, private: bool = False) -> bytes:
-    """The bytes of a regular file that is no larger than it can be; a pipe or a device is not even read."""
+    """The bytes of a regular file that is not larger than such a file can be."""
     place = checked_path(path, what)
     try:
-        # Without O_NONBLOCK a named pipe would be waited for.
-        descriptor = os.open(place, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0))
-        with os.fdopen(descriptor, "rb") as file:
-            mode = os.fstat(descriptor).st_mode
-            if not stat.S_ISREG(mode):
-                raise InputError(f"{what} {place} is not a file")
+        with open_regular(place) as file:
+            mode = os.fstat(file.fileno()).st_mode
             if private and os.name == "posix" and mode & 0o077:
                 raise InputError(
                     f"{what} {place} is open to other users (mode {stat.S_IMODE(mode):04o}): "
@@ -168,29 +156,20 @@ def read_small(path: PathLike, what: str, *, private: bool = False) -> bytes:
         reason = "it is not a file" if isinstance(error, IsADirectoryError) else getattr(error, "strerror", None)
         raise InputError(f"{what} {place} cannot be read: {reason or 'it is not the name of a file'}") from None
     if len(data) > _LARGEST_FILE:
-        raise InputError(f"{what} {place} is larger than {_LARGEST_FILE:,} bytes, which no such file is")
+        raise InputError(f"{what} {place} is larger than {_LARGEST_FILE:,} bytes, too large for such a file")
     return data
 
 
-def write_new(path: Path, data: bytes, mode: int) -> tuple[int, int]:
-    """Put a new file in place at once, and tell which it is; what has the name already stays."""
-    unfinished = path.with_name(f".dphist-{secrets.token_hex(8)}")
+def write_new(files: Mapping[Path, bytes], *modes: int) -> None:
+    """Put new files in place at once, all or none; a file that is there already stays."""
+    names = " and ".join(map(str, files))
     try:
-        descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(descriptor)
-        ours = identity(unfinished)
-        link_new(unfinished, path)
-    except FileExistsError:
-        raise OutputError(f"{path} exists already: choose another name") from None
+        with Deferred():
+            write_files(files, modes)
+    except FileExistsError as error:
+        raise OutputError(f"{error.filename} exists already: choose another name") from None
     except OSError as error:
-        raise OutputError(f"{path} cannot be written: {error.strerror}") from None
-    finally:
-        with suppress(OSError):
-            unfinished.unlink()
-    return ours
+        raise OutputError(f"{names} cannot be written: {error.strerror}") from None
 
 
 @dataclass(frozen=True)

@@ -479,11 +479,10 @@ def show_release(result: Release) -> None:
     write_out(f"\nWritten to   {result.written.address}\nCertificate  {result.written.certificate}\n")
     if result.written.signed_by is not None:
         write_out(f"Signed by    {result.written.signed_by}\n")
-    document = result.document()
     if result.receipt is not None:
         write_out(f"Booked       entry {result.receipt['entry']} of the dataset {result.receipt['dataset']!r}\n")
     if result.chosen is not None:
         write_out(f"Cap          {result.chosen.cap:,} items a user, chosen privately\n")
-    write_out("\n" + wrapped(f"Guarantee: {document['guarantee']}") + "\n")
-    for note in document["not_covered"][2:]:
+    write_out("\n" + wrapped(f"Guarantee: {result.guarantee}") + "\n")
+    for note in result.not_covered[2:]:
         write_out("\n" + wrapped(f"Note: {note}") + "\n")

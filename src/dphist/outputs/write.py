@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from hashlib import file_digest, sha256
-from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from dphist.errors import InvalidParameter, OutputError
@@ -27,8 +26,8 @@ from dphist.outputs.cells import compact
 from dphist.outputs.formats import ESCAPES, write_rows
 from dphist.outputs.seal import output_facts, seal
 from dphist.outputs.stores import check_database, roll_back, write_database
-from dphist.outputs.targets import Target, check_columns, check_files, target_of
-from dphist.publishing import Deferred, alone, identity, keep_old, link_new, sync_folder, workplace
+from dphist.outputs.targets import Target, check_columns, check_files
+from dphist.publishing import Deferred, alone, place_new, replace_pair, sync_folder, workplace, write_synced
 
 # A folder of Parquet files, written by Spark's executors wherever Spark can write, with the certificate inside.
 #
@@ -248,8 +247,6 @@ class _FileSystem:
             self._system.delete(path, True)
 
 
-__all__ = ["Target", "Written", "check_target", "target_of", "write_release"]
-
 _REASONS: Final = {
     errno.ENOSPC: "there is no room left on the disk",
     errno.EDQUOT: "there is no room left in the quota",
@@ -306,12 +303,12 @@ def write_release(
     """Write a table of Arrow and the certificate's document; with `force` in the place of an older release.
 
     With `escape_formulas` a spreadsheet takes no text in a CSV file for a formula. `placed` is called once both
-    are there, before any signal that waited: whoever is interrupted then can know it.
+    are there, before any signal that waited.
     """
     check_columns(target, table.column_names)
     check_formulas(target, escape_formulas)
     plain = compact(table)
-    with Deferred() as signals, _told(target):
+    with Deferred() as signals, _system_errors(target):
         if target.kind == "postgresql":
             digest = write_database(plain, document, target, target.address, force=force, check=signals.check)
         else:
@@ -328,8 +325,7 @@ def write_release(
 
 
 @contextmanager
-def _told(target: Target) -> Iterator[None]:
-    """What the system says, as one sentence."""
+def _system_errors(target: Target) -> Iterator[None]:
     try:
         yield
     except OSError as error:
@@ -353,66 +349,15 @@ def _write_files(
         name = target.path.name.encode("utf-8", "backslashreplace").decode()
         escaped = {"escape_formulas": True} if escape_formulas else {}
         text = seal(document, {**output_facts(plain, target.kind, name, digest), **escaped}, target.sign)
-        with certificate.open("xb") as file:
-            file.write(text.encode())
-            file.flush()
-            os.fsync(file.fileno())
+        write_synced(certificate, text.encode())
         signals.check()
         with alone(target.path.parent):
             if force:
-                _replace(data, target.path, certificate, target.certificate_path, work)
+                replace_pair(data, target.path, certificate, target.certificate_path, work)
             else:
-                _place([(data, target.path), (certificate, target.certificate_path)])
+                place_new([(data, target.path), (certificate, target.certificate_path)])
             sync_folder(target.path.parent)
     return digest
-
-
-def _place(pairs: Sequence[tuple[Path, Path]]) -> None:
-    """Put new files in place, one after the other; on any error none of them."""
-    tried: list[tuple[tuple[int, int], Path]] = []
-    try:
-        for new, final in pairs:
-            tried.append((identity(new), final))
-            link_new(new, final)
-    except FileExistsError as error:
-        _withdraw(tried)
-        name = tried[-1][1]
-        raise FileExistsError(errno.EEXIST, f"{name} exists already", str(name)) from error
-    except BaseException:
-        _withdraw(tried)
-        raise
-
-
-def _withdraw(placed: list[tuple[tuple[int, int], Path]]) -> None:
-    for ours, final in reversed(placed):
-        # Only what is ours: the name may be taken by someone else's file.
-        if identity(final) == ours:
-            with suppress(OSError):
-                os.unlink(final)
-
-
-def _replace(data: Path, final: Path, certificate: Path, certified: Path, work: Path) -> None:
-    """Put both files in the place of older ones; on any error the older ones are there again."""
-    ours, sealing = identity(data), identity(certificate)
-    old_data, old_certificate = work / "old", work / "old-certificate"
-    try:
-        if os.path.lexists(final):
-            keep_old(final, old_data)
-        if os.path.lexists(certified):
-            os.replace(certified, old_certificate)
-        os.replace(data, final)
-        # On the disk in this order too: after a power failure no certificate is there before its data.
-        sync_folder(final.parent)
-        os.replace(certificate, certified)
-    except BaseException:
-        if identity(certified) != sealing:
-            if os.path.lexists(old_data):
-                os.replace(old_data, final)
-            elif identity(final) == ours:
-                os.unlink(final)
-            if os.path.lexists(old_certificate):
-                os.replace(old_certificate, certified)
-        raise
 
 
 def _write_into_file(plain: Any, document: dict[str, Any], target: Target, force: bool, signals: Deferred) -> str:
@@ -423,7 +368,7 @@ def _write_into_file(plain: Any, document: dict[str, Any], target: Target, force
             digest = write_database(plain, document, target, str(new), force=force, check=signals.check)
             signals.check()
             with suppress(FileExistsError):
-                _place([(new, target.path)])
+                place_new([(new, target.path)])
                 sync_folder(target.path.parent)
                 return digest
     # It is there, or someone made it just now: its own transactions keep it whole.

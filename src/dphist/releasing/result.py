@@ -6,7 +6,9 @@ import json
 import math
 import os
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
@@ -15,7 +17,7 @@ from numpy.typing import NDArray
 from dphist.display import html_grid, printable
 from dphist.errors import InvalidParameter
 from dphist.privacy.types import Budget, Certificate, Plan
-from dphist.releasing.certificate import document_of, now
+from dphist.releasing.certificate import NO_GUARANTEE, document_of, guarantee, not_covered, now
 from dphist.releasing.frames import Form, Names, Package, native_column, native_frame, take_rows
 from dphist.releasing.soundness import Chosen
 
@@ -129,8 +131,22 @@ class Release:
             columns[name] = native_column(numbers, name, package)
         return native_frame(columns, package, self._note())
 
+    @property
+    def guarantee(self) -> str:
+        """The privacy guarantee as a sentence."""
+        return guarantee(self.plan, self.request, self.budget) if self.private else NO_GUARANTEE
+
+    @property
+    def not_covered(self) -> list[str]:
+        """What a reader might assume and should not, as sentences."""
+        return not_covered(self.plan, self.request)
+
     def document(self) -> dict[str, Any]:
         """The certificate of this release as plain data: its guarantee, its plan and what was asked for."""
+        return deepcopy(self._document)
+
+    @cached_property
+    def _document(self) -> dict[str, Any]:
         from dphist import __version__
 
         return document_of(

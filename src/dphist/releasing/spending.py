@@ -19,7 +19,7 @@ from dphist.errors import DphistError, InvalidParameter, LedgerError
 from dphist.planning.auto_cap import ChoicePlan
 from dphist.privacy.paper import delta_zcdp
 from dphist.privacy.types import Budget, Plan
-from dphist.releasing.certificate import guarantee
+from dphist.releasing.certificate import guarantee_facts
 
 if TYPE_CHECKING:
     from dphist.accounting import Concentrated
@@ -205,7 +205,7 @@ def book(path: Any, dataset: str, planned: Plan | ChoicePlan, request: Mapping[s
     account = ledger.account(dataset)
     accounting = account.accounting
     plan = planned.plans[0] if isinstance(planned, ChoicePlan) else planned
-    promise = guarantee(plan, request, planned.budget)
+    promise = guarantee_facts(plan, request, planned.budget)
     document = {"request": dict(request), "plan": planned.to_dict(), "guarantee": promise}
     return Booked(
         ledger,

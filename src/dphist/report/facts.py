@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from dphist.display import printable
 from dphist.privacy.types import Budget, Plan
-from dphist.releasing.certificate import plan_from
+from dphist.releasing.certificate import NO_GUARANTEE, guarantee, plan_from
 from dphist.releasing.result import NOT_PRIVATE
 from dphist.releasing.verify import Verification
 from dphist.report.cautions import cautions_of
@@ -111,8 +111,8 @@ def facts_of(document: Mapping[str, Any], table: Any, verified: Verification, or
         private=verified.private,
         checks=_checks(verified, rows.total),
         signature=(verified.signature, verified.signed_by),
-        guarantee=document["guarantee"],
-        promise=_promise(document, budget, curve.points[0][1], verified.private),
+        guarantee=guarantee(plan, request, budget) if verified.private else NO_GUARANTEE,
+        promise=_promise(guarantee(plan, request, budget), budget, curve.points[0][1], verified.private),
         numbers=numbers(plan, document, budget, verified.delta_certified, meaning),
         budget=budget,
         plan=plan,
@@ -169,10 +169,10 @@ def _short(address: str) -> str:
     return address if "://" in address else PurePath(address).name
 
 
-def _promise(document: Mapping[str, Any], budget: Budget, delta_at_zero: float, private: bool) -> tuple[str, ...]:
+def _promise(guaranteed: str, budget: Budget, delta_at_zero: float, private: bool) -> tuple[str, ...]:
     if not private:
         return (f"{NOT_PRIVATE}. Whoever knows the seed, or guesses it, can take the noise off again.",)
-    return promise(budget, delta_at_zero, document["guarantee"])
+    return promise(budget, delta_at_zero, guaranteed)
 
 
 def _about(document: Mapping[str, Any], rows: Rows, meaning: Meaning, also: str) -> tuple[tuple[str, str], ...]:

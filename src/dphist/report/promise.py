@@ -57,7 +57,7 @@ def promise(budget: Budget, delta_at_zero: float, guarantee: str = "") -> tuple[
     generic = (1.0 + delta * exponent) / (1.0 + exponent)
     guess = min((1.0 + delta_at_zero) / 2.0, generic)
     # Where somebody else counted, the guarantee is for those alone who have no more items than it says.
-    bounded = "no user touches more than" in guarantee
+    bounded = "no user contributes to more than" in guarantee
     whoever = (
         "if that person has no more items than the guarantee rests on"
         if bounded

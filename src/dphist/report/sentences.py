@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -11,6 +11,7 @@ from dphist.display import raised
 from dphist.planning.utility import half_width
 from dphist.privacy.noise import LaplaceNoise
 from dphist.privacy.types import Budget, Plan
+from dphist.releasing.certificate import not_covered
 from dphist.report.meaning import Meaning
 from dphist.report.selection import Selection
 
@@ -233,13 +234,10 @@ def selected(plan: Plan, found: Selection | None, *, intervals: bool) -> tuple[s
 
 def uncovered(plan: Plan, document: Mapping[str, Any], rows: int) -> tuple[str, ...]:
     """What a reader might believe and should not: the certificate's own list, and totals."""
-    noted: Sequence[str] = document["not_covered"]
-    if not all(isinstance(one, str) for one in noted):
-        raise TypeError
-    said = list(noted)
+    said = not_covered(plan, document["request"])
     if _leaves_nothing_out(plan):
         # The certificate names the cap that was asked for, whatever the length of the list.
-        said = [one for one in said if not one.startswith("Of users with more than ")]
+        said = [one for one in said if not one.startswith("Users with more than ")]
     data = (
         "The data themselves: nothing here says that they were right, or complete, or that the noise was drawn as "
         "the certificate has it. That is the word of whoever made the release."

@@ -16,7 +16,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from dphist.errors import DphistError, InputError, InvalidParameter, OutputError, positive_count
-from dphist.publishing import Deferred, link_new, workplace
+from dphist.publishing import Deferred, write_files
 from dphist.releasing.frames import has_repeats, release_order
 from dphist.sketch.values import LARGEST, TEXT, Counters, ItemKind, arrow_numbers, is_unicode, plainest, taken
 
@@ -48,17 +48,7 @@ def write_secret(
     place = check_place(path, force=force)
     with Deferred():
         try:
-            with workplace(place.parent) as work:
-                unfinished = work / "sketch"
-                descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-                with os.fdopen(descriptor, "wb") as file:
-                    file.write(data)
-                    file.flush()
-                    os.fsync(descriptor)
-                if force:
-                    os.replace(unfinished, place)
-                else:
-                    link_new(unfinished, place)
+            write_files({place: data}, [0o600], force=force)
             if placed is not None:
                 placed(place)
         except FileExistsError:
