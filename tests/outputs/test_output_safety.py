@@ -22,7 +22,7 @@ from dphist.errors import DphistError, OutputError
 from dphist.outputs import write
 from dphist.outputs.readback import read_release
 from dphist.outputs.seal import seal
-from dphist.outputs.stores import DuckDBStore, SQLiteStore
+from dphist.outputs.stores import Store
 from dphist.outputs.targets import target_of
 from dphist.outputs.write import check_target, write_release
 
@@ -60,7 +60,7 @@ def faulty(fault: Fault) -> Iterator[None]:
             patch.setattr(os, name, fault.wrap(getattr(os, name)))
         for name in ("write_rows", "seal", "file_digest"):
             patch.setattr(write, name, fault.wrap(getattr(write, name)))
-        for store in (DuckDBStore, SQLiteStore):
+        for store in Store.__subclasses__():
             for name in STORE_METHODS:
                 patch.setattr(store, name, fault.wrap(getattr(store, name)))
         yield

@@ -21,18 +21,7 @@ import pytest
 import dphist
 from dphist.outputs import readback
 from dphist.outputs.seal import LARGEST_CERTIFICATE, SEAL, parse_certificate, self_digest
-from release_data import events, resealed
-
-BUDGET: dict[str, Any] = {"user": "user", "item": "item", "epsilon": 1.0, "delta": 1e-6, "max_items_per_user": 2}
-
-
-@pytest.fixture
-def released(tmp_path: Path) -> Callable[[str], Path]:
-    def release(name: str) -> Path:
-        dphist.release(events({"tea": 900, "milk": 700}), **BUDGET, output=tmp_path / name)
-        return tmp_path / name
-
-    return release
+from release_data import resealed
 
 
 def document_of(path: Path) -> dict[str, Any]:

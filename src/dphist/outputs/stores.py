@@ -128,7 +128,7 @@ class Store:
 def store_of(kind: str, address: str, *, writing: bool) -> Store:
     """A connection to a database of this kind."""
     stores: dict[str, Callable[[str, bool], Store]] = {
-        "duckdb": DuckDBStore, "sqlite": SQLiteStore, "postgresql": PostgresStore,
+        "duckdb": _DuckDB, "sqlite": _SQLite, "postgresql": _Postgres,
     }  # fmt: skip
     return stores[kind](address, writing)
 
@@ -149,7 +149,7 @@ _TYPES: Final = (
 )  # fmt: skip
 
 
-class DuckDBStore(Store):
+class _DuckDB(Store):
     """Tables of a DuckDB file."""
 
     text = "VARCHAR"
@@ -169,7 +169,7 @@ class DuckDBStore(Store):
 
     @contextmanager
     def errors(self) -> Iterator[None]:
-        """DuckDB has no codes of errors: words are looked for."""
+        # DuckDB has no error codes.
         try:
             yield
         except package("duckdb").Error as error:
@@ -188,7 +188,6 @@ class DuckDBStore(Store):
             raise StoreError(f"DuckDB reports a {type(error).__name__}") from None
 
     def find(self, name: str) -> str | None:
-        """By the catalog; in DuckDB names are not case-sensitive."""
         rows = self.run(
             "SELECT table_name, table_type FROM information_schema.tables "
             "WHERE table_catalog = current_database() AND table_schema = current_schema()"
@@ -197,7 +196,6 @@ class DuckDBStore(Store):
         return None if not kinds else "table" if kinds[0] == "BASE TABLE" else "view"
 
     def create(self, name: str, table: Any, check: Callable[[], None]) -> None:
-        """From Arrow, under a name that no table of the database has."""
         view = f"dphist_{secrets.token_hex(8)}"
         with self.errors():
             self.connection.register(view, table)
@@ -216,7 +214,6 @@ class DuckDBStore(Store):
         return str(found[0][0])
 
     def stored_columns(self, name: str) -> list[tuple[str, str]]:
-        """By the catalog."""
         if self._log and os.path.lexists(self._log):
             # It is part of what DuckDB reads, but not of the file that is passed on.
             raise StoreError("it was not closed properly: open it once with DuckDB, and close it", "foreign")
@@ -231,11 +228,9 @@ class DuckDBStore(Store):
         return [(column, kind) for column, kind, _ in columns]
 
     def stored_rows(self, name: str) -> str:
-        """The table of this file."""
         return f"{quoted(self._database)}.main.{quoted(self._spelled(name))}"
 
     def batches(self, name: str) -> Iterator[Any]:
-        """Few rows at a time: a short table may repeat one long text."""
         columns, rows = self.stored_columns(name), self.stored_rows(name)
         if not all(kind in _TYPES or re.fullmatch(r"DECIMAL\(\d+,\d+\)", kind) for _, kind in columns):
             raise StoreError("it has a column of a type that no release has")
@@ -243,13 +238,14 @@ class DuckDBStore(Store):
         longest = [f"coalesce(max({sizes[kind]}({quoted(each)})), 0)" for each, kind in columns if kind in sizes]
         width = sum(self.run(f"SELECT {', '.join(['0', *longest])} FROM {rows}")[0])
         with self.errors():
+            # Few rows at a time: a short table may repeat one long text.
             size = max(1, min(_ROWS, _MOST_BYTES // max(1, width)))
             reader = self.connection.sql(f"SELECT * FROM {rows}").to_arrow_reader(size)
             yield package("pyarrow").RecordBatch.from_pylist([], reader.schema)
             yield from reader
 
     def close(self) -> None:
-        """After an error DuckDB may have ended the transaction, or the whole database, by itself."""
+        # After an error DuckDB may have ended the transaction, or the whole database, by itself.
         with suppress(StoreError):
             self.run("ROLLBACK")
         super().close()
@@ -278,7 +274,7 @@ _SQLITE_REASONS: Final[dict[int, tuple[str, Trouble]]] = {
 }
 
 
-class SQLiteStore(Store):
+class _SQLite(Store):
     """Tables of a SQLite file."""
 
     def __init__(self, address: str, writing: bool) -> None:
@@ -315,7 +311,6 @@ class SQLiteStore(Store):
 
     @contextmanager
     def errors(self) -> Iterator[None]:
-        """By SQLite's codes."""
         try:
             yield
         except (sqlite3.Error, UnicodeError, OverflowError) as error:
@@ -325,12 +320,10 @@ class SQLiteStore(Store):
             raise StoreError(*_SQLITE_REASONS.get(code, unknown)) from None
 
     def find(self, name: str) -> str | None:
-        """By the catalog; in SQLite names are not case-sensitive."""
         rows = self.run("SELECT name, type FROM sqlite_master WHERE type IN ('table', 'view', 'index')")
         return next((kind for found, kind in rows if found.lower() == name.lower()), None)
 
     def create(self, name: str, table: Any, check: Callable[[], None]) -> None:
-        """Row by row, in pieces."""
         fields = zip(table.column_names, table.schema.types, strict=True)
         columns = ", ".join(f"{quoted(column)} {_declared(kind)}" for column, kind in fields)
         self.run(f"CREATE TABLE {quoted(name)} ({columns})")
@@ -342,7 +335,6 @@ class SQLiteStore(Store):
             check()
 
     def stored_columns(self, name: str) -> list[tuple[str, str]]:
-        """By the catalog."""
         rows = self.run("SELECT name, type, rootpage FROM sqlite_master")
         found = [(kind, page) for known, kind, page in rows if known.lower() == name.lower()]
         # A virtual table has no page of its own.
@@ -355,11 +347,10 @@ class SQLiteStore(Store):
         return [(row[1], row[2]) for row in columns]
 
     def stored_rows(self, name: str) -> str:
-        """An index may hold other rows than its table, in a file that was made for that."""
+        # An index may hold other rows than its table, in a file that was made for that.
         return f"main.{quoted(name)} NOT INDEXED"
 
     def batches(self, name: str) -> Iterator[Any]:
-        """In types by what the columns were declared as."""
         pa, columns = package("pyarrow"), self.stored_columns(name)
         names = [column for column, _ in columns]
         with self.errors():
@@ -415,7 +406,7 @@ def roll_back(address: str) -> None:
     """Undo what a killed process has left half written; SQLite does so wherever it may write."""
     if os.path.lexists(f"{address}-journal"):
         with suppress(StoreError):  # which is reported when the database is opened
-            SQLiteStore(address, writing=True).close()
+            _SQLite(address, writing=True).close()
 
 
 # ---------------------------------------------------------------------------------------------------- PostgreSQL
@@ -448,7 +439,7 @@ _WORDS: Final = {
 }
 
 
-class PostgresStore(Store):
+class _Postgres(Store):
     """Tables of a PostgreSQL server. ADBC begins a transaction by itself."""
 
     text, value = "text", "$1"
@@ -477,7 +468,6 @@ class PostgresStore(Store):
 
     @contextmanager
     def errors(self) -> Iterator[None]:
-        """By PostgreSQL's codes."""
         try:
             yield
         except postgres_driver().Error as error:
@@ -492,7 +482,6 @@ class PostgresStore(Store):
             raise StoreError(reason or f"PostgreSQL reports {state or type(error).__name__}") from None
 
     def run(self, statement: str, *values: Any) -> list[Any]:
-        """The rows of a statement; none where it has no result."""
         with self.errors():
             self._cursor.execute(statement, values or None)
             return list(self._cursor.fetchall()) if self._cursor.description else []
@@ -506,15 +495,12 @@ class PostgresStore(Store):
         return schema, table
 
     def full_name(self, name: str) -> str:
-        """With its schema."""
         return ".".join(map(quoted, self._parts(name)))
 
     def may_create(self, name: str) -> bool:
-        """By the rights of the user."""
         return bool(self.run("SELECT has_schema_privilege($1, 'CREATE')", self._parts(name)[0])[0][0])
 
     def find(self, name: str) -> str | None:
-        """By the catalog."""
         schema, table = self._parts(name)
         if not self.run("SELECT 1 FROM pg_catalog.pg_namespace WHERE nspname = $1", schema):
             raise StoreError("there is no such schema", "missing")
@@ -526,14 +512,13 @@ class PostgresStore(Store):
         return None if not rows else "table" if rows[0][0] in ("r", "p") else "view or an index"
 
     def create(self, name: str, table: Any, check: Callable[[], None]) -> None:
-        """By COPY."""
         schema, plain = self._parts(name)
         with self.errors():
             self._cursor.adbc_ingest(plain, table, mode="create", db_schema_name=schema)
         check()
 
     def stored_columns(self, name: str) -> list[tuple[str, str]]:
-        """By the catalog. Rows of inheriting tables are not its own, and a user's type may compute its text."""
+        # Rows of inheriting tables are not its own, and a user's type may compute its text.
         rows = self.run(
             "SELECT c.relkind::text, c.relrowsecurity OR c.relhassubclass OR c.relhasrules, c.oid::bigint "
             "FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace "
@@ -555,11 +540,9 @@ class PostgresStore(Store):
         return [(column, kind) for column, kind, _ in columns]
 
     def stored_rows(self, name: str) -> str:
-        """Without those of inheriting tables."""
         return f"ONLY {self.full_name(name)}"
 
     def batches(self, name: str) -> Iterator[Any]:
-        """As they come."""
         self.stored_columns(name)
         with self.errors():
             self._cursor.execute(f"SELECT * FROM {self.stored_rows(name)}")
@@ -568,12 +551,10 @@ class PostgresStore(Store):
             yield from reader
 
     def commit(self) -> None:
-        """Make the changes last."""
         with self.errors():
             self.connection.commit()
 
     def close(self) -> None:
-        """The server rolls back what was not committed."""
         with suppress(StoreError), self.errors():
             self._cursor.close()
         super().close()
@@ -591,8 +572,6 @@ def storable(table: Any, kind: str) -> Any:
 def _column(column: Any, kind: str) -> Any:
     pa, types = package("pyarrow"), package("pyarrow").types
     given = column.type
-    if types.is_boolean(given):
-        return column
     if types.is_string(given) or types.is_large_string(given):
         # PostgreSQL holds no NUL, and to fail because of an item would come after the noise: show its symbol.
         compute = package("pyarrow.compute")
@@ -609,7 +588,7 @@ def _column(column: Any, kind: str) -> Any:
         return _or_text(column, pa.int64())
     if types.is_decimal(given):
         # SQLite would make floats of decimals.
-        if kind == "sqlite" or not _short(given):
+        if kind == "sqlite" or given.precision > 38 or not 0 <= given.scale <= given.precision:
             return as_text(column)
         return _or_text(column, pa.decimal128(given.precision, given.scale))
     if types.is_date(given):
@@ -620,11 +599,7 @@ def _column(column: Any, kind: str) -> Any:
         return _or_text(column, pa.timestamp("us", None if given.tz is None else "UTC"))
     if types.is_binary(given) or types.is_large_binary(given) or types.is_fixed_size_binary(given):
         return column.cast(pa.binary())
-    return as_text(column)
-
-
-def _short(decimal: Any) -> bool:
-    return bool(decimal.precision <= 38 and 0 <= decimal.scale <= decimal.precision)
+    return column if types.is_boolean(given) else as_text(column)
 
 
 def _or_text(column: Any, kind: Any) -> Any:

@@ -26,7 +26,7 @@ from dphist.outputs.cells import compact
 from dphist.outputs.formats import ESCAPES, write_rows
 from dphist.outputs.seal import output_facts, seal
 from dphist.outputs.stores import check_database, roll_back, write_database
-from dphist.outputs.targets import Target, check_columns, check_files
+from dphist.outputs.targets import Target, check_columns, check_files, target_of
 from dphist.publishing import Deferred, alone, place_new, replace_pair, sync_folder, workplace, write_synced
 
 # A folder of Parquet files, written by Spark's executors wherever Spark can write, with the certificate inside.
@@ -246,6 +246,8 @@ class _FileSystem:
         with suppress(Exception):  # what cannot be removed is hidden, and holds released rows alone
             self._system.delete(path, True)
 
+
+__all__ = ["Target", "Written", "check_target", "target_of", "write_release"]
 
 _REASONS: Final = {
     errno.ENOSPC: "there is no room left on the disk",

@@ -24,7 +24,7 @@ from dphist.releasing.soundness import Chosen, Nonzero, certificate_of, nonzero_
 
 # What a guarantee rests on that only the person who made the release can know, and how readers are told.
 _CONDITIONS: Final = {
-    "counts-per-user": "no user contributes to more than {items} of the counts, and at most 1 to each",
+    "counts-per-user": "no user contributes to more than {items} of the counts or more than 1 to any of them",
     "item-types": "the types of the items do not depend on the data of any one user",
     "max-nonzero": "no possible data has more than {nonzero} items",
     "one-update-per-user": (
@@ -102,7 +102,7 @@ def guarantee(plan: Plan, request: Mapping[str, Any], budget: Budget | None = No
     """The guarantee as a sentence."""
     whole = plan.budget if budget is None else budget
     factor = f" ≈ {raised(math.exp(whole.epsilon), 4)}" if whole.epsilon < 30.0 else ""
-    conditions = " and ".join(_sentences(_CONDITIONS, _conditions(plan, request), plan, request))
+    conditions = ", and that ".join(_sentences(_CONDITIONS, _conditions(plan, request), plan, request))
     return (
         f"This release is (epsilon = {whole.epsilon!r}, delta = {whole.delta!r})-differentially private at the "
         "user level: adding or removing all data of any one user changes the probability of any outcome by at "

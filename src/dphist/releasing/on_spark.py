@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import logging
-import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -99,34 +98,17 @@ class SparkRelease(Release):
     def _frame(self, package: str) -> Any:
         return self.collect()._frame(package)
 
-    def write(
-        self,
-        output: str | os.PathLike[str],
-        *,
-        table: str | None = None,
-        force: bool = False,
-        sign: str | os.PathLike[str] | None = None,
-        escape_formulas: bool = False,
-    ) -> SparkRelease:
-        """Write the release with its certificate, both or neither: from the executors to a folder, else from here.
+    def _write_to(self, target: Any, *, force: bool, escape_formulas: bool) -> Any:
+        """From the executors to a folder, else from here."""
+        from dphist.outputs.write import write_folder
 
-        A folder is named with a slash at its end, or by an address that Spark knows, such as hdfs://...
-        """
-        from dphist.outputs.write import check_formulas, target_of, write_folder, write_release
-        from dphist.signatures import signer_of
-
-        target = replace(target_of(output, table), sign=signer_of(sign))
-        check_formulas(target, escape_formulas)
         if target.kind == "folder":
-            return self.with_written(write_folder(self.frame, self.document(), target, force=force))
-        written = write_release(
-            self.to_arrow(), self.document(), target, force=force, escape_formulas=escape_formulas
-        )
-        return self.with_written(written)
+            return write_folder(self.frame, self.document(), target, force=force)
+        return super()._write_to(target, force=force, escape_formulas=escape_formulas)
 
-    def with_written(self, written: Any) -> SparkRelease:
-        """The same release, which knows where it was written to."""
-        return SparkRelease(self.frame, replace(self.head, written=written))
+    def with_written(self, written: Any) -> Self:
+        """The same release, with the place that it was written to."""
+        return type(self)(self.frame, replace(self.head, written=written))
 
     def __repr__(self) -> str:
         return repr(self.head)

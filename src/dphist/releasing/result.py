@@ -1,4 +1,4 @@
-"""What a release gives back: released items, noisy counts, and the proof. No true count is in it."""
+"""The result of a release: items, noisy counts and the certificate. No true count is in it."""
 
 from __future__ import annotations
 
@@ -9,17 +9,21 @@ from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dphist.display import html_grid, printable
+from dphist.display import html_grid, printable, text_grid
 from dphist.errors import InvalidParameter
 from dphist.privacy.types import Budget, Certificate, Plan
 from dphist.releasing.certificate import NO_GUARANTEE, document_of, guarantee, not_covered, now
 from dphist.releasing.frames import Form, Names, Package, native_column, native_frame, take_rows
 from dphist.releasing.soundness import Chosen
+
+if TYPE_CHECKING:
+    from dphist.outputs.targets import Target
+    from dphist.outputs.write import Written
 
 NOT_PRIVATE: Final = "NOT PRIVATE: the noise was made from a seed"
 _ROWS_SHOWN: Final = 10
@@ -41,7 +45,7 @@ class Facts:
     receipt: Mapping[str, Any] | None = None
 
     def told(self, release: Release) -> Release:
-        """A release that knows them. The request is plain data: a release must not keep the events alive."""
+        """The release with them. The request is plain data: a release must not keep the events alive."""
         certificate = release.certificate if self.chosen is None else self.chosen.plan.certificate
         return replace(
             release, request=self.request, chosen=self.chosen, receipt=self.receipt, certificate=certificate
@@ -83,7 +87,7 @@ class Release:
 
     @property
     def budget(self) -> Budget:
-        """What the release spends in all: beside its plan's, what the choice of a cap took."""
+        """What the release spends in all: the budget of its plan, and that of the choice of a cap."""
         return self.plan.budget if self.chosen is None else self.chosen.plan.budget
 
     @property
@@ -103,19 +107,19 @@ class Release:
         return frame.to_reader() if form.shape == "reader" else frame
 
     def to_pandas(self) -> Any:
-        """A DataFrame of pandas; its `attrs` say whether it is private."""
+        """A pandas DataFrame; its `attrs` say whether it is private."""
         return self._frame("pandas")
 
     def to_polars(self) -> Any:
-        """A DataFrame of polars, which has no place to say whether it is private."""
+        """A polars DataFrame, which has no place to say whether it is private."""
         return self._frame("polars")
 
     def to_arrow(self) -> Any:
-        """A Table of Arrow; the metadata of its schema say whether it is private."""
+        """An Arrow table; the metadata of its schema say whether it is private."""
         return self._frame("pyarrow")
 
     def to_spark(self, session: Any = None) -> Any:
-        """A DataFrame of Spark, in this session or the one that is active."""
+        """A Spark DataFrame, in this session or the active one."""
         from dphist.counting.spark_session import frame_in
 
         return frame_in(session, self.to_arrow())
@@ -162,26 +166,32 @@ class Release:
         force: bool = False,
         sign: str | os.PathLike[str] | None = None,
         escape_formulas: bool = False,
-    ) -> Release:
-        """Write the release, and its certificate beside it; both or neither.
+    ) -> Self:
+        """Write the release and its certificate, both or neither.
 
         The ending of the name says the format: .parquet, .csv, .tsv, .jsonl, .arrow; or a database and a table.
+        Spark also writes folders, named with a slash at the end or by an address such as hdfs://...
         `sign` is the file of a private key that signs both.
         With `escape_formulas` a spreadsheet takes no text in a CSV file for a formula.
         """
-        from dphist.outputs.write import target_of, write_release
+        from dphist.outputs.write import check_formulas, target_of
         from dphist.signatures import signer_of
 
         target = replace(target_of(output, table), sign=signer_of(sign))
+        check_formulas(target, escape_formulas)
+        return self.with_written(self._write_to(target, force=force, escape_formulas=escape_formulas))
+
+    def _write_to(self, target: Target, *, force: bool, escape_formulas: bool) -> Written:
+        from dphist.outputs.write import write_release
+
         if target.kind == "folder":
             raise InvalidParameter(f"a folder such as {target.address!r} is written by Spark alone: name a file")
-        written = write_release(
+        return write_release(
             self.to_arrow(), self.document(), target, force=force, escape_formulas=escape_formulas
         )
-        return self.with_written(written)
 
-    def with_written(self, written: Any) -> Release:
-        """The same release, which knows where it was written to."""
+    def with_written(self, written: Written) -> Self:
+        """The same release, with the place that it was written to."""
         return replace(self, written=written)
 
     def _note(self) -> dict[str, str]:
@@ -217,17 +227,9 @@ class Release:
         return [(*self.names.items, self.names.count, *self.added), *zip(*texts, *numbers, strict=True)]
 
     def __repr__(self) -> str:
-        rows = self._shown()
-        widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+        head, *rows = self._shown()
         lines = [] if self.private else [NOT_PRIVATE]
-        lines.append(self._summary())
-        for row in rows:
-            items = len(self.names.items)
-            cells = [
-                cell.ljust(width) if place < items else cell.rjust(width)
-                for place, (cell, width) in enumerate(zip(row, widths, strict=True))
-            ]
-            lines.append("  ".join(cells))
+        lines += [self._summary(), text_grid(head, rows, left=len(self.names.items))]
         if not len(self):
             lines.append("No count has passed the threshold.")
             if self.request.get("types") == "text":
