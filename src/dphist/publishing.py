@@ -69,10 +69,8 @@ def keep_old(path: Path, old: Path) -> None:
     """A second name for an old file, or a new one where a file has one name only."""
     try:
         os.link(path, old, follow_symlinks=False)
-    except NotImplementedError:
-        os.replace(path, old)
-    except OSError as error:
-        if error.errno not in _NO_LINKS:
+    except (OSError, NotImplementedError) as error:
+        if isinstance(error, OSError) and error.errno not in _NO_LINKS:
             raise
         os.replace(path, old)
 

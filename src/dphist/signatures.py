@@ -174,7 +174,7 @@ def write_new(files: Mapping[Path, bytes], *modes: int) -> None:
 
 @dataclass(frozen=True)
 class Trust:
-    """What a reader relies on: a public key, and the date before which no release is taken."""
+    """What a reader relies on: a public key, and the earliest date of a release."""
 
     public_key: bytes | None = None
     not_before: datetime | None = None
@@ -200,7 +200,7 @@ NO_TRUST: Final = Trust()
 
 @dataclass(frozen=True)
 class Signed:
-    """What a signature shows: its state, whose it is if it is genuine, and what was checked and found wrong."""
+    """The state of a signature, the key of a genuine one, and checks and problems as sentences."""
 
     status: Status = "missing"
     fingerprint: str | None = None
@@ -212,7 +212,7 @@ NOT_SIGNED: Final = Signed()
 
 
 def examine(document: dict[str, Any] | None, address: PathLike, table: str | None, trust: Trust) -> Signed:
-    """What the signature of a certificate shows of a release that stands there."""
+    """Check the signature of a certificate for a release at this address."""
     signed = document or {}
     status, fingerprint, problems = examine_signature(signed, _CERTIFICATE_DOMAIN, trust.public_key)
     if status == "valid":
@@ -234,7 +234,7 @@ def examine(document: dict[str, Any] | None, address: PathLike, table: str | Non
 
 
 def _place(address: PathLike, table: str | None, kind: Any) -> dict[str, str]:
-    """What a certificate says of where its release stands: the name of its file, or of its table and database."""
+    """The place of a release as certificates have it: the name of its file, or of its table and database."""
     path = os.path.basename(os.path.abspath(os.fspath(address)))
     file = path.encode("utf-8", "backslashreplace").decode()
     if kind not in DATABASES:
@@ -253,7 +253,7 @@ def _is_since(created: str, earliest: datetime) -> bool:
 def examine_signature(
     document: Mapping[str, Any], domain: bytes, trusted: bytes | None
 ) -> tuple[Status, str | None, tuple[str, ...]]:
-    """The state of a document's signature, the key that made it, and what is wrong with it."""
+    """The state of a document's signature, the fingerprint of its key, and problems."""
     if SIGNATURE not in document:
         return "missing", None, () if trusted is None else ("there is no signature",)
     found = _decoded(document[SIGNATURE])
