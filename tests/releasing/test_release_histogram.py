@@ -391,7 +391,7 @@ def test_other_bad_input() -> None:
         (lambda: release_histogram(pd.DataFrame(FRAME), COUNTS, GSHM), "holds its counts"),
         (
             lambda: release_histogram(pd.DataFrame(FRAME), plan=GSHM, item="users", count="users"),
-            "different column names",
+            "different names",
         ),
         (lambda: release_histogram([1], [1], GSHM, batch_size=0), "batch_size"),
         (lambda: release_histogram([([1], [1]), (np.array([2]), [1])], plan=GSHM), "one kind"),

@@ -80,7 +80,7 @@ def checked_names(item: str | Sequence[str], count: str) -> Names:
     items = (item,) if isinstance(item, str) else tuple(item)
     every = (*items, count)
     if not items or not all(isinstance(name, str) for name in every) or len(set(every)) < len(every):
-        raise InvalidParameter(f"item and count must be different column names, not {item!r} and {count!r}")
+        raise InvalidParameter(f"item and count must be different names of columns, not {item!r} and {count!r}")
     return Names(items, count)
 
 
