@@ -151,13 +151,13 @@ def write_synced(path: Path, data: bytes, mode: int = 0o666) -> None:
         os.fsync(descriptor)
 
 
-def write_files(files: Mapping[Path, bytes], modes: Sequence[int], *, force: bool = False) -> None:
-    """Put whole files in place at once, in one folder: all or none. With `force` a single file is replaced."""
+def write_files(files: Mapping[Path, tuple[bytes, int]], *, force: bool = False) -> None:
+    """Put whole files with these modes in one folder, all or none. With `force` a single file is replaced."""
     folder = next(iter(files)).parent
     with workplace(folder) as work:
         pairs = [(work / str(number), path) for number, path in enumerate(files)]
-        for (new, path), mode in zip(pairs, modes, strict=True):
-            write_synced(new, files[path], mode)
+        for new, path in pairs:
+            write_synced(new, *files[path])
         if force:
             ((new, path),) = pairs
             os.replace(new, path)

@@ -82,7 +82,7 @@ def make_key(path: PathLike) -> str:
     key = Ed25519PrivateKey.generate()
     secret = key.private_bytes(forms.Encoding.PEM, forms.PrivateFormat.PKCS8, forms.NoEncryption())
     known = key.public_key().public_bytes(forms.Encoding.PEM, forms.PublicFormat.SubjectPublicKeyInfo)
-    write_new({private: secret, public: known}, 0o600, 0o644)
+    write_new({private: (secret, 0o600), public: (known, 0o644)})
     return fingerprint_of(key.public_key().public_bytes_raw())
 
 
@@ -160,12 +160,12 @@ def read_small(path: PathLike, what: str, *, private: bool = False) -> bytes:
     return data
 
 
-def write_new(files: Mapping[Path, bytes], *modes: int) -> None:
-    """Put new files in place at once, all or none; a file that is there already stays."""
+def write_new(files: Mapping[Path, tuple[bytes, int]]) -> None:
+    """Write new files with these modes, all or none; an existing file is never replaced."""
     names = " and ".join(map(str, files))
     try:
         with Deferred():
-            write_files(files, modes)
+            write_files(files)
     except FileExistsError as error:
         raise OutputError(f"{error.filename} exists already: choose another name") from None
     except OSError as error:

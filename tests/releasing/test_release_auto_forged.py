@@ -102,7 +102,7 @@ def test_a_guarantee_of_the_release_alone(path: Path) -> None:
     def change(document: dict[str, Any]) -> None:
         stated(document, plans().plan(document["choice"]["cap"]), plans().budget_of_release)
 
-    assert "the certificate's sentences are not those of its plan" in noticed(path, change)
+    assert "the certificate's entry 'guarantee' is not that of its plan and request" in noticed(path, change)
 
 
 def test_a_cap_that_was_chosen_told_as_one_by_number(path: Path) -> None:

@@ -153,6 +153,19 @@ def test_types_and_nulls_come_out_as_they_came_in(name: str) -> None:
     assert [repr(value) for value in out.to_list()] == [repr(value) for value in given.to_list()]
 
 
+def test_batches_of_different_types_are_joined() -> None:
+    """As `pandas.read_csv` makes them in chunks: a missing value turns whole numbers into floats."""
+    columns: dict[str, list[Any]] = {
+        "int64": [1, 2], "float64": [0.5, None], "str": ["a", None], "category": ["x", "y"], "object": [(1,), 3],
+    }  # fmt: skip
+    for pair in (("int64", "float64"), ("str", "category"), ("category", "int64"), ("object", "str")):
+        frames = [pd.DataFrame({"item": pd.Series(columns[one], dtype=one), "count": 10**6}) for one in pair]
+        assert len(release_histogram(frames, plan=GSHM).to_native()) == 4
+    polars = [pl.DataFrame({"item": [item], "count": [10**6]}) for item in (1, "a")]
+    with pytest.raises(InvalidParameter, match="one type"):
+        release_histogram(polars, plan=GSHM)
+
+
 def test_any_frame_with_the_interface_of_arrow_comes_in() -> None:
     relation = duckdb.sql("SELECT 'tea' AS item, 1000000 AS count UNION ALL SELECT 'rare', 1")
     out = release_histogram(relation, plan=GSHM).to_native()

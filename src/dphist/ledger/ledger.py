@@ -56,7 +56,7 @@ class Checkpoint:
         assert signer is not None
         document: dict[str, Any] = {"format": CHECKPOINT_FORMAT, **asdict(self)}
         document[SIGNATURE] = signer(document, CHECKPOINT_DOMAIN)
-        write_new({place: certificate_text(document).encode()}, 0o644)
+        write_new({place: (certificate_text(document).encode(), 0o644)})
         return signer.fingerprint
 
     @classmethod

@@ -259,10 +259,18 @@ def take_rows(column: Any, where: Positions) -> Any:
 
 
 def join_rows(columns: Sequence[Any]) -> Any:
-    """One array from several taken ones."""
-    if isinstance(columns[0], np.ndarray):
+    """One array from several taken ones, in a type that holds them all."""
+    plain = [isinstance(column, np.ndarray) for column in columns]
+    if all(plain):
         return np.concatenate(columns)
-    return package("pyarrow").concat_arrays(columns)
+    if any(plain):
+        return objects([value for column in columns for value in _keys(column).tolist()])
+    pa = package("pyarrow")
+    try:
+        tables = [pa.table({"item": column}) for column in columns]
+        return _one_chunk(pa.concat_tables(tables, promote_options="permissive").column("item"))
+    except pa.ArrowException:
+        raise InvalidParameter("the items of all batches must be of one type") from None
 
 
 def has_repeats(columns: Sequence[Any]) -> bool:

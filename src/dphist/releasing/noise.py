@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -236,6 +236,8 @@ class Gathered:
             self.form = piece.form
         elif piece.form != self.form:
             raise InvalidParameter("all batches must be of one kind")
+        elif piece.form.types != self.form.types:
+            self.form = replace(self.form, types=())
         self._last = piece
         self._pieces += 1
 

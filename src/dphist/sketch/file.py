@@ -48,7 +48,7 @@ def write_secret(
     place = check_place(path, force=force)
     with Deferred():
         try:
-            write_files({place: data}, [0o600], force=force)
+            write_files({place: (data, 0o600)}, force=force)
             if placed is not None:
                 placed(place)
         except FileExistsError:
