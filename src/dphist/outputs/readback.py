@@ -21,9 +21,9 @@ from dphist.errors import InputError, package
 from dphist.outputs.cells import digest_of, holds, restored
 from dphist.outputs.formats import ESCAPES, read_text
 from dphist.outputs.seal import LARGEST_CERTIFICATE, SIGNATURE, output_of, parsed, same_json, too_large, types_of
+from dphist.outputs.spark_folder import CERTIFICATE, whole_digest
 from dphist.outputs.stores import CERTIFICATE_COLUMN, StoreError, store_of
 from dphist.outputs.targets import DATABASES, OutputKind, Target, is_postgres, suffix_kind, target_of
-from dphist.outputs.write import CERTIFICATE, whole_digest
 
 # Read data that anybody may have written, in a process of its own with limits of memory and time.
 #

@@ -143,8 +143,10 @@ def engine_for(request: Request) -> Engine:
     folder = None if request.temp_folder is None else Path(request.temp_folder)
     resources = Resources(request.memory, request.threads, folder)
     if request.engine_name() == "spark":
+        from dphist.counting.spark_session import Cluster, require_pyspark
+
+        require_pyspark()
         from dphist.counting.spark import SparkEngine
-        from dphist.counting.spark_session import Cluster
 
         return SparkEngine(resources, Cluster(request.master, request.spark_settings()))
     from dphist.counting.duckdb import DuckDBEngine
