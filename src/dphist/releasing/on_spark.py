@@ -16,7 +16,13 @@ from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
+from pyspark import StorageLevel
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as sql
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import DoubleType, LongType, StructField, StructType
 
 from dphist.counting.spark import SparkEngine, SparkHistogram, on_executors, persist, run
 from dphist.counting.task import Progress, Task
@@ -40,11 +46,6 @@ _LOGGERS: Final = ("py4j.clientserver", "py4j.java_gateway", "pyspark.sql.connec
 # What Spark says where rows are lost that cannot be computed again, and how often that may happen.
 LOST: Final = "CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND"
 TIMES: Final = 3
-# What a release on the cluster has in common with its first rows.
-_SHARED: Final = (
-    "certificate", "plan", "private", "names", "form", "offset", "request", "came", "written", "sums", "chosen",
-    "receipt", "created",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -66,7 +67,7 @@ class SparkRelease(Release):
 
     def __init__(self, frame: Any, head: Head) -> None:
         self.__dict__.update(frame=frame, head=head)
-        for name in _SHARED:
+        for name in Release.__dataclass_fields__.keys() - {"columns", "counts", "added"}:
             self.__dict__[name] = getattr(head, name)
 
     frame: Any
@@ -148,8 +149,6 @@ class SparkRelease(Release):
 
 def collected(table: Any, model: Release) -> Release:
     """A release in memory from the rows of an output, in the order of a release."""
-    import pyarrow as pa
-
     names = table.column_names[len(model.names.items) + 1 :]
     columns = [column.combine_chunks() for column in table.columns]
     columns = [pa.concat_arrays(c.chunks) if isinstance(c, pa.ChunkedArray) else c for c in columns]
@@ -167,8 +166,6 @@ def collected(table: Any, model: Release) -> Release:
 
 def largest_rows(frame: Any, items: int, limit: int) -> Any:
     """The rows with the largest counts, of a frame whose first columns are the item's and the next the count."""
-    from pyspark.sql import functions as sql
-
     names = [f"n{place}" for place in range(len(frame.columns))]
     ordered = frame.toDF(*names).orderBy(sql.col(names[items]).desc(), *names[:items])
     return ordered.limit(limit).toDF(*frame.columns)
@@ -179,8 +176,6 @@ def with_first_rows(frame: Any, model: Release, total: int | None = None) -> Spa
 
     With a `total` it is written already: that its first rows cannot be shown does not undo it.
     """
-    from pyspark.sql.pandas.types import to_arrow_schema
-
     try:
         first = largest_rows(frame, len(model.names.items), SHOWN).toArrow()
     except Exception:
@@ -217,8 +212,6 @@ class ExecutorNoise:
 
     def released(self, batch: Any) -> Any:
         """The released rows of one batch. An item is in one row of all batches, as the histogram has it."""
-        import pyarrow as pa
-
         *columns, digests = batch.columns
         counts, *sums = (KIND.numbers(column) for column in columns[len(self.items) :])
         rows = _rows_of_bytes(digests)
@@ -243,8 +236,6 @@ def executor_noise(begun: Begun, plan: Plan, request: Request, tap: Tap) -> Exec
 
 def released_frame(histogram: Any, noise: ExecutorNoise) -> Any:
     """The released rows as a frame of Spark, not yet computed."""
-    from pyspark.sql.types import DoubleType, LongType, StructField, StructType
-
     fields = dict(zip(histogram.frame.columns, histogram.frame.schema.fields, strict=True))
     items = [
         StructField(name, fields[own].dataType) for name, own in zip(noise.items, histogram.items(), strict=True)
@@ -297,8 +288,6 @@ def _marked(rows: NDArray[np.uint8], numbers: NDArray[np.int64]) -> NDArray[np.u
 
 def _rows_of_bytes(digests: Any) -> Any:
     """A column of digests as rows of bytes; the cast makes sure of their length."""
-    import pyarrow as pa
-
     plain = digests.cast(pa.binary(DIGEST_BYTES))
     whole = np.frombuffer(plain.buffers()[1] or b"", dtype=np.uint8)
     start = plain.offset * DIGEST_BYTES
@@ -400,9 +389,6 @@ def compute_once(frame: Any) -> Any:
 
     They are in the session's checkpoint folder if there is one, otherwise with the executors, on two of them each.
     """
-    from pyspark import StorageLevel
-    from pyspark.sql import DataFrame
-
     session = frame.sparkSession
     context = getattr(session, "_sc", None)
     if context is None:
