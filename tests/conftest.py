@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -51,7 +52,16 @@ def place(item: pytest.Item) -> int:
     """Local Spark after all else, and a cluster last."""
     given = getattr(item, "callspec", None)
     kind = getattr(given.params.get("engine"), "kind", "") if given else ""
-    return ["", "local", "cluster"].index(kind)
+    return 2 if "cluster" in getattr(item, "fixturenames", ()) else ["", "local", "", "cluster"].index(kind)
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """The Spark cluster of the tests of failures and leaks: a master and two workers, started once."""
+    from spark_cluster import running_cluster
+
+    with running_cluster(tmp_path_factory.mktemp("spark") / "cluster") as running:
+        yield running
 
 
 def pytest_sessionfinish() -> None:

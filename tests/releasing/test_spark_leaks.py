@@ -25,7 +25,7 @@ from dphist.errors import DphistError
 from dphist.releasing import on_spark
 from dphist.releasing.on_spark import ExecutorNoise
 from release_data import events
-from spark_cluster import ON_SPARK, Cluster, running_cluster
+from spark_cluster import ON_SPARK, Cluster
 
 pytestmark = ON_SPARK
 
@@ -44,12 +44,6 @@ appender.file.fileName = {path}
 appender.file.layout.type = PatternLayout
 appender.file.layout.pattern = %d %p %c{{1}}: %m%n%ex
 """
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with running_cluster(tmp_path_factory.mktemp("leaks") / "cluster") as running:
-        yield running
 
 
 @pytest.fixture(scope="module")
@@ -159,8 +153,8 @@ def forms(key: bytes) -> dict[str, bytes]:
         **{f"word {k}": str(word).encode() for k, word in enumerate(struct.unpack("<4Q", key))},
         **{f"base64 {k}": text for k, text in enumerate(in_base64(key))},
         # What holds the shared draw is known by its name.
-        "session": b"FamilySession",
-        **{f"session {k}": text for k, text in enumerate(in_base64(b"FamilySession"))},
+        "session": b"NoiseSession",
+        **{f"session {k}": text for k, text in enumerate(in_base64(b"NoiseSession"))},
     }
 
 

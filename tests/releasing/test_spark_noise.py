@@ -27,15 +27,17 @@ from test_spark_faults import SEED, RepeatedTap
 
 import dphist
 import oracles_keyed as oracle
-from dphist.counting import spark_inputs
+from dphist.counting import spark as counting
 from dphist.errors import InvalidParameter
+from dphist.privacy.noise import LatticeNoise
 from dphist.releasing import on_spark
 from dphist.releasing import run as release_events
 from dphist.releasing.on_spark import ExecutorNoise
 from dphist.sampling.keyed import KeyedWords
-from dphist.sampling.mechanisms import FamilySession
+from dphist.sampling.mechanisms import NoiseSession
 from dphist.sampling.sampler import DiscreteGaussian
-from spark_cluster import ON_SPARK, session
+from spark_cluster import ON_SPARK
+from spark_shared import shared_session
 
 pytestmark = ON_SPARK
 
@@ -47,10 +49,15 @@ Floats = NDArray[np.float64]
 
 
 @pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    settings = {"spark.sql.adaptive.coalescePartitions.enabled": "false"}
-    with session("local[2]", tmp_path_factory.mktemp("noise"), **settings) as running:
-        yield running
+def spark() -> Iterator[SparkSession]:
+    running = shared_session("local")
+    settings = {"spark.sql.adaptive.coalescePartitions.enabled": "false", "spark.sql.shuffle.partitions": "4"}
+    before = {name: str(running.conf.get(name)) for name in settings}
+    for name, value in settings.items():
+        running.conf.set(name, value)
+    yield running
+    for name, value in before.items():
+        running.conf.set(name, value)
 
 
 def told(frame: DataFrame, **options: Any) -> tuple[dphist.Release, ExecutorNoise]:
@@ -80,9 +87,9 @@ def test_spark_joins_and_digests_as_the_oracle(spark: SparkSession) -> None:
     some = [None, "", "a", "1", ":", "1:", "a:1", "1:a", "b", "-", "0:", "é", "😀", "2:é:", "e\u0301"]
     rows = [*product(some, repeat=2), ("a:1", "b"), ("a", "1:b")]
     frame = spark.createDataFrame([(*row, k) for k, row in enumerate(rows)], "a string, b string, n long")
-    one, two = spark_inputs.written(frame["a"], "string"), spark_inputs.written(frame["b"], "string")
-    digest = spark_inputs.digest([(frame["a"], "string"), (frame["b"], "string")], frame["n"])
-    found = frame.select(spark_inputs.length_prefixed([one, two]), digest, "n").collect()
+    one, two = counting.hashed_text(frame["a"], "string"), counting.hashed_text(frame["b"], "string")
+    digest = counting.digest([(frame["a"], "string"), (frame["b"], "string")], frame["n"])
+    found = frame.select(counting.length_prefixed([one, two]), digest, "n").collect()
     assert [row[0] for row in sorted(found, key=lambda row: row[2])] == [oracle.joined(row) for row in rows]
     assert len({row[0] for row in found}) == len(set(rows))
     assert all(bytes(row[1]) == oracle.digest(rows[row[2]], row[2]) for row in found)
@@ -116,7 +123,8 @@ def test_executors_make_the_noise_of_the_oracle_with_one_shared_draw(spark: Spar
         found, noise = told(rows, item=names, max_nonzero=40, null_items=True, types="fixed")
     assert found.private
     running = noise.begun.session
-    assert isinstance(running, FamilySession)
+    assert isinstance(running, NoiseSession)
+    assert isinstance(running.noise, LatticeNoise)
     assert running.shared != 0
     kept = found.to_spark().collect()
     assert len(kept) == len(found) == len(items)
@@ -208,8 +216,9 @@ def test_the_law_of_a_release_by_spark_is_that_of_any_release(spark: SparkSessio
         assert abs(correlation(one, digests[:, byte].astype(np.float64))) < ALLOWED
     # Power: noise from the digest without a key shows.
     words = np.ascontiguousarray(digests.astype(np.uint8)[:, :8]).view("<u8").ravel()
-    assert isinstance(noise.begun.session, FamilySession)
-    sampler = DiscreteGaussian(noise.begun.session.noise.variance)
+    drawn = noise.begun.session.noise
+    assert isinstance(drawn, LatticeNoise)
+    sampler = DiscreteGaussian(drawn.variance)
     known = sampler.sample_from_words(words, lambda rows, _: words[rows] ^ np.uint64(1), compiled=False)
     shown = [abs(correlation(known.astype(np.float64), digests[:, byte].astype(np.float64))) for byte in range(8)]
     assert max(shown) > ALLOWED

@@ -14,7 +14,7 @@ import pytest
 
 import dphist
 from dphist.outputs.seal import output_facts, seal
-from dphist.outputs.write import CERTIFICATE, whole_digest
+from dphist.outputs.spark_folder import CERTIFICATE, whole_digest
 from dphist.report import drawing, html_rows, svg
 from dphist.report.making import checked_format, render, report_facts
 from dphist.report.rows import told

@@ -33,9 +33,9 @@ from dphist.outputs.seal import (
     too_large,
     types_of,
 )
+from dphist.outputs.spark_folder import CERTIFICATE, whole_digest
 from dphist.outputs.stores import CERTIFICATE_COLUMN, Store, StoreError, store_of
 from dphist.outputs.targets import DATABASES, OutputKind, Target, is_postgres, suffix_kind, target_of
-from dphist.outputs.write import CERTIFICATE, whole_digest
 from dphist.publishing import open_regular
 
 # A table may take so many bytes in memory, or so many times the bytes of its file, whichever is more.

@@ -89,6 +89,17 @@ class Target:
         return str(self.certificate_path)
 
 
+@dataclass(frozen=True)
+class Written:
+    """Where a release is, where its certificate is, and the SHA-256 of its data."""
+
+    address: str
+    certificate: str
+    digest: str
+    rows: int | None = None
+    signed_by: str | None = None
+
+
 def without_password(address: str) -> str:
     """An address without its password, and without options that might hold one; a path as it is."""
     if not is_postgres(address):

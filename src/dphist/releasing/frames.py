@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dphist.errors import InvalidParameter, package
-from dphist.sampling.mechanisms import IntArray, checked_counts
+from dphist.sampling.mechanisms import IntArray, check_counts
 
 Positions = NDArray[np.int64]
 Package = Literal["list", "numpy", "pandas", "polars", "pyarrow"]
@@ -152,14 +152,14 @@ def _frame_piece(frame: Any, form: Form, names: Names, lattice: int) -> Piece:
         frame = frame.select([*names.items, names.count]).collect()
     items = [frame[name] for name in names.items]
     counts = numbers_of(_array(frame[names.count], "counts"))
-    return _piece(form, items, checked_counts(counts, lattice=lattice))
+    return _piece(form, items, check_counts(counts, lattice=lattice))
 
 
 def _columns_piece(items: Any, counts: Any, lattice: int) -> Piece:
     column, numbers = _array(items, "items"), _array(counts, "counts")
     if len(column) != len(numbers):
         raise InvalidParameter("items and counts must have the same length")
-    return _piece(Form(_package_of(items)), [items], checked_counts(numbers_of(numbers), lattice=lattice))
+    return _piece(Form(_package_of(items)), [items], check_counts(numbers_of(numbers), lattice=lattice))
 
 
 def _piece(form: Form, items: list[Any], counts: IntArray) -> Piece:
