@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,13 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from typer.testing import CliRunner
 
 import dphist
+from dphist.cli.app import app
 from dphist.errors import InvalidParameter
 from dphist.privacy.noise import LaplaceNoise
-from dphist.releasing.request import Options, Request
+from dphist.releasing.request import Request
 from release_data import as_dict, events
 
 COUNTS = {"tea": 900, "milk": 700, "bread": 500, "salt": 400, "rare": 2, "unique": 1}
@@ -247,7 +250,7 @@ def test_seed_is_marked_and_repeats() -> None:
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({}, "one user could change everything"),
+        ({}, "nothing limits the influence of one user"),
         ({"top": 3, "max_nonzero": 4}, "not both"),
         ({"top": 0}, "from 1 to"),
         ({"max_items_per_user": 2.5}, "whole number"),
@@ -271,6 +274,9 @@ def test_input_of_an_unknown_kind() -> None:
         dphist.release({"user": [1]}, **BUDGET, top=3)
 
 
-def test_the_options_are_the_fields_of_a_request() -> None:
+def test_every_option_is_an_argument_and_a_flag() -> None:
     names = {entry.name for entry in dataclasses.fields(Request)}
-    assert set(Options.__annotations__) == names - {"input"}
+    assert set(inspect.signature(dphist.release).parameters) == names
+    shown = CliRunner().invoke(app, ["release", "--help"]).output
+    for name in names - {"types", "progress"}:
+        assert f"--{name.replace('_', '-')} " in shown.replace("\n", " "), name

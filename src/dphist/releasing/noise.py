@@ -17,7 +17,7 @@ from dphist.releasing.result import Release
 from dphist.releasing.soundness import Nonzero
 from dphist.sampling.mechanisms import IntArray, PlannedSession, Released, begin, noisy_sums
 from dphist.sampling.sampler import Draws, Fresh
-from dphist.sampling.tap import Tap
+from dphist.sampling.tap import SeededTap, Tap
 
 # Pieces of any size, cut and joined into blocks of one size; and the (k+1)-th largest count of all of them.
 
@@ -159,6 +159,15 @@ class Begun:
         released = self.session.release(self.cut.apply(counts), sources[0])
         around = noisy_sums(self.sums, counts, sums, released.index, sources[1:])
         return Released(released.index, released.values + self.restored, around)
+
+
+def rehearse(plan: Plan) -> None:
+    """Draw noise for an invented count: noise that cannot be drawn is an error before any event is read."""
+    one, none = np.ones(1, dtype=np.int64), np.zeros(1, dtype=np.int64)
+    begun = Begun.with_tap(plan, SeededTap(0), Cut())
+    begun.release(one, [one] * len(plan.sums))
+    # Sums get noise only where the count has passed.
+    noisy_sums(plan.sums, one, [one] * len(plan.sums), none, [Fresh(begun.session.tap)] * len(plan.sums))
 
 
 class NoiseStage:

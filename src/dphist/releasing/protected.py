@@ -36,13 +36,13 @@ def kept_for(request: Request) -> list[Kept]:
     parts = (
         ("the release", request.output), ("the input", request.input), ("the list of items", request.items),
     )  # fmt: skip
-    return [Kept(what, path) for what, value in parts for path in _paths(value)]
+    return [Kept(what, path) for what, value in parts for path in local_paths(value)]
 
 
 def kept_of(name: str, certificate: str | None) -> list[Kept]:
     """A release that was written."""
     parts = (("the release", name), ("its certificate", certificate))
-    return [Kept(what, path) for what, value in parts for path in _paths(value)]
+    return [Kept(what, path) for what, value in parts for path in local_paths(value)]
 
 
 def refuse_overwriting(path: str | os.PathLike[str], kept: Sequence[Kept]) -> None:
@@ -66,8 +66,10 @@ def refuse_own_input(request: Request, target: Any) -> None:
         taken = _takes_table(request.input, target, request.table, request.query)
         taken = taken or _takes_table(request.items, target, None, None)
     else:
-        made_of = [one for path in (*_paths(request.input), *_paths(request.items)) for one in _files(path)]
-        made_of += _paths(request.sign)
+        made_of = [
+            one for path in (*local_paths(request.input), *local_paths(request.items)) for one in _files(path)
+        ]
+        made_of += local_paths(request.sign)
         # Under another name of the same file too; where no file is, there is none to be lost.
         taken = any(_is_same(path, one) for path in _own_files(target) for one in made_of)
     if taken:
@@ -79,7 +81,7 @@ def refuse_own_input(request: Request, target: Any) -> None:
 def _own_files(target: Any) -> list[str]:
     """The files that a release and its certificate take the place of, or the folder."""
     if target.kind == "folder":
-        return list(_paths(target.address))
+        return list(local_paths(target.address))
     return [str(target.path), str(target.certificate_path)]
 
 
@@ -105,7 +107,7 @@ def _table(name: str) -> str:
 def _is_same_database(source: Any, target: Any) -> bool:
     if target.kind == "postgresql":
         return isinstance(source, str) and _server(source) == _server(target.address)
-    return any(_is_same(str(target.path), path) for path in _paths(source))
+    return any(_is_same(str(target.path), path) for path in local_paths(source))
 
 
 def _server(address: str) -> str | None:
@@ -127,11 +129,11 @@ def _exists(target: Any, table: str) -> bool:
         return False  # a database that cannot be opened is not written either
 
 
-def _paths(value: Any) -> Iterator[str]:
+def local_paths(value: Any) -> Iterator[str]:
     """The names of files of this machine; a frame or a server has none."""
     if isinstance(value, (tuple, list)):
         for one in value:
-            yield from _paths(one)
+            yield from local_paths(one)
     elif isinstance(value, (str, os.PathLike)):
         path = os.fspath(value)
         if isinstance(path, str) and path and "\0" not in path:
