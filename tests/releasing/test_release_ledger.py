@@ -157,7 +157,7 @@ def test_over_budget_by_plain_addition(folder: Path) -> None:
     assert (done.code, done.out) == (2, "")
     assert done.err == (
         "Error: the dataset 'log' has no room for epsilon 1.0 and delta 1e-07: the total is epsilon 3.0 and delta "
-        "1e-06; left are epsilon 0.0 and delta 7e-07\n"
+        "1e-06; remaining: epsilon 0.0 and delta 7e-07\n"
     )
     assert names(folder) == before
     assert len(bookings(folder)) == 3

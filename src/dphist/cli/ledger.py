@@ -261,10 +261,10 @@ def _show(accounts: Accounts, file: str, chosen: Sequence[Account], known: Check
     write_out("\n")
     rows = []
     for account in chosen:
-        left = account.left_in_words(_composer(account))
+        remaining = account.remaining_in_words(_composer(account))
         total = (repr(account.total.epsilon), repr(account.total.delta))
-        rows.append((account.name, *total, account.accounting, str(len(account.bookings)), left))
-    print_table(("dataset", "total epsilon", "total delta", "accounting", "bookings", "state"), rows, left=6)
+        rows.append((account.name, *total, account.accounting, str(len(account.bookings)), remaining))
+    print_table(("dataset", "total epsilon", "total delta", "accounting", "bookings", "remaining"), rows, left=6)
     bookings = [booking for account in chosen for booking in account.bookings]
     if bookings:
         write_out("\n")
@@ -282,11 +282,15 @@ def _show_fit(account: Account, facts: dict[str, Any]) -> None:
     from dphist.ledger import MOST_COUNTED
 
     more, largest = facts["more"], facts["largest_epsilon"]
-    left = account.left_in_words(_composer(account))
+    remaining = (
+        f"the remaining budget of the dataset {account.name!r}: {account.remaining_in_words(_composer(account))}"
+    )
     if more:
-        times = "once" if more == 1 else f"{more} times" if more < MOST_COUNTED else f"{more} times and more"
-        sentence = f"It fits {times} in what is left of the dataset {account.name!r}: {left}."
+        number = "One such release fits" if more == 1 else f"{more} such releases fit"
+        if more >= MOST_COUNTED:
+            number = f"{more} such releases and more fit"
+        sentence = f"{number} in {remaining}."
     else:
         hint = f"; with this delta the largest epsilon is {largest!r}" if largest else ""
-        sentence = f"It does not fit in what is left of the dataset {account.name!r}: {left}{hint}."
+        sentence = f"It does not fit in {remaining}{hint}."
     write_out(wrap(sentence) + "\n")

@@ -13,7 +13,7 @@ import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, fields
 from fractions import Fraction
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Union, get_args, get_origin, get_type_hints
@@ -49,195 +49,106 @@ class Help:
     recorded: bool = True
 
 
-_EVENTS: Final = "Events"
-_PRIVACY: Final = "Privacy"
-_SUMS: Final = "Sums and means"
-_COLUMNS: Final = "Columns of the result"
-_OUTPUT: Final = "Output"
-_LEDGER: Final = "Budget of several releases"
-_ENGINE: Final = "Engine"
+_events = partial(Help, "Events")
+_privacy = partial(Help, "Privacy")
+_sums = partial(Help, "Sums and means")
+_columns = partial(Help, "Columns of the result")
+_output = partial(Help, "Output", recorded=False)
+_ledger = partial(Help, "Budget of several releases")
+_engine = partial(Help, "Engine", recorded=False)
+FilePath = str | os.PathLike[str]
 
 
 @dataclass(frozen=True)
 class Request:
     """Everything a release is asked for. `input`, `types` and `progress` are not flags."""
 
+    # fmt: off
     input: Any
     _: KW_ONLY
-    user: Annotated[str, Help(_EVENTS, "COLUMN", "Column that identifies the user.")]
-    item: Annotated[
-        str | Sequence[str],
-        Help(_EVENTS, "COLUMN", "Column to count. Repeat it for several columns; NAME=COLUMN renames one."),
-    ]
-    where: Annotated[str | None, Help(_EVENTS, "SQL", "Count only events that satisfy this condition.")] = None
-    table: Annotated[str | None, Help(_EVENTS, "NAME", "Table of the input database.")] = None
-    query: Annotated[str | None, Help(_EVENTS, "SQL", "Query for the input database, instead of a table.")] = None
-    input_format: Annotated[
-        str | None,
-        Help(_EVENTS, "FORMAT", "parquet, csv, jsonl or arrow, if the file names do not show the format."),
-    ] = None
-    input_name: Annotated[
-        str | None, Help(_EVENTS, "NAME", "Name of the input in certificate and report, instead of its path.")
-    ] = None
-    null_items: Annotated[bool, Help(_EVENTS, "", "Count a missing item as an item of its own.")] = False
+    user: Annotated[str, _events("COLUMN", "Column that identifies the user.")]
+    item: Annotated[str | Sequence[str], _events("COLUMN",
+        "Column to count. Repeat it for several columns; NAME=COLUMN renames one.")]
+    where: Annotated[str | None, _events("SQL", "Count only events that satisfy this condition.")] = None
+    table: Annotated[str | None, _events("NAME", "Table of the input database.")] = None
+    query: Annotated[str | None, _events("SQL", "Query for the input database, instead of a table.")] = None
+    input_format: Annotated[str | None, _events("FORMAT",
+        "parquet, csv, jsonl or arrow, if the file names do not show the format.")] = None
+    input_name: Annotated[str | None, _events("NAME",
+        "Name of the input in certificate and report, instead of its path.")] = None
+    null_items: Annotated[bool, _events("", "Count a missing item as an item of its own.")] = False
     types: Literal["text", "fixed", "none"] | None = None
 
-    epsilon: Annotated[float, Help(_PRIVACY, "E", "Privacy loss ε, above 0. Smaller is more private.")]
-    delta: Annotated[
-        float,
-        Help(
-            _PRIVACY,
-            "D",
-            "Probability that the ε guarantee may fail, e.g. 1e-6. Choose it well below 1 / number of users.",
-        ),
-    ]
-    max_items_per_user: Annotated[
-        int | Literal["auto"] | None,
-        Help(
-            _PRIVACY,
-            "M|auto",
-            "Limit each user to M items, chosen at random. auto chooses M privately, for a small share of the "
-            "budget.",
-        ),
-    ] = None
-    cap_share: Annotated[
-        float | None, Help(_PRIVACY, "SHARE", "With auto: share of the budget spent on choosing M. [0.02]")
-    ] = None
-    top: Annotated[
-        int | None,
-        Help(
-            _PRIVACY,
-            "K",
-            "Release the K largest counts. Users are not limited; the count of rank K + 1 is subtracted.",
-        ),
-    ] = None
-    offset: Annotated[
-        Literal["opposite", "independent", "none"] | None,
-        Help(_PRIVACY, "", "With --top: how the subtracted count is released. independent is the paper's rule."),
-    ] = None
-    max_nonzero: Annotated[
-        int | None,
-        Help(
-            _PRIVACY,
-            "K",
-            "Public bound on the number of items. Alone it is enforced: with more items, the count of rank K + 1 "
-            "is subtracted from all. With a smaller --max-items-per-user, or with sums, you guarantee it: with "
-            "more items nothing is released.",
-        ),
-    ] = None
-    items: Annotated[
-        Any, Help(_PRIVACY, "FILE", "Public list of items. Exactly these are counted, and all are released.")
-    ] = None
-    lower_threshold: Annotated[
-        int, Help(_PRIVACY, "T", "Remove counts below T before adding noise (or they were removed already). [1]")
-    ] = 1
-    mechanism: Annotated[Literal["best", "gaussian", "laplace"], Help(_PRIVACY, "", "Kind of noise. [best]")] = (
-        "best"
-    )
-    gamma: Annotated[
-        float | Literal["sqrt"] | None,
-        Help(_PRIVACY, "G|sqrt", "Variance of each count's own noise, divided by that of the shared noise."),
-    ] = None
-    minimize: Annotated[
-        Literal["threshold", "noise"], Help(_PRIVACY, "", "What to make as small as possible. [threshold]")
-    ] = "threshold"
-    seed: Annotated[
-        int | None, Help(_PRIVACY, "N", "For tests: seed of the noise. The release is NOT PRIVATE.")
-    ] = None
+    epsilon: Annotated[float, _privacy("E", "Privacy loss ε, above 0. Smaller is more private.")]
+    delta: Annotated[float, _privacy("D",
+        "Probability that the ε guarantee may fail, e.g. 1e-6. Choose it well below 1 / number of users.")]
+    max_items_per_user: Annotated[int | Literal["auto"] | None, _privacy("M|auto",
+        "Limit each user to M items, chosen at random. auto chooses M privately, for a small share of the "
+        "budget.")] = None
+    cap_share: Annotated[float | None, _privacy("SHARE",
+        "With auto: share of the budget spent on choosing M. [0.02]")] = None
+    top: Annotated[int | None, _privacy("K",
+        "Release the K largest counts. Users are not limited; the count of rank K + 1 is subtracted.")] = None
+    offset: Annotated[Literal["opposite", "independent", "none"] | None, _privacy("",
+        "With --top: how the subtracted count is released. independent is the paper's rule.")] = None
+    max_nonzero: Annotated[int | None, _privacy("K",
+        "Public bound on the number of items. Alone it is enforced: with more items, the count of rank K + 1 is "
+        "subtracted from all. With a smaller --max-items-per-user, or with sums, you guarantee it: with more "
+        "items nothing is released.")] = None
+    items: Annotated[Any, _privacy("FILE",
+        "Public list of items. Exactly these are counted, and all are released.")] = None
+    lower_threshold: Annotated[int, _privacy("T",
+        "Remove counts below T before adding noise (or they were removed already). [1]")] = 1
+    mechanism: Annotated[Literal["best", "gaussian", "laplace"], _privacy("", "Kind of noise. [best]")] = "best"
+    gamma: Annotated[float | Literal["sqrt"] | None, _privacy("G|sqrt",
+        "Variance of each count's own noise, divided by that of the shared noise.")] = None
+    minimize: Annotated[Literal["threshold", "noise"], _privacy("",
+        "What to make as small as possible. [threshold]")] = "threshold"
+    seed: Annotated[int | None, _privacy("N",
+        "For tests: seed of the noise. The release is NOT PRIVATE.")] = None
 
-    sum: Annotated[
-        str | Sequence[str],
-        Help(
-            _SUMS,
-            "COLUMN:LOW:HIGH",
-            "Add the sum of a column. Each user's own sum for an item is clamped to LOW..HIGH. May be repeated; "
-            "NAME=COLUMN:LOW:HIGH renames it.",
-        ),
-    ] = ()
-    mean: Annotated[
-        str | Sequence[str],
-        Help(_SUMS, "COLUMN:LOW:HIGH", "Add the mean over the users of an item; bounds as for --sum."),
-    ] = ()
-    weight: Annotated[
-        float | Sequence[float],
-        Help(_SUMS, "SHARE", "Share of the budget of each sum, in order; the counts get the rest. [the best]"),
-    ] = ()
+    sum: Annotated[str | Sequence[str], _sums("COLUMN:LOW:HIGH",
+        "Add the sum of a column. Each user's own sum for an item is clamped to LOW..HIGH. May be repeated; "
+        "NAME=COLUMN:LOW:HIGH renames it.")] = ()
+    mean: Annotated[str | Sequence[str], _sums("COLUMN:LOW:HIGH",
+        "Add the mean over the users of an item; bounds as for --sum.")] = ()
+    weight: Annotated[float | Sequence[float], _sums("SHARE",
+        "Share of the budget of each sum, in order; the counts get the rest. [the best]")] = ()
 
-    count_name: Annotated[str, Help(_COLUMNS, "NAME", "Name of the column of counts. [count]")] = "count"
-    standard_error: Annotated[bool, Help(_COLUMNS, "", "Add a column with the standard error.")] = False
-    interval: Annotated[
-        float | None,
-        Help(
-            _COLUMNS,
-            "LEVEL",
-            "Add a confidence interval for each count (e.g. 0.95). Covers noise, not items dropped by the user "
-            "limit.",
-        ),
-    ] = None
-    round: Annotated[bool, Help(_COLUMNS, "", "Round counts to whole numbers.")] = False
+    count_name: Annotated[str, _columns("NAME", "Name of the column of counts. [count]")] = "count"
+    standard_error: Annotated[bool, _columns("", "Add a column with the standard error.")] = False
+    interval: Annotated[float | None, _columns("LEVEL",
+        "Add a confidence interval for each count (e.g. 0.95). Covers noise, not items dropped by the user "
+        "limit.")] = None
+    round: Annotated[bool, _columns("", "Round counts to whole numbers.")] = False
 
-    output: Annotated[
-        str | os.PathLike[str] | None,
-        Help(
-            _OUTPUT,
-            "NAME",
-            "Where to write: .parquet, .csv, .tsv, .jsonl, .arrow or a database. The certificate is written "
-            "beside it. With --engine spark also a folder (NAME/ or hdfs://...), written by the executors.",
-            recorded=False,
-        ),
-    ] = None
-    output_table: Annotated[
-        str | None, Help(_OUTPUT, "NAME", "Table of the output database. [release]", recorded=False)
-    ] = None
-    output_format: Annotated[
-        str | None, Help(_OUTPUT, "FORMAT", "Format, if the name does not show it.", recorded=False)
-    ] = None
-    sign: Annotated[
-        str | os.PathLike[str] | None,
-        Help(
-            _OUTPUT, "KEY", "Sign data and certificate with this private key; see dphist keygen.", recorded=False
-        ),
-    ] = None
-    escape_formulas: Annotated[
-        bool,
-        Help(
-            _OUTPUT,
-            "",
-            "CSV and TSV: put ' before text that a spreadsheet would run as a formula (=, +, -, @, tab).",
-            recorded=False,
-        ),
-    ] = False
-    force: Annotated[bool, Help(_OUTPUT, "", "Replace an existing release.", recorded=False)] = False
+    output: Annotated[FilePath | None, _output("NAME",
+        "Where to write: .parquet, .csv, .tsv, .jsonl, .arrow or a database. The certificate is written beside "
+        "it. With --engine spark also a folder (NAME/ or hdfs://...), written by the executors.")] = None
+    output_table: Annotated[str | None, _output("NAME", "Table of the output database. [release]")] = None
+    output_format: Annotated[str | None, _output("FORMAT", "Format, if the name does not show it.")] = None
+    sign: Annotated[FilePath | None, _output("KEY",
+        "Sign data and certificate with this private key; see dphist keygen.")] = None
+    escape_formulas: Annotated[bool, _output("",
+        "CSV and TSV: put ' before text that a spreadsheet would run as a formula (=, +, -, @, tab).")] = False
+    force: Annotated[bool, _output("", "Replace an existing release.")] = False
 
-    ledger: Annotated[
-        str | os.PathLike[str] | None,
-        Help(_LEDGER, "FILE", "Book the release in this ledger before any noise is drawn.", recorded=False),
-    ] = None
-    dataset: Annotated[str | None, Help(_LEDGER, "NAME", "With --ledger: the dataset whose budget is spent.")] = (
-        None
-    )
+    ledger: Annotated[FilePath | None, _ledger("FILE",
+        "Book the release in this ledger before any noise is drawn.", recorded=False)] = None
+    dataset: Annotated[str | None, _ledger("NAME", "With --ledger: the dataset whose budget is spent.")] = None
 
-    engine: Annotated[
-        Literal["duckdb", "spark"] | None,
-        Help(_ENGINE, "", "What reads and counts: this machine, or a Spark cluster. [duckdb]"),
-    ] = None
-    master: Annotated[
-        str | None,
-        Help(_ENGINE, "URL", "With --engine spark: spark://..., yarn, k8s://... [local[*]]", recorded=False),
-    ] = None
-    spark_conf: Annotated[
-        str | Sequence[str],
-        Help(_ENGINE, "NAME=VALUE", "With --engine spark: a Spark setting; may be repeated.", recorded=False),
-    ] = ()
-    memory: Annotated[
-        str | None, Help(_ENGINE, "SIZE", "Memory limit for counting, such as 2GB.", recorded=False)
-    ] = None
-    threads: Annotated[int | None, Help(_ENGINE, "N", "Threads used for counting.", recorded=False)] = None
-    temp_folder: Annotated[
-        str | os.PathLike[str] | None,
-        Help(_ENGINE, "DIR", "Folder for data that exceeds the memory limit.", recorded=False),
-    ] = None
+    engine: Annotated[Literal["duckdb", "spark"] | None, _engine("",
+        "What reads and counts: this machine, or a Spark cluster. [duckdb]", recorded=True)] = None
+    master: Annotated[str | None, _engine("URL",
+        "With --engine spark: spark://..., yarn, k8s://... [local[*]]")] = None
+    spark_conf: Annotated[str | Sequence[str], _engine("NAME=VALUE",
+        "With --engine spark: a Spark setting; may be repeated.")] = ()
+    memory: Annotated[str | None, _engine("SIZE", "Memory limit for counting, such as 2GB.")] = None
+    threads: Annotated[int | None, _engine("N", "Threads used for counting.")] = None
+    temp_folder: Annotated[FilePath | None, _engine("DIR",
+        "Folder for data that exceeds the memory limit.")] = None
     progress: Watcher | None = None
+    # fmt: on
 
     def __post_init__(self) -> None:
         for option in options():
