@@ -68,18 +68,16 @@ def test_plain_top_k_gives_differences_above_a_lower_threshold_too() -> None:
     assert near(found, {"tea": 400, "milk": 200})
 
 
-def test_noise_that_cannot_be_drawn_is_refused_before_anything_is_read(tmp_path: Path) -> None:
+def test_a_missing_file_is_found_before_planning_and_noise_that_cannot_be_drawn_before_reading(
+    tmp_path: Path,
+) -> None:
+    hopeless: dict[str, Any] = {"epsilon": 800.0, "delta": 1e-300, "max_items_per_user": 1, "mechanism": "laplace"}
+    with pytest.raises(dphist.InputError, match=r"missing\.parquet' does not exist"):
+        dphist.release(tmp_path / "missing.parquet", user="u", item="i", **hopeless)
+    (tmp_path / "damaged.parquet").write_text("no Parquet file")
     with pytest.raises(dphist.DphistError) as caught:
-        dphist.release(
-            tmp_path / "not there.parquet",
-            user="u",
-            item="i",
-            epsilon=800.0,
-            delta=1e-300,
-            max_items_per_user=1,
-            mechanism="laplace",
-        )
-    assert "not there" not in str(caught.value)
+        dphist.release(tmp_path / "damaged.parquet", user="u", item="i", **hopeless)
+    assert "damaged" not in str(caught.value)
 
 
 def test_offset_is_the_count_that_was_subtracted() -> None:

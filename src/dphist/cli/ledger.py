@@ -29,10 +29,7 @@ if TYPE_CHECKING:
     from dphist.ledger import Account, Accounts, Booking, Checkpoint, Composer, Spend
 
 
-ledger = group(
-    "ledger",
-    "Ledgers: a total budget per dataset; every release is booked before its noise is drawn.",
-)
+ledger = group("ledger", "Ledgers: a total budget per dataset; every release is booked before its noise is drawn.")
 
 File = Annotated[str, typer.Argument(metavar="FILE", help="The ledger, a file on a local disk.")]
 Dataset = Annotated[str, typer.Option("--dataset", metavar="NAME", help="Name of the dataset.")]
@@ -85,18 +82,14 @@ def init(
 @ledger.command()
 def show(
     file: File,
-    dataset: Annotated[
-        str | None, typer.Option("--dataset", metavar="NAME", help="Only this dataset. [all]")
-    ] = None,
+    dataset: Annotated[str | None, typer.Option(metavar="NAME", help="Only this dataset. [all]")] = None,
     expect: Expect = None,
     checkpoint: Annotated[
         str | None,
-        typer.Option(
-            "--checkpoint", metavar="FILE", help="Fail (exit code 2) unless the ledger continues this checkpoint."
-        ),
+        typer.Option(metavar="FILE", help="Fail (exit code 2) unless the ledger continues this checkpoint."),
     ] = None,
     public_key: Annotated[
-        str | None, typer.Option("--public-key", metavar="FILE", help="With --checkpoint: the key that signed it.")
+        str | None, typer.Option(metavar="FILE", help="With --checkpoint: the key that signed it.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -134,8 +127,8 @@ def show(
 @ledger.command("checkpoint")
 def make_checkpoint(
     file: File,
-    sign: Annotated[str, typer.Option("--sign", metavar="KEY", help="The private key; see dphist keygen.")],
-    output: Annotated[str, typer.Option("--output", metavar="FILE", help="A new file.")],
+    sign: Annotated[str, typer.Option(metavar="KEY", help="The private key; see dphist keygen.")],
+    output: Annotated[str, typer.Option(metavar="FILE", help="A new file.")],
     as_json: AsJson = False,
 ) -> None:
     """Sign the state of the ledger: its id, its number of entries, the hash of the last one, and the date.

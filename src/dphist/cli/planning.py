@@ -54,13 +54,11 @@ def plan(
     mechanism: Annotated[Literal["best", "gaussian", "laplace"], option("mechanism")] = "best",
     noise: Annotated[
         Literal["continuous", "discrete"] | None,
-        typer.Option(
-            "--noise", help="Discrete noise can be drawn exactly. [discrete; continuous for the paper's]"
-        ),
+        typer.Option(help="Discrete noise can be drawn exactly. [discrete; continuous for the paper's]"),
     ] = None,
     analysis: Annotated[
         Literal["best", "exact", "gshm-add-the-deltas", "gshm-exact", "csh-add-the-deltas", "csh-tighter"],
-        typer.Option("--analysis", help="Privacy analysis that chooses the plan."),
+        typer.Option(help="Privacy analysis that chooses the plan."),
     ] = "best",
     gamma: GammaOption = None,
     minimize: Annotated[Literal["threshold", "noise"], option("minimize")] = "threshold",
@@ -117,8 +115,7 @@ def certify(
     max_nonzero: MaxNonzero = None,
     max_items_per_user: MaxItems = None,
     delta: Annotated[
-        float | None,
-        option("delta", help="Fail (exit code 2) if the plan's delta is larger."),
+        float | None, option("delta", help="Fail (exit code 2) if the plan's delta is larger.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -146,12 +143,11 @@ def compare(
     epsilon: Annotated[list[float], option("epsilon", help="Privacy loss ε, above 0; may be repeated.")],
     delta: Delta,
     max_nonzero: Annotated[
-        list[int] | None,
-        option("max_nonzero", help="Bound on the number of non-zero counts; may be repeated."),
+        list[int] | None, option("max_nonzero", help="Bound on the number of non-zero counts; may be repeated.")
     ] = None,
     max_items_per_user: MaxItems = None,
     plot: Annotated[
-        Path | None, typer.Option("--plot", metavar="FILE.png|.svg|.html", help="Draw tau against noise.")
+        Path | None, typer.Option(metavar="FILE.png|.svg|.html", help="Draw tau against noise.")
     ] = None,
     force: Force = False,
     as_json: AsJson = False,
@@ -193,13 +189,9 @@ def profile(
     sigma: Sigma,
     tau: Tau,
     epsilon: Annotated[
-        list[float] | None,
-        option("epsilon", help="Where to evaluate delta; may be repeated."),
+        list[float] | None, option("epsilon", help="Where to evaluate delta; may be repeated.")
     ] = None,
-    delta: Annotated[
-        list[float] | None,
-        option("delta", help="Where to find epsilon; may be repeated."),
-    ] = None,
+    delta: Annotated[list[float] | None, option("delta", help="Where to find epsilon; may be repeated.")] = None,
     sigma_shared: SigmaShared = None,
     gamma: GammaOption = None,
     max_nonzero: MaxNonzero = None,
@@ -230,8 +222,7 @@ def audit(
     delta: Delta,
     max_nonzero: MaxNonzero = None,
     max_items_per_user: MaxItems = None,
-    runs: Annotated[int, typer.Option("--runs", metavar="N", parser=whole_number, help="Number of attacks.")] = 10
-    ** 6,
+    runs: Annotated[int, typer.Option(metavar="N", parser=whole_number, help="Number of attacks.")] = 10**6,
     as_json: AsJson = False,
 ) -> None:
     """Audit a plan by attack: a lower bound on its delta, to compare with the certificate.

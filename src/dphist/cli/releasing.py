@@ -56,8 +56,7 @@ def release(
     *,
     input: Annotated[
         list[str] | None,
-        typer.Option(
-            "--input", metavar="INPUT", help="The input, instead of the first argument; may be repeated.",
+        typer.Option(metavar="INPUT", help="The input, instead of the first argument; may be repeated.",
             rich_help_panel=_EVENTS,
         ),
     ] = None,
@@ -66,8 +65,7 @@ def release(
     ] = False,
     report: Annotated[
         str | None,
-        typer.Option(
-            "--report", metavar="FILE", help="Also write a report: .html, .md or .txt; see dphist report.",
+        typer.Option(metavar="FILE", help="Also write a report: .html, .md or .txt; see dphist report.",
             rich_help_panel=_OUTPUT,
         ),
     ] = None,

@@ -38,16 +38,14 @@ PublicKey = Annotated[
 def report(
     name: Annotated[str, typer.Argument(metavar="RELEASE", help="A released file, a folder, or a database.")],
     output: Annotated[
-        Path | None,
-        typer.Option("--output", metavar="FILE", help=".html, .md or .txt. [text on the screen]"),
+        Path | None, typer.Option(metavar="FILE", help=".html, .md or .txt. [text on the screen]")
     ] = None,
     format: Format = None,
     figures: Figures = None,
     figure_format: FigureFormat = "svg",
-    table: Annotated[str | None, typer.Option("--table", metavar="NAME", help="Table of the database.")] = None,
+    table: Annotated[str | None, typer.Option(metavar="NAME", help="Table of the database.")] = None,
     certificate: Annotated[
-        str | None,
-        typer.Option("--certificate", metavar="FILE", help="The certificate, if it is not beside the release."),
+        str | None, typer.Option(metavar="FILE", help="The certificate, if it is not beside the release.")
     ] = None,
     public_key: PublicKey = None,
     force: Annotated[
@@ -99,17 +97,13 @@ def report(
 @app.command()
 def verify(
     name: Annotated[str, typer.Argument(metavar="NAME", help="A released file, or a database.")],
-    table: Annotated[str | None, typer.Option("--table", metavar="NAME", help="Table of the database.")] = None,
+    table: Annotated[str | None, typer.Option(metavar="NAME", help="Table of the database.")] = None,
     certificate: Annotated[
-        str | None,
-        typer.Option("--certificate", metavar="FILE", help="The certificate, if it is not beside the release."),
+        str | None, typer.Option(metavar="FILE", help="The certificate, if it is not beside the release.")
     ] = None,
     public_key: PublicKey = None,
     not_before: Annotated[
-        str | None,
-        typer.Option(
-            "--not-before", metavar="DATE", help="With --public-key: refuse a release older than this date."
-        ),
+        str | None, typer.Option(metavar="DATE", help="With --public-key: refuse a release older than this date.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -234,8 +228,7 @@ def report_release(name: str, request: Request) -> OutputError | None:
 @app.command()
 def explore(
     port: Annotated[
-        int,
-        typer.Option("--port", metavar="N", parser=whole_number, help="Port to listen on; 0 takes a free one."),
+        int, typer.Option(metavar="N", parser=whole_number, help="Port to listen on; 0 takes a free one.")
     ] = 0,
     no_browser: Annotated[
         bool, typer.Option("--no-browser", help="Print the address, and do not open a browser.")

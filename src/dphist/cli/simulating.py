@@ -31,13 +31,11 @@ def simulate(
     epsilon: Epsilon,
     delta: Delta,
     source: Annotated[
-        str | None,
-        typer.Option("--from", metavar="INPUT", help="PUBLIC data: a file, glob, folder or database."),
+        str | None, typer.Option("--from", metavar="INPUT", help="PUBLIC data: a file, glob, folder or database.")
     ] = None,
     zipf: Annotated[
         str | None,
         typer.Option(
-            "--zipf",
             metavar="S,N,USERS[,ITEMS]",
             help="Synthetic data instead: N items, up to 1e8, by Zipf's law with exponent S; users have ITEMS of "
             "them on average, by a geometric law. [ITEMS: 10]",
@@ -46,11 +44,10 @@ def simulate(
     user: Annotated[str | None, option("user")] = None,
     item: Annotated[list[str] | None, option("item")] = None,
     caps: Annotated[
-        str | None,
-        typer.Option("--caps", metavar="M,M,...", help="Limits per user to try. [1, 2, 3, 4, 6, 8, ...]"),
+        str | None, typer.Option(metavar="M,M,...", help="Limits per user to try. [1, 2, 3, 4, 6, 8, ...]")
     ] = None,
     tops: Annotated[
-        str | None, typer.Option("--tops", metavar="K,K,...", help="Top-k steps to try. [10, 100, ..., 100000]")
+        str | None, typer.Option(metavar="K,K,...", help="Top-k steps to try. [10, 100, ..., 100000]")
     ] = None,
     no_auto: Annotated[
         bool, typer.Option("--no-auto", help="Leave out the limit that is chosen privately.")
@@ -64,9 +61,7 @@ def simulate(
     where: Annotated[str | None, option("where")] = None,
     input_format: Annotated[str | None, option("input_format")] = None,
     null_items: Annotated[bool, option("null_items")] = False,
-    plot: Annotated[
-        Path | None, typer.Option("--plot", metavar="FILE.png|.svg|.html", help="Draw the candidates.")
-    ] = None,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE.png|.svg|.html", help="Draw the candidates.")] = None,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:

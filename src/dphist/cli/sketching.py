@@ -50,8 +50,7 @@ Input = Annotated[
 ]
 Size = Annotated[int, typer.Option("--size", metavar="K", parser=whole_number, help="Largest number of counters.")]
 ExpectedSize = Annotated[
-    int | None,
-    typer.Option("--size", metavar="K", parser=whole_number, help="Refuse a sketch of another size."),
+    int | None, typer.Option("--size", metavar="K", parser=whole_number, help="Refuse a sketch of another size.")
 ]
 SketchOutput = Annotated[
     str, typer.Option("--output", metavar="FILE", help="File of the sketch; only its owner can read it.")
@@ -111,12 +110,7 @@ def build(
 
 
 @sketch.command()
-def merge(
-    sketches: Sketches,
-    output: SketchOutput,
-    force: Force = False,
-    as_json: AsJson = False,
-) -> None:
+def merge(sketches: Sketches, output: SketchOutput, force: Force = False, as_json: AsJson = False) -> None:
     """Merge sketches of DIFFERENT users into one.
 
     No user may be in two of them: split the events by user before the sketches are built, for example by a hash of

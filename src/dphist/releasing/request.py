@@ -352,6 +352,8 @@ class Option:
             return
         if self.kind is bool and not isinstance(value, bool):
             raise InvalidParameter(f"{name} must be true or false, not {value!r}")
+        if self.kind is float and self.words and isinstance(value, str):
+            raise InvalidParameter(f"{name} must be a number or {self.words[0]}, not {value!r}")
         if self.kind is float:
             finite_number(self.name, value)
         if self.kind is int:
@@ -365,7 +367,8 @@ class Option:
         if self.kind is str and self.words:
             raise InvalidParameter(f"{name} must be one of {', '.join(self.words)}, not {value!r}")
         if self.kind is str and not (isinstance(value, (str, os.PathLike)) and os.fspath(value)):
-            what = "the name of a column" if self.help.metavar == "COLUMN" else "a text that is not empty"
+            named = {"COLUMN": "the name of a column", "FILE": "the name of a file"}
+            what = named.get(self.help.metavar, "a text that is not empty")
             raise InvalidParameter(f"{name} must be {what}, not {value!r}")
 
 
