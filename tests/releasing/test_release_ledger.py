@@ -18,8 +18,7 @@ from test_release_leaks import TRUE, hidden_in, without_digests
 import dphist
 from dphist.errors import InputError, OverBudget
 from dphist.ledger import Ledger, SumComposer
-from dphist.releasing import run as releasing
-from dphist.releasing.spending import composer_for
+from dphist.releasing.spending import Attempt, composer_for
 from dphist.sampling import tap as tapping
 from postgres_server import PASSWORD, postgres_address  # noqa: F401
 from release_commands import BOOKED, BUDGET, COUNTS, FLAGS, bookings, certificate, command, log_in, names
@@ -81,7 +80,7 @@ def test_booked_before_any_word_is_drawn(folder: Path, watched: Watched, cap: li
 
 def test_noise_before_the_booking_is_seen(folder: Path, watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
     """Power: a release that books when it is written is caught."""
-    monkeypatch.setattr(releasing, "_booked", lambda *_: None)
+    monkeypatch.setattr(Attempt, "book", lambda *_: None)
     with pytest.raises(AssertionError, match="noise before its booking"):
         command(folder, "release", "events.parquet", *FLAGS, *BOOKED, "--output", "out.csv")
 
