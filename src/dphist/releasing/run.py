@@ -38,7 +38,7 @@ from dphist.releasing.request import AUTO, Columns, Request, request_from
 from dphist.releasing.result import Facts, Release
 from dphist.releasing.soundness import Chosen, Nonzero, certified, choice_for, choose, nonzero_rule, top_k_keeps
 from dphist.releasing.spending import booked_attempt, check_ledger
-from dphist.sampling.mechanisms import checked_counts
+from dphist.sampling.mechanisms import check_counts
 from dphist.sampling.tap import SecureTap, SeededTap, Tap
 from dphist.signatures import signer_of
 
@@ -308,7 +308,7 @@ def _pieces(counted: Counted, plan: Plan) -> Iterator[Piece]:
     place = len(counted.schema) - len(plan.sums) - 1
     for batch in (batch for part in ([first], counted.batches()) for batch in part):
         columns = list(batch.columns)
-        numbers = checked_counts(KIND.numbers(columns[place]), lattice=plan.noise.lattice)
+        numbers = check_counts(KIND.numbers(columns[place]), lattice=plan.noise.lattice)
         sums = tuple(KIND.numbers(column) for column in columns[place + 1 :])
         yield Piece(form, tuple(columns[:place]), numbers, sums, batch.nbytes)
 
