@@ -198,7 +198,7 @@ class Account:
         last = self.spends[-1]
         more, largest = self.more_that_fit(last, composer), self.largest_epsilon(last.delta, composer)
         if not more and not largest:
-            return "nothing"
+            return f"too little for any release with delta {last.delta!r}"
         like = (
             "1 more release" if more == 1 else f"{more if more < MOST_COUNTED else f'over {more}'} more releases"
         )

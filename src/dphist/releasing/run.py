@@ -90,17 +90,18 @@ def release(input: Any, **options: Any) -> Release:
 
 
 def run(request: Request, placed: Placed | None = None) -> Release:
-    """Carry out a request (step 1): steps 2 to 8. `placed` is called once the files are there."""
-    target, engine = _check_target(request), engine_for(request)
+    """Carry out a request, which is step 1. `placed` is called once the files are there."""
+    engine = engine_for(request)
+    target = _check_target(request)  # 2
     _check_input(request, engine)
-    planned = plan_request(request, engine)
+    planned = plan_request(request, engine)  # 3
     with booked_attempt(request, placed) as attempt:
-        attempt.book(planned)
-        job = _prepare(request, planned, engine, attempt.receipt)
-        with _count_users(job, engine) as counted:
-            attempt.release = _add_noise(job, counted, target, attempt.note_written)
-        result = _write(attempt.release, request, target, attempt.note_written)
-        attempt.settle(result.written)
+        attempt.book(planned)  # 4
+        job = _prepare_job(request, planned, engine, attempt.receipt)
+        with _count_users(job, engine) as counted:  # 5
+            attempt.release = _add_noise(job, counted, target, attempt.note_written)  # 6
+        result = _write(attempt.release, request, target, attempt.note_written)  # 7
+        attempt.settle(result.written)  # 8
     return result
 
 
@@ -236,7 +237,9 @@ class Job:
         return Cut(at_rank if top_k else 0, self.request.lower_threshold, difference)
 
 
-def _prepare(request: Request, planned: Plan | ChoicePlan, engine: Engine, receipt: dict[str, Any] | None) -> Job:
+def _prepare_job(
+    request: Request, planned: Plan | ChoicePlan, engine: Engine, receipt: dict[str, Any] | None
+) -> Job:
     """Choose the cap if it is to be chosen, and fix what is counted."""
     tap: Tap = SecureTap() if request.seed is None else SeededTap(request.seed)
     chosen: Chosen | None = None
