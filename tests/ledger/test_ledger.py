@@ -39,7 +39,7 @@ def test_booked_until_nothing_is_left(path: Path) -> None:
         Ledger.open(path).book("log", Spend(1e-9, 1e-6), SUM)
     assert str(refused.value) == (
         "the dataset 'log' has no room for epsilon 1e-09 and delta 1e-06: the total is epsilon 0.3 and delta "
-        "1e-05; left are epsilon 0.0 and delta 7e-06"
+        "1e-05; remaining: epsilon 0.0 and delta 7e-06"
     )
     bookings = Ledger.open(path).account("log").bookings
     assert [one.spend.document for one in bookings] == [{"request": number} for number in range(3)]

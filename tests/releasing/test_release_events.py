@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,13 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from typer.testing import CliRunner
 
 import dphist
+from dphist.cli.app import app
 from dphist.errors import InvalidParameter
 from dphist.privacy.noise import LaplaceNoise
-from dphist.releasing.request import Options, Request
+from dphist.releasing.request import Request
 from release_data import as_dict, events
 
 COUNTS = {"tea": 900, "milk": 700, "bread": 500, "salt": 400, "rare": 2, "unique": 1}
@@ -65,18 +68,16 @@ def test_plain_top_k_gives_differences_above_a_lower_threshold_too() -> None:
     assert near(found, {"tea": 400, "milk": 200})
 
 
-def test_noise_that_cannot_be_drawn_is_refused_before_anything_is_read(tmp_path: Path) -> None:
+def test_a_missing_file_is_found_before_planning_and_noise_that_cannot_be_drawn_before_reading(
+    tmp_path: Path,
+) -> None:
+    hopeless: dict[str, Any] = {"epsilon": 800.0, "delta": 1e-300, "max_items_per_user": 1, "mechanism": "laplace"}
+    with pytest.raises(dphist.InputError, match=r"missing\.parquet' does not exist"):
+        dphist.release(tmp_path / "missing.parquet", user="u", item="i", **hopeless)
+    (tmp_path / "damaged.parquet").write_text("no Parquet file")
     with pytest.raises(dphist.DphistError) as caught:
-        dphist.release(
-            tmp_path / "not there.parquet",
-            user="u",
-            item="i",
-            epsilon=800.0,
-            delta=1e-300,
-            max_items_per_user=1,
-            mechanism="laplace",
-        )
-    assert "not there" not in str(caught.value)
+        dphist.release(tmp_path / "damaged.parquet", user="u", item="i", **hopeless)
+    assert "damaged" not in str(caught.value)
 
 
 def test_offset_is_the_count_that_was_subtracted() -> None:
@@ -248,7 +249,7 @@ def test_seed_is_marked_and_repeats() -> None:
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({}, "one user could change everything"),
+        ({}, "nothing limits the influence of one user"),
         ({"top": 3, "max_nonzero": 4}, "not both"),
         ({"top": 0}, "from 1 to"),
         ({"max_items_per_user": 2.5}, "whole number"),
@@ -272,6 +273,9 @@ def test_input_of_an_unknown_kind() -> None:
         dphist.release({"user": [1]}, **BUDGET, top=3)
 
 
-def test_the_options_are_the_fields_of_a_request() -> None:
+def test_every_option_is_an_argument_and_a_flag() -> None:
     names = {entry.name for entry in dataclasses.fields(Request)}
-    assert set(Options.__annotations__) == names - {"input"}
+    assert set(inspect.signature(dphist.release).parameters) == names
+    shown = CliRunner().invoke(app, ["release", "--help"]).output
+    for name in names - {"types", "progress"}:
+        assert f"--{name.replace('_', '-')} " in shown.replace("\n", " "), name

@@ -136,9 +136,7 @@ class ProfileComposer:
     accounting: Final = "pld"
 
     def __init__(
-        self,
-        profile_of: Callable[[Spend], Any],
-        total_delta: Callable[[list[tuple[Any, int]], float], float],
+        self, profile_of: Callable[[Spend], Any], total_delta: Callable[[list[tuple[Any, int]], float], float]
     ) -> None:
         self._profile_of = profile_of
         self._total_delta = total_delta

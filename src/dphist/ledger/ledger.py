@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
+from decimal import ROUND_FLOOR, Context
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, Final
@@ -165,14 +166,14 @@ class Account:
         if not together <= self.total.delta:
             raise OverBudget(
                 f"the dataset {self.name!r} has no room for epsilon {spend.epsilon!r} and delta {spend.delta!r}: "
-                f"{self._reason(together)}; {self.left_in_words(composer)}"
+                f"{self._reason(together)}; remaining: {self.remaining_in_words(composer)}"
             )
 
     def _reason(self, together: float) -> str:
         if self.accounting == "sum":
             return f"the total is epsilon {self.total.epsilon!r} and delta {self.total.delta!r}"
         if self.accounting == "zcdp":
-            return "its rho, or the delta beside it, is more than that"
+            return "it needs more rho, or more delta beside it, than remains"
         return f"with it the delta at epsilon {self.total.epsilon!r} would be {together:.4g}"
 
     def left(self, composer: Composer) -> dict[str, float]:
@@ -185,15 +186,25 @@ class Account:
         delta = decimal_fraction(self.total.delta) - _sum(spend.delta for spend in self.spends)
         return {"epsilon_left": largest_float(epsilon), "delta_left": largest_float(delta)}
 
-    def left_in_words(self, composer: Composer) -> str:
-        """The same as the end of a sentence."""
-        left = self.left(composer)
-        if "rho_left" in left:
-            return f"left are rho {left['rho_left']:.4g} and, beside it, delta {left['delta_left']:.4g}"
-        if "delta_spent" in left:
-            total = self.total
-            return f"so far the delta at epsilon {total.epsilon!r} is {left['delta_spent']:.4g} of {total.delta!r}"
-        return f"left are epsilon {left['epsilon_left']!r} and delta {left['delta_left']!r}"
+    def remaining_in_words(self, composer: Composer) -> str:
+        """What remains, for people: in releases, where the accounting has no epsilon that is left."""
+        left, total = self.left(composer), self.total
+        if self.accounting == "sum":
+            return f"epsilon {left['epsilon_left']!r} and delta {left['delta_left']!r}"
+        if self.accounting == "pld":
+            return f"delta {left['delta_spent']:.4g} of {total.delta!r} is spent at epsilon {total.epsilon!r}"
+        if not self.bookings:
+            return f"all of epsilon {total.epsilon!r} and delta {total.delta!r}"
+        last = self.spends[-1]
+        more, largest = self.more_that_fit(last, composer), self.largest_epsilon(last.delta, composer)
+        if not more and not largest:
+            return f"too little for any release with delta {last.delta!r}"
+        like = (
+            "1 more release" if more == 1 else f"{more if more < MOST_COUNTED else f'over {more}'} more releases"
+        )
+        # Rounded down, so that it fits.
+        rounded = Context(prec=2, rounding=ROUND_FLOOR).create_decimal(largest)
+        return f"{like} like the last one, or one release with epsilon up to {rounded:f}"
 
     def more_that_fit(self, spend: Spend, composer: Composer) -> int:
         """How many more such spends the total allows, counted up to `MOST_COUNTED`.

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
 import pyarrow as pa
@@ -23,18 +23,20 @@ from pyspark.sql import functions as sql
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import DoubleType, LongType, StructField, StructType
 
-from dphist.counting.spark import SparkEngine, SparkHistogram, on_executors, persist, run
-from dphist.counting.task import Progress, Task
+from dphist.counting.spark import SparkHistogram, on_executors, persist, run
 from dphist.errors import is_spark_frame
 from dphist.privacy.types import Plan
-from dphist.releasing.frames import ARROW, Form, Names, arrow_numbers, numbers_of, release_order, take_rows
-from dphist.releasing.noise import Begun, Cut
+from dphist.releasing.frames import ARROW, Form, arrow_numbers, numbers_of, release_order, take_rows
+from dphist.releasing.noise import Begun
 from dphist.releasing.request import Columns, Request
-from dphist.releasing.result import Facts, Release
+from dphist.releasing.result import Release
 from dphist.releasing.soundness import Nonzero
 from dphist.sampling.keyed import DIGEST_BYTES, KEY_BYTES, KeyedWords
 from dphist.sampling.sampler import Repeatable
 from dphist.sampling.tap import ClosedTap, Tap
+
+if TYPE_CHECKING:
+    from dphist.releasing.run import Job
 
 SHOWN: Final = 10
 ROWS_A_PART: Final = 1 << 20
@@ -210,7 +212,7 @@ def executor_noise(begun: Begun, plan: Plan, request: Request, tap: Tap) -> Exec
     """What the executors get, with fresh keys. Their session has no tap: fresh noise would not be repeatable."""
     keys = tuple(tap.words(KEY_BYTES // _WORD).tobytes() for _ in range(1 + len(plan.sums)))
     closed = replace(begun, session=replace(begun.session, tap=ClosedTap()))
-    names = tuple(column.name for column in request.columns())
+    names = tuple(column.name for column in request.columns)
     return ExecutorNoise(closed, keys, plan, names, Columns.of(request))
 
 
@@ -277,46 +279,25 @@ def _rows_of_bytes(digests: Any) -> Any:
 Placed = Callable[[Any], None]
 
 
-def released_by_spark(
-    request: Request,
-    plan: Plan,
-    rule: Nonzero,
-    task: Task,
-    tap: Tap,
-    engine: SparkEngine,
-    target: Any,
-    counting: Progress | None,
-    placed: Placed | None = None,
-    facts: Facts | None = None,
-) -> Release:
-    """Count and add noise where the data are.
+def released_by_spark(job: Job, histogram: SparkHistogram, target: Any, placed: Placed) -> Release:
+    """Add noise where the data are.
 
     To a folder the executors write by themselves. The release of a DataFrame stays on the cluster. Otherwise the
     released rows come here.
     """
-    if rule is Nonzero.PROMISED:
-        # Whether there are more counts than promised is asked with a rank, which subtracts nothing then.
-        task = replace(task, rank=int(plan.contract.nonzero) + 1)
-    with engine.counted(task, counting) as histogram:
-        broken = rule is Nonzero.PROMISED and histogram.at_rank > 0
-        floor = histogram.at_rank if rule is Nonzero.TOP_K else 0
-        cut = Cut(floor, request.lower_threshold, rule is Nonzero.TOP_K and request.offset == "none")
-        begun = Begun.with_tap(plan, tap, cut)
-        noise = executor_noise(begun, plan, request, tap)
-        model = (facts or Facts(request.to_dict())).told(_model(request, plan, begun, tap))
-        with unlogged():
-            frame = _noised(histogram, noise, nothing=broken)
-            if request.top is not None and rule is not Nonzero.TOP_K:
-                # Where a bound on users served in place of a top-k step: those with the most noisy users.
-                frame = largest_rows(frame, len(noise.items), request.top)
-            return _delivered(frame, histogram, request, model, target, placed)
-
-
-def _model(request: Request, plan: Plan, begun: Begun, tap: Tap) -> Release:
-    """The release without its rows."""
-    names = Names(tuple(column.name for column in request.columns()), request.count_name)
+    request, plan = job.request, job.plan
+    broken = job.rule is Nonzero.PROMISED and histogram.at_rank > 0
+    begun = Begun.with_tap(plan, job.tap, job.cut(histogram.at_rank))
+    noise = executor_noise(begun, plan, request, job.tap)
     none: Any = np.empty(0)
-    return Release((), none, plan.certificate, plan, tap.private, names, Form(), begun.offset)
+    # The release without its rows.
+    model = Release((), none, plan.certificate, plan, job.tap.private, job.names, Form(), begun.offset)
+    with unlogged():
+        frame = _noised(histogram, noise, nothing=broken)
+        if request.top is not None and job.rule is not Nonzero.TOP_K:
+            # Where a limit on users replaced the top-k step: the counts with the most noisy users.
+            frame = largest_rows(frame, len(noise.items), request.top)
+        return _delivered(frame, histogram, request, job.facts.told(model), target, placed)
 
 
 def _noised(histogram: SparkHistogram, noise: ExecutorNoise, *, nothing: bool) -> Any:
