@@ -42,7 +42,7 @@ _CAVEATS: Final = {
     "other-releases": "Other releases of the same data: their epsilons and deltas add up.",
     "groups": "Groups: a household, or one person with two accounts, is more than one user.",
     "user-limit": (
-        "Users with more than {cap} items contributed a random {cap} of them: a count may be lower than the "
+        "Users with more than {cap} {noun} contributed a random {cap} of them: a count may be lower than the "
         "number of users. Standard errors and intervals cover the noise only."
     ),
     "max-nonzero": (
@@ -164,9 +164,11 @@ def _sentences(texts: Mapping[str, str], codes: list[str], plan: Plan, request: 
         f"{one.name}: {one.column} from {float(one.low):g} to {float(one.high):g}"
         for one in aggregates_of(request)
     )
+    cap = plan.contract.items if cap == "auto" else cap
     values = {
         "items": plan.contract.items,
-        "cap": plan.contract.items if cap == "auto" else cap,
+        "cap": cap,
+        "noun": "item" if cap == 1 else "items",
         "nonzero": f"{plan.contract.nonzero:.0f}",
         "rank": f"{plan.contract.nonzero + 1:.0f}",
         "size": size,
