@@ -43,9 +43,10 @@ ATTEMPTS: Final = 1000
 def open_regular(path: str | os.PathLike[str]) -> Iterator[BufferedReader]:
     """Open a regular file for reading: a pipe would block, and a device never end."""
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0))
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "it is not a regular file")
     with os.fdopen(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(errno.EINVAL, "it is not a regular file")
         yield file
 
 

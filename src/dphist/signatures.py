@@ -152,9 +152,8 @@ def read_small(path: PathLike, what: str, *, private: bool = False) -> bytes:
     except FileNotFoundError:
         raise InputError(f"{what} {place} does not exist") from None
     except (OSError, ValueError) as error:
-        # A folder is refused by open on some systems.
-        reason = "it is not a file" if isinstance(error, IsADirectoryError) else getattr(error, "strerror", None)
-        raise InputError(f"{what} {place} cannot be read: {reason or 'it is not the name of a file'}") from None
+        reason = getattr(error, "strerror", None) or "it is not the name of a file"
+        raise InputError(f"{what} {place} cannot be read: {reason}") from None
     if len(data) > _LARGEST_FILE:
         raise InputError(f"{what} {place} is larger than {_LARGEST_FILE:,} bytes, too large for such a file")
     return data

@@ -367,9 +367,13 @@ def unusable_keys(folder: Path, *, public: bool) -> dict[str, tuple[Path, str]]:
     (folder / "folder").mkdir()
     os.mkfifo(folder / "pipe", 0o600)
     (folder / "loop").symlink_to(folder / "loop")
-    for name, said in (("folder", "not a file"), ("pipe", "not a file"), ("loop", "cannot be read")):
+    for name, said in (
+        ("folder", "not a regular file"),
+        ("pipe", "not a regular file"),
+        ("loop", "cannot be read"),
+    ):
         found[name] = (folder / name, said)
-    found["device"] = (Path("/dev/zero"), "not a file")
+    found["device"] = (Path("/dev/zero"), "not a regular file")
     found["missing"] = (folder / "missing", "does not exist")
     return found
 

@@ -164,7 +164,7 @@ def kills(variant: str) -> None:
     if variant == "late":
         vars(spending)["Attempt"] = Late
     if variant == "certificate-first":
-        vars(write).update(_replace=certificate_first, _place=place_certificate_first)
+        vars(write).update(replace_pair=certificate_first, place_new=place_certificate_first)
     for line in sys.stdin:
         request = json.loads(line)
         answer = carried_out(request)

@@ -176,7 +176,9 @@ def _package_of(values: object) -> Package:
         return "list"
     if isinstance(values, np.ndarray):
         return "numpy"
-    return next((name for name in ("pandas", "polars") if name in origins(values)), "pyarrow")  # type: ignore[return-value]
+    if "pandas" in origins(values):
+        return "pandas"
+    return "polars" if "polars" in origins(values) else "pyarrow"
 
 
 def _array(values: Any, name: str) -> Any:
