@@ -192,7 +192,8 @@ class Account:
         if self.accounting == "sum":
             return f"epsilon {left['epsilon_left']!r} and delta {left['delta_left']!r}"
         if self.accounting == "pld":
-            return f"delta {left['delta_spent']:.4g} of {total.delta!r} is spent at epsilon {total.epsilon!r}"
+            unspent = max(0.0, total.delta - left["delta_spent"])
+            return f"{unspent:.4g} of the delta {total.delta!r} at epsilon {total.epsilon!r}"
         if not self.bookings:
             return f"all of epsilon {total.epsilon!r} and delta {total.delta!r}"
         last = self.spends[-1]
