@@ -155,8 +155,8 @@ def test_bad_totals_get_one_sentence_and_make_no_file(
         lambda: Spend(math.nan, 1e-6),
         lambda: Spend(1, 0),
         lambda: Spend(1, 1e-6, "profile"),  # type: ignore[arg-type]
-        lambda: Spend(1, 1e-6, None, {"a": math.nan}).plain(),
-        lambda: Spend(1, 1e-6, None, {"a": object()}).plain(),
+        lambda: Spend(1, 1e-6, None, {"a": math.nan}).through_json(),
+        lambda: Spend(1, 1e-6, None, {"a": object()}).through_json(),
     ],
 )
 def test_bad_spends(bad: Any) -> None:

@@ -136,7 +136,7 @@ def test_promise_that_does_not_hold_releases_nothing(options: dict[str, Any]) ->
 @pytest.mark.parametrize("mechanism", ["best", "gaussian", "laplace"])
 @pytest.mark.parametrize("k", [1, 2, 50])
 @pytest.mark.parametrize("cap", [None, 1, 150])
-def test_promise_is_watched_whatever_the_noise(mechanism: str, k: int, cap: int | None) -> None:
+def test_promise_is_watched_whatever_the_noise(mechanism: Any, k: int, cap: int | None) -> None:
     """200 equal items of many users: a plan that relies on fewer, enforced or promised, releases none of them."""
     data = events({f"item {i}": 1000 for i in range(200)}, items_per_user=200)
     found = dphist.release(data, **BUDGET, max_nonzero=k, max_items_per_user=cap, mechanism=mechanism)
@@ -147,7 +147,7 @@ def test_promise_is_watched_whatever_the_noise(mechanism: str, k: int, cap: int 
 
 
 @pytest.mark.parametrize("mechanism", ["gaussian", "laplace"])
-def test_a_histogram_is_cut_to_its_bound_whatever_the_noise(mechanism: str) -> None:
+def test_a_histogram_is_cut_to_its_bound_whatever_the_noise(mechanism: Any) -> None:
     """The top-k step of `release_histogram`: 1,000 equal counts are cut to nothing."""
     plan = dphist.plan(epsilon=1.0, delta=1e-6, max_nonzero=3, mechanism=mechanism)
     names, counts = [f"item {i}" for i in range(1000)], [1000] * 1000
@@ -224,7 +224,7 @@ def test_extra_columns_and_rounding() -> None:
 
 @pytest.mark.parametrize("share", [0.5, 0.95])
 @pytest.mark.parametrize("mechanism", ["laplace", "gaussian"])
-def test_intervals_cover_as_often_as_they_say(share: float, mechanism: str) -> None:
+def test_intervals_cover_as_often_as_they_say(share: float, mechanism: Any) -> None:
     """3,000 independent counts of one run; false alarm below 1e-9, by the binomial law: 6.2 standard errors."""
     truth = {f"item {number}": 60 for number in range(3000)}
     found = dphist.release(events(truth), **BUDGET, max_items_per_user=1, mechanism=mechanism, interval=share)

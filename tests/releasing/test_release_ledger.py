@@ -179,12 +179,12 @@ def test_profiles_let_releases_fit_that_plain_addition_refuses(tmp_path: Path) -
     assert (done.code, done.out) == (2, "")
     said = re.fullmatch(
         "Error: the dataset 'log' has no room for epsilon 1.0 and delta 1e-07: with it the delta at epsilon 1.8 "
-        r"would be (\S+); so far the delta at epsilon 1.8 is (\S+) of 1e-06\n",
+        r"would be (\S+); remaining: (\S+) of the delta 1e-06 at epsilon 1.8\n",
         done.err,
     )
     assert said is not None, done.err
     assert normal_of(folder, 4) <= float(said[1]) <= 1.05 * (normal_of(folder, 4) + 4e-7)
-    assert said[2] == f"{spent:.4g}"
+    assert said[2] == f"{1e-6 - spent:.4g}"
     assert names(folder) == before
 
 

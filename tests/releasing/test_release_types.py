@@ -202,7 +202,7 @@ def test_wrong_types_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "events.csv"
     frame.to_csv(path, index=False)
     with pytest.raises(InvalidParameter, match="types must be 'text' or 'fixed'"):
-        dphist.release(frame, **ASKED, types="float")
+        dphist.release(frame, **ASKED, types="float")  # type: ignore[arg-type]
     with pytest.raises(InvalidParameter, match="are for frames"):
         dphist.release(path, **ASKED, types="text")
     with pytest.raises(InvalidParameter, match="are for frames"):

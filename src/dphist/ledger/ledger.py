@@ -192,7 +192,8 @@ class Account:
         if self.accounting == "sum":
             return f"epsilon {left['epsilon_left']!r} and delta {left['delta_left']!r}"
         if self.accounting == "pld":
-            return f"delta {left['delta_spent']:.4g} of {total.delta!r} is spent at epsilon {total.epsilon!r}"
+            unspent = max(0.0, total.delta - left["delta_spent"])
+            return f"{unspent:.4g} of the delta {total.delta!r} at epsilon {total.epsilon!r}"
         if not self.bookings:
             return f"all of epsilon {total.epsilon!r} and delta {total.delta!r}"
         last = self.spends[-1]
@@ -459,7 +460,7 @@ class Ledger:
         total, name = Budget(epsilon, delta), checked_name(dataset)
         body = {"epsilon": total.epsilon, "delta": total.delta, "accounting": checked_accounting(accounting)}
         ledger = cls(store.checked_path(path), wait_seconds)
-        if not ledger._made(name, body) and not ledger._begun(name, body):
+        if not ledger._create_file(name, body) and not ledger._create_tables(name, body):
             with ledger._writing(ledger.accounts()) as page:
                 near = next((known for known in page.accounts.datasets if alike(known, name)), None)
                 if near is not None:
@@ -491,7 +492,7 @@ class Ledger:
         *Guarantee*: once this returns, the booking survives a crash of the process and of the machine, and all
         bookings of the dataset together, composed, are within its total. Draw noise after it, never before.
         """
-        spend = spend.plain()
+        spend = spend.through_json()
         for _ in range(_ATTEMPTS):
             # Composing may take seconds: others can book meanwhile, and then it is done again.
             before = self.accounts()
@@ -524,19 +525,19 @@ class Ledger:
         if store.identity(self._path) != before:
             raise LedgerError(f"the ledger {self._path} {store.REPLACED}")
 
-    def _made(self, name: str, body: dict[str, Any]) -> bool:
+    def _create_file(self, name: str, body: dict[str, Any]) -> bool:
         """Whether there was no file, and is a ledger with this dataset now; killed on the way there is no file."""
         if os.path.lexists(self._path):
             sweep(self._path.parent)  # what an init has left that was killed when its ledger was there
             return False
-        with store.aside(self._path) as file:
+        with store.new_file(self._path) as file:
             made = Ledger(file, self._wait)
-            if not made._begun(name, body) or not store.publish(file, self._path):
+            if not made._create_tables(name, body) or not store.publish(file, self._path):
                 return False
         self._seen = made._seen
         return True
 
-    def _begun(self, name: str, body: dict[str, Any]) -> bool:
+    def _create_tables(self, name: str, body: dict[str, Any]) -> bool:
         """Whether the file was empty, and is a ledger with this dataset now: both at once, or not at all."""
         with self._connection() as connection, store.transaction(connection, writing=True):
             if not store.is_empty(self._path):

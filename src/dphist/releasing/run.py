@@ -245,6 +245,7 @@ def _prepare_job(
     """Choose the cap if it is to be chosen, and fix what is counted."""
     tap: Tap = SecureTap() if request.seed is None else SeededTap(request.seed)
     chosen: Chosen | None = None
+    cap: int | None
     if isinstance(planned, ChoicePlan):
         sizes = Task(request.events(), Choice(bytes(32)), public_items=request.public_items())
         chosen = choose(planned, engine, sizes, tap, _watch(request, "choosing"))
