@@ -6,7 +6,9 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import hypothesis
@@ -51,7 +53,16 @@ def place(item: pytest.Item) -> int:
     """Local Spark after all else, and a cluster last."""
     given = getattr(item, "callspec", None)
     kind = getattr(given.params.get("engine"), "kind", "") if given else ""
-    return ["", "local", "cluster"].index(kind)
+    return 2 if "cluster" in getattr(item, "fixturenames", ()) else ["", "local", "", "cluster"].index(kind)
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """The Spark cluster of the tests of failures and leaks: a master and two workers, started once."""
+    from spark_cluster import running_cluster
+
+    with running_cluster(tmp_path_factory.mktemp("spark") / "cluster") as running:
+        yield running
 
 
 def pytest_sessionfinish() -> None:
@@ -60,3 +71,28 @@ def pytest_sessionfinish() -> None:
     if shared is not None:
         with suppress(Exception):  # if Java is gone, tests have failed of it
             shared.close_shared()
+
+
+@pytest.fixture
+def released(tmp_path: Path) -> Callable[[str], Path]:
+    """Makes a small release under a name, in the format of its ending."""
+    import dphist
+    from release_data import events
+
+    def release(name: str) -> Path:
+        dphist.release(
+            events({"tea": 900, "milk": 700}), user="user", item="item", epsilon=1.0, delta=1e-6,
+            max_items_per_user=2, output=tmp_path / name,
+        )  # fmt: skip
+        return tmp_path / name
+
+    return release
+
+
+@pytest.fixture
+def quick_curve(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three points of a report's curve are as good as all for most tests."""
+    from dphist.report import facts
+
+    monkeypatch.setattr(facts, "_POINTS", 3)
+    monkeypatch.setattr(facts, "_POINTS_SHARED", 3)

@@ -53,91 +53,40 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 
+# Where each public name is, for `__getattr__`; the imports above say the same to type checkers.
 _HOMES = {
+    "dphist.errors": (
+        "DphistError", "InputError", "InvalidParameter", "LedgerError", "MissingExtra", "NoPlan", "NotPrivate",
+        "NotVerified", "OutputError", "OverBudget",
+    ),
     "dphist.planning.certify": ("Certification", "certify", "delta_at", "epsilon_at", "profile"),
     "dphist.planning.compare": (
-        "Comparison",
-        "Frontier",
-        "SumsComparison",
-        "compare",
-        "compare_sums",
-        "frontier",
-        "tau_for_noise",
+        "Comparison", "Frontier", "SumsComparison", "compare", "compare_sums", "frontier", "tau_for_noise",
     ),
     "dphist.planning.planner": ("plan",),
-    "dphist.errors": (
-        "DphistError",
-        "InputError",
-        "InvalidParameter",
-        "LedgerError",
-        "MissingExtra",
-        "NoPlan",
-        "NotPrivate",
-        "NotVerified",
-        "OutputError",
-        "OverBudget",
-    ),
-    "dphist.releasing.run": ("release",),
+    "dphist.privacy.noise": ("Noise",),
+    "dphist.privacy.types": ("Budget", "Certificate", "Contract", "NeighbourCase", "Plan"),
     "dphist.releasing.histogram": ("release_histogram",),
     "dphist.releasing.result": ("Release",),
+    "dphist.releasing.run": ("release",),
     "dphist.releasing.verify": ("Verification", "verify"),
     "dphist.report.charts": ("chart",),
     "dphist.report.render": ("make_report",),
     "dphist.report.words": ("explain",),
     "dphist.simulation.simulate": ("Simulation", "simulate"),
-    "dphist.privacy.noise": ("Noise",),
-    "dphist.privacy.types": ("Budget", "Certificate", "Contract", "NeighbourCase", "Plan"),
-}
+}  # fmt: skip
 # Parts of the package that are used by their own name, such as dphist.sketch.MisraGries.
 _SUBMODULES = ("accounting", "ledger", "opendp", "signatures", "sketch")
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
-    "Budget",
-    "Certificate",
-    "Certification",
-    "Comparison",
-    "Contract",
-    "DphistError",
-    "Frontier",
-    "InputError",
-    "InvalidParameter",
-    "LedgerError",
-    "MissingExtra",
-    "NeighbourCase",
-    "NoPlan",
-    "Noise",
-    "NotPrivate",
-    "NotVerified",
-    "OutputError",
-    "OverBudget",
-    "Plan",
-    "Release",
-    "Simulation",
-    "SumsComparison",
-    "Verification",
-    "accounting",
-    "certify",
-    "chart",
-    "compare",
-    "compare_sums",
-    "delta_at",
-    "epsilon_at",
-    "explain",
-    "frontier",
-    "ledger",
-    "make_report",
-    "opendp",
-    "plan",
-    "profile",
-    "release",
-    "release_histogram",
-    "signatures",
-    "simulate",
-    "sketch",
-    "tau_for_noise",
-    "verify",
-]
+    "Budget", "Certificate", "Certification", "Comparison", "Contract", "DphistError", "Frontier", "InputError",
+    "InvalidParameter", "LedgerError", "MissingExtra", "NeighbourCase", "NoPlan", "Noise", "NotPrivate",
+    "NotVerified", "OutputError", "OverBudget", "Plan", "Release", "Simulation", "SumsComparison", "Verification",
+    "accounting", "certify", "chart", "compare", "compare_sums", "delta_at", "epsilon_at", "explain",
+    "frontier", "ledger", "make_report", "opendp", "plan", "profile", "release", "release_histogram",
+    "signatures", "simulate", "sketch", "tau_for_noise", "verify",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

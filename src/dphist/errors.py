@@ -1,4 +1,4 @@
-"""The exceptions of dphist, each one clear sentence; optional packages; and checks of single numbers."""
+"""The exceptions of dphist, each one a clear sentence with the offending value, and checks of single numbers."""
 
 from __future__ import annotations
 
@@ -11,27 +11,13 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-# The exceptions of dphist, each of them one clear sentence that repeats the offending value.
-#
-# DphistError
-# ├── InvalidParameter (also a ValueError)   a number or a name that cannot be right
-# ├── InputError                             events that cannot be read; no value of the data is in the sentence
-# ├── OutputError                            a result that cannot be written, or that would overwrite another
-# ├── NotVerified                            a release that its certificate does not fit or prove
-# ├── NotPrivate                             the plan does not keep the promise it was asked to keep
-# ├── NoPlan                                 no plan exists for what was asked
-# ├── LedgerError                            a ledger that cannot be used: missing, damaged, locked, another's
-# │   └── OverBudget                         the release does not fit in what is left of the dataset's budget
-# └── MissingExtra (also an ImportError)     an optional dependency is not installed
-
-
 class DphistError(Exception):
     """Base of every error that dphist raises on purpose.
 
     If a release fails after it was booked in a ledger, `booking` says which budget stays spent: ledger_file,
-    ledger, dataset, entry, hash, epsilon, delta, state, written and summary. `release` is the result, if only
-    writing it failed: `error.release.write(NAME)` writes it elsewhere without a new booking. Exceptions of other
-    kinds, such as KeyboardInterrupt, have both attributes then too.
+    ledger, dataset, entry, hash, epsilon, delta, state, written and summary. If only writing failed, `release` is
+    the result: `error.release.write(NAME)` writes it elsewhere without a new booking. Other exceptions, such as
+    KeyboardInterrupt, then have both attributes as well.
     """
 
     booking: Mapping[str, Any] | None = None
@@ -43,42 +29,39 @@ class InvalidParameter(DphistError, ValueError):
 
 
 class InputError(DphistError):
-    """The events cannot be read: no such file, no such column, a damaged file, no memory left."""
+    """The events cannot be read: a missing file or column, a damaged file, no memory. No value is repeated."""
 
 
 class OutputError(DphistError):
-    """The result cannot be written, or something is in its place already."""
+    """The result cannot be written, or would replace something."""
 
 
 class NotVerified(DphistError):
-    """A release that `dphist verify` finds fault with, where something was to be made of it."""
+    """A release that does not match its certificate, or whose certificate proves nothing."""
 
 
 class NotPrivate(DphistError):
-    """A plan that does not satisfy the (epsilon, delta) it was checked against."""
+    """The plan does not satisfy the (epsilon, delta) it was checked against."""
 
 
 class NoPlan(DphistError):
-    """What was asked for has no solution, such as the least noise of an analysis that never attains it."""
+    """No plan exists for the request, such as the least noise of an analysis that never attains it."""
 
 
 class LedgerError(DphistError):
-    """The ledger cannot be used: it is missing, damaged or locked, or does not know the dataset."""
+    """The ledger cannot be used: it is missing, damaged or locked, or has no such dataset."""
 
 
 class OverBudget(LedgerError):
-    """A release that does not fit in the dataset's total budget; nothing was booked."""
+    """The release does not fit the remaining budget of the dataset; nothing was booked."""
 
 
 class MissingExtra(DphistError, ImportError):
-    """An optional part of dphist needs a package that is not installed."""
-
-
-# Packages that only some inputs and outputs need.
+    """An optional package is not installed."""
 
 
 def postgres_driver() -> Any:
-    """The driver of PostgreSQL, for reading and for writing."""
+    """The driver for PostgreSQL."""
     try:
         return import_module("adbc_driver_postgresql.dbapi")
     except ImportError:
@@ -86,7 +69,7 @@ def postgres_driver() -> Any:
 
 
 def package(name: str) -> Any:
-    """A package that only some inputs need, loaded when one of them comes."""
+    """An optional package."""
     try:
         return import_module(name)
     except ImportError:
@@ -94,10 +77,7 @@ def package(name: str) -> Any:
 
 
 def is_spark_frame(value: object) -> bool:
-    """Whether it is a DataFrame of Spark, in whatever way it talks to its cluster.
-
-    By the names of its classes: whoever has no such frame need not load Spark to learn it.
-    """
+    """Whether it is a Spark DataFrame, classic or Connect. Decided by class names, without importing Spark."""
     names = {(base.__module__.partition(".")[0], base.__name__) for base in type(value).__mro__}
     return ("pyspark", "DataFrame") in names
 
@@ -110,7 +90,7 @@ LARGEST_SIZE: Final = 1e30
 
 
 def finite_number(name: str, value: object) -> float:
-    """The value as a float, or one sentence saying why not."""
+    """The value as a float."""
     if isinstance(value, bool) or not isinstance(value, Real):
         raise InvalidParameter(f"{name} must be a number, not {value!r}")
     try:
@@ -131,7 +111,7 @@ def positive_number(name: str, value: object) -> float:
 
 
 def sized_number(name: str, value: object) -> float:
-    """The value as a float above zero, of a size whose square and ratios stay in range."""
+    """The value as a float above zero whose square and ratios stay in range."""
     number = positive_number(name, value)
     if not SMALLEST_SIZE <= number <= LARGEST_SIZE:
         raise InvalidParameter(f"{name} must be between {SMALLEST_SIZE:g} and {LARGEST_SIZE:g}, not {value!r}")

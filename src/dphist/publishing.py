@@ -1,4 +1,9 @@
-"""Publish files: unfinished work in a hidden folder, a name only for what is whole; signals wait meanwhile."""
+"""Publish files: unfinished work in a hidden folder, a name for what is whole, signals that wait meanwhile.
+
+The process that works in such a folder marks and locks it. What a killed process has left is recognised by its
+mark and its free lock, and the next writer in the same place removes it. A folder without the mark, or of another
+user, is never touched.
+"""
 
 from __future__ import annotations
 
@@ -11,17 +16,12 @@ import signal
 import stat
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from io import BufferedReader
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, Final
-
-# Publish files: unfinished work in a hidden folder, a name only for what is whole.
-#
-# The process that works in such a folder marks and locks it. What a killed process has left is recognised by its
-# mark and its free lock, and the next writer in the same place removes it. A folder without the mark, or of
-# another user, is never touched.
 
 try:
     import fcntl
@@ -37,6 +37,17 @@ _NO_LINKS: Final = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, 
 _WAIT_SECONDS: Final = 30.0
 # A folder that is still empty can be swept away; nobody does that a thousand times in a row.
 ATTEMPTS: Final = 1000
+
+
+@contextmanager
+def open_regular(path: str | os.PathLike[str]) -> Iterator[BufferedReader]:
+    """Open a regular file for reading: a pipe would block, and a device never end."""
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0))
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "it is not a regular file")
+    with os.fdopen(descriptor, "rb") as file:
+        yield file
 
 
 def link_new(new: Path, final: Path) -> None:
@@ -59,10 +70,8 @@ def keep_old(path: Path, old: Path) -> None:
     """A second name for an old file, or a new one where a file has one name only."""
     try:
         os.link(path, old, follow_symlinks=False)
-    except NotImplementedError:
-        os.replace(path, old)
-    except OSError as error:
-        if error.errno not in _NO_LINKS:
+    except (OSError, NotImplementedError) as error:
+        if isinstance(error, OSError) and error.errno not in _NO_LINKS:
             raise
         os.replace(path, old)
 
@@ -76,6 +85,54 @@ def identity(path: Path) -> tuple[int, int]:
     return found.st_dev, found.st_ino
 
 
+def place_new(pairs: Sequence[tuple[Path, Path]]) -> None:
+    """Give new files their names, one after the other; on any error none of them. Nothing is replaced."""
+    tried: list[tuple[tuple[int, int], Path]] = []
+    try:
+        for new, final in pairs:
+            tried.append((identity(new), final))
+            link_new(new, final)
+    except FileExistsError as error:
+        _withdraw(tried)
+        name = tried[-1][1]
+        raise FileExistsError(errno.EEXIST, f"{name} exists already", str(name)) from error
+    except BaseException:
+        _withdraw(tried)
+        raise
+
+
+def _withdraw(placed: list[tuple[tuple[int, int], Path]]) -> None:
+    for ours, final in reversed(placed):
+        # Unless the name is taken by someone else's file.
+        if identity(final) == ours:
+            with suppress(OSError):
+                os.unlink(final)
+
+
+def replace_pair(data: Path, final: Path, certificate: Path, certified: Path, work: Path) -> None:
+    """Put both files in the place of older ones; on any error the older ones are there again."""
+    ours, sealing = identity(data), identity(certificate)
+    old_data, old_certificate = work / "old", work / "old-certificate"
+    try:
+        if os.path.lexists(final):
+            keep_old(final, old_data)
+        if os.path.lexists(certified):
+            os.replace(certified, old_certificate)
+        os.replace(data, final)
+        # On the disk in this order too: after a power failure no certificate is there before its data.
+        sync_folder(final.parent)
+        os.replace(certificate, certified)
+    except BaseException:
+        if identity(certified) != sealing:
+            if os.path.lexists(old_data):
+                os.replace(old_data, final)
+            elif identity(final) == ours:
+                os.unlink(final)
+            if os.path.lexists(old_certificate):
+                os.replace(old_certificate, certified)
+        raise
+
+
 def sync_folder(folder: Path) -> None:
     """Make names last over a power failure; a folder that cannot be synced is not an error."""
     with suppress(OSError):
@@ -84,6 +141,30 @@ def sync_folder(folder: Path) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+def write_synced(path: Path, data: bytes, mode: int = 0o666) -> None:
+    """Write a new file through to the disk."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(descriptor)
+
+
+def write_files(files: Mapping[Path, tuple[bytes, int]], *, force: bool = False) -> None:
+    """Put whole files with these modes in one folder, all or none. With `force` a single file is replaced."""
+    folder = next(iter(files)).parent
+    with workplace(folder) as work:
+        pairs = [(work / str(number), path) for number, path in enumerate(files)]
+        for new, path in pairs:
+            write_synced(new, *files[path])
+        if force:
+            ((new, path),) = pairs
+            os.replace(new, path)
+        else:
+            place_new(pairs)
+        sync_folder(folder)
 
 
 @contextmanager

@@ -12,10 +12,8 @@ import binascii
 import json
 import os
 import re
-import secrets
 import stat
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -25,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from dphist.errors import InputError, InvalidParameter, OutputError
 from dphist.outputs.seal import SEAL, SIGNATURE, output_of
 from dphist.outputs.targets import DATABASES, DEFAULT_TABLE
-from dphist.publishing import identity, link_new
+from dphist.publishing import Deferred, open_regular, write_files
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -84,13 +82,7 @@ def make_key(path: PathLike) -> str:
     key = Ed25519PrivateKey.generate()
     secret = key.private_bytes(forms.Encoding.PEM, forms.PrivateFormat.PKCS8, forms.NoEncryption())
     known = key.public_key().public_bytes(forms.Encoding.PEM, forms.PublicFormat.SubjectPublicKeyInfo)
-    ours = write_new(private, secret, 0o600)
-    try:
-        write_new(public, known, 0o644)
-    except BaseException:
-        if identity(private) == ours:
-            private.unlink()
-        raise
+    write_new({private: (secret, 0o600), public: (known, 0o644)})
     return fingerprint_of(key.public_key().public_bytes_raw())
 
 
@@ -146,15 +138,11 @@ def checked_path(path: PathLike, what: str) -> Path:
 
 
 def read_small(path: PathLike, what: str, *, private: bool = False) -> bytes:
-    """The bytes of a regular file that is no larger than it can be; a pipe or a device is not even read."""
+    """The bytes of a regular file that is not larger than such a file can be."""
     place = checked_path(path, what)
     try:
-        # Without O_NONBLOCK a named pipe would be waited for.
-        descriptor = os.open(place, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0))
-        with os.fdopen(descriptor, "rb") as file:
-            mode = os.fstat(descriptor).st_mode
-            if not stat.S_ISREG(mode):
-                raise InputError(f"{what} {place} is not a file")
+        with open_regular(place) as file:
+            mode = os.fstat(file.fileno()).st_mode
             if private and os.name == "posix" and mode & 0o077:
                 raise InputError(
                     f"{what} {place} is open to other users (mode {stat.S_IMODE(mode):04o}): "
@@ -164,38 +152,28 @@ def read_small(path: PathLike, what: str, *, private: bool = False) -> bytes:
     except FileNotFoundError:
         raise InputError(f"{what} {place} does not exist") from None
     except (OSError, ValueError) as error:
-        # A folder is refused by open on some systems.
-        reason = "it is not a file" if isinstance(error, IsADirectoryError) else getattr(error, "strerror", None)
-        raise InputError(f"{what} {place} cannot be read: {reason or 'it is not the name of a file'}") from None
+        reason = getattr(error, "strerror", None) or "it is not the name of a file"
+        raise InputError(f"{what} {place} cannot be read: {reason}") from None
     if len(data) > _LARGEST_FILE:
-        raise InputError(f"{what} {place} is larger than {_LARGEST_FILE:,} bytes, which no such file is")
+        raise InputError(f"{what} {place} is larger than {_LARGEST_FILE:,} bytes, too large for such a file")
     return data
 
 
-def write_new(path: Path, data: bytes, mode: int) -> tuple[int, int]:
-    """Put a new file in place at once, and tell which it is; what has the name already stays."""
-    unfinished = path.with_name(f".dphist-{secrets.token_hex(8)}")
+def write_new(files: Mapping[Path, tuple[bytes, int]]) -> None:
+    """Write new files with these modes, all or none; an existing file is never replaced."""
+    names = " and ".join(map(str, files))
     try:
-        descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(descriptor)
-        ours = identity(unfinished)
-        link_new(unfinished, path)
-    except FileExistsError:
-        raise OutputError(f"{path} exists already: choose another name") from None
+        with Deferred():
+            write_files(files)
+    except FileExistsError as error:
+        raise OutputError(f"{error.filename} exists already: choose another name") from None
     except OSError as error:
-        raise OutputError(f"{path} cannot be written: {error.strerror}") from None
-    finally:
-        with suppress(OSError):
-            unfinished.unlink()
-    return ours
+        raise OutputError(f"{names} cannot be written: {error.strerror}") from None
 
 
 @dataclass(frozen=True)
 class Trust:
-    """What a reader relies on: a public key, and the date before which no release is taken."""
+    """What a reader relies on: a public key, and the earliest date of a release."""
 
     public_key: bytes | None = None
     not_before: datetime | None = None
@@ -221,7 +199,7 @@ NO_TRUST: Final = Trust()
 
 @dataclass(frozen=True)
 class Signed:
-    """What a signature shows: its state, whose it is if it is genuine, and what was checked and found wrong."""
+    """The state of a signature, the key of a genuine one, and checks and problems as sentences."""
 
     status: Status = "missing"
     fingerprint: str | None = None
@@ -233,7 +211,7 @@ NOT_SIGNED: Final = Signed()
 
 
 def examine(document: dict[str, Any] | None, address: PathLike, table: str | None, trust: Trust) -> Signed:
-    """What the signature of a certificate shows of a release that stands there."""
+    """Check the signature of a certificate for a release at this address."""
     signed = document or {}
     status, fingerprint, problems = examine_signature(signed, _CERTIFICATE_DOMAIN, trust.public_key)
     if status == "valid":
@@ -255,7 +233,7 @@ def examine(document: dict[str, Any] | None, address: PathLike, table: str | Non
 
 
 def _place(address: PathLike, table: str | None, kind: Any) -> dict[str, str]:
-    """What a certificate says of where its release stands: the name of its file, or of its table and database."""
+    """The place of a release as certificates have it: the name of its file, or of its table and database."""
     path = os.path.basename(os.path.abspath(os.fspath(address)))
     file = path.encode("utf-8", "backslashreplace").decode()
     if kind not in DATABASES:
@@ -274,7 +252,7 @@ def _is_since(created: str, earliest: datetime) -> bool:
 def examine_signature(
     document: Mapping[str, Any], domain: bytes, trusted: bytes | None
 ) -> tuple[Status, str | None, tuple[str, ...]]:
-    """The state of a document's signature, the key that made it, and what is wrong with it."""
+    """The state of a document's signature, the fingerprint of its key, and problems."""
     if SIGNATURE not in document:
         return "missing", None, () if trusted is None else ("there is no signature",)
     found = _decoded(document[SIGNATURE])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +10,7 @@ from typing import Any
 import pytest
 
 import dphist
+from release_commands import Done, command
 
 PLAN_KEYS = {
     "mechanism", "analysis", "epsilon", "delta", "delta_certified", "max_nonzero", "max_items_per_user", "sigma",
@@ -19,16 +18,14 @@ PLAN_KEYS = {
 }  # fmt: skip
 
 
-def run(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "dphist", *words], capture_output=True, text=True, check=False, env={**os.environ}
-    )
+def run(*words: str) -> Done:
+    return command(Path.cwd(), *words)
 
 
 def run_json(*words: str) -> Any:
     result = run(*words, "--json")
-    assert result.returncode == 0, result.stderr
-    return json.loads(result.stdout)
+    assert result.code == 0, result.err
+    return result.data
 
 
 def test_plan_json() -> None:
@@ -111,8 +108,8 @@ def test_compare_draws(tmp_path: Path, suffix: str) -> None:
         "compare", "--epsilon", "0.35", "--delta", "1e-5", "--max-nonzero", "10", "--max-nonzero", "3", "--plot",
         str(target),
     )  # fmt: skip
-    assert result.returncode == 0, result.stderr
-    assert "exact, gamma tuned" in result.stdout
+    assert result.code == 0, result.err
+    assert "exact, gamma tuned" in result.out
     content = target.read_bytes()
     assert {".png": b"\x89PNG", ".svg": b"<?xml", ".html": b"<!doc"}[suffix] == content[
         : 4 if suffix == ".png" else 5
@@ -139,7 +136,7 @@ def test_audit_does_not_accuse_a_good_plan() -> None:
     data = run_json(*words, "50000")
     assert not data["contradicts"]
     assert 0.0 < data["delta_lower"] <= data["delta_certified"] <= 0.2
-    assert run(*words, "3").returncode == 2
+    assert run(*words, "3").code == 2
 
 
 def test_profile() -> None:
@@ -176,7 +173,7 @@ BAD_PLANS = [
     ({"--gamma": "-2"}, "gamma must be greater than zero, not -2.0"),
     ({"--gamma": "1e-12"}, "gamma must be between 0.01 and 1e+15, not 1e-12"),
     ({"--gamma": "nan"}, "gamma must be a finite number, not nan"),
-    ({"--gamma": "root"}, "gamma must be 'sqrt' or a number, not 'root'"),
+    ({"--gamma": "root"}, "'root' is not a number or sqrt"),
     ({"--gamma": "3", "--analysis": "gshm-exact"}, "gamma = 3.0 makes no sense with gshm-exact"),
     ({"--max-nonzero": None, "--max-items-per-user": "3", "--gamma": "sqrt"}, "needs max_nonzero"),
     ({"--analysis": "csh-add-the-deltas", "--minimize": "noise"}, "no plan of least noise"),
@@ -187,10 +184,10 @@ BAD_PLANS = [
 def test_bad_plans_get_one_sentence_and_exit_code_2(change: dict[str, str | None], message: str) -> None:
     words = [w for key, value in {**GOOD, **change}.items() if value is not None for w in (key, value)]
     result = run("plan", *words)
-    assert result.returncode == 2
-    assert message in " ".join(result.stderr.split())
-    assert result.stdout == ""
-    assert "Traceback" not in result.stderr
+    assert result.code == 2
+    assert message in " ".join(result.err.split())
+    assert result.out == ""
+    assert "Traceback" not in result.err
 
 
 NOISE = {"--epsilon": "1", "--sigma": "30", "--tau": "165", "--max-nonzero": "50"}
@@ -210,9 +207,9 @@ BAD_CERTIFICATES = [
 def test_bad_certificates_get_one_sentence_and_exit_code_2(change: dict[str, str], message: str) -> None:
     words = [w for pair in {**NOISE, **change}.items() for w in pair]
     result = run("certify", *words)
-    assert result.returncode == 2
-    assert message in " ".join(result.stderr.split())
-    assert result.stdout == ""
+    assert result.code == 2
+    assert message in " ".join(result.err.split())
+    assert result.out == ""
 
 
 def test_bad_plots_are_refused_before_any_work(tmp_path: Path) -> None:
@@ -221,25 +218,25 @@ def test_bad_plots_are_refused_before_any_work(tmp_path: Path) -> None:
     bad = {"a.pdf": "must end in", "no/a.png": "does not exist", "folder.png": "is a folder"}
     for target, message in ((tmp_path / name, message) for name, message in bad.items()):
         result = run(*base, str(target))
-        assert result.returncode == 2
-        assert message in result.stderr
-        assert result.stdout == ""
+        assert result.code == 2
+        assert message in result.err
+        assert result.out == ""
     precious = tmp_path / "precious.png"
     precious.write_text("a picture")
     result = run(*base, str(precious))
-    assert (result.returncode, result.stdout) == (1, "")
-    assert "exists already; --force replaces it" in result.stderr
+    assert (result.code, result.out) == (1, "")
+    assert "exists already; --force replaces it" in result.err
     assert precious.read_text() == "a picture"
-    assert run(*base, str(precious), "--force").returncode == 0
+    assert run(*base, str(precious), "--force").code == 0
     assert precious.read_bytes().startswith(b"\x89PNG")
 
 
 def test_help_has_examples_and_version_is_said() -> None:
-    for command in ("plan", "certify", "compare", "profile", "audit"):
-        result = run(command, "--help")
-        assert result.returncode == 0
-        assert f"dphist {command} --" in result.stdout
-    assert run("--version").stdout == f"dphist {dphist.__version__}\n"
+    for name in ("plan", "certify", "compare", "profile", "audit"):
+        result = run(name, "--help")
+        assert result.code == 0
+        assert f"dphist {name} --" in result.out
+    assert run("--version").out == f"dphist {dphist.__version__}\n"
 
 
 def test_import_loads_nothing_heavy() -> None:

@@ -55,13 +55,13 @@ def test_init_book_show_and_plan(folder: Path) -> None:
     assert lines[0] == f"Ledger {ledger.accounts().id} in a.ledger"
     assert lines[1] == f"Head: entry 5, {ledger.accounts().chain.hash}"
     assert lines[3].split("  ")[0] == "dataset"
-    assert lines[4].endswith("left are epsilon 1.5 and delta 8e-06")
+    assert lines[4].endswith("epsilon 1.5 and delta 8e-06")
     assert re.fullmatch(r"3 +log +20\S+Z +1\.0 +1e-06 +written +out \[red\]\.parquet\\x1b", lines[7]), (
         "brackets and escapes are text"
     )
     assert re.fullmatch(r"4 +log +20\S+Z +0\.5 +1e-06 +not known to be written", lines[8])
     assert said("plan", "a.ledger", "--dataset", "log", "--epsilon", "0.5", "--delta", "1e-6") == (
-        "It fits 3 times in what is left of the dataset 'log': left are epsilon 1.5 and delta 8e-06.\n"
+        "3 such releases fit in the remaining budget of the dataset 'log': epsilon 1.5 and delta 8e-06.\n"
     )
 
 
@@ -93,7 +93,7 @@ def test_what_does_not_fit_has_another_exit_code(folder: Path) -> None:
     result = run(*words)
     assert result.exit_code == 1
     assert " ".join(result.stdout.split()) == (
-        "It does not fit in what is left of the dataset 'log': left are epsilon 3.0 and delta 1e-05; with this "
+        "It does not fit in the remaining budget of the dataset 'log': epsilon 3.0 and delta 1e-05; with this "
         "delta the largest epsilon is 3.0."
     )
     facts = json.loads(run(*words, "--json").stdout)

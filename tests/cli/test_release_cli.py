@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from release_commands import Done, command
 from release_data import events, resealed
 
 COUNTS = {"tea": 900, "milk": 700, "bread": 500, "rare": 2}
@@ -25,18 +26,15 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def dphist(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "dphist", *words], cwd=folder, capture_output=True, text=True, check=False,
-        env={**os.environ, "COLUMNS": "120"},
-    )  # fmt: skip
+def dphist(folder: Path, *words: str) -> Done:
+    return command(folder, *words)
 
 
 def released(folder: Path, *words: str) -> Any:
     done = dphist(folder, "release", "events.parquet", *words, "--json")
-    assert done.returncode == 0, done.stderr
-    assert done.stderr == "", "quiet in pipes"
-    return json.loads(done.stdout)
+    assert done.code == 0, done.err
+    assert done.err == "", "quiet in pipes"
+    return done.data
 
 
 def test_release_and_verify(folder: Path) -> None:
@@ -46,12 +44,12 @@ def test_release_and_verify(folder: Path) -> None:
     assert summary["private"] is True
     assert (folder / summary["certificate"]).exists()
     verified = dphist(folder, "verify", "out.parquet", "--json")
-    assert verified.returncode == 0
-    assert json.loads(verified.stdout)["verified"] is True
+    assert verified.code == 0
+    assert json.loads(verified.out)["verified"] is True
     plain = dphist(folder, "release", "events.parquet", *FLAGS, "--output", "again.csv")
-    assert "out of" not in plain.stdout
-    assert "tea" in plain.stdout
-    assert "again.csv.certificate.json" in plain.stdout
+    assert "out of" not in plain.out
+    assert "tea" in plain.out
+    assert "again.csv.certificate.json" in plain.out
 
 
 def test_the_certificate_repeats_the_request_and_the_request_repeats_the_release(folder: Path) -> None:
@@ -60,14 +58,14 @@ def test_the_certificate_repeats_the_request_and_the_request_repeats_the_release
         'max-items-per-user = 2\noutput = "one.csv"\nseed = 5\ninterval = 0.9\nround = true\n'
     )
     (folder / "request.toml").write_text(request)
-    assert dphist(folder, "release", "request.toml").returncode == 0
+    assert dphist(folder, "release", "request.toml").code == 0
     document = json.loads((folder / "one.csv.certificate.json").read_text())
     assert document["request"]["max-items-per-user"] == 2
     flags = ["--output", "two.csv", "--seed", "5", "--interval", "0.9", "--round"]
-    assert dphist(folder, "release", "events.parquet", *FLAGS, *flags).returncode == 0
+    assert dphist(folder, "release", "events.parquet", *FLAGS, *flags).code == 0
     assert (folder / "one.csv").read_text() == (folder / "two.csv").read_text()
     # A flag beats the file.
-    assert dphist(folder, "release", "request.toml", "--output", "three.csv").returncode == 0
+    assert dphist(folder, "release", "request.toml", "--output", "three.csv").code == 0
 
 
 @pytest.mark.parametrize(
@@ -85,9 +83,9 @@ def test_the_certificate_repeats_the_request_and_the_request_repeats_the_release
 def test_bad_request_files(folder: Path, text: str, sentence: str) -> None:
     (folder / "request.toml").write_text(text)
     done = dphist(folder, "release", "request.toml")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert sentence in done.stderr
-    assert done.stderr.count("\n") == 1
+    assert (done.code, done.out) == (2, "")
+    assert sentence in done.err
+    assert done.err.count("\n") == 1
 
 
 BAD: list[tuple[list[str], int, str]] = [
@@ -112,9 +110,9 @@ def test_bad_input_is_one_sentence_and_leaves_nothing(
     (folder / "broken.parquet").write_bytes(whole[: len(whole) // 2])
     before = sorted(folder.iterdir())
     done = dphist(folder, "release", *words)
-    assert done.returncode == code, done.stderr
-    assert sentence in done.stderr
-    assert "Traceback" not in done.stderr
+    assert done.code == code, done.err
+    assert sentence in done.err
+    assert "Traceback" not in done.err
     assert sorted(folder.iterdir()) == before
 
 
@@ -122,19 +120,19 @@ def test_an_existing_release_is_kept_unless_forced(folder: Path) -> None:
     released(folder, *FLAGS, "--output", "out.csv")
     first = (folder / "out.csv").read_bytes()
     refused = dphist(folder, "release", "events.parquet", *FLAGS, "--output", "out.csv")
-    assert refused.returncode == 1
-    assert "exists already" in refused.stderr
+    assert refused.code == 1
+    assert "exists already" in refused.err
     assert (folder / "out.csv").read_bytes() == first
     released(folder, *FLAGS, "--output", "out.csv", "--force")
-    assert dphist(folder, "verify", "out.csv").returncode == 0
+    assert dphist(folder, "verify", "out.csv").code == 0
 
 
 def test_dry_run_reads_nothing_and_explains(folder: Path) -> None:
     done = dphist(folder, "release", "not-there-yet.parquet", *FLAGS, "--dry-run")
-    assert done.returncode == 0, done.stderr
-    assert "must be above" in done.stdout
-    assert "No event was read" in done.stdout
-    data = json.loads(dphist(folder, "release", "x.parquet", *FLAGS, "--dry-run", "--json").stdout)
+    assert done.code == 0, done.err
+    assert "must be above" in done.out
+    assert "No event was read" in done.out
+    data = json.loads(dphist(folder, "release", "x.parquet", *FLAGS, "--dry-run", "--json").out)
     assert data["plan"]["max_items_per_user"] == 2
     assert len(data["advice"]) >= 3
 
@@ -160,9 +158,9 @@ def test_verify_notices_what_was_changed(folder: Path, change: str) -> None:
         document["private"] = change != "private"
         certificate.write_text(resealed(document))
     done = dphist(folder, "verify", "out.csv", "--json")
-    assert done.returncode == 1, change
-    assert json.loads(done.stdout)["problems"]
-    assert "Traceback" not in done.stderr
+    assert done.code == 1, change
+    assert done.data["problems"]
+    assert "Traceback" not in done.err
 
 
 def test_progress_bars_on_a_terminal_alone(folder: Path) -> None:
@@ -187,8 +185,8 @@ def test_zeros_are_values_and_not_missing(folder: Path) -> None:
     assert summary["private"] is False
     for flag in ("--threads", "--top", "--interval"):
         done = dphist(folder, "release", "events.parquet", *FLAGS, "--output", "x.csv", flag, "0")
-        assert done.returncode == 2, flag
-        assert flag in done.stderr
+        assert done.code == 2, flag
+        assert flag in done.err
 
 
 def test_a_reader_who_leaves_early_does_not_undo_the_release(folder: Path) -> None:
@@ -198,7 +196,7 @@ def test_a_reader_who_leaves_early_does_not_undo_the_release(folder: Path) -> No
     done = subprocess.run(words, cwd=folder, stdout=writing, stderr=subprocess.PIPE, check=False)
     os.close(writing)
     assert done.returncode == 0, done.stderr
-    assert dphist(folder, "verify", "out.csv").returncode == 0
+    assert dphist(folder, "verify", "out.csv").code == 0
 
 
 def test_control_characters_and_other_encodings_are_shown_harmlessly(folder: Path) -> None:
@@ -219,5 +217,5 @@ def test_names_with_quotes_sql_and_unicode(folder: Path) -> None:
     flags = ["--user", names[0], "--item", names[1], "--epsilon", "1", "--delta", "1e-6", "--top", "3"]
     for output in ("odd.csv", "odd.parquet.out.parquet", "odd.jsonl", "odd.duckdb", "odd.sqlite"):
         done = dphist(folder, "release", "odd.parquet", *flags, "--output", output)
-        assert done.returncode == 0, done.stderr
-        assert dphist(folder, "verify", output).returncode == 0
+        assert done.code == 0, done.err
+        assert dphist(folder, "verify", output).code == 0

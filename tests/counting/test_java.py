@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import platform
 import shutil
-import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from dphist.counting import spark_session
-from dphist.counting.spark_session import packaged_runtime, require_java, version_of
+from dphist.counting.spark_session import java_version, packaged_runtime, require_java
 from dphist.errors import MissingExtra
 
 # Where there is a wheel with a runtime, it is a part of the development setup, and no test of it is left out.
@@ -25,7 +24,7 @@ OPTION = "--add-modules=jdk.incubator.vector"
 SPARK = """
 import sys
 from dphist.counting.spark_session import require_java
-java = require_java()
+version = require_java()
 from pyspark.sql import SparkSession
 
 def plus_one(batches):
@@ -43,7 +42,7 @@ for codec in ("snappy", "zstd"):
     rows.write.option("compression", codec).parquet(f"{sys.argv[1]}/{codec}")
     assert spark.read.parquet(f"{sys.argv[1]}/{codec}").groupBy("k").count().count() == 7
 assert spark.range(1000).mapInArrow(plus_one, "id long").groupBy().sum("id").first()[0] == 500500
-print(java.version, java.home, spark._jvm.java.lang.System.getProperty("java.home"), sep="\\n")
+print(version, spark._jvm.java.lang.System.getProperty("java.home"), sep="\\n")
 spark.stop()
 """
 
@@ -72,10 +71,10 @@ def all_but_java(folder: Path) -> None:
 
 @pytest.fixture
 def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A machine without Java: an empty PATH, an empty cache, no package."""
-    monkeypatch.delenv("JAVA_HOME", raising=False)
+    """A machine without Java: an empty PATH, no package."""
+    monkeypatch.setenv("JAVA_HOME", "")  # so that it is afterwards as it was
+    monkeypatch.delenv("JAVA_HOME")
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(spark_session, "packaged_runtime", lambda: None)
     return tmp_path
 
@@ -107,7 +106,7 @@ VERSIONS = [
 @pytest.mark.parametrize(("told", "version"), VERSIONS)
 def test_versions_are_understood(told: str, version: int | None, stream: int, tmp_path: Path) -> None:
     text = f"cat <<'END' >&{stream}\n{told}\nEND"
-    assert version_of(str(program(tmp_path / "java", text))) == version
+    assert java_version(str(program(tmp_path / "java", text))) == version
 
 
 def test_a_java_that_fails_hangs_or_is_no_program_has_no_version(
@@ -119,30 +118,28 @@ def test_a_java_that_fails_hangs_or_is_no_program_has_no_version(
     noise.chmod(0o755)
     binary = program(tmp_path / "binary", r"printf '\377\376\000'")
     hanging = program(tmp_path / "hanging", "echo 'openjdk version \"17\"'; sleep 30")
-    assert [version_of(str(one)) for one in (failing, noise, binary, tmp_path)] == [None] * 4
-    assert version_of(None) is None
+    assert [java_version(str(one)) for one in (failing, noise, binary, tmp_path)] == [None] * 4
+    assert java_version(None) is None
     monkeypatch.setattr(spark_session, "JAVA_SECONDS", 0.3)
-    assert version_of(str(hanging)) is None
+    assert java_version(str(hanging)) is None
 
 
 def test_ones_own_java_is_left_alone(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake(bare, "17.0.15")
-    found = require_java()
-    assert (found.version, found.home) == (17, None)
+    assert require_java() == 17
     assert "JAVA_HOME" not in os.environ
     monkeypatch.setenv("JAVA_HOME", "")
-    assert require_java().version == 17
+    assert require_java() == 17
     home = fake(bare / "other", "21")
     monkeypatch.setenv("JAVA_HOME", f"{home}/")
-    found = require_java()
-    assert (found.version, found.home, os.environ["JAVA_HOME"]) == (21, f"{home}/", f"{home}/")
+    assert (require_java(), os.environ["JAVA_HOME"]) == (21, f"{home}/")
 
 
 def test_an_old_home_gives_way_to_a_new_java_on_the_path(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake(bare, "17.0.15")
     for home in (fake(bare / "old", "1.8.0_392"), bare / "nowhere"):
         monkeypatch.setenv("JAVA_HOME", str(home))
-        assert require_java().version == 17
+        assert require_java() == 17
         assert "JAVA_HOME" not in os.environ  # Spark looks at the PATH then
 
 
@@ -172,16 +169,16 @@ def test_a_package_that_does_not_start_is_not_recommended(package: Path) -> None
 def test_windows_has_no_packaged_java(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(os, "name", "nt")
-        told = spark_session.sentence([])
+        with pytest.raises(MissingExtra) as none:
+            require_java()
         without = packaged_runtime()
     assert without is None
-    assert "pip" not in told
+    assert "pip" not in str(none.value)
 
 
 def test_the_package_is_taken_last_and_only_the_one_option_is_dropped(package: Path, bare: Path) -> None:
-    found = require_java()
-    assert found.version == 21
-    assert os.environ["JAVA_HOME"] == found.home
+    assert require_java() == 21
+    home = os.environ["JAVA_HOME"]
     options = [
         "-cp",
         "a b:*",
@@ -194,73 +191,40 @@ def test_the_package_is_taken_last_and_only_the_one_option_is_dropped(package: P
         "x",
         OPTION,
     ]
-    started = [f"{found.home}/bin/java", *options]
-    told = subprocess.run(started, capture_output=True, text=True, check=True).stdout
-    assert told.splitlines()[1] == str([one for one in options if one != OPTION])
-    assert require_java().home == found.home
+    started = [f"{home}/bin/java", *options]
+    printed = subprocess.run(started, capture_output=True, text=True, check=True).stdout
+    assert printed.splitlines()[1] == str([one for one in options if one != OPTION])
+    assert require_java() == 21
+    assert os.environ["JAVA_HOME"] == home
     fake(bare, "17")
     del os.environ["JAVA_HOME"]
-    assert require_java().version == 17
+    assert require_java() == 17
 
 
-def test_the_script_is_made_again_where_it_is_wrong_and_elsewhere_for_another_runtime(
-    package: Path, bare: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    home = Path(require_java().home or "")
-    made = home / "bin" / "java"
-    right = made.read_bytes()
-    for spoil in (made.unlink, lambda: made.write_text("exit 0"), lambda: made.chmod(0o600)):
-        spoil()
-        monkeypatch.delenv("JAVA_HOME", raising=False)
-        assert require_java().home == str(home)
-        assert made.read_bytes() == right
-        assert stat.S_IMODE(made.stat().st_mode) == 0o700
-    moved = bare / "moved" / "java"
-    moved.parent.mkdir()
-    shutil.move(package, moved)
-    monkeypatch.setattr(spark_session, "packaged_runtime", lambda: moved)
-    other = require_java()  # JAVA_HOME is still the old one, which starts nothing any more
-    assert other.version == 21
-    assert os.environ["JAVA_HOME"] == other.home != str(home)
-    assert [one.name for one in home.rglob("*")] == ["bin", "java"]
-
-
-def test_many_processes_may_make_the_script_at_once(tmp_path: Path) -> None:
-    made = (
-        "import sys; from pathlib import Path; from dphist.counting.spark_session import written, version_of\n"
-        "script = b'#!/bin/sh\\necho \\'openjdk version \"21\"\\'\\n' + b'#' * 100_000\n"
-        "homes = [written(script, Path(sys.argv[1])) for _ in range(50)]\n"
-        "print(version_of(str(homes[-1] / 'bin' / 'java')))"
-    )
-    started = [sys.executable, "-c", made, str(tmp_path)]
-    running = [subprocess.Popen(started, stdout=subprocess.PIPE, text=True) for _ in range(6)]
-    assert [one.communicate()[0] for one in running] == ["21\n"] * 6
-    assert len([one for one in tmp_path.rglob("*") if one.is_file()]) == 1
-
-
-def test_a_cache_that_cannot_be_written_gives_way_to_a_temporary_folder(package: Path, bare: Path) -> None:
-    (bare / "cache").write_text("a file where the folder should be")
+def test_the_script_is_private_and_gone_with_the_process(package: Path, bare: Path) -> None:
     (bare / "tmp").mkdir()
     started = (
-        "import sys; from pathlib import Path; from dphist.engines import java\n"
-        "java.packaged_runtime = lambda: Path(sys.argv[1])\n"
-        "print(java.require_java().home)"
+        "import os, stat, sys; from pathlib import Path; from dphist.counting import spark_session\n"
+        "spark_session.packaged_runtime = lambda: Path(sys.argv[1])\n"
+        "spark_session.require_java(); home = Path(os.environ['JAVA_HOME'])\n"
+        "print(home, oct(stat.S_IMODE(home.stat().st_mode)), spark_session.java_version(f'{home}/bin/java'))"
     )
     environment = {**os.environ, "TMPDIR": str(bare / "tmp")}
     done = subprocess.run(
         [sys.executable, "-c", started, str(package)], env=environment, capture_output=True, text=True, check=True
     )
-    assert Path(done.stdout.strip()).parts[: len(bare.parts) + 1] == (bare / "tmp").parts
+    home, mode, version = done.stdout.split()[-3:]
+    assert Path(home).parent == bare / "tmp"
+    assert (mode, version) == ("0o700", "21")
     assert os.listdir(bare / "tmp") == []
 
 
 @PACKAGED
 def test_the_packaged_runtime_starts_with_the_option_of_spark(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spark_session, "packaged_runtime", packaged_runtime)
-    found = require_java()
-    assert found.suits
-    assert str(found.home).startswith(str(bare / "cache"))
-    assert subprocess.run([f"{found.home}/bin/java", OPTION, "-version"], capture_output=True).returncode == 0
+    assert require_java() >= 17
+    java = f"{os.environ['JAVA_HOME']}/bin/java"
+    assert subprocess.run([java, OPTION, "-version"], capture_output=True).returncode == 0
 
 
 @PACKAGED
@@ -275,7 +239,6 @@ def test_spark_runs_on_the_packaged_java_where_there_is_no_other(tmp_path: Path)
     started = [sys.executable, "-c", SPARK, str(tmp_path)]
     done = subprocess.run(started, env=environment, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    version, home, runtime = done.stdout.splitlines()[-3:]
+    version, runtime = done.stdout.splitlines()[-2:]
     assert int(version) >= 17
-    assert home.startswith(str(tmp_path / ".cache" / "dphist"))
     assert runtime == str(packaged_runtime()).removesuffix("/bin/java")

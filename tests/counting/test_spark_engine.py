@@ -252,7 +252,7 @@ def test_parquet_of_types_that_spark_does_not_have(engine: Factory, tmp_path: Pa
             item.replace(tzinfo=None): n for item, n in histogram(engine, task(pq.read_table(path))).items()
         }
     pq.write_table(pa.table({"user": [1], "item": pa.array([1.5], pa.float16())}), path)
-    with pytest.raises(InputError, match=r"e\.parquet' cannot be read: .* a type that Spark does not know"):
+    with pytest.raises(InputError, match=r"e\.parquet' cannot be read: .* a type that Spark does not support"):
         engine(Resources()).check(task(path))
 
 

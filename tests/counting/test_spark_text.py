@@ -1,4 +1,4 @@
-"""CSV and JSON lines on Spark: row by row as on the embedded engine, but for what `spark_text` says."""
+"""CSV and JSON lines on Spark: row by row as on the embedded engine, but for what `spark_inputs` says."""
 
 from __future__ import annotations
 

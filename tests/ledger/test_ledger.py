@@ -39,7 +39,7 @@ def test_booked_until_nothing_is_left(path: Path) -> None:
         Ledger.open(path).book("log", Spend(1e-9, 1e-6), SUM)
     assert str(refused.value) == (
         "the dataset 'log' has no room for epsilon 1e-09 and delta 1e-06: the total is epsilon 0.3 and delta "
-        "1e-05; left are epsilon 0.0 and delta 7e-06"
+        "1e-05; remaining: epsilon 0.0 and delta 7e-06"
     )
     bookings = Ledger.open(path).account("log").bookings
     assert [one.spend.document for one in bookings] == [{"request": number} for number in range(3)]
@@ -155,8 +155,8 @@ def test_bad_totals_get_one_sentence_and_make_no_file(
         lambda: Spend(math.nan, 1e-6),
         lambda: Spend(1, 0),
         lambda: Spend(1, 1e-6, "profile"),  # type: ignore[arg-type]
-        lambda: Spend(1, 1e-6, None, {"a": math.nan}).plain(),
-        lambda: Spend(1, 1e-6, None, {"a": object()}).plain(),
+        lambda: Spend(1, 1e-6, None, {"a": math.nan}).through_json(),
+        lambda: Spend(1, 1e-6, None, {"a": object()}).through_json(),
     ],
 )
 def test_bad_spends(bad: Any) -> None:

@@ -15,7 +15,7 @@ from test_output_roundtrip import DOCUMENT, NAMES, rich_table, sane
 
 import dphist
 from dphist.errors import DphistError, InputError, OutputError
-from dphist.outputs.postgresql_store import PostgresStore
+from dphist.outputs import stores
 from dphist.outputs.readback import read_release
 from dphist.outputs.targets import target_of
 from dphist.outputs.write import check_target, write_release
@@ -129,7 +129,7 @@ def test_a_failure_at_every_step(address: str, monkeypatch: pytest.MonkeyPatch, 
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(PostgresStore, step, fail)
+        patch.setattr(stores._Postgres, step, fail)
         if not (fresh and step == "drop"):
             with pytest.raises(KeyboardInterrupt):
                 write_release(rich_table(), DOCUMENT, target, force=True)

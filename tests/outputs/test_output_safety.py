@@ -20,10 +20,9 @@ import pytest
 
 from dphist.errors import DphistError, OutputError
 from dphist.outputs import write
-from dphist.outputs.duckdb_store import DuckDBStore
 from dphist.outputs.readback import read_release
-from dphist.outputs.seal import sealed
-from dphist.outputs.sqlite_store import SQLiteStore
+from dphist.outputs.seal import seal
+from dphist.outputs.stores import Store
 from dphist.outputs.targets import target_of
 from dphist.outputs.write import check_target, write_release
 
@@ -59,9 +58,9 @@ def faulty(fault: Fault) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for name in ("link", "replace", "fsync", "mkdir"):
             patch.setattr(os, name, fault.wrap(getattr(os, name)))
-        for name in ("write_rows", "sealed", "file_digest"):
+        for name in ("write_rows", "seal", "file_digest"):
             patch.setattr(write, name, fault.wrap(getattr(write, name)))
-        for store in (DuckDBStore, SQLiteStore):
+        for store in Store.__subclasses__():
             for name in STORE_METHODS:
                 patch.setattr(store, name, fault.wrap(getattr(store, name)))
         yield
@@ -205,13 +204,13 @@ def test_a_file_that_appears_at_the_last_moment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taken: str
 ) -> None:
     target = target_of(tmp_path / "a.csv")
-    real = sealed
+    real = seal
 
     def late(*values: Any) -> str:
         (tmp_path / taken).write_text("someone else's")
         return real(*values)
 
-    monkeypatch.setattr(write, "sealed", late)
+    monkeypatch.setattr(write, "seal", late)
     with pytest.raises(OutputError, match="exists already"):
         write_release(NEW, {}, target, force=False)
     assert state(tmp_path) == {taken: b"someone else's"}
@@ -249,7 +248,7 @@ def test_two_tables_of_one_database(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("name", BASES)
 def test_views_and_locks(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dphist.outputs.sqlite_store._WAIT_SECONDS", 0.1)
+    monkeypatch.setattr("dphist.outputs.stores.WAIT_SECONDS", 0.1)
     connection: Any = duckdb.connect(str(tmp_path / name)) if "duck" in name else sqlite3.connect(tmp_path / name)
     connection.execute("CREATE VIEW release AS SELECT 1 AS one")
     if "duck" in name:

@@ -301,6 +301,6 @@ def test_forged_sums_are_noticed(change: Forgery, tmp_path: Path) -> None:
 
 
 def test_bounds_are_taken_as_written() -> None:
-    one = Aggregate.told("sum", "a:b=c:0.1:1e-0")
+    one = Aggregate.parse("sum", "a:b=c:0.1:1e-0")
     assert (one.column, one.low, one.high, one.name) == ("c", Fraction(1, 10), Fraction(1), "a:b")
-    assert Aggregate.told("mean", "x:-2:.5").name == "x_mean"
+    assert Aggregate.parse("mean", "x:-2:.5").name == "x_mean"

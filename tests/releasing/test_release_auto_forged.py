@@ -14,9 +14,10 @@ from test_verify import Forgery, forged, put
 
 import dphist
 from dphist.privacy.types import Budget, Plan
-from dphist.releasing.certificate import counts_facts, guarantee, not_covered, plan_facts, plan_from
+from dphist.releasing.certificate import plan_facts
 from dphist.releasing.soundness import choice_for
 from release_commands import sized_events
+from release_data import restate
 
 WHOLE = Budget(1.0, 1e-6)
 ASKED: dict[str, Any] = {"user": "user", "item": "item", "epsilon": 1.0, "delta": 1e-6}
@@ -55,10 +56,7 @@ def noticed(path: Path, change: Forgery) -> tuple[str, ...]:
 
 def stated(document: dict[str, Any], plan: Plan, budget: Budget = WHOLE) -> None:
     """A plan with all statements as they would be for it."""
-    document["plan"] = json.loads(json.dumps(plan_facts(plan)))
-    read, request = plan_from(document["plan"]), document["request"]
-    document["guarantee"], document["not_covered"] = guarantee(read, request, budget), not_covered(read, request)
-    document["counts"] = counts_facts(read, request, None)
+    restate(document, json.loads(json.dumps(plan_facts(plan))), budget)
 
 
 def other_cap(document: dict[str, Any]) -> int:
@@ -104,7 +102,7 @@ def test_a_guarantee_of_the_release_alone(path: Path) -> None:
     def change(document: dict[str, Any]) -> None:
         stated(document, plans().plan(document["choice"]["cap"]), plans().budget_of_release)
 
-    assert "the certificate's sentences are not those of its plan" in noticed(path, change)
+    assert "the certificate's entry 'guarantee' is not that of its plan and request" in noticed(path, change)
 
 
 def test_a_cap_that_was_chosen_told_as_one_by_number(path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,13 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from typer.testing import CliRunner
 
 import dphist
+from dphist.cli.app import app
 from dphist.errors import InvalidParameter
 from dphist.privacy.noise import LaplaceNoise
-from dphist.releasing.request import Options, Request
+from dphist.releasing.request import Request
 from release_data import as_dict, events
 
 COUNTS = {"tea": 900, "milk": 700, "bread": 500, "salt": 400, "rare": 2, "unique": 1}
@@ -65,18 +68,16 @@ def test_plain_top_k_gives_differences_above_a_lower_threshold_too() -> None:
     assert near(found, {"tea": 400, "milk": 200})
 
 
-def test_noise_that_cannot_be_drawn_is_refused_before_anything_is_read(tmp_path: Path) -> None:
+def test_a_missing_file_is_found_before_planning_and_noise_that_cannot_be_drawn_before_reading(
+    tmp_path: Path,
+) -> None:
+    hopeless: dict[str, Any] = {"epsilon": 800.0, "delta": 1e-300, "max_items_per_user": 1, "mechanism": "laplace"}
+    with pytest.raises(dphist.InputError, match=r"missing\.parquet' does not exist"):
+        dphist.release(tmp_path / "missing.parquet", user="u", item="i", **hopeless)
+    (tmp_path / "damaged.parquet").write_text("no Parquet file")
     with pytest.raises(dphist.DphistError) as caught:
-        dphist.release(
-            tmp_path / "not there.parquet",
-            user="u",
-            item="i",
-            epsilon=800.0,
-            delta=1e-300,
-            max_items_per_user=1,
-            mechanism="laplace",
-        )
-    assert "not there" not in str(caught.value)
+        dphist.release(tmp_path / "damaged.parquet", user="u", item="i", **hopeless)
+    assert "damaged" not in str(caught.value)
 
 
 def test_offset_is_the_count_that_was_subtracted() -> None:
@@ -116,9 +117,9 @@ def test_a_bound_that_is_enforced_subtracts_the_next_count() -> None:
     counts = {**{f"item {i}": 1000 for i in range(200)}, "large": 5000}
     found = dphist.release(events(counts), **BUDGET, max_nonzero=3)
     assert near(found, {"large": 4000})
-    document = found.document()
-    assert "items" not in document["guarantee"].partition("provided that")[2].replace("all their items", "")
-    assert any("the count of rank 4 was subtracted from all" in note for note in document["not_covered"])
+    assert "max-nonzero" not in found.document()["guarantee"]["conditions"]
+    assert "reduced" in found.document()["caveats"]
+    assert any("the count of rank 4 was subtracted from all" in note for note in found.not_covered)
 
 
 @pytest.mark.parametrize("options", [{"max_items_per_user": 4, "mechanism": "gaussian"}, {"sum": "user:0:1"}])
@@ -127,25 +128,26 @@ def test_promise_that_does_not_hold_releases_nothing(options: dict[str, Any]) ->
     assert len(dphist.release(events(COUNTS), **BUDGET, max_nonzero=5, **options)) == 0
     found = dphist.release(events(COUNTS), **BUDGET, max_nonzero=6, **options)
     assert len(found) > 0
-    assert "no possible data has more than 6 items" in found.document()["guarantee"]
-    assert any("nothing would have been released" in note for note in found.document()["not_covered"])
+    assert "max-nonzero" in found.document()["guarantee"]["conditions"]
+    assert "max-nonzero" in found.document()["caveats"]
+    assert "no possible data has more than 6 items" in found.guarantee
 
 
 @pytest.mark.parametrize("mechanism", ["best", "gaussian", "laplace"])
 @pytest.mark.parametrize("k", [1, 2, 50])
 @pytest.mark.parametrize("cap", [None, 1, 150])
-def test_promise_is_watched_whatever_the_noise(mechanism: str, k: int, cap: int | None) -> None:
+def test_promise_is_watched_whatever_the_noise(mechanism: Any, k: int, cap: int | None) -> None:
     """200 equal items of many users: a plan that relies on fewer, enforced or promised, releases none of them."""
     data = events({f"item {i}": 1000 for i in range(200)}, items_per_user=200)
     found = dphist.release(data, **BUDGET, max_nonzero=k, max_items_per_user=cap, mechanism=mechanism)
     enforced = cap is None or cap >= k
     relies = not enforced and found.plan.mechanism == "csh"
     assert len(found) == (0 if enforced or relies else len(found))
-    assert ("no possible data has more" in found.document()["guarantee"]) == relies
+    assert ("max-nonzero" in found.document()["guarantee"]["conditions"]) == relies
 
 
 @pytest.mark.parametrize("mechanism", ["gaussian", "laplace"])
-def test_a_histogram_is_cut_to_its_bound_whatever_the_noise(mechanism: str) -> None:
+def test_a_histogram_is_cut_to_its_bound_whatever_the_noise(mechanism: Any) -> None:
     """The top-k step of `release_histogram`: 1,000 equal counts are cut to nothing."""
     plan = dphist.plan(epsilon=1.0, delta=1e-6, max_nonzero=3, mechanism=mechanism)
     names, counts = [f"item {i}" for i in range(1000)], [1000] * 1000
@@ -222,7 +224,7 @@ def test_extra_columns_and_rounding() -> None:
 
 @pytest.mark.parametrize("share", [0.5, 0.95])
 @pytest.mark.parametrize("mechanism", ["laplace", "gaussian"])
-def test_intervals_cover_as_often_as_they_say(share: float, mechanism: str) -> None:
+def test_intervals_cover_as_often_as_they_say(share: float, mechanism: Any) -> None:
     """3,000 independent counts of one run; false alarm below 1e-9, by the binomial law: 6.2 standard errors."""
     truth = {f"item {number}": 60 for number in range(3000)}
     found = dphist.release(events(truth), **BUDGET, max_items_per_user=1, mechanism=mechanism, interval=share)
@@ -247,7 +249,7 @@ def test_seed_is_marked_and_repeats() -> None:
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({}, "one user could change everything"),
+        ({}, "nothing limits the influence of one user"),
         ({"top": 3, "max_nonzero": 4}, "not both"),
         ({"top": 0}, "from 1 to"),
         ({"max_items_per_user": 2.5}, "whole number"),
@@ -271,6 +273,9 @@ def test_input_of_an_unknown_kind() -> None:
         dphist.release({"user": [1]}, **BUDGET, top=3)
 
 
-def test_the_options_are_the_fields_of_a_request() -> None:
+def test_every_option_is_an_argument_and_a_flag() -> None:
     names = {entry.name for entry in dataclasses.fields(Request)}
-    assert set(Options.__annotations__) == names - {"input"}
+    assert set(inspect.signature(dphist.release).parameters) == names
+    shown = CliRunner().invoke(app, ["release", "--help"]).output
+    for name in names - {"types", "progress"}:
+        assert f"--{name.replace('_', '-')} " in shown.replace("\n", " "), name

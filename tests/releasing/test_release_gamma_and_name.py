@@ -42,16 +42,16 @@ def test_gamma_is_that_of_the_plan(tmp_path: Path, gamma: Any, whole: float) -> 
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"max_items_per_user": 3, "gamma": 3}, "--gamma is for --max-nonzero"),
-        ({"top": 3, "gamma": 3}, "--gamma is for --max-nonzero"),
+        ({"max_items_per_user": 3, "gamma": 3}, "--gamma needs --max-nonzero"),
+        ({"top": 3, "gamma": 3}, "--gamma needs --max-nonzero"),
         ({"max_nonzero": 50, "gamma": 0.5}, "whole number from 1 on"),
-        ({"max_nonzero": 50, "gamma": "root"}, "gamma must be 'sqrt' or a number, not 'root'"),
+        ({"max_nonzero": 50, "gamma": "root"}, "gamma must be a number or sqrt, not 'root'"),
         ({"max_nonzero": 50, "gamma": True}, "gamma"),
         ({"max_nonzero": 50, "gamma": 3, "mechanism": "laplace"}, "no gamma"),
         ({"max_nonzero": 50, "gamma": 3, "sum": "user:0:1"}, "with gamma tuned"),
-        ({"max_nonzero": 50, "input_name": " "}, "--input-name must be a name"),
-        ({"max_nonzero": 50, "input_name": "x" * 201}, "--input-name must be a name of at most 200 characters"),
-        ({"max_nonzero": 50, "input_name": 7}, "--input-name must be a name"),
+        ({"max_nonzero": 50, "input_name": " "}, "--input-name must have 1 to 200 characters"),
+        ({"max_nonzero": 50, "input_name": "x" * 201}, "--input-name must have 1 to 200 characters"),
+        ({"max_nonzero": 50, "input_name": 7}, "--input-name must be a text"),
     ],
 )
 def test_what_makes_no_sense_is_refused(options: dict[str, Any], told: str) -> None:
@@ -75,7 +75,7 @@ def test_the_command_takes_both(tmp_path: Path) -> None:
     assert dphist.verify(tmp_path / "out.csv").verified
     bad = command(tmp_path, "release", "a secret project.parquet", *FLAGS, "--max-nonzero", "5", "--gamma", "root")
     assert bad.code == 2
-    assert "gamma must be 'sqrt' or a number, not 'root'" in bad.err
+    assert "'root' is not a number or sqrt" in bad.err
 
 
 def test_frames_have_a_name() -> None:

@@ -11,6 +11,7 @@ from fractions import Fraction
 from importlib import import_module
 from typing import Any
 
+import duckdb
 import numpy as np
 import pytest
 from hypothesis import given
@@ -122,6 +123,53 @@ def test_empty_frames_give_empty_frames(kind: str) -> None:
     assert len(release) == 0
     assert release.to_arrow().num_rows == 0
     assert "0 items" in repr(release)
+
+
+TYPES: dict[str, Any] = {
+    "nullable": pd.Series([2**60 + 1, None], dtype="Int64"),
+    "zone": pd.Series(pd.date_range("2026-01-01", periods=2, tz="Europe/Berlin")),
+    "nanoseconds": pd.Series(pd.to_datetime(["2026-01-01 00:00:00.000000001", None])),
+    "period": pd.Series(pd.period_range("2026-01", periods=2, freq="M")),
+    "by Arrow": pd.Series(["a", None], dtype=pd.ArrowDtype(pa.string())),
+    "objects": pd.Series([(1, 2), "x"], dtype=object),
+    "decimal": pl.Series("item", [Decimal("1.50"), None]),
+    "large": pl.Series("item", [2**64 - 1, None], dtype=pl.UInt64),
+    "duration": pl.Series("item", [1, None], dtype=pl.Duration("ns")),
+    "list": pl.Series("item", [[1, None], []]),
+    "huge": pl.Series("item", [2**100, 1], dtype=pl.Int128),
+}
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_types_and_nulls_come_out_as_they_came_in(name: str) -> None:
+    given = TYPES[name]
+    frame = pd.DataFrame({"item": given}) if isinstance(given, pd.Series) else pl.DataFrame({"item": given})
+    counts = [10**9, 10**6]
+    frame = (
+        frame.assign(count=counts) if isinstance(given, pd.Series) else frame.with_columns(count=pl.Series(counts))
+    )
+    out = release_histogram(frame, plan=GSHM).to_native()["item"]
+    assert out.dtype == given.dtype
+    assert [repr(value) for value in out.to_list()] == [repr(value) for value in given.to_list()]
+
+
+def test_batches_of_different_types_are_joined() -> None:
+    """As `pandas.read_csv` makes them in chunks: a missing value turns whole numbers into floats."""
+    columns: dict[str, list[Any]] = {
+        "int64": [1, 2], "float64": [0.5, None], "str": ["a", None], "category": ["x", "y"], "object": [(1,), 3],
+    }  # fmt: skip
+    for pair in (("int64", "float64"), ("str", "category"), ("category", "int64"), ("object", "str")):
+        frames = [pd.DataFrame({"item": pd.Series(columns[one], dtype=one), "count": 10**6}) for one in pair]
+        assert len(release_histogram(frames, plan=GSHM).to_native()) == 4
+    polars = [pl.DataFrame({"item": [item], "count": [10**6]}) for item in (1, "a")]
+    with pytest.raises(InvalidParameter, match="one type"):
+        release_histogram(polars, plan=GSHM)
+
+
+def test_any_frame_with_the_interface_of_arrow_comes_in() -> None:
+    relation = duckdb.sql("SELECT 'tea' AS item, 1000000 AS count UNION ALL SELECT 'rare', 1")
+    out = release_histogram(relation, plan=GSHM).to_native()
+    assert out.column("item").to_pylist() == ["tea"]
 
 
 def test_all_kinds_agree_and_order_is_by_noisy_count_then_item() -> None:

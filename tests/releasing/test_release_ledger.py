@@ -18,8 +18,7 @@ from test_release_leaks import TRUE, hidden_in, without_digests
 import dphist
 from dphist.errors import InputError, OverBudget
 from dphist.ledger import Ledger, SumComposer
-from dphist.releasing import run as releasing
-from dphist.releasing.spending import composer_for
+from dphist.releasing.spending import Attempt, composer_for
 from dphist.sampling import tap as tapping
 from postgres_server import PASSWORD, postgres_address  # noqa: F401
 from release_commands import BOOKED, BUDGET, COUNTS, FLAGS, bookings, certificate, command, log_in, names
@@ -81,7 +80,7 @@ def test_booked_before_any_word_is_drawn(folder: Path, watched: Watched, cap: li
 
 def test_noise_before_the_booking_is_seen(folder: Path, watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
     """Power: a release that books when it is written is caught."""
-    monkeypatch.setattr(releasing, "_booked", lambda *_: None)
+    monkeypatch.setattr(Attempt, "book", lambda *_: None)
     with pytest.raises(AssertionError, match="noise before its booking"):
         command(folder, "release", "events.parquet", *FLAGS, *BOOKED, "--output", "out.csv")
 
@@ -157,7 +156,7 @@ def test_over_budget_by_plain_addition(folder: Path) -> None:
     assert (done.code, done.out) == (2, "")
     assert done.err == (
         "Error: the dataset 'log' has no room for epsilon 1.0 and delta 1e-07: the total is epsilon 3.0 and delta "
-        "1e-06; left are epsilon 0.0 and delta 7e-07\n"
+        "1e-06; remaining: epsilon 0.0 and delta 7e-07\n"
     )
     assert names(folder) == before
     assert len(bookings(folder)) == 3
@@ -180,12 +179,12 @@ def test_profiles_let_releases_fit_that_plain_addition_refuses(tmp_path: Path) -
     assert (done.code, done.out) == (2, "")
     said = re.fullmatch(
         "Error: the dataset 'log' has no room for epsilon 1.0 and delta 1e-07: with it the delta at epsilon 1.8 "
-        r"would be (\S+); so far the delta at epsilon 1.8 is (\S+) of 1e-06\n",
+        r"would be (\S+); remaining: (\S+) of the delta 1e-06 at epsilon 1.8\n",
         done.err,
     )
     assert said is not None, done.err
     assert normal_of(folder, 4) <= float(said[1]) <= 1.05 * (normal_of(folder, 4) + 4e-7)
-    assert said[2] == f"{spent:.4g}"
+    assert said[2] == f"{1e-6 - spent:.4g}"
     assert names(folder) == before
 
 

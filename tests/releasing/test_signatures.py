@@ -29,7 +29,7 @@ import dphist
 from dphist.errors import DphistError, InputError, InvalidParameter, LedgerError, NotVerified, OutputError
 from dphist.ledger import Checkpoint, Ledger, Spend, SumComposer
 from dphist.ledger.store import NOTHING, digest
-from dphist.outputs.seal import SEAL, certificate_text, parsed, self_digest
+from dphist.outputs.seal import SEAL, certificate_text, parse_certificate, self_digest
 from dphist.signatures import Trust, examine, fingerprint_of, make_key, read_public_key, signer_of
 from ledger_data import tamper
 from release_commands import FLAGS, command, log_in
@@ -229,14 +229,14 @@ def test_flipped_bits(tmp_path: Path, keys: Path) -> None:
             refused(path, keys / "own")
         file.write_bytes(good)
     for place in range(len(original)):
-        document, problems = parsed(flipped(original, place), "certificate")
+        document, problems = parse_certificate(flipped(original, place), "certificate")
         assert problems or examine(document, path, None, trust).problems, place
     # All bits of the signature, and what no bit of it can be but another form of the same number.
     start, end = original.index(b'"signature"'), original.index(b'"self_sha256"')
     for place in range(start, end):
         for bit in range(8):
             changed = original[:place] + bytes([original[place] ^ 1 << bit]) + original[place + 1 :]
-            document, problems = parsed(changed, "certificate")
+            document, problems = parse_certificate(changed, "certificate")
             assert problems or examine(document, path, None, trust).problems, (place, bit)
     assert dphist.verify(path, public_key=keys / "own.pub").verified
 
@@ -367,9 +367,13 @@ def unusable_keys(folder: Path, *, public: bool) -> dict[str, tuple[Path, str]]:
     (folder / "folder").mkdir()
     os.mkfifo(folder / "pipe", 0o600)
     (folder / "loop").symlink_to(folder / "loop")
-    for name, said in (("folder", "not a file"), ("pipe", "not a file"), ("loop", "cannot be read")):
+    for name, said in (
+        ("folder", "not a regular file"),
+        ("pipe", "not a regular file"),
+        ("loop", "cannot be read"),
+    ):
         found[name] = (folder / name, said)
-    found["device"] = (Path("/dev/zero"), "not a file")
+    found["device"] = (Path("/dev/zero"), "not a regular file")
     found["missing"] = (folder / "missing", "does not exist")
     return found
 

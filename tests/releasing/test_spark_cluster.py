@@ -36,12 +36,6 @@ with running_cluster(Path(sys.argv[1]), workers=1) as cluster, cluster.session(P
 """
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with running_cluster(tmp_path_factory.mktemp("cluster")) as running:
-        yield running
-
-
 def marking(folder: Path, go: Callable[[int], bool]) -> Callable[[Batches], Batches]:
     """Each attempt at a partition leaves a file that names its process, and waits until it may go on."""
     folder.mkdir()

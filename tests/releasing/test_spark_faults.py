@@ -30,7 +30,7 @@ from dphist.releasing import run as release_events
 from dphist.sampling.sampler import Repeatable
 from dphist.sampling.tap import SecureTap, SeededTap
 from processes import tree, wait_until
-from spark_cluster import ON_SPARK, Cluster, running_cluster
+from spark_cluster import ON_SPARK, Cluster
 
 pytestmark = ON_SPARK
 
@@ -52,12 +52,6 @@ class RepeatedTap(SeededTap):
     """A seed that passes for a secret: so the private path can be compared with itself."""
 
     private = True  # type: ignore[misc]
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with running_cluster(tmp_path_factory.mktemp("faults")) as running:
-        yield running
 
 
 @pytest.fixture(scope="module")

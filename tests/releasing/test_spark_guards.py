@@ -16,7 +16,7 @@ from pyspark.sql.types import BooleanType
 
 import dphist
 from dphist.errors import InputError, OutputError
-from dphist.outputs import write as outputs_write
+from dphist.outputs import spark_folder
 from dphist.outputs.targets import target_of, without_password
 from spark_cluster import ON_SPARK
 from spark_shared import shared_session
@@ -73,8 +73,17 @@ def test_functions_and_variables_of_the_session_are_refused(spark: SparkSession,
     spark.sql("DECLARE OR REPLACE VARIABLE limit_of_mine INT DEFAULT 5")
     spark.sql("DECLARE OR REPLACE VARIABLE n INT DEFAULT 5")
     spark.sql("CREATE OR REPLACE TEMPORARY VIEW others AS SELECT 1 AS x")
+    spark.sql("CREATE OR REPLACE FUNCTION plus_one(x INT) RETURNS INT RETURN x + 1")
     for condition in (
         "every_other(text)",
+        "plus_one(n) = 2",
+        "default.plus_one(n) = 2",
+        "`plus_one` (n) = 2",
+        "/* /* */ ' */ exists (select 1 from others) --'",
+        "n = 1 -- \\\n ' \n or exists (select 1 from others) --'",
+        "n = (select max(x) from others)",
+        "exists(array(1), x -> x = (select max(x) from others))",
+        "array_contains(array(*), 'x')",
         "n < limit_of_mine",
         r"r'\' = text or exists (select 1 from others where '\'' <> 'x')",
         "n in (select x from others)",
@@ -87,6 +96,7 @@ def test_functions_and_variables_of_the_session_are_refused(spark: SparkSession,
         with pytest.raises(InputError, match="condition") as caught:
             dphist.release(frame, **ASKED, where=condition)
         assert "Trace" not in str(caught.value)
+    spark.sql("DROP FUNCTION plus_one")
     # A column comes before a variable of its name.
     some = dphist.release(frame, **ASKED, where="n < 10").to_pandas()["count"]
     assert all(abs(count - 80) < 60 for count in some)
@@ -109,7 +119,7 @@ def test_a_folder_that_appears_meanwhile(
 ) -> None:
     """Before the last look, and after it: nothing is replaced, and nothing is left behind."""
     late = tmp_path / "late"
-    write, check = outputs_write._write_rows, outputs_write._FileSystem.check
+    write, check = spark_folder.write_rows, spark_folder.FileSystem.check
 
     def appear() -> None:
         late.mkdir()
@@ -120,7 +130,7 @@ def test_a_folder_that_appears_meanwhile(
         appear()
 
     with monkeypatch.context() as patch:
-        patch.setattr(outputs_write, "_write_rows", slow_write)
+        patch.setattr(spark_folder, "write_rows", slow_write)
         with pytest.raises(OutputError, match="exists already"):
             dphist.release(frame, **ASKED, output=f"{late}/")
     assert [path.name for path in tmp_path.iterdir()] == ["late"]
@@ -128,7 +138,7 @@ def test_a_folder_that_appears_meanwhile(
     (late / "precious.txt").unlink()
     late.rmdir()
 
-    class Blind(outputs_write._FileSystem):
+    class Blind(spark_folder.FileSystem):
         def place(self, work: Any, size: int, *, force: bool) -> None:
             exists = self._system.exists
             late_once = iter([False])
@@ -147,11 +157,11 @@ def test_a_folder_that_appears_meanwhile(
             super().place(work, size, force=force)
 
     with monkeypatch.context() as patch:
-        patch.setattr(outputs_write, "_FileSystem", Blind)
-        patch.setattr(outputs_write._FileSystem, "check", lambda *_, **__: None)
+        patch.setattr(spark_folder, "FileSystem", Blind)
+        patch.setattr(spark_folder.FileSystem, "check", lambda *_, **__: None)
         with pytest.raises(OutputError, match="exists already"):
             dphist.release(frame, **ASKED, output=f"{late}/")
-    assert check is outputs_write._FileSystem.check
+    assert check is spark_folder.FileSystem.check
     assert [path.name for path in late.iterdir()] == ["precious.txt"]
 
 
@@ -159,7 +169,7 @@ def test_an_attempt_that_still_writes_leaves_nothing_in_the_folder(
     frame: DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The slower of two attempts at a task, under speculation, writes on after its job has committed."""
-    write = outputs_write._write_rows
+    write = spark_folder.write_rows
 
     def with_late_attempt(rows: DataFrame, address: str) -> None:
         write(rows, address)
@@ -167,7 +177,7 @@ def test_an_attempt_that_still_writes_leaves_nothing_in_the_folder(
         late.mkdir(parents=True)
         (late / "part-00000.parquet").write_text("half a file")
 
-    monkeypatch.setattr(outputs_write, "_write_rows", with_late_attempt)
+    monkeypatch.setattr(spark_folder, "write_rows", with_late_attempt)
     dphist.release(frame, **ASKED, output=f"{tmp_path}/out/")
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
     assert not [path for path in (tmp_path / "out").iterdir() if path.is_dir()]

@@ -25,7 +25,7 @@ from dphist.errors import DphistError
 from dphist.releasing import on_spark
 from dphist.releasing.on_spark import ExecutorNoise
 from release_data import events
-from spark_cluster import ON_SPARK, Cluster, running_cluster
+from spark_cluster import ON_SPARK, Cluster
 
 pytestmark = ON_SPARK
 
@@ -44,12 +44,6 @@ appender.file.fileName = {path}
 appender.file.layout.type = PatternLayout
 appender.file.layout.pattern = %d %p %c{{1}}: %m%n%ex
 """
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with running_cluster(tmp_path_factory.mktemp("leaks") / "cluster") as running:
-        yield running
 
 
 @pytest.fixture(scope="module")

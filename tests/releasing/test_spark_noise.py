@@ -27,7 +27,7 @@ from test_spark_faults import SEED, RepeatedTap
 
 import dphist
 import oracles_keyed as oracle
-from dphist.counting import spark_inputs
+from dphist.counting import spark as counting
 from dphist.errors import InvalidParameter
 from dphist.privacy.noise import LatticeNoise
 from dphist.releasing import on_spark
@@ -36,7 +36,8 @@ from dphist.releasing.on_spark import ExecutorNoise
 from dphist.sampling.keyed import KeyedWords
 from dphist.sampling.mechanisms import NoiseSession
 from dphist.sampling.sampler import DiscreteGaussian
-from spark_cluster import ON_SPARK, session
+from spark_cluster import ON_SPARK
+from spark_shared import shared_session
 
 pytestmark = ON_SPARK
 
@@ -48,10 +49,15 @@ Floats = NDArray[np.float64]
 
 
 @pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    settings = {"spark.sql.adaptive.coalescePartitions.enabled": "false"}
-    with session("local[2]", tmp_path_factory.mktemp("noise"), **settings) as running:
-        yield running
+def spark() -> Iterator[SparkSession]:
+    running = shared_session("local")
+    settings = {"spark.sql.adaptive.coalescePartitions.enabled": "false", "spark.sql.shuffle.partitions": "4"}
+    before = {name: str(running.conf.get(name)) for name in settings}
+    for name, value in settings.items():
+        running.conf.set(name, value)
+    yield running
+    for name, value in before.items():
+        running.conf.set(name, value)
 
 
 def told(frame: DataFrame, **options: Any) -> tuple[dphist.Release, ExecutorNoise]:
@@ -81,9 +87,9 @@ def test_spark_joins_and_digests_as_the_oracle(spark: SparkSession) -> None:
     some = [None, "", "a", "1", ":", "1:", "a:1", "1:a", "b", "-", "0:", "é", "😀", "2:é:", "e\u0301"]
     rows = [*product(some, repeat=2), ("a:1", "b"), ("a", "1:b")]
     frame = spark.createDataFrame([(*row, k) for k, row in enumerate(rows)], "a string, b string, n long")
-    one, two = spark_inputs.written(frame["a"], "string"), spark_inputs.written(frame["b"], "string")
-    digest = spark_inputs.digest([(frame["a"], "string"), (frame["b"], "string")], frame["n"])
-    found = frame.select(spark_inputs.length_prefixed([one, two]), digest, "n").collect()
+    one, two = counting.hashed_text(frame["a"], "string"), counting.hashed_text(frame["b"], "string")
+    digest = counting.digest([(frame["a"], "string"), (frame["b"], "string")], frame["n"])
+    found = frame.select(counting.length_prefixed([one, two]), digest, "n").collect()
     assert [row[0] for row in sorted(found, key=lambda row: row[2])] == [oracle.joined(row) for row in rows]
     assert len({row[0] for row in found}) == len(set(rows))
     assert all(bytes(row[1]) == oracle.digest(rows[row[2]], row[2]) for row in found)
@@ -239,3 +245,13 @@ def test_executors_have_no_fresh_noise(spark: SparkSession) -> None:
         with pytest.raises(InvalidParameter, match="must be repeatable"):
             given_away.begun.release(np.array([900]))
         assert repr(given_away) == "ExecutorNoise(secret)"
+
+
+def test_noise_of_another_sum_is_other_noise() -> None:
+    rows = np.random.default_rng(1).integers(0, 256, (5, 32), dtype=np.uint8)
+    some, other = np.arange(5, dtype=np.int64), np.array([0, 1, 2, 3, -4], dtype=np.int64)
+    marked = on_spark._marked(rows, some)
+    assert marked.shape == rows.shape
+    assert (marked == on_spark._marked(rows, some)).all()
+    assert (on_spark._marked(rows, other) == marked).all(axis=1).tolist() == [True] * 4 + [False]
+    assert (on_spark._marked(marked, some) == rows).all()

@@ -12,7 +12,7 @@ import pytest
 
 import dphist
 from dphist.releasing.certificate import plan_facts
-from release_data import events, resealed
+from release_data import events, resealed, restate
 
 COUNTS = {"tea": 900, "milk": 700, "bread": 500, "rare": 2}
 BUDGET: dict[str, Any] = {"user": "user", "item": "item", "epsilon": 1.0, "delta": 1e-6}
@@ -42,12 +42,7 @@ def replaced(**options: Any) -> Forgery:
     """The plan of another request, with all statements as that plan would have them."""
 
     def change(document: dict[str, Any]) -> None:
-        from dphist.releasing.certificate import counts_facts, guarantee, not_covered, plan_from
-
-        document["plan"] = plan_of(**options)
-        plan, request = plan_from(document["plan"]), document["request"]
-        document["guarantee"], document["not_covered"] = guarantee(plan, request), not_covered(plan, request)
-        document["counts"] = counts_facts(plan, request, document["counts"]["offset"])
+        restate(document, plan_of(**options))
 
     return change
 
@@ -97,7 +92,8 @@ def put(place: str, value: Any) -> Forgery:
 
 
 FORGERIES: list[tuple[str, Any]] = [
-    ("guarantee", "It is perfectly private."), ("guarantee", None), ("not_covered", []), ("private", False),
+    ("guarantee", "It is perfectly private."), ("guarantee", None), ("guarantee.epsilon", 0.5),
+    ("guarantee.conditions", []), ("caveats", []), ("private", False),
     ("request.seed", 3), ("request.epsilon", 0.1), ("request", KeyError), ("request", {}), ("counts", KeyError),
     ("counts.greater_than", 0), ("counts.greater_than", "x"), ("counts.standard_error", 1), ("counts.offset", 5.0),
     ("plan", KeyError), ("plan", 5), ("plan.sigma", 1.0), ("plan.threshold", 10.0), ("plan.mechanism", "csh"),
@@ -133,5 +129,62 @@ def test_counts_that_are_no_numbers_or_too_low(tmp_path: Path) -> None:
 def test_a_histogram_counted_elsewhere_names_what_it_rests_on(tmp_path: Path) -> None:
     plan = dphist.plan(epsilon=1.0, delta=1e-6, max_items_per_user=7)
     written = dphist.release_histogram(["tea"], [900], plan).write(tmp_path / "out.parquet")
-    assert "no user touches more than 7 of the counts" in written.document()["guarantee"]
+    assert written.document()["guarantee"]["conditions"] == ["counts-per-user", "item-types"]
+    assert "provided that no user contributes to more than 7 of the counts" in written.guarantee
     assert dphist.verify(tmp_path / "out.parquet").verified
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    path = tmp_path / "out.csv"
+    dphist.release(events({"tea": 900, "milk": 700}), **BUDGET, max_items_per_user=2, output=path)
+    assert forged(path, lambda _document: None).verified
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("true_counts", {"rare": 2}),
+        ("choice", {"noisy_users": [1, 2, 3], "cap": 2}),
+        ("booking", {"ledger": "a" * 32, "dataset": "shop", "entry": 3, "hash": "0" * 64}),
+        ("sums", [{"name": "amount_sum"}]),
+    ],
+)
+def test_more_than_a_release_says(name: str, value: Any, small: Path) -> None:
+    assert not forged(small, lambda document: document.update({name: value})).verified
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("lower-threshold", -200),
+        ("max-items-per-user", -5),
+        ("max-items-per-user", "auto"),
+        ("dataset", "shop"),
+        ("weight", [0.5]),
+        ("interval", 7),
+        ("no-such-key", 1),
+    ],
+)
+def test_requests_that_nobody_can_make(name: str, value: Any, small: Path) -> None:
+    assert not forged(small, lambda document: document["request"].update({name: value})).verified
+
+
+def test_sizes_that_were_not_paid_for(tmp_path: Path) -> None:
+    """The noisy sizes of a chosen cap, beside a plan that spends the whole budget on the release."""
+    path = tmp_path / "out.csv"
+    found = dphist.release(
+        events({"tea": 900, "milk": 700}), **BUDGET, max_items_per_user="auto", mechanism="gaussian", output=path
+    )
+    assert found.chosen is not None
+    cap = found.chosen.cap
+    whole = json.loads(
+        json.dumps(plan_facts(dphist.plan(epsilon=1.0, delta=1e-6, max_items_per_user=cap, mechanism="gaussian")))
+    )
+
+    def forge(document: dict[str, Any]) -> None:
+        document["request"]["max-items-per-user"] = cap
+        restate(document, whole)
+
+    assert any("choice of a cap" in problem for problem in forged(path, forge).problems)

@@ -13,9 +13,7 @@ import pytest
 
 import dphist
 from dphist.outputs.stores import StoreError, store_of
-from release_data import events
 
-BUDGET: dict[str, Any] = {"user": "user", "item": "item", "epsilon": 1.0, "delta": 1e-6, "max_items_per_user": 2}
 COMPUTED = "is not a plain table, but a view or something else that is computed when it is read"
 
 
@@ -30,15 +28,6 @@ def run(path: Path, *statements: str) -> None:
         plain.execute(statement)
     plain.commit()
     plain.close()
-
-
-@pytest.fixture
-def released(tmp_path: Path) -> Callable[[str], Path]:
-    def release(name: str) -> Path:
-        dphist.release(events({"tea": 900, "milk": 700}), **BUDGET, output=tmp_path / name)
-        return tmp_path / name
-
-    return release
 
 
 # Each was verified before, since it gives the released rows: now, once, or when it is asked for the first time.
@@ -166,7 +155,7 @@ def test_a_connection_for_reading_reads_the_file_and_nothing_else(
             assert len(list(store.batches("release"))) >= 1
             for statement in statements:
                 with pytest.raises(StoreError):
-                    store._run(statement)
+                    store.run(statement)
         finally:
             store.close()
     assert not {"other.duckdb", "other.sqlite", "copy.csv"} & set(os.listdir(tmp_path))

@@ -20,19 +20,8 @@ import pytest
 
 import dphist
 from dphist.outputs import readback
-from dphist.outputs.seal import LARGEST_CERTIFICATE, SEAL, parsed, self_digest
-from release_data import events, resealed
-
-BUDGET: dict[str, Any] = {"user": "user", "item": "item", "epsilon": 1.0, "delta": 1e-6, "max_items_per_user": 2}
-
-
-@pytest.fixture
-def released(tmp_path: Path) -> Callable[[str], Path]:
-    def release(name: str) -> Path:
-        dphist.release(events({"tea": 900, "milk": 700}), **BUDGET, output=tmp_path / name)
-        return tmp_path / name
-
-    return release
+from dphist.outputs.seal import LARGEST_CERTIFICATE, SEAL, parse_certificate, self_digest
+from release_data import resealed
 
 
 def document_of(path: Path) -> dict[str, Any]:
@@ -205,7 +194,7 @@ def test_one_content_has_one_text(released: Callable[[str], Path]) -> None:
     path = released("out.csv")
     text = Path(f"{path}.certificate.json").read_text()
     document = json.loads(text)
-    assert parsed(text, "it") == (document, [])
+    assert parse_certificate(text, "it") == (document, [])
     changed = {
         "a byte order mark": "\ufeff" + text,
         "more behind it": text + "{}",
@@ -218,14 +207,14 @@ def test_one_content_has_one_text(released: Callable[[str], Path]) -> None:
     }
     for what, one in changed.items():
         assert one != text, what
-        assert parsed(one, "it")[1], what
+        assert parse_certificate(one, "it")[1], what
     # What turns a line round is escaped where it is written, and refused where it is not.
     document["request"]["user"] = "user\u202e\u2066"
     document[SEAL] = self_digest(document)
     sealed = resealed(document)
     assert "\\u202e\\u2066" in sealed
-    assert parsed(sealed, "it")[1] == []
-    assert parsed(sealed.replace("\\u202e", "\u202e"), "it")[1]
+    assert parse_certificate(sealed, "it")[1] == []
+    assert parse_certificate(sealed.replace("\\u202e", "\u202e"), "it")[1]
 
 
 def test_a_line_of_json_with_a_column_twice(released: Callable[[str], Path]) -> None:

@@ -89,7 +89,7 @@ def test_what_is_not_verified_has_no_report(tmp_path: Path) -> None:
         dphist.make_report(path)
     path.write_bytes(rows)
     forged(path, guarantee="Everybody is safe.")
-    with pytest.raises(dphist.NotVerified, match="sentences are not those of its plan"):
+    with pytest.raises(dphist.NotVerified, match="entry 'guarantee' is not that of its plan"):
         dphist.make_report(path)
     certificate.write_bytes(kept[:-40])
     with pytest.raises(dphist.NotVerified, match="not JSON"):
@@ -126,10 +126,10 @@ def test_a_choice_that_makes_no_sense(tmp_path: Path) -> None:
         {"noisy_users": "many"},
     ]
     forgeries = [{"choice": {**document["choice"], **changes}} for changes in wrong]
-    for forgery in (*forgeries, {"choice": document["choice"], "not_covered": [["all"]]}):
+    for forgery in (*forgeries, {"choice": document["choice"], "caveats": [["all"]]}):
         forged(path, **forgery)
         # Also of a release from a seed the choice is repeated, so that this is no certificate of a release at all.
-        told = "cap was not chosen by|cannot be|sentences are not those"
+        told = "cap was not chosen by|cannot be|is not that of its plan"
         with pytest.raises(dphist.NotVerified, match=told):
             dphist.make_report(path)
 

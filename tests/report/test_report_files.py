@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import dphist
-from dphist.outputs.seal import facts, sealed
-from dphist.outputs.write import CERTIFICATE, whole_digest
+from dphist.outputs.seal import output_facts, seal
+from dphist.outputs.spark_folder import CERTIFICATE, whole_digest
 from dphist.report import render as rendering
 from dphist.report.charts import BLUE, GREEN, GREY, ORANGE, VERMILLION
 from dphist.report.facts import gather_facts, label_item
@@ -159,9 +159,9 @@ def test_a_folder_of_parts(tmp_path: Path) -> None:
     for place, part in enumerate((rows.slice(12), rows.slice(0, 12))):
         pq.write_table(part, folder / f"part-{place}.parquet")
     files = {path.name: sha256(path.read_bytes()).hexdigest() for path in sorted(folder.iterdir())}
-    shape = {**facts(rows, "folder", "parts", whole_digest(files)), "files": files}
+    shape = {**output_facts(rows, "folder", "parts", whole_digest(files)), "files": files}
     del shape["types"]  # Spark has other names for them
-    (folder / CERTIFICATE).write_text(sealed(result.document(), shape))
+    (folder / CERTIFICATE).write_text(seal(result.document(), shape))
     found = gather_facts(folder).rows
     assert found.total == 20
     assert list(found.columns[1].values) == sorted(found.columns[1].values, reverse=True)

@@ -185,6 +185,7 @@ def test_a_file_that_appears_at_the_last_moment_is_not_replaced(
         MisraGries.from_bytes(data).save(path)
     assert path.read_bytes() == b"somebody else's"
     assert [entry.name for entry in tmp_path.iterdir()] == ["a.sketch"]
+    monkeypatch.undo()
     MisraGries.from_bytes(data).save(path, force=True)
     assert path.read_bytes() == data
 

@@ -60,7 +60,7 @@ def test_build_merge_release_and_verify(folder: Path) -> None:
     released = json.loads(dphist("release", "both.sketch", *asked, "--output", "out.parquet", "--json"))
     assert released["rows"] == 3
     assert released["private"] is True
-    assert "in one update of one sketch" in released["guarantee"]
+    assert released["guarantee"]["conditions"] == ["one-update-per-user"]
     assert CliRunner().invoke(app, ["verify", "out.parquet"]).exit_code == 0
     shown = dphist("release", "both.sketch", *BUDGET, "--output", "out.csv", "--round", "--offset", "none")
     assert "Note: Counts are of a sketch with 20 counters" in shown

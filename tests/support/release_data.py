@@ -36,6 +36,21 @@ def as_dict(release: Any) -> dict[Any, float]:
     return dict(zip(table.column(0).to_pylist(), table.column(release.names.count).to_pylist(), strict=True))
 
 
+def restate(document: dict[str, Any], plan_data: dict[str, Any], budget: Any = None) -> None:
+    """Another plan in a certificate, and everything that follows from it: what a careful forger would write."""
+    from dphist.releasing.certificate import document_of, plan_from
+
+    plan = plan_from(plan_data)
+    due = document_of(
+        plan, document["request"], private=True, offset=document["counts"]["offset"], version="", created=""
+    )
+    document["plan"] = plan_data
+    for name in ("guarantee", "caveats", "counts"):
+        document[name] = due[name]
+    if budget is not None:
+        document["guarantee"] |= {"epsilon": budget.epsilon, "delta": budget.delta}
+
+
 def resealed(document: dict[str, Any]) -> str:
     """The text of a certificate by a forger who knows how it is sealed and written."""
     document[SEAL] = self_digest(document)

@@ -25,23 +25,27 @@ import dphist
 from dphist.cli import main
 from dphist.errors import DphistError, OverBudget
 from dphist.outputs import write
-from dphist.releasing import run, spending
+from dphist.releasing import spending
 
 # What Python does to names in a folder; to open a file only where that makes it.
 NAMING = ("os.rename", "os.link", "os.remove", "os.mkdir", "os.rmdir", "open", "sqlite3.connect")
 
 
-class Late:
-    """A booking that is yet to be made."""
+class Late(spending.Attempt):
+    """An attempt that books once its release is written, which is too late."""
 
-    def __init__(self, *asked: Any) -> None:
-        self._asked = asked
+    planned: Any = None
 
+    def book(self, planned: Any) -> None:
+        self.planned = planned
+
+    @property
     def receipt(self) -> dict[str, Any]:
         return {"ledger": "0" * 32, "dataset": "log", "entry": 3, "hash": "0" * 64}
 
     def settle(self, written: Any) -> None:
-        spending.book(*self._asked).settle(written)
+        super().book(self.planned)
+        super().settle(written)
 
 
 def race() -> None:
@@ -158,9 +162,9 @@ def carried_out(request: dict[str, Any]) -> dict[str, Any]:
 
 def kills(variant: str) -> None:
     if variant == "late":
-        vars(run)["book"] = Late
+        vars(spending)["Attempt"] = Late
     if variant == "certificate-first":
-        vars(write).update(_replace=certificate_first, _place=place_certificate_first)
+        vars(write).update(replace_pair=certificate_first, place_new=place_certificate_first)
     for line in sys.stdin:
         request = json.loads(line)
         answer = carried_out(request)
@@ -179,7 +183,7 @@ if __name__ == "__main__":
         kills(sys.argv[1])
         sys.exit()
     if mode == "late":
-        vars(run)["book"] = Late
+        vars(spending)["Attempt"] = Late
     if mode == "small":
         resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
     race() if mode == "race" else main()

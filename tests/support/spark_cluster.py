@@ -254,8 +254,8 @@ def session(master: str, folder: Path, **conf: str) -> Iterator[SparkSession]:
         "spark.app.name": "test",
         "spark.local.dir": str(local),
         "spark.sql.warehouse.dir": str(local / "warehouse"),
-        # Functions of test modules are pickled by their names.
-        "spark.executorEnv.PYTHONPATH": str(Path(__file__).parent),
+        # Functions of test modules are pickled by their names, and dphist is the one that is tested.
+        "spark.executorEnv.PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
     }
     with mock.patch.dict(os.environ, clean_environment(), clear=True):
         start_driver(local)

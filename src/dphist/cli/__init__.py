@@ -8,23 +8,23 @@ import sys
 def main() -> None:
     """Run the command; an error of dphist is one sentence on standard error and exit code 2."""
     from dphist.cli.app import app
-    from dphist.cli.base import write_sentence
+    from dphist.cli.base import write_error
     from dphist.errors import DphistError, NotVerified, OutputError
 
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
-            # An item that the terminal cannot show is no reason to fail.
+            # An item that the terminal cannot show is not an error.
             stream.reconfigure(errors="backslashreplace")
     try:
         app()
     except (OutputError, NotVerified) as error:
-        write_sentence(f"Error: {error}")
+        write_error(f"Error: {error}")
         raise SystemExit(1) from None
     except DphistError as error:
-        write_sentence(f"Error: {error}")
+        write_error(f"Error: {error}")
         raise SystemExit(2) from None
     except OSError as error:
         # A full disk or a closed pipe: not the user's parameters, hence another exit code.
         booking = getattr(error, "booking", None)
-        write_sentence(f"Error: cannot write: {error.strerror}" + (f". {booking['summary']}" if booking else ""))
+        write_error(f"Error: cannot write: {error.strerror}" + (f". {booking['summary']}" if booking else ""))
         raise SystemExit(1) from None

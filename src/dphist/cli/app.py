@@ -5,12 +5,4 @@ from __future__ import annotations
 from dphist.cli import ledger, planning, releasing, reporting, simulating, sketching
 from dphist.cli.base import app
 
-__all__ = [
-    "app",
-    "ledger",
-    "planning",
-    "releasing",
-    "reporting",
-    "simulating",
-    "sketching",
-]
+__all__ = ["app", "ledger", "planning", "releasing", "reporting", "simulating", "sketching"]

@@ -1,51 +1,50 @@
-"""Subcommands for ledgers: the total budget of a dataset, and what of it is spent."""
+"""`dphist ledger`: the total budget of a dataset, and how much of it is spent."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from dphist.cli import releasing as flags
 from dphist.cli.base import (
     AsJson,
     Delta,
     Epsilon,
     MaxItems,
     MaxNonzero,
+    PublicItems,
+    closed_pipe_ignored,
     group,
+    option,
     print_json,
-    shown,
+    print_table,
+    wrap,
     write_out,
-    write_styled,
 )
-from dphist.cli.releasing import wrapped
 from dphist.errors import InvalidParameter
 
 if TYPE_CHECKING:
     from dphist.ledger import Account, Accounts, Booking, Checkpoint, Composer, Spend
 
 
-ledger = group(
-    "ledger",
-    "Ledgers: a total budget per dataset, and every release booked on it before its noise is drawn.",
-)
+ledger = group("ledger", "Ledgers: a total budget per dataset; every release is booked before its noise is drawn.")
 
-File = Annotated[str, typer.Argument(metavar="FILE", help="The ledger, a file on a disk of this machine.")]
-Dataset = Annotated[str, typer.Option("--dataset", metavar="NAME", help="The dataset, by the name it was given.")]
+File = Annotated[str, typer.Argument(metavar="FILE", help="The ledger, a file on a local disk.")]
+Dataset = Annotated[str, typer.Option("--dataset", metavar="NAME", help="Name of the dataset.")]
 Expect = Annotated[
     str | None,
-    typer.Option("--expect", metavar="HASH", help="Fail (exit code 2) unless this hash of a receipt is in it."),
+    typer.Option(
+        "--expect", metavar="HASH", help="Fail (exit code 2) unless the ledger has the entry with this hash."
+    ),
 ]
 Accounting = Annotated[
     Literal["zcdp", "pld", "sum"],
     typer.Option(
         "--accounting",
-        help="How releases add up. zcdp: tightly, however they are chosen; sum: plainly; pld: a little "
-        "tighter than zcdp, but only if all releases are fixed before the first result is looked at.",
+        help="How releases add up. zcdp: tightly, however they are chosen. sum: epsilons and deltas are added. "
+        "pld: a little tighter than zcdp, but only if all releases are fixed before the first result is seen.",
     ),
 ]
 
@@ -59,10 +58,10 @@ def init(
     accounting: Accounting = "zcdp",
     as_json: AsJson = False,
 ) -> None:
-    """Give a dataset its total budget, in a new ledger or one that is there.
+    """Give a dataset its total budget, in a new or an existing ledger.
 
-    The total holds for all releases of the dataset together, and is never changed. Files are made for their owner
-    alone.
+    The total holds for all releases of the dataset together and cannot be changed. Only its owner can read the
+    file.
 
     \b
     Examples:
@@ -72,7 +71,7 @@ def init(
     from dphist.ledger import Ledger
 
     made = Ledger.init(file, dataset, epsilon=epsilon, delta=delta, accounting=accounting).account(dataset)
-    with shown():
+    with closed_pipe_ignored():
         if as_json:
             print_json({"ledger": file, **_facts(made)})
         else:
@@ -83,25 +82,21 @@ def init(
 @ledger.command()
 def show(
     file: File,
-    dataset: Annotated[
-        str | None, typer.Option("--dataset", metavar="NAME", help="This dataset alone.  [default: all of them]")
-    ] = None,
+    dataset: Annotated[str | None, typer.Option(metavar="NAME", help="Only this dataset. [all]")] = None,
     expect: Expect = None,
     checkpoint: Annotated[
         str | None,
-        typer.Option(
-            "--checkpoint", metavar="FILE", help="Fail (exit code 2) unless it still begins as it was then."
-        ),
+        typer.Option(metavar="FILE", help="Fail (exit code 2) unless the ledger continues this checkpoint."),
     ] = None,
     public_key: Annotated[
-        str | None, typer.Option("--public-key", metavar="FILE", help="With --checkpoint: the key that signed it.")
+        str | None, typer.Option(metavar="FILE", help="With --checkpoint: the key that signed it.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show what was booked and what is left; all of the ledger is checked.
+    """Show what was booked and what remains; the whole ledger is checked.
 
     A booking counts in full, whether or not its release is known to have been written. With --dataset, --json also
-    has the certificates.
+    prints the certificates.
 
     \b
     Examples:
@@ -113,13 +108,15 @@ def show(
     from dphist.ledger import Checkpoint, Ledger
 
     if (checkpoint is None) != (public_key is None):
-        raise InvalidParameter("--checkpoint and --public-key go together: a checkpoint is worth its signature")
+        raise InvalidParameter(
+            "--checkpoint and --public-key go together: a checkpoint is only as good as its signature"
+        )
     known = None
     if checkpoint is not None and public_key is not None:
         known = Checkpoint.read(checkpoint, public_key=public_key)
     accounts = Ledger.open(file, expect=expect, checkpoint=known).accounts()
     chosen = [accounts.find(dataset)] if dataset is not None else list(accounts.datasets.values())
-    with shown():
+    with closed_pipe_ignored():
         if as_json:
             facts = _ledger_facts(accounts, file, chosen, certificates=dataset is not None)
             print_json({**facts, "checkpoint": None if known is None else asdict(known)})
@@ -130,14 +127,14 @@ def show(
 @ledger.command("checkpoint")
 def make_checkpoint(
     file: File,
-    sign: Annotated[str, typer.Option("--sign", metavar="KEY", help="The private key; see dphist keygen.")],
-    output: Annotated[str, typer.Option("--output", metavar="FILE", help="A new file; none is replaced.")],
+    sign: Annotated[str, typer.Option(metavar="KEY", help="The private key; see dphist keygen.")],
+    output: Annotated[str, typer.Option(metavar="FILE", help="A new file.")],
     as_json: AsJson = False,
 ) -> None:
-    """Sign what the ledger is now: its id, its number of entries, the hash of the last one, and the date.
+    """Sign the state of the ledger: its id, its number of entries, the hash of the last one, and the date.
 
-    Keep it where nobody who can write the ledger can write. `dphist ledger show` compares the ledger with it
-    later, and refuses one that was rolled back, rewritten or replaced.
+    Keep the checkpoint where those who can write the ledger cannot. `dphist ledger show` compares the ledger with
+    it later, and refuses one that was rolled back, rewritten or replaced.
 
     \b
     Examples:
@@ -148,7 +145,7 @@ def make_checkpoint(
 
     made = Ledger.open(file).checkpoint()
     signed_by = made.write(output, sign=sign)
-    with shown():
+    with closed_pipe_ignored():
         if as_json:
             print_json({"output": output, **asdict(made), "signed_by": signed_by})
         else:
@@ -164,14 +161,14 @@ def plan(
     delta: Delta,
     max_nonzero: MaxNonzero = None,
     max_items_per_user: MaxItems = None,
-    top: flags.Top = None,
-    public_items: flags.PublicItems = None,
+    top: Annotated[int | None, option("top")] = None,
+    public_items: PublicItems = None,
     as_json: AsJson = False,
 ) -> None:
-    """Ask whether a release would fit in what is left, and how many such releases. Nothing is booked.
+    """Show whether a release would fit the remaining budget, and how many of them. Nothing is booked.
 
-    With a bound on items, as in `dphist plan`, the release is planned, and unless the accounting is sum it counts
-    by what its own noise spends: more of them fit. Exit code 1 if it does not fit.
+    With a limit on items, as in `dphist plan`, the release is planned, and unless the accounting is sum it counts
+    by what its own noise spends, so that more of them fit. Exit code 1 if it does not fit.
 
     \b
     Examples:
@@ -192,7 +189,7 @@ def plan(
         **_facts(account), "fits": more > 0, "more": more, "delta_with_it": account.delta_with([spend], composer),
         "largest_epsilon": None if more else account.largest_epsilon(delta, composer),
     }  # fmt: skip
-    with shown():
+    with closed_pipe_ignored():
         if as_json:
             print_json(facts)
         else:
@@ -208,7 +205,7 @@ def _composer(account: Account) -> Composer:
 
 
 def _planned(account: Account, epsilon: float, delta: float, contract: dict[str, Any]) -> Spend:
-    """The spend of a release as it would be booked; without a contract nothing is known but its budget."""
+    """The spend of a release as it would be booked; without a contract, its budget."""
     from dphist.ledger import Spend
     from dphist.planning.planner import plan as make_plan
     from dphist.releasing.spending import spend_of
@@ -257,58 +254,36 @@ def _show(accounts: Accounts, file: str, chosen: Sequence[Account], known: Check
     write_out("\n")
     rows = []
     for account in chosen:
-        left = account.left_in_words(_composer(account))
+        remaining = account.remaining_in_words(_composer(account))
         total = (repr(account.total.epsilon), repr(account.total.delta))
-        rows.append((account.name, *total, account.accounting, str(len(account.bookings)), left))
-    _table(("dataset", "total epsilon", "total delta", "accounting", "bookings", "state"), rows)
+        rows.append((account.name, *total, account.accounting, str(len(account.bookings)), remaining))
+    print_table(("dataset", "total epsilon", "total delta", "accounting", "bookings", "remaining"), rows, left=6)
     bookings = [booking for account in chosen for booking in account.bookings]
     if bookings:
         write_out("\n")
-        _table(("entry", "dataset", "booked", "epsilon", "delta", "release", "where"), [_row(b) for b in bookings])
+        head = ("entry", "dataset", "booked", "epsilon", "delta", "release", "where")
+        print_table(head, [_row(booking) for booking in bookings], left=7)
 
 
 def _row(booking: Booking) -> tuple[str, ...]:
-    from dphist.display import printable
-
     spend, where = booking.spend, (booking.written or {}).get("address", "")
     budget = (repr(spend.epsilon), repr(spend.delta))
-    return (
-        str(booking.number),
-        booking.dataset,
-        booking.created,
-        *budget,
-        _state(booking),
-        printable(str(where)),
-    )
-
-
-def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for name in head:
-        table.add_column(name, overflow="fold")
-    for row in rows:
-        # As texts: what stands in brackets is no instruction to rich.
-        table.add_row(*(Text(cell) for cell in row))
-    # In a pipe every row is one line, however long.
-    console = Console(file=sys.stdout, width=None if sys.stdout.isatty() else 10_000, highlight=False)
-    with console.capture() as drawn:
-        console.print(table)
-    write_styled("".join(f"{line.rstrip()}\n" for line in drawn.get().splitlines()))
+    return (str(booking.number), booking.dataset, booking.created, *budget, _state(booking), str(where))
 
 
 def _show_fit(account: Account, facts: dict[str, Any]) -> None:
     from dphist.ledger import MOST_COUNTED
 
     more, largest = facts["more"], facts["largest_epsilon"]
-    left = account.left_in_words(_composer(account))
+    remaining = (
+        f"the remaining budget of the dataset {account.name!r}: {account.remaining_in_words(_composer(account))}"
+    )
     if more:
-        times = "once" if more == 1 else f"{more} times" if more < MOST_COUNTED else f"{more} times and more"
-        sentence = f"It fits {times} in what is left of the dataset {account.name!r}: {left}."
+        number = "One such release fits" if more == 1 else f"{more} such releases fit"
+        if more >= MOST_COUNTED:
+            number = f"{more} such releases and more fit"
+        sentence = f"{number} in {remaining}."
     else:
         hint = f"; with this delta the largest epsilon is {largest!r}" if largest else ""
-        sentence = f"It does not fit in what is left of the dataset {account.name!r}: {left}{hint}."
-    write_out(wrapped(sentence) + "\n")
+        sentence = f"It does not fit in {remaining}{hint}."
+    write_out(wrap(sentence) + "\n")

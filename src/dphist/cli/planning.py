@@ -3,36 +3,42 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from dphist.cli import releasing as flags
 from dphist.cli.base import (
     AsJson,
     Delta,
     Epsilon,
+    Force,
     GammaOption,
     MaxItems,
     MaxNonzero,
+    PublicItems,
     app,
-    gamma_from,
     number,
+    option,
     print_json,
+    print_table,
     whole_number,
+    wrap,
     write_error,
     write_out,
 )
-from dphist.cli.releasing import show_plan
 
-# A given plan by its numbers, as `certify` and `profile` take it.
+if TYPE_CHECKING:
+    from dphist.privacy.types import Plan
+
+# A given plan by its numbers, for `certify` and `profile`.
 Sigma = Annotated[
-    float, typer.Option("--sigma", metavar="S", parser=number, help="Noise of each count (deviation).")
+    float,
+    typer.Option("--sigma", metavar="S", parser=number, help="Standard deviation of each count's own noise."),
 ]
-Tau = Annotated[float, typer.Option("--tau", metavar="T", parser=number, help="Threshold less one.")]
+Tau = Annotated[float, typer.Option("--tau", metavar="T", parser=number, help="Threshold minus one.")]
 SigmaShared = Annotated[
     float | None,
-    typer.Option("--sigma-shared", metavar="C", parser=number, help="Shared noise (deviation); default 0."),
+    typer.Option("--sigma-shared", metavar="C", parser=number, help="Standard deviation of the shared noise. [0]"),
 ]
 
 
@@ -42,36 +48,30 @@ def plan(
     delta: Delta,
     max_nonzero: MaxNonzero = None,
     max_items_per_user: MaxItems = None,
-    top: flags.Top = None,
-    public_items: flags.PublicItems = None,
-    offset: flags.Offset = None,
-    mechanism: Annotated[
-        Literal["best", "gaussian", "laplace"], typer.Option("--mechanism", help="Kind of noise.")
-    ] = "best",
+    top: Annotated[int | None, option("top")] = None,
+    public_items: PublicItems = None,
+    offset: Annotated[Literal["opposite", "independent", "none"] | None, option("offset")] = None,
+    mechanism: Annotated[Literal["best", "gaussian", "laplace"], option("mechanism")] = "best",
     noise: Annotated[
         Literal["continuous", "discrete"] | None,
-        typer.Option("--noise", help="Kind of noise.  [default: discrete; continuous for the paper's analyses]"),
+        typer.Option(help="Discrete noise can be drawn exactly. [discrete; continuous for the paper's]"),
     ] = None,
     analysis: Annotated[
         Literal["best", "exact", "gshm-add-the-deltas", "gshm-exact", "csh-add-the-deltas", "csh-tighter"],
-        typer.Option("--analysis", help="Which privacy analysis chooses the plan."),
+        typer.Option(help="Privacy analysis that chooses the plan."),
     ] = "best",
     gamma: GammaOption = None,
-    minimize: Annotated[
-        Literal["threshold", "noise"], typer.Option("--minimize", help="What is to be least.")
-    ] = "threshold",
+    minimize: Annotated[Literal["threshold", "noise"], option("minimize")] = "threshold",
     sums: Annotated[
         list[str] | None,
-        typer.Option(
-            "--sum", metavar="LOW:HIGH", help="Beside the counts a sum of values within these; may be repeated."
-        ),
+        option("sum", metavar="LOW:HIGH", help="Plan a sum of values between LOW and HIGH; may be repeated."),
     ] = None,
-    weight: flags.Weight = None,
+    weight: Annotated[list[float] | None, option("weight")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Plan a release: the least noise and threshold for a privacy budget.
 
-    No data is read. The plan is certified in ball arithmetic, whatever analysis chose it.
+    No data is read. Every plan is certified in ball arithmetic, whichever analysis chose it.
 
     \b
     Examples:
@@ -88,7 +88,7 @@ def plan(
     result = make_plan(
         epsilon=epsilon, delta=delta, max_nonzero=max_nonzero, max_items_per_user=max_items_per_user,
         top=top, public_items=public_items, offset=offset, mechanism=mechanism, noise=noise, analysis=analysis,
-        gamma=gamma_from(gamma), minimize=minimize, sums=[bounds_from(text) for text in sums or []],
+        gamma=gamma, minimize=minimize, sums=[bounds_from(text) for text in sums or []],
         weights=weight or None,
     )  # fmt: skip
     advice = explain(result) if result.noise.kind == "discrete" else []
@@ -96,6 +96,13 @@ def plan(
         print_json({**result.to_dict(), "advice": advice})
     else:
         show_plan(result, advice)
+
+
+def show_plan(plan: Plan, advice: list[str]) -> None:
+    """A plan for people: its numbers, its notes and what it means."""
+    write_out(f"{plan}\n")
+    for sentence in (*(f"Note: {note}" for note in plan.notes), *advice):
+        write_out(f"\n{wrap(sentence)}\n")
 
 
 @app.command()
@@ -108,8 +115,7 @@ def certify(
     max_nonzero: MaxNonzero = None,
     max_items_per_user: MaxItems = None,
     delta: Annotated[
-        float | None,
-        typer.Option("--delta", metavar="D", parser=number, help="Fail (exit code 2) if the plan exceeds it."),
+        float | None, option("delta", help="Fail (exit code 2) if the plan's delta is larger.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -123,7 +129,7 @@ def certify(
     from dphist.planning.certify import certify as certify_plan
 
     result = certify_plan(
-        epsilon=epsilon, sigma=sigma, tau=tau, sigma_shared=sigma_shared, gamma=gamma_from(gamma),
+        epsilon=epsilon, sigma=sigma, tau=tau, sigma_shared=sigma_shared, gamma=gamma,
         max_nonzero=max_nonzero, max_items_per_user=max_items_per_user, delta=delta,
     )  # fmt: skip
     if as_json:
@@ -134,24 +140,16 @@ def certify(
 
 @app.command()
 def compare(
-    epsilon: Annotated[
-        list[float], typer.Option("--epsilon", metavar="E", parser=number, help="Privacy loss; may be repeated.")
-    ],
+    epsilon: Annotated[list[float], option("epsilon", help="Privacy loss ε, above 0; may be repeated.")],
     delta: Delta,
     max_nonzero: Annotated[
-        list[int] | None,
-        typer.Option(
-            "--max-nonzero",
-            metavar="K",
-            parser=whole_number,
-            help="Bound on the non-zero counts; may be repeated.",
-        ),
+        list[int] | None, option("max_nonzero", help="Bound on the number of non-zero counts; may be repeated.")
     ] = None,
     max_items_per_user: MaxItems = None,
     plot: Annotated[
-        Path | None, typer.Option("--plot", metavar="FILE.png|.svg|.html", help="Draw tau against noise.")
+        Path | None, typer.Option(metavar="FILE.png|.svg|.html", help="Draw tau against noise.")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace an existing plot.")] = False,
+    force: Force = False,
     as_json: AsJson = False,
 ) -> None:
     """Compare all mechanisms and analyses: a table, and the paper's figure.
@@ -187,7 +185,7 @@ def compare(
 
         tables = [result._repr_html_() for result in results]
         save_plot(chart(results), plot, title="mechanisms compared", tables=tables, force=force)
-        write_error(f"Wrote {plot}\n")
+        write_error(f"Wrote {plot}")
 
 
 @app.command()
@@ -195,13 +193,9 @@ def profile(
     sigma: Sigma,
     tau: Tau,
     epsilon: Annotated[
-        list[float] | None,
-        typer.Option("--epsilon", metavar="E", parser=number, help="Where to evaluate delta; may be repeated."),
+        list[float] | None, option("epsilon", help="Where to evaluate delta; may be repeated.")
     ] = None,
-    delta: Annotated[
-        list[float] | None,
-        typer.Option("--delta", metavar="D", parser=number, help="Where to find epsilon; may be repeated."),
-    ] = None,
+    delta: Annotated[list[float] | None, option("delta", help="Where to find epsilon; may be repeated.")] = None,
     sigma_shared: SigmaShared = None,
     gamma: GammaOption = None,
     max_nonzero: MaxNonzero = None,
@@ -217,15 +211,13 @@ def profile(
     from dphist.planning.certify import profile_of
 
     pairs = profile_of(
-        sigma=sigma, tau=tau, sigma_shared=sigma_shared, gamma=gamma_from(gamma), max_nonzero=max_nonzero,
+        sigma=sigma, tau=tau, sigma_shared=sigma_shared, gamma=gamma, max_nonzero=max_nonzero,
         max_items_per_user=max_items_per_user, epsilons=epsilon or [], deltas=delta or [],
     )  # fmt: skip
     if as_json:
         print_json({"profile": [{"epsilon": e, "delta": d} for e, d in pairs]})
         return
-    write_out(f"{'epsilon':>14}  {'delta':>14}\n")
-    for e, d in pairs:
-        write_out(f"{e:>14.8g}  {d:>14.8g}\n")
+    print_table(("epsilon", "delta"), [(f"{e:.8g}", f"{d:.8g}") for e, d in pairs], left=0)
 
 
 @app.command()
@@ -234,15 +226,13 @@ def audit(
     delta: Delta,
     max_nonzero: MaxNonzero = None,
     max_items_per_user: MaxItems = None,
-    runs: Annotated[
-        int, typer.Option("--runs", metavar="N", parser=whole_number, help="How often to attack.")
-    ] = 10**6,
+    runs: Annotated[int, typer.Option(metavar="N", parser=whole_number, help="Number of attacks.")] = 10**6,
     as_json: AsJson = False,
 ) -> None:
-    """Audit a plan by attack: a lower bound on its delta, to hold against the certificate.
+    """Audit a plan by attack: a lower bound on its delta, to compare with the certificate.
 
-    Nothing of yours is read: the attacked histograms are made up. It resolves about 0.001 in delta, so audit
-    at a large delta, such as 0.05. Exit code 1 if the certificate is contradicted.
+    The attacked histograms are synthetic; none of your data is read. The attack resolves about 0.001 in delta, so
+    audit at a large delta, such as 0.05. Exit code 1 if the attack contradicts the certificate.
 
     \b
     Examples:

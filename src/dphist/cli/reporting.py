@@ -1,4 +1,4 @@
-"""The subcommand that makes keys."""
+"""`dphist report`, `verify`, `explore` and `keygen`, and the report of `dphist release --report`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from dphist.cli.base import AsJson, app, print_json, shown, whole_number, write_out
+from dphist.cli.base import AsJson, app, closed_pipe_ignored, print_json, whole_number, write_out
 from dphist.errors import DphistError, InvalidParameter, OutputError
 
 if TYPE_CHECKING:
@@ -19,19 +19,18 @@ if TYPE_CHECKING:
     from dphist.report.render import ReportFormat
 
 
-# Subcommands that explain and verify a release, and the report that a release writes by itself.
-
 Format = Annotated[
     Literal["html", "markdown", "text"] | None,
-    typer.Option("--format", help="What to make, where the name of --output does not tell. [text]"),
+    typer.Option("--format", help="Format, if the name of --output does not show it. [text]"),
 ]
 Figures = Annotated[
-    Path | None, typer.Option("--figures", metavar="DIR", help="Also each chart as a file in this folder.")
+    Path | None, typer.Option("--figures", metavar="DIR", help="Also write each chart to a file in this folder.")
 ]
-FigureFormat = Annotated[Literal["svg", "png"], typer.Option("--figure-format", help="Kind of these files.")]
+FigureFormat = Annotated[Literal["svg", "png"], typer.Option("--figure-format", help="Format of these files.")]
 
 PublicKey = Annotated[
-    str | None, typer.Option("--public-key", metavar="FILE", help="Refuse a release that this key has not signed.")
+    str | None,
+    typer.Option("--public-key", metavar="FILE", help="Refuse a release that was not signed with this key."),
 ]
 
 
@@ -39,15 +38,14 @@ PublicKey = Annotated[
 def report(
     name: Annotated[str, typer.Argument(metavar="RELEASE", help="A released file, a folder, or a database.")],
     output: Annotated[
-        Path | None,
-        typer.Option("--output", metavar="FILE", help=".html, .md or .txt; without it, text on the screen."),
+        Path | None, typer.Option(metavar="FILE", help=".html, .md or .txt. [text on the screen]")
     ] = None,
     format: Format = None,
     figures: Figures = None,
     figure_format: FigureFormat = "svg",
-    table: Annotated[str | None, typer.Option("--table", metavar="NAME", help="Table of the database.")] = None,
+    table: Annotated[str | None, typer.Option(metavar="NAME", help="Table of the database.")] = None,
     certificate: Annotated[
-        str | None, typer.Option("--certificate", metavar="FILE", help="Where it is not beside the release.")
+        str | None, typer.Option(metavar="FILE", help="The certificate, if it is not beside the release.")
     ] = None,
     public_key: PublicKey = None,
     force: Annotated[
@@ -55,10 +53,10 @@ def report(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Explain a release: what is promised, what the numbers mean, what is not covered.
+    """Explain a release: its guarantee, what the numbers mean, what is not covered.
 
-    The release is verified first; nothing is made of one that does not match its certificate. The HTML page is one
-    file that needs no network.
+    The release is verified first; there is no report of one that does not match its certificate. The HTML page is
+    one file that needs no network.
 
     \b
     Examples:
@@ -67,7 +65,7 @@ def report(
       dphist report queries.parquet --output report.html --public-key release.key.pub
       dphist report results.duckdb --table queries --output report.md --figures charts
     \b
-    Exit code 0: made. 1: the release is not verified, or the report could not be written. 2: bad parameters.
+    Exit code 0: written. 1: the release is not verified, or the report could not be written. 2: bad parameters.
     """
     from dphist.releasing.protected import kept_of, refuse_overwriting
     from dphist.report.facts import gather_facts
@@ -75,7 +73,7 @@ def report(
 
     chosen = chosen_format(output, format)
     if figures is not None and figures.exists() and not figures.is_dir():
-        raise OutputError(f"the place for figures {str(figures)!r} is not a folder")
+        raise OutputError(f"--figures must be a folder, and {str(figures)!r} is not")
     kept = kept_of(name, certificate)
     if output is not None:
         from dphist.report.files import check_place
@@ -83,8 +81,8 @@ def report(
         refuse_overwriting(output, kept)
         check_place(output, force=force, only_reports=True)
     facts = gather_facts(name, table=table, certificate=certificate, public_key=public_key)
-    written, content = _made(facts, chosen, output, figures, figure_format, force, kept)
-    with shown():
+    written, content = _write_report(facts, chosen, output, figures, figure_format, force, kept)
+    with closed_pipe_ignored():
         if as_json:
             paths = {"report": None if output is None else str(output), "figures": written}
             print_json({**paths, **report_data(facts)})
@@ -99,24 +97,21 @@ def report(
 @app.command()
 def verify(
     name: Annotated[str, typer.Argument(metavar="NAME", help="A released file, or a database.")],
-    table: Annotated[str | None, typer.Option("--table", metavar="NAME", help="Table of the database.")] = None,
+    table: Annotated[str | None, typer.Option(metavar="NAME", help="Table of the database.")] = None,
     certificate: Annotated[
-        str | None, typer.Option("--certificate", metavar="FILE", help="Where it is not beside the release.")
+        str | None, typer.Option(metavar="FILE", help="The certificate, if it is not beside the release.")
     ] = None,
     public_key: PublicKey = None,
     not_before: Annotated[
-        str | None,
-        typer.Option(
-            "--not-before", metavar="DATE", help="With --public-key: refuse an older release, by its date."
-        ),
+        str | None, typer.Option(metavar="DATE", help="With --public-key: refuse a release older than this date.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Verify a release: that it matches its certificate, and that the certificate proves its guarantee.
+    """Verify a release: it matches its certificate, and the certificate proves its guarantee.
 
-    The proof is recomputed from the numbers in the certificate. Exit code 1 if anything is wrong. Digests show
-    that there was no accidental change; a signature and --public-key show who wrote the release. Nothing shows
-    that the noise was drawn.
+    The proof is recomputed from the numbers in the certificate. Exit code 1 if anything is wrong. Digests detect
+    accidental changes; a signature and --public-key show who wrote the release. No check can show that the noise
+    was really drawn.
 
     \b
     Examples:
@@ -138,7 +133,7 @@ def verify(
 
 
 def chosen_format(output: Path | None, format: str | None) -> ReportFormat:
-    """What is to be made: as it was asked for, or as the name of the file tells."""
+    """The format of a report: as requested, or by the name of the file."""
     from dphist.report.render import check_format, format_of
 
     if format is not None:
@@ -146,7 +141,7 @@ def chosen_format(output: Path | None, format: str | None) -> ReportFormat:
     return "text" if output is None else format_of(output, "; or say which --format it has")
 
 
-def _made(
+def _write_report(
     facts: Facts,
     format: ReportFormat,
     output: Path | None,
@@ -183,10 +178,10 @@ def _refuse_twice(output: Path, figures: Sequence[Path]) -> None:
         raise InvalidParameter(f"the report and one of its figures cannot both be {str(output)!r}")
 
 
-def check_report(name: str, request: Request, kept: Sequence[Kept]) -> None:
-    """Before any event is read or anything booked: that the report of a release can be made, and written."""
+def check_report(name: str, request: Request) -> None:
+    """Raise, before any event is read or anything booked, if the report of a release could not be written."""
     from dphist.outputs.targets import target_of
-    from dphist.releasing.protected import refuse_overwriting
+    from dphist.releasing.protected import kept_for, refuse_overwriting
     from dphist.report.charts import require_plotting
     from dphist.report.files import check_place
     from dphist.report.render import format_of
@@ -194,34 +189,34 @@ def check_report(name: str, request: Request, kept: Sequence[Kept]) -> None:
     path = Path(name)
     if format_of(path) == "html":
         require_plotting()
-    refuse_overwriting(path, kept)
+    refuse_overwriting(path, kept_for(request))
     check_place(path, force=request.force, only_reports=True)
     if request.output is None:
         return
     target = target_of(request.output, request.output_table, request.output_format)
-    master = request.master or dict(request.spark_settings()).get("spark.master", "local")
-    # A report is made of what was written, and only what is on this machine can be read back here.
+    master = request.master or dict(request.spark_settings).get("spark.master", "local")
+    # A report is of the written release, and only files of this machine can be read back.
     if target.kind == "folder" and ("://" in target.address or not master.startswith("local")):
         raise InvalidParameter(
-            f"--report has to read the release back, and {target.public_address()} is written by a cluster: leave "
-            "--report out, and make the report where the folder can be read, with dphist report FOLDER"
+            f"--report has to read the release back, and {target.public_address()} is written by a cluster: run "
+            "dphist report FOLDER where the folder can be read, instead of --report"
         )
 
 
-def report_release(name: str, request: Request, kept: Sequence[Kept]) -> OutputError | None:
-    """Report a release that was just written: read back, so that it is of what is there. None if all went well.
+def report_release(name: str, request: Request) -> OutputError | None:
+    """Write the report of a release that was just written, by reading it back.
 
-    Whatever goes wrong, the release is there: so it is said that it is, and nothing else is done.
+    The release is there whatever goes wrong, so that an error is returned and not raised.
     """
     assert request.output is not None
     path = Path(name)
     try:
-        from dphist.releasing.protected import refuse_overwriting
+        from dphist.releasing.protected import kept_for, refuse_overwriting
         from dphist.report.files import encode_report, write_files
         from dphist.report.render import format_of, make_report
 
         content = make_report(request.output, format_of(path), table=request.output_table)
-        refuse_overwriting(path, kept)
+        refuse_overwriting(path, kept_for(request))
         write_files({path: encode_report(content)}, force=request.force, only_reports=True)
     except Exception as error:
         if isinstance(error, DphistError):
@@ -232,14 +227,10 @@ def report_release(name: str, request: Request, kept: Sequence[Kept]) -> OutputE
     return None
 
 
-# The subcommand that opens the page. No data is read.
-
-
 @app.command()
 def explore(
     port: Annotated[
-        int,
-        typer.Option("--port", metavar="N", parser=whole_number, help="Port to listen on; 0 takes a free one."),
+        int, typer.Option(metavar="N", parser=whole_number, help="Port to listen on; 0 takes a free one.")
     ] = 0,
     no_browser: Annotated[
         bool, typer.Option("--no-browser", help="Print the address and do not open a browser.")
@@ -263,14 +254,14 @@ def explore(
 @app.command()
 def keygen(
     key: Annotated[
-        str, typer.Argument(metavar="KEY", help="The file of the private key; KEY.pub is its public one.")
+        str, typer.Argument(metavar="KEY", help="File for the private key; the public key is KEY.pub.")
     ],
     as_json: AsJson = False,
 ) -> None:
     """Make a key pair (Ed25519) that signs releases and ledger checkpoints.
 
-    KEY is the private key, for its owner alone: whoever has it can sign in your name. Hand KEY.pub, or its
-    fingerprint, to those who verify. Nothing is ever replaced.
+    KEY is the private key. Keep it secret: anyone who has it can sign in your name. Give KEY.pub, or its
+    fingerprint, to those who verify. Existing files are never replaced.
 
     \b
     Examples:
@@ -282,7 +273,7 @@ def keygen(
     from dphist.signatures import make_key
 
     fingerprint = make_key(key)
-    with shown():
+    with closed_pipe_ignored():
         if as_json:
             print_json({"private_key": key, "public_key": f"{key}.pub", "fingerprint": fingerprint})
         else:

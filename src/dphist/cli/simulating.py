@@ -1,16 +1,25 @@
-"""The subcommand that predicts what releases would be worth, from public or made-up data."""
+"""`dphist simulate`."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from dphist.cli import releasing as flags
-from dphist.cli.base import AsJson, Delta, Epsilon, app, print_json, write_error, write_out
-from dphist.cli.releasing import wrapped
+from dphist.cli.base import (
+    AsJson,
+    Delta,
+    Epsilon,
+    Force,
+    app,
+    option,
+    print_json,
+    print_table,
+    wrap,
+    write_error,
+    write_out,
+)
 from dphist.errors import InvalidParameter
 
 if TYPE_CHECKING:
@@ -22,48 +31,45 @@ def simulate(
     epsilon: Epsilon,
     delta: Delta,
     source: Annotated[
-        str | None,
-        typer.Option("--from", metavar="INPUT", help="PUBLIC data: a file, glob, folder or database."),
+        str | None, typer.Option("--from", metavar="INPUT", help="PUBLIC data: a file, glob, folder or database.")
     ] = None,
     zipf: Annotated[
         str | None,
         typer.Option(
-            "--zipf",
             metavar="S,N,USERS[,ITEMS]",
-            help="In its place made-up data: N items, up to 1e8, by Zipf's law with exponent S; users have ITEMS "
-            "of them in the mean, by a geometric law. [ITEMS: 10]",
+            help="Synthetic data instead: N items, up to 1e8, by Zipf's law with exponent S; users have ITEMS of "
+            "them on average, by a geometric law. [ITEMS: 10]",
         ),
     ] = None,
-    user: flags.User = None,
-    item: flags.Item = None,
+    user: Annotated[str | None, option("user")] = None,
+    item: Annotated[list[str] | None, option("item")] = None,
     caps: Annotated[
-        str | None, typer.Option("--caps", metavar="M,M,...", help="Caps to try. [1, 2, 3, 4, 6, 8, ...]")
+        str | None, typer.Option(metavar="M,M,...", help="Limits per user to try. [1, 2, 3, 4, 6, 8, ...]")
     ] = None,
     tops: Annotated[
-        str | None, typer.Option("--tops", metavar="K,K,...", help="Top-k steps to try. [10, 100, ..., 100000]")
+        str | None, typer.Option(metavar="K,K,...", help="Top-k steps to try. [10, 100, ..., 100000]")
     ] = None,
     no_auto: Annotated[
-        bool, typer.Option("--no-auto", help="Leave out the cap that is chosen privately.")
+        bool, typer.Option("--no-auto", help="Leave out the limit that is chosen privately.")
     ] = False,
     goal: Annotated[
         Literal["counts", "keys", "mass"],
-        typer.Option("--for", help="What matters: counts near the truth, many keys, or little missing mass."),
+        typer.Option("--for", help="What matters: accurate counts, many items, or little missing mass."),
     ] = "counts",
-    table: flags.Table = None,
-    query: flags.Query = None,
-    where: flags.Where = None,
-    input_format: flags.InputFormat = None,
-    null_items: flags.NullItems = False,
-    plot: Annotated[
-        Path | None, typer.Option("--plot", metavar="FILE.png|.svg|.html", help="Draw the candidates.")
-    ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace an existing plot.")] = False,
+    table: Annotated[str | None, option("table")] = None,
+    query: Annotated[str | None, option("query")] = None,
+    where: Annotated[str | None, option("where")] = None,
+    input_format: Annotated[str | None, option("input_format")] = None,
+    null_items: Annotated[bool, option("null_items")] = False,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE.png|.svg|.html", help="Draw the candidates.")] = None,
+    force: Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """Predict what releases would be worth, for many plans. NOT PRIVATE: for public or synthetic data only.
+    """Predict the utility of releases, for many plans. NOT PRIVATE: for public or synthetic data only.
 
-    Items released, the share of users missing, mean and relative error, for caps, top-k steps and a cap that is
-    chosen privately; and which of them to take. Run it on public data that is like yours, never on yours.
+    Items released, the share of users missing, mean and relative error, for limits per user, top-k steps and a
+    limit that is chosen privately; and which of them to choose. Run it on public data that is similar to yours,
+    never on yours.
 
     \b
     Examples:
@@ -97,36 +103,24 @@ def simulate(
 
         title, tables = "a simulation, not private", [result._repr_html_()]
         save_plot(chart(result), plot, title=title, tables=tables, force=force)
-        write_error(f"Wrote {plot}\n")
+        write_error(f"Wrote {plot}")
 
 
 def _numbers(flag: str, text: str | None) -> list[int] | None:
-    """Whole numbers with commas between them."""
     if text is None:
         return None
     try:
         return [int(part) for part in text.split(",") if part.strip()]
     except ValueError:
-        raise InvalidParameter(f"{flag} must be whole numbers with commas between them, not {text!r}") from None
+        raise InvalidParameter(f"{flag} must be whole numbers separated by commas, not {text!r}") from None
 
 
 def _show(result: Simulation) -> None:
     """As text; on a terminal with the best candidate in bold."""
-    from dphist.display import text_grid
     from dphist.simulation.population import NOTICE
 
-    write_out(f"{wrapped(NOTICE)}\n\n{wrapped(result.title)}\n\n")
-    if sys.stdout.isatty():
-        from rich import box
-        from rich.console import Console
-        from rich.table import Table
-
-        shown = Table(*result.columns, box=box.SIMPLE_HEAD)
-        for column in shown.columns[1:]:
-            column.justify = "right"
-        for cells in result.cells():
-            shown.add_row(*cells, style="bold" if cells[0].endswith("*") else None)
-        Console().print(shown)
-    else:
-        write_out(text_grid(result.columns, result.cells()) + "\n")
-    write_out(f"\n{wrapped(result.reason)}\n")
+    write_out(f"{wrap(NOTICE)}\n\n{wrap(result.title)}\n\n")
+    cells = result.cells()
+    best = next((place for place, row in enumerate(cells) if row[0].endswith("*")), None)
+    print_table(result.columns, cells, bold=best)
+    write_out(f"\n{wrap(result.reason)}\n")

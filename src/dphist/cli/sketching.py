@@ -1,4 +1,4 @@
-"""Subcommands for sketches of streams: build, merge, release."""
+"""`dphist sketch`: build, merge and release sketches of streams."""
 
 from __future__ import annotations
 
@@ -8,9 +8,23 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from dphist.cli import releasing as flags
-from dphist.cli.base import AsJson, Delta, Epsilon, group, print_json, shown, stoppable, whole_number, write_out
-from dphist.cli.releasing import progress_bars, show_plan, show_release, summary_of, wrapped
+from dphist.cli.base import (
+    AsJson,
+    Delta,
+    Epsilon,
+    Force,
+    closed_pipe_ignored,
+    group,
+    option,
+    print_json,
+    progress_bars,
+    stoppable,
+    whole_number,
+    wrap,
+    write_out,
+)
+from dphist.cli.planning import show_plan
+from dphist.cli.releasing import DryRun, release_facts, show_release
 from dphist.counting.task import Resources
 from dphist.counting.workspace import check_address_space
 from dphist.errors import InvalidParameter
@@ -21,10 +35,10 @@ if TYPE_CHECKING:
 
 sketch = group(
     "sketch",
-    "Sketches of streams (Misra-Gries): at most K counters, merged, then released. Sketch files are SECRET.",
+    "Sketches of streams (Misra-Gries): at most K counters, merged and released. Sketch files are SECRET.",
 )
 
-_SECRET = "SECRET: it holds true counts and is not private: keep it as secret as the events themselves."
+_SECRET = "SECRET: it holds true counts and is not private. Keep it as secret as the events."
 
 Input = Annotated[
     list[str],
@@ -34,44 +48,36 @@ Input = Annotated[
         "the same users must be in one build.",
     ),
 ]
-User = Annotated[str, typer.Option("--user", metavar="COLUMN", help="The column that says whose event it is.")]
-Item = Annotated[
-    list[str],
-    typer.Option("--item", metavar="COLUMN", help="What is counted; repeat for several; NAME=COLUMN renames."),
-]
-Size = Annotated[
-    int, typer.Option("--size", metavar="K", parser=whole_number, help="The most counters that are kept.")
-]
+Size = Annotated[int, typer.Option("--size", metavar="K", parser=whole_number, help="Largest number of counters.")]
 ExpectedSize = Annotated[
-    int | None,
-    typer.Option("--size", metavar="K", parser=whole_number, help="Refuse a sketch of another size."),
+    int | None, typer.Option("--size", metavar="K", parser=whole_number, help="Refuse a sketch of another size.")
 ]
 SketchOutput = Annotated[
-    str, typer.Option("--output", metavar="FILE", help="The sketch's file; only its owner can read it.")
+    str, typer.Option("--output", metavar="FILE", help="File of the sketch; only its owner can read it.")
 ]
 Sketches = Annotated[list[str], typer.Argument(metavar="SKETCH...", help="Sketches of DIFFERENT users.")]
 One = Annotated[str, typer.Argument(metavar="SKETCH", help="A file of dphist sketch build or merge.")]
 Offset = Annotated[
     Literal["opposite", "independent", "none"],
-    typer.Option("--offset", help="How what was subtracted is released and added again; none leaves it out."),
+    typer.Option("--offset", help="How the subtracted count is released and added again; none leaves it out."),
 ]
 
 
 @sketch.command()
 def build(
     inputs: Input,
-    user: User,
-    item: Item,
+    user: Annotated[str, option("user")],
+    item: Annotated[list[str], option("item")],
     size: Size,
     output: SketchOutput,
-    where: flags.Where = None,
-    table: flags.Table = None,
-    query: flags.Query = None,
-    input_format: flags.InputFormat = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
-    memory: flags.Memory = None,
-    threads: flags.Threads = None,
-    temp_folder: flags.TempFolder = None,
+    where: Annotated[str | None, option("where")] = None,
+    table: Annotated[str | None, option("table")] = None,
+    query: Annotated[str | None, option("query")] = None,
+    input_format: Annotated[str | None, option("input_format")] = None,
+    force: Force = False,
+    memory: Annotated[str | None, option("memory")] = None,
+    threads: Annotated[int | None, option("threads")] = None,
+    temp_folder: Annotated[str | None, option("temp_folder")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Build the sketch of user events.
@@ -93,7 +99,7 @@ def build(
     from dphist.sketch.file import check_place, write_secret
 
     check_place(output, force=force)
-    with stoppable(_written) as placed, progress_bars() as watcher:
+    with stoppable() as placed, progress_bars() as watcher:
         built = build_sketch(
             inputs[0] if len(inputs) == 1 else inputs, size, user=user, item=item, table=table, query=query,
             where=where, input_format=input_format, memory=memory, threads=threads, temp_folder=temp_folder,
@@ -104,12 +110,7 @@ def build(
 
 
 @sketch.command()
-def merge(
-    sketches: Sketches,
-    output: SketchOutput,
-    force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
-    as_json: AsJson = False,
-) -> None:
+def merge(sketches: Sketches, output: SketchOutput, force: Force = False, as_json: AsJson = False) -> None:
     """Merge sketches of DIFFERENT users into one.
 
     No user may be in two of them: split the events by user before the sketches are built, for example by a hash of
@@ -129,7 +130,7 @@ def merge(
     for number, name in enumerate(sketches):
         if any(_same_file(name, other) for other in sketches[:number]):
             raise InvalidParameter(f"the sketch {name} is given twice: its users would count twice")
-    with stoppable(_written) as placed:
+    with stoppable() as placed:
         first, *others = [MisraGries.load(name) for name in sketches]
         merged = first.merge(*others)
         write_secret(output, merged.to_bytes(), force=force, placed=placed.append)
@@ -141,26 +142,26 @@ def release(
     name: One,
     epsilon: Epsilon,
     delta: Delta,
-    output: flags.Output = None,
+    output: Annotated[str | None, option("output")] = None,
     size: ExpectedSize = None,
     offset: Offset = "opposite",
-    mechanism: flags.Mechanism = None,
-    minimize: flags.Minimize = None,
-    count_name: flags.CountName = None,
-    round_counts: flags.Round = False,
-    output_table: flags.OutputTable = None,
-    output_format: flags.OutputFormat = None,
-    sign: flags.Sign = None,
-    force: flags.Force = False,
-    seed: flags.Seed = None,
-    dry_run: flags.DryRun = False,
+    mechanism: Annotated[Literal["best", "gaussian", "laplace"], option("mechanism")] = "best",
+    minimize: Annotated[Literal["threshold", "noise"], option("minimize")] = "threshold",
+    count_name: Annotated[str, option("count_name")] = "count",
+    round_counts: Annotated[bool, option("round")] = False,
+    output_table: Annotated[str | None, option("output_table")] = None,
+    output_format: Annotated[str | None, option("output_format")] = None,
+    sign: Annotated[str | None, option("sign")] = None,
+    force: Annotated[bool, option("force")] = False,
+    seed: Annotated[int | None, option("seed")] = None,
+    dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
     """Release a sketch: noise, threshold, and a certificate beside the result.
 
     The guarantee holds if every user was in one build, and in one of the sketches that were merged, all at once or
-    in an order that was fixed beforehand. Releasing a sketch again, or the events it was built of, adds to what is
-    learned of the users.
+    in an order that was fixed beforehand. Releasing a sketch again, or the events it was built from, adds to the
+    privacy loss.
 
     \b
     Examples:
@@ -180,24 +181,24 @@ def release(
     if mechanism == "laplace" and offset != "none":
         raise InvalidParameter("--mechanism laplace releases no offset: give --offset none with it")
     if sign is not None and output is None:
-        raise InvalidParameter("--sign needs --output: what is signed is a written release")
-    # Before the sketch is read: a key that cannot be used is found out at once.
+        raise InvalidParameter("--sign needs --output: it signs the written release")
+    # Before the sketch is read: an unusable key is an error at once.
     signer = signer_of(sign)
     found = MisraGries.load(name, k=size)
     contract = {"max_nonzero": found.k} if offset == "none" else {"top": found.k, "offset": offset}
-    chosen: dict[str, Any] = {"mechanism": mechanism or "best", "minimize": minimize or "threshold", **contract}
+    chosen: dict[str, Any] = {"mechanism": mechanism, "minimize": minimize, **contract}
     plan = make_plan(epsilon=epsilon, delta=delta, **chosen)
     if dry_run:
         _show_plan(plan, as_json)
         return
     if output is None:
         raise InvalidParameter("give --output NAME (or --dry-run): a release is written with its certificate")
-    said = {"count_name": count_name or "count", "rounded": round_counts, "seed": seed}
+    said = {"count_name": count_name, "rounded": round_counts, "seed": seed}
     target = replace(target_of(output, output_table, output_format), sign=signer)
     result = _released(found, plan, target, force, said)
-    with shown():
+    with closed_pipe_ignored():
         if as_json:
-            print_json(summary_of(result))
+            print_json(release_facts(result))
         else:
             show_release(result)
 
@@ -213,28 +214,24 @@ def _show_plan(plan: Any, as_json: bool) -> None:
 
 
 def _released(found: MisraGries, plan: Any, target: Any, force: bool, said: dict[str, Any]) -> Any:
-    """The release, written; what cannot be written is refused before noise is drawn."""
+    """Release and write. What cannot be written is an error before noise is drawn."""
     from dphist.outputs.write import check_target, write_release
 
     check_target(target, force=force, columns=[*found.kind.names, said["count_name"]])
-    with stoppable(_written) as placed:
+    with stoppable() as placed:
         result = found.release(plan, **said)
         written = write_release(result.to_arrow(), result.document(), target, force=force, placed=placed.append)
     return replace(result, written=written)
 
 
 def _show_sketch(built: MisraGries, output: str, as_json: bool) -> None:
-    """Where the sketch is, and that it is secret; no number of the data."""
-    with shown():
+    """Where the sketch is, and that it is secret; no number from the data."""
+    with closed_pipe_ignored():
         if as_json:
             columns = {name: str(kind) for name, kind in zip(built.kind.names, built.kind.types, strict=True)}
             print_json({"output": output, "size": built.k, "items": columns, "secret": True})
         else:
-            write_out(f"Sketch of size {built.k:,} written to {output}\n\n{wrapped(_SECRET)}\n")
-
-
-def _written(_: Any) -> str:
-    return "the output was already written"
+            write_out(f"Sketch of size {built.k:,} written to {output}\n\n{wrap(_SECRET)}\n")
 
 
 def _same_file(one: str, other: str) -> bool:

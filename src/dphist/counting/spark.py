@@ -1,6 +1,6 @@
 """The distributed engine: Spark reads, bounds every user, counts and ranks; the histogram stays on its executors.
 
-Nothing here depends on which executor does a task, or how often: a user's items are chosen by a keyed hash, and a
+Nothing here depends on which executor runs a task, or how often: a user's items are chosen by a keyed hash, and a
 part of the histogram that is lost is counted again to the same counts.
 """
 
@@ -15,138 +15,34 @@ from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Any, Final, TypeVar
 
+import pyarrow as pa
+from pyspark.sql import Window
+from pyspark.sql import functions as sql
+from pyspark.sql.pandas.types import to_arrow_schema
+
 from dphist.counting.duckdb import DuckDBEngine, checked, checked_sizes, in_buckets, opened_rows
-from dphist.counting.events import Events, Value
+from dphist.counting.events import FINE_LIMIT, FINE_STEPS, Events, Value
 from dphist.counting.frames import demand
-from dphist.counting.spark_inputs import (
-    chosen_columns,
-    counted,
-    digest,
-    fast_order,
-    fine_steps,
-    number,
-    own_sums,
-    portable_order,
-)
-from dphist.counting.spark_session import Cluster, arrow_frame, session_for, watched
+from dphist.counting.spark_inputs import counted_column, number, read_rows
+from dphist.counting.spark_session import Cluster, arrow_frame, report_progress, session_for
 from dphist.counting.sql import COUNT, ITEMS, value_names
 from dphist.counting.task import Counted, Progress, Resources, Task
 from dphist.counting.workspace import attempt, connected, private_folder
 from dphist.errors import InputError, is_spark_frame
 
-# Counting on Spark: users per item and their sums, the count of a rank, and how many items users have.
-
-
-def counts_of(pairs: Any, items: list[str], task: Task) -> Any:
-    """Users per item, each user with at most as many random items as the task says, and sums over these users."""
-    from pyspark.sql import functions as sql
-
-    names = value_names(task.values)
-    totals = [sql.count("*").alias(COUNT), *(sql.sum(name).cast("bigint").alias(name) for name in names)]
-    if task.max_items_per_user is not None:
-        # All of a user's rows in one place first: one shuffle of them serves both DISTINCT and the choice.
-        pairs = pairs.repartition("u")
-    once = own_sums(pairs, ["u", *items], task.values) if task.values else pairs.distinct()
-    if task.max_items_per_user is not None:
-        once = _chosen(once, items, task, task.max_items_per_user)
-    return once.groupBy(*items).agg(*totals)
-
-
-def _chosen(once: Any, items: list[str], task: Task, cap: int) -> Any:
-    """Of each user at most `cap` random items; what the user has for them plays no part."""
-    from pyspark.sql import Window
-    from pyspark.sql import functions as sql
-
-    order = (portable_order if task.choice.portable else fast_order)(
-        task.choice.key, once["u"], [once[name] for name in items]
-    )
-    of_user = Window.partitionBy("u").orderBy("chance", *items)
-    ranked = once.withColumn("chance", order).withColumn("place", sql.row_number().over(of_user))
-    return ranked.where(sql.col("place") <= cap)
-
-
-def sizes_of(pairs: Any, items: Sequence[str]) -> Any:
-    """How many users have how many different items: one row for each number of items."""
-    from pyspark.sql import functions as sql
-
-    # One shuffle of a user's rows serves both DISTINCT and the number of items.
-    once = pairs.select("u", *items).repartition("u").distinct()
-    own = once.groupBy("u").agg(sql.count("*").alias(ITEMS))
-    return own.groupBy(ITEMS).agg(sql.count("*").alias(COUNT))
-
-
-def count_at(frame: Any, rank: int) -> int:
-    """The count of this rank, the largest having rank 1; 0 where there are fewer.
-
-    Spark counts how often each count occurs, which is a small table, and adds up from the largest: one number
-    comes back.
-    """
-    from pyspark.sql import Window
-    from pyspark.sql import functions as sql
-
-    often = frame.groupBy(COUNT).agg(sql.count("*").alias("times"))
-    downwards = Window.orderBy(sql.col(COUNT).desc()).rowsBetween(Window.unboundedPreceding, 0)
-    reached = often.withColumn("reached", sql.sum("times").over(downwards)).where(sql.col("reached") >= rank)
-    found = reached.agg(sql.max(COUNT)).collect()[0][0]
-    return 0 if found is None else int(found)
-
-
-# A public list of items on Spark: read and matched to the input's types by the embedded engine, then joined.
-
-ENTRY: Final = "entry"
-
-
-def check_public(listed: Events) -> None:
-    """Raise `InputError` if a public list lacks a column or cannot be read; it is not read yet."""
-    if is_spark_frame(listed.source):
-        demand("the list of public items", list(listed.source.columns), [column.source for column in listed.items])
-        return
-    resources = Resources()
-    with private_folder(None) as folder, connected(resources, folder) as connection:
-        opened_rows(connection, listed, "dphist_public", probe=True, with_user=False)
-
-
-def public_entries(session: Any, listed: Events, kinds: list[str], events: Events, reader: DuckDBEngine) -> Any:
-    """Entries p0, ..., their keys k0, ... in the input's types, and whether one matches: see `sql.public_list`."""
-    import pyarrow as pa
-
-    table = reader.public_table(listed, kinds, events.null_items)
-    # Entries that differ may look the same to Spark, which cuts times at microseconds; their numbers differ.
-    numbered = table.append_column(ENTRY, pa.array(range(table.num_rows), pa.int64()))
-    return arrow_frame(session, numbered, numbered.column_names)
-
-
-def matching_keys(pairs: Any, entries: Any, items: list[str]) -> Any:
-    """The pairs whose item is in the list."""
-    keys = entries.where("matched").select(*(f"k{k}" for k in range(len(items))))
-    same = [pairs[name].eqNullSafe(keys[f"k{k}"]) for k, name in enumerate(items)]
-    return pairs.join(keys, reduce(lambda a, b: a & b, same), "left_semi")
-
-
-def with_all_entries(entries: Any, counts: Any, items: list[str], sums: list[str]) -> Any:
-    """Every entry with its count and its sums, 0 where nobody has it."""
-    from pyspark.sql import functions as sql
-
-    same = [entries[f"k{k}"].eqNullSafe(counts[name]) for k, name in enumerate(items)]
-    # By sorting: Spark would bring counts that are few to the driver, to send them to every executor from there.
-    joined = entries.join(counts.hint("merge"), reduce(lambda a, b: a & b, [entries["matched"], *same]), "left")
-    values = [entries[f"p{k}"].alias(name) for k, name in enumerate(items)]
-    found = [sql.coalesce(counts[name], sql.lit(0)).cast("bigint").alias(name) for name in (COUNT, *sums)]
-    return joined.select(*values, entries[ENTRY], *found)
-
-
 T = TypeVar("T")
 
-VALUE: Final = re.compile(r"v\d+")  # the item's columns are called i0, i1, ... by us
-_rehearsed: weakref.WeakSet[Any] = weakref.WeakSet()
+ENTRY: Final = "entry"
+SUM: Final = re.compile(r"v\d+")  # the item's columns are called i0, i1, ...
 STOPPED: Final = (
     "{what} cannot be counted: Spark gave up on it, or it holds values that its reader does not understand"
 )
+_rehearsed: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 @dataclass(frozen=True)
 class SparkEngine:
-    """Counts with Spark: with the session that is there, or with one of its own."""
+    """Counts with Spark: in the session that is there, or in a session of its own."""
 
     resources: Resources = field(default_factory=Resources)
     cluster: Cluster = field(default_factory=Cluster)
@@ -162,54 +58,43 @@ class SparkEngine:
         with session_for(task.events.source, self.resources, self.cluster) as session:
             pairs_of(session, task.events, values=task.values, probe=True)
         if task.public_items is not None:
-            check_public(task.public_items)
+            check_public_list(task.public_items)
 
     def size(self, public_items: Events) -> int:
-        """The number of different items of a public list, which is read by this process: it is no secret."""
-        return DuckDBEngine(self.resources).size(_in_this_process(public_items))
+        """The number of different items of a public list, which is read by this process: it is not secret."""
+        return DuckDBEngine(self.resources).size(bring_here(public_items))
 
     def sizes(self, task: Task, bounds: Sequence[int], progress: Progress | None = None) -> list[int]:
         """How many users have how many different items, by bounds; see `Engine.sizes`."""
         checked(task)
         checked_sizes(task, bounds)
         source = task.events.source
-        with session_for(source, self.resources, self.cluster) as session, watched(session, progress):
+        with session_for(source, self.resources, self.cluster) as session, report_progress(session, progress):
             pairs, items, _, what = listed_pairs(session, replace(task, values=()))
-            return in_buckets(run(sizes_of(pairs, items).collect, what), bounds)
+            return in_buckets(run(count_sizes(pairs, items).collect, what), bounds)
 
     @contextmanager
     def count(self, task: Task, progress: Progress | None = None) -> Iterator[Counted]:
         """Count. On leaving the context everything temporary is gone."""
-        with self.counted(task, progress) as found:
-            yield found
+        with self.counted(task, progress) as histogram:
+            yield histogram
 
     @contextmanager
     def counted(self, task: Task, progress: Progress | None = None) -> Iterator[SparkHistogram]:
         """Count, to a histogram whose frame can be worked on where it is."""
         checked(task)
         source = task.events.source
-        with session_for(source, self.resources, self.cluster) as session, watched(session, progress):
-            frame, what = histogram(session, task)
+        with session_for(source, self.resources, self.cluster) as session, report_progress(session, progress):
+            frame, what = histogram_of(session, task)
             rehearse(session)
             if task.rank is None:
                 yield SparkHistogram(session, frame, 0, what, task.ordered)
                 return
             rank = task.rank
             # The histogram is read twice; its lost parts are counted again.
-            with kept(frame) as counts:
+            with persist(frame) as counts:
                 at_rank = run(lambda: count_at(counts, rank), what)
                 yield SparkHistogram(session, counts, at_rank, what, task.ordered)
-
-
-@contextmanager
-def kept(frame: Any) -> Iterator[Any]:
-    """The rows with the executors for a while; those that are lost are made again, and are the same."""
-    rows = frame.persist()
-    try:
-        yield rows
-    finally:
-        with suppress(Exception):  # the cluster may be gone
-            rows.unpersist(blocking=False)
 
 
 @dataclass(frozen=True, repr=False)
@@ -231,9 +116,7 @@ class SparkHistogram:
     @property
     def schema(self) -> Any:
         """Arrow schema of the histogram."""
-        from pyspark.sql.pandas.types import to_arrow_schema
-
-        return to_arrow_schema(self._plain().schema, timezone="UTC")
+        return to_arrow_schema(self._without_entries().schema, timezone="UTC")
 
     def items(self) -> list[str]:
         """The item's columns in the frame."""
@@ -241,9 +124,9 @@ class SparkHistogram:
 
     def sums(self) -> list[str]:
         """The columns of the values' sums in the frame."""
-        return [name for name in self.frame.columns if VALUE.fullmatch(name)]
+        return [name for name in self.frame.columns if SUM.fullmatch(name)]
 
-    def _plain(self) -> Any:
+    def _without_entries(self) -> Any:
         return self.frame.select(*self.items(), COUNT, *self.sums())
 
     def with_digests(self) -> Any:
@@ -251,15 +134,26 @@ class SparkHistogram:
         kinds = dict(self.frame.dtypes)
         rest = (COUNT, *self.sums())
         columns = [(self.frame[name], kinds[name]) for name in self.frame.columns if name not in rest]
-        found = digest(columns, self.frame[COUNT]).alias("digest")
-        return self.frame.select(*self.items(), *rest, found)
+        return self.frame.select(*self.items(), *rest, digest(columns, self.frame[COUNT]).alias("digest"))
 
     def batches(self) -> Iterator[Any]:
         """Arrow record batches, once. They pass through this process: for tests, and for what is small."""
-        plain = self._plain()
-        rows = plain.orderBy(*(plain[name].asc_nulls_last() for name in self.items())) if self.ordered else plain
+        rows = self._without_entries()
+        if self.ordered:
+            rows = rows.orderBy(*(rows[name].asc_nulls_last() for name in self.items()))
         table = run(rows.toArrow, self.what).cast(self.schema)
         yield from (batch for batch in table.combine_chunks().to_batches() if batch.num_rows)
+
+
+@contextmanager
+def persist(frame: Any) -> Iterator[Any]:
+    """The rows with the executors for a while; those that are lost are computed again, and are the same."""
+    rows = frame.persist()
+    try:
+        yield rows
+    finally:
+        with suppress(Exception):  # the cluster may be gone
+            rows.unpersist(blocking=False)
 
 
 def run(action: Callable[[], T], what: str) -> T:
@@ -275,36 +169,38 @@ def on_executors(frame: Any, function: Callable[[Iterator[Any]], Iterator[Any]],
         return frame.mapInArrow(function, schema)
 
 
-def _version(_batches: Iterator[Any]) -> Iterator[Any]:
+def dphist_version(_batches: Iterator[Any]) -> Iterator[Any]:
     """Run on an executor: the version of dphist there."""
-    import pyarrow as pa
-
     from dphist import __version__
 
     yield pa.RecordBatch.from_pydict({"version": [__version__]})
 
 
 def rehearse(session: Any) -> None:
-    """One sentence if executors could not make noise: before any event is read, once for a session."""
+    """Raise `InputError` if executors could not make noise: before any event is read, once for a session."""
     from dphist import __version__
 
     if session in _rehearsed:
         return
     try:
-        there = on_executors(session.range(1).coalesce(1), _version, "version string").collect()[0][0]
-        said = "" if there == __version__ else f"it is dphist {there} there, and {__version__} here"
+        there = on_executors(session.range(1).coalesce(1), dphist_version, "version string").collect()[0][0]
+        problem = "" if there == __version__ else f"dphist {there} is installed there, and {__version__} here"
     except Exception as error:
-        text = str(error)
-        missing = re.search(r"No module named '(\w+)'", text)
-        mixed = "PYTHON_VERSION_MISMATCH" in text
-        said = "their Python is of another version than this one" if mixed else "no task could be run there"
-        said = f"their Python has no package {missing[1]}" if missing else said
-    if said:
+        missing = re.search(r"No module named '(\w+)'", str(error))
+        problem = "no task could be run there"
+        if "PYTHON_VERSION_MISMATCH" in str(error):
+            problem = "their version of Python differs from this one"
+        if missing:
+            problem = f"their Python has no package {missing[1]}"
+    if problem:
         raise InputError(
-            f"Spark's executors cannot make noise: {said}. They need dphist as it is here: set PYSPARK_PYTHON to "
-            "a Python that has it, or ship an environment with --spark-conf spark.archives=..."
+            f"Spark's executors cannot make noise: {problem}. They need dphist as it is here: set PYSPARK_PYTHON "
+            "to a Python that has it, or ship an environment with --spark-conf spark.archives=..."
         )
     _rehearsed.add(session)
+
+
+# From events to pairs of users and items.
 
 
 def pairs_of(
@@ -315,55 +211,208 @@ def pairs_of(
     The values follow in whole fine steps, as `f0`, `f1`, ...
     """
     summed = list(dict.fromkeys(value.column for value in values))
-    rows, what = chosen_columns(session, events, summed, probe=probe)
+    rows, what = read_rows(session, events, summed, probe=probe)
     names = [events.user, *(column.source for column in events.items), *summed]
-    columns = [
-        (rows[f"c{k}"], kind, name) for k, ((_, kind), name) in enumerate(zip(rows.dtypes, names, strict=True))
-    ]
+    columns = [(rows[place], kind, name) for (place, kind), name in zip(rows.dtypes, names, strict=True)]
     own = len(events.items) + 1
-    forms = [counted(*column, is_user=k == 0) for k, column in enumerate(columns[:own])]
     keys = ["u", *(f"i{k}" for k in range(own - 1))]
-    chosen = [form.column.alias(key) for form, key in zip(forms, keys, strict=True)]
-    # Under a name each: a number is used several times, and made once.
+    counted = [counted_column(*column, is_user=k == 0) for k, column in enumerate(columns[:own])]
+    chosen = [column.alias(key) for (column, _), key in zip(counted, keys, strict=True)]
+    # Under a name each: a number is used several times, and computed once.
     chosen += [number(*column).alias(f"x{k}") for k, column in enumerate(columns[own:])]
-    pairs = _present(rows.select(*chosen), ["u"] if events.null_items else keys)
+    pairs = rows.select(*chosen)
+    for key in ["u"] if events.null_items else keys:  # `na.drop` would drop NaN too
+        pairs = pairs.where(pairs[key].isNotNull())
     if values:
         fine = [fine_steps(pairs[f"x{summed.index(v.column)}"], v).alias(f"f{k}") for k, v in enumerate(values)]
         pairs = pairs.select(*keys, *fine)
-    return pairs, [form.kind for form in forms[1:]], what
-
-
-def histogram(session: Any, task: Task) -> tuple[Any, str]:
-    """The frame of the counts, not yet computed, and what the input is called."""
-    from pyspark.sql import functions as sql
-
-    pairs, items, entries, what = listed_pairs(session, task)
-    counts = counts_of(pairs, items, task)
-    if entries is not None:
-        return with_all_entries(entries, counts, items, value_names(task.values)), what
-    return (counts if task.lower_threshold <= 1 else counts.where(sql.col(COUNT) >= task.lower_threshold)), what
+    return pairs, [kind for _, kind in counted[1:]], what
 
 
 def listed_pairs(session: Any, task: Task) -> tuple[Any, list[str], Any, str]:
-    """The pairs whose items are in the public list, the items' columns, the list if there is one, and the name."""
+    """The pairs whose items are in the public list, the items' columns, the list if any, and the title."""
     pairs, kinds, what = pairs_of(session, task.events, values=task.values)
     items = [f"i{k}" for k in range(len(kinds))]
     if task.public_items is None:
         return pairs, items, None, what
-    listed = _in_this_process(task.public_items)
-    entries = public_entries(session, listed, kinds, task.events, DuckDBEngine())
-    return matching_keys(pairs, entries, items), items, entries, what
+    entries = public_entries(session, bring_here(task.public_items), kinds, task.events.null_items)
+    keys = entries.where("matched").select(*(f"k{k}" for k in range(len(items))))
+    same = [pairs[name].eqNullSafe(keys[f"k{k}"]) for k, name in enumerate(items)]
+    return pairs.join(keys, reduce(lambda a, b: a & b, same), "left_semi"), items, entries, what
 
 
-def _present(pairs: Any, columns: list[str]) -> Any:
-    """Without rows in which a column is NULL. (`na.drop` would take NaN for missing too.)"""
-    for name in columns:
-        pairs = pairs.where(pairs[name].isNotNull())
-    return pairs
+# Counting.
 
 
-def _in_this_process(listed: Events) -> Events:
+def histogram_of(session: Any, task: Task) -> tuple[Any, str]:
+    """The frame of the counts, not yet computed, and what the input is called."""
+    pairs, items, entries, what = listed_pairs(session, task)
+    counts = count_users(pairs, items, task)
+    if entries is not None:
+        return with_all_entries(entries, counts, items, value_names(task.values)), what
+    return (counts if task.lower_threshold <= 1 else counts.where(counts[COUNT] >= task.lower_threshold)), what
+
+
+def count_users(pairs: Any, items: list[str], task: Task) -> Any:
+    """Users per item, each user with at most as many random items as the task says, and sums over these users."""
+    cap, names = task.max_items_per_user, value_names(task.values)
+    if cap is not None:
+        # All of a user's rows in one place first: one shuffle of them serves both DISTINCT and the choice.
+        pairs = pairs.repartition("u")
+    once = own_sums(pairs, ["u", *items], task.values) if task.values else pairs.distinct()
+    if cap is not None:
+        # Which items of a user are chosen does not depend on the sums.
+        order = portable_order if task.choice.portable else fast_order
+        chance = order(task.choice.key, once["u"], [once[name] for name in items])
+        of_user = Window.partitionBy("u").orderBy("chance", *items)
+        ranked = once.withColumn("chance", chance).withColumn("place", sql.row_number().over(of_user))
+        once = ranked.where(sql.col("place") <= cap)
+    totals = [sql.count("*").alias(COUNT), *(sql.sum(name).cast("bigint").alias(name) for name in names)]
+    return once.groupBy(*items).agg(*totals)
+
+
+def count_sizes(pairs: Any, items: Sequence[str]) -> Any:
+    """How many users have how many different items: one row for each number of items."""
+    # One shuffle of a user's rows serves both DISTINCT and the number of items.
+    once = pairs.select("u", *items).repartition("u").distinct()
+    own = once.groupBy("u").agg(sql.count("*").alias(ITEMS))
+    return own.groupBy(ITEMS).agg(sql.count("*").alias(COUNT))
+
+
+def count_at(frame: Any, rank: int) -> int:
+    """The count of this rank, the largest having rank 1; 0 where there are fewer.
+
+    Spark counts how often each count occurs, which is a small table, and adds up from the largest: one number
+    comes back.
+    """
+    often = frame.groupBy(COUNT).agg(sql.count("*").alias("times"))
+    downwards = Window.orderBy(sql.col(COUNT).desc()).rowsBetween(Window.unboundedPreceding, 0)
+    reached = often.withColumn("reached", sql.sum("times").over(downwards)).where(sql.col("reached") >= rank)
+    return int(reached.agg(sql.max(COUNT)).collect()[0][0] or 0)
+
+
+# A public list of items: read and matched to the input's types by the embedded engine, then joined.
+
+
+def bring_here(public_items: Events) -> Events:
     """A public list where DuckDB can read it."""
-    if not is_spark_frame(listed.source):
-        return listed
-    return replace(listed, source=run(listed.source.toArrow, "the public items"))
+    if not is_spark_frame(public_items.source):
+        return public_items
+    return replace(public_items, source=run(public_items.source.toArrow, "the public items"))
+
+
+def check_public_list(public_items: Events) -> None:
+    """Raise `InputError` if a public list lacks a column or cannot be read; it is not read yet."""
+    if is_spark_frame(public_items.source):
+        wanted = [column.source for column in public_items.items]
+        return demand("the list of public items", list(public_items.source.columns), wanted)
+    with private_folder(None) as folder, connected(Resources(), folder) as connection:
+        opened_rows(connection, public_items, "dphist_public", probe=True, with_user=False)
+    return None
+
+
+def public_entries(session: Any, public_items: Events, kinds: list[str], null_items: bool) -> Any:
+    """Entries p0, ..., their keys k0, ... in the input's types, and whether one matches: see `sql.public_list`."""
+    table = DuckDBEngine().public_table(public_items, kinds, null_items)
+    # Entries that differ may look the same to Spark, which cuts times at microseconds; their numbers differ.
+    numbered = table.append_column(ENTRY, pa.array(range(table.num_rows), pa.int64()))
+    return arrow_frame(session, numbered, numbered.column_names)
+
+
+def with_all_entries(entries: Any, counts: Any, items: list[str], sums: list[str]) -> Any:
+    """Every entry with its count and its sums, 0 where no user has it."""
+    same = [entries[f"k{k}"].eqNullSafe(counts[name]) for k, name in enumerate(items)]
+    # By sorting: Spark would bring a small histogram to the driver, to send it to every executor from there.
+    joined = entries.join(counts.hint("merge"), reduce(lambda a, b: a & b, [entries["matched"], *same]), "left")
+    values = [entries[f"p{k}"].alias(name) for k, name in enumerate(items)]
+    numbers = [sql.coalesce(counts[name], sql.lit(0)).cast("bigint").alias(name) for name in (COUNT, *sums)]
+    return joined.select(*values, entries[ENTRY], *numbers)
+
+
+# Hashes: the order by which a user's items are chosen, and the digest by which a count's noise is made.
+
+
+def portable_order(key: bytes, user: Any, items: list[Any]) -> Any:
+    """The keyed order that every engine repeats: see `dphist.counting.sql.portable_order`."""
+    values = [column.cast("string") for column in (user, *items)]
+    return sql.md5(sql.concat(sql.lit(key.hex() + ":"), length_prefixed(values)).cast("binary"))
+
+
+def fast_order(key: bytes, user: Any, items: list[Any]) -> Any:
+    """A keyed order by Spark's own hash, each value hashed from where the last one left off.
+
+    The hash skips missing values, so which of them are missing is hashed too. The key is visible in Spark's plan,
+    which gives nothing away: privacy needs the choice of a user's items to depend on that user alone, and it does
+    for any key.
+    """
+    a, b = (int.from_bytes(key[k : k + 8], "little", signed=True) for k in (0, 8))
+    missing = [column.isNull() for column in items]
+    return sql.xxhash64(sql.lit(a), user, sql.lit(b), *items, *missing)
+
+
+def digest(columns: list[tuple[Any, str]], count: Any) -> Any:
+    """SHA-256 of an item and its count, from which a key makes the noise of this very count."""
+    parts = [hashed_text(column, kind) for column, kind in columns]
+    return sql.unhex(sql.sha2(length_prefixed([*parts, count.cast("string")]).cast("binary"), 256))
+
+
+def hashed_text(column: Any, kind: str) -> Any:
+    """A value as text, different values differently and whatever the session's settings; NULL stays NULL."""
+    if kind == "binary":
+        return sql.hex(column)
+    if kind == "timestamp":
+        return sql.unix_micros(column).cast("string")
+    if kind == "date":
+        return sql.unix_date(column).cast("string")
+    return column.cast("string")
+
+
+def length_prefixed(parts: list[Any]) -> Any:
+    """Texts joined so that no two rows of texts give the same: each with its length, a missing one as a hyphen."""
+    prefixed = [
+        sql.coalesce(sql.concat(sql.length(part).cast("string"), sql.lit(":"), part), sql.lit("-"))
+        for part in parts
+    ]
+    return reduce(sql.concat, prefixed)
+
+
+# Sums: rows in whole fine steps, and a user's sum of them in steps; see `Value` for the rule.
+#
+# A sum of fine steps is kept in two halves, each of which Spark adds up quickly. It is exact for up to 2^38 rows
+# of one user and item; beyond that it wraps around, whatever the order of rows, and changes no other user's sum.
+
+LOW_BITS: Final = 25
+LOW: Final = (1 << LOW_BITS) - 1
+# Upper halves beyond this are outside of all bounds, whatever the lower half is.
+MOST: Final = FINE_LIMIT >> (LOW_BITS - 1)
+
+
+def fine_steps(x: Any, value: Value) -> Any:
+    """A row's number in fine steps."""
+    scaled = x * sql.lit(value.scale) + sql.lit(0.5)
+    bounded = sql.least(sql.greatest(scaled, sql.lit(float(-FINE_LIMIT))), sql.lit(float(FINE_LIMIT)))
+    # Missing values come first: `least` and `greatest` skip NULL. Within bounds no cast fails.
+    return sql.when(x.isNull() | sql.isnan(x), sql.lit(0)).otherwise(sql.floor(bounded).cast("bigint"))
+
+
+def own_sums(pairs: Any, keys: list[str], values: tuple[Value, ...]) -> Any:
+    """Each pair of the keys once, with the user's own sums of fine steps f0, f1, ... in steps, as v0, v1, ..."""
+    halves = []
+    for k in range(len(values)):
+        fine = pairs[f"f{k}"]
+        halves.append(sql.sum(sql.shiftright(fine, LOW_BITS)).alias(f"upper{k}"))
+        halves.append(sql.sum(fine.bitwiseAND(sql.lit(LOW))).alias(f"lower{k}"))
+    once = pairs.groupBy(*keys).agg(*halves)
+    own = [steps(once[f"upper{k}"], once[f"lower{k}"], value).alias(f"v{k}") for k, value in enumerate(values)]
+    return once.select(*keys, *own)
+
+
+def steps(upper: Any, lower: Any, value: Value) -> Any:
+    """A user's sum of fine steps for an item, by its two halves, clamped and in steps from the lower bound."""
+    carried = upper + sql.shiftright(lower, LOW_BITS)
+    near = sql.least(sql.greatest(carried, sql.lit(-MOST)), sql.lit(MOST))
+    fine = near * sql.lit(1 << LOW_BITS) + lower.bitwiseAND(sql.lit(LOW))
+    lowest, highest = value.lowest, value.lowest + 2 * FINE_STEPS
+    clamped = sql.least(sql.greatest(fine, sql.lit(lowest)), sql.lit(highest))
+    half = sql.lit(1 << (value.fine_bits - 1))
+    return sql.shiftright(clamped - sql.lit(lowest) + half, value.fine_bits)

@@ -1,4 +1,4 @@
-"""What is spent, and how spends add up."""
+"""Spends of privacy budget, and how they add up."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _NEAR: Final = 1.01
 class Spend:
     """The privacy that one release costs, with the certificate's document.
 
-    `profile` is what a composer knows more of the release than its epsilon and delta; the ledger does not look
-    into it. Neither it nor the document may hold a true count or a password: they are kept as they are.
+    `profile` is what a composer needs beside epsilon and delta; the ledger does not read it. Neither it nor the
+    document may hold a true count or a password: both are stored as they are.
     """
 
     epsilon: float
@@ -48,8 +48,8 @@ class Spend:
             "epsilon": self.epsilon, "delta": self.delta, "profile": self.profile, "document": self.document
         }  # fmt: skip
 
-    def plain(self) -> Spend:
-        """Through JSON and back, so that what is composed is what will be read again."""
+    def through_json(self) -> Spend:
+        """Through JSON and back, so that what is composed is what will be read later."""
         return Spend(**json.loads(canonical(self.to_dict())))
 
 
@@ -68,7 +68,7 @@ class Composer(Protocol):
 
 
 class SumComposer:
-    """Epsilons and deltas add up: true for all releases, whatever they are and however they were chosen."""
+    """Epsilons and deltas are added: valid for all releases, however they were chosen."""
 
     accounting: Final = "sum"
 
@@ -136,9 +136,7 @@ class ProfileComposer:
     accounting: Final = "pld"
 
     def __init__(
-        self,
-        profile_of: Callable[[Spend], Any],
-        total_delta: Callable[[list[tuple[Any, int]], float], float],
+        self, profile_of: Callable[[Spend], Any], total_delta: Callable[[list[tuple[Any, int]], float], float]
     ) -> None:
         self._profile_of = profile_of
         self._total_delta = total_delta
@@ -171,7 +169,7 @@ class ProfileComposer:
 
 
 def decimal_fraction(number: float) -> Fraction:
-    """The number as it is written: three times 0.1 is 0.3, as everyone who reads a certificate will add."""
+    """The number as it is written: three times 0.1 is 0.3, as readers of certificates will add."""
     return Fraction(repr(number))
 
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
+from decimal import ROUND_FLOOR, Context
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, Final
@@ -63,7 +64,7 @@ class Checkpoint:
         assert signer is not None
         document: dict[str, Any] = {"format": CHECKPOINT_FORMAT, **asdict(self)}
         document[SIGNATURE] = signer(document, CHECKPOINT_DOMAIN)
-        write_new(place, certificate_text(document).encode(), 0o644)
+        write_new({place: (certificate_text(document).encode(), 0o644)})
         return signer.fingerprint
 
     @classmethod
@@ -165,14 +166,14 @@ class Account:
         if not together <= self.total.delta:
             raise OverBudget(
                 f"the dataset {self.name!r} has no room for epsilon {spend.epsilon!r} and delta {spend.delta!r}: "
-                f"{self._reason(together)}; {self.left_in_words(composer)}"
+                f"{self._reason(together)}; remaining: {self.remaining_in_words(composer)}"
             )
 
     def _reason(self, together: float) -> str:
         if self.accounting == "sum":
             return f"the total is epsilon {self.total.epsilon!r} and delta {self.total.delta!r}"
         if self.accounting == "zcdp":
-            return "its rho, or the delta beside it, is more than that"
+            return "it needs more rho, or more delta beside it, than remains"
         return f"with it the delta at epsilon {self.total.epsilon!r} would be {together:.4g}"
 
     def left(self, composer: Composer) -> dict[str, float]:
@@ -185,15 +186,26 @@ class Account:
         delta = decimal_fraction(self.total.delta) - _sum(spend.delta for spend in self.spends)
         return {"epsilon_left": largest_float(epsilon), "delta_left": largest_float(delta)}
 
-    def left_in_words(self, composer: Composer) -> str:
-        """The same as the end of a sentence."""
-        left = self.left(composer)
-        if "rho_left" in left:
-            return f"left are rho {left['rho_left']:.4g} and, beside it, delta {left['delta_left']:.4g}"
-        if "delta_spent" in left:
-            total = self.total
-            return f"so far the delta at epsilon {total.epsilon!r} is {left['delta_spent']:.4g} of {total.delta!r}"
-        return f"left are epsilon {left['epsilon_left']!r} and delta {left['delta_left']!r}"
+    def remaining_in_words(self, composer: Composer) -> str:
+        """What remains, for people: in releases, where the accounting has no epsilon that is left."""
+        left, total = self.left(composer), self.total
+        if self.accounting == "sum":
+            return f"epsilon {left['epsilon_left']!r} and delta {left['delta_left']!r}"
+        if self.accounting == "pld":
+            unspent = max(0.0, total.delta - left["delta_spent"])
+            return f"{unspent:.4g} of the delta {total.delta!r} at epsilon {total.epsilon!r}"
+        if not self.bookings:
+            return f"all of epsilon {total.epsilon!r} and delta {total.delta!r}"
+        last = self.spends[-1]
+        more, largest = self.more_that_fit(last, composer), self.largest_epsilon(last.delta, composer)
+        if not more and not largest:
+            return f"too little for any release with delta {last.delta!r}"
+        like = (
+            "1 more release" if more == 1 else f"{more if more < MOST_COUNTED else f'over {more}'} more releases"
+        )
+        # Rounded down, so that it fits.
+        rounded = Context(prec=2, rounding=ROUND_FLOOR).create_decimal(largest)
+        return f"{like} like the last one, or one release with epsilon up to {rounded:f}"
 
     def more_that_fit(self, spend: Spend, composer: Composer) -> int:
         """How many more such spends the total allows, counted up to `MOST_COUNTED`.
@@ -448,7 +460,7 @@ class Ledger:
         total, name = Budget(epsilon, delta), checked_name(dataset)
         body = {"epsilon": total.epsilon, "delta": total.delta, "accounting": checked_accounting(accounting)}
         ledger = cls(store.checked_path(path), wait_seconds)
-        if not ledger._made(name, body) and not ledger._begun(name, body):
+        if not ledger._create_file(name, body) and not ledger._create_tables(name, body):
             with ledger._writing(ledger.accounts()) as page:
                 near = next((known for known in page.accounts.datasets if alike(known, name)), None)
                 if near is not None:
@@ -480,7 +492,7 @@ class Ledger:
         *Guarantee*: once this returns, the booking survives a crash of the process and of the machine, and all
         bookings of the dataset together, composed, are within its total. Draw noise after it, never before.
         """
-        spend = spend.plain()
+        spend = spend.through_json()
         for _ in range(_ATTEMPTS):
             # Composing may take seconds: others can book meanwhile, and then it is done again.
             before = self.accounts()
@@ -513,19 +525,19 @@ class Ledger:
         if store.identity(self._path) != before:
             raise LedgerError(f"the ledger {self._path} {store.REPLACED}")
 
-    def _made(self, name: str, body: dict[str, Any]) -> bool:
+    def _create_file(self, name: str, body: dict[str, Any]) -> bool:
         """Whether there was no file, and is a ledger with this dataset now; killed on the way there is no file."""
         if os.path.lexists(self._path):
             sweep(self._path.parent)  # what an init has left that was killed when its ledger was there
             return False
-        with store.aside(self._path) as file:
+        with store.new_file(self._path) as file:
             made = Ledger(file, self._wait)
-            if not made._begun(name, body) or not store.publish(file, self._path):
+            if not made._create_tables(name, body) or not store.publish(file, self._path):
                 return False
         self._seen = made._seen
         return True
 
-    def _begun(self, name: str, body: dict[str, Any]) -> bool:
+    def _create_tables(self, name: str, body: dict[str, Any]) -> bool:
         """Whether the file was empty, and is a ledger with this dataset now: both at once, or not at all."""
         with self._connection() as connection, store.transaction(connection, writing=True):
             if not store.is_empty(self._path):

@@ -165,10 +165,10 @@ _MAKING_SECONDS: Final = 5.0
 
 @contextmanager
 def sqlite_errors_as_sentences(path: Path, wait: float) -> Iterator[None]:
-    """SQLite's errors as one sentence of ours, by their codes."""
+    """Raise SQLite's errors as `LedgerError`, with a sentence by their codes."""
     try:
         yield
-    except UnicodeError:  # a name in the tables that is no text
+    except UnicodeError:  # a name in the tables that is not text
         raise LedgerError(f"the ledger {path} {_REASONS[sqlite3.SQLITE_CORRUPT]}") from None
     except sqlite3.Error as error:
         full = getattr(error, "sqlite_errorcode", 0)
@@ -229,7 +229,7 @@ def _has_one_name(place: Path) -> bool:
 
 
 @contextmanager
-def aside(place: Path) -> Iterator[Path]:
+def new_file(place: Path) -> Iterator[Path]:
     """A place beside that of a new ledger, where it is made whole before it gets its name."""
     try:
         with workplace(place.parent) as work:
@@ -265,7 +265,7 @@ def connected(path: Path, wait: float) -> Iterator[sqlite3.Connection]:
         where = path.absolute().as_uri() + "?mode=rw"
         connection = sqlite3.connect(where, uri=True, timeout=wait, isolation_level=None)
     with closing(connection):
-        # No byte may be lost on the way to the check: what is no UTF-8 becomes a text that was never written.
+        # No byte may be lost before the check: what is not UTF-8 becomes a text that was never written.
         connection.text_factory = lambda raw: raw.decode("utf-8", "surrogateescape")
         with sqlite_errors_as_sentences(path, wait):
             for setting in (
@@ -304,7 +304,7 @@ def check_format(connection: sqlite3.Connection, path: Path) -> None:
         raise LedgerError(f"{path} is a SQLite file of another program, not a ledger")
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if version != VERSION:
-        raise LedgerError(f"the ledger {path} has the format {version}, and this dphist knows only {VERSION}")
+        raise LedgerError(f"the ledger {path} has the format {version}, and this dphist reads only {VERSION}")
     if schema != sorted(_SCHEMA.items()):
         raise LedgerError(f"the ledger {path} is damaged: its tables were changed")
 

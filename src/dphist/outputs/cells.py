@@ -187,7 +187,7 @@ def type_named(described: str) -> Any | None:
         return None
 
 
-def restored(column: Any, described: str | None) -> Any:
+def restore_column(column: Any, described: str | None) -> Any:
     """A column that was read, in the type it was written from; as it is where that cannot be."""
     pa = package("pyarrow")
     wanted = None if described is None else type_named(described)
@@ -232,4 +232,4 @@ def column_of(cells: list[Any], described: str | None) -> Any:
     except (pa.ArrowException, ValueError, TypeError, OverflowError):
         texts = [c if c is None or isinstance(c, str) else json.dumps(_plain(c)) for c in cells]
         column = pa.array(texts, pa.string())
-    return restored(pa.chunked_array([column]), described)
+    return restore_column(pa.chunked_array([column]), described)

@@ -5,16 +5,17 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import Any, BinaryIO, Final
 
 from dphist.errors import OutputError, package
-from dphist.outputs.cells import as_text, column_of, lines_of, parts_of, restored
+from dphist.outputs.cells import as_text, column_of, lines_of, parts_of, restore_column
 from dphist.outputs.seal import named_once
 
 # What a spreadsheet takes for the beginning of a formula. Quotes before it count as well, so that the escape, one
 # more quote, can be undone exactly.
-_FORMULA: Final = re.compile(r"'*[=+\-@\t\r]")
-_ESCAPED: Final = re.compile(r"'+[=+\-@\t\r]")
+_ESCAPE: Final = (r"^('*[=+\-@\t\r])", r"'\1")
+_UNESCAPE: Final = (r"^'('*[=+\-@\t\r])", r"\1")
 ESCAPES: Final = ("csv", "tsv")
 # Signals are looked for after each piece; in Parquet it is one row group.
 _PIECE: Final = 262_144
@@ -63,10 +64,6 @@ def _csv(table: Any, file: BinaryIO, check: Callable[[], None], delimiter: str =
             check()
 
 
-def _tsv(table: Any, file: BinaryIO, check: Callable[[], None]) -> None:
-    _csv(table, file, check, "\t")
-
-
 def _jsonl(table: Any, file: BinaryIO, check: Callable[[], None]) -> None:
     for part in parts_of(table):
         file.write("".join(lines_of(part)).encode())
@@ -77,7 +74,7 @@ _WRITERS: Final[dict[str, Callable[[Any, BinaryIO, Callable[[], None]], None]]] 
     "parquet": _parquet,
     "arrow": _arrow,
     "csv": _csv,
-    "tsv": _tsv,
+    "tsv": partial(_csv, delimiter="\t"),
     "jsonl": _jsonl,
 }
 
@@ -92,30 +89,18 @@ def flattened(table: Any) -> Any:
 def _escaped(table: Any) -> Any:
     """The table as CSV holds it, text and names with a quote before what looks like a formula."""
     pa, flat = package("pyarrow"), flattened(table)
+    types = pa.types
     columns = [
-        _mapped(column, _escape) if _is_text(column.type) and not pa.types.is_decimal(given) else column
+        _replaced(column, *_ESCAPE)
+        if (types.is_string(column.type) or types.is_large_string(column.type)) and not types.is_decimal(given)
+        else column
         for column, given in zip(flat.columns, table.schema.types, strict=True)
     ]
-    return pa.table(columns, names=[_escape(name) for name in table.column_names])
+    return pa.table(columns, names=[re.sub(*_ESCAPE, name) for name in table.column_names])
 
 
-def _is_text(kind: Any) -> bool:
-    types = package("pyarrow").types
-    return bool(types.is_string(kind) or types.is_large_string(kind))
-
-
-def _mapped(column: Any, change: Callable[[str], str]) -> Any:
-    pa = package("pyarrow")
-    cells = [None if cell is None else change(cell) for cell in column.to_pylist()]
-    return pa.chunked_array([pa.array(cells, column.type)])
-
-
-def _escape(text: str) -> str:
-    return "'" + text if _FORMULA.match(text) else text
-
-
-def _unescape(text: str) -> str:
-    return text[1:] if _ESCAPED.match(text) else text
+def _replaced(column: Any, pattern: str, replacement: str) -> Any:
+    return package("pyarrow.compute").replace_substring_regex(column, pattern, replacement)
 
 
 def _simple(kind: Any) -> bool:
@@ -142,7 +127,7 @@ def _read_csv(
 ) -> Any:
     pa, csv = package("pyarrow"), package("pyarrow.csv")
     parse = csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
-    names = [_escape(name) for name in columns] if escape_formulas else columns
+    names = [re.sub(*_ESCAPE, name) for name in columns] if escape_formulas else columns
     # Every column is read as text: 007 is not 7.
     convert = csv.ConvertOptions(
         column_types=dict.fromkeys(names, pa.string()),
@@ -156,8 +141,8 @@ def _read_csv(
     found = table.columns
     if escape_formulas:
         plain = [types.get(name, "").startswith("decimal") for name in columns]
-        found = [c if number else _mapped(c, _unescape) for number, c in zip(plain, found, strict=True)]
-    return pa.table([restored(c, types.get(n)) for n, c in zip(columns, found, strict=True)], names=columns)
+        found = [c if number else _replaced(c, *_UNESCAPE) for number, c in zip(plain, found, strict=True)]
+    return pa.table([restore_column(c, types.get(n)) for n, c in zip(columns, found, strict=True)], names=columns)
 
 
 def _read_jsonl(file: BinaryIO, types: dict[str, str], columns: list[str]) -> Any:

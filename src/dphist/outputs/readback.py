@@ -1,16 +1,20 @@
-"""Read a release and its certificate, and say whether one matches the other. Anybody may have written them."""
+"""Read a release and its certificate, and report whether they match. Both may be of unknown origin.
+
+A few hundred KB of Parquet, or of a database, can decode to any number of GB, and a damaged file can end the
+process that decodes it. So the decoder is a child process with limits of memory and time: it reads from an open
+file or a database, and streams batches of Arrow to its standard output until it is done or reaches a limit. Text
+files need none of this: they decode to a few times their size.
+"""
 
 from __future__ import annotations
 
-import errno
 import json
 import os
-import stat
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import file_digest
 from io import BufferedReader
@@ -18,19 +22,21 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from dphist.errors import InputError, package
-from dphist.outputs.cells import digest_of, holds, restored
+from dphist.outputs.cells import digest_of, holds, restore_column
 from dphist.outputs.formats import ESCAPES, read_text
-from dphist.outputs.seal import LARGEST_CERTIFICATE, SIGNATURE, output_of, parsed, same_json, too_large, types_of
-from dphist.outputs.stores import CERTIFICATE_COLUMN, StoreError, store_of
+from dphist.outputs.seal import (
+    LARGEST_CERTIFICATE,
+    SIGNATURE,
+    output_of,
+    parse_certificate,
+    same_json,
+    too_large,
+    types_of,
+)
+from dphist.outputs.spark_folder import CERTIFICATE, whole_digest
+from dphist.outputs.stores import CERTIFICATE_COLUMN, Store, StoreError, store_of
 from dphist.outputs.targets import DATABASES, OutputKind, Target, is_postgres, suffix_kind, target_of
-from dphist.outputs.write import CERTIFICATE, whole_digest
-
-# Read data that anybody may have written, in a process of its own with limits of memory and time.
-#
-# A few hundred KB of Parquet, or of a database, can decode to any number of GB, and a damaged file can end the
-# process that decodes it. So the decoder is a child process: it reads from an open file or a database, and streams
-# batches of Arrow to its standard output until it is done or reaches a limit. Text files need none of this: they
-# decode to a few times their size.
+from dphist.publishing import open_regular
 
 # A table may take so many bytes in memory, or so many times the bytes of its file, whichever is more.
 LEAST_BYTES: Final = 1 << 30
@@ -46,6 +52,268 @@ _FOLDED: Final = (
     "sparse_union",
 )  # fmt: skip
 _REFUSED, _TOO_LARGE, _FAILED = 3, 4, 5
+_FILES: Final[tuple[OutputKind, ...]] = ("parquet", "csv", "tsv", "jsonl", "arrow")
+_NO_MATCH: Final = "does not match the digest in its certificate: one of them was changed or damaged"
+# Some minutes of work to digest; a sparse file can be of any size.
+_LARGEST_FILE: Final = 256 << 30
+_LARGEST_ANSWER: Final = 4 << 30
+
+
+@dataclass(frozen=True)
+class Readback:
+    """A release as it was found. `table` and `document` are None where they cannot be read, or do not match.
+
+    `problems` are sentences, none of which repeats a cell; without a problem data and certificate match.
+    """
+
+    table: Any | None
+    document: dict[str, Any] | None
+    digest_matches: bool
+    problems: tuple[str, ...]
+
+
+def read_release(
+    address: str | os.PathLike[str], table: str | None = None, certificate: str | os.PathLike[str] | None = None
+) -> Readback:
+    """Read a release back. `certificate` is its file, or for a database its table, if not next to the release.
+
+    Raises `InputError` where there are no data to read; whatever is wrong with them is in `problems`.
+    """
+    name = os.fspath(address)
+    if is_postgres(name):
+        return _from_database(target_of(name, table), certificate)
+    if not os.path.isfile(name) and not os.path.isdir(name):
+        raise InputError(f"there is no file {name}")
+    try:
+        if os.path.isdir(name):
+            return _from_folder(Path(name), certificate)
+        kind = suffix_kind(name) or _sniffed(Path(name))
+        if kind in DATABASES:
+            return _from_database(target_of(name, table, kind), certificate)
+        return _from_file(Path(name), kind, certificate)
+    except OSError as error:
+        raise InputError(f"{name} cannot be read: {error.strerror or 'reading it failed'}") from None
+
+
+def _sniffed(path: Path) -> OutputKind | None:
+    """The kind of a database whose name has another ending."""
+    with open_regular(path) as file:
+        head = file.read(16)
+    if head.startswith(b"SQLite format 3"):
+        return "sqlite"
+    return "duckdb" if head[8:12] == b"DUCK" else None
+
+
+def _digest(file: BufferedReader) -> str:
+    """Of the whole file; empty for one that is larger than any release, such as a sparse file."""
+    if os.fstat(file.fileno()).st_size > _LARGEST_FILE:
+        return ""
+    return file_digest(file, "sha256").hexdigest()
+
+
+def _certificate_file(path: Path, given: str | os.PathLike[str] | None) -> tuple[dict[str, Any] | None, list[str]]:
+    where = Target(str(path), None, "csv").certificate_path if given is None else Path(given)
+    try:
+        with open_regular(where) as file:
+            if os.fstat(file.fileno()).st_size > LARGEST_CERTIFICATE:
+                return None, [too_large(where.name)]
+            return parse_certificate(file.read(LARGEST_CERTIFICATE + 1), where.name)
+    except FileNotFoundError:
+        return None, [f"there is no certificate {where.name}: it was removed, or writing it was interrupted"]
+    except OSError as error:
+        return None, [f"the certificate {where.name} cannot be read: {error.strerror}"]
+
+
+def _from_file(path: Path, kind: OutputKind | None, certificate: str | os.PathLike[str] | None) -> Readback:
+    document, problems = _certificate_file(path, certificate)
+    output = output_of(document)
+    with open_regular(path) as file:
+        matches = output.get("sha256") == _digest(file)
+        if document is not None and not matches:
+            problems.append(f"{path.name} {_NO_MATCH}")
+        # The file may have been written in another format than its name says.
+        chosen = next((each for each in _FILES if each == output.get("kind")), kind)
+        if chosen is None:
+            problems.append(f"neither the name of {path.name} nor a certificate says what kind of file it is")
+        if chosen is None or problems:
+            return Readback(None, document, matches, tuple(problems))
+        try:
+            table = _read_file(file, chosen, output)
+        except StoreError as error:
+            return Readback(None, document, matches, (_unreadable(path.name, chosen, error),))
+    return Readback(table, document, matches, _shape_problems(table, output, path.name, chosen))
+
+
+def _unreadable(name: str, kind: str, error: StoreError) -> str:
+    return f"{name} cannot be read as {kind}" + (f": {error}" if str(error) else "")
+
+
+def _read_file(file: BufferedReader, kind: OutputKind, output: dict[str, Any]) -> Any:
+    """The table of a file that matches its digest. Raises `StoreError`, without a reason if it is damaged."""
+    names, rows = output.get("columns"), output.get("rows")
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        names = []
+    if len(names) > MOST_COLUMNS:
+        raise StoreError(f"it has more than {MOST_COLUMNS:,} columns")
+    try:
+        if kind in ("parquet", "arrow"):
+            table = read_file(file, kind, rows if isinstance(rows, int) else 0)
+            return _restored(table, output)
+        escaped = output.get("escape_formulas") is True
+        return read_text(file, kind, types_of(output, names), names, escape_formulas=escaped)
+    except (
+        package("pyarrow").ArrowException, OSError, ValueError, KeyError, TypeError, RecursionError, MemoryError,
+    ):  # fmt: skip
+        # The error's own words could repeat a cell.
+        raise StoreError("") from None
+
+
+def _restored(table: Any, output: dict[str, Any]) -> Any:
+    """The columns in the types they were written from."""
+    types, names = types_of(output, table.column_names), table.column_names
+    columns = [restore_column(c, types.get(n)) for n, c in zip(names, table.columns, strict=True)]
+    return package("pyarrow").table(columns, names=names)
+
+
+def _from_folder(path: Path, certificate: str | os.PathLike[str] | None) -> Readback:
+    """A folder of Parquet files, as Spark writes it, with the certificate inside."""
+    document, problems = _certificate_file(path, certificate or path / CERTIFICATE)
+    output = output_of(document)
+    parts = sorted(part for part in path.iterdir() if not part.name.startswith(("_", ".")))
+    found = {}
+    for part in parts:
+        found[part.name] = ""  # anything but a file does not belong to a release
+        if part.is_file() and not part.is_symlink():
+            with open_regular(part) as file:
+                found[part.name] = _digest(file)
+    matches = same_json(output.get("files"), found) and output.get("sha256") == whole_digest(found)
+    if document is not None and not matches:
+        problems.append(f"the files in {path.name} do not match the digests in its certificate")
+    if problems:
+        return Readback(None, document, matches, tuple(problems))
+    try:
+        table = _read_parts(parts)
+    except StoreError as error:
+        return Readback(None, document, matches, (_unreadable(path.name, "a folder of Parquet files", error),))
+    return Readback(table, document, matches, _shape_problems(table, output, path.name, "folder"))
+
+
+def _read_parts(parts: list[Path]) -> Any:
+    """All files of a folder together; a part may be as large as they may be together."""
+    pa = package("pyarrow")
+    allowed, tables = bytes_allowed(sum(part.stat().st_size for part in parts)), []
+    for part in parts:
+        with open_regular(part) as file:
+            tables.append(read_file(file, "parquet", None))
+        if sum(table.nbytes for table in tables) > allowed:
+            raise StoreError("it takes too much memory for its size")
+    try:
+        # Spark writes a file even where no row was released.
+        return pa.concat_tables(tables)
+    except (pa.ArrowException, ValueError):
+        raise StoreError("") from None
+
+
+def _shape_problems(
+    table: Any, output: dict[str, Any], title: str, kind: str, *, signed: bool = False
+) -> tuple[str, ...]:
+    """Whether the certificate's facts of the output are true; `table` has the types that it was written from."""
+    shape = {"kind": kind, "columns": table.column_names, "rows": table.num_rows}
+    # Spark has other names for types, which are in the files themselves.
+    if kind == "folder":
+        shape["files"] = output.get("files")
+    else:
+        shape["types"] = _types(table, output.get("types"), exact=kind in ("parquet", "arrow"))
+    if kind in ESCAPES and "escape_formulas" in output:
+        shape["escape_formulas"] = True
+    # The name of a database is in a certificate that is signed, and compared with the signature.
+    stated = {"name", "sha256", *({"database"} if signed and kind in ("sqlite", "duckdb") else ())}
+    problems = []
+    if not same_json({name: value for name, value in output.items() if name not in stated}, shape):
+        problems.append(f"{title} does not have the columns, types or rows that its certificate says")
+    if not isinstance(output.get("name"), str):
+        problems.append("the certificate does not name what it belongs to")
+    return tuple(problems)
+
+
+def _types(table: Any, said: Any, *, exact: bool) -> list[str]:
+    """The types of the columns; as the certificate has them where text stands for them, or types are nested."""
+    kinds = table.schema.types
+    if not isinstance(said, list) or len(said) != len(kinds) or not all(isinstance(one, str) for one in said):
+        return [str(kind) for kind in kinds]
+    nested = package("pyarrow").types.is_nested
+    return [
+        one if nested(kind) or (not exact and str(kind) == "string") else str(kind)
+        for kind, one in zip(kinds, said, strict=True)
+    ]
+
+
+def _from_database(target: Target, certificate: str | os.PathLike[str] | None) -> Readback:
+    name = target.certificate_table if certificate is None else os.fspath(certificate)
+    try:
+        if target.kind == "postgresql":
+            table, cells = _read_server(target, name)
+        else:
+            with open_regular(target.path):
+                table, cells = read_database(os.path.abspath(target.address), target.kind, target.table_name, name)
+    except StoreError as error:
+        if error.trouble == "absent":
+            raise InputError(f"there is no {target.title()}") from None
+        if error.trouble in ("missing", "locked"):
+            raise InputError(f"{target.title()} cannot be read: {error}") from None
+        return Readback(None, None, False, (f"{target.title()} cannot be read: {error}",))
+    document, problems = _certificate_in(cells, name)
+    pa, output = package("pyarrow"), output_of(document)
+    try:
+        digest = digest_of(table)
+    except (pa.ArrowException, ValueError, TypeError, OverflowError):
+        problems.append(f"{target.title()} has values that were not written by dphist")
+        return Readback(None, document, False, tuple(problems))
+    matches = output.get("sha256") == digest
+    if document is not None and not matches:
+        problems.append(f"{target.title()} {_NO_MATCH}")
+    found = _restored(table, output)
+    if document is not None:
+        problems += _shape_problems(found, output, target.title(), target.kind, signed=SIGNATURE in document)
+    return Readback(found, document, matches, tuple(problems))
+
+
+def _certificate_in(cells: list[str | None] | None, name: str) -> tuple[dict[str, Any] | None, list[str]]:
+    title = f"the certificate in table {name}"
+    if cells is None:
+        return None, [f"there is no certificate: no table {name}"]
+    if len(cells) != 1 or cells[0] is None:
+        return None, [f"{title} is not one text of at most {LARGEST_CERTIFICATE >> 20} MiB"]
+    return parse_certificate(cells[0], title)
+
+
+def _parts_of_store(store: Store, table: str, certificate: str) -> tuple[list[str | None] | None, Iterator[Any]]:
+    """The cells of the table of a certificate, None if there is none, and the rows of the release."""
+    if store.find(table) is None:
+        raise StoreError("there is no such table", "absent")
+    cells = None if store.find(certificate) is None else store.read_certificate(certificate)
+    if cells is not None:
+        cells = [c if isinstance(c, str) and len(c) <= LARGEST_CERTIFICATE else None for c in cells]
+    return cells, store.batches(table)
+
+
+def _read_server(target: Target, certificate: str) -> tuple[Any, list[str | None] | None]:
+    """From PostgreSQL, in this process: the server has limits of its own."""
+    store = store_of(target.kind, target.address, writing=False)
+    try:
+        cells, batches = _parts_of_store(store, target.table_name, certificate)
+        found, size = [], 0
+        for batch in batches:
+            size += batch.nbytes
+            if size > _LARGEST_ANSWER:
+                raise StoreError("it has more rows than can be held in memory")
+            found.append(batch)
+        return package("pyarrow").Table.from_batches(found), cells
+    finally:
+        store.close()
+
+
+# --------------------------------------------------------------------------------------------------- the decoder
 
 
 def bytes_allowed(size: int) -> int:
@@ -159,14 +427,12 @@ def _child(job: dict[str, Any]) -> None:
         read = _parquet if job["kind"] == "parquet" else _arrow
         _stream(read(os.fdopen(0, "rb", closefd=False), job["rows"]))
         return
-    from dphist.outputs.stores import store_of
-
     store = store_of(job["kind"], job["path"], writing=False)
     try:
-        if store.find(job["table"]) is None:
-            raise StoreError("there is no such table", "absent")
-        _stream(_certificate(store, job["certificate"]))
-        _stream(store.batches(job["table"]))
+        cells, batches = _parts_of_store(store, job["table"], job["certificate"])
+        columns = {} if cells is None else {CERTIFICATE_COLUMN: pa.array(cells, pa.string())}
+        _stream(iter([pa.record_batch(columns)]))
+        _stream(batches)
     finally:
         store.close()
 
@@ -181,21 +447,6 @@ def _stream(batches: Iterator[Any]) -> None:
         for batch in batches:
             writer.write_batch(batch)
     out.flush()
-
-
-def certificate_cells(store: Any, name: str) -> list[str | None] | None:
-    """At most two cells of the table of a certificate, which should have one; None if there is no such table."""
-    if store.find(name) is None:
-        return None
-    cells = store.read_certificate(name)
-    return [cell if isinstance(cell, str) and len(cell) <= LARGEST_CERTIFICATE else None for cell in cells]
-
-
-def _certificate(store: Any, name: str) -> Iterator[Any]:
-    pa = package("pyarrow")
-    cells = certificate_cells(store, name)
-    names = [] if cells is None else [CERTIFICATE_COLUMN]
-    yield pa.record_batch([pa.array(cells or [], pa.string())][: len(names)], names=names)
 
 
 def _parquet(file: BinaryIO, rows: int | None) -> Iterator[Any]:
@@ -256,280 +507,3 @@ def _main() -> None:
 
 if __name__ == "__main__":
     _main()
-
-
-_FILES: Final[tuple[OutputKind, ...]] = ("parquet", "csv", "tsv", "jsonl", "arrow")
-_NO_MATCH: Final = "does not match the digest in its certificate: one of them was changed or damaged"
-# Some minutes of work to digest; a sparse file can be of any size.
-_LARGEST_FILE: Final = 256 << 30
-_LARGEST_ANSWER: Final = 4 << 30
-
-
-@dataclass(frozen=True)
-class Readback:
-    """A release as it was found. `table` and `document` are None where they cannot be read, or do not match.
-
-    `problems` are sentences, none of which repeats a cell; without a problem data and certificate match.
-    """
-
-    table: Any | None
-    document: dict[str, Any] | None
-    digest_matches: bool
-    problems: tuple[str, ...]
-
-
-def read_release(
-    address: str | os.PathLike[str], table: str | None = None, certificate: str | os.PathLike[str] | None = None
-) -> Readback:
-    """Read a release back. `certificate` is its file, or for a database its table, if not next to the release.
-
-    Raises `InputError` where there are no data to read; whatever is wrong with them is in `problems`.
-    """
-    name = os.fspath(address)
-    if is_postgres(name):
-        return _from_database(target_of(name, table), certificate)
-    if not os.path.isfile(name) and not os.path.isdir(name):
-        raise InputError(f"there is no file {name}")
-    try:
-        if os.path.isdir(name):
-            return _from_folder(Path(name), certificate)
-        kind = suffix_kind(name) or _sniffed(Path(name))
-        if kind in DATABASES:
-            return _from_database(target_of(name, table, kind), certificate)
-        return _from_file(Path(name), kind, certificate)
-    except OSError as error:
-        raise InputError(f"{name} cannot be read: {error.strerror or 'reading it failed'}") from None
-
-
-@contextmanager
-def _opened(path: Path) -> Iterator[BufferedReader]:
-    """A regular file: a pipe would never be opened, and a device never end."""
-    found = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
-    with os.fdopen(found, "rb") as file:
-        if not stat.S_ISREG(os.fstat(found).st_mode):
-            raise OSError(errno.EINVAL, "it is not a regular file")
-        yield file
-
-
-def _sniffed(path: Path) -> OutputKind | None:
-    """The kind of a database under a name that does not tell it."""
-    with _opened(path) as file:
-        head = file.read(16)
-    if head.startswith(b"SQLite format 3"):
-        return "sqlite"
-    return "duckdb" if head[8:12] == b"DUCK" else None
-
-
-def _digest(file: BufferedReader) -> str:
-    """Of the whole file; empty for one that is larger than any release, such as a sparse file of no end."""
-    if os.fstat(file.fileno()).st_size > _LARGEST_FILE:
-        return ""
-    return file_digest(file, "sha256").hexdigest()
-
-
-def _from_file(path: Path, kind: OutputKind | None, certificate: str | os.PathLike[str] | None) -> Readback:
-    document, problems = _certificate_file(path, certificate)
-    output = output_of(document)
-    with _opened(path) as file:
-        matches = output.get("sha256") == _digest(file)
-        if document is not None and not matches:
-            problems.append(f"{path.name} {_NO_MATCH}")
-        # The name may tell another kind than the one that was asked for.
-        known: list[OutputKind] = [each for each in _FILES if each == output.get("kind")]
-        chosen = known[0] if known else kind
-        if chosen is None:
-            problems.append(f"neither the name of {path.name} nor a certificate tells what kind of file it is")
-        if chosen is None or problems:
-            # What is not what its certificate says has nothing to say either.
-            return Readback(None, document, matches, tuple(problems))
-        names = _names(output)
-        table, reason = _read_file(file, chosen, output, names)
-    if table is None:
-        problems.append(f"{path.name} cannot be read as {chosen}{reason}")
-    else:
-        problems += _shape_problems(table, output, path.name, chosen)
-    return Readback(table, document, matches, tuple(problems))
-
-
-def _from_folder(path: Path, certificate: str | os.PathLike[str] | None) -> Readback:
-    """A folder of Parquet files, as Spark writes it, with the certificate inside."""
-    document, problems = _certificate_file(path, certificate or path / CERTIFICATE)
-    output = output_of(document)
-    parts = sorted(part for part in path.iterdir() if not part.name.startswith(("_", ".")))
-    found = {}
-    for part in parts:
-        found[part.name] = ""  # what is no file is no part of a release
-        if part.is_file() and not part.is_symlink():
-            with _opened(part) as file:
-                found[part.name] = _digest(file)
-    matches = same_json(output.get("files"), found) and output.get("sha256") == whole_digest(found)
-    if document is not None and not matches:
-        problems.append(f"the files in {path.name} do not match the digests in its certificate")
-    if problems:
-        return Readback(None, document, matches, tuple(problems))
-    table, reason = _read_parts(parts)
-    if table is None:
-        problems.append(f"{path.name or path} cannot be read as a folder of Parquet files{reason}")
-    else:
-        problems += _shape_problems(table, output, path.name, "folder")
-    return Readback(table, document, matches, tuple(problems))
-
-
-def _read_parts(parts: list[Path]) -> tuple[Any | None, str]:
-    """All files of a folder together; a part may be as large as they may be together."""
-    pa = package("pyarrow")
-    allowed, tables = bytes_allowed(sum(part.stat().st_size for part in parts)), []
-    try:
-        for part in parts:
-            with _opened(part) as file:
-                tables.append(read_file(file, "parquet", None))
-            if sum(table.nbytes for table in tables) > allowed:
-                return None, ": it takes too much memory for its size"
-        # No file at all is no release: Spark writes one even where no row was released.
-        return (pa.concat_tables(tables), "") if tables else (None, "")
-    except StoreError as error:
-        return None, f": {error}"
-    except pa.ArrowException:
-        return None, ""
-
-
-def _certificate_file(path: Path, given: str | os.PathLike[str] | None) -> tuple[dict[str, Any] | None, list[str]]:
-    where = Target(str(path), None, "csv").certificate_path if given is None else Path(given)
-    try:
-        with _opened(where) as file:
-            if os.fstat(file.fileno()).st_size > LARGEST_CERTIFICATE:
-                return None, [too_large(where.name)]
-            return parsed(file.read(LARGEST_CERTIFICATE + 1), where.name)
-    except FileNotFoundError:
-        return None, [f"there is no certificate {where.name}: it was removed, or writing it was interrupted"]
-    except OSError as error:
-        return None, [f"the certificate {where.name} cannot be read: {error.strerror}"]
-
-
-def _read_file(
-    file: BufferedReader, kind: OutputKind, output: dict[str, Any], names: list[str]
-) -> tuple[Any, str]:
-    """The table of a file that matches its digest, or None and why."""
-    pa, rows = package("pyarrow"), output.get("rows")
-    if len(names) > MOST_COLUMNS:
-        return None, f": it has more than {MOST_COLUMNS:,} columns"
-    try:
-        if kind in ("parquet", "arrow"):
-            table = read_file(file, kind, rows if isinstance(rows, int) else 0)
-            types = types_of(output, table.column_names)
-            columns = [restored(c, types.get(n)) for n, c in zip(table.column_names, table.columns, strict=True)]
-            return pa.table(columns, names=table.column_names), ""
-        escaped = output.get("escape_formulas") is True
-        return read_text(file, kind, types_of(output, names), names, escape_formulas=escaped), ""
-    except StoreError as error:
-        return None, f": {error}"
-    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, RecursionError, MemoryError):
-        # Damaged in whatever way; the error's own words could repeat a cell.
-        return None, ""
-
-
-def _names(output: dict[str, Any]) -> list[str]:
-    """The columns' names that a certificate tells, if they are names."""
-    names = output.get("columns")
-    return names if isinstance(names, list) and all(isinstance(name, str) for name in names) else []
-
-
-def _shape_problems(
-    table: Any, output: dict[str, Any], title: str, kind: str, *, signed: bool = False
-) -> list[str]:
-    """Whether what the certificate says of the output is so; `table` has the types that it was written from."""
-    problems = []
-    shape = {"kind": kind, "columns": table.column_names, "rows": table.num_rows}
-    # Spark has other names for types, which are in the files themselves.
-    if kind == "folder":
-        shape["files"] = output.get("files")
-    else:
-        shape["types"] = _types(table, output.get("types"), exact=kind in ("parquet", "arrow"))
-    if kind in ESCAPES and "escape_formulas" in output:
-        shape["escape_formulas"] = True
-    # The name of a database is in a certificate that is signed, and compared with the signature.
-    stated = {"name", "sha256", *({"database"} if signed and kind in ("sqlite", "duckdb") else ())}
-    said = {name: value for name, value in output.items() if name not in stated}
-    if not same_json(said, shape):
-        problems.append(f"{title} does not have the columns, types or rows that its certificate says")
-    if not isinstance(output.get("name"), str):
-        problems.append("the certificate does not name what it belongs to")
-    return problems
-
-
-def _types(table: Any, said: Any, *, exact: bool) -> list[str]:
-    """The types of the columns; as they are said to be where text stands for them, or a file has its own names."""
-    kinds = table.schema.types
-    if not isinstance(said, list) or len(said) != len(kinds) or not all(isinstance(one, str) for one in said):
-        return [str(kind) for kind in kinds]
-    nested = package("pyarrow").types.is_nested
-    return [
-        told if nested(kind) or (not exact and str(kind) == "string") else str(kind)
-        for kind, told in zip(kinds, said, strict=True)
-    ]
-
-
-def _from_database(target: Target, certificate: str | os.PathLike[str] | None) -> Readback:
-    name = target.certificate_table if certificate is None else os.fspath(certificate)
-    try:
-        if target.kind == "postgresql":
-            table, cells = _from_server(target, name)
-        else:
-            with _opened(target.path):
-                table, cells = read_database(os.path.abspath(target.address), target.kind, target.table_name, name)
-    except StoreError as error:
-        if error.trouble == "absent":
-            raise InputError(f"there is no {target.title()}") from None
-        if error.trouble in ("missing", "locked"):
-            raise InputError(f"{target.title()} cannot be read: {error}") from None
-        return Readback(None, None, False, (f"{target.title()} cannot be read: {error}",))
-    document, problems = _certificate_of(cells, name)
-    return _from_table(table, document, problems, target)
-
-
-def _from_server(target: Target, certificate: str) -> tuple[Any, list[str | None] | None]:
-    """From PostgreSQL, in this process: the server has limits of its own."""
-    store = store_of(target.kind, target.address, writing=False)
-    try:
-        if store.find(target.table_name) is None:
-            raise StoreError("there is no such table", "absent")
-        cells = certificate_cells(store, certificate)
-        batches, taken = [], 0
-        for batch in store.batches(target.table_name):
-            taken += batch.nbytes
-            if taken > _LARGEST_ANSWER:
-                raise StoreError("it has more rows than can be held in memory")
-            batches.append(batch)
-        return package("pyarrow").Table.from_batches(batches), cells
-    finally:
-        store.close()
-
-
-def _certificate_of(cells: list[str | None] | None, name: str) -> tuple[dict[str, Any] | None, list[str]]:
-    title = f"the certificate in table {name}"
-    if cells is None:
-        return None, [f"there is no certificate: no table {name}"]
-    if len(cells) != 1 or cells[0] is None:
-        return None, [f"{title} is not one text of at most {LARGEST_CERTIFICATE >> 20} MiB"]
-    return parsed(cells[0], title)
-
-
-def _from_table(table: Any, document: dict[str, Any] | None, problems: list[str], target: Target) -> Readback:
-    pa = package("pyarrow")
-    output = output_of(document)
-    try:
-        digest = digest_of(table)
-    except (pa.ArrowException, ValueError, TypeError, OverflowError):
-        problems.append(f"{target.title()} has values that were not written by dphist")
-        return Readback(None, document, False, tuple(problems))
-    matches = output.get("sha256") == digest
-    if document is not None and not matches:
-        problems.append(f"{target.title()} {_NO_MATCH}")
-    types = types_of(output, table.column_names)
-    columns = [restored(c, types.get(n)) for n, c in zip(table.column_names, table.columns, strict=True)]
-    found = pa.table(columns, names=table.column_names)
-    if document is not None:
-        problems += _shape_problems(
-            found, output, target.title(), target.kind, signed=SIGNATURE in (document or {})
-        )
-    return Readback(found, document, matches, tuple(problems))

@@ -17,26 +17,22 @@ LARGEST_CERTIFICATE: Final = 16 << 20
 
 
 class Sign(Protocol):
-    """Makes the signature of a document. `fingerprint` tells whose it is."""
+    """Signs documents with the key of this fingerprint."""
 
-    @property
-    def fingerprint(self) -> str:
-        """The SHA-256 of the public key."""
+    fingerprint: str
 
     def __call__(self, document: dict[str, Any], /) -> dict[str, str]:
         """The signature, as it is written into the document."""
 
 
-def sealed(document: dict[str, Any], output: dict[str, Any], sign: Sign | None = None) -> str:
-    """The text of a certificate: the document, what it is the certificate of, a signature, and its own digest."""
+def seal(document: dict[str, Any], output: dict[str, Any], sign: Sign | None = None) -> str:
+    """The text of a certificate: the document, facts of the output, a signature, and its own digest."""
     try:
         # Through JSON and back, so that the digest is over what a reader will see.
         plain: dict[str, Any] = json.loads(json.dumps({"format": FORMAT, **document}, allow_nan=False))
     except (TypeError, ValueError, RecursionError):
-        raise InvalidParameter("the certificate's document holds what JSON cannot write") from None
+        raise InvalidParameter("the certificate's document holds a value that JSON cannot hold") from None
     plain["output"] = output
-    for key in (SIGNATURE, SEAL):
-        plain.pop(key, None)
     if sign is not None:
         plain[SIGNATURE] = sign(plain)
     plain[SEAL] = self_digest(plain)
@@ -44,20 +40,16 @@ def sealed(document: dict[str, Any], output: dict[str, Any], sign: Sign | None =
 
 
 def certificate_text(document: dict[str, Any]) -> str:
-    """The text of a certificate: the only one that `parsed` accepts for this document.
+    """The only text that `parse_certificate` accepts for this document.
 
     What cannot be seen, or turns the direction of a line, is escaped: a reader sees what is verified.
     """
     text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False)
-    return re.sub(r"[^\n -~]", _escaped, text) + "\n"
+    return re.sub(r"[^\n -~]", lambda c: c[0] if c[0].isprintable() else json.dumps(c[0])[1:-1], text) + "\n"
 
 
-def _escaped(found: re.Match[str]) -> str:
-    return found[0] if found[0].isprintable() else json.dumps(found[0])[1:-1]
-
-
-def facts(plain: Any, kind: str, name: str, digest: str) -> dict[str, Any]:
-    """What a certificate says of the table that it belongs to."""
+def output_facts(plain: Any, kind: str, name: str, digest: str) -> dict[str, Any]:
+    """The table that a certificate belongs to."""
     types = [str(each) for each in plain.schema.types]
     shape = {"columns": plain.column_names, "types": types, "rows": plain.num_rows}
     return {"name": name, "kind": kind, "sha256": digest, **shape}
@@ -70,8 +62,8 @@ def self_digest(document: dict[str, Any]) -> str:
     return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def parsed(text: str | bytes, title: str) -> tuple[dict[str, Any] | None, list[str]]:
-    """The document of a certificate, and what is wrong with it; `title` names it in sentences."""
+def parse_certificate(text: str | bytes, title: str) -> tuple[dict[str, Any] | None, list[str]]:
+    """The document of a certificate, and its problems; `title` names it in sentences."""
     if len(text) > LARGEST_CERTIFICATE:
         return None, [too_large(title)]
     try:
@@ -79,15 +71,15 @@ def parsed(text: str | bytes, title: str) -> tuple[dict[str, Any] | None, list[s
         document = json.loads(plain, parse_constant=_refuse, object_pairs_hook=named_once)
         if not isinstance(document, dict) or not str(document.get("format")).startswith("dphist"):
             return None, [f"{title} is not a dphist certificate"]
-        # Two texts with one content differ for the reader's eyes, or for another reader of JSON: 1.0 and 1e0,
-        # a byte order mark, characters that are not seen.
+        # Two texts of one content may look different to people or to other parsers: 1.0 and 1e0, a byte order
+        # mark, characters that are not seen.
         unusual = certificate_text(document) != plain
     except _NamedTwiceError as error:
         return None, [f"{title} has a key twice, and readers may take either value: {str(error)!r}"]
     except (ValueError, RecursionError, MemoryError):
         return None, [f"{title} is damaged: it is not JSON"]
     if unusual:
-        return document, [f"{title} is not in the form in which dphist writes certificates: it was edited"]
+        return document, [f"{title} is not in the form that dphist writes: it was edited"]
     if not isinstance(document.get("output"), dict) or not isinstance(document.get(SEAL), str):
         return document, [f"{title} is not a dphist certificate of a release"]
     return document, [] if document[SEAL] == self_digest(document) else [
@@ -96,8 +88,8 @@ def parsed(text: str | bytes, title: str) -> tuple[dict[str, Any] | None, list[s
 
 
 def too_large(title: str) -> str:
-    """The sentence on a certificate that is not read at all."""
-    return f"{title} is larger than {LARGEST_CERTIFICATE >> 20} MiB, and no certificate is"
+    """The problem of a certificate that is not read at all."""
+    return f"{title} is larger than {LARGEST_CERTIFICATE >> 20} MiB, too large for a certificate"
 
 
 class _NamedTwiceError(ValueError):
@@ -126,7 +118,7 @@ def same_json(one: Any, other: Any) -> bool:
 
 
 def output_of(document: dict[str, Any] | None) -> dict[str, Any]:
-    """What a document says of the output; empty where it says nothing that can be used."""
+    """The facts of the output; empty where a document has none."""
     output = (document or {}).get("output")
     return output if isinstance(output, dict) else {}
 

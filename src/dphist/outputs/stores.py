@@ -1,85 +1,566 @@
-"""A release as a table of a database, and its certificate as a second one, in one transaction."""
+"""A release as a table of a database, and its certificate as a second one, in one transaction.
+
+DuckDB and PostgreSQL (through ADBC) take and give columns of Arrow. SQLite is read and written by Python's own
+module: ADBC's driver turns NaN into null and has no types for truth values and decimals, and it offers neither the
+authorizer nor the limits that make it safe to read a file of unknown origin.
+"""
 
 from __future__ import annotations
 
+import math
+import os
+import re
+import secrets
+import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from importlib import import_module
-from typing import Any, Final, Literal, Protocol
+from contextlib import AbstractContextManager, contextmanager, suppress
+from pathlib import Path
+from typing import Any, Final, Literal
 
-from dphist.errors import DphistError, OutputError, package
-from dphist.outputs.cells import as_text, digest_of
-from dphist.outputs.seal import facts, sealed
-from dphist.outputs.targets import Target
-
-# What a database does for a release, and what it is given: columns that it gives back exactly.
+from dphist.errors import DphistError, OutputError, package, postgres_driver
+from dphist.outputs.cells import as_text, column_of, digest_of, json_cells, parts_of
+from dphist.outputs.seal import LARGEST_CERTIFICATE, output_facts, seal
+from dphist.outputs.targets import Target, schema_and_table
 
 CERTIFICATE_COLUMN: Final = "document"
+WAIT_SECONDS: Final = 5.0
+_ROWS: Final = 2048
+# The size of a text, or of a batch of rows with long texts.
+_MOST_BYTES: Final = 1 << 28
 Trouble = Literal["locked", "foreign", "missing", "absent", "other"]
 
 
 class StoreError(DphistError):
-    """A database says no. The reason is the end of a sentence and has no cell in it."""
+    """A database refuses. The reason completes a sentence and has no cell in it."""
 
     def __init__(self, reason: str, trouble: Trouble = "other") -> None:
         super().__init__(reason)
         self.trouble = trouble
 
 
-class Store(Protocol):
-    """One connection to a database, with a transaction under way. All methods raise `StoreError`."""
-
-    def may_create(self, name: str) -> bool:
-        """Whether a table of this name may be made by this user."""
-
-    def find(self, name: str) -> str | None:
-        """What stands under this name: a table, a view, or nothing."""
-
-    def drop(self, name: str) -> None:
-        """Remove a table."""
-
-    def create(self, name: str, table: Any, check: Callable[[], None]) -> None:
-        """Make a table of these columns and rows."""
-
-    def create_certificate(self, name: str, text: str) -> None:
-        """Make the table of one row that holds the certificate."""
-
-    def batches(self, name: str) -> Iterator[Any]:
-        """The rows of a plain table in batches of Arrow, at least one, in types that the digest understands.
-
-        Raises `StoreError` for a view and whatever else is computed when it is read.
-        """
-
-    def read_certificate(self, name: str) -> list[Any]:
-        """The first two cells of the column of certificates, of a plain table."""
-
-    def commit(self) -> None:
-        """Make it last."""
-
-    def close(self) -> None:
-        """Close; what was not committed is gone."""
-
-
-def read_all(store: Store, name: str) -> Any:
-    """A table of a database that is trusted: it is the one that was just written."""
-    return package("pyarrow").Table.from_batches(list(store.batches(name)))
-
-
-def not_a_table(name: str) -> StoreError:
-    """What is refused where a release or its certificate is read."""
+def _not_a_table(name: str) -> StoreError:
     return StoreError(
         f"{name} is not a plain table, but a view or something else that is computed when it is read"
     )
 
 
-def not_a_certificate(name: str) -> StoreError:
-    """A table with other columns than that of a certificate has."""
-    return StoreError(f"{name} is not a table of a certificate")
-
-
 def quoted(name: str) -> str:
     """A name as all three databases quote it."""
     return '"' + name.replace('"', '""') + '"'
+
+
+class Store:
+    """One connection to a database, with a transaction under way. All methods raise `StoreError`.
+
+    Without `writing` nothing but base tables is read. What was not committed when it is closed is gone.
+    """
+
+    # The type of the column of certificates, the cell if it is not too long, and the place of a value.
+    text, cell, value = "TEXT", CERTIFICATE_COLUMN, "?"
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.connection: Any = None
+
+    def errors(self) -> AbstractContextManager[None]:
+        """The database's errors as reasons. Their text is not repeated: it may hold a cell."""
+        raise NotImplementedError
+
+    def run(self, statement: str, *values: Any) -> list[Any]:
+        """The rows of a statement."""
+        with self.errors():
+            rows: list[Any] = self.connection.execute(statement, values).fetchall()
+            return rows
+
+    def full_name(self, name: str) -> str:
+        """A table as statements name it."""
+        return quoted(name)
+
+    def may_create(self, name: str) -> bool:  # noqa: ARG002
+        """Whether this user may create a table of this name."""
+        return os.access(self.address, os.W_OK)
+
+    def find(self, name: str) -> str | None:
+        """What has this name: a table, a view, or nothing."""
+        raise NotImplementedError
+
+    def drop(self, name: str) -> None:
+        """Remove a table."""
+        self.run(f"DROP TABLE {self.full_name(name)}")
+
+    def create(self, name: str, table: Any, check: Callable[[], None]) -> None:
+        """Create a table of these columns and rows."""
+        raise NotImplementedError
+
+    def create_certificate(self, name: str, text: str) -> None:
+        """Create the table of one row that holds the certificate."""
+        self.run(f"CREATE TABLE {self.full_name(name)} ({CERTIFICATE_COLUMN} {self.text} NOT NULL)")
+        self.run(f"INSERT INTO {self.full_name(name)} VALUES ({self.value})", text)
+
+    def stored_columns(self, name: str) -> list[tuple[str, str]]:
+        """The columns of a table with their types; raises unless all of it is stored, and nothing computed."""
+        raise NotImplementedError
+
+    def stored_rows(self, name: str) -> str:
+        """A table as it is read: its own rows and no others."""
+        return self.full_name(name)
+
+    def batches(self, name: str) -> Iterator[Any]:
+        """The rows of a plain table in batches of Arrow, at least one, in types that the digest understands."""
+        raise NotImplementedError
+
+    def read_certificate(self, name: str) -> list[Any]:
+        """At most two cells of a table of certificates, for one is right; None for one that is too long."""
+        if self.stored_columns(name) != [(CERTIFICATE_COLUMN, self.text)]:
+            raise StoreError(f"{name} is not a table of a certificate")
+        return [row[0] for row in self.run(f"SELECT {self.cell} FROM {self.stored_rows(name)} LIMIT 2")]
+
+    def commit(self) -> None:
+        """Make the changes last."""
+        self.run("COMMIT")
+
+    def close(self) -> None:
+        """Close; what was not committed is gone."""
+        with suppress(StoreError), self.errors():
+            self.connection.close()
+
+
+def store_of(kind: str, address: str, *, writing: bool) -> Store:
+    """A connection to a database of this kind."""
+    stores: dict[str, Callable[[str, bool], Store]] = {
+        "duckdb": _DuckDB, "sqlite": _SQLite, "postgresql": _Postgres,
+    }  # fmt: skip
+    return stores[kind](address, writing)
+
+
+# -------------------------------------------------------------------------------------------------------- DuckDB
+
+# For files of unknown origin: nothing but the file itself is opened, and none of this can be changed.
+_READING: Final = {
+    "enable_external_access": "false", "autoinstall_known_extensions": "false",
+    "autoload_known_extensions": "false", "allow_community_extensions": "false",
+    "python_enable_replacements": "false", "temp_directory": "", "memory_limit": "1GB", "threads": "1",
+    "lock_configuration": "true",
+}  # fmt: skip
+# The types that `storable` leaves; others could be computed, or take far more room than they do in the file.
+_TYPES: Final = (
+    "BOOLEAN", "TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT", "FLOAT",
+    "DOUBLE", "VARCHAR", "BLOB", "DATE", "TIME", "TIMESTAMP", "TIMESTAMP WITH TIME ZONE",
+)  # fmt: skip
+
+
+class _DuckDB(Store):
+    """Tables of a DuckDB file."""
+
+    text = "VARCHAR"
+    cell = f"CASE WHEN strlen({CERTIFICATE_COLUMN}) <= {LARGEST_CERTIFICATE} THEN {CERTIFICATE_COLUMN} END"
+
+    def __init__(self, address: str, writing: bool) -> None:
+        super().__init__(address)
+        # DuckDB takes some names for addresses of a network.
+        place, settings = os.path.abspath(address), {} if writing else _READING
+        self._log = None if writing else place + ".wal"
+        if self._log and os.path.lexists(self._log) and not os.path.isfile(self._log):
+            raise StoreError("there is something beside it that is not a file, named .wal", "foreign")
+        with self.errors():
+            self.connection = package("duckdb").connect(place, read_only=not writing, config=settings)
+        self.run("BEGIN TRANSACTION")
+        self._database = self.run("SELECT current_database()")[0][0]
+
+    @contextmanager
+    def errors(self) -> Iterator[None]:
+        # DuckDB has no error codes.
+        try:
+            yield
+        except package("duckdb").Error as error:
+            text = str(error)
+            # Before locks: its text has the word "block".
+            if type(error).__name__ == "OutOfMemoryException":
+                raise StoreError("reading it takes too much memory") from None
+            if "lock" in text or "different configuration" in text:
+                raise StoreError("the database is locked by another process or connection", "locked") from None
+            if "not a valid DuckDB" in text or "newer version" in text or "older version" in text:
+                raise StoreError("the file is not a DuckDB database that this version reads", "foreign") from None
+            if "No space left" in text or "File too large" in text or "out of disk" in text.lower():
+                raise StoreError("there is no room left for it") from None
+            if "ermission denied" in text or "read-only" in text.lower():
+                raise StoreError("it is not permitted") from None
+            raise StoreError(f"DuckDB reports a {type(error).__name__}") from None
+
+    def find(self, name: str) -> str | None:
+        rows = self.run(
+            "SELECT table_name, table_type FROM information_schema.tables "
+            "WHERE table_catalog = current_database() AND table_schema = current_schema()"
+        )
+        kinds = [kind for found, kind in rows if found.lower() == name.lower()]
+        return None if not kinds else "table" if kinds[0] == "BASE TABLE" else "view"
+
+    def create(self, name: str, table: Any, check: Callable[[], None]) -> None:
+        view = f"dphist_{secrets.token_hex(8)}"
+        with self.errors():
+            self.connection.register(view, table)
+            self.run(f"CREATE TABLE {quoted(name)} AS SELECT * FROM {view}")
+            self.connection.unregister(view)
+        check()
+
+    def _spelled(self, name: str) -> str:
+        found = self.run(
+            "SELECT table_name FROM duckdb_tables() WHERE database_name = current_database() "
+            "AND schema_name = current_schema() AND NOT temporary AND lower(table_name) = lower(?)",
+            name,
+        )
+        if len(found) != 1:
+            raise _not_a_table(name)
+        return str(found[0][0])
+
+    def stored_columns(self, name: str) -> list[tuple[str, str]]:
+        if self._log and os.path.lexists(self._log):
+            # It is part of what DuckDB reads, but not of the file that is passed on.
+            raise StoreError("it was not closed properly: open it once with DuckDB, and close it", "foreign")
+        columns = self.run(
+            "SELECT column_name, data_type, column_default FROM duckdb_columns() WHERE table_name = ? "
+            "AND database_name = current_database() AND schema_name = current_schema() ORDER BY column_index",
+            self._spelled(name),
+        )
+        # A generated column has its expression there.
+        if any(default is not None for _, _, default in columns):
+            raise _not_a_table(name)
+        return [(column, kind) for column, kind, _ in columns]
+
+    def stored_rows(self, name: str) -> str:
+        return f"{quoted(self._database)}.main.{quoted(self._spelled(name))}"
+
+    def batches(self, name: str) -> Iterator[Any]:
+        columns, rows = self.stored_columns(name), self.stored_rows(name)
+        if not all(kind in _TYPES or re.fullmatch(r"DECIMAL\(\d+,\d+\)", kind) for _, kind in columns):
+            raise StoreError("it has a column of a type that no release has")
+        sizes = {"VARCHAR": "strlen", "BLOB": "octet_length"}
+        longest = [f"coalesce(max({sizes[kind]}({quoted(each)})), 0)" for each, kind in columns if kind in sizes]
+        width = sum(self.run(f"SELECT {', '.join(['0', *longest])} FROM {rows}")[0])
+        with self.errors():
+            # Few rows at a time: a short table may repeat one long text.
+            size = max(1, min(_ROWS, _MOST_BYTES // max(1, width)))
+            reader = self.connection.sql(f"SELECT * FROM {rows}").to_arrow_reader(size)
+            yield package("pyarrow").RecordBatch.from_pylist([], reader.schema)
+            yield from reader
+
+    def close(self) -> None:
+        # After an error DuckDB may have ended the transaction, or the whole database, by itself.
+        with suppress(StoreError):
+            self.run("ROLLBACK")
+        super().close()
+
+
+# -------------------------------------------------------------------------------------------------------- SQLite
+
+# What reading takes; views, generated columns and virtual tables would need functions or pragmas besides.
+_ALLOWED: Final = (
+    sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_TRANSACTION, sqlite3.SQLITE_PRAGMA,
+)  # fmt: skip
+_SQLITE_REASONS: Final[dict[int, tuple[str, Trouble]]] = {
+    sqlite3.SQLITE_BUSY: ("the database is locked", "locked"),
+    sqlite3.SQLITE_LOCKED: ("the database is locked", "locked"),
+    sqlite3.SQLITE_FULL: ("there is no room left for it", "other"),
+    sqlite3.SQLITE_IOERR: ("the disk does not take or give it", "other"),
+    sqlite3.SQLITE_READONLY: ("the database is read-only", "other"),
+    sqlite3.SQLITE_READONLY_ROLLBACK: (
+        "writing to it was interrupted; the next release into it, or any program that may write, restores it",
+        "other",
+    ),
+    sqlite3.SQLITE_PERM: ("it is not permitted", "other"),
+    sqlite3.SQLITE_CANTOPEN: ("the database cannot be opened", "other"),
+    sqlite3.SQLITE_NOTADB: ("the file is not a SQLite database", "foreign"),
+    sqlite3.SQLITE_CORRUPT: ("the SQLite database is damaged", "foreign"),
+}
+
+
+class _SQLite(Store):
+    """Tables of a SQLite file."""
+
+    def __init__(self, address: str, writing: bool) -> None:
+        super().__init__(address)
+        for name in () if writing else ("-journal", "-wal", "-shm"):
+            # SQLite opens what lies there, and would wait for the other end of a pipe.
+            if os.path.lexists(address + name) and not os.path.isfile(address + name):
+                raise StoreError(f"there is something beside it that is not a file, named {name}", "foreign")
+        with self.errors():
+            where = Path(address).absolute().as_uri() + ("?mode=rwc" if writing else "?mode=ro")
+            self.connection = sqlite3.connect(where, uri=True, timeout=WAIT_SECONDS, isolation_level=None)
+        # Text that is not UTF-8 would be repeated in an error.
+        self.connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
+        try:
+            # Written at once, so that two writers do not both begin.
+            self.run("BEGIN IMMEDIATE" if writing else "BEGIN")
+            self.run("SELECT name FROM sqlite_master LIMIT 1")
+            if not writing:
+                self._restrict()
+        except StoreError:
+            self.close()
+            raise
+
+    def _restrict(self) -> None:
+        """For files of unknown origin: tables are read, and no function is called."""
+        self.run("PRAGMA trusted_schema = OFF")
+        self.run("PRAGMA query_only = ON")
+        self.run("PRAGMA cell_size_check = ON")
+        self.connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MOST_BYTES)
+        self.connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
+        self.connection.set_authorizer(
+            lambda action, *_: sqlite3.SQLITE_OK if action in _ALLOWED else sqlite3.SQLITE_DENY
+        )
+
+    @contextmanager
+    def errors(self) -> Iterator[None]:
+        try:
+            yield
+        except (sqlite3.Error, UnicodeError, OverflowError) as error:
+            full = getattr(error, "sqlite_errorcode", 0)
+            code = full if full in _SQLITE_REASONS else full & 0xFF
+            unknown: tuple[str, Trouble] = (f"SQLite reports a {type(error).__name__}", "other")
+            raise StoreError(*_SQLITE_REASONS.get(code, unknown)) from None
+
+    def find(self, name: str) -> str | None:
+        rows = self.run("SELECT name, type FROM sqlite_master WHERE type IN ('table', 'view', 'index')")
+        return next((kind for found, kind in rows if found.lower() == name.lower()), None)
+
+    def create(self, name: str, table: Any, check: Callable[[], None]) -> None:
+        fields = zip(table.column_names, table.schema.types, strict=True)
+        columns = ", ".join(f"{quoted(column)} {_declared(kind)}" for column, kind in fields)
+        self.run(f"CREATE TABLE {quoted(name)} ({columns})")
+        places = ", ".join("?" * table.num_columns)
+        for part in parts_of(table):
+            rows = zip(*(_sqlite_cells(column) for column in part.columns), strict=True)
+            with self.errors():
+                self.connection.executemany(f"INSERT INTO {quoted(name)} VALUES ({places})", rows)
+            check()
+
+    def stored_columns(self, name: str) -> list[tuple[str, str]]:
+        rows = self.run("SELECT name, type, rootpage FROM sqlite_master")
+        found = [(kind, page) for known, kind, page in rows if known.lower() == name.lower()]
+        # A virtual table has no page of its own.
+        if len(found) != 1 or found[0][0] != "table" or not isinstance(found[0][1], int) or found[0][1] < 1:
+            raise _not_a_table(name)
+        columns = self.run(f"PRAGMA table_xinfo({quoted(name)})")
+        # A column's default, and whether it is hidden or generated.
+        if any(row[4] is not None or row[6] != 0 for row in columns):
+            raise _not_a_table(name)
+        return [(row[1], row[2]) for row in columns]
+
+    def stored_rows(self, name: str) -> str:
+        # An index may hold other rows than its table, in a file that was made for that.
+        return f"main.{quoted(name)} NOT INDEXED"
+
+    def batches(self, name: str) -> Iterator[Any]:
+        pa, columns = package("pyarrow"), self.stored_columns(name)
+        names = [column for column, _ in columns]
+        with self.errors():
+            cursor = self.connection.execute(f"SELECT * FROM {self.stored_rows(name)}")
+        rows = None
+        while rows is None or rows:
+            empty = rows is None
+            with self.errors():
+                rows = cursor.fetchmany(_ROWS)
+            if rows or empty:
+                cells = list(zip(*rows, strict=True)) or [()] * len(columns)
+                arrays = [_from_sqlite(list(part), kind) for part, (_, kind) in zip(cells, columns, strict=True)]
+                table = pa.table(arrays, names=names)
+                yield from table.to_batches() or [pa.RecordBatch.from_pylist([], table.schema)]
+
+
+def _declared(kind: Any) -> str:
+    types = package("pyarrow").types
+    names = {
+        "BOOLEAN": types.is_boolean,
+        "INTEGER": types.is_integer,
+        "REAL": types.is_floating,
+        "DATE": types.is_date,
+        "TIME": types.is_time,
+        "TIMESTAMP": types.is_timestamp,
+        "BLOB": types.is_binary,
+    }
+    return next((name for name, test in names.items() if test(kind)), "TEXT")
+
+
+def _sqlite_cells(column: Any) -> list[Any]:
+    """SQLite has bytes, but neither dates nor decimals, and NaN would become null."""
+    types = package("pyarrow").types
+    if types.is_binary(column.type):
+        cells: list[Any] = column.to_pylist()
+        return cells
+    if types.is_floating(column.type):
+        values = column.to_pylist()
+        return ["NaN" if value is not None and math.isnan(value) else value for value in values]
+    return json_cells(column)
+
+
+def _from_sqlite(cells: list[Any], declared: str) -> Any:
+    """True and false are 1 and 0 in SQLite."""
+    pa = package("pyarrow")
+    if declared == "BOOLEAN" and all(cell in (None, 0, 1) for cell in cells):
+        return pa.chunked_array([pa.array([None if cell is None else bool(cell) for cell in cells], pa.bool_())])
+    types = {"REAL": "double", "INTEGER": "int64", "BLOB": "binary", "BOOLEAN": "int64"}
+    return column_of(cells, types.get(declared, "string"))
+
+
+def roll_back(address: str) -> None:
+    """Undo what a killed process has left half written; SQLite does so wherever it may write."""
+    if os.path.lexists(f"{address}-journal"):
+        with suppress(StoreError):  # which is reported when the database is opened
+            _SQLite(address, writing=True).close()
+
+
+# ---------------------------------------------------------------------------------------------------- PostgreSQL
+
+# By the beginning of PostgreSQL's error code.
+_POSTGRES_REASONS: Final = {
+    "22021": "a text has a character that the database's encoding lacks",
+    "22P05": "a text has a character that the database's encoding lacks",
+    "25006": "the database is read-only",
+    "2BP01": "other objects of the database depend on the table that is to be replaced",
+    "23505": "another writer made the table at the same time",
+    "28": "the server does not let this user in",
+    "3D000": "there is no such database",
+    "3F000": "there is no such schema",
+    "42501": "it is not permitted to this user",
+    "42P07": "another writer made the table at the same time",
+    "53100": "there is no room left on the server's disk",
+    "55P03": "the table is locked",
+    "57014": "the server cancelled it",
+}
+_SECONDS: Final = 600
+# libpq's own words, which have no code; they may repeat a part of the address and so are not passed on.
+_WORDS: Final = {
+    "authentication failed": "the server does not let this user in",
+    "no password supplied": "the server asks for a password",
+    "Connection refused": "no server answers there",
+    "translate host name": "there is no such host",
+    "does not exist": "the server does not know this database or user",
+    "timeout": "the server does not answer",
+}
+
+
+class _Postgres(Store):
+    """Tables of a PostgreSQL server. ADBC begins a transaction by itself."""
+
+    text, value = "text", "$1"
+    cell = f"CASE WHEN octet_length({CERTIFICATE_COLUMN}) <= {LARGEST_CERTIFICATE} THEN {CERTIFICATE_COLUMN} END"
+
+    def __init__(self, address: str, writing: bool) -> None:
+        super().__init__(address)
+        driver = postgres_driver()
+        try:
+            self.connection = driver.connect(address)
+        except driver.Error as error:
+            reason = next((said for word, said in _WORDS.items() if word in str(error)), "it cannot be reached")
+            raise StoreError(reason, "missing") from None
+        self._cursor = self.connection.cursor()
+        try:
+            if not writing:
+                # One state of the database for the table and its certificate.
+                self.run("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+                self.run(f"SET LOCAL statement_timeout = '{_SECONDS}s'")
+                # An error in place of rows that a policy lets through, or computes.
+                self.run("SET LOCAL row_security = off")
+            self._schema = self.run("SELECT current_schema()::text")[0][0]
+        except StoreError:
+            self.close()
+            raise
+
+    @contextmanager
+    def errors(self) -> Iterator[None]:
+        try:
+            yield
+        except postgres_driver().Error as error:
+            found = re.search(r"SQLSTATE: (\w{5})", str(error))
+            state = error.sqlstate or (found[1] if found else "")
+            reason = _POSTGRES_REASONS.get(state) or _POSTGRES_REASONS.get(state[:2])
+            # The driver keeps no code of a table that it could not create.
+            if reason is None and "permission denied" in str(error):
+                reason = _POSTGRES_REASONS["42501"]
+            if reason is None and "already exists" in str(error):
+                reason = _POSTGRES_REASONS["42P07"]
+            raise StoreError(reason or f"PostgreSQL reports {state or type(error).__name__}") from None
+
+    def run(self, statement: str, *values: Any) -> list[Any]:
+        with self.errors():
+            self._cursor.execute(statement, values or None)
+            return list(self._cursor.fetchall()) if self._cursor.description else []
+
+    def _parts(self, name: str) -> tuple[str, str]:
+        """Always with a schema: without one a table elsewhere on the search path could be meant."""
+        schema, table = schema_and_table(name)
+        schema = schema or self._schema
+        if schema is None:
+            raise StoreError("the user has no schema there: name the table as schema.table")
+        return schema, table
+
+    def full_name(self, name: str) -> str:
+        return ".".join(map(quoted, self._parts(name)))
+
+    def may_create(self, name: str) -> bool:
+        return bool(self.run("SELECT has_schema_privilege($1, 'CREATE')", self._parts(name)[0])[0][0])
+
+    def find(self, name: str) -> str | None:
+        schema, table = self._parts(name)
+        if not self.run("SELECT 1 FROM pg_catalog.pg_namespace WHERE nspname = $1", schema):
+            raise StoreError("there is no such schema", "missing")
+        rows = self.run(
+            "SELECT c.relkind::text FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n "
+            "ON n.oid = c.relnamespace WHERE n.nspname = $1 AND c.relname = $2",
+            schema, table,
+        )  # fmt: skip
+        return None if not rows else "table" if rows[0][0] in ("r", "p") else "view or an index"
+
+    def create(self, name: str, table: Any, check: Callable[[], None]) -> None:
+        schema, plain = self._parts(name)
+        with self.errors():
+            self._cursor.adbc_ingest(plain, table, mode="create", db_schema_name=schema)
+        check()
+
+    def stored_columns(self, name: str) -> list[tuple[str, str]]:
+        # Rows of inheriting tables are not its own, and a user's type may compute its text.
+        rows = self.run(
+            "SELECT c.relkind::text, c.relrowsecurity OR c.relhassubclass OR c.relhasrules, c.oid::bigint "
+            "FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace "
+            "WHERE n.nspname = $1 AND c.relname = $2",
+            *self._parts(name),
+        )
+        if not rows or rows[0][0] != "r" or rows[0][1]:
+            raise _not_a_table(name)
+        columns = self.run(
+            "SELECT a.attname::text, t.typname::text, "
+            "a.attgenerated::text <> '' OR a.atthasdef OR t.typtype <> 'b' "
+            "OR t.typnamespace <> 'pg_catalog'::regnamespace FROM pg_catalog.pg_attribute a "
+            "JOIN pg_catalog.pg_type t ON t.oid = a.atttypid "
+            "WHERE a.attrelid = $1::oid AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum",
+            rows[0][2],
+        )
+        if any(computed for _, _, computed in columns):
+            raise _not_a_table(name)
+        return [(column, kind) for column, kind, _ in columns]
+
+    def stored_rows(self, name: str) -> str:
+        return f"ONLY {self.full_name(name)}"
+
+    def batches(self, name: str) -> Iterator[Any]:
+        self.stored_columns(name)
+        with self.errors():
+            self._cursor.execute(f"SELECT * FROM {self.stored_rows(name)}")
+            reader = self._cursor.fetch_record_batch()
+            yield package("pyarrow").RecordBatch.from_pylist([], reader.schema)
+            yield from reader
+
+    def commit(self) -> None:
+        with self.errors():
+            self.connection.commit()
+
+    def close(self) -> None:
+        with suppress(StoreError), self.errors():
+            self._cursor.close()
+        super().close()
+
+
+# ------------------------------------------------------------------------------------------------------- writing
 
 
 def storable(table: Any, kind: str) -> Any:
@@ -91,8 +572,6 @@ def storable(table: Any, kind: str) -> Any:
 def _column(column: Any, kind: str) -> Any:
     pa, types = package("pyarrow"), package("pyarrow").types
     given = column.type
-    if types.is_boolean(given):
-        return column
     if types.is_string(given) or types.is_large_string(given):
         # PostgreSQL holds no NUL, and to fail because of an item would come after the noise: show its symbol.
         compute = package("pyarrow.compute")
@@ -109,7 +588,7 @@ def _column(column: Any, kind: str) -> Any:
         return _or_text(column, pa.int64())
     if types.is_decimal(given):
         # SQLite would make floats of decimals.
-        if kind == "sqlite" or not _short(given):
+        if kind == "sqlite" or given.precision > 38 or not 0 <= given.scale <= given.precision:
             return as_text(column)
         return _or_text(column, pa.decimal128(given.precision, given.scale))
     if types.is_date(given):
@@ -120,11 +599,7 @@ def _column(column: Any, kind: str) -> Any:
         return _or_text(column, pa.timestamp("us", None if given.tz is None else "UTC"))
     if types.is_binary(given) or types.is_large_binary(given) or types.is_fixed_size_binary(given):
         return column.cast(pa.binary())
-    return as_text(column)
-
-
-def _short(decimal: Any) -> bool:
-    return bool(decimal.precision <= 38 and 0 <= decimal.scale <= decimal.precision)
+    return column if types.is_boolean(given) else as_text(column)
 
 
 def _or_text(column: Any, kind: Any) -> Any:
@@ -133,13 +608,6 @@ def _or_text(column: Any, kind: Any) -> Any:
         return column.cast(kind)
     except (package("pyarrow").ArrowException, ValueError):
         return as_text(column)
-
-
-def store_of(kind: str, address: str, *, writing: bool) -> Store:
-    """A connection to a database of this kind. Without `writing` nothing but base tables is read."""
-    module = import_module(f"dphist.outputs.{kind}_store")
-    store: Store = module.open_store(address, writing)
-    return store
 
 
 @contextmanager
@@ -187,17 +655,17 @@ def write_database(
     """Write both tables and return the digest of the rows, which was computed again from what was stored."""
     held = storable(table, target.kind)
     digest = digest_of(held)
-    told = facts(table, target.kind, target.table_name, digest)
+    facts = output_facts(table, target.kind, target.table_name, digest)
     if target.sign is not None and target.kind != "postgresql":
         # All databases may have a table of this name: a signature tells them apart.
-        told["database"] = target.path.name.encode("utf-8", "backslashreplace").decode()
-    text = sealed(document, told, target.sign)
+        facts["database"] = target.path.name.encode("utf-8", "backslashreplace").decode()
+    text = seal(document, facts, target.sign)
     check()
     with _opened(target, address, writing=True) as store:
         for name in _existing(store, target, force):
             store.drop(name)
         store.create(target.table_name, held, check)
-        if digest_of(read_all(store, target.table_name)) != digest:
+        if digest_of(package("pyarrow").Table.from_batches(list(store.batches(target.table_name)))) != digest:
             raise OutputError(
                 f"{target.title()} cannot be written: the database did not keep the values as they are"
             )

@@ -1,4 +1,4 @@
-"""Where a release goes: a file, or a table of a database. Nothing is opened to name it."""
+"""Where a release goes: a file, a folder, or a table of a database. Nothing is opened yet."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import stat
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Literal, get_args
+from typing import Final, Literal
 from urllib.parse import unquote
 
 from dphist.errors import InvalidParameter, OutputError
@@ -89,6 +89,17 @@ class Target:
         return str(self.certificate_path)
 
 
+@dataclass(frozen=True)
+class Written:
+    """Where a release is, where its certificate is, and the SHA-256 of its data."""
+
+    address: str
+    certificate: str
+    digest: str
+    rows: int | None = None
+    signed_by: str | None = None
+
+
 def without_password(address: str) -> str:
     """An address without its password, and without options that might hold one; a path as it is."""
     if not is_postgres(address):
@@ -116,29 +127,26 @@ def is_postgres(address: str) -> bool:
 
 
 def suffix_kind(address: str) -> OutputKind | None:
-    """The kind that the end of a name tells."""
+    """The kind by the ending of a name."""
     return _SUFFIXES.get(Path(address).suffix.lower())
 
 
 def target_of(output: str | os.PathLike[str], table: str | None = None, file_format: str | None = None) -> Target:
-    """The place that a user names, by the end of its name or by `file_format`."""
+    """The place that a user names, of the kind by its ending or by `file_format`."""
     address = os.fspath(output)
     if not isinstance(address, str) or not address or "\0" in address:
         raise InvalidParameter(f"output must be the name of a file or a postgresql:// address, not {address!r}")
     kind = _kind_of(address, file_format)
-    if kind == "folder":
-        if table is not None:
-            raise InvalidParameter(f"table is for databases, and {address} is a folder")
-        return Target(address, None, kind)
-    if kind not in DATABASES:
-        if table is not None:
-            raise InvalidParameter(f"table is for databases, and {address} is a file of kind {kind}")
-        if Path(address).name in ("", ".."):
-            raise InvalidParameter(f"output must name a file, not the folder {address}")
-        return Target(address, None, kind)
-    target = Target(address, DEFAULT_TABLE if table is None else table, kind)
-    _check_table(target)
-    return target
+    if kind in DATABASES:
+        target = Target(address, DEFAULT_TABLE if table is None else table, kind)
+        _check_table(target)
+        return target
+    if table is not None:
+        what = "a folder" if kind == "folder" else f"a file of kind {kind}"
+        raise InvalidParameter(f"table is for databases, and {address} is {what}")
+    if kind != "folder" and Path(address).name in ("", ".."):
+        raise InvalidParameter(f"output must name a file, not the folder {address}")
+    return Target(address, None, kind)
 
 
 def _kind_of(address: str, file_format: str | None) -> OutputKind:
@@ -158,12 +166,10 @@ def _kind_of(address: str, file_format: str | None) -> OutputKind:
                 f"output {address} must end in one of {', '.join(_SUFFIXES)}, or be named with --output-format"
             )
         return kind
-    for known in get_args(OutputKind):
-        if file_format == known and known not in ("postgresql", "folder"):
-            chosen: OutputKind = known
-            return chosen
-    names = ", ".join(known for known in get_args(OutputKind) if known not in ("postgresql", "folder"))
-    raise InvalidParameter(f"file_format must be one of {names}, not {file_format!r}")
+    kinds: list[OutputKind] = list(dict.fromkeys(_SUFFIXES.values()))
+    if file_format not in kinds:
+        raise InvalidParameter(f"file_format must be one of {', '.join(kinds)}, not {file_format!r}")
+    return kinds[kinds.index(file_format)]
 
 
 def _check_table(target: Target) -> None:
@@ -210,9 +216,12 @@ def check_files(target: Target, *, force: bool) -> None:
     if not os.access(folder, os.W_OK | os.X_OK):
         raise OutputError(f"{target.address} cannot be written: the folder {folder} is not writable")
     for path in [target.path] if target.is_database else [target.path, target.certificate_path]:
-        mode = _mode(path)
-        if mode is None:
+        try:
+            mode = os.lstat(path).st_mode
+        except FileNotFoundError:
             continue
+        except OSError as error:
+            raise OutputError(f"{path} cannot be written: {error.strerror}") from None
         if stat.S_ISLNK(mode):
             raise OutputError(f"{path} cannot be written: it is a link; name the file itself")
         if stat.S_ISDIR(mode):
@@ -223,13 +232,3 @@ def check_files(target: Target, *, force: bool) -> None:
             raise OutputError(
                 f"{path} exists already: choose another name, or replace it with --force (force=True)"
             )
-
-
-def _mode(path: Path) -> int | None:
-    """What stands under this name; a link is not followed."""
-    try:
-        return os.lstat(path).st_mode
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise OutputError(f"{path} cannot be written: {error.strerror}") from None

@@ -1,4 +1,4 @@
-"""Sums and means beside the counts: what was asked for, and the columns that are published of them."""
+"""Sums and means beside the counts: the request for them, and the columns that are published."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Aggregate:
     name: str
 
     @classmethod
-    def told(cls, kind: Kind, text: object) -> Aggregate:
+    def parse(cls, kind: Kind, text: object) -> Aggregate:
         """`COLUMN:LOW:HIGH`, or `NAME=COLUMN:LOW:HIGH`, which gives the result another name than COLUMN_sum."""
         form = f"--{kind} must be COLUMN:LOW:HIGH, such as amount:0:500, not {text!r}"
         parts = text.rsplit(":", 2) if isinstance(text, str) else []
@@ -46,7 +46,7 @@ class Aggregate:
         if not equals or not name or not column:
             name, column = f"{parts[0]}_{kind}", parts[0]
         low, high = _bounds(parts[1:], form)
-        Value(column, low, high)  # which says what is wrong with bounds
+        Value(column, low, high)  # checks the bounds
         return cls(kind, column, low, high, name)
 
     @property
@@ -76,7 +76,7 @@ def _bounds(parts: Sequence[str], form: str) -> tuple[Fraction, Fraction]:
 
 def aggregates_of(request: Mapping[str, Any]) -> tuple[Aggregate, ...]:
     """The sums and means of a request, sums first."""
-    return tuple(Aggregate.told(kind, text) for kind in KINDS for text in request.get(kind, ()))
+    return tuple(Aggregate.parse(kind, text) for kind in KINDS for text in request.get(kind, ()))
 
 
 def summed(aggregates: Sequence[Aggregate]) -> tuple[tuple[str, Fraction, Fraction], ...]:
@@ -86,7 +86,7 @@ def summed(aggregates: Sequence[Aggregate]) -> tuple[tuple[str, Fraction, Fracti
 
 @dataclass(frozen=True)
 class Published:
-    """How the columns of aggregates are to look."""
+    """Which columns each aggregate has."""
 
     error: bool = False
     interval: float | None = None
@@ -163,9 +163,9 @@ def _ratio_ends(
 
 
 def sums_facts(plan: Plan, aggregates: Sequence[Aggregate]) -> list[dict[str, Any]]:
-    """What a reader must know to use sums and means: their errors, and what they share with the counts."""
-    places = {of: place for place, of in enumerate(summed(aggregates))}
-    return [_facts(plan, one, plan.sums[places[one.of]]) for one in aggregates]
+    """The errors of sums and means, and their covariance with the counts."""
+    noises = dict(zip(summed(aggregates), plan.sums, strict=True))
+    return [_facts(plan, one, noises[one.of]) for one in aggregates]
 
 
 def _facts(plan: Plan, one: Aggregate, noise: SumNoise) -> dict[str, Any]:

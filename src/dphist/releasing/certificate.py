@@ -1,34 +1,84 @@
-"""The certificate of a release as a document: everything that is needed to recompute its guarantee."""
+"""The certificate of a release as a document: everything that is needed to recompute its guarantee.
+
+It holds facts. The sentences that explain them are made from the same facts when somebody reads: `guarantee` and
+`not_covered`.
+"""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from fractions import Fraction
 from typing import Any, Final
 
+from dphist.display import raised
 from dphist.errors import InvalidParameter
 from dphist.planning.sums import FINEST_REACH
 from dphist.planning.utility import shared_part
 from dphist.privacy.noise import LaplaceNoise, LatticeNoise, PublicNoise, SumNoise
 from dphist.privacy.types import FORMAT, AnyNoise, Budget, Contract, Plan
-from dphist.releasing.aggregates import Aggregate, aggregates_of, sums_facts
+from dphist.releasing.aggregates import aggregates_of, sums_facts
 from dphist.releasing.soundness import Chosen, Nonzero, certificate_of, nonzero_rule, top_k_keeps
 
-_ONE_UPDATE: Final = (
-    "every user came in one update of one sketch, the update and the items of a user depend on that user alone, "
-    "and without that user all others would have come in the same order and the same sketches would have been "
-    "merged in the same order"
-)
-# Libraries infer types from values, and change values with them: 007 becomes 7, and a large number a float.
-_INFERRED: Final = {
-    "text": "the values that the frame holds for one user do not depend on the rows of other users",
-    "fixed": "the types of the input's columns were fixed before the data was seen",
+# What a guarantee rests on that only the person who made the release can know, and how readers are told.
+_CONDITIONS: Final = {
+    "counts-per-user": "no user contributes to more than {items} of the counts or more than 1 to any of them",
+    "item-types": "the types of the items do not depend on the data of any one user",
+    "max-nonzero": "no possible data has more than {nonzero} items",
+    "one-update-per-user": (
+        "every user came in one update of one sketch, the update and the items of a user depend on that user "
+        "alone, and without that user all others would have come in the same order and the same sketches would "
+        "have been merged in the same order"
+    ),
+    # Libraries infer types from values, and change values with them: 007 becomes 7, and a large number a float.
+    "frame-values": "the values that the frame holds for one user do not depend on the rows of other users",
+    "fixed-types": "the types of the input's columns were fixed before the data was seen",
+    "query": "the rows that the query returns for one user depend on that user alone",
+}
+# What a reader should know about the numbers, and is easily overlooked.
+_CAVEATS: Final = {
+    "other-releases": "Other releases of the same data: their epsilons and deltas add up.",
+    "groups": "Groups: a household, or one person with two accounts, is more than one user.",
+    "user-limit": (
+        "Users with more than {cap} {noun} contributed a random {cap} of them: a count may be lower than the "
+        "number of users. Standard errors and intervals cover the noise only."
+    ),
+    "max-nonzero": (
+        "The bound of {nonzero} items is the word of whoever made the release: if the data had had more items, "
+        "nothing would have been released."
+    ),
+    "differences": "Counts are differences to the count after the largest ones, which is not released.",
+    "perhaps-reduced": (
+        "Counts may be lower than the numbers of users: unless it was guaranteed that no possible data has more "
+        "than {nonzero} items, the count after the largest ones was subtracted from all. It is not released."
+    ),
+    "reduced": (
+        "If the data had more than {nonzero} items, counts are lower than the numbers of users: the count of rank "
+        "{rank} was subtracted from all, and it is not released."
+    ),
+    "sketch": (
+        "Counts are of a sketch with {size} counters: apart from noise, each may be below the number of users by "
+        "up to the number of (user, item) pairs divided by {pairs}."
+    ),
+    "sketch-with-offset": (
+        "Counts are of a sketch with {size} counters: apart from noise, each may be above the number of users by "
+        "up to the number of (user, item) pairs divided by {pairs}, and by no more than the offset."
+    ),
+    "selection": "Counts that barely passed the threshold are too high on average.",
+    "clamped-sums": (
+        "Sums and means are over the users that were counted, of each user's own sum for the item, clamped "
+        "({bounds}). Values that are missing or not numbers add nothing to it. They are of users, not of events."
+    ),
+    "selected-sums": (
+        "A sum takes part in the error of its count: the middle of its range is added once for each noisy user, "
+        "so sums of items that barely passed the threshold are too high, or too low, as well."
+    ),
+    "shared-noise": "All counts share one draw of noise: their sum is less precise than it looks.",
 }
 NO_GUARANTEE: Final = "None: the noise was made from a seed, for tests."
-# No plan of ours has longer numbers; a certificate that has is not worth the hours it would take.
+# No plan has longer numbers; a certificate that has would take hours to verify.
 _NUMBER: Final = re.compile(r"[0-9]{1,60}(/[0-9]{1,60})?")
 _LARGEST_LATTICE: Final = 1 << 13
 _LARGEST_VARIANCE: Final = 10**40
@@ -36,33 +86,42 @@ _LARGEST_SHARED_VARIANCE: Final = 10**12
 _MOST_SUMS: Final = 64
 
 
-def guarantee(plan: Plan, request: Mapping[str, Any], budget: Budget | None = None) -> str:
-    """What is promised: for the plan, or for all of the budget where a cap was chosen as well."""
+def guarantee_facts(plan: Plan, request: Mapping[str, Any], budget: Budget | None = None) -> dict[str, Any]:
+    """The guarantee, for the plan or for all of the budget where a cap was chosen as well, and its conditions."""
     whole = plan.budget if budget is None else budget
+    return {
+        "epsilon": whole.epsilon,
+        "delta": whole.delta,
+        "unit": "user",
+        "neighbours": "add-or-remove",
+        "conditions": _conditions(plan, request),
+    }
+
+
+def guarantee(plan: Plan, request: Mapping[str, Any], budget: Budget | None = None) -> str:
+    """The guarantee as a sentence."""
+    whole = plan.budget if budget is None else budget
+    factor = f" ≈ {raised(math.exp(whole.epsilon), 4)}" if whole.epsilon < 30.0 else ""
+    conditions = ", and that ".join(_sentences(_CONDITIONS, _conditions(plan, request), plan, request))
     return (
-        "Whatever else is known, the probability of anything that this release could have been changes by at "
-        "most a factor of e^epsilon, plus delta, with one user: it is "
-        f"(epsilon, delta)-differentially private with epsilon = {whole.epsilon!r} and "
-        f"delta = {whole.delta!r} for adding or removing one user with all their items"
-        f"{_provided(plan, request)}."
+        f"This release is (epsilon = {whole.epsilon!r}, delta = {whole.delta!r})-differentially private at the "
+        "user level: adding or removing all data of any one user changes the probability of any outcome by at "
+        f"most a factor of e^{whole.epsilon!r}{factor}, plus {whole.delta!r}"
+        f"{f', provided that {conditions}' if conditions else ''}."
     )
 
 
-def _provided(plan: Plan, request: Mapping[str, Any]) -> str:
-    """What the guarantee rests on that nobody but the person who asks can know."""
-    conditions = []
-    if not request:
-        conditions.append(f"no user touches more than {plan.contract.items} of the counts, each by one")
-        conditions.append("the types of the items do not depend on the data of any one user")
-    if _relies_on_promise(plan, request):
-        conditions.append(f"no possible data has more than {plan.contract.max_nonzero} items")
-    if "sketch" in request:
-        conditions.append(_ONE_UPDATE)
-    if request and "sketch" not in request and request["types"] != "none":
-        conditions.append(_INFERRED[request["types"]])
-    if "query" in request:
-        conditions.append("the rows that the query gives for one user depend on that user alone")
-    return f", provided that {' and '.join(conditions)}" if conditions else ""
+def _conditions(plan: Plan, request: Mapping[str, Any]) -> list[str]:
+    types = {"text": "frame-values", "fixed": "fixed-types"}
+    conditions = {
+        "counts-per-user": not request,
+        "item-types": not request,
+        "max-nonzero": _relies_on_promise(plan, request),
+        "one-update-per-user": "sketch" in request,
+        types.get(request.get("types", ""), ""): "types" in request and request["types"] != "none",
+        "query": "query" in request,
+    }
+    return [condition for condition, holds in conditions.items() if holds]
 
 
 def _relies_on_promise(plan: Plan, request: Mapping[str, Any]) -> bool:
@@ -73,75 +132,50 @@ def _relies_on_promise(plan: Plan, request: Mapping[str, Any]) -> bool:
     )
 
 
+def _caveats(plan: Plan, request: Mapping[str, Any]) -> list[str]:
+    public = isinstance(plan.noise, PublicNoise)
+    caveats = {
+        "other-releases": True,
+        "groups": True,
+        # A top-k step has no use for a bound on users, and none is applied.
+        "user-limit": "max-items-per-user" in request
+        and ("top" not in request or plan.contract.max_nonzero is None),
+        "max-nonzero": _relies_on_promise(plan, request),
+        "differences": is_difference(plan, request),
+        "perhaps-reduced": is_perhaps_reduced(plan, request),
+        "reduced": "max-nonzero" in request and top_k_keeps(plan),
+        "sketch-with-offset" if plan.releases_offset else "sketch": "sketch" in request,
+        "selection": not public,
+        "clamped-sums": bool(plan.sums),
+        "selected-sums": bool(plan.sums) and not public,
+        "shared-noise": plan.sigma_shared > 0.0,
+    }
+    return [caveat for caveat, holds in caveats.items() if holds]
+
+
 def not_covered(plan: Plan, request: Mapping[str, Any]) -> list[str]:
-    """What a reader might believe and should not."""
-    notes = [
-        "Other releases of the same data: their epsilons and deltas add up.",
-        "Groups: a household, or one person with two accounts, is more than one user.",
-    ]
-    cap = request.get("max-items-per-user")
-    if cap == "auto":
-        cap = plan.contract.items
-    # A top-k step has no use for a bound on users, and none is applied.
-    if cap is not None and ("top" not in request or plan.contract.max_nonzero is None):
-        notes.append(
-            f"Of users with more than {cap} items only {cap} were counted, chosen at random: a count may be lower "
-            "than the number of users. Standard errors and intervals speak of the noise alone."
-        )
-    if _relies_on_promise(plan, request):
-        notes.append(
-            f"The bound of {plan.contract.max_nonzero} items is a promise of whoever made the release: had the "
-            "data had more items, nothing would have been released."
-        )
-    if is_difference(plan, request):
-        notes.append("Counts are differences to the count after the largest ones, which is not released.")
-    if is_perhaps_reduced(plan, request):
-        notes.append(
-            f"Counts may be less than the numbers of users: where it was not promised that no possible data have "
-            f"more than {plan.contract.max_nonzero} items, the count after the largest ones was subtracted from "
-            "all, and it is not released."
-        )
-    if "max-nonzero" in request and top_k_keeps(plan):
-        bound = plan.contract.nonzero
-        notes.append(
-            f"If the data had more than {bound:.0f} items, counts are less than the numbers of users: the count "
-            f"of rank {bound + 1:.0f} was subtracted from all, and it is not released."
-        )
-    if "sketch" in request:
-        notes.append(_sketch_note(request["sketch-size"], restored=plan.releases_offset))
-    if not isinstance(plan.noise, PublicNoise):
-        notes.append("Counts that barely passed the threshold are too high on average.")
-    if plan.sums:
-        notes += _sum_notes(plan, aggregates_of(request))
-    if plan.sigma_shared > 0.0:
-        notes.append("All counts share one draw of noise: their sum is less precise than it looks.")
-    return notes
+    """What a reader might assume and should not, as sentences."""
+    return _sentences(_CAVEATS, _caveats(plan, request), plan, request)
 
 
-def _sum_notes(plan: Plan, aggregates: Sequence[Aggregate]) -> list[str]:
-    """What sums and means do not say."""
-    bounds = "; ".join(
-        f"{one.name}: {one.column} from {float(one.low):g} to {float(one.high):g}" for one in aggregates
+def _sentences(texts: Mapping[str, str], codes: list[str], plan: Plan, request: Mapping[str, Any]) -> list[str]:
+    cap, size = request.get("max-items-per-user"), request.get("sketch-size", 0)
+    ranges = (
+        f"{one.name}: {one.column} from {float(one.low):g} to {float(one.high):g}"
+        for one in aggregates_of(request)
     )
-    notes = [
-        "Sums and means are over the users that were counted, of each user's own sum for the item, clamped "
-        f"({bounds}). Values that are missing or no numbers add nothing to it. They are of users, not of events."
-    ]
-    if not isinstance(plan.noise, PublicNoise):
-        notes.append(
-            "A sum takes part in its count's error: the middle of its range is added once for each noisy user, so "
-            "that sums of items that barely passed the threshold are too high, or too low, as well."
-        )
-    return notes
-
-
-def _sketch_note(size: int, *, restored: bool) -> str:
-    """What a sketch does not know of a count."""
-    way, known = ("above", ", and by no more than the offset") if restored else ("below", "")
-    return (
-        f"Counts are of a sketch with {size} counters: noise aside, each may be {way} the number of users by up "
-        f"to the number of (user, item) pairs divided by {size + 1}{known}."
-    )
+    cap = plan.contract.items if cap == "auto" else cap
+    values = {
+        "items": plan.contract.items,
+        "cap": cap,
+        "noun": "item" if cap == 1 else "items",
+        "nonzero": f"{plan.contract.nonzero:.0f}",
+        "rank": f"{plan.contract.nonzero + 1:.0f}",
+        "size": size,
+        "pairs": size + 1,
+        "bounds": "; ".join(ranges),
+    }
+    return [texts[code].format(**values) for code in codes]
 
 
 def is_difference(plan: Plan, request: Mapping[str, Any]) -> bool:
@@ -150,7 +184,7 @@ def is_difference(plan: Plan, request: Mapping[str, Any]) -> bool:
 
 
 def is_perhaps_reduced(plan: Plan, request: Mapping[str, Any]) -> bool:
-    """A histogram with a bound that a top-k step keeps, or a promise: the certificate does not know which."""
+    """A histogram with a bound that a top-k step keeps, or a promise: the certificate does not say which."""
     if request or plan.releases_offset:
         return False
     return top_k_keeps(plan) and not isinstance(plan.noise, PublicNoise)
@@ -170,7 +204,7 @@ def counts_facts(plan: Plan, request: Mapping[str, Any], offset: float | None) -
 
 
 def now() -> str:
-    """The time as a certificate tells it."""
+    """The time in the form of a certificate."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
@@ -185,15 +219,15 @@ def document_of(
     chosen: Chosen | None = None,
     receipt: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """The document, still without what only the writer knows."""
+    """The document, still without the facts of its output."""
     budget = None if chosen is None else chosen.plan.budget
     return {
         "format": FORMAT,
         "dphist": version,
         "created": created,
         "private": private,
-        "guarantee": guarantee(plan, request, budget) if private else NO_GUARANTEE,
-        "not_covered": not_covered(plan, request),
+        "guarantee": guarantee_facts(plan, request, budget) if private else None,
+        "caveats": _caveats(plan, request),
         "request": dict(request),
         "plan": plan_facts(plan),
         "counts": counts_facts(plan, request, offset),
@@ -204,9 +238,9 @@ def document_of(
 
 
 def plan_facts(plan: Plan) -> dict[str, Any]:
-    """The plan as a certificate has it: numbers that follow from the exact ones, and nothing that is only told."""
-    told = ("analysis", "binding_case", "certificate", "notes")
-    return {name: value for name, value in plan.to_dict().items() if name not in told}
+    """The plan as a certificate has it: the exact numbers and those that follow from them."""
+    explaining = ("analysis", "binding_case", "certificate", "notes")
+    return {name: value for name, value in plan.to_dict().items() if name not in explaining}
 
 
 def plan_from(data: Any) -> Plan:

@@ -11,7 +11,7 @@ import numpy as np
 from dphist.errors import InvalidParameter
 from dphist.privacy.noise import LatticeNoise, Noise, PublicNoise
 from dphist.privacy.types import Plan
-from dphist.releasing.frames import Form, Names, Piece, Source, checked_names, source_of
+from dphist.releasing.frames import ARROW, Names, Piece, Source, checked_names, source_of
 from dphist.releasing.noise import Cut, Largest, NoiseStage, Span, Total, blocks, counts_of
 from dphist.releasing.result import Release
 from dphist.releasing.soundness import Nonzero, certified, nonzero_rule
@@ -120,8 +120,6 @@ def release_sketch(
 
     The sketch has at most `size` counters by construction: nothing is subtracted here.
     """
-    from dphist.releasing.pyarrow_kind import KIND
-
     sound = certified(plan)
     problem = sketch_problem(sound, size)
     if problem is not None:
@@ -142,5 +140,5 @@ def release_sketch(
     # The stage takes what was subtracted again.
     whole = np.minimum(counts, largest) + cut.subtracted
     stage = NoiseStage(sound, rule, names, tap, cut, distinct=True)
-    stage.add([Span(Piece(Form(KIND, "frame", "pyarrow"), columns, whole), 0, whole.size)])
+    stage.add([Span(Piece(ARROW, columns, whole), 0, whole.size)])
     return replace(stage.release(), request=request)

@@ -1,25 +1,26 @@
-"""The noise stage: the only place where true counts meet noise."""
+"""The only place where true counts meet noise, in this process and on Spark's executors.
+
+`Begun` is a release whose shared noise is drawn: it adds noise to batches of counts and drops what does not pass
+the threshold. `NoiseStage` does so for the blocks of a histogram in this process, and gathers what passes.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dphist.errors import InvalidParameter
 from dphist.privacy.noise import SumNoise
 from dphist.privacy.types import Plan
-from dphist.releasing.frames import Form, Names, Piece
+from dphist.releasing.frames import Form, Names, Piece, has_repeats, join_rows, objects, release_order, take_rows
 from dphist.releasing.result import Release
 from dphist.releasing.soundness import Nonzero
-from dphist.sampling.mechanisms import IntArray, NoiseSession, Released, begin, noisy_sums
+from dphist.sampling.mechanisms import FloatArray, IntArray, NoiseSession, Released, begin, noisy_sums
 from dphist.sampling.sampler import Draws, Fresh
-from dphist.sampling.tap import Tap
-
-# Pieces of any size, cut and joined into blocks of one size; and the (k+1)-th largest count of all of them.
+from dphist.sampling.tap import SeededTap, Tap
 
 
 @dataclass(frozen=True)
@@ -34,14 +35,14 @@ class Span:
 def blocks(pieces: Iterable[Piece], size: int, most: int | None = None) -> Iterator[list[Span]]:
     """Blocks of exactly `size` rows, the last one smaller: the same rows however the pieces were cut.
 
-    A block ends earlier where its pieces hold `most` bytes: a span keeps all of its piece in memory.
+    A block ends earlier if its pieces hold `most` bytes: a span keeps its whole piece in memory.
     """
     block: list[Span] = []
     room = size
     held = 0
     for piece in pieces:
         if piece.counts.size == 0:
-            block.append(Span(piece, 0, 0))  # no rows, but it knows the kind
+            block.append(Span(piece, 0, 0))  # no rows, but it has the kind
         start = 0
         while start < piece.counts.size:
             stop = min(piece.counts.size, start + room)
@@ -93,7 +94,7 @@ class Largest:
 
 @dataclass(frozen=True)
 class Total:
-    """Enough about the counts to notice that a second reading differs from the first."""
+    """Enough about the counts to detect that a second reading differs from the first."""
 
     rows: int = field(default=0, repr=False)
     nonzero: int = field(default=0, repr=False)
@@ -107,11 +108,11 @@ class Total:
 
 @dataclass(frozen=True)
 class Cut:
-    """What is taken from every count before noise: the count after the largest ones, and a fixed lower threshold.
+    """What is subtracted from every count before noise: the count of rank k + 1, and a fixed lower threshold.
 
-    Counts below `lower` were removed, by a rule that does not look at the data; what is left begins at 1 again
-    once `lower` - 1 is subtracted, and it is added to what passes unless `difference`s to the count after the
-    largest are released. `floor` is the count of rank k + 1 among what is left of the counts: a secret.
+    Counts below `lower` were removed, by a rule that does not depend on the data. The others begin at 1 again once
+    `lower` - 1 is subtracted; it is added to what passes, unless `difference`s to the count of rank k + 1 are
+    released. `floor` is the count of that rank among the remaining counts: a secret.
     """
 
     floor: int = 0
@@ -127,14 +128,14 @@ class Cut:
         return max(self.floor - (self.lower - 1), 0)
 
     def apply(self, counts: IntArray) -> IntArray:
-        """Algorithm 3 of the paper: less what is cut, and what is not positive is no count."""
+        """Algorithm 3 of the paper: subtract, and drop what is not positive."""
         amount = self.lower - 1 + self.subtracted
         return np.maximum(counts - amount, 0) if amount else counts
 
 
 @dataclass(frozen=True)
 class Begun:
-    """A release whose shared noise is drawn. `restored` comes to every count that has passed the threshold."""
+    """A release whose shared noise is drawn. `restored` is added to every count that has passed the threshold."""
 
     session: NoiseSession
     offset: float | None
@@ -151,9 +152,9 @@ class Begun:
     def release(
         self, counts: IntArray, sums: Sequence[IntArray] = (), draws: Sequence[Draws] | None = None
     ) -> Released:
-        """What passes of a batch of true counts, noisy, with the noisy sums beside it, which came in steps.
+        """The noisy counts of a batch that pass the threshold, with their noisy sums. Sums come in whole steps.
 
-        `draws` are for the counts and for each of the sums, all different; otherwise the noise is fresh.
+        `draws` are for the counts and for each of the sums, all different; without them the noise is fresh.
         """
         sources = [Fresh(self.session.tap)] * (1 + len(self.sums)) if draws is None else draws
         released = self.session.release(self.cut.apply(counts), sources[0])
@@ -161,105 +162,85 @@ class Begun:
         return Released(released.index, released.values + self.restored, around)
 
 
+def rehearse(plan: Plan) -> None:
+    """Draw noise for an invented count: noise that cannot be drawn is an error before any event is read."""
+    one, none = np.ones(1, dtype=np.int64), np.zeros(1, dtype=np.int64)
+    begun = Begun.with_tap(plan, SeededTap(0), Cut())
+    begun.release(one, [one] * len(plan.sums))
+    # Sums get noise only where the count has passed.
+    noisy_sums(plan.sums, one, [one] * len(plan.sums), none, [Fresh(begun.session.tap)] * len(plan.sums))
+
+
 class NoiseStage:
-    """One release in the making: the noise that all blocks share is drawn, blocks come, the release goes."""
+    """One release in the making: the shared noise is drawn once, then blocks of true counts come in.
+
+    Of a block only what has passed noise and threshold is kept. Items of different pieces must differ, and are
+    known to be `distinct` if an engine has counted them.
+    """
 
     def __init__(
         self, plan: Plan, rule: Nonzero, names: Names, tap: Tap, cut: Cut, *, distinct: bool = False
     ) -> None:
         self.seen = Total()
-        self._plan, self._rule, self._names, self._tap = plan, rule, names, tap
+        self._plan, self._rule, self._names, self._tap, self._distinct = plan, rule, names, tap, distinct
         self._begun = Begun.with_tap(plan, tap, cut)
-        self._gathered = Gathered(names, distinct=distinct)
+        self._form = Form()
+        self._last: Piece | None = None
+        self._pieces = 0
+        self._items: list[tuple[Any, ...]] = []
+        self._numbers: list[tuple[FloatArray, ...]] = []
 
     def add(self, block: list[Span]) -> None:
-        """Noise and threshold for a block; what passes is kept."""
+        """Noise and threshold for a block."""
         true = counts_of(block)
         self.seen = self.seen.after(true)
-        self._gathered.add(block, self._begun.release(true, sums_of(block)))
-
-    def release(self, limit: int | None = None) -> Release:
-        """All that passed, in an order of its own; the `limit` largest, if there is one."""
-        gathered, plan = self._gathered, self._plan
-        if self._rule is Nonzero.PROMISED and self.seen.nonzero > plan.contract.nonzero:
-            # Never an error, for that would tell of the data; an empty release tells the least.
-            gathered = gathered.nothing()
-        columns, counts, sums = gathered.sorted()
-        if limit is not None and counts.size > limit:
-            first = np.arange(limit, dtype=np.int64)
-            columns, counts = tuple(gathered.form.kind.take(c, first) for c in columns), counts[:limit].copy()
-            sums = tuple(column[:limit].copy() for column in sums)
-        return Release(
-            columns,
-            counts,
-            plan.certificate,
-            plan,
-            self._tap.private,
-            self._names,
-            gathered.form,
-            self._begun.offset,
-            sums=sums or tuple(np.empty(0) for _ in plan.sums),
-        )
-
-
-class Gathered:
-    """The released rows so far, in the kind they came in."""
-
-    def __init__(self, names: Names, *, distinct: bool = False) -> None:
-        self._names = names
-        self._distinct = distinct
-        self._parts: list[tuple[Any, ...]] = []
-        self._values: list[NDArray[np.float64]] = []
-        self._sums: list[tuple[NDArray[np.float64], ...]] = []
-        self._pieces = 0
-        self._last: Piece | None = None
-        self.form = Form()
-
-    def add(self, block: list[Span], released: Released) -> None:
-        """The items at the released positions of a block."""
+        released = self._begun.release(true, sums_of(block))
+        self._numbers.append((released.values, *released.sums))
         offset = 0
         for span in block:
             self._check_form(span.piece)
             first, last = np.searchsorted(released.index, [offset, offset + span.stop - span.start])
             where = released.index[first:last] - offset + span.start
-            # Of the first piece even nothing is taken: its types make an empty result of the same kind.
-            if where.size or not self._parts:
-                self._parts.append(tuple(self.form.kind.take(column, where) for column in span.piece.items))
+            # Even if it has no rows, the first piece gives an empty result its types.
+            if where.size or not self._items:
+                self._items.append(tuple(take_rows(column, where) for column in span.piece.items))
             offset += span.stop - span.start
-        self._values.append(released.values)
-        self._sums.append(released.sums)
 
     def _check_form(self, piece: Piece) -> None:
-        if piece is self._last:
-            return
         if self._last is None:
-            self.form = piece.form
-        elif piece.form != self.form:
+            self._form = piece.form
+        elif piece.form != self._form:
             raise InvalidParameter("all batches must be of one kind")
-        self._last = piece
-        self._pieces += 1
+        elif piece.form.types != self._form.types:
+            self._form = replace(self._form, types=())
+        if piece is not self._last:
+            self._last, self._pieces = piece, self._pieces + 1
 
-    def nothing(self) -> Gathered:
-        """The same kind without rows."""
-        empty = Gathered(self._names)
-        empty.form = self.form
-        none = np.empty(0, dtype=np.int64)
-        empty._parts = [tuple(self.form.kind.take(column, none) for column in part) for part in self._parts[:1]]
-        return empty
-
-    def sorted(self) -> tuple[tuple[Any, ...], NDArray[np.float64], tuple[NDArray[np.float64], ...]]:
-        """All rows in the order of the release, each item once: items, counts and sums."""
-        kind = self.form.kind
-        if not self._parts:
-            empty: list[Any] = []
-            return tuple(kind.column(empty, name) for name in self._names.items), np.empty(0), ()
-        columns = [kind.concat(parts) for parts in self._columns()]
-        values = np.concatenate([*self._values, np.empty(0)])
-        if self._pieces > 1 and not self._distinct and kind.repeats(columns):
-            raise InvalidParameter("items must differ across batches, and one that was to be released comes twice")
-        order = kind.order(values, columns)
-        sums = tuple(np.concatenate(parts)[order] for parts in zip(*self._sums, strict=True))
-        return tuple(kind.take(column, order) for column in columns), values[order], sums
-
-    def _columns(self) -> Iterator[Sequence[Any]]:
-        return zip(*self._parts, strict=True)
+    def release(self, limit: int | None = None) -> Release:
+        """What has passed, the largest counts first; the `limit` largest, if there is one."""
+        plan = self._plan
+        columns = tuple(join_rows(parts) for parts in zip(*self._items, strict=True))
+        if not self._items:
+            columns = tuple(objects([]) for _ in self._names.items)
+        counts, *sums = (
+            np.concatenate([np.empty(0), *(numbers[place] for numbers in self._numbers)])
+            for place in range(1 + len(plan.sums))
+        )
+        if self._rule is Nonzero.PROMISED and self.seen.nonzero > plan.contract.nonzero:
+            # Not an error, which would reveal data: an empty release reveals the least.
+            order = np.empty(0, dtype=np.int64)
+        elif self._pieces > 1 and not self._distinct and has_repeats(columns):
+            raise InvalidParameter("items must differ across batches, and a released item occurs twice")
+        else:
+            order = release_order(counts, columns)[:limit]
+        return Release(
+            tuple(take_rows(column, order) for column in columns),
+            counts[order],
+            plan.certificate,
+            plan,
+            self._tap.private,
+            self._names,
+            self._form,
+            self._begun.offset,
+            sums=tuple(column[order] for column in sums),
+        )

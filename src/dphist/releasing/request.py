@@ -1,4 +1,8 @@
-"""The columns of numbers that are published, wherever noise was added: in this process or on executors."""
+"""What a release is asked for. `Request` declares every option once: its name, type, default and help.
+
+The flags and the help of `dphist release`, the keys of a request file and the keyword arguments of
+`dphist.release` follow from it. Nothing is opened here, and nothing large is imported.
+"""
 
 from __future__ import annotations
 
@@ -6,312 +10,305 @@ import difflib
 import os
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, fields
 from fractions import Fraction
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
-from typing import Any, Final, TypedDict
-
-import numpy as np
-from numpy.typing import NDArray
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Union, get_args, get_origin, get_type_hints
 
 from dphist.counting.events import Column, Events, is_frame
 from dphist.errors import LARGEST_COUNT, InputError, InvalidParameter, finite_number, is_spark_frame
 from dphist.outputs.targets import without_password
-from dphist.planning.planner import Gamma
-from dphist.planning.utility import added_columns
-from dphist.privacy.types import Budget, Plan
-from dphist.releasing.aggregates import Aggregate, Published, aggregates_of, published_sums, summed
+from dphist.privacy.types import Budget
 
-# The options of `dphist.release` by their types, for editors and type checkers.
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
+    from dphist.privacy.types import Plan
+    from dphist.releasing.aggregates import Aggregate
 
-class Options(TypedDict, total=False):
-    """The options of `dphist.release`, which are the fields of a request but its input."""
-
-    user: str
-    item: str | Sequence[str]
-    epsilon: float
-    delta: float
-    max_items_per_user: int | str | None
-    cap_share: float | None
-    sum: str | Sequence[str]
-    mean: str | Sequence[str]
-    weight: float | Sequence[float]
-    top: int | None
-    max_nonzero: int | None
-    items: Any
-    offset: str | None
-    lower_threshold: int
-    mechanism: str
-    gamma: Gamma | None
-    minimize: str
-    table: str | None
-    query: str | None
-    where: str | None
-    input_format: str | None
-    types: str | None
-    input_name: str | None
-    null_items: bool
-    count_name: str
-    standard_error: bool
-    interval: float | None
-    round: bool
-    output: str | os.PathLike[str] | None
-    output_table: str | None
-    output_format: str | None
-    sign: str | os.PathLike[str] | None
-    escape_formulas: bool
-    force: bool
-    engine: str | None
-    master: str | None
-    spark_conf: str | Sequence[str]
-    memory: str | None
-    threads: int | None
-    temp_folder: str | os.PathLike[str] | None
-    ledger: str | os.PathLike[str] | None
-    dataset: str | None
-    seed: int | None
-
-
-# The request: everything a release was asked for, as frozen data. Nothing is opened yet.
-
-ENGINES: Final = ("duckdb", "spark")
+# Called with the name of a step and the share of it that is done, never with a number from the data.
+Watcher = Callable[[str, float], None]
 AUTO: Final = "auto"
-TYPES: Final = ("text", "fixed", "none")
 TEXT_FILE: Final = re.compile(r"\.(csv|tsv|json|jsonl|ndjson)(\.gz|\.zst)?$", re.IGNORECASE)
-# What affects neither privacy nor the numbers, so that a certificate has no use for it.
-_NOT_RECORDED: Final = (
-    "output", "output_table", "output_format", "escape_formulas", "sign", "force", "memory", "threads",
-    "temp_folder", "master", "spark_conf", "ledger",
-)  # fmt: skip
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
+class Help:
+    """How an option is shown: its group in `dphist release --help`, its placeholder and its help.
+
+    An option that affects neither privacy nor the numbers is not `recorded` in the certificate.
+    """
+
+    group: str
+    metavar: str
+    text: str
+    recorded: bool = True
+
+
+_events = partial(Help, "Events")
+_privacy = partial(Help, "Privacy")
+_sums = partial(Help, "Sums and means")
+_columns = partial(Help, "Columns of the result")
+_output = partial(Help, "Output", recorded=False)
+_ledger = partial(Help, "Budget of several releases")
+_engine = partial(Help, "Engine", recorded=False)
+FilePath = str | os.PathLike[str]
+
+
+@dataclass(frozen=True)
 class Request:
-    """What to read, what to promise, what to write. The names are those of the flags of `dphist release`."""
+    """Everything a release is asked for. `input`, `types` and `progress` are not flags."""
 
+    # fmt: off
     input: Any
-    user: str
-    item: tuple[str, ...]
-    epsilon: float
-    delta: float
-    max_items_per_user: int | str | None = None
-    cap_share: float | None = None
-    sum: tuple[str, ...] = ()
-    mean: tuple[str, ...] = ()
-    weight: tuple[float, ...] = ()
-    top: int | None = None
-    max_nonzero: int | None = None
-    items: Any = None
-    offset: str | None = None
-    lower_threshold: int = 1
-    mechanism: str = "best"
-    gamma: Gamma | None = None
-    minimize: str = "threshold"
-    table: str | None = None
-    query: str | None = None
-    where: str | None = None
-    input_format: str | None = None
-    types: str | None = None
-    input_name: str | None = None
-    null_items: bool = False
-    count_name: str = "count"
-    standard_error: bool = False
-    interval: float | None = None
-    round: bool = False
-    output: str | os.PathLike[str] | None = None
-    output_table: str | None = None
-    output_format: str | None = None
-    sign: str | os.PathLike[str] | None = None
-    escape_formulas: bool = False
-    force: bool = False
-    engine: str | None = None
-    master: str | None = None
-    spark_conf: tuple[str, ...] = ()
-    memory: str | None = None
-    threads: int | None = None
-    temp_folder: str | os.PathLike[str] | None = None
-    ledger: str | os.PathLike[str] | None = None
-    dataset: str | None = None
-    seed: int | None = None
+    _: KW_ONLY
+    user: Annotated[str, _events("COLUMN", "Column that identifies the user.")]
+    item: Annotated[str | Sequence[str], _events("COLUMN",
+        "Column to count. Repeat it for several columns; NAME=COLUMN renames one.")]
+    where: Annotated[str | None, _events("SQL", "Count only events that satisfy this condition.")] = None
+    table: Annotated[str | None, _events("NAME", "Table of the input database.")] = None
+    query: Annotated[str | None, _events("SQL", "Query for the input database, instead of a table.")] = None
+    input_format: Annotated[str | None, _events("FORMAT",
+        "parquet, csv, jsonl or arrow, if the file names do not show the format.")] = None
+    input_name: Annotated[str | None, _events("NAME",
+        "Name of the input in certificate and report, instead of its path.")] = None
+    null_items: Annotated[bool, _events("", "Count a missing item as an item of its own.")] = False
+    types: Literal["text", "fixed", "none"] | None = None
+
+    epsilon: Annotated[float, _privacy("E", "Privacy loss ε, above 0. Smaller is more private.")]
+    delta: Annotated[float, _privacy("D",
+        "Probability that the ε guarantee may fail, e.g. 1e-6. Choose it well below 1 / number of users.")]
+    max_items_per_user: Annotated[int | Literal["auto"] | None, _privacy("M|auto",
+        "Limit each user to M items, chosen at random. auto chooses M privately, for a small share of the "
+        "budget.")] = None
+    cap_share: Annotated[float | None, _privacy("SHARE",
+        "With auto: share of the budget spent on choosing M. [0.02]")] = None
+    top: Annotated[int | None, _privacy("K",
+        "Release the K largest counts. Users are not limited; the count of rank K + 1 is subtracted.")] = None
+    offset: Annotated[Literal["opposite", "independent", "none"] | None, _privacy("",
+        "With --top: how the subtracted count is released. independent is the paper's rule.")] = None
+    max_nonzero: Annotated[int | None, _privacy("K",
+        "Public bound on the number of items. Alone it is enforced: with more items, the count of rank K + 1 is "
+        "subtracted from all. With a smaller --max-items-per-user, or with sums, you guarantee it: with more "
+        "items nothing is released.")] = None
+    items: Annotated[Any, _privacy("FILE",
+        "Public list of items. Exactly these are counted, and all are released.")] = None
+    lower_threshold: Annotated[int, _privacy("T",
+        "Remove counts below T before adding noise (or they were removed already). [1]")] = 1
+    mechanism: Annotated[Literal["best", "gaussian", "laplace"], _privacy("", "Kind of noise. [best]")] = "best"
+    gamma: Annotated[float | Literal["sqrt"] | None, _privacy("G|sqrt",
+        "Variance of each count's own noise, divided by that of the shared noise.")] = None
+    minimize: Annotated[Literal["threshold", "noise"], _privacy("",
+        "What to make as small as possible. [threshold]")] = "threshold"
+    seed: Annotated[int | None, _privacy("N",
+        "For tests: seed of the noise. The release is NOT PRIVATE.")] = None
+
+    sum: Annotated[str | Sequence[str], _sums("COLUMN:LOW:HIGH",
+        "Add the sum of a column. Each user's own sum for an item is clamped to LOW..HIGH. May be repeated; "
+        "NAME=COLUMN:LOW:HIGH renames it.")] = ()
+    mean: Annotated[str | Sequence[str], _sums("COLUMN:LOW:HIGH",
+        "Add the mean over the users of an item; bounds as for --sum.")] = ()
+    weight: Annotated[float | Sequence[float], _sums("SHARE",
+        "Share of the budget of each sum, in order; the counts get the rest. [the best]")] = ()
+
+    count_name: Annotated[str, _columns("NAME", "Name of the column of counts. [count]")] = "count"
+    standard_error: Annotated[bool, _columns("", "Add a column with the standard error.")] = False
+    interval: Annotated[float | None, _columns("LEVEL",
+        "Add a confidence interval for each count (e.g. 0.95). Covers noise, not items dropped by the user "
+        "limit.")] = None
+    round: Annotated[bool, _columns("", "Round counts to whole numbers.")] = False
+
+    output: Annotated[FilePath | None, _output("NAME",
+        "Where to write: .parquet, .csv, .tsv, .jsonl, .arrow or a database. The certificate is written beside "
+        "it. With --engine spark also a folder (NAME/ or hdfs://...), written by the executors.")] = None
+    output_table: Annotated[str | None, _output("NAME", "Table of the output database. [release]")] = None
+    output_format: Annotated[str | None, _output("FORMAT", "Format, if the name does not show it.")] = None
+    sign: Annotated[FilePath | None, _output("KEY",
+        "Sign data and certificate with this private key; see dphist keygen.")] = None
+    escape_formulas: Annotated[bool, _output("",
+        "CSV and TSV: put ' before text that a spreadsheet would run as a formula (=, +, -, @, tab).")] = False
+    force: Annotated[bool, _output("", "Replace an existing release.")] = False
+
+    ledger: Annotated[FilePath | None, _ledger("FILE",
+        "Book the release in this ledger before any noise is drawn.", recorded=False)] = None
+    dataset: Annotated[str | None, _ledger("NAME", "With --ledger: the dataset whose budget is spent.")] = None
+
+    engine: Annotated[Literal["duckdb", "spark"] | None, _engine("",
+        "What reads and counts: this machine, or a Spark cluster. [duckdb]", recorded=True)] = None
+    master: Annotated[str | None, _engine("URL",
+        "With --engine spark: spark://..., yarn, k8s://... [local[*]]")] = None
+    spark_conf: Annotated[str | Sequence[str], _engine("NAME=VALUE",
+        "With --engine spark: a Spark setting; may be repeated.")] = ()
+    memory: Annotated[str | None, _engine("SIZE", "Memory limit for counting, such as 2GB.")] = None
+    threads: Annotated[int | None, _engine("N", "Threads used for counting.")] = None
+    temp_folder: Annotated[FilePath | None, _engine("DIR",
+        "Folder for data that exceeds the memory limit.")] = None
+    progress: Watcher | None = None
+    # fmt: on
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "item", _names("item", self.item))
+        for option in options():
+            value = getattr(self, option.name)
+            if option.many:
+                value = tuple(value) if isinstance(value, Sequence) and not isinstance(value, str) else (value,)
+                object.__setattr__(self, option.name, value)
+                if not value and option.required:
+                    raise InvalidParameter(f"{flag(option.name)} must name at least one column")
+            for one in value if option.many else (value,):
+                if one is not None or option.required:
+                    option.check(one)
         budget = Budget(self.epsilon, self.delta)
         object.__setattr__(self, "epsilon", budget.epsilon)
         object.__setattr__(self, "delta", budget.delta)
-        for name in ("sum", "mean", "weight"):
-            given = getattr(self, name)
-            object.__setattr__(self, name, (given,) if isinstance(given, (str, int, float)) else tuple(given))
-        self._check_types()
-        self._check_contract()
-        self._check_ledger()
-        self._check_output()
-        for name in ("null_items", "standard_error", "round", "escape_formulas", "force"):
-            if not isinstance(getattr(self, name), bool):
-                raise InvalidParameter(f"{flag(name)} must be true or false, not {getattr(self, name)!r}")
-        self._check_engine()
-
-    def _check_types(self) -> None:
-        """Where types come from: frames are read as text by default, CSV and JSON have none, others say theirs."""
-        if self.types not in (None, *TYPES):
+        if self.types not in (None, "text", "fixed", "none"):
             raise InvalidParameter(f"types must be 'text' or 'fixed', not {self.types!r}")
         if self.types is None:
+            # Frames are read as text by default; CSV and JSON have no types; other files declare theirs.
             default = "text" if is_frame(self.input) else "none" if self._is_text_file() else "fixed"
             object.__setattr__(self, "types", default)
+        self._check_contract()
+        self._check_ledger()
+        self._check_columns()
+        self._check_engine()
 
     def _is_text_file(self) -> bool:
         paths = self.input if isinstance(self.input, (tuple, list)) else [self.input]
-        names = [f".{self.input_format.lstrip('.')}"] if isinstance(self.input_format, str) else paths
+        names = paths if self.input_format is None else [f".{self.input_format.lstrip('.')}"]
         return all(TEXT_FILE.search(str(name)) for name in names)
 
-    def _check_engine(self) -> None:
-        if self.engine is not None and self.engine not in ENGINES:
-            raise InvalidParameter(f"engine must be one of {', '.join(ENGINES)}, not {self.engine!r}")
-        if self.engine == "duckdb" and is_spark_frame(self.input):
-            raise InvalidParameter("a DataFrame of Spark is for the engine spark, not for duckdb")
-        given = self.spark_conf
-        object.__setattr__(self, "spark_conf", (given,) if isinstance(given, str) else tuple(given))
-        self.spark_settings()
-        for name in ("master", "spark_conf"):
-            if getattr(self, name) and self.engine_name() != "spark":
-                raise InvalidParameter(f"{flag(name)} is for --engine spark")
-
-    def engine_name(self) -> str:
-        """The engine: the one that is named, else Spark for its own DataFrames and DuckDB for all others."""
-        return self.engine or ("spark" if is_spark_frame(self.input) else "duckdb")
-
-    def spark_settings(self) -> tuple[tuple[str, str], ...]:
-        """The settings of Spark by their names."""
-        pairs = []
-        for text in self.spark_conf:
-            name, equals, value = text.partition("=") if isinstance(text, str) else ("", "", "")
-            if not equals or not name.startswith("spark."):
-                # A value may be a secret, so the text is not repeated.
-                raise InvalidParameter("--spark-conf must be of the form spark.NAME=VALUE, and one is not")
-            pairs.append((name, value))
-        return tuple(pairs)
-
     def _check_contract(self) -> None:
-        self._check_cap()
-        for name in ("max_items_per_user", "top", "max_nonzero", "lower_threshold", "threads"):
-            value = getattr(self, name)
-            if value is None or (name == "max_items_per_user" and value == AUTO):
-                continue
-            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= LARGEST_COUNT:
-                raise InvalidParameter(
-                    f"{flag(name)} must be a whole number from 1 to {LARGEST_COUNT}, not {value!r}"
-                )
         ways = [name for name in ("top", "max_nonzero", "items") if getattr(self, name) is not None]
         if len(ways) > 1:
             raise InvalidParameter(f"give one of {' and '.join(flag(way) for way in ways)}, not both")
         if not ways and self.max_items_per_user is None:
             raise InvalidParameter(
-                "one user could change everything: give --max-items-per-user M (at most M random items each), "
+                "nothing limits the influence of one user: give --max-items-per-user M (M items of each user), "
                 "--top K (the K largest counts), --max-nonzero K (a public bound) or --items FILE (a public list)"
             )
-        if self.items is not None and self.lower_threshold != 1:
-            raise InvalidParameter("--lower-threshold makes no sense with --items: no item of the list is removed")
-        if self.offset is not None and self.top is None:
-            raise InvalidParameter("--offset is for --top alone")
-        if self.gamma is not None and self.max_nonzero is None:
-            raise InvalidParameter("--gamma is for --max-nonzero: without it there is no shared noise to choose")
-
-    def _check_cap(self) -> None:
-        """What is asked of a cap that is chosen privately."""
         if self.max_items_per_user == AUTO and (self.top is not None or self.max_nonzero is not None):
-            raise InvalidParameter(f"--max-items-per-user {AUTO} has no use for --top or --max-nonzero")
-        if isinstance(self.max_items_per_user, str) and self.max_items_per_user != AUTO:
+            raise InvalidParameter(f"--max-items-per-user {AUTO} cannot be combined with --top or --max-nonzero")
+        if self.cap_share is not None and (self.max_items_per_user != AUTO or not 0.0 < self.cap_share <= 0.5):
             raise InvalidParameter(
-                f"--max-items-per-user must be a whole number or {AUTO}, not {self.max_items_per_user!r}"
+                f"--cap-share is for --max-items-per-user {AUTO}, above 0 and at most 0.5, not {self.cap_share!r}"
             )
-        if self.cap_share is not None:
-            share = finite_number("cap_share", self.cap_share)
-            if self.max_items_per_user != AUTO or not 0.0 < share <= 0.5:
-                raise InvalidParameter(
-                    f"--cap-share is for --max-items-per-user {AUTO}: a share above 0 and at most 0.5, "
-                    f"not {self.cap_share!r}"
-                )
-
-    def cap(self) -> int | None:
-        """The bound on the items of a user, where it is given by number."""
-        assert not isinstance(self.max_items_per_user, str)
-        return self.max_items_per_user
+        if self.items is not None and self.lower_threshold != 1:
+            raise InvalidParameter(
+                "--lower-threshold cannot be used with --items: all items of a list are released"
+            )
+        if self.offset is not None and self.top is None:
+            raise InvalidParameter("--offset needs --top")
+        if self.gamma is not None and self.max_nonzero is None:
+            raise InvalidParameter("--gamma needs --max-nonzero: without it no noise is shared")
 
     def _check_ledger(self) -> None:
         if (self.ledger is None) != (self.dataset is None):
-            raise InvalidParameter(
-                "--ledger and --dataset go together: a ledger keeps one budget for each dataset"
-            )
+            raise InvalidParameter("--ledger and --dataset go together: a ledger has a budget for each dataset")
         if self.ledger is not None and self.seed is not None:
-            raise InvalidParameter("--seed makes no private release, so that a ledger has nothing to book")
+            raise InvalidParameter("--seed cannot be used with --ledger: a seeded release is not private")
 
-    def aggregates(self) -> tuple[Aggregate, ...]:
-        """The sums and means that were asked for, sums first."""
-        return aggregates_of({"sum": self.sum, "mean": self.mean})
-
-    def sums(self) -> tuple[tuple[str, Fraction, Fraction], ...]:
-        """The different sums that they need: columns and their bounds."""
-        return summed(self.aggregates())
-
-    def _check_output(self) -> None:
+    def _check_columns(self) -> None:
         if self.sign is not None and self.output is None:
-            raise InvalidParameter("--sign needs --output: what is signed is a written release")
+            raise InvalidParameter("--sign needs --output: it signs the written release")
         if self.interval is not None:
-            share = finite_number("interval", self.interval)
-            if not 0.0 < share < 1.0:
+            if not 0.0 < self.interval < 1.0:
                 raise InvalidParameter(f"--interval must be between 0 and 1, not {self.interval!r}")
             if self.offset == "none":
-                raise InvalidParameter(
-                    "--interval needs the offset of --top: without it the counts are differences"
-                )
-        if self.input_name is not None and (
-            not isinstance(self.input_name, str) or not self.input_name.strip() or len(self.input_name) > 200
-        ):
-            raise InvalidParameter("--input-name must be a name of at most 200 characters, and not empty")
-        if self.user in {column.source for column in self.columns()}:
+                raise InvalidParameter("--interval cannot be used with --offset none: the counts are differences")
+        if self.input_name is not None and not 0 < len(self.input_name.strip()) <= len(self.input_name) <= 200:
+            raise InvalidParameter("--input-name must have 1 to 200 characters")
+        if self.user in {column.source for column in self.columns}:
             raise InvalidParameter(f"the column {self.user!r} cannot be both the user and the item")
-        taken = {column.name for column in self.columns()}
-        for name in self.added_columns():
-            if not isinstance(name, str) or not name or name in taken:
+        taken = {column.name for column in self.columns}
+        for name in self.number_columns():
+            if not name or name in taken:
                 raise InvalidParameter(
-                    f"two columns would be called {name!r}: name the counts with --count-name, sums and means "
+                    f"two columns would be called {name!r}: rename the counts with --count-name, sums and means "
                     "with NAME=COLUMN:LOW:HIGH"
                 )
             taken.add(name)
-        if self.weight and len(self.weight) != len(self.sums()):
+        if self.weight and len(self.weights) != len(self.sums):
             raise InvalidParameter(
-                f"give one --weight for each sum: there are {len(self.sums())} sums (a mean of the same values is "
-                f"the same sum) and {len(self.weight)} weights"
+                f"give one --weight for each sum: there are {len(self.sums)} sums (a mean of the same values is "
+                f"the same sum) and {len(self.weights)} weights"
             )
-        if self.sum or self.mean:
-            self._check_sums()
-
-    def _check_sums(self) -> None:
-        if self.mechanism == "laplace":
+        if self.aggregates and self.mechanism == "laplace":
             raise InvalidParameter("--sum and --mean need Gaussian noise, not --mechanism laplace")
-        if self.offset == "none":
-            raise InvalidParameter("--sum and --mean beside --top need its offset")
+        if self.aggregates and self.offset == "none":
+            raise InvalidParameter("--sum and --mean cannot be used with --offset none")
 
-    def added_columns(self) -> list[str]:
-        """The columns of numbers in the output."""
-        look = Published(self.standard_error, self.interval)
-        names = [self.count_name, *(one.name for one in self.aggregates())]
-        return [column for name in names for column in look.names(name)]
+    def _check_engine(self) -> None:
+        if self.engine == "duckdb" and is_spark_frame(self.input):
+            raise InvalidParameter("a Spark DataFrame needs the engine spark, not duckdb")
+        for name in ("master", "spark_conf"):
+            if getattr(self, name) and self.engine_name != "spark":
+                raise InvalidParameter(f"{flag(name)} needs --engine spark")
+        for text in self.spark_conf:
+            if not text.startswith("spark.") or "=" not in text:
+                # A value may be a secret, so the text is not repeated.
+                raise InvalidParameter("--spark-conf must be of the form spark.NAME=VALUE, and one is not")
 
-    def output_columns(self) -> list[str]:
-        """All columns of the output, in order."""
-        return [*(column.name for column in self.columns()), *self.added_columns()]
+    @property
+    def engine_name(self) -> str:
+        """The engine that was named, or else Spark for its own DataFrames and DuckDB for everything else."""
+        return self.engine or ("spark" if is_spark_frame(self.input) else "duckdb")
 
+    @property
+    def spark_settings(self) -> tuple[tuple[str, str], ...]:
+        """Names and values of Spark settings."""
+        pairs = (text.partition("=") for text in self.spark_conf)
+        return tuple((name, value) for name, _, value in pairs)
+
+    @property
+    def cap(self) -> int | None:
+        """The limit on the items of a user, if it is given by number."""
+        assert self.max_items_per_user != AUTO
+        return self.max_items_per_user
+
+    @cached_property
     def columns(self) -> tuple[Column, ...]:
         """The item's columns; `NAME=COLUMN` reads one column and gives it another name."""
         return tuple(Column.told(text) for text in self.item)
 
+    @cached_property
+    def aggregates(self) -> tuple[Aggregate, ...]:
+        """The sums and means, sums first."""
+        if not self.sum and not self.mean:
+            return ()
+        from dphist.releasing.aggregates import aggregates_of
+
+        return aggregates_of({"sum": self.sum, "mean": self.mean})
+
+    @cached_property
+    def sums(self) -> tuple[tuple[str, Fraction, Fraction], ...]:
+        """The different sums that sums and means need: columns and their bounds."""
+        return tuple(dict.fromkeys(one.of for one in self.aggregates))
+
+    @property
+    def weights(self) -> tuple[float, ...]:
+        """The weight of each sum, in order; empty if they are to be chosen."""
+        assert isinstance(self.weight, tuple)
+        return self.weight
+
+    def number_columns(self) -> list[str]:
+        """The columns of numbers in the output: counts, sums and means, with their errors and intervals."""
+        error = ["_standard_error"] if self.standard_error else []
+        endings = ["", *error, *(["_low", "_high"] if self.interval is not None else [])]
+        return [
+            name + end for name in (self.count_name, *(one.name for one in self.aggregates)) for end in endings
+        ]
+
+    def output_columns(self) -> list[str]:
+        """All columns of the output, in order."""
+        return [*(column.name for column in self.columns), *self.number_columns()]
+
     def events(self) -> Events:
         """Where the events are."""
         return Events(
-            self.input, self.user, self.columns(), self.table, self.query, self.where, self.input_format,
+            self.input, self.user, self.columns, self.table, self.query, self.where, self.input_format,
             self.null_items, as_text=self.types == "text",
         )  # fmt: skip
 
@@ -319,56 +316,111 @@ class Request:
         """Where the public list of items is: columns of the same names as in the output."""
         if self.items is None:
             return None
-        columns = tuple(Column(column.name, column.name) for column in self.columns())
+        columns = tuple(Column(column.name, column.name) for column in self.columns)
         # A list has no users; any of its columns serves in that place.
         return Events(self.items, columns[0].name, columns, null_items=self.null_items)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data by the names of the flags, without what was left at its default and without passwords."""
+        """JSON by the names of the flags, for the certificate: without defaults and without passwords."""
+        recorded = {"input", "types"} | {option.name for option in options() if option.help.recorded}
         data: dict[str, Any] = {}
         for entry in fields(self):
-            # Made plain before it is compared: frames compare with nothing but frames.
-            value = _plain(getattr(self, entry.name))
-            if value != _plain(entry.default) and entry.name not in _NOT_RECORDED:
-                data[flag(entry.name).removeprefix("--")] = value
-        # What the input is to be called, in place of its path.
+            if entry.name in recorded:
+                # Compared as JSON: frames can only be compared with frames.
+                value = _as_json(getattr(self, entry.name))
+                if value != _as_json(entry.default):
+                    data[flag(entry.name).removeprefix("--")] = value
         name = data.pop("input-name", None)
         return data if name is None else {**data, "input": name}
 
 
+@dataclass(frozen=True)
+class Option:
+    """An option of a request, as its declaration in `Request` says: a value of `kind`, or one of the `words`."""
+
+    name: str
+    help: Help
+    kind: type
+    words: tuple[str, ...]
+    many: bool
+    required: bool
+
+    def check(self, value: Any) -> None:
+        """Raise `InvalidParameter` for a value of another kind."""
+        name = flag(self.name)
+        if isinstance(value, str) and value in self.words:
+            return
+        if self.kind is bool and not isinstance(value, bool):
+            raise InvalidParameter(f"{name} must be true or false, not {value!r}")
+        if self.kind is float and self.words and isinstance(value, str):
+            raise InvalidParameter(f"{name} must be a number or {self.words[0]}, not {value!r}")
+        if self.kind is float:
+            finite_number(self.name, value)
+        if self.kind is int:
+            # Any whole number is a seed.
+            whole = isinstance(value, int) and not isinstance(value, bool)
+            if not whole or (self.name != "seed" and not 1 <= value <= LARGEST_COUNT):
+                words = "".join(f" or {word}" for word in self.words)
+                raise InvalidParameter(
+                    f"{name} must be a whole number from 1 to {LARGEST_COUNT}{words}, not {value!r}"
+                )
+        if self.kind is str and self.words:
+            raise InvalidParameter(f"{name} must be one of {', '.join(self.words)}, not {value!r}")
+        if self.kind is str and not (isinstance(value, (str, os.PathLike)) and os.fspath(value)):
+            named = {"COLUMN": "the name of a column", "FILE": "the name of a file"}
+            what = named.get(self.help.metavar, "a text that is not empty")
+            raise InvalidParameter(f"{name} must be {what}, not {value!r}")
+
+
+@lru_cache(maxsize=1)
+def options() -> tuple[Option, ...]:
+    """All options, in the order of their declarations."""
+    hints, required = get_type_hints(Request, include_extras=True), {"user", "item", "epsilon", "delta"}
+    return tuple(
+        _option(entry.name, *get_args(hints[entry.name]), required=entry.name in required)
+        for entry in fields(Request)
+        if get_origin(hints[entry.name]) is Annotated
+    )
+
+
+def _option(name: str, hint: Any, help: Help, *, required: bool) -> Option:
+    members = (
+        [part for part in get_args(hint) if part is not NoneType]
+        if get_origin(hint) in (Union, UnionType)
+        else [hint]
+    )
+    words = tuple(word for part in members if get_origin(part) is Literal for word in get_args(part))
+    kinds = [part for part in members if part in (bool, int, float, str, Any)]
+    many = any(get_origin(part) is Sequence for part in members)
+    return Option(name, help, kinds[0] if kinds else str, words, many, required)
+
+
 def flag(name: str) -> str:
-    """How a parameter is called on the command line."""
+    """How an option is called on the command line."""
     return "--" + name.replace("_", "-")
 
 
-def _names(what: str, value: Any) -> tuple[str, ...]:
-    names = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, Sequence) else ()
-    if not names or not all(isinstance(name, str) and name for name in names):
-        raise InvalidParameter(f"{what} must be the name of a column or a list of them, not {value!r}")
-    return names
-
-
-def _plain(value: Any) -> Any:
-    """As JSON can hold it; a frame is named by its type, a path by its text, an address without its password."""
+def _as_json(value: Any) -> Any:
+    """A frame is named by its type, a path by its text, an address without its password."""
     if isinstance(value, (bool, int, float)) or value is None:
         return value
     if isinstance(value, (str, os.PathLike)):
         return without_password(os.fspath(value))
     if isinstance(value, (tuple, list)):
-        return [_plain(one) for one in value]
+        return [_as_json(one) for one in value]
     return f"{type(value).__module__.partition('.')[0]}.{type(value).__name__}"
 
 
 def _by_name(values: Mapping[str, Any]) -> dict[str, Any]:
     """The values by their names with _; an unknown name is an error."""
-    known = {entry.name for entry in fields(Request)}
+    known = {entry.name for entry in fields(Request)} - {"progress"}
     given: dict[str, Any] = {}
     for key, value in values.items():
         name = key.replace("-", "_")
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)
             hint = f": did you mean {near[0].replace('_', '-')!r}?" if near else ""
-            raise InvalidParameter(f"there is no such key in a request as {key!r}{hint}")
+            raise InvalidParameter(f"a request has no key {key!r}{hint}")
         if name in given:
             raise InvalidParameter(f"the key {key!r} is given twice")
         given[name] = value
@@ -380,8 +432,7 @@ def request_from(values: Mapping[str, Any]) -> Request:
     given = _by_name(values)
     for name in ("input", "user", "item", "epsilon", "delta"):
         if given.get(name) is None:
-            what = "an input" if name == "input" else flag(name)
-            raise InvalidParameter(f"a release needs {what}")
+            raise InvalidParameter(f"a release needs {'an input' if name == 'input' else flag(name)}")
     return Request(**given)
 
 
@@ -398,13 +449,13 @@ def read_request(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def count_column(request: Mapping[str, Any], table: Any) -> str:
-    """How the counts of a release are called: as it was asked for; those of a histogram are its last column."""
+    """Name of the column of counts of a release: as requested; for a histogram it is the last column."""
     return str(request.get("count-name", "count") if request else table.column_names[-1])
 
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns of numbers in the output: how they are called and what they say."""
+    """The columns of numbers that are published, wherever noise is added: here or on executors."""
 
     count: str
     error: bool
@@ -414,15 +465,16 @@ class Columns:
 
     @classmethod
     def of(cls, request: Request) -> Columns:
-        """Those that were asked for."""
-        return cls(
-            request.count_name, request.standard_error, request.interval, request.round, request.aggregates()
-        )
+        """The columns of a request."""
+        return cls(request.count_name, request.standard_error, request.interval, request.round, request.aggregates)
 
     def numbers(
         self, values: NDArray[np.float64], sums: Sequence[NDArray[np.float64]], plan: Plan
     ) -> dict[str, NDArray[Any]]:
         """The columns by their names, for these noisy counts and sums."""
+        from dphist.planning.utility import added_columns
+        from dphist.releasing.aggregates import Published, published_sums
+
         noisy, added = added_columns(
             values, plan, self.count, error=self.error, interval=self.interval, rounded=self.rounded
         )

@@ -1,4 +1,4 @@
-"""What a release gives back: released items, noisy counts, and the proof. No true count is in it."""
+"""The result of a release: items, noisy counts and the certificate. No true count is in it."""
 
 from __future__ import annotations
 
@@ -6,19 +6,24 @@ import json
 import math
 import os
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
-from importlib import import_module
-from typing import Any, Final
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dphist.display import html_grid, printable
+from dphist.display import html_grid, printable, text_grid
 from dphist.errors import InvalidParameter
 from dphist.privacy.types import Budget, Certificate, Plan
-from dphist.releasing.certificate import document_of, now
-from dphist.releasing.frames import Form, Names
+from dphist.releasing.certificate import NO_GUARANTEE, document_of, guarantee, not_covered, now
+from dphist.releasing.frames import Form, Names, Package, native_column, native_frame, take_rows
 from dphist.releasing.soundness import Chosen
+
+if TYPE_CHECKING:
+    from dphist.outputs.targets import Target
+    from dphist.outputs.write import Written
 
 NOT_PRIVATE: Final = "NOT PRIVATE: the noise was made from a seed"
 _ROWS_SHOWN: Final = 10
@@ -40,7 +45,7 @@ class Facts:
     receipt: Mapping[str, Any] | None = None
 
     def told(self, release: Release) -> Release:
-        """A release that knows them. The request is plain data: a release must not keep the events alive."""
+        """The release with them. The request is plain data: a release must not keep the events alive."""
         certificate = release.certificate if self.chosen is None else self.chosen.plan.certificate
         return replace(
             release, request=self.request, chosen=self.chosen, receipt=self.receipt, certificate=certificate
@@ -82,55 +87,70 @@ class Release:
 
     @property
     def budget(self) -> Budget:
-        """What the release spends in all: beside its plan's, what the choice of a cap took."""
+        """What the release spends in all: the budget of its plan, and that of the choice of a cap."""
         return self.plan.budget if self.chosen is None else self.chosen.plan.budget
 
     @property
     def items(self) -> Any:
         """The released items: a column of the kind they came in, or a tuple of columns if there are several."""
-        return self.columns[0] if len(self.columns) == 1 else self.columns
+        columns = tuple(self._native_items(self.form.package).values())
+        return columns[0] if len(columns) == 1 else columns
 
     def to_native(self) -> Any:
         """The release as the data came: the same kind of frame, or items and counts as such columns."""
         form = self.form if self.came is None else self.came
         if form.shape == "columns":
-            return self.items, form.kind.column(self.counts, self.names.count)
+            return self.items, native_column(self.counts, self.names.count, form.package)
         frame = self._frame(form.package)
         if form.shape == "lazy":
             return frame.lazy()
         return frame.to_reader() if form.shape == "reader" else frame
 
     def to_pandas(self) -> Any:
-        """A DataFrame of pandas; its `attrs` say whether it is private."""
+        """A pandas DataFrame; its `attrs` say whether it is private."""
         return self._frame("pandas")
 
     def to_polars(self) -> Any:
-        """A DataFrame of polars, which has no place to say whether it is private."""
+        """A polars DataFrame, which has no place to say whether it is private."""
         return self._frame("polars")
 
     def to_arrow(self) -> Any:
-        """A Table of Arrow; the metadata of its schema say whether it is private."""
+        """An Arrow table; the metadata of its schema say whether it is private."""
         return self._frame("pyarrow")
 
     def to_spark(self, session: Any = None) -> Any:
-        """A DataFrame of Spark, in this session or the one that is active."""
+        """A Spark DataFrame, in this session or the active one."""
         from dphist.counting.spark_session import frame_in
 
         return frame_in(session, self.to_arrow())
 
-    def _frame(self, package: str) -> Any:
-        module = import_module(f"dphist.releasing.{package}_kind")
-        columns = dict(zip(self.names.items, self.columns, strict=True))
-        if package != self.form.package:
-            for name, column in columns.items():
-                keys = self.form.kind.keys(column)
-                columns[name] = module.KIND.column(list(keys) if keys.dtype.kind == "O" else keys, name)
+    def _native_items(self, package: Package) -> dict[str, Any]:
+        types = self.form.types or (None,) * len(self.columns)
+        each = zip(self.names.items, self.columns, types, strict=True)
+        return {name: native_column(column, name, package, dtype) for name, column, dtype in each}
+
+    def _frame(self, package: Package) -> Any:
+        columns = self._native_items(package)
         for name, numbers in ((self.names.count, self.counts), *self.added.items()):
-            columns[name] = module.KIND.column(numbers, name)
-        return module.frame_of(columns, self._note())
+            columns[name] = native_column(numbers, name, package)
+        return native_frame(columns, package, self._note())
+
+    @property
+    def guarantee(self) -> str:
+        """The privacy guarantee as a sentence."""
+        return guarantee(self.plan, self.request, self.budget) if self.private else NO_GUARANTEE
+
+    @property
+    def not_covered(self) -> list[str]:
+        """What a reader might assume and should not, as sentences."""
+        return not_covered(self.plan, self.request)
 
     def document(self) -> dict[str, Any]:
         """The certificate of this release as plain data: its guarantee, its plan and what was asked for."""
+        return deepcopy(self._document)
+
+    @cached_property
+    def _document(self) -> dict[str, Any]:
         from dphist import __version__
 
         return document_of(
@@ -146,26 +166,32 @@ class Release:
         force: bool = False,
         sign: str | os.PathLike[str] | None = None,
         escape_formulas: bool = False,
-    ) -> Release:
-        """Write the release, and its certificate beside it; both or neither.
+    ) -> Self:
+        """Write the release and its certificate, both or neither.
 
         The ending of the name says the format: .parquet, .csv, .tsv, .jsonl, .arrow; or a database and a table.
+        Spark also writes folders, named with a slash at the end or by an address such as hdfs://...
         `sign` is the file of a private key that signs both.
         With `escape_formulas` a spreadsheet takes no text in a CSV file for a formula.
         """
-        from dphist.outputs.write import target_of, write_release
+        from dphist.outputs.write import check_formulas, target_of
         from dphist.signatures import signer_of
 
         target = replace(target_of(output, table), sign=signer_of(sign))
+        check_formulas(target, escape_formulas)
+        return self.with_written(self._write_to(target, force=force, escape_formulas=escape_formulas))
+
+    def _write_to(self, target: Target, *, force: bool, escape_formulas: bool) -> Written:
+        from dphist.outputs.write import write_release
+
         if target.kind == "folder":
             raise InvalidParameter(f"a folder such as {target.address!r} is written by Spark alone: name a file")
-        written = write_release(
+        return write_release(
             self.to_arrow(), self.document(), target, force=force, escape_formulas=escape_formulas
         )
-        return self.with_written(written)
 
-    def with_written(self, written: Any) -> Release:
-        """The same release, which knows where it was written to."""
+    def with_written(self, written: Written) -> Self:
+        """The same release, with the place that it was written to."""
         return replace(self, written=written)
 
     def _note(self) -> dict[str, str]:
@@ -186,7 +212,7 @@ class Release:
     def _texts(self, column: Any, where: NDArray[np.int64]) -> list[str]:
         """Values as a terminal may show them: nothing in them can move the cursor or fail."""
         try:
-            values = [str(value) for value in self.form.kind.keys(self.form.kind.take(column, where))]
+            values = [str(value) for value in native_column(take_rows(column, where), "", "list")]
         except (OverflowError, ValueError):  # a time that Python cannot hold
             values = ["?"] * where.size
         return [printable(value) for value in values]
@@ -201,17 +227,9 @@ class Release:
         return [(*self.names.items, self.names.count, *self.added), *zip(*texts, *numbers, strict=True)]
 
     def __repr__(self) -> str:
-        rows = self._shown()
-        widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+        head, *rows = self._shown()
         lines = [] if self.private else [NOT_PRIVATE]
-        lines.append(self._summary())
-        for row in rows:
-            items = len(self.names.items)
-            cells = [
-                cell.ljust(width) if place < items else cell.rjust(width)
-                for place, (cell, width) in enumerate(zip(row, widths, strict=True))
-            ]
-            lines.append("  ".join(cells))
+        lines += [self._summary(), text_grid(head, rows, left=len(self.names.items))]
         if not len(self):
             lines.append("No count has passed the threshold.")
             if self.request.get("types") == "text":

@@ -1,34 +1,44 @@
-"""`release`: from user events to a private histogram."""
+"""`release`: from user events to a private histogram, in eight steps.
+
+1. Request    every option, checked when the request is made (`releasing/request.py`).
+2. Check      whatever can be checked without reading data: a release that cannot be written is not begun.
+3. Plan       the noise and the threshold, with a certificate.
+4. Book       the budget, in the ledger: before any noise is drawn.
+5. Count      users per item, each user limited, by the engine (`counting/`).
+6. Noise      true counts meet noise and threshold, here or on Spark's executors (`releasing/noise.py`).
+7. Write      result and certificate, both or neither (`outputs/`).
+8. Report     the ledger learns where the release is, and the caller gets it.
+"""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Unpack
-
-import numpy as np
+from typing import Any, Final, ParamSpec, get_type_hints
 
 from dphist.counting.duckdb import checked_sizes
 from dphist.counting.events import Value, is_frame
-from dphist.counting.task import Choice, Counted, Engine, Resources, Task
+from dphist.counting.files import matching
+from dphist.counting.task import Choice, Counted, Engine, Progress, Resources, Task
 from dphist.errors import InvalidParameter
 from dphist.planning.auto_cap import ChoicePlan
 from dphist.planning.planner import plan as make_plan
 from dphist.privacy.noise import Noise
-from dphist.privacy.types import Budget, Plan
+from dphist.privacy.types import Budget, Plan, caps_up_to
 from dphist.releasing.aggregates import sums_facts
 from dphist.releasing.certificate import plan_from
-from dphist.releasing.frames import Form, Names, Piece, frame_form, origins
-from dphist.releasing.noise import Begun, Cut, NoiseStage, blocks
-from dphist.releasing.protected import refuse_own_input
-from dphist.releasing.request import AUTO, Columns, Options, Request, request_from
+from dphist.releasing.frames import ARROW, Names, Piece, empty_batch, frame_form, numbers_of, origins
+from dphist.releasing.noise import Cut, NoiseStage, blocks, rehearse
+from dphist.releasing.protected import local_paths, refuse_own_input
+from dphist.releasing.request import AUTO, Columns, Request, request_from
 from dphist.releasing.result import Facts, Release
 from dphist.releasing.soundness import Chosen, Nonzero, certified, choice_for, choose, nonzero_rule, top_k_keeps
-from dphist.releasing.spending import Booked, book, booked_attempt, check_place
-from dphist.sampling.mechanisms import check_counts, noisy_sums
-from dphist.sampling.sampler import Fresh
+from dphist.releasing.spending import booked_attempt, check_ledger
+from dphist.sampling.mechanisms import check_counts
 from dphist.sampling.tap import SecureTap, SeededTap, Tap
 from dphist.signatures import signer_of
 
@@ -37,19 +47,31 @@ _BLOCK: Final = 1 << 20
 _BLOCK_BYTES: Final = 64_000_000
 _FRAMES: Final = {"pandas", "polars", "pyarrow", "duckdb", "_duckdb", "pyspark"}
 
-# Called with the name of a step and the share of it that is done; never with a number of the data.
-Watcher = Callable[[str, float], None]
+Placed = Callable[[Any], None]
+P = ParamSpec("P")
 
 
-def release(input: Any, *, progress: Watcher | None = None, **options: Unpack[Options]) -> Release:
+def _with_options_of(_: Callable[P, Request]) -> Callable[[Callable[..., Release]], Callable[P, Release]]:
+    """Give a function the parameters of `Request`, for type checkers, editors and `inspect`."""
+
+    def decorate(function: Callable[..., Release]) -> Callable[P, Release]:
+        hints, signature = get_type_hints(Request), inspect.signature(Request)
+        named = [one.replace(annotation=hints[name]) for name, one in signature.parameters.items()]
+        function.__signature__ = inspect.Signature(named, return_annotation=Release)  # type: ignore[attr-defined]
+        return function
+
+    return decorate
+
+
+@_with_options_of(Request)
+def release(input: Any, **options: Any) -> Release:
     """The private histogram "how many users per item" of user events.
 
-    `input` is a path, a glob, a folder, the address of a database, or a frame (pandas, polars, Arrow, Spark). Of a
-    frame of Spark the release stays on the cluster, as a `SparkRelease`. The options
-    are the flags of `dphist release`, with _ for -: `user` and `item` (names of columns; several for `item`),
-    `epsilon`, `delta`, and one of `max_items_per_user`, `top`, `max_nonzero` or `items`. With `output` the result
-    is written as well, together with its certificate. `progress` is called with the name of a step and the share
-    of it that is done.
+    `input` is a path, a glob, a folder, the address of a database, or a frame (pandas, polars, Arrow, Spark). The
+    options are the flags of `dphist release`, with _ for -: `user` and `item` (names of columns; several for
+    `item`), `epsilon`, `delta`, and one of `max_items_per_user`, `top`, `max_nonzero` or `items`. With `output`
+    the result is also written, together with its certificate. `progress` is called with the name of a step and the
+    share of it that is done. The release of a Spark DataFrame stays on the cluster, as a `SparkRelease`.
 
     The columns of a frame are read as text, and items are released as text, because pandas and others infer types
     from values: a single row can turn all whole numbers into floats. `types="fixed"` keeps the frame's types; use
@@ -63,253 +85,259 @@ def release(input: Any, *, progress: Watcher | None = None, **options: Unpack[Op
     """
     if is_frame(input) and not origins(input) & _FRAMES:
         raise InvalidParameter(f"input must be a path, an address or a frame, not {type(input).__name__}")
-    return run(request_from({"input": input, **options}), progress)
+    progress = options.pop("progress", None)
+    return run(replace(request_from({"input": input, **options}), progress=progress))
 
 
-def run(request: Request, progress: Watcher | None = None, placed: Callable[[Any], None] | None = None) -> Release:
-    """Carry out a request: plan, check, count, add noise, write. `placed` is told once the files are there."""
-    from dphist.outputs.write import check_formulas, check_target, target_of, write_release
+def run(request: Request, placed: Placed | None = None) -> Release:
+    """Carry out a request, which is step 1. `placed` is called once the files are there."""
+    engine = engine_for(request)
+    target = _check_target(request)  # 2
+    _check_input(request, engine)
+    planned = plan_request(request, engine)  # 3
+    with booked_attempt(request, placed) as attempt:
+        attempt.book(planned)  # 4
+        job = _prepare_job(request, planned, engine, attempt.receipt)
+        with _count_users(job, engine) as counted:  # 5
+            attempt.release = _add_noise(job, counted, target, attempt.note_written)  # 6
+        result = _write(attempt.release, request, target, attempt.note_written)  # 7
+        attempt.settle(result.written)  # 8
+    return result
 
-    target = None
+
+# 2. Check.
+
+
+def _check_target(request: Request) -> Any:
+    """Where the release will be written, if anywhere. Whatever would prevent that is an error here."""
+    from dphist.outputs.write import check_formulas, check_target, target_of
+
     if request.types == ("none" if is_frame(request.input) else "text"):
         raise InvalidParameter("types='text' and types='fixed' are for frames: files have the types they declare")
+    target = None
     if request.output is not None:
         target = target_of(request.output, request.output_table, request.output_format)
         target = replace(target, sign=signer_of(request.sign))
         check_target(target, force=request.force, columns=request.output_columns())
         check_formulas(target, request.escape_formulas)
-    _check_folder(request, target)
+        if target.kind == "folder" and request.engine_name != "spark":
+            raise InvalidParameter(
+                f"only Spark can write a folder such as {target.address!r}: name a file, such as counts.parquet, "
+                "or use --engine spark"
+            )
     refuse_own_input(request, target)
-    engine = engine_for(request)
-    planned = planned_for(request, engine)
-    for plan in planned.plans if isinstance(planned, ChoicePlan) else (planned,):
-        _rehearse(plan)
-        _check_certificate(plan, request)
-    if request.ledger is not None:
-        check_place(request.ledger, target)
-    if request.ledger is not None or isinstance(planned, ChoicePlan):
-        _check_input(request, planned, engine)
-    with booked_attempt(request) as attempt:
-
-        def noted(written: Any) -> None:
-            attempt.placed(written)
-            if placed is not None:
-                placed(written)
-
-        attempt.booked = booked = _booked(request, planned)
-        result = _counted_and_noised(request, planned, engine, target, progress, noted, booked)
-        attempt.release = result
-        if target is not None and target.kind != "folder":
-            _step(progress, "writing", 0.0)
-            written = write_release(
-                result.to_arrow(), result.document(), target, force=request.force,
-                escape_formulas=request.escape_formulas, placed=noted,
-            )  # fmt: skip
-            result = result.with_written(written)
-            _step(progress, "writing", 1.0)
-        if booked is not None:
-            booked.settle(result.written)
-    return result
+    check_ledger(request, target)
+    return target
 
 
-def _booked(request: Request, planned: Plan | ChoicePlan) -> Booked | None:
-    if request.ledger is None:
-        return None
-    assert request.dataset is not None
-    return book(request.ledger, request.dataset, planned, request.to_dict())
-
-
-def _check_input(request: Request, planned: Plan | ChoicePlan, engine: Engine) -> None:
-    """What cannot be read, or not twice where it must be, is refused before anything is booked or noised."""
-    plan = planned.plans[0] if isinstance(planned, ChoicePlan) else planned
-    task = Task(
-        request.events(), Choice(bytes(32)), public_items=request.public_items(), values=_summed(request, plan)
-    )
-    if isinstance(planned, ChoicePlan):
-        checked_sizes(task, planned.choice.caps)
+def _check_input(request: Request, engine: Engine) -> None:
+    """A missing file, before any planning. An input that cannot be read, before anything is booked or chosen."""
+    if engine.name == "duckdb":
+        for path in local_paths(request.input):
+            matching(path)
+    if request.ledger is None and request.max_items_per_user != AUTO:
+        return
+    values = tuple(Value(*one) for one in request.sums)
+    task = Task(request.events(), Choice(bytes(32)), public_items=request.public_items(), values=values)
+    if request.max_items_per_user == AUTO:
+        checked_sizes(task, caps_up_to(None))
     engine.check(task)
-
-
-def _check_folder(request: Request, target: Any) -> None:
-    if target is not None and target.kind == "folder" and request.engine_name() != "spark":
-        raise InvalidParameter(
-            f"a folder such as {target.address!r} is written by Spark alone: give the name of a file, such as "
-            "counts.parquet, or --engine spark"
-        )
 
 
 def engine_for(request: Request) -> Engine:
     """The engine that was asked for."""
     folder = None if request.temp_folder is None else Path(request.temp_folder)
     resources = Resources(request.memory, request.threads, folder)
-    if request.engine_name() == "spark":
-        from dphist.counting.spark import SparkEngine
-        from dphist.counting.spark_session import Cluster
+    if request.engine_name == "spark":
+        from dphist.counting.spark_session import Cluster, require_pyspark
 
-        return SparkEngine(resources, Cluster(request.master, request.spark_settings()))
+        require_pyspark()
+        from dphist.counting.spark import SparkEngine
+
+        return SparkEngine(resources, Cluster(request.master, request.spark_settings))
     from dphist.counting.duckdb import DuckDBEngine
 
     return DuckDBEngine(resources)
 
 
-def planned_for(request: Request, engine: Engine) -> Plan | ChoicePlan:
-    """The plan of a request, certified; or the plans of all caps on offer."""
-    if request.max_items_per_user != AUTO:
-        return certified(plan_for(request, engine))
+# 3. Plan.
+
+
+def plan_request(request: Request, engine: Engine) -> Plan | ChoicePlan:
+    """The certified plan of a request, or the plans of all caps it may choose from.
+
+    Of all data only the length of a public list is read.
+    """
     public = request.public_items()
+    size = None if public is None else max(1, engine.size(public))
+    planned = _plan_choice(request, size) if request.max_items_per_user == AUTO else _plan(request, size)
+    for plan in planned.plans if isinstance(planned, ChoicePlan) else (planned,):
+        rehearse(plan)
+        _check_sums(plan, request)
+    return planned
+
+
+def _plan_choice(request: Request, public_items: int | None) -> ChoicePlan:
     return choice_for(
-        Budget(request.epsilon, request.delta),
-        share=request.cap_share,
-        mechanism=request.mechanism,
-        minimize=request.minimize,
-        sums=[(low, high) for _, low, high in request.sums()],
-        weights=request.weight or None,
-        public_items=None if public is None else max(1, engine.size(public)),
-    )
-
-
-def plan_for(request: Request, engine: Engine) -> Plan:
-    """The plan of a request with a cap by number, or none. Only the length of a public list is looked at."""
-    planned = partial(
-        make_plan, epsilon=request.epsilon, delta=request.delta, minimize=request.minimize,
-        sums=[(low, high) for _, low, high in request.sums()], weights=request.weight or None,
+        Budget(request.epsilon, request.delta), share=request.cap_share, mechanism=request.mechanism,
+        minimize=request.minimize, sums=[(low, high) for _, low, high in request.sums],
+        weights=request.weights or None, public_items=public_items,
     )  # fmt: skip
-    items, public = request.cap(), request.public_items()
-    if public is not None:
-        size = max(1, engine.size(public))
-        return planned(
-            public_items=size,
-            max_items_per_user=None if items is None else min(items, size),
-            mechanism=request.mechanism,
-        )
-    if request.top is not None:
-        return planned(
-            top=request.top, offset=request.offset, max_items_per_user=items, mechanism=request.mechanism
-        )
-    if request.max_nonzero is not None and items is not None:
-        items = min(items, request.max_nonzero)
-    return planned(
-        max_nonzero=request.max_nonzero, max_items_per_user=items, mechanism=request.mechanism, gamma=request.gamma
-    )
 
 
-def _rehearse(plan: Plan) -> None:
-    """Draw noise for a made-up count: what cannot be drawn is refused before any event is read."""
-    one = np.ones(1, dtype=np.int64)
-    begun = Begun.with_tap(plan, SeededTap(0), Cut())
-    begun.release(one, [one] * len(plan.sums))
-    noisy_sums(plan.sums, one, [one] * len(plan.sums), one - 1, [Fresh(begun.session.tap)] * len(plan.sums))
+def _plan(request: Request, public_items: int | None) -> Plan:
+    plan = partial(
+        make_plan, epsilon=request.epsilon, delta=request.delta, minimize=request.minimize,
+        mechanism=request.mechanism, sums=[(low, high) for _, low, high in request.sums],
+        weights=request.weights or None,
+    )  # fmt: skip
+    cap = request.cap
+    if public_items is not None:
+        made = plan(public_items=public_items, max_items_per_user=None if cap is None else min(cap, public_items))
+    elif request.top is not None:
+        made = plan(top=request.top, offset=request.offset, max_items_per_user=cap)
+    else:
+        if request.max_nonzero is not None and cap is not None:
+            cap = min(cap, request.max_nonzero)
+        made = plan(max_nonzero=request.max_nonzero, max_items_per_user=cap, gamma=request.gamma)
+    return certified(made)
 
 
-def _check_certificate(plan: Plan, request: Request) -> None:
-    """Bounds of sums with numbers that a certificate cannot say, or that `verify` would not read again."""
+def _check_sums(plan: Plan, request: Request) -> None:
+    """Bounds of sums with numbers that a certificate cannot hold, or that `verify` would not read again."""
     if plan.sums:
         try:
             plan_from(plan.to_dict())
-            sums_facts(plan, request.aggregates())
+            sums_facts(plan, request.aggregates)
         except (InvalidParameter, ArithmeticError):
             raise InvalidParameter("the bounds of a sum are too large, or have too many digits") from None
 
 
-def _task(request: Request, plan: Plan, rule: Nonzero, tap: Tap, cap: int | None) -> Task:
-    key = tap.words(4).tobytes()
-    rank, items = None, cap
-    if rule is Nonzero.TOP_K:
-        # --top has no use for a bound on users, which would only lose events.
-        rank, items = int(plan.contract.nonzero) + 1, cap if request.top is None else None
-    return Task(
-        request.events(), Choice(key, portable=not tap.private), items, request.lower_threshold,
-        request.public_items(), rank, ordered=not tap.private,
-        values=_summed(request, plan),
-    )  # fmt: skip
+# 5. Count.
 
 
-def _summed(request: Request, plan: Plan) -> tuple[Value, ...]:
-    """What an engine sums, in the steps of the plan."""
-    pairs = zip(request.sums(), plan.sums, strict=True)
-    return tuple(Value(column, low, high, noise.reach) for (column, low, high), noise in pairs)
+@dataclass(frozen=True)
+class Job:
+    """A release that is planned and booked: what to count, and what noise to add."""
+
+    request: Request
+    plan: Plan
+    rule: Nonzero
+    task: Task
+    tap: Tap
+    facts: Facts
+
+    @property
+    def names(self) -> Names:
+        """Names of the columns of items and counts."""
+        return Names(tuple(column.name for column in self.request.columns), self.request.count_name)
+
+    def cut(self, at_rank: int) -> Cut:
+        """What is taken from every count before noise; `at_rank` is the count after the largest ones, a secret."""
+        top_k = self.rule is Nonzero.TOP_K
+        difference = top_k and self.request.offset == "none"
+        return Cut(at_rank if top_k else 0, self.request.lower_threshold, difference)
 
 
-def _counted_and_noised(
-    request: Request,
-    planned: Plan | ChoicePlan,
-    engine: Engine,
-    target: Any,
-    progress: Watcher | None,
-    placed: Callable[[Any], None] | None,
-    booked: Booked | None,
-) -> Release:
-    """The engine counts; then counts meet noise, block by block or on the executors."""
+def _prepare_job(
+    request: Request, planned: Plan | ChoicePlan, engine: Engine, receipt: dict[str, Any] | None
+) -> Job:
+    """Choose the cap if it is to be chosen, and fix what is counted."""
     tap: Tap = SecureTap() if request.seed is None else SeededTap(request.seed)
-    chosen = _chosen(request, planned, engine, tap, progress)
-    plan, cap = _chosen_plan(request, planned, chosen)
-    # A top-k step subtracts the count after the largest. A bound that it cannot keep is a promise of the caller's.
+    chosen: Chosen | None = None
+    cap: int | None
+    if isinstance(planned, ChoicePlan):
+        sizes = Task(request.events(), Choice(bytes(32)), public_items=request.public_items())
+        chosen = choose(planned, engine, sizes, tap, _watch(request, "choosing"))
+        plan, cap = certified(planned.plan(chosen.cap)), chosen.cap
+    else:
+        plan, cap = planned, request.cap
+    # A top-k step subtracts the count of the next rank. A bound it cannot enforce is guaranteed by the caller.
     rule = nonzero_rule(plan, promised=request.max_nonzero is not None and not top_k_keeps(plan))
-    task = _task(request, plan, rule, tap, cap)
-    facts = Facts(request.to_dict(), chosen, None if booked is None else booked.receipt())
-    counting = None if progress is None else lambda share: progress("counting", share)
+    rank = None
+    # Spark compares with a promised bound by the same rank; it subtracts nothing then.
+    if rule is Nonzero.TOP_K or (rule is Nonzero.PROMISED and engine.name == "spark"):
+        rank = int(plan.contract.nonzero) + 1
+    if rule is Nonzero.TOP_K and request.top is not None:
+        # --top does not need a limit on users, which would only lose events.
+        cap = None
+    pairs = zip(request.sums, plan.sums, strict=True)
+    task = Task(
+        request.events(), Choice(tap.words(4).tobytes(), portable=not tap.private), cap, request.lower_threshold,
+        request.public_items(), rank, ordered=not tap.private,
+        values=tuple(Value(column, low, high, noise.reach) for (column, low, high), noise in pairs),
+    )  # fmt: skip
+    return Job(request, plan, rule, task, tap, Facts(request.to_dict(), chosen, receipt))
+
+
+def _count_users(job: Job, engine: Engine) -> AbstractContextManager[Any]:
+    """The true histogram: of DuckDB a stream of batches, of Spark a frame on its executors."""
+    watch = _watch(job.request, "counting")
     if engine.name == "spark":
         from dphist.counting.spark import SparkEngine
-        from dphist.releasing.on_spark import released_by_spark
 
         assert isinstance(engine, SparkEngine)
-        return released_by_spark(request, plan, rule, task, tap, engine, target, counting, placed, facts)
-    names = Names(tuple(column.name for column in request.columns()), request.count_name)
-    with engine.count(task, counting) as counted:
-        difference = rule is Nonzero.TOP_K and request.offset == "none"
-        cut = Cut(counted.at_rank, request.lower_threshold, difference)
-        stage = NoiseStage(plan, rule, names, tap, cut, distinct=True)
-        _step(progress, "counting", 1.0)
-        _step(progress, "adding noise", 0.0)
-        for block in blocks(_pieces(counted, plan), _BLOCK, _BLOCK_BYTES):
-            stage.add(block)
-        _step(progress, "adding noise", 1.0)
-    # Where a bound on users served in place of a top-k step, the largest ones are those with the most noisy users.
-    return _published(stage.release(request.top), request, facts)
+        return engine.counted(job.task, watch)
+    return engine.count(job.task, watch)
 
 
-def _chosen(
-    request: Request, planned: Plan | ChoicePlan, engine: Engine, tap: Tap, progress: Watcher | None
-) -> Chosen | None:
-    """The cap, if it is to be chosen."""
-    if not isinstance(planned, ChoicePlan):
-        return None
-    task = Task(request.events(), Choice(bytes(32)), public_items=request.public_items())
-    return choose(
-        planned, engine, task, tap, None if progress is None else lambda share: progress("choosing", share)
-    )
+# 6. Noise.
 
 
-def _chosen_plan(request: Request, planned: Plan | ChoicePlan, chosen: Chosen | None) -> tuple[Plan, int | None]:
-    """The plan of the release, and the bound on the items of a user."""
-    if not isinstance(planned, ChoicePlan):
-        return planned, request.cap()
-    assert chosen is not None
-    return certified(planned.plan(chosen.cap)), chosen.cap
+def _add_noise(job: Job, counted: Any, target: Any, placed: Placed) -> Release:
+    """The release. Spark's executors also write it if `target` is a folder, and then call `placed`."""
+    request = job.request
+    if request.engine_name == "spark":
+        from dphist.releasing.on_spark import released_by_spark
+
+        return released_by_spark(job, counted, target, placed)
+    stage = NoiseStage(job.plan, job.rule, job.names, job.tap, job.cut(counted.at_rank), distinct=True)
+    _show_progress(request, "counting", 1.0)
+    _show_progress(request, "adding noise", 0.0)
+    for block in blocks(_pieces(counted, job.plan), _BLOCK, _BLOCK_BYTES):
+        stage.add(block)
+    _show_progress(request, "adding noise", 1.0)
+    # Where a limit on users replaced the top-k step, the largest counts are those with the most noisy users.
+    noisy = stage.release(request.top)
+    added = Columns.of(request).numbers(noisy.counts, noisy.sums, noisy.plan)
+    counts = added.pop(request.count_name)
+    return replace(job.facts.told(noisy), counts=counts, added=added, came=frame_form(request.input))
 
 
 def _pieces(counted: Counted, plan: Plan) -> Iterator[Piece]:
-    """The engine's batches; an empty one first, which knows the types."""
-    from dphist.releasing.pyarrow_kind import KIND, empty_batch
-
-    form = Form(KIND, "frame", "pyarrow")
+    """The engine's batches, after an empty one that has their types."""
     assert not isinstance(plan.noise, Noise)
     first = empty_batch(counted.schema)
     place = len(counted.schema) - len(plan.sums) - 1
     for batch in (batch for part in ([first], counted.batches()) for batch in part):
         columns = list(batch.columns)
-        numbers = check_counts(KIND.numbers(columns[place]), lattice=plan.noise.lattice)
-        sums = tuple(KIND.numbers(column) for column in columns[place + 1 :])
-        yield Piece(form, tuple(columns[:place]), numbers, sums, batch.nbytes)
+        numbers = check_counts(numbers_of(columns[place]), lattice=plan.noise.lattice)
+        sums = tuple(numbers_of(column) for column in columns[place + 1 :])
+        yield Piece(ARROW, tuple(columns[:place]), numbers, sums, batch.nbytes)
 
 
-def _published(raw: Release, request: Request, facts: Facts) -> Release:
-    """With the columns that were asked for, in the kind the events came in."""
-    added = Columns.of(request).numbers(raw.counts, raw.sums, raw.plan)
-    counts = added.pop(request.count_name)
-    return replace(facts.told(raw), counts=counts, added=added, came=frame_form(request.input))
+# 7. Write.
 
 
-def _step(progress: Watcher | None, name: str, share: float) -> None:
-    if progress is not None:
-        progress(name, share)
+def _write(result: Release, request: Request, target: Any, placed: Placed) -> Release:
+    """Write result and certificate, both or neither. A folder was written by the executors already."""
+    from dphist.outputs.write import write_release
+
+    if target is None or target.kind == "folder":
+        return result
+    _show_progress(request, "writing", 0.0)
+    written = write_release(
+        result.to_arrow(), result.document(), target, force=request.force,
+        escape_formulas=request.escape_formulas, placed=placed,
+    )  # fmt: skip
+    _show_progress(request, "writing", 1.0)
+    return result.with_written(written)
+
+
+def _watch(request: Request, step: str) -> Progress | None:
+    return None if request.progress is None else partial(request.progress, step)
+
+
+def _show_progress(request: Request, step: str, share: float) -> None:
+    if request.progress is not None:
+        request.progress(step, share)

@@ -1,4 +1,4 @@
-"""A cap that is chosen privately: from noisy numbers of users by their numbers of items."""
+"""Is a plan what it claims, how is its contract enforced, and how is a limit on users chosen privately?"""
 
 from __future__ import annotations
 
@@ -19,19 +19,17 @@ from dphist.privacy.types import AnyNoise, Budget, Certificate, Contract, Plan, 
 from dphist.sampling.mechanisms import noisy_sizes
 from dphist.sampling.tap import Tap
 
-# Is a plan what it says, and how is its contract kept? Decided from the plan alone, before any data is read.
-
 
 class Nonzero(Enum):
-    """How `max_nonzero` is kept."""
+    """How `max_nonzero` is enforced."""
 
     NOT_NEEDED = "the certificate holds for any number of non-zero counts"
     TOP_K = "the (max_nonzero + 1)-th largest count is subtracted from all"
-    PROMISED = "the caller promises it; where it does not hold nothing is released"
+    PROMISED = "the caller guarantees it; if it does not hold, nothing is released"
 
 
 def certified(plan: object) -> Plan:
-    """The plan with a certificate computed here and now from its own numbers, whatever it claimed.
+    """The plan with a certificate that is computed here from its own numbers, whatever it claimed.
 
     Guarantee: the noise can be drawn exactly and its certified delta is within the plan's budget.
     """
@@ -44,7 +42,7 @@ def certificate_of(noise: AnyNoise, contract: Contract, budget: Budget) -> Certi
     """The certificate of this noise. Raises if it cannot be drawn exactly, or its delta exceeds the budget's."""
     if not isinstance(noise, (LatticeNoise, LaplaceNoise)):
         raise InvalidParameter(
-            "the plan is for continuous noise, which no computer can draw: make it with noise='discrete'"
+            "the plan is for continuous noise, which cannot be drawn exactly: plan with noise='discrete'"
         )
     sums = () if isinstance(noise, LaplaceNoise) else noise.sums
     exact = [noise.scale] if isinstance(noise, LaplaceNoise) else [noise.variance, noise.variance_shared]
@@ -55,16 +53,16 @@ def certificate_of(noise: AnyNoise, contract: Contract, budget: Budget) -> Certi
     certificate = _certificate(noise, contract, budget)
     if not certificate.delta <= budget.delta:
         raise NotPrivate(
-            f"the plan does not keep its budget: at epsilon {budget.epsilon:g} no delta up to "
-            f"{budget.delta:g} can be certified for its noise and threshold"
+            f"the plan does not keep its budget: at epsilon {budget.epsilon:g} no delta up to {budget.delta:g} "
+            "can be certified for its noise and threshold"
         )
     return certificate
 
 
 def nonzero_rule(plan: Plan, *, promised: bool) -> Nonzero:
-    """How the bound on the non-zero counts is kept, for a plan that is certified.
+    """How the bound on the non-zero counts of a certified plan is enforced.
 
-    `promised`: no possible data has more non-zero counts, or else nothing is released.
+    `promised`: the caller guarantees that no possible data has more non-zero counts.
     """
     contract = plan.contract
     if contract.max_nonzero is None or isinstance(plan.noise, PublicNoise):
@@ -81,23 +79,23 @@ def nonzero_rule(plan: Plan, *, promised: bool) -> Nonzero:
         return Nonzero.TOP_K
     raise InvalidParameter(
         f"the plan relies on max_nonzero = {contract.max_nonzero} and max_items_per_user = {contract.items} "
-        "together, and the top-k step that would keep the first breaks the second: give promise_max_nonzero=True "
-        "if no possible dataset has more non-zero counts, or plan with one of the two bounds"
+        "together, and the top-k step that enforces the first would break the second: pass "
+        "promise_max_nonzero=True if no possible dataset has more non-zero counts, or plan with one of the bounds"
     )
 
 
 def top_k_keeps(plan: Plan) -> bool:
-    """Whether a top-k step can keep `max_nonzero` for this plan.
+    """Whether a top-k step can enforce `max_nonzero` for this plan.
 
-    One user who raises the (k+1)-th largest count lowers all others. That breaks a smaller bound on the items of a
-    user, and with it the plan's profile. Beside sums it moves counts whose sums stay, and leaves counts whose sums
-    move, where the analysis takes both to move together.
+    A user who raises the (k+1)-th largest count lowers all others. That breaks a smaller limit on the items of a
+    user, and with it the plan's profile. With sums it changes counts whose sums stay the same, and the reverse,
+    while the analysis assumes that both change together.
     """
     return plan.contract.items == plan.contract.max_nonzero and not plan.sums
 
 
 def _keeps(plan: Plan, contract: Contract) -> bool:
-    """Whether the plan's noise is within its budget under another contract too."""
+    """Whether the plan's noise is within its budget under this contract as well."""
     assert isinstance(plan.noise, (LatticeNoise, LaplaceNoise))
     try:
         return _certificate(plan.noise, contract, plan.budget).delta <= plan.budget.delta
@@ -110,13 +108,13 @@ def _certificate(noise: LatticeNoise | LaplaceNoise, contract: Contract, budget:
     return certify_noise(noise, contract, epsilon=budget.epsilon, budget=budget.delta)
 
 
-# Below, the certificate of all caps takes minutes, and nobody asks for less.
+# For a smaller delta the certificates of all limits would take minutes.
 LEAST_DELTA: Final = 1e-30
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """A cap, the noisy numbers of users it was chosen by, and the plan of the choice. No true number is in it."""
+    """A limit, the noisy numbers of users it was chosen from, and the plan of the choice. No true number."""
 
     plan: ChoicePlan
     noisy: tuple[int, ...]
@@ -137,13 +135,15 @@ def choice_for(
     weights: Sequence[float] | None = None,
     public_items: int | None = None,
 ) -> ChoicePlan:
-    """The plans of all caps on offer for a request. Of the data only the length of a public list is known."""
+    """The plans of all limits a request may choose from; nothing depends on the data."""
     if budget.delta < LEAST_DELTA:
-        raise InvalidParameter(f"a cap is chosen for a delta of at least {LEAST_DELTA:g}, not {budget.delta!r}")
+        raise InvalidParameter(
+            f"max_items_per_user='auto' needs a delta of at least {LEAST_DELTA:g}, not {budget.delta!r}"
+        )
     planned = partial(make_plan, minimize=minimize, sums=sums, weights=weights, public_items=public_items)
 
     def plan_of(epsilon: float, delta: float, cap: int) -> Plan:
-        # After noisy sizes Laplace noise has to keep so much of epsilon free that it is better for one item alone.
+        # After noisy sizes Laplace noise must leave so much of epsilon that it is better only for one item.
         kind = "gaussian" if mechanism == "best" and cap > 1 else mechanism
         return planned(epsilon=epsilon, delta=delta, max_items_per_user=cap, mechanism=kind)
 
@@ -154,7 +154,7 @@ def choice_for(
 def choose(
     planned: ChoicePlan, engine: Engine, task: Task, tap: Tap, progress: Callable[[float], None] | None = None
 ) -> Chosen:
-    """Count users by their numbers of items, add noise, and choose."""
+    """Count users by their number of items, add noise, and choose the limit."""
     caps = planned.choice.caps
     noisy = noisy_sizes(planned.choice, engine.sizes(task, caps, progress), tap)
     return Chosen(planned, noisy, chosen_cap(planned, noisy))

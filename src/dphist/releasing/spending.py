@@ -1,15 +1,15 @@
-"""Releases that are booked in a ledger: before any noise is drawn.
+"""Releases that are booked in a ledger, before any noise is drawn.
 
-A booking stays after every failure, also after one before the first draw of noise. To give it back would make
-failures free, and a failure can tell of the data: a condition that exhausts the memory only if one person is in
-the log, or an interrupt after looking at the clock, would be a noiseless question that can be asked without end.
+A booking stays after every failure, also after one before the first draw of noise. Returning it would make
+failures free, and a failure can reveal data: a condition that exhausts the memory only if one person is in the
+log, or an interrupt after looking at the clock, would be a noiseless query that can be repeated without limit.
 """
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -19,7 +19,7 @@ from dphist.errors import DphistError, InvalidParameter, LedgerError
 from dphist.planning.auto_cap import ChoicePlan
 from dphist.privacy.paper import delta_zcdp
 from dphist.privacy.types import Budget, Plan
-from dphist.releasing.certificate import guarantee
+from dphist.releasing.certificate import guarantee_facts
 
 if TYPE_CHECKING:
     from dphist.accounting import Concentrated
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def composer_for(accounting: str, total: Budget) -> Composer:
-    """What adds up the spends of a dataset with this total."""
+    """The composer of a dataset with this accounting and total."""
     from dphist.ledger import ConcentratedComposer, ProfileComposer, SumComposer
 
     if accounting == "sum":
@@ -46,7 +46,7 @@ def composer_for(accounting: str, total: Budget) -> Composer:
 
 
 def spend_of(planned: Plan | ChoicePlan, accounting: str, document: dict[str, Any] | None = None) -> Spend:
-    """What a release spends, in the terms of an accounting."""
+    """What a release spends, by an accounting."""
     from dphist.ledger import Spend
 
     epsilon, delta = planned.budget.epsilon, planned.budget.delta
@@ -96,44 +96,61 @@ def delta_of_rho(rho: float, epsilon: float) -> float:
     return delta_zcdp(rho=rho, epsilon=epsilon)
 
 
-@dataclass(frozen=True)
-class Booked:
-    """A booking in its ledger."""
-
-    ledger: Ledger
-    booking: Booking
-
-    def receipt(self) -> dict[str, Any]:
-        """What a certificate says of it."""
-        return self.booking.receipt()
-
-    def settle(self, written: Any) -> None:
-        """Note where the release was written. It is booked whether or not this can be noted too."""
-        if written is not None:
-            with suppress(LedgerError):
-                self.ledger.settle(self.booking, sha256=written.digest, address=written.address)
-
-
 @dataclass
 class Attempt:
-    """How far a release has come that is booked: what a failure has to say of it."""
+    """How far a release with a ledger has come: what is booked, and what a failure has to say about it."""
 
     request: Request
-    booked: Booked | None = None
+    placed: Callable[[Any], None] | None = None
+    ledger: Ledger | None = None
+    booking: Booking | None = None
     release: Any = None
     written: Any = None
 
-    def placed(self, written: Any) -> None:
-        """The release is there."""
-        self.written = written
+    def book(self, planned: Plan | ChoicePlan) -> None:
+        """Book what the release will spend, durably, or raise an error that says what is left."""
+        if self.request.ledger is None:
+            return
+        from dphist.ledger import Ledger
 
-    def booking(self) -> dict[str, Any]:
-        """The booking that stays, as data."""
-        known = {"ledger": None, "entry": None, "hash": None} if self.booked is None else self.booked.receipt()
+        assert self.request.dataset is not None
+        self.ledger = Ledger.open(self.request.ledger)
+        account = self.ledger.account(self.request.dataset)
+        plan = planned.plans[0] if isinstance(planned, ChoicePlan) else planned
+        recorded = self.request.to_dict()
+        promise = guarantee_facts(plan, recorded, planned.budget)
+        document = {"request": recorded, "plan": planned.to_dict(), "guarantee": promise}
+        self.booking = self.ledger.book(
+            account.name,
+            spend_of(planned, account.accounting, document),
+            composer_for(account.accounting, account.total),
+        )
+
+    @property
+    def receipt(self) -> dict[str, Any] | None:
+        """The booking as the certificate records it."""
+        return None if self.booking is None else self.booking.receipt()
+
+    def note_written(self, written: Any) -> None:
+        """The release is in its place."""
+        self.written = written
+        if self.placed is not None:
+            self.placed(written)
+
+    def settle(self, written: Any) -> None:
+        """Note in the ledger where the release is. It stays booked if this fails."""
+        if written is not None and self.ledger is not None and self.booking is not None:
+            with suppress(LedgerError):
+                self.ledger.settle(self.booking, sha256=written.digest, address=written.address)
+
+    def remaining_booking(self) -> dict[str, Any]:
+        """The booking that stays after a failure."""
+        request = self.request
         facts = {
-            "ledger_file": os.fspath(self.request.ledger or ""), **known, "dataset": self.request.dataset,
-            "epsilon": self.request.epsilon, "delta": self.request.delta,
-            "state": "unknown" if self.booked is None else "booked",
+            "ledger_file": os.fspath(request.ledger or ""),
+            **(self.receipt or {"ledger": None, "entry": None, "hash": None}),
+            "dataset": request.dataset, "epsilon": request.epsilon, "delta": request.delta,
+            "state": "unknown" if self.booking is None else "booked",
             "written": None if self.written is None else self.written.address,
         }  # fmt: skip
         return {**facts, "summary": _summary(facts)}
@@ -143,36 +160,36 @@ def _summary(facts: Mapping[str, Any]) -> str:
     budget = f"epsilon {facts['epsilon']!r} and delta {facts['delta']!r} of the dataset {facts['dataset']!r}"
     ledger = facts["ledger_file"]
     if facts["entry"] is None:
-        return f"Whether {budget} were booked is not known: see dphist ledger show {ledger}"
+        return f"It is not known whether {budget} were booked: see dphist ledger show {ledger}"
     place = f"entry {facts['entry']} of the ledger {ledger}"
     if facts["written"] is not None:
         return f"The release was written to {facts['written']}, and its budget is booked as {place}"
     return (
-        f"The privacy budget was spent: {budget} stay booked as {place}. Every run books its budget anew: remove "
-        "the cause of the failure before the next one"
+        f"The privacy budget was spent: {budget} stay booked as {place}. Every run books its budget again: fix "
+        "the cause of the failure first"
     )
 
 
 @contextmanager
-def booked_attempt(request: Request) -> Iterator[Attempt]:
-    """Whatever fails within says what stays booked: in its text, and in attributes (see `DphistError`)."""
-    attempt = Attempt(request)
+def booked_attempt(request: Request, placed: Callable[[Any], None] | None = None) -> Iterator[Attempt]:
+    """Any failure within says what stays booked: in its text, and in attributes (see `DphistError`)."""
+    attempt = Attempt(request, placed)
     try:
         yield attempt
     except BaseException as error:
-        # What the ledger refuses by a sentence of its own is not booked.
-        if request.ledger is not None and (attempt.booked is not None or not isinstance(error, DphistError)):
-            _tell(error, attempt)
+        # If the ledger itself refused, nothing is booked.
+        if request.ledger is not None and (attempt.booking is not None or not isinstance(error, DphistError)):
+            _add_booking(error, attempt)
         raise
 
 
-def _tell(error: BaseException, attempt: Attempt) -> None:
-    booking = attempt.booking()
+def _add_booking(error: BaseException, attempt: Attempt) -> None:
+    booking = attempt.remaining_booking()
     if isinstance(error, DphistError):
-        said = f"{str(error).rstrip('.')}. {booking['summary']}"
-        error.args = (said,)
+        message = f"{str(error).rstrip('.')}. {booking['summary']}"
+        error.args = (message,)
         if isinstance(error, ImportError):  # which keeps its text twice
-            error.msg = said
+            error.msg = message
     else:
         error.add_note(booking["summary"])
     with suppress(AttributeError):
@@ -183,31 +200,19 @@ def _tell(error: BaseException, attempt: Attempt) -> None:
             error.release = attempt.release  # type: ignore[attr-defined]
 
 
-def check_place(ledger: Any, target: Any) -> None:
-    """A release that is written into its own ledger would damage it."""
-    if not isinstance(ledger, (str, os.PathLike)) or "\0" in str(ledger):
-        raise InvalidParameter(f"--ledger must be the name of a file, not {ledger!r}")
-    if target is None:
+def check_ledger(request: Request, target: Any) -> None:
+    """Raise unless the ledger is there, has the dataset, and is not where the release will be written."""
+    if request.ledger is None:
         return
-    places = (target.address, f"{target.address}.certificate.json")
-    # What lies in the place of its journal, SQLite takes for one and removes.
-    own = {os.path.realpath(ledger), os.path.realpath(ledger) + "-journal"}
-    for place in places:
-        if os.path.realpath(place) in own:
-            raise InvalidParameter(f"the release cannot be written to {place}, which is its ledger")
-
-
-def book(path: Any, dataset: str, planned: Plan | ChoicePlan, request: Mapping[str, Any]) -> Booked:
-    """Book what a release will spend: durably, or an error that says what is left."""
     from dphist.ledger import Ledger
 
-    ledger = Ledger.open(path)
-    account = ledger.account(dataset)
-    accounting = account.accounting
-    plan = planned.plans[0] if isinstance(planned, ChoicePlan) else planned
-    promise = guarantee(plan, request, planned.budget)
-    document = {"request": dict(request), "plan": planned.to_dict(), "guarantee": promise}
-    return Booked(
-        ledger,
-        ledger.book(dataset, spend_of(planned, accounting, document), composer_for(accounting, account.total)),
-    )
+    ledger = os.fspath(request.ledger)
+    if "\0" in ledger:
+        raise InvalidParameter(f"--ledger must be the name of a file, not {ledger!r}")
+    # SQLite would take a file in the place of its journal for one, and remove it.
+    own = {os.path.realpath(ledger), os.path.realpath(ledger) + "-journal"}
+    for place in () if target is None else (target.address, f"{target.address}.certificate.json"):
+        if os.path.realpath(place) in own:
+            raise InvalidParameter(f"the release cannot be written to {place}, which is its ledger")
+    assert request.dataset is not None
+    Ledger.open(ledger).account(request.dataset)

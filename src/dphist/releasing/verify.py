@@ -1,4 +1,4 @@
-"""`verify`: recompute the guarantee of a release from its certificate alone, and notice what was changed."""
+"""`verify`: recompute the guarantee of a release from its certificate alone, and detect changes."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from fractions import Fraction
+from types import NoneType
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -33,10 +34,11 @@ if TYPE_CHECKING:
     from dphist.outputs.readback import Readback
 
 
-# Whether the parts of a certificate fit each other: the plan what was asked for, a booking what a ledger says.
-
+SEEDED: Final = "the noise was made from a seed, so that nobody is protected"
 # Decimal numbers of another version of the arithmetic may differ in the last digits.
 LAST_DIGITS: Final = 1e-9
+_VERSION: Final = re.compile(r"[0-9][0-9A-Za-z.+!-]{0,63}")
+_TIME: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z")
 _TEXTS: Final = (
     "user", "table", "query", "where", "input-format", "count-name", "offset", "engine", "dataset",
 )  # fmt: skip
@@ -44,8 +46,9 @@ _TEXTS: Final = (
 
 def recorded_request(data: dict[str, Any]) -> Request:
     """The request of a certificate. Raises `DphistError` unless it is one, exactly as a release records it."""
-    sources = [one for name in ("input", "items") for one in _listed(data.get(name, ""))]
-    if not all(isinstance(one, str) for one in (*sources, *(data.get(name, "") for name in _TEXTS))):
+    sources = (data.get("input", ""), data.get("items", ""))
+    texts = [one for source in sources for one in (source if isinstance(source, list) else [source])]
+    if not all(isinstance(one, str) for one in (*texts, *(data.get(name, "") for name in _TEXTS))):
         raise InvalidParameter("a name or a condition is not a text")
     weights = data.get("weight", [])
     if not isinstance(weights, list) or any(isinstance(one, (bool, str)) or not one > 0 for one in weights):
@@ -61,12 +64,8 @@ def recorded_request(data: dict[str, Any]) -> Request:
     return request
 
 
-def _listed(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [value]
-
-
 def is_receipt(receipt: dict[str, Any]) -> bool:
-    """Whether it says what a ledger says of a booking, and nothing else."""
+    """Whether it has the form of a ledger's receipt."""
     entry, digits = receipt.get("entry"), {name: str(receipt.get(name)) for name in ("ledger", "hash")}
     return (
         receipt.keys() == {"ledger", "dataset", "entry", "hash"}
@@ -170,17 +169,9 @@ def _outside(values: NDArray[Any], low: Fraction, high: Fraction) -> bool:
     return bool(((values < float(low) - slack) | (values > float(high) + slack)).any())
 
 
-MATCHING: Final = "the data match the digest in the certificate"
-SEEDED: Final = "the noise was made from a seed, so that nobody is protected"
-# What a certificate says of the data it belongs to and of itself; the rest follows from request and plan.
-BESIDE: Final = frozenset({"output", SIGNATURE, SEAL})
-_VERSION: Final = re.compile(r"[0-9][0-9A-Za-z.+!-]{0,63}")
-_TIME: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z")
-
-
 @dataclass(frozen=True)
 class Verification:
-    """What was checked and found. Without a problem data, certificate and guarantee agree with each other.
+    """The result of `verify`. Without a problem, data, certificate and guarantee agree.
 
     `signature` is trusted if it is by the public key that was given. `signed_by` is the fingerprint of its key.
     That the noise was drawn is shown by nothing: docs/release.md#what-verify-shows.
@@ -215,13 +206,10 @@ class Verification:
         }
 
     def __str__(self) -> str:
-        # A certificate may have been written by anybody, and so may the names of files.
+        # Certificates and the names of files may be of unknown origin.
         lines = [f"ok       {check}" for check in self.checks]
         lines += [f"PROBLEM  {problem}" for problem in self.problems]
-        if self.verified:
-            lines.append(f"{self.address} is verified.")
-        else:
-            lines.append(f"{self.address} is NOT verified.")
+        lines.append(f"{self.address} is {'' if self.verified else 'NOT '}verified.")
         return "\n".join(map(printable, lines))
 
     def _repr_html_(self) -> str:
@@ -256,7 +244,7 @@ def read_and_verify(
     certificate: str | os.PathLike[str] | None = None,
     trust: Trust = NO_TRUST,
 ) -> tuple[Verification, Readback]:
-    """The same, with the release that was looked at: what is shown of it is then what was verified."""
+    """The same, with the release itself: what is shown of it is then what was verified."""
     from dphist.outputs.readback import read_release
     from dphist.outputs.targets import without_password
 
@@ -264,14 +252,14 @@ def read_and_verify(
     examined = Examination(found.problems, examine(found.document, address, table, trust))
     if not found.problems:
         unsigned = " (not signed: who wrote them is not shown)" if examined.signed.status == "missing" else ""
-        examined.checks.insert(0, f"{MATCHING}{unsigned}")
+        examined.checks.insert(0, f"the data match the digest in the certificate{unsigned}")
     if found.document is not None:
         examined.attempt(found.document, found.table)
     return examined.verification(without_password(os.fspath(address))), found
 
 
 class Examination:
-    """What is checked and found of one certificate."""
+    """The checks and the problems of one certificate."""
 
     def __init__(self, problems: Sequence[str], signed: Signed = NOT_SIGNED) -> None:
         self.checks: list[str] = list(signed.checks)
@@ -283,21 +271,21 @@ class Examination:
         self._asked: Request | None = None
 
     def attempt(self, document: dict[str, Any], table: Any) -> None:
-        """Look at a certificate of which nothing is known."""
+        """Examine a certificate of unknown origin."""
         try:
             self.document(document, table)
         except (TypeError, ValueError, KeyError, ArithmeticError, AttributeError, DphistError) as error:
             self.problems.append(f"the certificate cannot be understood ({type(error).__name__})")
 
     def verification(self, address: str) -> Verification:
-        """What was found, under the name of the release."""
+        """The result, for the release of this name."""
         return Verification(
             address, tuple(self.checks), tuple(self.problems), self.private, self.delta, self.signed.status,
             self.signed.fingerprint, self.choice,
         )  # fmt: skip
 
     def document(self, document: dict[str, Any], table: Any) -> None:
-        """Everything that a certificate says is recomputed from its plan and its request, and compared."""
+        """Recompute every entry of a certificate from its plan and its request, and compare."""
         if document.get("format") != FORMAT:
             self.problems.append(f"the certificate is not of the format {FORMAT}")
             return
@@ -311,7 +299,7 @@ class Examination:
         plan = self._plan(document.get("plan"))
         if plan is None or not self._known(document):
             return
-        # What is quick comes first: to repeat a choice takes seconds.
+        # Quick checks first: to repeat a choice takes seconds.
         self._counts(plan, counts, request, table)
         if not set(self.problems) - {SEEDED}:
             self.problems += sums_problems(plan, request, table)
@@ -341,7 +329,7 @@ class Examination:
         return len(self.problems) == found
 
     def _booking(self, document: dict[str, Any]) -> None:
-        """That a booking is one of the dataset that was asked for. The ledger itself is not here."""
+        """A booking is of the dataset in the request. The ledger itself is not read."""
         receipt, dataset = document.get("booking"), document["request"].get("dataset")
         if (receipt is None) != (dataset is None) or (receipt is not None and receipt.get("dataset") != dataset):
             self.problems.append("the certificate names a booking of another dataset, or none")
@@ -354,7 +342,7 @@ class Examination:
             )
 
     def _plan(self, data: Any) -> Plan | None:
-        """The plan with the delta of its own numbers, recomputed; its other numbers must follow from them."""
+        """The plan with its delta recomputed from its exact numbers; all other numbers must follow from them."""
         try:
             plan = plan_from(data)
         except DphistError as error:
@@ -376,7 +364,7 @@ class Examination:
         return plan
 
     def _choice(self, plan: Plan, document: dict[str, Any]) -> Chosen:
-        """That the cap was chosen as it should be: all plans are made anew, and the choice repeated."""
+        """The cap was chosen by the rule: all plans are recomputed, and the choice repeated."""
         request, told = document["request"], document["choice"]
         budget = Budget(request["epsilon"], request["delta"])
         public = plan.contract.max_nonzero if plan.mechanism == "known-domain" else None
@@ -406,9 +394,9 @@ class Examination:
         return anew
 
     def _request(self, plan: Plan, request: dict[str, Any], table: Any, budget: Budget) -> None:
-        """That the plan is one for what was asked: the same budget, and no bound that was not asked for."""
+        """The plan is one for the request: the same budget, and no bound that was not asked for."""
         if not request:
-            return  # counted elsewhere: the guarantee names what it rests on
+            return  # counted elsewhere: the guarantee names its conditions
         if not same_json([request.get("epsilon"), request.get("delta")], [budget.epsilon, budget.delta]):
             self.problems.append("the plan has another budget than the request")
         if not fits(plan, request):
@@ -417,7 +405,7 @@ class Examination:
             self.problems.append("the release has not as many items as the public list")
 
     def _whole(self, plan: Plan, document: dict[str, Any], chosen: Chosen | None) -> None:
-        """That the certificate says what a release with this plan and request says, all of it and no more."""
+        """The certificate has exactly what a release with this plan and request has."""
         counts = document["counts"]
         due = document_of(
             plan, document["request"], private=self.private, offset=counts.get("offset"),
@@ -426,17 +414,17 @@ class Examination:
         )  # fmt: skip
         # Compared above, but for its last digits.
         due["plan"] = document["plan"]
-        said = {name: value for name, value in document.items() if name not in BESIDE}
+        # The facts of the output were compared with the data, and the seal and the signature with the document.
+        said = {name: value for name, value in document.items() if name not in ("output", SIGNATURE, SEAL)}
         for name in (*due, *(said.keys() - due.keys())):
             if name not in due or name not in said or not same_json(due[name], said[name]):
-                self.problems.append(_STRANGE.get(name, "the certificate says more than a release does, or less"))
+                self.problems.append(f"the certificate's entry {name[:80]!r} is not that of its plan and request")
 
     def _counts(self, plan: Plan, counts: dict[str, Any], request: dict[str, Any], table: Any) -> None:
-        """That the columns are those that were asked for, and every released count has passed the threshold."""
+        """The columns are those of the request, and every released count has passed the threshold."""
         offset = counts.get("offset")
-        offered = isinstance(offset, float) if plan.releases_offset else offset is None
-        if not offered or not same_json(counts, counts_facts(plan, request, offset)):
-            self.problems.append("what the certificate says of the counts does not follow from its plan")
+        if not isinstance(offset, float if plan.releases_offset else NoneType):
+            self.problems.append("the certificate's counts do not follow from its plan")
             return
         if table is None:
             return  # the reason is known
@@ -449,7 +437,7 @@ class Examination:
         if values is None:
             self.problems.append("a count is not a number")
             return
-        passes = counts["greater_than"]
+        passes = counts_facts(plan, request, offset)["greater_than"]
         if passes is not None:
             slack = 0.5 if rounded else 0.0
             # Compared in whole steps before it was written as a decimal number: allow for the last digit.
@@ -463,10 +451,3 @@ class Examination:
                 rounded=rounded,
             )  # fmt: skip
             self.problems += beside_problems(table, due, 1.0 if rounded else 1e-6 * plan.total_noise)
-
-
-_STRANGE: Final = {
-    "guarantee": "the certificate's sentences are not those of its plan",
-    "not_covered": "the certificate's sentences are not those of its plan",
-    "sums": "what the certificate says of the sums does not follow from its plan",
-}

@@ -13,8 +13,7 @@ import pyarrow as pa
 
 from dphist.counting.duckdb import DuckDBEngine
 from dphist.counting.events import Column, Events, is_frame
-from dphist.counting.spark import on_executors, pairs_of, rehearse, run
-from dphist.counting.spark_session import Cluster, session_for
+from dphist.counting.spark_session import Cluster, require_pyspark, session_for
 from dphist.counting.task import Choice, Counted, Resources, Task
 from dphist.errors import InvalidParameter, positive_count
 from dphist.sketch.misra_gries import MisraGries
@@ -264,6 +263,9 @@ def build_on_spark(
     columns = columns_of(item)
     check_user(user, [column.source for column in columns])
     events = Events(frame, user, columns, where=where, as_text=reads_as_text(frame, types))
+    require_pyspark()
+    from dphist.counting.spark import on_executors, pairs_of, rehearse, run
+
     with session_for(frame, Resources(), Cluster()) as session:
         pairs, _, what = pairs_of(session, events)
         rehearse(session)

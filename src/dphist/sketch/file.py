@@ -16,8 +16,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from dphist.errors import DphistError, InputError, InvalidParameter, OutputError, positive_count
-from dphist.publishing import Deferred, link_new, workplace
-from dphist.releasing.pyarrow_kind import KIND
+from dphist.publishing import Deferred, write_files
+from dphist.releasing.frames import has_repeats, release_order
 from dphist.sketch.values import LARGEST, TEXT, Counters, ItemKind, arrow_numbers, is_unicode, plainest, taken
 
 # Sketches as files. They hold true counts: only their owner may read them, and none is there half written.
@@ -48,17 +48,7 @@ def write_secret(
     place = check_place(path, force=force)
     with Deferred():
         try:
-            with workplace(place.parent) as work:
-                unfinished = work / "sketch"
-                descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-                with os.fdopen(descriptor, "wb") as file:
-                    file.write(data)
-                    file.flush()
-                    os.fsync(descriptor)
-                if force:
-                    os.replace(unfinished, place)
-                else:
-                    link_new(unfinished, place)
+            write_files({place: (data, 0o600)}, force=force)
             if placed is not None:
                 placed(place)
         except FileExistsError:
@@ -88,7 +78,7 @@ COUNT: Final = "count"
 
 def encoded(k: int, kind: ItemKind, counters: Counters) -> bytes:
     """The bytes of a sketch; equal sketches have equal bytes, in whatever order their users came."""
-    order = KIND.order(np.zeros(counters.counts.size), counters.items)
+    order = release_order(np.zeros(counters.counts.size), counters.items)
     columns = [*(taken(column, order) for column in counters.items), arrow_numbers(counters.counts[order])]
     fields = [pa.field(f"i{place}", kind) for place, kind in enumerate(kind.types)]
     batch = pa.record_batch(columns, schema=pa.schema([*fields, pa.field(COUNT, pa.int64())]))
@@ -143,7 +133,7 @@ def contents(header: bytes, payload: bytes) -> tuple[int, ItemKind, Counters]:
     require(all(plainest(column.type) == column.type for column in items))
     numbers = np.array(counts.to_pylist(), dtype=np.int64)
     require(numbers.size <= k and bool(((numbers >= 1) & (numbers <= LARGEST)).all()))
-    require(all(column.type != TEXT or is_unicode(column) for column in items) and not KIND.repeats(items))
+    require(all(column.type != TEXT or is_unicode(column) for column in items) and not has_repeats(items))
     require(not any(pa.types.is_floating(c.type) and is_odd(np.array(c.to_pylist())) for c in items))
     return k, kind, Counters(tuple(items), numbers, subtracted)
 

@@ -187,15 +187,14 @@ def release_counters(
 ) -> Release:
     """Noise and threshold for the counters, and a record from which anybody can check the promise."""
     from dphist.planning.utility import added_columns
-    from dphist.releasing.frames import checked_names
+    from dphist.releasing.frames import checked_names, release_order
     from dphist.releasing.histogram import release_sketch
-    from dphist.releasing.pyarrow_kind import KIND
 
     names = checked_names(kind.names, count_name)
     if not isinstance(rounded, bool):
         raise InvalidParameter(f"rounded must be True or False, not {rounded!r}")
     # In the order of the items: so a seed repeats a release, whatever the order of the users was.
-    order = KIND.order(np.zeros(counters.counts.size), counters.items)
+    order = release_order(np.zeros(counters.counts.size), counters.items)
     columns = tuple(taken(column, order) for column in counters.items)
     raw = release_sketch(
         columns, counters.counts[order], plan, size=k, subtracted=counters.subtracted, names=names, seed=seed
