@@ -67,6 +67,12 @@ def as_text(expression: str, kind: str) -> str:
     return f"CAST({expression} AS VARCHAR)"
 
 
+def text_column(expression: str, kind: str) -> tuple[str, str]:
+    """A column read as text, and its type; lists and structures become text later, as JSON."""
+    found = as_text(expression, kind)
+    return (found, kind if found == expression else "VARCHAR")
+
+
 def counted_type(kind: str, column: str, is_user: bool) -> str:
     """The type in which values of a column are counted; an error for users that are lists or structures."""
     if UNCOUNTED.search(kind) or (is_user and NESTED.search(kind)):
@@ -423,7 +429,7 @@ def sized(pairs: Pairs) -> str:
     )
 
 
-def kept(pairs: Pairs, source: str, caps: Sequence[int]) -> str:
+def kept_by_caps(pairs: Pairs, source: str, caps: Sequence[int]) -> str:
     """The query of groups of like items: their users, their number, and for each cap what it keeps of the users.
 
     Of a user with n items a cap m keeps each with the chance min(1, m/n): the sums of these chances and of their
