@@ -31,7 +31,7 @@ class Column:
     source: str
 
     @classmethod
-    def told(cls, text: str) -> Column:
+    def parse(cls, text: str) -> Column:
         """`COLUMN`, or `NAME=COLUMN`, which reads one column and gives it another name."""
         name, equals, source = text.partition("=")
         return cls(name, source) if equals and name and source else cls(text, text)

@@ -306,7 +306,7 @@ class Request:
 
     def columns(self) -> tuple[Column, ...]:
         """The item's columns; `NAME=COLUMN` reads one column and gives it another name."""
-        return tuple(Column.told(text) for text in self.item)
+        return tuple(Column.parse(text) for text in self.item)
 
     def events(self) -> Events:
         """Where the events are."""

@@ -74,7 +74,7 @@ def reads_as_text(input: Any, types: str | None) -> bool:
 
 def columns_of(item: str | Sequence[str]) -> tuple[Column, ...]:
     """The item's columns. NAME=COLUMN reads one column and gives it another name."""
-    return tuple(Column.told(text) for text in names_of(item))
+    return tuple(Column.parse(text) for text in names_of(item))
 
 
 def names_of(item: Any) -> tuple[str, ...]:
