@@ -18,7 +18,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from dphist.counting.events import Events
-from dphist.counting.frames import ArrowSource, Opened, Source, describe, texts, whole_of
+from dphist.counting.frames import ArrowSource, Opened, Source, decode_text, describe, texts, whole_of
 from dphist.counting.sql import name, text
 from dphist.counting.workspace import about_sql, attempt, listed
 from dphist.errors import InputError, postgres_driver
@@ -199,17 +199,9 @@ def sqlite_connection(path: str) -> sqlite3.Connection:
     """A read-only connection."""
     address = "file:" + re.sub(r"[%?#]", lambda found: f"%{ord(found[0]):02x}", os.path.abspath(path)) + "?mode=ro"
     database = sqlite3.connect(address, uri=True, check_same_thread=False, isolation_level=None)
-    database.text_factory = decode
+    database.text_factory = decode_text
     database.execute("PRAGMA query_only = ON")
     return database
-
-
-def decode(raw: bytes) -> str | None:
-    """A text; one that is not UTF-8 is missing, because any replacement could be another user's text."""
-    try:
-        return raw.decode("utf-8")
-    except UnicodeDecodeError:
-        return None
 
 
 def sqlite_tables(database: sqlite3.Connection) -> list[tuple[str, str]]:

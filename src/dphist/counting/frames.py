@@ -98,6 +98,14 @@ def _single_text(cell: Any) -> Any:
     raise TypeError
 
 
+def decode_text(raw: bytes) -> str | None:
+    """A text; one that is not UTF-8 is missing, because any replacement could be another user's text."""
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError:
+        return None
+
+
 def whole_of(cell: Any) -> int | None:
     """The whole number of 64 bits that a cell is."""
     if isinstance(cell, str):

@@ -2,8 +2,8 @@
 
 Readers quote values: a cell of a CSV file, a text that is not a number, the size of a table. None of it may leave
 the engine, so the sentences are written here and the reader's own text is dropped, together with the exception
-that carries it. Only the first line of an error in the user's own SQL is kept: it is bound against column names and
-types alone before any row is read.
+that carries it. Only the first line of an error in the user's own SQL is kept: it is bound against column names
+and types alone before any row is read.
 """
 
 from __future__ import annotations
