@@ -38,7 +38,7 @@ def database_source(connection: Any, path: str, kind: str, events: Events, label
     if not kind or (kind == "sqlite" and first and not is_sqlite):
         raise InputError(f"the file {path!r} is not a database of a known kind")
     if kind == "sqlite" or (kind == "db" and is_sqlite):
-        return sqlite_source(path, events).registered(connection, label, probe)
+        return sqlite_source(path, events).as_source(connection, label, probe)
     return duckdb_source(connection, path, events, label)
 
 
@@ -251,7 +251,9 @@ def postgres_source(address: str, events: Events) -> ArrowSource:
     import pyarrow as pa
 
     driver = postgres_driver()
-    what = attempt(lambda: called(address), "the address of the PostgreSQL database", "{what} is not valid")
+    what = attempt(
+        lambda: name_of_address(address), "the address of the PostgreSQL database", "{what} is not valid"
+    )
     unreachable = "{what} cannot be reached: check the address, the user and the password"
 
     @contextmanager
@@ -302,7 +304,7 @@ def postgres_source(address: str, events: Events) -> ArrowSource:
     return ArrowSource(what, whole.names, lambda wanted: schema_of(select(wanted)), data, otherwise)
 
 
-def called(address: str) -> str:
+def name_of_address(address: str) -> str:
     """The database in a sentence: its name and its machine, without user and password."""
     parts = urlsplit(address)
     named = f" {parts.path.strip('/')!r}" if parts.path.strip("/") else ""

@@ -102,7 +102,7 @@ class DuckDBEngine:
         with self._session(progress) as session:
             pairs, _, what = session.pairs(replace(task, values=()))
             rows = session.execute(sql.sizes(pairs), what)
-            session.finished()
+            session.report_done()
             return in_buckets(rows, bounds)
 
     def shape(self, events: Events, caps: Callable[[int], Sequence[int]]) -> tuple[list[tuple[int, int]], Any]:
@@ -112,7 +112,7 @@ class DuckDBEngine:
         """
         with self._session() as session:
             pairs, _, what = session.pairs(Task(events, Choice(bytes(32))))
-            session.execute(f"CREATE TEMP TABLE {SIZED} AS {sql.sized(pairs)}", what)
+            session.execute(f"CREATE TEMP TABLE {SIZED} AS {sql.pairs_with_sizes(pairs)}", what)
             users = f"SELECT items, count(*) // items FROM {SIZED} GROUP BY items ORDER BY items"
             found = [(int(n), int(u)) for n, u in session.execute(users, what)]
             query = sql.kept_by_caps(pairs, SIZED, caps(found[-1][0] if found else 1))
@@ -169,7 +169,7 @@ class Session:
             self._shown = share
             self._progress(share)
 
-    def finished(self) -> None:
+    def report_done(self) -> None:
         """All of the work is done."""
         with suppress(Exception):
             self._show(1.0)
@@ -225,7 +225,7 @@ class Histogram:
         while (batch := self.session.run(lambda: next(self.reader, None), self.what)) is not None:
             if batch.num_rows:
                 yield batch
-        self.session.finished()
+        self.session.report_done()
 
 
 def checked(task: Task) -> None:
@@ -273,13 +273,13 @@ def source_of(connection: Any, events: Events, label: str, probe: bool) -> Sourc
     """The source that the events are in."""
     source = events.source
     if isinstance(source, str) and re.match(r"postgres(ql)?://", source):
-        return postgres_source(source, events).registered(connection, label, probe)
+        return postgres_source(source, events).as_source(connection, label, probe)
     if isinstance(source, str) and re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", source):
         scheme = source.split("://", 1)[0]
         raise InputError(f"events cannot be read from {scheme}:// addresses; download the files first")
     if is_frame(source):
         no_database(events, "data in memory")
-        return frame_source(source, as_text=events.as_text).registered(connection, label, probe)
+        return frame_source(source, as_text=events.as_text).as_source(connection, label, probe)
     files, kind = files_of(source, events.file_format)
     if kind not in ("duckdb", "sqlite", "db"):
         no_database(events, "files")
@@ -334,6 +334,6 @@ def opened_rows(
         tuple((*opened.columns[column], column) for column in numbers),
     )
     rows.types()
-    for number in rows.numbers:
-        sql.number(*number)
+    for column in rows.numbers:
+        sql.number(*column)
     return rows, opened, source.what

@@ -19,7 +19,7 @@ import io
 import itertools
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -63,7 +63,9 @@ def files_of(source: Any, file_format: str | None) -> tuple[list[str], str]:
 def matching(path: str) -> list[str]:
     """The files of one path: itself, those of a folder, or those of a pattern."""
     if os.path.isdir(path):
-        inside = sorted(str(one) for one in Path(path).rglob("*") if one.is_file() and not hidden(one, Path(path)))
+        inside = sorted(
+            str(one) for one in Path(path).rglob("*") if one.is_file() and not is_hidden(one, Path(path))
+        )
         if not inside:
             raise InputError(f"the folder {path!r} holds no files")
         return inside
@@ -80,7 +82,7 @@ def matching(path: str) -> list[str]:
     raise InputError(f"the file {path!r} does not exist")
 
 
-def hidden(path: Path, root: Path) -> bool:
+def is_hidden(path: Path, root: Path) -> bool:
     """Names that begin with a dot or an underscore are other programs' notes, not data."""
     return any(part.startswith((".", "_")) for part in path.relative_to(root).parts)
 
@@ -119,7 +121,7 @@ def file_source(connection: Any, files: list[str], kind: str, label: str, probe:
     if kind == "parquet":
         return grouped_source(connection, what, {path: parquet_header(path) for path in files}, read_parquet)
     if kind == "arrow":
-        return arrow_source(what, files).registered(connection, label, probe)
+        return arrow_source(what, files).as_source(connection, label, probe)
     # Of several CSV files some may be empty; other empty files are damaged.
     mark = "\t" if kind == "tsv" else attempt(lambda: delimiter_of(full[0]), f"the file {full[0]!r}")
     headers = {path: header_of(path, mark) for path in full}
@@ -147,7 +149,7 @@ class Group:
 
 
 def grouped_source(
-    connection: Any, what: str, headers: dict[str, Sequence[Any]], reader: Callable[[list[str], list[str]], str]
+    connection: Any, what: str, headers: Mapping[str, Sequence[Any]], reader: Callable[[list[str], list[str]], str]
 ) -> Source:
     """Files whose columns may be in different orders, and of types that one type can hold.
 

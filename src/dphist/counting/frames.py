@@ -150,8 +150,8 @@ class ArrowSource:
     data: Callable[[list[str]], Any]
     otherwise: str = "{what} cannot be read: its columns have types that cannot be counted, or it is damaged"
 
-    def registered(self, connection: Any, label: str, probe: bool) -> Source:
-        """The source for DuckDB. A probe looks at types alone: it must not consume what can be read only once."""
+    def as_source(self, connection: Any, label: str, probe: bool) -> Source:
+        """The data under a label of DuckDB. A probe looks at types alone: it must not consume what can be read only once."""
 
         def register(wanted: list[str]) -> Opened:
             connection.register(label, self.schema(wanted).empty_table())

@@ -49,7 +49,7 @@ def as_text(expression: str, kind: str) -> str:
 
     A library that infers types from values turns whole numbers into floats, or into text, when a single row asks
     for it. Here that changes nothing about the other rows. Numbers of 2^53 and more are missing: as floats they
-    can no longer be told apart.
+    cannot be distinguished.
     """
     if kind == "VARCHAR" or NESTED.search(kind) or UNCOUNTED.search(kind):
         return expression
@@ -99,7 +99,7 @@ def one_spelling(expression: str, kind: str) -> str:
             f"ELSE {expression} END"
         )
     if kind == "VARCHAR":
-        # A collation would show one user's spelling for all that it takes for equal; invalid UTF-8 is no text.
+        # A collation would show one user's spelling for all that it takes for equal; invalid UTF-8 is not text.
         return short(expression, f"TRY(decode(encode({expression})))")
     if kind == "BLOB":
         return f"CASE WHEN octet_length({expression}) <= {LONGEST_VALUE} THEN {expression} END"
@@ -138,7 +138,7 @@ class Rows:
 
         The numbers follow as x0, x1, ..., as they are in the input.
         The condition sees the columns it names under their own names and nothing else. It is inside TRY: a row on
-        which it fails (a text that is no number) is not taken, because an error would tell of that row.
+        which it fails (a text that is not a number) is not taken, because an error would tell of that row.
         """
         own = "dphist_"
         while any(column.casefold().startswith(own) for _, column in self.carried):
@@ -173,7 +173,7 @@ def portable_order(key: bytes, items: list[str]) -> str:
     """A keyed order that any SQL engine can repeat: MD5 of the key and the values' texts, each with its length.
 
     The text of whole numbers, strings, booleans, dates and times without a zone is the same on all; that of floats
-    is not. A missing value is a hyphen, which is no length.
+    is not. A missing value is a hyphen, which is not a length.
     """
     parts = [
         f"coalesce(CAST(length(CAST({part} AS VARCHAR)) AS VARCHAR) || ':' || CAST({part} AS VARCHAR), '-')"
@@ -185,7 +185,7 @@ def portable_order(key: bytes, items: list[str]) -> str:
 def public_list(rows: Rows, types: list[str], null_items: bool) -> str:
     """The query of a public list: entries p0, ..., keys k0, ... in the input's types, and whether one matches.
 
-    An entry that is no value of the input's type matches nothing. Of entries that spell one value ('7' and '007'
+    An entry that is not a value of the input's type matches nothing. Of entries that spell one value ('7' and '007'
     for a number) only one matches, the plainest: counted twice, a user would weigh twice.
     """
     entries = [f"p{k}" for k in range(len(types))]
@@ -246,7 +246,7 @@ EXACT_DIGITS: Final = 15
 
 
 def refused(column: str) -> InputError:
-    """The error of a column that holds no numbers by its type."""
+    """The error of a column whose type has no numbers."""
     return InputError(f"the column {column!r} cannot be summed: it holds neither numbers nor text")
 
 
@@ -256,7 +256,7 @@ def no_number(column: str) -> InputError:
 
 
 def number(expression: str, kind: str, column: str) -> str:
-    """The number of a value as the nearest double; NULL if it is none. An error if the type has no numbers."""
+    """The number of a value as the nearest double; NULL if it is not a number. An error if the type has no numbers."""
     if kind in FLOATS | WHOLE:
         return f"CAST({expression} AS DOUBLE)"
     if kind == "BOOLEAN":
@@ -276,7 +276,7 @@ def number(expression: str, kind: str, column: str) -> str:
 def fine_steps(x: str, value: Value) -> str:
     """A row's number in fine steps.
 
-    What is no number is sorted out first: `least` and `greatest` would pass over NULL and return a bound.
+    NULL and NaN are sorted out first: `least` and `greatest` would pass over NULL and return a bound.
     """
     scaled = f"{x} * '{value.scale!r}'::DOUBLE + '0.5'::DOUBLE"
     bounded = f"least(greatest({scaled}, '{-FINE_LIMIT}'::DOUBLE), '{FINE_LIMIT}'::DOUBLE)"
@@ -393,7 +393,7 @@ def sizes(pairs: Pairs) -> str:
     return f"SELECT {ITEMS}, count(*) AS {COUNT} FROM ({own}) GROUP BY {ITEMS}"
 
 
-def sized(pairs: Pairs) -> str:
+def pairs_with_sizes(pairs: Pairs) -> str:
     """The query of all different pairs: the item's columns, and how many items the user of the pair has."""
     columns = ", ".join(pairs.items)
     return f"SELECT {columns}, count(*) OVER (PARTITION BY u) AS {ITEMS} FROM ({pairs.once()})"

@@ -73,7 +73,7 @@ def about_sql(error: Exception) -> str:
 
 
 def listed(names: list[str] | tuple[str, ...], most: int = 40) -> str:
-    """Names for a sentence, each quoted so that odd ones are told apart, not endless."""
+    """Names for a sentence, each quoted, and not endlessly many."""
     shown = ", ".join(repr(name) for name in names[:most])
     return f"{shown} and {len(names) - most} more" if len(names) > most else shown or "none"
 
@@ -227,7 +227,7 @@ def started_guard(folder: Path) -> subprocess.Popen[bytes] | None:
     """A small process that outlives us to remove the folder: true counts must not stay on a disk after a kill.
 
     It waits for the end of its input, which comes when this process is gone, however it went. DuckDB's encryption
-    of temporary files needs an extension that is not part of its package, and is no substitute.
+    of temporary files needs an extension that is not part of its package, and would not replace this.
     """
     command = ["/bin/sh", "-c", 'cat >/dev/null; rm -rf -- "$1"', "sh", str(folder)]
     with suppress(OSError):
@@ -284,7 +284,7 @@ def connected(resources: Resources, folder: Path) -> Any:
     connection = duckdb.connect(":memory:")
     for setting, value in settings.items():
         connection.execute(f"SET {setting} = '{value.replace(chr(39), chr(39) * 2)}'")
-    # In a notebook without its widgets DuckDB refuses to know of progress; then there is none, and all else works.
+    # In a notebook without widgets DuckDB refuses to report progress; all else works.
     with suppress(duckdb.InvalidInputException):
         connection.execute("SET enable_progress_bar = true")
         connection.execute("SET enable_progress_bar_print = false")

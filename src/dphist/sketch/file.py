@@ -150,7 +150,7 @@ def contents(header: bytes, payload: bytes) -> tuple[int, ItemKind, Counters]:
 
 
 def is_odd(numbers: NDArray[np.float64]) -> bool:
-    """Whether there is NaN, which is no item, or -0.0, which is the item 0.0."""
+    """Whether there is NaN, which is not an item, or -0.0, which is the item 0.0."""
     return bool((np.isnan(numbers) | ((numbers == 0.0) & np.signbit(numbers))).any())
 
 

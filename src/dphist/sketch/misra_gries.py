@@ -232,7 +232,7 @@ class MisraGries:
     def update(self, items: Iterable[Any]) -> None:
         """Add one user, with all their items at once. A user must not come a second time.
 
-        Users must come in an order in which nobody changes the places of others: as they arrive, or by their
+        Users must come in an order in which no user changes the places of others: as they arrive, or by their
         numbers; never shuffled, by popularity, or as a set of Python has them. Items that are None, NaN or not of
         the sketch's type are left out. Items of several columns are tuples.
         """
