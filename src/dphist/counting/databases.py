@@ -251,9 +251,7 @@ def postgres_source(address: str, events: Events) -> ArrowSource:
     import pyarrow as pa
 
     driver = postgres_driver()
-    what = attempt(
-        lambda: name_of_address(address), "the address of the PostgreSQL database", "{what} is not valid"
-    )
+    what = attempt(lambda: database_name(address), "the address of the PostgreSQL database", "{what} is not valid")
     unreachable = "{what} cannot be reached: check the address, the user and the password"
 
     @contextmanager
@@ -304,7 +302,7 @@ def postgres_source(address: str, events: Events) -> ArrowSource:
     return ArrowSource(what, whole.names, lambda wanted: schema_of(select(wanted)), data, otherwise)
 
 
-def name_of_address(address: str) -> str:
+def database_name(address: str) -> str:
     """The database in a sentence: its name and its machine, without user and password."""
     parts = urlsplit(address)
     named = f" {parts.path.strip('/')!r}" if parts.path.strip("/") else ""

@@ -42,8 +42,8 @@ class Events:
     `source` is a path, a glob, a folder, the address of a database, a tuple of paths, or a frame. `table` or
     `query` say what to read of a database; `where` is a condition in SQL; `file_format` is for names without
     a known ending. `as_text` reads every column as text, cell by cell, whatever type the input gives it.
-    Rows without a user are dropped. A missing item does not count unless `null_items`; a text or bytes of more than
-    `LONGEST_VALUE` bytes is missing.
+    Rows without a user are dropped. A missing item does not count unless `null_items`; a text or bytes of more
+    than `LONGEST_VALUE` bytes is missing.
     """
 
     # Not shown: an address may hold a password, and a frame holds the data.
