@@ -63,9 +63,8 @@ def files_of(source: Any, file_format: str | None) -> tuple[list[str], str]:
 def matching(path: str) -> list[str]:
     """The files of one path: itself, those of a folder, or those of a pattern."""
     if os.path.isdir(path):
-        inside = sorted(
-            str(one) for one in Path(path).rglob("*") if one.is_file() and not is_hidden(one, Path(path))
-        )
+        root = Path(path)
+        inside = sorted(str(one) for one in root.rglob("*") if one.is_file() and not is_hidden(one, root))
         if not inside:
             raise InputError(f"the folder {path!r} holds no files")
         return inside

@@ -151,7 +151,10 @@ class ArrowSource:
     otherwise: str = "{what} cannot be read: its columns have types that cannot be counted, or it is damaged"
 
     def as_source(self, connection: Any, label: str, probe: bool) -> Source:
-        """The data under a label of DuckDB. A probe looks at types alone: it must not consume what can be read only once."""
+        """The data as a table of DuckDB with the name `label`.
+
+        A probe looks at types alone: it must not consume what can be read only once.
+        """
 
         def register(wanted: list[str]) -> Opened:
             connection.register(label, self.schema(wanted).empty_table())

@@ -185,8 +185,8 @@ def portable_order(key: bytes, items: list[str]) -> str:
 def public_list(rows: Rows, types: list[str], null_items: bool) -> str:
     """The query of a public list: entries p0, ..., keys k0, ... in the input's types, and whether one matches.
 
-    An entry that is not a value of the input's type matches nothing. Of entries that spell one value ('7' and '007'
-    for a number) only one matches, the plainest: counted twice, a user would weigh twice.
+    An entry that is not a value of the input's type matches nothing. Of entries that spell one value ('7' and
+    '007' for a number) only one matches, the plainest: counted twice, a user would weigh twice.
     """
     entries = [f"p{k}" for k in range(len(types))]
     keys = [
@@ -256,7 +256,7 @@ def no_number(column: str) -> InputError:
 
 
 def number(expression: str, kind: str, column: str) -> str:
-    """The number of a value as the nearest double; NULL if it is not a number. An error if the type has no numbers."""
+    """The number of a value as the nearest double; NULL if it has none. An error if the type has none."""
     if kind in FLOATS | WHOLE:
         return f"CAST({expression} AS DOUBLE)"
     if kind == "BOOLEAN":
