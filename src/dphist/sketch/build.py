@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -188,36 +189,29 @@ def _column(batch: Any, name: str, kind: Any) -> Any:
 
 
 def _groups(batches: Iterator[Any], group: str | None) -> Iterator[Any]:
-    """Tables of the rows that belong together."""
+    """Tables of the rows that belong together: all of them, or those with one value of the group's column."""
     held: list[Any] = []
     last: int | None = None
     for whole in batches:
-        batch = whole if group is None else whole.filter(whole.column(group).is_valid())
+        if group is None:
+            held.append(whole)
+            continue
+        batch = whole.filter(whole.column(group).is_valid())
         if batch.num_rows == 0:
             continue
-        cuts: list[int] = []
-        start = 0
-        if group is not None:
-            cuts, last = _cuts(np.from_dlpack(batch.column(group)), last)
-        for cut in cuts:
-            held += [batch.slice(start, cut - start)] if cut > start else []
-            yield pa.Table.from_batches(held)
-            held, start = [], cut
-        held.append(batch.slice(start))
+        values = np.from_dlpack(batch.column(group))
+        # Compared and never subtracted: the difference of two numbers of 64 bits may not be one.
+        if (values[1:] < values[:-1]).any() or (last is not None and values[0] < last):
+            raise InvalidParameter("the rows must be in order of the group's column, and they are not")
+        inside = (np.flatnonzero(values[1:] != values[:-1]) + 1).tolist()
+        for start, stop in pairwise([0, *inside, len(values)]):
+            if held and values[start] != last:
+                yield pa.Table.from_batches(held)
+                held = []
+            held.append(batch.slice(start, stop - start))
+            last = int(values[start])
     if held:
         yield pa.Table.from_batches(held)
-
-
-def _cuts(values: Any, before: int | None) -> tuple[list[int], int]:
-    """The rows at which another value of the group begins, and the last value. Values must not fall.
-
-    They are compared and never subtracted: the difference of two numbers of 64 bits may not be one.
-    """
-    first, last = int(values[0]), int(values[-1])
-    if (values[1:] < values[:-1]).any() or (before is not None and first < before):
-        raise InvalidParameter("the rows must be in order of the group's column, and they are not")
-    inside = (np.flatnonzero(values[1:] != values[:-1]) + 1).tolist()
-    return ([] if before is None or first == before else [0]) + inside, last
 
 
 PARTITIONS: Final = 64
