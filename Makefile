@@ -1,91 +1,116 @@
-# Two commands on a fresh machine: `make demo` and `make test`. Each sets everything up by itself.
+# `make demo` and `make test` work from a fresh clone, in either order: each installs what it needs into .venv.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-STAMP := $(VENV)/.ready
+PIP = python -m pip --disable-pip-version-check install --quiet
+INSTALL = $(BIN)/$(PIP) -c constraints.txt
 
-.PHONY: setup browser demo test test-slow lint docs pictures site bench clean
+.DEFAULT_GOAL := help
+.PHONY: help setup demo browser lint test test-slow docs pictures site bench constraints clean
 
-setup: $(STAMP)
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-$(STAMP): pyproject.toml
+$(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "dphist needs Python 3.11 or newer; set PYTHON=/path/to/python3.11"; exit 1; }
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
-	touch $(STAMP)
+	$(PYTHON) -m venv $(VENV)
+
+# Compiling every module of every package takes longer than the demo; Python compiles those that it imports.
+$(VENV)/.demo: pyproject.toml constraints.txt | $(BIN)/python
+	$(INSTALL) --no-compile -e '.[plot]'
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
+	$(INSTALL) -e '.[dev]'
+	@touch $(VENV)/.demo $@
+
+setup: $(VENV)/.dev ## Install dphist and all development tools into .venv
 
 demo: RELEASE = release demo-output/log.parquet --user user_id --item query \
 	--epsilon 1 --delta 1e-6 --max-items-per-user 20
-demo: setup
+demo: $(VENV)/.demo ## Release a synthetic search log, verify it and report on it, in demo-output/
 	@mkdir -p demo-output
-	@echo "1. A search log: made up, with a long tail of queries that one person alone has searched"
+	@echo "1. Input: a synthetic search log, with many queries that only one user searched for"
 	@$(BIN)/python examples/search_log/make_log.py --output demo-output/log.parquet
 	@echo
-	@echo "2. What a release would mean, before any event is read: dphist release ... --dry-run"
-	@$(BIN)/dphist $(RELEASE) --dry-run > demo-output/plan.txt
-	@sed -n '/^The mechanism/,/^Other bounds/{/^Other bounds/!p}' demo-output/plan.txt
-	@echo
-	@echo "3. The release: how many users searched for what?"
+	@echo "2. Release: how many users searched for each query?"
 	@echo '$$ dphist $(RELEASE) --output demo-output/queries.parquet --force' | fold -s -w 100
+	@$(BIN)/dphist $(RELEASE) --dry-run > demo-output/plan.txt
 	@$(BIN)/dphist $(RELEASE) --output demo-output/queries.parquet --force > demo-output/release.txt
 	@fold -s -w 100 demo-output/release.txt
 	@echo
-	@echo "4. What it kept of the log (a look that only a made-up log allows)"
+	@echo "3. Released and true counts (only synthetic data may be compared like this)"
 	@$(BIN)/python examples/search_log/look.py demo-output/log.parquet demo-output/queries.parquet
 	@echo
-	@echo "5. Anyone who gets the two files can check them: dphist verify demo-output/queries.parquet"
+	@echo "4. Verify: recipients can check the result against its certificate"
+	@echo '$$ dphist verify demo-output/queries.parquet'
 	@$(BIN)/dphist verify demo-output/queries.parquet
 	@echo
-	@echo "6. What it means, for whoever answers for it: dphist report demo-output/queries.parquet"
+	@echo "5. Report: what the release guarantees and how accurate it is, as a web page"
+	@echo '$$ dphist report demo-output/queries.parquet --output demo-output/report.html --force'
 	@$(BIN)/dphist report demo-output/queries.parquet --output demo-output/report.html --force
 	@echo
-	@echo "7. All mechanisms compared, and the figure of the paper: dphist compare ... --plot demo-output/figure.png"
+	@echo "6. Compare: noise and threshold of every mechanism, for the budgets in the paper's figure"
 	@$(BIN)/dphist compare --epsilon 0.35 --epsilon 0.349 --delta 1e-5 --max-nonzero 51914 --max-nonzero 10 \
 		--plot demo-output/figure.png --force > demo-output/comparison.txt
 	@sed -n 1,10p demo-output/comparison.txt
 	@echo
-	@echo "All of it is in demo-output: log.parquet, plan.txt, queries.parquet with its certificate, release.txt,"
-	@echo "report.html (open it in a browser), comparison.txt, figure.png."
+	@echo "Files in demo-output:"
+	@echo "  report.html                  open this one in a browser"
+	@echo "  queries.parquet              the released counts, with their certificate next to it"
+	@echo "  release.txt, comparison.txt  the output of steps 2 and 6; figure.png: step 6 as a chart"
+	@echo "  plan.txt                     the plan for step 2 (dphist release --dry-run reads no events)"
+	@echo "  log.parquet                  the input"
 	@echo "Next: examples/search_log, examples/purchases, examples/words."
 
-lint: setup
+lint: setup ## Check formatting, lint and types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-# Pages are looked at in a real browser: Debian's, where it can be had; else those tests are skipped.
+# The report and the explore page are tested in a real browser.
 browser:
 	@command -v chromium >/dev/null || { test "$$(id -u)" = 0 && command -v apt-get >/dev/null && \
-		echo "Installing Chromium with apt-get, for the tests of pages" && { apt-get -qq update && \
+		echo "Installing Chromium with apt-get for the browser tests" && { apt-get -qq update && \
 		DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends chromium; } \
-		>/dev/null 2>&1; } || echo "No Chromium (apt-get install chromium): tests of pages are skipped."
+		>/dev/null 2>&1; } || echo "Chromium not found (apt-get install chromium): browser tests are skipped."
 
-# Three processes on two cores: one of them has Spark, which waits more than it computes.
-# The browser comes while the packages are installed and the types are checked.
-test:
+# Chromium is installed while packages are installed and types are checked. Three processes on two cores: the one
+# with Spark mostly waits.
+test: ## Check formatting, lint and types, then run the tests
 	@$(MAKE) --no-print-directory -j 2 lint browser
 	$(BIN)/python -m pytest -n 3 --dist loadscope
 
-test-slow: setup
+test-slow: setup ## Run the long statistical tests
 	$(BIN)/python -m pytest -n 2 --dist loadscope -m slow
 
-docs: setup
+docs: setup ## Write the generated pages of docs/
 	$(BIN)/python docs/generate.py
 
-# The screenshots of the documentation, one of them of the demo's report.
-pictures: demo browser
+pictures: setup demo browser ## Take the screenshots in docs/images
 	$(BIN)/python docs/pictures.py
 
-site: docs
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[site]'
+site: docs ## Build the documentation site in site/
+	$(INSTALL) -e '.[site]'
 	$(BIN)/zensical build
 
-bench: setup
+bench: setup ## Run the benchmarks
 	$(BIN)/python benchmarks/planning.py
 	$(BIN)/python benchmarks/sampling.py
 	$(BIN)/python benchmarks/noise_stage.py
 	$(BIN)/python benchmarks/release.py
 
-clean:
+# The oldest supported Python, so that every version in the file can be installed on all of them.
+constraints: ## Update constraints.txt to the newest versions (needs Python 3.11)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || \
+		{ echo "constraints.txt is written with Python 3.11; set PYTHON=/path/to/python3.11"; exit 1; }
+	$(PYTHON) -m venv --clear .venv-constraints
+	.venv-constraints/bin/$(PIP) -e '.[dev]'
+	{ sed -n '/^#/p' constraints.txt; .venv-constraints/bin/python -m pip freeze --exclude-editable | grep ==; } \
+		> constraints.new
+	mv constraints.new constraints.txt
+	rm -rf .venv-constraints
+
+clean: ## Remove .venv, demo-output and caches
 	rm -rf $(VENV) demo-output .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -19,9 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 import dphist
+from dphist.audit import PlannedMechanism
 from dphist.privacy.types import Plan
 from dphist.releasing.histogram import release_histogram
-from dphist.sampling.mechanisms import FamilyMechanism
 from dphist.sampling.tap import SecureTap
 
 OPENDP_SIZE = 10**5
@@ -76,7 +76,7 @@ def opendp_seconds(plan: Plan) -> float | None:
 
 def report(name: str, plan: Plan, n: int, a_count: float | None) -> None:
     counts, items, tap = histogram(n), np.arange(n), SecureTap()
-    mechanism = FamilyMechanism(plan)
+    mechanism = PlannedMechanism(plan)
     floats = seconds(lambda: float_normal(counts, plan))
     rows = [
         ("numpy float normal", floats),

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from dphist.planning.optimum import Calibration, Exact, tuned
+from dphist.planning.optimum import Calibration, Exact, tune_gamma
 from dphist.privacy.certificate import certify_family
 from dphist.privacy.normal import hockey_stick_normal, log_probability_none_passes
 from dphist.privacy.types import Budget, Contract
@@ -58,10 +58,10 @@ def main() -> None:
     print(f"{'k':>11} {'m':>11} {'plan s':>8} {'certified s':>12} {'to floor':>9}")
     for k, m in ((10, 10), (51914, 51914), (51914, 100), (10**7, 10**7), (10**9, 10**9), (10**9, 1000)):
         contract = Contract(k, m)
-        noise = tuned(Calibration(Exact(), BUDGET, contract), "threshold")
+        noise = tune_gamma(Calibration(Exact(), BUDGET, contract), "threshold")
 
         def plan(contract: Contract = contract) -> object:
-            return tuned(Calibration(Exact(), BUDGET, contract), "threshold")
+            return tune_gamma(Calibration(Exact(), BUDGET, contract), "threshold")
 
         def certify(contract: Contract = contract, noise: object = noise) -> object:
             return certify_family(noise, contract, epsilon=BUDGET.epsilon, budget=BUDGET.delta)  # type: ignore[arg-type]

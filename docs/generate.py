@@ -1,4 +1,4 @@
-"""Writes docs/formulas.md from the docstrings: `make docs`."""
+"""Writes docs/theory/formulas.md from the docstrings: `make docs`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-ANALYSIS = ROOT / "src" / "dphist" / "analysis"
+PAGE = ROOT / "docs" / "theory" / "formulas.md"
+ANALYSIS = ROOT / "src" / "dphist" / "privacy"
 TESTS = ROOT / "tests"
 
 # Every labelled statement of the paper, in its order.
@@ -31,13 +32,13 @@ PAPER_LABELS = (
     "lem:discrete-upperbounddeltainf",
     "theorem:discrete-cor-GSHM",
 )
-NOT_YET = {
-    "lem:top-k-sens-structure": "the top-k step, `Cut` in `releases/stage.py`; see docs/top-k.md",
-    "cor:top-k-privacy": "the same; sound for plans with m = k only, see docs/limits.md",
+NOT_IN_ANALYSIS = {
+    "lem:top-k-sens-structure": "the top-k step before noise is added; see [Top-k](top-k.md)",
+    "cor:top-k-privacy": "the same step; sound only for plans with m = k, see [Limits](../limits.md)",
 }
 
 
-# Where the oracle has another name than the function, or several serve.
+# Functions whose oracles have other names.
 ORACLES = {
     "certify_family": "delta_family",
     "certify_correlated_gaussian": "delta_gaussian, squared_sensitivity",
@@ -80,9 +81,9 @@ class Formula:
 
 def _oracle_modules(name: str) -> list[str]:
     return [
-        module
-        for module in ("oracles", "oracles_family", "oracles_discrete", "oracles_top_k", "oracles_auto_cap")
-        if re.search(rf"^def {name}\(", (TESTS / f"{module}.py").read_text(encoding="utf-8"), re.MULTILINE)
+        path.stem
+        for path in sorted((TESTS / "oracles").glob("*.py"))
+        if re.search(rf"^def {name}\(", path.read_text(encoding="utf-8"), re.MULTILINE)
     ]
 
 
@@ -96,8 +97,8 @@ def _tests_of(name: str, texts: dict[str, str]) -> tuple[str, ...]:
 
 
 def formulas() -> list[Formula]:
-    """All functions in `analysis` whose docstring names a source."""
-    texts = {path.name: path.read_text(encoding="utf-8") for path in sorted(TESTS.glob("test_*.py"))}
+    """All public functions of the analysis whose docstring names a source."""
+    texts = {path.name: path.read_text(encoding="utf-8") for path in sorted(TESTS.rglob("test_*.py"))}
     found = []
     for path in sorted(ANALYSIS.glob("*.py")):
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
@@ -106,7 +107,7 @@ def formulas() -> list[Formula]:
                 if source := _field(docstring, "Source"):
                     found.append(
                         Formula(
-                            f"analysis/{path.name}",
+                            f"{ANALYSIS.name}/{path.name}",
                             node.name,
                             docstring.splitlines()[0],
                             _field(docstring, "Guarantee"),
@@ -118,22 +119,22 @@ def formulas() -> list[Formula]:
 
 
 def formulas_page() -> str:
-    """The whole page."""
     every = formulas()
     lines = [
         "# Formulas",
         "",
-        "Generated from the docstrings by `make docs`; a test keeps it current. The oracles are in",
-        "`tests/oracles*.py`, written from the paper and the definitions alone.",
+        "Every labelled statement of the paper, the function that implements it and the oracle that checks it.",
+        "Generated from the docstrings by `make docs`; a test keeps the page current. The oracles, in",
+        "`tests/oracles/`, are derived from the paper and the definitions alone.",
         "",
-        "## By label of the paper",
+        "## By label in the paper",
         "",
         "| label | function | oracle |",
         "|---|---|---|",
     ]
     for label in PAPER_LABELS:
         here = [f for f in every if f"`{label}`" in f.source]
-        names = ", ".join(f"`{f.name}`" for f in here) or NOT_YET[label]
+        names = ", ".join(f"`{f.name}`" for f in here) or NOT_IN_ANALYSIS[label]
         checks = ", ".join(sorted({f"`{oracle}`" for f in here for oracle in f.oracles}))
         lines.append(f"| `{label}` | {names} | {checks} |")
     lines += ["", "## By function", ""]
@@ -153,5 +154,5 @@ def formulas_page() -> str:
 
 
 if __name__ == "__main__":
-    (ROOT / "docs" / "formulas.md").write_text(formulas_page(), encoding="utf-8")
-    sys.stdout.write("Wrote docs/formulas.md\n")
+    PAGE.write_text(formulas_page(), encoding="utf-8")
+    sys.stdout.write(f"Wrote {PAGE.relative_to(ROOT)}\n")

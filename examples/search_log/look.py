@@ -1,6 +1,6 @@
-"""What a release kept of its log: `python look.py log.parquet queries.parquet`.
+"""Compare a release with its log: `python look.py log.parquet queries.parquet`.
 
-It shows true counts, so it is for synthetic logs alone: on real data this look would be a leak.
+This prints true counts, so use it with synthetic logs only: with real data it would be a leak.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ ROWS = 5
 
 
 def look(log: Path, release: Path) -> str:
-    """A few sentences and rows."""
+    """The comparison as text."""
     with duckdb.connect() as found:
         found.execute("SET enable_progress_bar = false")
         found.execute(
@@ -37,21 +37,21 @@ def look(log: Path, release: Path) -> str:
     lines = [
         f"{'queries':<30}  {'in the log':>12}  {'released':>12}",
         f"{'all':<30}  {every:>12,}  {seen:>12,}",
-        f"{'of one user alone':<30}  {alone:>12,}  {rare:>12,}",
-        f"{'a person and an address':<30}  {secret[0][0]:>12,}  {address:>12,}",
+        f"{'searched by one user only':<30}  {alone:>12,}  {rare:>12,}",
+        f"{'with a name and an address':<30}  {secret[0][0]:>12,}  {address:>12,}",
         "",
-        f"{'users of a query':<30}  {'in the log':>12}  {'released':>12}",
+        f"{'users per query':<30}  {'in the log':>12}  {'released':>12}",
     ]
     lines += [f"{query[:30]:<30}  {users:>12,}  {count:>12,.0f}" for query, users, count in rows]
     lines += [
         "",
-        "Counts are lower than in the log: of users with more queries than the cap, a random choice counts.",
+        "Released counts are lower: users with more queries than the limit contribute a random choice of them.",
     ]
     return "\n".join(lines) + "\n"
 
 
 def main() -> None:
-    """Print it."""
+    """Print the comparison of the two files named on the command line."""
     if len(sys.argv) != 3:
         sys.exit("usage: look.py LOG.parquet RELEASE.parquet")
     sys.stdout.write(look(Path(sys.argv[1]), Path(sys.argv[2])))

@@ -186,7 +186,7 @@ def main() -> None:
     pq.write_table(log, given.output, compression="zstd")
     users, queries = (len(log.column(name).unique()) for name in ("user_id", "query"))
     sys.stdout.write(
-        f"{given.output}: {given.events:,} searches of {users:,} users, {queries:,} different queries "
+        f"{given.output}: {given.events:,} searches by {users:,} users, {queries:,} distinct queries "
         f"({time.perf_counter() - start:.1f} s)\n"
     )
 

@@ -1,4 +1,4 @@
-"""The audit of a plan, as the command runs it: plan, build, attack with secure randomness."""
+"""Audit a plan by attack: a lower bound on its delta, to hold against the certificate."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,47 +15,62 @@ from scipy import special, stats
 from dphist.errors import InvalidParameter
 from dphist.planning.planner import plan
 from dphist.privacy.noise import LatticeNoise
-from dphist.privacy.types import Certificate, Contract
-from dphist.sampling.mechanisms import FamilyMechanism, FloatArray, IntArray, Mechanism
+from dphist.privacy.types import Certificate, Contract, Plan
+from dphist.sampling.mechanisms import FloatArray, IntArray, NoiseSession, Released, begin
 from dphist.sampling.sampler import DiscreteGaussian
 from dphist.sampling.tap import SecureTap, Tap
 
-# Tests with a stated chance of a false alarm, at most 1e-10 each.
 
-FALSE_ALARM: Final = 1e-10
-# Normal tails beyond 8 have 6.2e-16 on each side. Squares are skewed, and the studentised mean of n of them errs
-# from the normal tail by a factor of about exp(skewness z^3/(3 sqrt n)): at n = 10,000 it is 130 for squares of
-# normals (skewness 2.83) and 8e4 for those of Laplace noise (6.6), which makes 8e-14 and 5e-11.
-STUDENT_BOUND: Final = 8.0
+class Session(Protocol):
+    """One run of a mechanism: what all batches of a histogram share is drawn."""
 
-
-def student(samples: FloatArray, expected: float) -> float:
-    """The studentised mean of independent samples; its scale is estimated, so fourth moments need no model.
-
-    Not a number, which passes no test, if a sample is missing; 0 for constant samples that are as expected.
-    """
-    difference = float(samples.mean()) - expected
-    error = float(samples.std(ddof=1)) / math.sqrt(samples.size)
-    if error == 0.0:
-        return 0.0 if difference == 0.0 else math.inf
-    return difference / error
+    def release(self, counts: IntArray) -> Released:
+        """Noise and threshold for one batch of counts."""
 
 
-def kolmogorov_distance(one: FloatArray, other: FloatArray) -> float:
-    """Largest difference of two empirical distribution functions; NaN, a value withheld, counts as lowest."""
-    first, second = (np.sort(np.nan_to_num(samples, nan=-np.inf, neginf=-np.inf)) for samples in (one, other))
-    points = np.concatenate([first, second])
-    below = [np.searchsorted(samples, points, side="right") / samples.size for samples in (first, second)]
-    return float(np.abs(below[0] - below[1]).max())
+class Mechanism(Protocol):
+    """What can be audited: a mechanism with its certificate."""
+
+    @property
+    def name(self) -> str:  # noqa: D102
+        ...
+
+    @property
+    def contract(self) -> Contract:  # noqa: D102
+        ...
+
+    @property
+    def certificate(self) -> Certificate:  # noqa: D102
+        ...
+
+    def begin(self, tap: Tap) -> Session:
+        """Draw the noise that all batches share. One session serves one histogram, once."""
 
 
-def kolmogorov_bound(samples: int, tests: int) -> float:
-    """What the largest of `tests` distances of two samples exceeds with probability at most 1e-10.
+@dataclass(frozen=True)
+class PlannedMechanism:
+    """A plan, ready to run."""
 
-    Guarantee: Pr[D > d] <= 2 exp(-samples d^2) for two samples of one size, ties or not, from 458 samples on.
-    Source: Wei and Dudley 2012.
-    """
-    return math.sqrt(math.log(2.0 * tests / FALSE_ALARM) / samples)
+    plan: Plan
+
+    @property
+    def name(self) -> str:
+        """The plan's mechanism."""
+        return self.plan.mechanism
+
+    @property
+    def contract(self) -> Contract:
+        """The plan's contract."""
+        return self.plan.contract
+
+    @property
+    def certificate(self) -> Certificate:
+        """The plan's certificate."""
+        return self.plan.certificate
+
+    def begin(self, tap: Tap) -> NoiseSession:
+        """Draw the shared noise, once."""
+        return begin(self.plan, tap)[0]
 
 
 # Pairs of neighbours, each with a score of the output: the attack is to guess H from a high score or a low one.
@@ -174,7 +189,7 @@ def simulate(mechanism: Mechanism, counts: Sequence[int], runs: int, tap: Tap) -
     Guarantee: the distribution of one session per row through the protocol. The family's own class is drawn many
         sessions at a time; a subclass of it may differ, and goes through the protocol like everything else.
     """
-    if type(mechanism) is FamilyMechanism:
+    if type(mechanism) is PlannedMechanism and mechanism.plan.mechanism in ("gshm", "csh"):
         return _family(mechanism, np.asarray(counts, dtype=np.int64), runs, tap)
     return through_protocol(mechanism, [counts], runs, tap)
 
@@ -193,8 +208,8 @@ def through_protocol(mechanism: Mechanism, batches: Sequence[Sequence[int]], run
     return out
 
 
-def _family(mechanism: FamilyMechanism, counts: IntArray, runs: int, tap: Tap) -> FloatArray:
-    """The family, vectorised over sessions: the formula of `FamilySession`, a shared draw for each row."""
+def _family(mechanism: PlannedMechanism, counts: IntArray, runs: int, tap: Tap) -> FloatArray:
+    """The family, vectorised over sessions: the formula of `NoiseSession`, a shared draw for each row."""
     noise = mechanism.plan.noise
     if not isinstance(noise, LatticeNoise):
         raise InvalidParameter("only discrete noise can be drawn")
@@ -382,4 +397,4 @@ def audit_plan(
         max_items_per_user=max_items_per_user,
         noise="discrete",
     )
-    return audit(FamilyMechanism(made), tap=SecureTap(), runs=runs)
+    return audit(PlannedMechanism(made), tap=SecureTap(), runs=runs)

@@ -1,4 +1,4 @@
-"""Texts that others wrote, such as items and the words of a certificate, as they can be shown; and bounds."""
+"""How results look: tables as text and HTML, and text of others made safe to print."""
 
 from __future__ import annotations
 

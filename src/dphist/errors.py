@@ -1,4 +1,4 @@
-"""Checks of single numbers: each error is one sentence with the value."""
+"""The exceptions of dphist, each one clear sentence; optional packages; and checks of single numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Signals that wait while something must not be left half done."""
+"""Publish files: unfinished work in a hidden folder, a name only for what is whole; signals wait meanwhile."""
 
 from __future__ import annotations
 

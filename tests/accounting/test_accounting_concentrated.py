@@ -61,7 +61,7 @@ def shared_family(plan: Plan) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any
 
 
 def test_shared_noise_with_a_new_count_keeps_the_curve() -> None:
-    """The events of docs/accounting.md, made explicit: Renyi divergences of the conditioned laws, both ways."""
+    """The events of docs/theory/accounting.md, made explicit: Renyi divergences of conditioned laws, both ways."""
     noise = LatticeNoise(2, Fraction(8), Fraction(4), 9)
     base = dphist.plan(epsilon=1.0, delta=1e-2, max_nonzero=2)
     plan = Plan(base.budget, Contract(2), noise, "exact", base.certificate)

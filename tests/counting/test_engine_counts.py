@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from dphist.counting.task import Resources
 from dphist.errors import InputError, InvalidParameter
-from engine_cases import (  # fmt: skip
+from engine_cases import (
     EACH_ENGINE,
     KEY,
     WITHOUT_CLUSTER,

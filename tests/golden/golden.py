@@ -32,6 +32,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import chdir, contextmanager, nullcontext, redirect_stderr, redirect_stdout
 from dataclasses import asdict, dataclass, is_dataclass
 from fractions import Fraction
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -242,7 +243,7 @@ def plans() -> list[Case]:
         for analysis in ANALYSES
     ]
     lines += [f"{one} {rest}" for rest in OTHER_PLANS]
-    cases = [Case(f"plan {line}", lambda _, line=line: facts_only(plain(plan_by_flags(line)))) for line in lines]
+    cases = [Case(f"plan {line}", lambda _, line=line: facts_only(plain(plan_by_flags(line)))) for line in lines]  # type: ignore[misc]
     # The command also plans for its advice, which costs more than the plan. It has the same numbers.
     cases += [command_case(f"plan {line}", quick=place % 9 == 1) for place, line in enumerate(lines[::3])]
     cases += [command_case(f"release {rest} --dry-run", quick="auto" not in rest) for rest in DRY_RUNS]
@@ -257,7 +258,7 @@ def plan_by_flags(line: str) -> Any:
         name = flag.removeprefix("--").replace("-", "_")
         number = json.loads(text) if NUMBER.fullmatch(text) else text
         if name == "sum":
-            options.setdefault("sums", []).append(tuple(text.split(":")))
+            options.setdefault("sums", []).append(tuple(json.loads(bound) for bound in text.split(":")))
         elif name == "weight":
             options.setdefault("weights", []).append(number)
         else:
@@ -315,9 +316,9 @@ DRY_RUNS = (
 def commands() -> list[Case]:
     """Outputs of commands and functions that release nothing."""
     cases = [command_case(line) for line in COMMANDS]
-    cases += [Case(f"ledger {kind}", lambda _, kind=kind: ledger_facts(kind)) for kind in ACCOUNTINGS]
+    cases += [Case(f"ledger {kind}", lambda _, kind=kind: ledger_facts(kind)) for kind in ACCOUNTINGS]  # type: ignore[misc]
     for name, ask in FUNCTIONS.items():
-        cases.append(Case(name, lambda _, ask=ask: facts_only(plain(ask())), name not in SLOW_FUNCTIONS))
+        cases.append(Case(name, lambda _, ask=ask: facts_only(plain(ask())), name not in SLOW_FUNCTIONS))  # type: ignore[misc]
     return cases
 
 
@@ -464,9 +465,7 @@ def releases_duckdb() -> list[Case]:
     cases.append(release_case("release request.toml", "out.csv"))
     cases += [function_case(name, release, quick=True) for name, release in HISTOGRAMS.items()]
     cases += [function_case(f"release of a frame of {kind}", release) for kind, release in FRAMES.items()]
-    cases += [
-        Case(f"dphist sketch {rest}", lambda folder, rest=rest: sketch_facts(folder, rest)) for rest in SKETCHES
-    ]
+    cases += [Case(f"dphist sketch {rest}", partial(sketch_facts, rest=rest)) for rest in SKETCHES]
     return cases
 
 
@@ -557,7 +556,7 @@ def releases_spark() -> list[Case]:
     cases = [
         Case(
             f"release of a frame of Spark {name}",
-            lambda folder, options=options: spark_facts(folder, options),
+            lambda folder, options=options: spark_facts(folder, options),  # type: ignore[misc]
             False,
         )
         for name, options in ON_SPARK.items()
@@ -667,6 +666,7 @@ def main(words: Sequence[str] | None = None) -> int:
         took = f"{time.perf_counter() - start:.1f} s, {time.process_time() - cpu:.1f} CPU s"
         if given.write:
             golden[section] = found
+            GOLDEN.write_text(json.dumps(golden, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
             print(f"{section:16} {len(found):4} cases written  ({took})", flush=True)
             continue
         stored = golden.get(section, {})
@@ -675,8 +675,6 @@ def main(words: Sequence[str] | None = None) -> int:
         different = sum(map(bool, each.values()))
         same = len(each) - different
         print(f"{section:16} {len(each):4} cases, {same} identical, {different} different  ({took})", flush=True)
-    if given.write:
-        GOLDEN.write_text(json.dumps(golden, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
     print(*lines[:SHOWN], sep="\n", end="\n" if lines else "")
     if len(lines) > SHOWN:
         print(f"... and {len(lines) - SHOWN} more differences")

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from fractions import Fraction
 
+import golden
 import pytest
-
-from golden import golden
 
 
 def changed(section: str, *, quick: bool) -> list[str]:

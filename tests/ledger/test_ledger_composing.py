@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import dphist
 from dphist.errors import InvalidParameter, OverBudget
 from dphist.ledger import Account, Booking, Ledger, ProfileComposer, Spend, SumComposer
-from dphist.ledger.composing import largest_float, written
+from dphist.ledger.composing import decimal_fraction, largest_float
 from dphist.privacy.types import Budget
 from dphist.releasing.spending import composer_for, spend_of
 
@@ -102,7 +102,7 @@ def as_booking(spend: Spend) -> Booking:
 @given(st.fractions(0, 3))
 def test_the_largest_float_below(exact: Fraction) -> None:
     value = largest_float(exact)
-    assert written(value) <= exact < written(math.nextafter(value, math.inf))
+    assert decimal_fraction(value) <= exact < decimal_fraction(math.nextafter(value, math.inf))
 
 
 @pytest.mark.parametrize(("share", "expected"), [(1.0, 0), (0.3, 1), (0.1, 3), (0.03, 10), (0.00001, 1000)])

@@ -167,7 +167,7 @@ def test_estimated_error() -> None:
     assert error_of_cap(plan, 64, small) == pytest.approx(math.sqrt(2.0 / math.pi) * plan.total_noise, rel=1e-12)
     # All have twice as many: released counts lose half of themselves.
     large = Sizes((128.0,), (100_000.0,))
-    assert large.lost(64) == 0.5
+    assert large.dropped_share(64) == 0.5
     error = error_of_cap(plan, 64, large)
     assert plan.threshold < error < 0.5 * 0.25 * 100_000
     # A plan that keeps no cap loses nothing by it.

@@ -17,9 +17,9 @@ import tightness  # noqa: E402
 def test_the_worst_cases_of_the_page_are_what_the_command_prints(capsys: pytest.CaptureFixture[str]) -> None:
     tightness.print_named()
     lines = capsys.readouterr().out
-    assert lines in (ROOT / "docs" / "limits.md").read_text(encoding="utf-8")
+    assert lines in (ROOT / "docs" / "theory" / "tightness.md").read_text(encoding="utf-8")
     assert lines.count("\n") == len(tightness.NAMED)
-    assert "up to 76 % above the exact" in (ROOT / "docs" / "top-k.md").read_text(encoding="utf-8")
+    assert "up to 76 % above the exact" in (ROOT / "docs" / "theory" / "top-k.md").read_text(encoding="utf-8")
     assert "with --top: 76." in lines
 
 
@@ -29,4 +29,4 @@ def test_random_certificates_are_never_below_the_exact_delta_and_within_the_page
     assert all(value > -1e-6 for value, _, _ in found)
     assert max(value for value, _, _ in found) <= 0.5474
     assert {term for _, _, term in found} >= {"no new count", "mixed"}
-    assert table.splitlines()[0] in (ROOT / "docs" / "limits.md").read_text(encoding="utf-8")
+    assert table.splitlines()[0] in (ROOT / "docs" / "theory" / "tightness.md").read_text(encoding="utf-8")

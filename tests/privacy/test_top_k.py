@@ -16,7 +16,7 @@ from dphist.privacy.certificate import certify_lattice
 from dphist.privacy.noise import LatticeNoise, OffsetRule
 from dphist.privacy.top_k import squared_sensitivity_top_k
 from dphist.privacy.types import Budget, Contract
-from dphist.sampling.mechanisms import TopKMechanism
+from dphist.sampling.mechanisms import begin
 from dphist.sampling.tap import SeededTap
 from oracles_discrete import infinite_event_discrete as oracle_infinite_event
 from oracles_top_k import NeighbourType, delta_exact, gaussian_sensitivity_squared, worst_case
@@ -60,7 +60,7 @@ def test_the_pure_cases_alone_would_be_below_the_truth() -> None:
 @pytest.mark.parametrize("limit", [0, 9])
 @pytest.mark.parametrize("new", [1, 3])
 def test_a_larger_offset_makes_passing_less_likely(v: Fraction | int, gamma: int, limit: int, new: int) -> None:
-    """The step of the proof where no entry is shared: Pr[none passes | c~] rises with c~, in docs/top-k.md.
+    """The step of the proof where no entry is shared: Pr[none passes | c~] rises with c~, in docs/theory/top-k.md.
 
     Everything is summed from the definition. With the opposite offset, Z_c - W, the probability rises strictly,
     and that of passing where c is larger by one (two steps) is below P_r. With an offset of the same sign,
@@ -169,10 +169,9 @@ def test_law_of_the_released_counts(rule: OffsetRule) -> None:
     runs, count, subtracted = 20_000, 5000, 700
     made = plan(epsilon=1.0, delta=1e-4, top=8, offset=rule)
     tap, noise = SeededTap(5), made.noise
-    mechanism = TopKMechanism(made)
     values = np.array(
         [
-            mechanism.begin(tap, subtracted).release(np.array([count, count + 10])).values - [0, 10]
+            begin(made, tap, subtracted=subtracted)[0].release(np.array([count, count + 10])).values - [0, 10]
             for _ in range(runs)
         ]
     )

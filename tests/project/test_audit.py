@@ -16,11 +16,11 @@ from dphist import Contract, InvalidParameter, Plan, plan
 from dphist.audit import (
     AuditResult,
     Case,
+    PlannedMechanism,
+    Session,
     audit,
     delta_lower_bound,
     finest_bit,
-    kolmogorov_bound,
-    kolmogorov_distance,
     simulate,
     standard_cases,
     through_protocol,
@@ -29,9 +29,15 @@ from dphist.privacy.lattice import infinite_event_discrete
 from dphist.privacy.noise import LatticeNoise
 from dphist.privacy.paper import delta_correlated_gaussian
 from dphist.privacy.types import Certificate
-from dphist.sampling.mechanisms import FamilyMechanism, FloatArray, IntArray, Released, Session
+from dphist.sampling.mechanisms import FloatArray, IntArray, Released
 from dphist.sampling.tap import SeededTap, Tap
-from mechanism_conformance import from_inverse_cdf, from_single_precision, reachability_case
+from mechanism_conformance import (
+    from_inverse_cdf,
+    from_single_precision,
+    kolmogorov_bound,
+    kolmogorov_distance,
+    reachability_case,
+)
 
 EPSILON, DELTA, K = 1.0, 0.05, 10
 RUNS = 1_000_000
@@ -104,16 +110,16 @@ def faults() -> dict[str, LatticeNoise]:
     }
 
 
-def claims(noise: LatticeNoise) -> FamilyMechanism:
+def claims(noise: LatticeNoise) -> PlannedMechanism:
     """A mechanism that draws this noise and shows the honest plan's certificate."""
-    return FamilyMechanism(replace(honest(), noise=noise))
+    return PlannedMechanism(replace(honest(), noise=noise))
 
 
 @dataclass(frozen=True)
 class ByProtocol:
     """The same with nothing but the protocol: no fast path."""
 
-    inner: FamilyMechanism
+    inner: PlannedMechanism
 
     @property
     def name(self) -> str:
@@ -177,7 +183,7 @@ def test_innocent_is_not_accused_and_nearly_all_delta_is_seen(
 ) -> None:
     """False alarm at most 1e-9 for each. The plans are tight, so a good attack sees most of delta."""
     made = plan(epsilon=epsilon, delta=delta, max_nonzero=k, max_items_per_user=m, noise="discrete")
-    result = audit(FamilyMechanism(made), tap=SeededTap(11), runs=RUNS)
+    result = audit(PlannedMechanism(made), tap=SeededTap(11), runs=RUNS)
     assert not result.contradicts
     assert result.delta_lower > 0.75 * delta
     assert "does not contradict" in str(result)
@@ -216,7 +222,7 @@ def test_delta_at_another_epsilon_contradicts_only_where_the_certificate_speaks(
 
 
 def test_seeded_audit_repeats() -> None:
-    one, other = (audit(FamilyMechanism(honest()), tap=SeededTap(5), runs=20_000) for _ in range(2))
+    one, other = (audit(PlannedMechanism(honest()), tap=SeededTap(5), runs=20_000) for _ in range(2))
     assert one == other
 
 
@@ -301,7 +307,7 @@ def test_numpy_doubles_on_a_known_domain_are_caught_by_their_bits() -> None:
 @pytest.mark.parametrize("generator", ["inverse cdf", "single precision"])
 def test_float_attacks_accuse_no_lattice(generator: Generator) -> None:
     result = audit(
-        FamilyMechanism(honest_gshm()), tap=SeededTap(9), runs=100_000, more_cases=float_cases(generator)
+        PlannedMechanism(honest_gshm()), tap=SeededTap(9), runs=100_000, more_cases=float_cases(generator)
     )
     assert not result.contradicts
 
@@ -326,21 +332,21 @@ def test_fast_path_is_the_protocol_in_distribution() -> None:
     """Distances of every count and of their mean; false alarm 1e-10. Wrong noise does alarm."""
     counts, runs = (1, 8, 0, 9, 1000), 20_000
     bound = kolmogorov_bound(runs, len(counts) + 1)
-    other = through_protocol(FamilyMechanism(honest()), [counts], runs, SeededTap(22))
+    other = through_protocol(PlannedMechanism(honest()), [counts], runs, SeededTap(22))
 
-    def distance(fast: FamilyMechanism) -> float:
+    def distance(fast: PlannedMechanism) -> float:
         one = simulate(fast, counts, runs, SeededTap(21))
         sums = kolmogorov_distance(np.nansum(one, axis=1), np.nansum(other, axis=1))
         return max(sums, *(kolmogorov_distance(one[:, i], other[:, i]) for i in range(len(counts))))
 
-    assert distance(FamilyMechanism(honest())) <= bound
+    assert distance(PlannedMechanism(honest())) <= bound
     noise = lattice_noise(honest())
     assert distance(claims(scaled(noise, Fraction(64, 100)))) > bound
     assert distance(claims(replace(noise, variance_shared=Fraction(0)))) > bound
 
 
 def test_subclass_goes_through_the_protocol() -> None:
-    class Silent(FamilyMechanism):
+    class Silent(PlannedMechanism):
         def begin(self, tap: Tap) -> Session:  # type: ignore[override]  # noqa: ARG002
             return SilentSession()
 
@@ -359,7 +365,7 @@ def test_subclass_goes_through_the_protocol() -> None:
 )
 def test_bad_parameters_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(InvalidParameter):
-        audit(FamilyMechanism(honest()), tap=SeededTap(1), **wrong)  # type: ignore[arg-type]
+        audit(PlannedMechanism(honest()), tap=SeededTap(1), **wrong)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

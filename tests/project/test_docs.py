@@ -42,11 +42,11 @@ def test_code_blocks_of_the_page_about_spark(tmp_path: Path, monkeypatch: pytest
 
 def test_formulas_page_is_current() -> None:
     """`make docs` writes it; it names every formula, its source and the tests of it."""
-    assert (ROOT / "docs" / "formulas.md").read_text(encoding="utf-8") == generate.formulas_page()
+    assert (ROOT / "docs" / "theory" / "formulas.md").read_text(encoding="utf-8") == generate.formulas_page()
 
 
 def test_every_label_of_the_paper_is_accounted_for() -> None:
-    page = (ROOT / "docs" / "formulas.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "theory" / "formulas.md").read_text(encoding="utf-8")
     for label in generate.PAPER_LABELS:
         assert f"`{label}`" in page, label
 

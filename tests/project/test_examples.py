@@ -113,7 +113,7 @@ def test_search_log_look_counts_what_was_kept(search_log: Path) -> None:
     shown = {line[:30].strip(): line[30:].split() for line in lines if line}
     released = len(column(search_log / "queries.parquet", "query"))
     assert shown["all"][1] == f"{released:,}"
-    assert shown["of one user alone"][1] == shown["a person and an address"][1] == "0"
+    assert shown["searched by one user only"][1] == shown["with a name and an address"][1] == "0"
 
 
 def test_search_log_request_has_known_keys_alone() -> None:

@@ -159,8 +159,8 @@ def forms(key: bytes) -> dict[str, bytes]:
         **{f"word {k}": str(word).encode() for k, word in enumerate(struct.unpack("<4Q", key))},
         **{f"base64 {k}": text for k, text in enumerate(in_base64(key))},
         # What holds the shared draw is known by its name.
-        "session": b"FamilySession",
-        **{f"session {k}": text for k, text in enumerate(in_base64(b"FamilySession"))},
+        "session": b"NoiseSession",
+        **{f"session {k}": text for k, text in enumerate(in_base64(b"NoiseSession"))},
     }
 
 

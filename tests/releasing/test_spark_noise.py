@@ -29,11 +29,12 @@ import dphist
 import oracles_keyed as oracle
 from dphist.counting import spark_inputs
 from dphist.errors import InvalidParameter
+from dphist.privacy.noise import LatticeNoise
 from dphist.releasing import on_spark
 from dphist.releasing import run as release_events
 from dphist.releasing.on_spark import ExecutorNoise
 from dphist.sampling.keyed import KeyedWords
-from dphist.sampling.mechanisms import FamilySession
+from dphist.sampling.mechanisms import NoiseSession
 from dphist.sampling.sampler import DiscreteGaussian
 from spark_cluster import ON_SPARK, session
 
@@ -116,7 +117,8 @@ def test_executors_make_the_noise_of_the_oracle_with_one_shared_draw(spark: Spar
         found, noise = told(rows, item=names, max_nonzero=40, null_items=True, types="fixed")
     assert found.private
     running = noise.begun.session
-    assert isinstance(running, FamilySession)
+    assert isinstance(running, NoiseSession)
+    assert isinstance(running.noise, LatticeNoise)
     assert running.shared != 0
     kept = found.to_spark().collect()
     assert len(kept) == len(found) == len(items)
@@ -208,8 +210,9 @@ def test_the_law_of_a_release_by_spark_is_that_of_any_release(spark: SparkSessio
         assert abs(correlation(one, digests[:, byte].astype(np.float64))) < ALLOWED
     # Power: noise from the digest without a key shows.
     words = np.ascontiguousarray(digests.astype(np.uint8)[:, :8]).view("<u8").ravel()
-    assert isinstance(noise.begun.session, FamilySession)
-    sampler = DiscreteGaussian(noise.begun.session.noise.variance)
+    drawn = noise.begun.session.noise
+    assert isinstance(drawn, LatticeNoise)
+    sampler = DiscreteGaussian(drawn.variance)
     known = sampler.sample_from_words(words, lambda rows, _: words[rows] ^ np.uint64(1), compiled=False)
     shown = [abs(correlation(known.astype(np.float64), digests[:, byte].astype(np.float64))) for byte in range(8)]
     assert max(shown) > ALLOWED

@@ -10,13 +10,21 @@ import numpy as np
 import pytest
 
 from dphist import InvalidParameter, plan
-from dphist.audit import STUDENT_BOUND, kolmogorov_bound, kolmogorov_distance, student
-from dphist.planning.planner import known_domain
-from dphist.privacy.types import Budget, Certificate, Contract, NeighbourCase
-from dphist.sampling.mechanisms import FamilyMechanism, IdealisedMechanism, IntArray, LaplaceMechanism, Released
+from dphist.audit import PlannedMechanism
+from dphist.privacy.types import Certificate, Contract, NeighbourCase
+from dphist.sampling.mechanisms import IntArray, Released
 from dphist.sampling.sampler import DiscreteGaussian, DiscreteLaplace, ExactSampler
 from dphist.sampling.tap import SeededTap, Tap
-from mechanism_conformance import CheckResult, ConformanceReport, check_mechanism
+from idealised import IdealisedMechanism
+from mechanism_conformance import (
+    STUDENT_BOUND,
+    CheckResult,
+    ConformanceReport,
+    check_mechanism,
+    kolmogorov_bound,
+    kolmogorov_distance,
+    student,
+)
 
 RUNS = 10_000
 OWN = np.random.default_rng()
@@ -104,7 +112,7 @@ def test_family_conforms(k: int | None, m: int | None) -> None:
     """False alarm below 1e-9 for each."""
     made = plan(epsilon=1.0, delta=1e-5, max_nonzero=k, max_items_per_user=m, mechanism="gaussian")
     report = check_mechanism(
-        FamilyMechanism(made),
+        PlannedMechanism(made),
         tap=SeededTap(2),
         runs=RUNS,
         variance=made.total_noise**2,
@@ -118,20 +126,25 @@ def test_family_conforms(k: int | None, m: int | None) -> None:
 
 def test_the_other_mechanisms_conform() -> None:
     """Laplace, a known domain, and the idealised one: false alarm below 1e-9 for each."""
-    laplace = LaplaceMechanism.for_budget(Budget(1.0, 1e-5), Contract(None, 1))
+    laplace = plan(epsilon=1.0, delta=1e-5, max_items_per_user=1, mechanism="laplace")
     report = check_mechanism(
-        laplace,
+        PlannedMechanism(laplace),
         tap=SeededTap(3),
         runs=RUNS,
-        variance=laplace.variance,
+        variance=laplace.total_noise**2,
         covariance=0.0,
         threshold=laplace.threshold,
     )
     assert report.passed, str(report)
-    listed = known_domain(epsilon=1.0, delta=1e-5, domain_size=10**6)
+    listed = plan(epsilon=1.0, delta=1e-5, public_items=10**6)
     variance, shared = listed.noise.total_noise**2, listed.noise.sigma_shared**2
     report = check_mechanism(
-        listed, tap=SeededTap(4), runs=RUNS, variance=variance, covariance=shared, known_domain=True
+        PlannedMechanism(listed),
+        tap=SeededTap(4),
+        runs=RUNS,
+        variance=variance,
+        covariance=shared,
+        known_domain=True,
     )
     assert report.passed, str(report)
     ideal = plan(epsilon=1.0, delta=1e-5, max_nonzero=10, noise="continuous")

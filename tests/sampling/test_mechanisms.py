@@ -14,31 +14,32 @@ import oracles
 import oracles_discrete
 import oracles_family
 from dphist import plan
+from dphist.audit import Mechanism, PlannedMechanism
 from dphist.errors import InvalidParameter, NotPrivate
-from dphist.planning.planner import idealised_known_domain, known_domain
+from dphist.planning.optimum import Calibration, Exact, tune_gamma
 from dphist.privacy.certificate import certify_correlated_gaussian, certify_known_domain
 from dphist.privacy.laplace import certify_discrete_laplace
-from dphist.privacy.noise import LatticeNoise
+from dphist.privacy.noise import LaplaceNoise, LatticeNoise
 from dphist.privacy.types import Budget, Contract
-from dphist.sampling.mechanisms import FamilyMechanism, IdealisedMechanism, LaplaceMechanism, Mechanism
 from dphist.sampling.tap import SeededTap
+from idealised import IdealisedMechanism
 
 
-def family(**numbers: Any) -> FamilyMechanism:
-    return FamilyMechanism(plan(epsilon=1.0, delta=1e-6, noise="discrete", **numbers))
+def family(**numbers: Any) -> PlannedMechanism:
+    return PlannedMechanism(plan(epsilon=1.0, delta=1e-6, noise="discrete", **numbers))
 
 
 MECHANISMS: list[Mechanism] = [
     family(max_items_per_user=5),
     family(max_nonzero=40),
-    LaplaceMechanism.for_budget(Budget(1.0, 1e-6), Contract(None, 1)),
+    family(max_items_per_user=1, mechanism="laplace"),
     IdealisedMechanism(plan(epsilon=1.0, delta=1e-6, max_nonzero=40, noise="continuous")),
 ]
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS, ids=lambda m: m.name)
 def test_zero_counts_stay_hidden_and_the_threshold_is_strict(mechanism: Any) -> None:
-    threshold = mechanism.threshold if isinstance(mechanism, LaplaceMechanism) else mechanism.plan.threshold
+    threshold = mechanism.plan.threshold
     counts = np.array([0, 1, 5, 10**6, 0, round(threshold), 10**6 + 1] * 500, dtype=np.int64)
     released = mechanism.begin(SeededTap(1)).release(counts)
     assert (counts[released.index] > 0).all()
@@ -108,21 +109,18 @@ def test_one_shared_draw_serves_all_batches() -> None:
 def test_the_idealised_mechanism_is_marked_and_as_loud_as_planned() -> None:
     """6.5 standard errors: false alarm below 1e-10, and 10 % off would fail."""
     mechanism = IdealisedMechanism(plan(epsilon=1.0, delta=1e-6, max_items_per_user=5, noise="continuous"))
-    assert not mechanism.private
-    assert mechanism.name == "gshm-idealised"
     values = mechanism.begin(SeededTap(9)).release(np.full(100_000, 10**6, dtype=np.int64)).values - 10**6
     assert abs(values.var() / mechanism.plan.sigma**2 - 1.0) < 6.5 * math.sqrt(2.0 / 100_000) < 0.05
-    with pytest.raises(InvalidParameter, match="noise='continuous'"):
-        IdealisedMechanism(plan(epsilon=1.0, delta=1e-6, max_items_per_user=5, noise="discrete"))
 
 
 def test_continuous_plans_cannot_be_drawn() -> None:
+    made = plan(epsilon=1.0, delta=1e-6, max_items_per_user=5, noise="continuous")
     with pytest.raises(InvalidParameter, match="noise='discrete'"):
-        FamilyMechanism(plan(epsilon=1.0, delta=1e-6, max_items_per_user=5, noise="continuous"))
+        PlannedMechanism(made).begin(SeededTap(1))
 
 
 def test_known_domain_releases_everything() -> None:
-    mechanism = known_domain(epsilon=1.0, delta=1e-6, domain_size=30, max_items_per_user=4)
+    mechanism = family(public_items=30, max_items_per_user=4)
     counts = np.arange(30, dtype=np.int64)
     released = mechanism.begin(SeededTap(6)).release(counts)
     assert released.index.tolist() == list(range(30))
@@ -132,21 +130,17 @@ def test_known_domain_releases_everything() -> None:
 
 
 def test_known_domain_with_continuous_noise() -> None:
-    """Its certificate against the oracle; its variance within 6.5 standard errors (false alarm below 1e-10)."""
-    mechanism = idealised_known_domain(epsilon=1.0, delta=1e-6, domain_size=12)
-    noise = mechanism.noise
+    """Its certificate against the oracle."""
+    contract = Contract(12)
+    noise = tune_gamma(Calibration(Exact(), Budget(1.0, 1e-6), contract), "noise")
     squared = max(
         oracles_family.squared_sensitivity(j=12, s=s, sigma=noise.sigma, sigma_shared=noise.sigma_shared)
         for s in range(13)
     )
     truth = float(oracles.delta_gaussian(sensitivity=mp.sqrt(squared), sigma=1, epsilon=1.0))
-    certified = certify_correlated_gaussian(noise, mechanism.contract, epsilon=1.0)
+    certified = certify_correlated_gaussian(noise, contract, epsilon=1.0)
     assert certified.delta == pytest.approx(truth, rel=1e-12)
     assert truth * (1.0 - 1e-15) <= certified.delta <= 1e-6
-    released = mechanism.begin(SeededTap(10)).release(np.zeros(100_000, dtype=np.int64))
-    assert released.index.size == 100_000
-    assert abs(released.values.var() / noise.sigma**2 - 1.0) < 6.5 * math.sqrt(2.0 / 100_000) < 0.05
-    assert not mechanism.private
 
 
 def test_known_domain_against_enumeration() -> None:
@@ -164,28 +158,29 @@ def test_known_domain_against_enumeration() -> None:
 
 
 def test_known_domain_is_quieter_than_the_papers_recipe() -> None:
-    mechanism = known_domain(epsilon=0.35, delta=1e-5, domain_size=51914)
-    assert mechanism.noise.sigma == pytest.approx(1113.75, rel=0.002)
+    assert plan(epsilon=0.35, delta=1e-5, public_items=51914).sigma == pytest.approx(1113.75, rel=0.002)
 
 
 @pytest.mark.parametrize("items", [1, 3])
 def test_laplace_certificate(items: int) -> None:
-    mechanism = LaplaceMechanism.for_budget(Budget(0.7, 1e-6), Contract(None, items))
+    made = plan(epsilon=0.7, delta=1e-6, max_items_per_user=items, mechanism="laplace")
+    noise = made.noise
+    assert isinstance(noise, LaplaceNoise)
     truth = float(
-        oracles.infinite_event_laplace(m=items, scale=float(mechanism.scale), tau=mechanism.limit, discrete=True)
+        oracles.infinite_event_laplace(m=items, scale=float(noise.scale), tau=noise.limit, discrete=True)
     )
-    assert mechanism.certificate.delta == pytest.approx(truth, rel=1e-12)
-    assert mechanism.certificate.delta <= 1e-6
-    below = certify_discrete_laplace(mechanism.scale, mechanism.limit - 1, mechanism.contract, epsilon=0.7)
+    assert made.certificate.delta == pytest.approx(truth, rel=1e-12)
+    assert made.certificate.delta <= 1e-6
+    below = certify_discrete_laplace(noise.scale, noise.limit - 1, made.contract, epsilon=0.7)
     assert below.delta > 1e-6
     with pytest.raises(NotPrivate, match="below m/epsilon"):
-        certify_discrete_laplace(mechanism.scale * Fraction(99, 100), 50, mechanism.contract, epsilon=0.7)
+        certify_discrete_laplace(noise.scale * Fraction(99, 100), 50, made.contract, epsilon=0.7)
 
 
 def test_laplace_variance() -> None:
     """6.5 standard errors with the kurtosis 6 of a Laplace law: false alarm below 1e-10, fails at 10 % off."""
-    mechanism = LaplaceMechanism.for_budget(Budget(0.5, 1e-6), Contract(None, 1))
+    mechanism = PlannedMechanism(plan(epsilon=0.5, delta=1e-6, max_items_per_user=1, mechanism="laplace"))
     size = 200_000
     values = mechanism.begin(SeededTap(8)).release(np.full(size, 10**6, dtype=np.int64)).values - 10**6
     width = 6.5 * math.sqrt(5.0 / size)
-    assert abs(values.var() / mechanism.variance - 1.0) < width < 0.05
+    assert abs(values.var() / mechanism.plan.total_noise**2 - 1.0) < width < 0.05

@@ -22,7 +22,7 @@ from dphist.privacy.noise import LatticeNoise
 from dphist.privacy.types import DEFAULT_CAPS, Budget
 from dphist.simulation.population import NOTICE, Population, Zipf, caps_to_try, zipf_from
 from dphist.simulation.predict import totals_of
-from dphist.simulation.simulate import capped, chosen, topped
+from dphist.simulation.simulate import capped, predict_chosen_cap, topped
 from simulation_data import job, released, whole_release
 
 BUDGET = Budget(1.0, 1e-6)
@@ -312,4 +312,4 @@ def test_tiny_populations_release_nothing() -> None:
     assert "-" in str(tiny)
     assert zipf_from(Zipf(1.0, 4, 3, 1.0)) == Zipf(1.0, 4, 3, 1.0)
     assert topped(BUDGET, 2, tiny.population).items < 1e-3
-    assert chosen(BUDGET, tiny.population).caps
+    assert predict_chosen_cap(BUDGET, tiny.population).caps

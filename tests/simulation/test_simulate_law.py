@@ -17,7 +17,7 @@ from dphist.privacy.noise import LaplaceNoise, LatticeNoise, Noise, PublicNoise
 from dphist.privacy.tails import NormalTails
 from dphist.privacy.types import Contract, Plan
 from dphist.simulation.population import Population
-from dphist.simulation.predict import mixed, thinned, totals_of
+from dphist.simulation.predict import mixed, thin_counts, totals_of
 
 LAPLACE = LaplaceNoise(Fraction(3, 2), 7)
 GAUSSIAN = LatticeNoise(2, Fraction(40), Fraction(0), 21)
@@ -49,7 +49,7 @@ def test_continuous_noise_is_one_normal_law() -> None:
 def test_counts_without_a_cap(noise: LatticeNoise | LaplaceNoise, users: int) -> None:
     expected = oracle.counted(noise, [1.0] * users)
     at = np.array([float(users)])
-    found = count_noise(noise).passed(at, at)
+    found = count_noise(noise).moments_if_passed(at, at)
     assert found.probability[0] == pytest.approx(expected.probability, abs=1e-12)
     assert found.error[0] == pytest.approx(expected.error, abs=1e-12)
     assert found.distance[0] == pytest.approx(expected.distance, abs=1e-12)
@@ -101,7 +101,7 @@ def test_items_that_are_released_for_sure_are_taken_for_normal() -> None:
 
 def test_wide_laws_are_summed_in_strides() -> None:
     """A count of a million users: a few hundred points, with the mean and variance of all."""
-    law = thinned(np.array([1e6]), np.array([3e5]), np.array([2.1e5]))
+    law = thin_counts(np.array([1e6]), np.array([3e5]), np.array([2.1e5]))
     assert law.left.size < 200
     mean = float(law.weight @ law.left)
     assert mean == pytest.approx(3e5, rel=1e-6)

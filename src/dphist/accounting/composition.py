@@ -127,7 +127,7 @@ class Tilted:
         return scale * inside * (1.0 + self.slack + _PER_EXPONENT * self.tilt * reach) + self.beyond
 
 
-def tilted(laws: Sequence[Losses], tilt: float, step: float, *, near: float) -> Tilted:
+def tilted_law(laws: Sequence[Losses], tilt: float, step: float, *, near: float) -> Tilted:
     """The law of the sum under one tilt, on a window that holds what matters for epsilons about `near`."""
     log_scale = log_moment(laws, tilt, step)
     first, last, beyond = _window(laws, tilt, step, log_scale, near)
@@ -184,7 +184,7 @@ _HOPELESS: Final = 0.999
 class Composition:
     """Several releases of the same users' data, each with its profile and how often it is made.
 
-    Each release may depend on the results of those before it (docs/accounting.md).
+    Each release may depend on the results of those before it (docs/theory/accounting.md).
     """
 
     spends: tuple[tuple[Profile, int], ...]
@@ -280,7 +280,7 @@ class Composition:
         return [on_grid(*profile.atoms(), step=self._step, count=count) for profile, count in self.spends]
 
     def _tilted_at(self, epsilon: float) -> Tilted:
-        return tilted(self._laws, best_tilt(self._laws, epsilon, self._step), self._step, near=epsilon)
+        return tilted_law(self._laws, best_tilt(self._laws, epsilon, self._step), self._step, near=epsilon)
 
     def _delta(self, law: Tilted, epsilon: float) -> float:
         return min(1.0, self.infinite + law.delta(epsilon))
@@ -305,7 +305,7 @@ def compose(*spends: Spend) -> Composition:
     >>> compose((plan, 10)).epsilon(1e-6) < 10 * 0.1
     True
     """
-    return Composition(tuple(_told(spend) for spend in spends))
+    return Composition(tuple(_profile_and_count(spend) for spend in spends))
 
 
 def total_delta(spends: Sequence[tuple[Profile, int]], epsilon: float) -> float:
@@ -334,7 +334,7 @@ def _sum_up(values: Iterable[float]) -> float:
     return math.nextafter(total, math.inf) if total > 0.0 else total
 
 
-def _told(spend: Spend) -> tuple[Profile, int]:
+def _profile_and_count(spend: Spend) -> tuple[Profile, int]:
     what, count = spend if isinstance(spend, tuple) else (spend, 1)
     if isinstance(what, Plan):
         return profile_of_plan(what), _counted(count)

@@ -56,7 +56,7 @@ def zcdp_of_plan(plan: Plan) -> Concentrated:
 
     Guarantee: an upper bound of rho, rounded up from the exact rationals, with a certified delta0.
     Source: Bun and Steinke 2016 (definition 8.1, proposition 3.3), Canonne, Kamath and Steinke 2020 (theorem 4);
-    the conditioned noise is derived in docs/accounting.md.
+    the conditioned noise is derived in docs/theory/accounting.md.
     """
     curve = renyi_of_plan(plan)
     if curve.log_rest == 0.0:

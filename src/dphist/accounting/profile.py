@@ -1,4 +1,4 @@
-"""The profile of a plan, from as few certificates as it takes."""
+"""Privacy profiles: convex chains of certified points, never below the truth; and the profile of a plan."""
 
 from __future__ import annotations
 

@@ -74,9 +74,9 @@ class SumComposer:
 
     def total_delta(self, spends: Sequence[Spend], epsilon: float) -> float:
         """The sum of the deltas if the sum of the epsilons is within `epsilon`, else 1, which promises nothing."""
-        if sum((written(spend.epsilon) for spend in spends), Fraction()) > written(epsilon):
+        if sum((decimal_fraction(spend.epsilon) for spend in spends), Fraction()) > decimal_fraction(epsilon):
             return 1.0
-        return _float_from_above(sum((written(spend.delta) for spend in spends), Fraction()))
+        return _float_from_above(sum((decimal_fraction(spend.delta) for spend in spends), Fraction()))
 
 
 class ConcentratedComposer:
@@ -170,7 +170,7 @@ class ProfileComposer:
         return profile
 
 
-def written(number: float) -> Fraction:
+def decimal_fraction(number: float) -> Fraction:
     """The number as it is written: three times 0.1 is 0.3, as everyone who reads a certificate will add."""
     return Fraction(repr(number))
 
@@ -179,10 +179,10 @@ def _float_from_above(exact: Fraction) -> float:
     """*Guarantee*: the smallest float that is written as `exact` or more; hence `<=` of it is exact."""
     value = float(exact)
     # The nearest float is at most one too small, and what is below it is written as less than `exact`.
-    return value if written(value) >= exact else math.nextafter(value, math.inf)
+    return value if decimal_fraction(value) >= exact else math.nextafter(value, math.inf)
 
 
 def largest_float(exact: Fraction) -> float:
     """*Guarantee*: the largest float that is written as `exact` or less, at least 0."""
     value = float(exact)
-    return max(0.0, value if written(value) <= exact else math.nextafter(value, -math.inf))
+    return max(0.0, value if decimal_fraction(value) <= exact else math.nextafter(value, -math.inf))

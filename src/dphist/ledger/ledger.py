@@ -20,7 +20,14 @@ from typing import Any, Final
 from dphist.display import html_grid, html_table, text_grid, text_table
 from dphist.errors import DphistError, InvalidParameter, LedgerError, OverBudget
 from dphist.ledger import store
-from dphist.ledger.composing import ACCOUNTINGS, Composer, ConcentratedComposer, Spend, largest_float, written
+from dphist.ledger.composing import (
+    ACCOUNTINGS,
+    Composer,
+    ConcentratedComposer,
+    Spend,
+    decimal_fraction,
+    largest_float,
+)
 from dphist.ledger.store import NOTHING, Chain, Damage, Entry, Kind
 from dphist.outputs.seal import SIGNATURE, certificate_text
 from dphist.privacy.types import Budget
@@ -174,8 +181,8 @@ class Account:
             return {"delta_spent": max(0.0, self.delta_with([], composer)), **composer.left(self.spends)}
         if self.accounting != "sum":
             return {"delta_spent": max(0.0, self.delta_with([], composer))}
-        epsilon = written(self.total.epsilon) - _sum(spend.epsilon for spend in self.spends)
-        delta = written(self.total.delta) - _sum(spend.delta for spend in self.spends)
+        epsilon = decimal_fraction(self.total.epsilon) - _sum(spend.epsilon for spend in self.spends)
+        delta = decimal_fraction(self.total.delta) - _sum(spend.delta for spend in self.spends)
         return {"epsilon_left": largest_float(epsilon), "delta_left": largest_float(delta)}
 
     def left_in_words(self, composer: Composer) -> str:
@@ -228,7 +235,7 @@ class Account:
 
 
 def _sum(numbers: Any) -> Fraction:
-    return sum((written(number) for number in numbers), Fraction())
+    return sum((decimal_fraction(number) for number in numbers), Fraction())
 
 
 @dataclass(frozen=True)

@@ -164,7 +164,7 @@ _MAKING_SECONDS: Final = 5.0
 
 
 @contextmanager
-def told(path: Path, wait: float) -> Iterator[None]:
+def sqlite_errors_as_sentences(path: Path, wait: float) -> Iterator[None]:
     """SQLite's errors as one sentence of ours, by their codes."""
     try:
         yield
@@ -260,14 +260,14 @@ def publish(file: Path, place: Path) -> bool:
 @contextmanager
 def connected(path: Path, wait: float) -> Iterator[sqlite3.Connection]:
     """A connection for one piece of work. A file that is not there is never made by it."""
-    with told(path, wait):
+    with sqlite_errors_as_sentences(path, wait):
         # A file that may not be written is opened for reading by SQLite itself.
         where = path.absolute().as_uri() + "?mode=rw"
         connection = sqlite3.connect(where, uri=True, timeout=wait, isolation_level=None)
     with closing(connection):
         # No byte may be lost on the way to the check: what is no UTF-8 becomes a text that was never written.
         connection.text_factory = lambda raw: raw.decode("utf-8", "surrogateescape")
-        with told(path, wait):
+        with sqlite_errors_as_sentences(path, wait):
             for setting in (
                 "synchronous = EXTRA",
                 "fullfsync = ON",

@@ -1,4 +1,8 @@
-"""delta for every epsilon of a privately chosen cap and the release that follows, together."""
+"""A cap chosen privately: a little of the budget buys noisy sizes of users, the rest goes to the release.
+
+No data is involved here: every cap on offer gets its plan beforehand, and one certificate covers the choice and
+the release together. Proofs: docs/theory/choice.md.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +29,7 @@ from dphist.privacy.types import DEFAULT_CAPS, Budget, CapChoice, Certificate, P
 
 # What a cap costs: an estimate of the mean error of released counts, from noisy sizes and a plan alone.
 #
-# A model and no guarantee: privacy does not rest on it. docs/auto-cap.md says how far it is off on real data.
+# A model and no guarantee: privacy does not rest on it. docs/theory/choice.md says how far it is off on real data.
 
 FloatArray = NDArray[np.float64]
 
@@ -60,7 +64,7 @@ class Sizes:
         """All (user, item) pairs."""
         return sum(n * size for n, size in zip(self.users, self.items, strict=True))
 
-    def lost(self, cap: int) -> float:
+    def dropped_share(self, cap: int) -> float:
         """The share of the pairs that a cap drops."""
         over = sum(n * max(0.0, size - cap) for n, size in zip(self.users, self.items, strict=True))
         return over / self.pairs if over > 0.0 else 0.0
@@ -74,7 +78,7 @@ def sizes_seen(choice: CapChoice, noisy: Sequence[int]) -> Sizes:
     """
     found, deviation = np.asarray(noisy, dtype=np.float64), math.sqrt(choice.variance)
     seen = np.maximum(found, 0.0)
-    law = _fitted(found, 1.0 / (deviation**2 + (_LAW_ERROR * seen) ** 2), choice)
+    law = _fit_sizes(found, 1.0 / (deviation**2 + (_LAW_ERROR * seen) ** 2), choice)
     users = np.where(np.abs(found - law) > _SIGNIFICANT * deviation, seen, law)
     lower, edges = (0, *choice.caps), (*choice.caps, 2 * choice.caps[-1])
     # The middle of the whole numbers from lower + 1 to the edge.
@@ -82,7 +86,7 @@ def sizes_seen(choice: CapChoice, noisy: Sequence[int]) -> Sizes:
     return Sizes(items, tuple(users.tolist()))
 
 
-def _fitted(found: FloatArray, weights: FloatArray, choice: CapChoice) -> FloatArray:
+def _fit_sizes(found: FloatArray, weights: FloatArray, choice: CapChoice) -> FloatArray:
     """The users of each bucket by the law with the least weighted squares, its total included."""
     log_scale, shape = (each.reshape(-1, 1) for each in np.meshgrid(_LOG_SCALES, _SHAPES))
     # Sizes are whole: at most m means below m + 1/2.
@@ -104,7 +108,7 @@ def error_of_cap(plan: Plan, cap: int, sizes: Sizes) -> float:
 
     The density is Zipf's law: the i-th largest count is proportional to 1/(i + q).
     """
-    lost = sizes.lost(cap) if plan.contract.max_items_per_user == cap else 0.0
+    lost = sizes.dropped_share(cap) if plan.contract.max_items_per_user == cap else 0.0
     largest = max(1.0, _COMMONEST * sizes.total)
     least = min(largest, max(1.0, plan.threshold / (1.0 - lost), _least_of_list(plan, sizes, largest)))
     # At evenly spaced shares of the released items, largest counts first.
@@ -131,7 +135,7 @@ def _least_of_list(plan: Plan, sizes: Sizes, largest: float) -> float:
 #
 # No data is involved: every cap on offer gets its plan beforehand, and one certificate covers the choice and
 # whatever release follows. `chosen_cap` is then a function of the noisy sizes and these plans alone.
-# Proofs: docs/auto-cap.md.
+# Proofs: docs/theory/choice.md.
 
 PlanOf = Callable[[float, float, int], Plan]
 """From epsilon, delta and a cap to the plan of the release that would follow."""
@@ -236,7 +240,7 @@ def plan_choice(
                 return ChoicePlan(budget, share, choice, release, plans, certificate)
             # Nearly proportional: what is close by now needs no second look.
             spent = certificate.delta / budget.delta
-            delta = min(budget.delta, _rounded(delta * _AIM / spent))
+            delta = min(budget.delta, _six_digits(delta * _AIM / spent))
             if delta < _LEAST_PART * budget.delta:
                 break
             if offered is few and _CLOSE <= spent <= 1.0 / _CLOSE:
@@ -346,7 +350,7 @@ def _proposal(budget: Budget, deviation: float) -> tuple[float, float]:
     mu, _ = golden_minimum(threshold, 0.5 * whole, whole, tolerance=1e-4 * whole)
     delta = delta_of(mu)
     epsilon = least_passing(lambda x: log_excess(float(hockey_stick_normal(mu, x)), delta), budget.epsilon)
-    return _rounded(min(epsilon, budget.epsilon)), _rounded(delta)
+    return _six_digits(min(epsilon, budget.epsilon)), _six_digits(delta)
 
 
 def _epsilon_for_laplace(budget: Budget, deviation: float) -> float:
@@ -359,13 +363,13 @@ def _epsilon_for_laplace(budget: Budget, deviation: float) -> float:
         share = 1.0 + math.exp(min(slack - budget.epsilon, 700.0))
         return log_excess(float((weights * over).sum()) / share, _FOR_LAPLACE * budget.delta)
 
-    epsilon = _rounded(budget.epsilon - least_passing(excess, 4.0 * deviation, relative=1e-6))
+    epsilon = _six_digits(budget.epsilon - least_passing(excess, 4.0 * deviation, relative=1e-6))
     if epsilon <= 0.0:
         raise NoPlan(f"Laplace noise cannot follow noisy sizes within {budget}: make plans with Gaussian noise")
     return epsilon
 
 
-def _rounded(value: float) -> float:
+def _six_digits(value: float) -> float:
     """Six digits: what doubles proposed does not hang on their last bits."""
     return float(f"{value:.6g}")
 

@@ -1,4 +1,4 @@
-"""Sums beside counts, three ways: recentred and planned together, planned together, and one after the other."""
+"""`compare`: every mechanism and analysis side by side, the frontier of tau against noise, and sums three ways."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from dphist.planning.optimum import (
     least_sigma_add_the_deltas,
     least_tau,
     tau_add_the_deltas,
-    tuned,
+    tune_gamma,
 )
-from dphist.planning.planner import Gamma, certified, gamma_value, plan
-from dphist.planning.sums import checked_bounds
+from dphist.planning.planner import Gamma, certify_continuous, gamma_value, plan
+from dphist.planning.sums import check_bounds
 from dphist.privacy.laplace import tau_laplace
 from dphist.privacy.noise import Noise, gamma_from
 from dphist.privacy.paper import largest_sensitivity_per_sigma
@@ -149,8 +149,12 @@ def compare(
         plans += [
             ("csh", "csh-add-the-deltas", add_the_deltas(budget, contract, gamma, "threshold")),
             ("csh", "csh-tighter", Calibration(CshTighter(), budget, contract).best(gamma, "threshold")),
-            ("csh", "exact, gamma = sqrt k", certified(exact.best(gamma, "threshold"), budget, contract)[0]),
-            ("csh", "exact, gamma tuned", certified(tuned(exact, "threshold"), budget, contract)[0]),
+            (
+                "csh",
+                "exact, gamma = sqrt k",
+                certify_continuous(exact.best(gamma, "threshold"), budget, contract)[0],
+            ),
+            ("csh", "exact, gamma tuned", certify_continuous(tune_gamma(exact, "threshold"), budget, contract)[0]),
         ]
     rows = [
         ComparisonRow(name, analysis, noise.gamma, noise.total_noise, noise.tau, noise.tau / gshm.tau)
@@ -311,7 +315,7 @@ def compare_sums(
     """
     if not sums:
         raise InvalidParameter("there is nothing to compare without sums")
-    bounds = [checked_bounds(low, high) for low, high in sums]
+    bounds = [check_bounds(low, high) for low, high in sums]
     largest = [max(abs(low), abs(high)) for low, high in bounds]
     common: dict[str, Any] = {"max_items_per_user": max_items_per_user, "mechanism": "gaussian"}
     ours = plan(epsilon=epsilon, delta=delta, sums=bounds, **common)

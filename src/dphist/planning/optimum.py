@@ -1,4 +1,8 @@
-"""The best noise for an analysis: sigma for a given gamma, and gamma itself."""
+"""The best noise for an analysis: sigma for a given gamma, and gamma itself.
+
+An analysis is its two pure cases and the delta of everything together; the paper's first analyses add the deltas
+of noise and threshold.
+"""
 
 from __future__ import annotations
 
@@ -285,7 +289,7 @@ class Calibration:
         """The least sigma for this gamma, not rounded."""
         return self.analysis.sensitivity(self.contract, gamma) / self.largest_mu
 
-    def rounded(self, sigma: float, gamma: float) -> tuple[float, float]:
+    def round_up_noise(self, sigma: float, gamma: float) -> tuple[float, float]:
         """Sigma and sigma_shared rounded up: more of either only lowers the Gaussian part of delta."""
         sigma_up = round_up(sigma)
         return sigma_up, (0.0 if math.isinf(gamma) else round_up(sigma_up / math.sqrt(gamma)))
@@ -297,14 +301,14 @@ class Calibration:
 
     def optimistic_tau(self, gamma: float) -> float:
         """Tau at the least sigma if mixed cases do not bind, which they seldom do."""
-        sigma, shared = self.rounded(self.least_sigma(gamma), gamma)
+        sigma, shared = self.round_up_noise(self.least_sigma(gamma), gamma)
         return tau_of_infinite_event(
             self.analysis, self.contract, sigma=sigma, sigma_shared=shared, delta=self.budget.delta
         )
 
     def at_least_noise(self, gamma: float) -> Noise:
         """The plan of least noise for this gamma, with the least tau that goes with it."""
-        sigma, shared = self.rounded(self.least_sigma(gamma), gamma)
+        sigma, shared = self.round_up_noise(self.least_sigma(gamma), gamma)
         return Noise(sigma, shared, self.tau(sigma, shared), self.analysis.extra)
 
     def at_least_tau(self, gamma: float) -> Noise:
@@ -319,7 +323,7 @@ class Calibration:
             return first
 
         def louder(stretch: float) -> Noise:
-            sigma, shared = self.rounded(first.sigma * stretch, gamma)
+            sigma, shared = self.round_up_noise(first.sigma * stretch, gamma)
             return Noise(sigma, shared, self.tau(sigma, shared), self.analysis.extra)
 
         stretch, tau = golden_minimum(lambda x: louder(x).tau, 1.0, _WIDEST_SIGMA, tolerance=1e-4)
@@ -330,7 +334,7 @@ class Calibration:
         return self.at_least_tau(gamma) if objective == "threshold" else self.at_least_noise(gamma)
 
 
-def tuned(calibration: Calibration, objective: Objective) -> Noise:
+def tune_gamma(calibration: Calibration, objective: Objective) -> Noise:
     """The best plan over gamma, never worse than without shared noise."""
     without = calibration.best(math.inf, objective)
     contract = calibration.contract

@@ -10,7 +10,7 @@ from typing import Final, Literal
 
 from scipy import special
 
-from dphist.errors import InvalidParameter, NoPlan, positive_number
+from dphist.errors import InvalidParameter, NoPlan, NotPrivate, positive_number
 from dphist.planning.discretize import LEAST_SHARED, lattice_and_variances, on_lattice
 from dphist.planning.optimum import (
     Calibration,
@@ -19,11 +19,11 @@ from dphist.planning.optimum import (
     GshmExact,
     add_the_deltas,
     least_total_noise,
-    tuned,
+    tune_gamma,
 )
-from dphist.planning.sums import Bounds, SumShares, checked_bounds, shared_out, total
-from dphist.privacy.certificate import certify_correlated_gaussian, certify_family, certify_known_domain
-from dphist.privacy.laplace import tau_laplace
+from dphist.planning.sums import Bounds, SumShares, check_bounds, share_budget, total
+from dphist.privacy.certificate import certify_family, certify_known_domain
+from dphist.privacy.laplace import certify_discrete_laplace, tau_laplace
 from dphist.privacy.noise import (
     LARGEST_SCALE,
     LEAST_SCALE,
@@ -38,7 +38,6 @@ from dphist.privacy.paper import largest_sensitivity_per_sigma
 from dphist.privacy.search import round_up
 from dphist.privacy.top_k import squared_sensitivity_top_k
 from dphist.privacy.types import ANALYSES, AnalysisName, AnyNoise, Budget, Certificate, Contract, Objective, Plan
-from dphist.sampling.mechanisms import IdealisedKnownDomainMechanism, KnownDomainMechanism, LaplaceMechanism
 
 # The ratio gamma of a count's own variance to the shared one, as people ask for it.
 
@@ -122,19 +121,6 @@ def gamma_top_k(k: float, rule: OffsetRule, extra: float = 0.0) -> int:
 # Plans for a known, public domain: the least noise, and no threshold.
 
 
-def known_domain(
-    *, epsilon: float, delta: float, domain_size: int, max_items_per_user: int | None = None
-) -> KnownDomainMechanism:
-    """The quietest mechanism that releases every count of a public list of `domain_size` keys.
-
-    Guarantee: its certificate is within the budget.
-    Source: `alg:discrete-correlated-gaussian` with the exact analysis in place of zCDP.
-    """
-    budget, contract = Budget(epsilon, delta), Contract(domain_size, max_items_per_user)
-    noise, certificate = public_noise(budget, contract)
-    return KnownDomainMechanism(noise, contract, certificate)
-
-
 def public_noise(
     budget: Budget, contract: Contract, sums: SumShares | None = None
 ) -> tuple[PublicNoise, Certificate]:
@@ -145,7 +131,7 @@ def public_noise(
     if contract.max_nonzero is None:
         raise InvalidParameter("a known domain needs its size")
     calibration = Calibration(Exact(extra=total(sums)), budget, contract)
-    quietest = tuned(calibration, "noise")
+    quietest = tune_gamma(calibration, "noise")
     if 0.0 < quietest.sigma_shared < LEAST_SHARED:
         quietest = calibration.best(math.inf, "noise")  # so little is shared that no lattice could hold it
     found = lattice_and_variances(quietest, budget, contract, sums=sums)
@@ -154,22 +140,6 @@ def public_noise(
     if certificate.delta > budget.delta:
         raise NoPlan(f"no plan near sigma {quietest.sigma!r} could be certified for {budget}")
     return noise, certificate
-
-
-def idealised_known_domain(
-    *, epsilon: float, delta: float, domain_size: int, max_items_per_user: int | None = None
-) -> IdealisedKnownDomainMechanism:
-    """The same with continuous noise, for experiments only.
-
-    Guarantee: its certificate, for ideal noise, is within the budget.
-    Source: `lem:restated-Leb24-for-approx` with the exact sensitivity.
-    """
-    budget, contract = Budget(epsilon, delta), Contract(domain_size, max_items_per_user)
-    noise = tuned(Calibration(Exact(), budget, contract), "noise")
-    certificate = certify_correlated_gaussian(noise, contract, epsilon=budget.epsilon)
-    if certificate.delta > budget.delta:
-        raise NoPlan(f"no plan near sigma {noise.sigma!r} could be certified for {budget}")
-    return IdealisedKnownDomainMechanism(noise, contract, certificate)
 
 
 # Plans beside the family for unknown items: Laplace noise, public lists; and notes on any plan.
@@ -198,9 +168,14 @@ def public_plan(budget: Budget, contract: Contract, sums: SumShares | None = Non
 
 def laplace_plan(budget: Budget, contract: Contract) -> Plan:
     """Laplace noise of scale m/epsilon, exactly, and the least whole threshold."""
-    found = LaplaceMechanism.for_budget(budget, contract)
-    noise = LaplaceNoise(found.scale, found.limit)
-    return Plan(budget, contract, noise, "exact", found.certificate, notes_for(budget, contract, noise))
+    scale = Fraction(contract.items) / Fraction(budget.epsilon)
+    limit = int(tau_laplace(m=contract.items, scale=float(scale), delta=budget.delta, discrete=True))
+    for candidate in (limit, limit + 1):
+        certificate = certify_discrete_laplace(scale, candidate, contract, epsilon=budget.epsilon)
+        if certificate.delta <= budget.delta:
+            noise = LaplaceNoise(scale, candidate)
+            return Plan(budget, contract, noise, "exact", certificate, notes_for(budget, contract, noise))
+    raise NotPrivate(f"no limit near {limit} is certified for {budget}")
 
 
 def laplace_is_better(plan: Plan, objective: Objective) -> bool:
@@ -310,7 +285,7 @@ def plan(
     if mechanism not in ("best", "gaussian", "laplace"):
         raise InvalidParameter(f"mechanism must be best, gaussian or laplace, not {mechanism!r}")
     ours = analysis in ("best", "exact") and noise != "continuous" and gamma is None
-    bounds = tuple(checked_bounds(low, high) for low, high in sums)
+    bounds = tuple(check_bounds(low, high) for low, high in sums)
     if bounds and (not ours or mechanism == "laplace"):
         raise InvalidParameter(
             "sums need Gaussian noise that is discrete, by the exact analysis, with gamma tuned"
@@ -349,7 +324,7 @@ def _family_shares(
     bounds: Sequence[Bounds], weights: Sequence[float] | None, budget: Budget, contract: Contract
 ) -> SumShares | None:
     """The shares of sums beside counts of the family."""
-    return shared_out(
+    return share_budget(
         bounds, weights, lambda extra: least_total_noise(Calibration(Exact(extra=extra), budget, contract))
     )
 
@@ -376,7 +351,7 @@ def _gaussian_plan(
     if noise == "discrete":
         chosen, certificate = _discrete(ideal, budget, contract, objective, shares, tuned_freely=gamma is None)
     else:
-        chosen, certificate = certified(ideal, budget, contract)
+        chosen, certificate = certify_continuous(ideal, budget, contract)
     return Plan(budget, contract, chosen, name, certificate, (*notes_for(budget, contract, chosen), *notes))
 
 
@@ -393,7 +368,7 @@ def top_plan(
         if bounds:
             raise InvalidParameter("sums beside a top-k step need its offset: the counts would be differences")
         return _gaussian_plan(budget, contract, None, "exact", None, objective)
-    shares = shared_out(bounds, weights, lambda extra: first_guess(budget, contract, rule, extra))
+    shares = share_budget(bounds, weights, lambda extra: first_guess(budget, contract, rule, extra))
     noise, certificate = top_k_noise(budget, contract, rule, shares)
     return Plan(budget, contract, noise, "exact", certificate, notes_for(budget, contract, noise))
 
@@ -409,7 +384,7 @@ def _quieter(
     """The top-k step; or the bound on the items of a user by itself, where that needs less noise.
 
     The joint analysis of both does not hold: one user who raises the count that is subtracted lowers all others,
-    however few items that user has (docs/top-k.md).
+    however few items that user has (docs/theory/top-k.md).
     """
     capped = plan(
         epsilon=found.budget.epsilon,
@@ -486,7 +461,7 @@ def _noise_for(
     extra: float = 0.0,
 ) -> Noise:
     if name == "exact" and gamma is None:
-        return tuned(Calibration(Exact(extra=extra), budget, contract), objective)
+        return tune_gamma(Calibration(Exact(extra=extra), budget, contract), objective)
     assert gamma is not None
     if name.endswith("add-the-deltas"):
         return add_the_deltas(budget, contract, gamma, objective)
@@ -494,7 +469,7 @@ def _noise_for(
     return Calibration(case_analysis, budget, contract).best(gamma, objective)  # type: ignore[arg-type]
 
 
-def certified(noise: Noise, budget: Budget, contract: Contract) -> tuple[Noise, Certificate]:
+def certify_continuous(noise: Noise, budget: Budget, contract: Contract) -> tuple[Noise, Certificate]:
     """The plan with its certificate; where the balls refuse what the doubles passed, a hair more noise."""
     for attempt in range(_MOST_CORRECTIONS):
         certificate = certify_family(noise, contract, epsilon=budget.epsilon, budget=budget.delta)

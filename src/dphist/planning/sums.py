@@ -28,7 +28,7 @@ _LEAST_OFFSET_EXTRA: Final = 0.005
 Bounds = tuple[Fraction, Fraction]
 
 
-def checked_bounds(low: object, high: object) -> Bounds:
+def check_bounds(low: object, high: object) -> Bounds:
     """The bounds of a value, exactly as they were written."""
     exact = []
     for name, value in (("LOW", low), ("HIGH", high)):
@@ -128,7 +128,7 @@ def total(sums: SumShares | None) -> float:
     return 0.0 if sums is None else sums.extra
 
 
-def shared_out(
+def share_budget(
     bounds: Sequence[Bounds], weights: Sequence[float] | None, noise_at: Callable[[float], Noise]
 ) -> SumShares | None:
     """The shares of sums: by `weights` (of the squared sensitivity, the counts have the rest), or the best ones.
@@ -146,7 +146,7 @@ def shared_out(
     if len(bounds) > _MOST_SUMS:
         raise InvalidParameter(f"at most {_MOST_SUMS} sums can be released together, not {len(bounds)}")
     if weights is not None:
-        return SumShares(tuple(bounds), _given(weights, len(bounds)))
+        return SumShares(tuple(bounds), _check_weights(weights, len(bounds)))
     largest = [max(abs(low), abs(high)) for low, high in bounds]
     own = [float((high - low) / 2 / most) for (low, high), most in zip(bounds, largest, strict=True)]
     middles = sum(float((low + high) / 2 / most) ** 2 for (low, high), most in zip(bounds, largest, strict=True))
@@ -160,7 +160,7 @@ def shared_out(
     return SumShares(tuple(bounds), tuple(math.exp(best) * one / sum(own) for one in own))
 
 
-def _given(weights: Sequence[float], count: int) -> tuple[float, ...]:
+def _check_weights(weights: Sequence[float], count: int) -> tuple[float, ...]:
     """Shares as they were asked for."""
     if len(weights) != count:
         raise InvalidParameter(f"give one weight for each sum: there are {count} sums and {len(weights)} weights")

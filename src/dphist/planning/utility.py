@@ -1,4 +1,4 @@
-"""How far a released count may be from the true one: from the plan alone."""
+"""What a plan means for a count: how likely it is released, how far off it then is, and intervals."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class CountNoise:
         variance = np.maximum(self.tails.square(first) / kept - mean**2, 0.0)
         return probability, self.part * mean / self.steps, (self.part**2 * variance + self.rest) / self.steps**2
 
-    def passed(self, counts: FloatArray, truth: FloatArray) -> Passed:
+    def moments_if_passed(self, counts: FloatArray, truth: FloatArray) -> Passed:
         """Counts that meet noise, and the true ones that they are held against, which are not smaller."""
         first, short = self.first(counts), (truth - counts) * self.steps
         mass, moment = self.tails.mass(first), self.tails.moment(first)

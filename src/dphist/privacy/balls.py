@@ -1,4 +1,8 @@
-"""The discrete Gaussian in ball arithmetic: its normaliser, its tail, and the divergence of a shift."""
+"""Ball arithmetic: numbers with rigorous error bounds, by Arb through python-flint.
+
+Doubles enter exactly; every result is an enclosure, and `upper` turns one into a double that is not below it.
+The second half is the discrete Gaussian in balls: its normaliser, its tail, and the divergence of a shift.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Certificates for the noise that is drawn: lattices, top-k with an offset, public lists, Laplace."""
+"""Certificates: upper bounds of delta in ball arithmetic that hold whatever the doubles did.
+
+First the family with continuous noise, where doubles only propose how to partition the mixed cases; then the noise
+that is drawn: lattices, top-k steps with an offset, public lists, Laplace.
+"""
 
 from __future__ import annotations
 
@@ -134,7 +138,7 @@ def certify_family(
     Guarantee: `delta` is an upper bound in ball arithmetic, from the very doubles of `noise`. Where it exceeds
     a given `budget` it may be 1, for the work stops at the first case that does.
     Valid for: epsilon >= 0.
-    Source: beyond the paper; docs/exact-analysis.md.
+    Source: beyond the paper; docs/theory/exact-analysis.md.
     """
     fast = delta_family(noise, contract, epsilon=epsilon)
     goal = fast.delta * (1.0 + CERTIFICATE_GAP)

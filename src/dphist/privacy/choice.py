@@ -1,7 +1,8 @@
 """Two steps in a row: noisy sizes choose a cap, and a release with that cap follows.
 
 Which release it is depends on the noise of the first step, so the second may be the worst one for every value of
-it: its privacy profile is the upper envelope of the profiles of all that could follow. Proof: docs/auto-cap.md.
+it: its privacy profile is the upper envelope of the profiles of all that could follow.
+Proof: docs/theory/choice.md.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ def delta_adaptive_upper(variance: Fraction, nodes: Sequence[Node], *, epsilon: 
     Guarantee: an upper bound in ball arithmetic, if each node's delta is at least the divergence of every release
     that may follow, in both orders, at its epsilon.
     Valid for: increasing nodes, any rational variance from 1/16 on.
-    Source: beyond the paper; docs/auto-cap.md.
+    Source: beyond the paper; docs/theory/choice.md.
     """
     if not nodes or any(after[0] <= before[0] for before, after in pairwise(nodes)):
         raise InvalidParameter("a profile needs nodes in increasing order of epsilon")

@@ -1,4 +1,8 @@
-"""The exact delta of one kind of neighbours: the lower bound beside every upper bound."""
+"""The exact privacy of the whole family (sigma, sigma_shared, tau) under a contract (k, m).
+
+Neighbours differ by (j, r, s): j counts are non-zero in both, s of them changed by one, r counts are 1 in one and
+0 in the other. Beside every upper bound there is the exact delta of one kind of neighbours, a lower bound.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +72,7 @@ def largest_squared_sensitivity(
 #
 # Neighbours differ by (j, r, s): j counts are non-zero in both, s of them changed by one, r counts are 1 in one
 # and 0 in the other; s <= j, j + r <= k, r + s <= m. More shared or more new counts never lower delta, so only
-# j = k - r matters. Derivation: docs/exact-analysis.md.
+# j = k - r matters. Derivation: docs/theory/exact-analysis.md.
 
 
 @dataclass(frozen=True)
@@ -194,7 +198,7 @@ def delta_family(noise: Noise, contract: Contract, *, epsilon: float, relative: 
     epsilon small against delta or a small gamma, it was above the exact value by 0.7 % in the median and 10 % at
     worst.
     Valid for: epsilon >= 0.
-    Source: beyond the paper, which leaves it open (`sec:conclusion`); docs/exact-analysis.md.
+    Source: beyond the paper, which leaves it open (`sec:conclusion`); docs/theory/exact-analysis.md.
     """
     ends = (
         gaussian_case(noise, contract, epsilon=epsilon),
@@ -240,7 +244,7 @@ def delta_of_case(case: NeighbourCase, noise: Noise, *, epsilon: float, smallest
     Guarantee: exact up to quadrature (relative error about 1e-9) for values above `smallest`. Neighbours come as
     near to it as one likes, as their shared counts grow; hence a lower bound of delta.
     Valid for: epsilon >= 0.
-    Source: beyond the paper; docs/exact-analysis.md.
+    Source: beyond the paper; docs/theory/exact-analysis.md.
     """
     values = {
         direction: _one_direction(case, noise, epsilon=epsilon, adding=direction == "add", smallest=smallest)

@@ -2,8 +2,8 @@
 
 Offsets a = c/b are whole numbers of steps on the lattice 1/b, so that the representation of the offset bound is
 integral. Given the shared draw, the log likelihood ratio is linear in one integer combination of the draws,
-and that is a discrete Gaussian up to a factor within e^(-2 pi^2 V') of one. Derivation: docs/discrete.md.
-Sums beside the counts are further terms of the combination: `sum_combination`, docs/sums.md.
+and that is a discrete Gaussian up to a factor within e^(-2 pi^2 V') of one. Derivation: docs/theory/discrete.md.
+Sums beside the counts are further terms of the combination: docs/theory/sums.md.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ def infinite_event_discrete_upper(*, k: int, sigma: float, tau: float) -> float:
 # U u A + sum over l of U r_l B_l,
 #
 # A the combination of the counts (theirs is u/V times A) and B_l the draws of the moved sums added up: the
-# coefficients are whole again. Derivation: docs/sums.md.
+# coefficients are whole again. Derivation: docs/theory/sums.md.
 
 
 def rational(value: Fraction) -> arb:
@@ -194,7 +194,7 @@ class SumTerms:
             for ratio, one in zip(ratios, noise.sums, strict=True)
         ]
 
-    def joined(self, counts: Combination, moved: int) -> Combination:
+    def with_sums(self, counts: Combination, moved: int) -> Combination:
         """With `moved` draws of each sum, each moved by all that one user can.
 
         Guarantee: an upper bound for any smaller moves too, since the divergence grows with each of them.
@@ -301,7 +301,7 @@ class DiscreteFamily:
 
     def _problem(self, shared: float, changed: int, step: int) -> Combination:
         """The combination of all draws that take part when `changed` counts and their sums move."""
-        return self.sums.joined(self._counts(shared, changed, step), changed)
+        return self.sums.with_sums(self._counts(shared, changed, step), changed)
 
     def _counts(self, shared: float, changed: int, step: int) -> Combination:
         """The combination of the draws of the counts alone."""

@@ -1,4 +1,4 @@
-"""The parameters of the family: normal noise, and noise on a lattice."""
+"""The parameters of noise: normal noise, noise on a lattice, public lists, Laplace, and sums beside the counts."""
 
 from __future__ import annotations
 

@@ -1,10 +1,7 @@
-"""The offset bound as a ball, from chords alone: no quadrature error, only inequalities.
+"""The infinite event and the offset bound, in doubles and as a ball.
 
-Three facts make every cell of a partition an upper bound. delta falls when g = Pr[no new count passes | w]
-grows, so a lower bound of g is safe. log g is concave, so its chord over a cell is such a lower bound, and
-the normal integral of an exponential is closed. H(A, B) = B h(A/B) with h convex, so the average of h over a
-cell, A/B being exponential in w, is at most that of the chord of h (Edmundson and Madansky). The error
-shrinks as the square of the cell. Proof: docs/exact-analysis.md.
+The infinite event: a count that only one of two neighbours has passes the threshold. The offset bound: reveal the
+shared noise, shifted for one neighbour, and the rest is independent.
 """
 
 from __future__ import annotations
@@ -85,7 +82,7 @@ def infinite_event_upper(*, count: ArrayLike, sigma: float, sigma_shared: float,
 #
 # For H write (H_i + Z_i, Z_shared); for its neighbour H' write (H'_i + a + Z_i, Z_shared - a). The sums have the
 # mechanism's distribution under both, so what bounds these vectors bounds the mechanism. Derivation:
-# docs/exact-analysis.md.
+# docs/theory/exact-analysis.md.
 
 _ROOT_TWO_PI = math.sqrt(2.0 * math.pi)
 
@@ -126,7 +123,7 @@ def offset_bound(
 
     Guarantee: an upper bound of the exact delta, up to quadrature (relative error about 1e-10).
     Valid for: any offset a; `shared` may be infinite with a = 0; sigma_shared = 0 needs a = 0.
-    Source: beyond the paper; docs/exact-analysis.md.
+    Source: beyond the paper; docs/theory/exact-analysis.md.
     """
     j, r, s, a = (
         np.atleast_1d(x)
@@ -168,6 +165,15 @@ def _without_shared_noise(r: FloatArray, mu: FloatArray, *, u: float, epsilon: f
     log_g = log_probability_none_passes(r, u)
     add = probability_some_passes(r, u) + np.exp(log_g) * hockey_stick_normal(mu, epsilon - log_g)
     return OffsetDeltas(add=add, remove=hockey_stick_normal(mu, epsilon + log_g))
+
+
+# The offset bound as a ball, from chords alone: no quadrature error, only inequalities.
+#
+# Three facts make every cell of a partition an upper bound. delta falls when g = Pr[no new count passes | w]
+# grows, so a lower bound of g is safe. log g is concave, so its chord over a cell is such a lower bound, and the
+# normal integral of an exponential is closed. H(A, B) = B h(A/B) with h convex, so the average of h over a cell,
+# A/B being exponential in w, is at most that of the chord of h (Edmundson and Madansky). The error shrinks as the
+# square of the cell. Proof: docs/theory/exact-analysis.md.
 
 
 def reach(scale: float) -> float:
@@ -259,7 +265,7 @@ def offset_bound_upper(case: Case, cells: int) -> float:
 
     Guarantee: not below the offset bound, hence not below delta; the excess shrinks as 1/cells^2.
     Valid for: epsilon >= 0, sigma_shared >= 0 (0 is closed form and needs offset 0).
-    Source: beyond the paper; docs/exact-analysis.md.
+    Source: beyond the paper; docs/theory/exact-analysis.md.
     """
     if case.sigma_shared == 0.0:
         return _chord_without_shared_noise(case)

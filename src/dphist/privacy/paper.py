@@ -1,4 +1,4 @@
-"""The paper's route to discrete noise: zero-concentrated differential privacy, converted to (epsilon, delta)."""
+"""The paper's bounds, in the paper's order: Gaussian mechanisms, the GSHM, the CSH, and its route by zCDP."""
 
 from __future__ import annotations
 
@@ -154,8 +154,8 @@ def tau_csh_add_the_deltas(*, k: int, sigma: float, sigma_shared: float, epsilon
 
         Phi^-1((1 - delta + delta_gauss)^(1/(k+1))) (sigma + sigma_shared)
 
-    The paper prints `1 - delta - delta_gauss`, which is unsafe; see docs/errata.md. Raises `NotPrivate` where
-    delta_gauss >= delta: no threshold helps when the noise alone breaks the promise.
+    The paper prints `1 - delta - delta_gauss`, which is unsafe; see docs/theory/errata.md. Raises `NotPrivate`
+    where delta_gauss >= delta: no threshold helps when the noise alone breaks the promise.
 
     Guarantee: solves the equation up to rounding in doubles; callers that need safety test the value.
     Source: `lem:computing-threshold-add-the-delta`, with the sign its proof needs.
@@ -182,7 +182,8 @@ def delta_csh_tighter(*, k: int, sigma: float, sigma_shared: float, tau: float, 
         psi(n) = Phi(tau/(sigma + sigma_shared))^(n+1),  c(j) = min(sqrt j, sqrt(j + gamma)/2)
 
     Guarantee: an upper bound, within 1e-7 from above when the worst j is mixed. The last term is false for the
-    case it is printed for, but the theorem holds because the third bounds both directions; see docs/errata.md.
+    case it is printed for, but the theorem holds because the third bounds both directions:
+    docs/theory/errata.md.
     Valid for: sigma > 0, sigma_shared > 0, tau > 0, epsilon >= 0.
     Source: `thm:privacy-tighter-analysis`.
     """

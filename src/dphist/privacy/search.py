@@ -1,4 +1,7 @@
-"""The maximum of a function of one integer from upper bounds on blocks of it (branch and bound)."""
+"""Searches that return a value which was itself tested and passed, and roundings to the safe side.
+
+Also the maximum of a function of one integer from upper bounds on blocks of it (branch and bound).
+"""
 
 from __future__ import annotations
 

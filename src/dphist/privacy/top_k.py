@@ -5,7 +5,7 @@ with the opposite of the shared noise,
 
     y_i = H~_i + Z_i + W,    c~ = c + Z_c - W,    y_i + c~ = H_i + Z_i + Z_c,
 
-and W cancels in the counts. Derivation and comparison with the paper's rule: docs/top-k.md.
+and W cancels in the counts. Derivation and comparison with the paper's rule: docs/theory/top-k.md.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ class TopKFamily(DiscreteFamily):
         """
         worst = arb(0)
         for halves in set(_HALVES[self.noise.offset]):
-            worst = worst.max(self._moved(int(self.contract.nonzero) - new, halves))
+            worst = worst.max(self._delta_of_move(int(self.contract.nonzero) - new, halves))
         return worst
 
-    def _moved(self, shared: int, halves: int) -> arb:
+    def _delta_of_move(self, shared: int, halves: int) -> arb:
         """delta of moving `shared` counts and W by half a count each, and Z_c by `halves` of them."""
         gamma, lattice = self.noise.gamma_whole, self.noise.lattice
         assert gamma is not None
@@ -74,7 +74,7 @@ class TopKFamily(DiscreteFamily):
         half = lattice // 2
         counts = Combination(self.variance * total, half * total, half, upper_factor(spreads, shared))
         # Which sums move depends on who the user is: as if all of them did.
-        return self.sums.joined(counts, shared).divergence(self.epsilon)
+        return self.sums.with_sums(counts, shared).divergence(self.epsilon)
 
     def _offset_alone(self, halves: int) -> arb:
         """No shared count: the offset moves by one count, or not at all, with all the noise it has."""

@@ -1,4 +1,4 @@
-"""The plan: everything about a release that affects privacy."""
+"""What everything else passes around: Budget, Contract, Certificate, CapChoice, Plan. Frozen data."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dphist.errors import InvalidParameter
-from dphist.sampling.mechanisms import IntArray, checked_counts
+from dphist.sampling.mechanisms import IntArray, check_counts
 
 # An order of the released rows that depends on nothing but the rows, and whether items repeat.
 
@@ -347,7 +347,7 @@ def _check_names(frame: Any, form: Form, names: Names) -> None:
 def _frame_piece(frame: Any, form: Form, names: Names, lattice: int) -> Piece:
     module = import_module(f"dphist.releasing.{form.package}_kind")
     *items, counts = module.columns_of(frame, (*names.items, names.count))
-    return _checked(form, tuple(items), checked_counts(form.kind.numbers(counts), lattice=lattice))
+    return _checked(form, tuple(items), check_counts(form.kind.numbers(counts), lattice=lattice))
 
 
 def _columns_piece(items: Any, counts: Any, lattice: int) -> Piece:
@@ -355,7 +355,7 @@ def _columns_piece(items: Any, counts: Any, lattice: int) -> Piece:
     if kind.size(items) != kind_of_counts.size(counts):
         raise InvalidParameter("items and counts must have the same length")
     package = type(kind).__module__.rpartition(".")[2].removesuffix("_kind")
-    numbers = checked_counts(kind_of_counts.numbers(counts), lattice=lattice)
+    numbers = check_counts(kind_of_counts.numbers(counts), lattice=lattice)
     return _checked(Form(kind, "columns", package), (items,), numbers)
 
 

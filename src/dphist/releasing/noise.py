@@ -15,7 +15,7 @@ from dphist.privacy.types import Plan
 from dphist.releasing.frames import Form, Names, Piece
 from dphist.releasing.result import Release
 from dphist.releasing.soundness import Nonzero
-from dphist.sampling.mechanisms import IntArray, PlannedSession, Released, begin, noisy_sums
+from dphist.sampling.mechanisms import IntArray, NoiseSession, Released, begin, noisy_sums
 from dphist.sampling.sampler import Draws, Fresh
 from dphist.sampling.tap import Tap
 
@@ -136,7 +136,7 @@ class Cut:
 class Begun:
     """A release whose shared noise is drawn. `restored` comes to every count that has passed the threshold."""
 
-    session: PlannedSession
+    session: NoiseSession
     offset: float | None
     cut: Cut
     restored: int

@@ -250,7 +250,7 @@ class ExecutorNoise:
 def executor_noise(begun: Begun, plan: Plan, request: Request, tap: Tap) -> ExecutorNoise:
     """What the executors get, with fresh keys. Their session has no tap: fresh noise would not be repeatable."""
     keys = tuple(tap.words(KEY_BYTES // _WORD).tobytes() for _ in range(1 + len(plan.sums)))
-    closed = replace(begun, session=replace(begun.session, tap=ClosedTap()))  # type: ignore[type-var]
+    closed = replace(begun, session=replace(begun.session, tap=ClosedTap()))
     names = tuple(column.name for column in request.columns())
     return ExecutorNoise(closed, keys, plan, names, Columns.of(request))
 

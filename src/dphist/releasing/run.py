@@ -27,7 +27,7 @@ from dphist.releasing.request import AUTO, Columns, Options, Request, request_fr
 from dphist.releasing.result import Facts, Release
 from dphist.releasing.soundness import Chosen, Nonzero, certified, choice_for, choose, nonzero_rule, top_k_keeps
 from dphist.releasing.spending import Booked, book, booked_attempt, check_place
-from dphist.sampling.mechanisms import checked_counts, noisy_sums
+from dphist.sampling.mechanisms import check_counts, noisy_sums
 from dphist.sampling.sampler import Fresh
 from dphist.sampling.tap import SecureTap, SeededTap, Tap
 from dphist.signatures import signer_of
@@ -298,7 +298,7 @@ def _pieces(counted: Counted, plan: Plan) -> Iterator[Piece]:
     place = len(counted.schema) - len(plan.sums) - 1
     for batch in (batch for part in ([first], counted.batches()) for batch in part):
         columns = list(batch.columns)
-        numbers = checked_counts(KIND.numbers(columns[place]), lattice=plan.noise.lattice)
+        numbers = check_counts(KIND.numbers(columns[place]), lattice=plan.noise.lattice)
         sums = tuple(KIND.numbers(column) for column in columns[place + 1 :])
         yield Piece(form, tuple(columns[:place]), numbers, sums, batch.nbytes)
 

@@ -105,7 +105,7 @@ class LazyUniform:
             self.extend()
 
 
-# Relative error granted to the double precision value of Pr[|X| = m]; docs/sampling.md proves 2^-44.
+# Relative error granted to the double precision value of Pr[|X| = m]; docs/theory/sampling.md proves 2^-44.
 FILTER_ERROR: Final = 2.0**-40
 
 

@@ -1,4 +1,8 @@
-"""Where a batch's noise comes from: fresh words of a tap, or words that a key can make again."""
+"""Exact discrete noise: the discrete Gaussian and the discrete Laplace, on one table each.
+
+The kernel turns one word into one draw, in two versions that give the same integers: numpy, and compiled by numba.
+Draws come from fresh words of a tap, or from words that a key can make again.
+"""
 
 from __future__ import annotations
 
@@ -183,7 +187,7 @@ class DiscreteGaussian(ExactSampler):
 
     Guarantee: exact, given uniform words.
     Valid for: rational variances from 1/16 to 10^16; floats are taken at their exact value.
-    Source: Canonne, Kamath and Steinke 2020 for the law; docs/sampling.md for the method.
+    Source: Canonne, Kamath and Steinke 2020 for the law; docs/theory/sampling.md for the method.
     """
 
     def __init__(self, variance: Fraction | float) -> None:
@@ -203,7 +207,7 @@ class DiscreteLaplace(ExactSampler):
 
     Guarantee: exact, given uniform words.
     Valid for: rational scales from 1/16 to 10^8; floats are taken at their exact value.
-    Source: Ghosh, Roughgarden and Sundararajan 2009 for the law; docs/sampling.md for the method.
+    Source: Ghosh, Roughgarden and Sundararajan 2009 for the law; docs/theory/sampling.md for the method.
     """
 
     def __init__(self, scale: Fraction | float) -> None:

@@ -2,8 +2,8 @@
 
 Magnitudes come in blocks of 2^offset_bits. Each block has a whole number of units, each unit 2^-mass_bits of
 probability, that is certainly not above what the law would put there if it were everywhere as small as at the
-block's least likely magnitude. What the units leave over is the residual (residual.py), and it is small. The units
-are dealt to 2^cell_bits equal cells, each with at most two blocks in it (Walker 1974), exactly.
+block's least likely magnitude. What the units leave over is the residual (rejection.py), and it is small. The
+units are dealt to 2^cell_bits equal cells, each with at most two blocks in it (Walker 1974), exactly.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""A made-up population: Zipf's law for the items, a geometric law for the items of a user."""
+"""Public or synthetic data, as far as predictions need it: users per item, items per user, what caps leave.
+
+A synthetic population has Zipf's law for the items and a geometric law for the items of a user.
+"""
 
 from __future__ import annotations
 
@@ -115,11 +118,11 @@ def population_of(events: Events, label: str, caps: Sequence[int] | None = None)
     """The population of public events, counted by DuckDB."""
     known: list[int] = []
 
-    def told(largest: int) -> Sequence[int]:
+    def caps_for(largest: int) -> Sequence[int]:
         known.extend(caps_to_know(largest, caps))
         return known
 
-    sizes, table = DuckDBEngine().shape(events, told)
+    sizes, table = DuckDBEngine().shape(events, caps_for)
     if not sizes:
         raise InputError("there is no event with a user and an item to simulate with")
 
@@ -295,7 +298,7 @@ def zipf_from(given: object) -> Zipf:
         if whole != numbers[1:3]:
             raise ValueError
     except (TypeError, ValueError, OverflowError):
-        raise InvalidParameter(f"{_FORM}, with whole numbers N and USERS, not {_shown(given)}") from None
+        raise InvalidParameter(f"{_FORM}, with whole numbers N and USERS, not {_describe(given)}") from None
     # Nobody asked for the usual number of items a user: where there are few items, it is half of them.
     usual = min(DEFAULT_ITEMS, max(1.0, whole[0] / 2.0))
     return Zipf(numbers[0], whole[0], whole[1], numbers[3] if len(numbers) == 4 else usual)
@@ -307,7 +310,7 @@ def _number(part: object) -> float:
     return float(part)
 
 
-def _shown(given: object) -> str:
+def _describe(given: object) -> str:
     """What was given, in short; of what is no text and no list the kind alone."""
     if given is not None and not isinstance(given, (str, list, tuple, Real)):
         return f"a {type(given).__name__}"

@@ -35,7 +35,7 @@ class Thinned:
     weight: FloatArray
 
 
-def lost(counts: FloatArray, mean: FloatArray, variance: FloatArray) -> tuple[FloatArray, FloatArray]:
+def lost_users(counts: FloatArray, mean: FloatArray, variance: FloatArray) -> tuple[FloatArray, FloatArray]:
     """How many users of each count may drop out, and with which chance: by the mean and variance of what is left.
 
     The number that is lost is a sum of independent chances. It is taken for binomial with the same mean and, up to
@@ -48,9 +48,9 @@ def lost(counts: FloatArray, mean: FloatArray, variance: FloatArray) -> tuple[Fl
     return trials, np.clip(loss / np.maximum(trials, 1.0), 0.0, 1.0 - 1e-12)
 
 
-def thinned(counts: FloatArray, mean: FloatArray, variance: FloatArray) -> Thinned:
+def thin_counts(counts: FloatArray, mean: FloatArray, variance: FloatArray) -> Thinned:
     """The law of what is left of each count, by its mean and variance."""
-    trials, chance = lost(counts, mean, variance)
+    trials, chance = lost_users(counts, mean, variance)
     centre, spread = trials * chance, np.sqrt(trials * chance * (1.0 - chance))
     stride = np.maximum(1.0, np.floor(spread / _POINTS))
     low = np.maximum(0.0, np.floor(centre - _REACH * spread) - 3.0)
@@ -153,8 +153,8 @@ def _nothing(population: Population) -> Totals:
 
 def _capped(plan: Plan, truth: FloatArray, number: FloatArray, mean: FloatArray, variance: FloatArray) -> Totals:
     """Items of which a cap leaves a random number of users."""
-    law = thinned(truth, mean, variance)
-    passed = count_noise(plan.noise).passed(law.left, truth[law.place])
+    law = thin_counts(truth, mean, variance)
+    passed = count_noise(plan.noise).moments_if_passed(law.left, truth[law.place])
     # A count of zero draws no noise and is never released.
     weight = np.where(law.left > 0.0, law.weight, 0.0)
 

@@ -1,4 +1,4 @@
-"""`simulate`: utility before privacy is spent."""
+"""`simulate`: the utility of candidate plans before privacy is spent, side by side, with a recommendation."""
 
 from __future__ import annotations
 
@@ -111,7 +111,9 @@ class Prediction:
         }
 
 
-def predicted(kind: Kind, value: int | None, plan: Plan, totals: Totals, population: Population) -> Prediction:
+def make_prediction(
+    kind: Kind, value: int | None, plan: Plan, totals: Totals, population: Population
+) -> Prediction:
     """From sums to means; where less than a thousandth of an item is expected there are none."""
     released, pairs = totals.released, float(population.counts @ population.number)
     some = released >= 1e-3
@@ -133,22 +135,22 @@ def predicted(kind: Kind, value: int | None, plan: Plan, totals: Totals, populat
 def capped(budget: Budget, cap: int, population: Population) -> Prediction:
     """A cap by number."""
     plan = make_plan(epsilon=budget.epsilon, delta=budget.delta, max_items_per_user=cap)
-    return predicted("cap", cap, plan, totals_of(plan, population, cap=cap), population)
+    return make_prediction("cap", cap, plan, totals_of(plan, population, cap=cap), population)
 
 
 def topped(budget: Budget, top: int, population: Population) -> Prediction:
     """A top-k step."""
     plan = make_plan(epsilon=budget.epsilon, delta=budget.delta, top=top)
-    return predicted("top", top, plan, totals_of(plan, population), population)
+    return make_prediction("top", top, plan, totals_of(plan, population), population)
 
 
-def chosen(budget: Budget, population: Population) -> Prediction:
+def predict_chosen_cap(budget: Budget, population: Population) -> Prediction:
     """A cap that is chosen privately, for its share of the budget: all that it takes, by how often it does."""
     planned = choice_for(budget)
     caps = tuple(_shares(planned, population))
     parts = [(share, totals_of(planned.plan(cap), population, cap=cap)) for cap, share in caps]
     commonest = planned.plan(max(caps, key=lambda pair: pair[1])[0])
-    found = predicted("auto", None, commonest, mixed(parts), population)
+    found = make_prediction("auto", None, commonest, mixed(parts), population)
     return Prediction(**{**vars(found), "caps": caps})
 
 
@@ -379,7 +381,7 @@ def simulate(
     if (source is None) == (zipf is None):
         raise InvalidParameter("give public data or a law for made-up data (zipf), and not both")
     if zipf is None:
-        population = _counted(source, budget, caps, columns)
+        population = _count_population(source, budget, caps, columns)
     else:
         if columns:
             raise InvalidParameter(f"made-up data has no {next(iter(columns))!r}")
@@ -387,7 +389,9 @@ def simulate(
     return Simulation(population, budget, wanted, _candidates(population, budget, caps, tops, auto))
 
 
-def _counted(source: Any, budget: Budget, caps: Sequence[int] | None, columns: dict[str, Any]) -> Population:
+def _count_population(
+    source: Any, budget: Budget, caps: Sequence[int] | None, columns: dict[str, Any]
+) -> Population:
     allowed = {"user", "item", "table", "query", "where", "input_format", "null_items"}
     for name in columns:
         if name not in allowed:
@@ -409,7 +413,7 @@ def _candidates(
 ) -> tuple[Prediction, ...]:
     found = [capped(budget, cap, population) for cap in caps_to_try(population.largest, caps)]
     if auto:
-        found.append(chosen(budget, population))
+        found.append(predict_chosen_cap(budget, population))
     found += [topped(budget, top, population) for top in tops_to_try(population.items, tops)]
     if not found:
         raise InvalidParameter("there is no candidate: give caps, tops or auto")

@@ -17,7 +17,7 @@ from dphist.privacy.types import Plan
 from dphist.releasing.noise import Begun, Cut
 from dphist.sampling.tap import SeededTap
 from dphist.simulation.population import NOTICE, IntArray, Population, Spread, Zipf
-from dphist.simulation.predict import lost, totals_of
+from dphist.simulation.predict import lost_users, totals_of
 
 MOST_ITEMS: Final = 10**6
 _SHOWN: Final = 50
@@ -36,10 +36,10 @@ class TrialData:
         """The count of every item, from the largest down."""
         return np.repeat(self.population.counts, self.population.number.astype(np.int64)).astype(np.int64)
 
-    def drawn(self, seed: int) -> IntArray:
+    def draw_counts(self, seed: int) -> IntArray:
         """What a cap leaves of these counts: users drop items at random, as `simulate` has it."""
         mean, variance = self.population.under(self.cap)
-        trials, chance = lost(self.population.counts, mean, variance)
+        trials, chance = lost_users(self.population.counts, mean, variance)
         each = self.population.number.astype(np.int64)
         # Beside the stream of the noise, which comes from the same seed.
         generator = np.random.default_rng([seed, 1])
@@ -81,7 +81,7 @@ def trial(plan: Plan, data: TrialData, seed: int, largest: int | None = None) ->
         raise InvalidParameter("all of a public list is released: there is nothing to simulate")
     # A top-k step has no use for a cap, as in a release.
     used = replace(data, cap=None) if plan.releases_offset else data
-    whole, counts = data.whole, used.drawn(seed)
+    whole, counts = data.whole, used.draw_counts(seed)
     bound, floor = plan.contract.max_nonzero, 0
     population = used.population
     if bound is not None and plan.releases_offset:

@@ -1,0 +1,43 @@
+"""Continuous noise, for tests only: floating point cannot draw it exactly, and what it draws can be attacked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import special
+
+from dphist.audit import PlannedMechanism
+from dphist.privacy.noise import Noise
+from dphist.sampling.mechanisms import FloatArray, IntArray, Released, check_counts
+from dphist.sampling.tap import Tap
+
+
+def rounded_normals(n: int, tap: Tap) -> FloatArray:
+    """n doubles near independent standard normals, by inversion of 53-bit uniforms. Not exact, not private."""
+    uniforms = ((tap.words(n) >> np.uint64(11)).astype(np.float64) + 0.5) / 2.0**53
+    return np.asarray(special.ndtri(uniforms), dtype=np.float64)
+
+
+@dataclass(frozen=True)
+class IdealisedSession:
+    noise: Noise
+    shared: float
+    tap: Tap
+
+    def release(self, counts: IntArray) -> Released:
+        counts = check_counts(counts, lattice=1)
+        present = np.flatnonzero(counts)
+        noisy = counts[present] + self.noise.sigma * rounded_normals(present.size, self.tap) + self.shared
+        passed = noisy > self.noise.threshold
+        return Released(present[passed], noisy[passed])
+
+
+@dataclass(frozen=True)
+class IdealisedMechanism(PlannedMechanism):
+    """The family with continuous noise: its certificate is for real numbers, which this does not draw."""
+
+    def begin(self, tap: Tap) -> IdealisedSession:  # type: ignore[override]
+        noise = self.plan.noise
+        assert isinstance(noise, Noise)
+        return IdealisedSession(noise, noise.sigma_shared * float(rounded_normals(1, tap)[0]), tap)
