@@ -15,11 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import strategies as st
 
-from dphist.counting.duckdb import DuckDBEngine
-from dphist.counting.events import HALF_STEPS, Column, Events, Value
-from dphist.counting.sql import Pairs
-from dphist.counting.sql import Rows as SqlRows
-from dphist.counting.sql import histogram as query
+from dphist.counting.events import HALF_STEPS, Value
 from dphist.counting.task import Resources
 from engine_cases import (
     EACH_ENGINE,
@@ -32,7 +28,6 @@ from engine_cases import (
     histogram,
     is_spark,
     on_engines,
-    rows_of,
     task,
 )
 from sum_cases import ODD, TEXTS, by_hand, made, own_steps, sums, value
@@ -204,32 +199,3 @@ def test_a_histogram_of_spark_keeps_sums_apart_from_items(engine: Factory) -> No
                 assert digests.columns == ["i0", "users", *(f"v{k}" for k in range(len(values))), "digest"]
                 made.append({row["i0"]: row["digest"] for row in digests.collect()})
         assert made[0] == made[1]  # of the item and its count alone
-
-
-def test_without_values_the_queries_are_as_they_were() -> None:
-    given = Events("x", "user", (Column("item", "item"),))
-    rows = SqlRows("t", (('"user"', "BIGINT", "user"), ('"item"', "INTEGER", "item")))
-    source = (
-        'SELECT * FROM (SELECT dphist_0 AS u, dphist_1 AS i0 FROM (SELECT "user" AS dphist_0, "item" AS dphist_1 '
-        "FROM t)) WHERE u IS NOT NULL AND i0 IS NOT NULL"
-    )
-    plain = f"SELECT i0, count(DISTINCT u) AS users FROM ({source}) GROUP BY i0"
-    capped = (
-        "SELECT i0, count(*) AS users FROM (SELECT i0, row_number() OVER (PARTITION BY u ORDER BY o, i0) AS place "
-        f"FROM (SELECT DISTINCT u, i0 FROM ({source}))) WHERE place <= 3 GROUP BY i0"
-    )
-    few = (
-        "SELECT i0, count(DISTINCT u) AS users FROM (SELECT u, i0, dense_rank() OVER (PARTITION BY u ORDER BY "
-        f"o, i0) AS place FROM ({source})) WHERE place <= 3 GROUP BY i0"
-    )
-    listed = (
-        "SELECT l.p0, coalesce(c.users, 0) AS users FROM l AS l LEFT JOIN (SELECT *, TRUE AS matched FROM (SELECT "
-        f"i0, count(DISTINCT u) AS users FROM (SELECT * FROM ({source}) AS e SEMI JOIN (SELECT * FROM l WHERE "
-        "matched) AS l ON e.i0 = l.k0) GROUP BY i0)) AS c ON l.matched = c.matched AND l.k0 = c.i0"
-    )
-    assert query(Pairs(given, rows), None, "o", 1) == (plain, ["i0"])
-    assert query(Pairs(given, rows), 3, "o", 1) == (capped, ["i0"])
-    assert query(Pairs(given, rows), 3, "o", 7, True) == (f"{few} HAVING users >= 7", ["i0"])
-    assert query(Pairs(given, rows, "l"), None, "o", 1) == (listed, ["p0"])
-    table = pa.table({"user": [1, 2, 2], "item": [1, 1, 2], "x": [1, 2, 3]})
-    assert rows_of(DuckDBEngine, task(table, ordered=True)) == [(1, 2), (2, 1)]

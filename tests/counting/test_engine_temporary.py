@@ -22,7 +22,7 @@ import pyarrow.parquet
 import pytest
 
 from dphist.counting.task import Resources
-from dphist.counting.workspace import explained
+from dphist.counting.workspace import explain
 from dphist.errors import InputError
 from dphist.publishing import MARK
 from engine_cases import EACH_ENGINE, EMBEDDED, WITHOUT_CLUSTER, Factory, histogram, is_spark, task
@@ -242,6 +242,6 @@ def test_too_little_memory_or_disk_is_said_without_a_number(tmp_path: Path) -> N
                 connection.execute(f"SET {one}")
             with pytest.raises(duckdb.Error) as caught:
                 connection.execute("CREATE TEMP TABLE t AS SELECT hash(i) AS h, i FROM range(30_000_000) AS r(i)")
-        sentence = explained(caught.value, "the file 'x'")
+        sentence = explain(caught.value, "the file 'x'")
         assert expected in sentence
         assert not any(letter.isdigit() for letter in sentence)

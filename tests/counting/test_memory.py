@@ -15,9 +15,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dphist.counting.databases import BATCH, BYTES, FEW, batches_of
 from dphist.counting.events import LONGEST_VALUE
-from dphist.counting.workspace import address_space, control_group_limits, reserved_space
+from dphist.counting.workspace import reserved_space
 from dphist.releasing.frames import Form, Piece
 from dphist.releasing.noise import blocks
 from engine_cases import EACH_ENGINE, Factory, histogram, task
@@ -129,25 +128,9 @@ def test_enough_address_space_is_enough(tmp_path: Path) -> None:
     assert "or give less --memory" in done.stderr
 
 
-def test_limits_of_this_process_can_be_read() -> None:
-    space = address_space()
-    assert space is None or space > 0
-    assert all(path.name.startswith("memory.") for path in control_group_limits())
-
-
 def test_a_block_ends_where_its_pieces_hold_too_much() -> None:
     pieces = [Piece(Form(), (np.arange(4),), np.arange(4), size=10) for _ in range(5)]
     assert [len(block) for block in blocks(pieces, 1000)] == [5]
     assert [len(block) for block in blocks(pieces, 1000, most=20)] == [2, 2, 1]
     spans = [span for block in blocks(pieces, 6, most=20) for span in block]
     assert sum(span.stop - span.start for span in spans) == 20
-
-
-def test_batches_of_a_database_end_by_bytes() -> None:
-    rows = "WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r WHERE n < {}) SELECT {} FROM r"
-    with contextlib.closing(sqlite3.connect(":memory:")) as database:
-        long = [len(batch) for batch in batches_of(database.execute(rows.format(200, "hex(zeroblob(500000))")))]
-        plain = [len(batch) for batch in batches_of(database.execute(rows.format(BATCH + 1000, "n")))]
-    assert (sum(long), sum(plain)) == (200, BATCH + 1000)
-    assert max(long) * 1_000_000 <= BYTES + FEW * 1_000_000
-    assert BATCH <= plain[0] < BATCH + FEW

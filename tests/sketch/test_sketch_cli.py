@@ -100,7 +100,7 @@ def test_what_is_refused(folder: Path) -> None:
         (InvalidParameter, "sizes 20 and 21", ["merge", "s.sketch", "other.sketch", *out]),
         (InvalidParameter, "given twice", ["merge", "s.sketch", "link.sketch", *out]),
         (InputError, "none.sketch does not exist", ["merge", "none.sketch", *out]),
-        (InputError, "no sketch of dphist", ["release", "all.parquet", *BUDGET, "--output", "x.csv"]),
+        (InputError, "not a sketch of dphist", ["release", "all.parquet", *BUDGET, "--output", "x.csv"]),
         (
             InputError,
             "of size 20, not 1000",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import decimal
 import random
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-import dphist.sketch.build
 from dphist.errors import InvalidParameter
 from dphist.sketch import MisraGries, build, build_batches
 from dphist.sketch.misra_gries import dense
@@ -96,7 +96,7 @@ def test_build_reads_files_with_nan_as_all_others_do(tmp_path: Any) -> None:
 @pytest.mark.parametrize("k", [1, 3, 20, 60])
 def test_build_holds_only_what_can_matter(k: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The histogram comes in batches of one row, and with room for few the smallest are dropped on the way."""
-    monkeypatch.setattr(dphist.sketch.build, "SPARE", 2)
+    monkeypatch.setattr(import_module("dphist.sketch.build"), "SPARE", 2)
     monkeypatch.setattr("dphist.counting.duckdb.ROWS", 1)
     choose = random.Random(k)
     sets = [{f"i{int(choose.paretovariate(0.5)) % 500}" for _ in range(5)} for _ in range(200)]

@@ -1,4 +1,4 @@
-"""A column to be summed beside the count of users: within which bounds, and in which whole steps."""
+"""What is to be read and summed: where the events are, which columns matter, within which bounds. Plain data."""
 
 from __future__ import annotations
 
@@ -11,15 +11,13 @@ from typing import Any, Final
 
 from dphist.errors import InvalidParameter
 
-# What is to be read: where the events are and which columns matter. Frozen data; nothing is opened yet.
-
 # Bytes of a user or an item; a longer text is missing, by its own length alone, so that no hash table, batch or
 # output holds values without bound.
 LONGEST_VALUE: Final = 1 << 13
 
 
 def is_frame(source: Any) -> bool:
-    """Whether a source is an object in memory or a DataFrame of Spark, and no path or address."""
+    """Whether a source is an object in memory or a DataFrame of Spark rather than a path or an address."""
     return not isinstance(source, (str, os.PathLike, tuple, list))
 
 
@@ -31,7 +29,7 @@ class Column:
     source: str
 
     @classmethod
-    def told(cls, text: str) -> Column:
+    def parse(cls, text: str) -> Column:
         """`COLUMN`, or `NAME=COLUMN`, which reads one column and gives it another name."""
         name, equals, source = text.partition("=")
         return cls(name, source) if equals and name and source else cls(text, text)
@@ -42,10 +40,10 @@ class Events:
     """User events: a source, and what of it to read.
 
     `source` is a path, a glob, a folder, the address of a database, a tuple of paths, or a frame. `table` or
-    `query` say what to read of a database; `where` is a condition in SQL; `file_format` is for names that do not
-    tell. `as_text` reads every column as text, cell by cell, whatever type the input gives it.
-    Rows without a user are dropped. A missing item is no item unless `null_items`; a text or bytes of more than
-    `LONGEST_VALUE` bytes is missing.
+    `query` say what to read of a database; `where` is a condition in SQL; `file_format` is for names without
+    a known ending. `as_text` reads every column as text, cell by cell, whatever type the input gives it.
+    Rows without a user are dropped. A missing item does not count unless `null_items`; a text or bytes of more
+    than `LONGEST_VALUE` bytes is missing.
     """
 
     # Not shown: an address may hold a password, and a frame holds the data.
@@ -82,13 +80,13 @@ FINE_LIMIT: Final = 2**50
 
 @dataclass(frozen=True)
 class Value:
-    """A column of numbers, of which each user's own sum for an item is clamped to [low, high].
+    """A column of numbers; each user's own sum for an item is clamped to [low, high].
 
     With h = (high - low) / 2, `scale` = 2^30 / h as a double and `lowest` = floor(low 2^30 / h + 1/2):
         f = floor(x scale + 1/2), within 2^50 on either side, for the number x of a row;
         F = the sum of f over the user's rows of the item, a whole number;
         y = (min(max(F, lowest), lowest + 2^31) - lowest + 2^(b-1)) >> b, from 0 to 2 `half_steps` = 2^(31-b).
-    A row whose value is missing, NaN, or a text that is no number adds nothing: f = 0.
+    A row whose value is missing, NaN, or a text that is not a number adds nothing: f = 0.
     Guarantee: y is a function of that user's own rows of that item, whatever their order and the engine.
     """
 
@@ -109,7 +107,7 @@ class Value:
             object.__setattr__(self, name, Fraction(bound))
         if self.low >= self.high:
             raise InvalidParameter(f"the lower bound of the value {self.column!r} must be below its upper bound")
-        # Outside of this the scale is no normal double, which some engines take for zero or infinity.
+        # Outside of this the scale is not a normal double, which some engines take for zero or infinity.
         if not sys.float_info.min <= FINE_STEPS / self.half <= sys.float_info.max:
             raise InvalidParameter(
                 f"the bounds of the value {self.column!r} are too close together or too far apart"

@@ -1,4 +1,15 @@
-"""Files: Parquet, CSV, JSON lines and Arrow; single ones, lists, globs, and folders of one format."""
+"""Files: Parquet, CSV, JSON and Arrow; single ones, lists, globs, and folders of one format.
+
+Folders named key=value add columns of text, unless a file has a column of that name: a column is never replaced
+silently.
+
+CSV and JSON have no types: all of their values are text, so that no value decides about another. CSV: 007 stays
+007; an empty field, quoted or not, is NULL; the delimiter is that of the header line. JSON: strings as they are,
+numbers as DuckDB writes them (1 and 1.0 are two texts), true and false, lists and objects as their JSON; null and
+a missing key are NULL. Every key is a column, because only reading all rows could say which keys exist. Rows that
+cannot be read (too few fields, not UTF-8, not JSON, longer than 2 MB) are left out: an error would tell of them.
+Only a JSON array is one value as a whole, and it must be valid as a whole.
+"""
 
 from __future__ import annotations
 
@@ -8,264 +19,16 @@ import io
 import itertools
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote
 
-from dphist.counting.frames import ArrowSource, Opened, Source, demand, describe, numbered, renamed, streamed
+from dphist.counting.frames import BATCH, ArrowSource, Opened, Source, demand, describe
 from dphist.counting.sql import FLOATS, WHOLE, name, text
 from dphist.counting.workspace import attempt, listed
 from dphist.errors import InputError
-
-# Files that DuckDB reads by itself, grouped by their columns: each column is found by its name.
-#
-# Folders named key=value add columns, always of text. Where a file has a column of such a name itself, the folders
-# are just folders: a column is never replaced silently.
-
-HIVE: Final = "hive_types_autocast=false"
-NOTHING: Final = '"NULL"'  # DuckDB's name for the type of a column that can hold no value
-DECIMAL: Final = re.compile(r"DECIMAL\((\d+),(\d+)\)")
-DIGITS: Final = 38
-
-
-def paths(files: Sequence[str]) -> str:
-    """A list of files in SQL. DuckDB would take [ and * in a name for a pattern."""
-    return "[" + ", ".join(text(glob.escape(os.path.abspath(path))) for path in files) + "]"
-
-
-def folders(files: Sequence[str], names: Sequence[str]) -> str:
-    """Options of a reader: folders named key=value add columns unless a file has a column of such a name."""
-    keys = set()
-    for path in files:
-        for part in re.split(r"[/\\]", os.path.abspath(path)):
-            key = part.partition("=")[0] if "=" in part else ""
-            keys |= {key.casefold(), unquote(key).casefold()}
-    own = {column.casefold() for column in names}
-    return f"{HIVE}, hive_partitioning=false" if keys & own else HIVE
-
-
-@dataclass(frozen=True)
-class Group:
-    """Files with the same columns: exact names, and DuckDB's names and types for them."""
-
-    files: tuple[str, ...]
-    relation: str
-    names: tuple[str, ...]
-    sql: tuple[tuple[str, str], ...]
-
-    def column(self, wanted: str) -> tuple[str, str]:
-        """DuckDB's name and type for a column."""
-        return self.sql[self.names.index(wanted)]
-
-
-@dataclass(frozen=True)
-class GroupedFiles:
-    """Files whose columns may be in different orders, and of types that one type can hold."""
-
-    what: str
-    groups: list[Group]
-
-    @property
-    def names(self) -> Sequence[str]:
-        """Of the first file; the others are checked when opened."""
-        return self.groups[0].names
-
-    def open(self, connection: Any, wanted: list[str], _label: str, _probe: bool, /) -> Opened:
-        """All groups one after the other; types that differ meet in one that holds both."""
-        for group in self.groups:
-            demand(f"the file {group.files[0]!r}", group.names, wanted)
-        empty = {
-            column: common_sql_type(self.what, column, [group.column(column)[1] for group in self.groups])
-            for column in wanted
-        }
-        parts = []
-        for group in self.groups:
-            found = [group.column(column) for column in wanted]
-            chosen = ", ".join(
-                f"CAST(NULL AS {empty[column]}) AS c{k}" if kind == NOTHING else f"{name(sql)} AS c{k}"
-                for k, (column, (sql, kind)) in enumerate(zip(wanted, found, strict=True))
-            )
-            parts.append(f"SELECT {chosen} FROM {group.relation}")
-        relation = f"({' UNION ALL '.join(parts)})"
-        types = attempt(lambda: describe(connection, relation), self.what)
-        # Only Parquet reads some columns without reading all of the file.
-        again = all(group.relation.startswith("read_parquet(") for group in self.groups)
-        return Opened(relation, {column: types[k] for k, column in enumerate(wanted)}, again=again)
-
-
-def common_sql_type(what: str, column: str, kinds: Sequence[str]) -> str:
-    """One of a column's types in several files, after making sure that joining them merges and splits no values.
-
-    Whole numbers as floats would merge (2^53 and 2^53 + 1), and numbers as text would split (7 and 7.0).
-    """
-    different = sorted({kind for kind in kinds if kind != NOTHING})
-    alike = len(different) <= 1 or set(different) <= WHOLE or set(different) <= FLOATS or decimals(different)
-    if not alike:
-        raise InputError(
-            f"the column {column!r} of {what} has types that cannot be joined without loss: "
-            f"{' and '.join(different)}; write the files with one type"
-        )
-    return different[0] if different else "VARCHAR"
-
-
-def decimals(kinds: Sequence[str]) -> bool:
-    """Whether all are decimals that one decimal can hold."""
-    found = [DECIMAL.fullmatch(kind) for kind in kinds]
-    sizes = [(int(one[1]) - int(one[2]), int(one[2])) for one in found if one is not None]
-    return len(sizes) == len(kinds) and max(n for n, _ in sizes) + max(n for _, n in sizes) <= DIGITS
-
-
-def grouped(connection: Any, headers: dict[str, tuple[Any, ...]], reader: Any) -> list[Group]:
-    """Files with equal headers together; `reader` makes the SQL for files and the names of their columns."""
-    alike: dict[tuple[Any, ...], list[str]] = {}
-    for path, header in headers.items():
-        alike.setdefault(header, []).append(path)
-    groups = []
-    for header, files in alike.items():
-        names = [entry[0] if isinstance(entry, tuple) else entry for entry in header]
-        relation = reader(files, names)
-        sql = attempt(lambda relation=relation: describe(connection, relation), f"the file {files[0]!r}")  # type: ignore[misc]
-        # Folders named key=value add columns after those of the files.
-        names += [column for column, _ in sql[len(names) :]]
-        groups.append(Group(tuple(files), relation, tuple(names), tuple(sql)))
-    return groups
-
-
-def parquet_groups(connection: Any, files: list[str]) -> list[Group]:
-    """Parquet files by their schemas."""
-    import pyarrow.parquet as pq
-
-    def header(path: str) -> tuple[Any, ...]:
-        schema = attempt(lambda: pq.read_schema(path), f"the file {path!r}")
-        for entry in schema:
-            if str(entry.type).startswith("decimal256"):
-                # DuckDB would read it as floats, and merge values that differ in their last digits.
-                raise InputError(f"the column {entry.name!r} of {path!r} has decimals of more than 38 digits")
-        return tuple((entry.name, str(entry.type)) for entry in schema)
-
-    def reader(some: list[str], names: list[str]) -> str:
-        return f"read_parquet({paths(some)}, {folders(some, names)})"
-
-    return grouped(connection, {path: header(path) for path in files}, reader)
-
-
-# Files without types: CSV and JSON. All of their values are text, so that no value decides about another.
-#
-# CSV: 007 stays 007; an empty field, quoted or not, is NULL. The delimiter is that of the header line. JSON:
-# strings as they are, numbers as DuckDB writes them (1 and 1.0 are two texts), true and false, lists and objects
-# as their JSON; null and a missing key are NULL. Nobody can know which keys there are without reading all rows, so
-# every key is a column. Rows that cannot be read (too few fields, no UTF-8, no JSON, longer than 2 MB) are left
-# out: an error would tell of them. Only a JSON array is one value as a whole, and it must be right as a whole.
-
-ROWS: Final = "auto_detect=false, comment='', skip=0, nullstr='', ignore_errors=true, strict_mode=false"
-# One reader from end to end: several of them begin in the middle and guess whether they are within quotes, and one
-# user's text with a line break at such a place would lose, or make up, the rows of others.
-CSV: Final = f"header=true, quote='\"', escape='\"', parallel=false, {ROWS}"
-# A control character cannot be in a valid line of JSON, so each line is one field.
-LINE: Final = "dphist_line"
-LINES: Final = f"header=false, quote='', escape='', delim='\x01', columns={{'{LINE}': 'VARCHAR'}}, {ROWS}, {HIVE}"
-DELIMITERS: Final = ",;|\t"
-MARK: Final = b"\xef\xbb\xbf"
-
-
-def csv_groups(connection: Any, files: list[str], delimiter: str | None) -> list[Group]:
-    """CSV files by their header lines. The delimiter is that of the first file; quotes are always double."""
-    found = delimiter or attempt(lambda: delimiter_of(files[0]), f"the file {files[0]!r}")
-    headers = {path: header_of(path, found) for path in files}
-
-    def reader(some: list[str], names: list[str]) -> str:
-        fields = [f"c{k}" for k in range(len(names))]
-        columns = ", ".join(f"'{field}': 'VARCHAR'" for field in fields)
-        options = f"{CSV}, delim={text(found)}, {folders(some, [*names, *fields])}"
-        return f"read_csv({paths(some)}, columns={{{columns}}}, {options})"
-
-    return grouped(connection, headers, reader)
-
-
-def lines_of(path: str) -> io.TextIOWrapper:
-    """The text of a file, compressed or not. Bytes that are no UTF-8 stay apart: they may be in later lines."""
-    import pyarrow as pa
-
-    return io.TextIOWrapper(pa.input_stream(path), "utf-8-sig", "surrogateescape", newline="")
-
-
-def delimiter_of(path: str) -> str:
-    """The most frequent of the known delimiters in the header line, outside quotes."""
-    with lines_of(path) as lines:
-        first = re.sub(r'"[^"]*"', "", lines.readline())
-    return max(DELIMITERS, key=first.count)
-
-
-def header_of(path: str, delimiter: str) -> tuple[str, ...]:
-    """The names of the columns."""
-
-    def first() -> list[str]:
-        with lines_of(path) as lines:
-            names = next(csv.reader(itertools.chain([lines.readline()], lines), delimiter=delimiter), [])
-            for column in names:
-                column.encode("utf-8")
-            return names
-
-    wrong = "{what} cannot be read: its header line is not UTF-8 text, or it is damaged"
-    return tuple(attempt(first, f"the file {path!r}", wrong))
-
-
-@dataclass(frozen=True)
-class JsonFiles:
-    """JSON: `relation` has a text `line` of each object, and a column for each of the folders' keys."""
-
-    what: str
-    relation: str
-    line: str
-    keys: Sequence[str]
-
-    @property
-    def names(self) -> None:
-        """Any: keys are data, and none is listed."""
-
-    def open(self, _connection: Any, wanted: list[str], _label: str, _probe: bool, /) -> Opened:
-        """The wanted columns, by the exact names of their keys; what a row has itself comes before its folder."""
-        pointers = ", ".join(text("/" + key.replace("~", "~0").replace("/", "~1")) for key in wanted)
-        cells = f"json_extract_string({self.line}, [{pointers}]) AS cells"
-        chosen = [cells, *(f"{name(key)} AS folder{k}" for k, key in enumerate(self.keys))]
-        columns = {}
-        for k, key in enumerate(wanted):
-            own = f"cells[{k + 1}]"
-            place = self.keys.index(key) if key in self.keys else None
-            columns[key] = (own if place is None else f"coalesce({own}, folder{place})", "VARCHAR")
-        return Opened(f"(SELECT {', '.join(chosen)} FROM {self.relation})", columns)
-
-
-def json_files(connection: Any, what: str, files: list[str], kind: str) -> Source:
-    """JSON lines, or JSON arrays of objects in files named .json."""
-    starts = [attempt(lambda path=path: start_of(path), f"the file {path!r}") for path in files]  # type: ignore[misc]
-    for path, start in zip(files, starts, strict=True):
-        if start.startswith(MARK):
-            raise InputError(f"the file {path!r} begins with a mark of byte order, which JSON may not; remove it")
-    arrays = kind == "json" and any(start.startswith(b"[") for start in starts)
-    if arrays and not all(start.startswith(b"[") or not start for start in starts):
-        raise InputError(f"{what} holds arrays in some files and lines in others; give files of one kind")
-    if arrays:
-        relation, line = f"read_json_objects({paths(files)}, format='array', {HIVE})", "json"
-    else:
-        relation = f"read_csv({paths(files)}, {LINES})"
-        line = f"CASE WHEN json_valid({LINE}) THEN {LINE} END"
-    columns = attempt(lambda: describe(connection, relation), what)
-    return JsonFiles(what, relation, line, [column for column, _ in columns[1:]])
-
-
-def start_of(path: str) -> bytes:
-    """The first bytes that are not blank."""
-    import pyarrow as pa
-
-    with pa.input_stream(path) as stream:
-        while block := stream.read(4096):
-            if start := bytes(block).lstrip(b" \t\r\n"):
-                return start[:3]
-    return b""
-
 
 FORMATS: Final = {
     ".parquet": "parquet", ".pq": "parquet", ".csv": "csv", ".tsv": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl",
@@ -291,15 +54,17 @@ def files_of(source: Any, file_format: str | None) -> tuple[list[str], str]:
         return found, NAMES[file_format.lower().lstrip(".")]
     kinds = {kind_of(path): path for path in reversed(found)}
     if len(kinds) > 1:
-        examples = listed([str(path) for path in kinds.values()])
-        raise InputError(f"the files are of several formats, such as {examples}; give files of one format")
+        raise InputError(
+            f"the files are of several formats, such as {listed(list(kinds.values()))}; give files of one format"
+        )
     return found, next(iter(kinds))
 
 
 def matching(path: str) -> list[str]:
     """The files of one path: itself, those of a folder, or those of a pattern."""
     if os.path.isdir(path):
-        inside = sorted(str(one) for one in Path(path).rglob("*") if one.is_file() and not hidden(one, Path(path)))
+        root = Path(path)
+        inside = sorted(str(one) for one in root.rglob("*") if one.is_file() and not is_hidden(one, root))
         if not inside:
             raise InputError(f"the folder {path!r} holds no files")
         return inside
@@ -316,13 +81,13 @@ def matching(path: str) -> list[str]:
     raise InputError(f"the file {path!r} does not exist")
 
 
-def hidden(path: Path, root: Path) -> bool:
+def is_hidden(path: Path, root: Path) -> bool:
     """Names that begin with a dot or an underscore are other programs' notes, not data."""
     return any(part.startswith((".", "_")) for part in path.relative_to(root).parts)
 
 
 def kind_of(path: str) -> str:
-    """The format that a name tells."""
+    """The format by the ending of a name."""
     plain = Path(path.lower())
     squeezed = plain.suffix in COMPRESSED
     kind = FORMATS.get(plain.with_suffix("").suffix if squeezed else plain.suffix)
@@ -335,7 +100,7 @@ def kind_of(path: str) -> str:
 
 
 def readable(files: list[str]) -> list[str]:
-    """The files that hold anything; all must be readable."""
+    """The files that are not empty; all must be readable."""
 
     def first(path: str) -> bytes:
         with open(path, "rb") as file:
@@ -344,53 +109,154 @@ def readable(files: list[str]) -> list[str]:
     return [path for path in files if attempt(lambda path=path: first(path), f"the file {path!r}")]  # type: ignore[misc]
 
 
-def file_source(connection: Any, files: list[str], kind: str) -> Source:
+def file_source(connection: Any, files: list[str], kind: str, label: str, probe: bool) -> Source:
     """The source for data files of one format."""
     what = f"the file {files[0]!r}" if len(files) == 1 else f"the input of {len(files)} files ({files[0]!r} ...)"
     full = readable(files)
     if kind in ("json", "jsonl"):
-        return json_files(connection, what, files, kind)  # which have no header: an empty file has no rows
+        return json_source(connection, what, files, kind)  # an empty file has no rows
     if not full:
-        raise InputError(f"{what} is empty: it has not even columns")
+        raise InputError(f"{what} is empty: it has no columns")
     if kind == "parquet":
-        return GroupedFiles(what, parquet_groups(connection, files))
+        return grouped_source(connection, what, {path: parquet_header(path) for path in files}, read_parquet)
     if kind == "arrow":
-        return arrow_files(what, files)
+        return arrow_source(what, files).as_source(connection, label, probe)
     # Of several CSV files some may be empty; other empty files are damaged.
-    return GroupedFiles(what, csv_groups(connection, full, "\t" if kind == "tsv" else None))
+    mark = "\t" if kind == "tsv" else attempt(lambda: delimiter_of(full[0]), f"the file {full[0]!r}")
+    headers = {path: header_of(path, mark) for path in full}
+    return grouped_source(connection, what, headers, lambda some, names: read_csv(some, names, mark))
 
 
-def arrow_files(what: str, files: list[str]) -> Source:
-    """Arrow files; streams, which have no table of contents, are read from front to back."""
+HIVE: Final = "hive_types_autocast=false"
+NOTHING: Final = '"NULL"'  # DuckDB's name for the type of a column that can hold no value
+DECIMAL: Final = re.compile(r"DECIMAL\((\d+),(\d+)\)")
+DIGITS: Final = 38
+
+
+@dataclass(frozen=True)
+class Group:
+    """Files with the same columns: exact names, and DuckDB's names and types for them."""
+
+    file: str
+    relation: str
+    names: Sequence[str]
+    sql: Sequence[tuple[str, str]]
+
+    def column(self, wanted: str) -> tuple[str, str]:
+        """DuckDB's name and type for a column."""
+        return self.sql[self.names.index(wanted)]
+
+
+def grouped_source(
+    connection: Any, what: str, headers: Mapping[str, Sequence[Any]], reader: Callable[[list[str], list[str]], str]
+) -> Source:
+    """Files whose columns may be in different orders, and of types that one type can hold.
+
+    Files with equal headers are read together; `reader` makes the SQL for files and the names of their columns.
+    """
+    alike: dict[Any, list[str]] = {}
+    for path, header in headers.items():
+        alike.setdefault(tuple(header), []).append(path)
+    groups = []
+    for header, files in alike.items():
+        names = [entry[0] if isinstance(entry, tuple) else entry for entry in header]
+        relation = reader(files, names)
+        sql = attempt(lambda relation=relation: describe(connection, relation), f"the file {files[0]!r}")  # type: ignore[misc]
+        # Folders named key=value add columns after those of the files.
+        groups.append(Group(files[0], relation, names + [column for column, _ in sql[len(names) :]], sql))
+
+    def open_groups(wanted: list[str]) -> Opened:
+        for group in groups:
+            demand(f"the file {group.file!r}", group.names, wanted)
+        empty = {
+            column: common_sql_type(what, column, [group.column(column)[1] for group in groups])
+            for column in wanted
+        }
+        parts = []
+        for group in groups:
+            chosen = ", ".join(
+                f"CAST(NULL AS {empty[column]}) AS c{k}" if kind == NOTHING else f"{name(sql)} AS c{k}"
+                for k, column in enumerate(wanted)
+                for sql, kind in [group.column(column)]
+            )
+            parts.append(f"SELECT {chosen} FROM {group.relation}")
+        relation = f"({' UNION ALL '.join(parts)})"
+        types = attempt(lambda: describe(connection, relation), what)
+        # Only Parquet reads some columns without reading all of the file.
+        again = all(group.relation.startswith("read_parquet(") for group in groups)
+        return Opened(relation, dict(zip(wanted, types, strict=True)), again=again)
+
+    # The columns of the first file; the others are checked when opened.
+    return Source(what, groups[0].names, open_groups)
+
+
+def common_sql_type(what: str, column: str, kinds: Sequence[str]) -> str:
+    """One of a column's types in several files, after making sure that joining them merges and splits no values.
+
+    Whole numbers as floats would merge (2^53 and 2^53 + 1), and numbers as text would split (7 and 7.0).
+    """
+    different = sorted({kind for kind in kinds if kind != NOTHING})
+    alike = len(different) <= 1 or set(different) <= WHOLE or set(different) <= FLOATS or decimals(different)
+    if not alike:
+        raise types_differ(what, column, different)
+    return different[0] if different else "VARCHAR"
+
+
+def types_differ(what: str, column: str, kinds: Sequence[str]) -> InputError:
+    """The error of a column that has different types in several files."""
+    return InputError(
+        f"the column {column!r} of {what} has types that cannot be joined without loss: {' and '.join(kinds)}; "
+        "write the files with one type"
+    )
+
+
+def decimals(kinds: Sequence[str]) -> bool:
+    """Whether all are decimals that one decimal can hold."""
+    found = [DECIMAL.fullmatch(kind) for kind in kinds]
+    sizes = [(int(one[1]) - int(one[2]), int(one[2])) for one in found if one is not None]
+    return len(sizes) == len(kinds) and max(n for n, _ in sizes) + max(n for _, n in sizes) <= DIGITS
+
+
+def paths(files: Sequence[str]) -> str:
+    """A list of files in SQL. DuckDB would take [ and * in a name for a pattern."""
+    return "[" + ", ".join(text(glob.escape(os.path.abspath(path))) for path in files) + "]"
+
+
+def folders(files: Sequence[str], names: Sequence[str]) -> str:
+    """Options of a reader: folders named key=value add columns unless a file has a column of such a name."""
+    keys = set()
+    for path in files:
+        for part in re.split(r"[/\\]", os.path.abspath(path)):
+            key = part.partition("=")[0] if "=" in part else ""
+            keys |= {key.casefold(), unquote(key).casefold()}
+    own = {column.casefold() for column in names}
+    return f"{HIVE}, hive_partitioning=false" if keys & own else HIVE
+
+
+def parquet_header(path: str) -> tuple[Any, ...]:
+    """Names and types of the columns."""
+    import pyarrow.parquet as pq
+
+    schema = attempt(lambda: pq.read_schema(path), f"the file {path!r}")
+    for entry in schema:
+        if str(entry.type).startswith("decimal256"):
+            # DuckDB would read it as floats, and merge values that differ in their last digits.
+            raise InputError(f"the column {entry.name!r} of {path!r} has decimals of more than 38 digits")
+    return tuple((entry.name, str(entry.type)) for entry in schema)
+
+
+def read_parquet(files: list[str], names: list[str]) -> str:
+    """The FROM item of Parquet files with these columns."""
+    return f"read_parquet({paths(files)}, {folders(files, names)})"
+
+
+def arrow_source(what: str, files: list[str]) -> ArrowSource:
+    """Arrow files and streams, one batch at a time: Arrow's memory is not under DuckDB's limit."""
     import pyarrow as pa
-
-    def is_stream(path: str) -> bool:
-        with open(path, "rb") as file:
-            return file.read(6) != b"ARROW1"
-
-    if not any(is_stream(path) for path in files):
-        return arrow_tables(what, files)
-    if len(files) > 1:
-        raise InputError(f"{what} cannot be read: Arrow streams must be given one at a time")
-    whole = attempt(lambda: pa.ipc.open_stream(files[0]).schema, what)
-
-    def schema(wanted: list[str]) -> Any:
-        return numbered([whole.field(column) for column in wanted])
-
-    def stream(wanted: list[str]) -> Any:
-        return renamed(pa.ipc.open_stream(files[0]), wanted, schema(wanted))
-
-    return ArrowSource(what, whole.names, schema, stream)
-
-
-def arrow_tables(what: str, files: list[str]) -> Source:
-    """Arrow files with tables of contents, read in parts as one dataset."""
-    import pyarrow as pa
-    import pyarrow.dataset as ds
 
     def schema_of(path: str) -> Any:
         with pa.OSFile(path) as file:
-            return pa.ipc.open_file(file).schema
+            return open_arrow(file).schema
 
     schemas = {path: attempt(lambda path=path: schema_of(path), f"the file {path!r}") for path in files}  # type: ignore[misc]
 
@@ -402,10 +268,35 @@ def arrow_tables(what: str, files: list[str]) -> Source:
             for column in wanted
         ])  # fmt: skip
 
-    def data(wanted: list[str]) -> Any:
-        return streamed(ds.dataset(files, schema=common(wanted), format="ipc"), wanted, threads=False)
+    def read(wanted: list[str]) -> Any:
+        whole = common(wanted)
+        return pa.RecordBatchReader.from_batches(whole, arrow_batches(schemas, wanted, whole))
 
-    return ArrowSource(what, schemas[files[0]].names, lambda wanted: numbered(common(wanted)), data)
+    return ArrowSource(what, schemas[files[0]].names, common, read)
+
+
+def open_arrow(file: Any, options: Any = None) -> Any:
+    """A reader of Arrow's file format, or of its stream format, which has no table of contents."""
+    import pyarrow as pa
+
+    start = file.read(6)
+    file.seek(0)
+    return (pa.ipc.open_file if start == b"ARROW1" else pa.ipc.open_stream)(file, options=options)
+
+
+def arrow_batches(schemas: dict[str, Any], wanted: list[str], whole: Any) -> Iterator[Any]:
+    """The wanted columns of all files in the types of the schema `whole`."""
+    import pyarrow as pa
+
+    for path, schema in schemas.items():
+        options = pa.ipc.IpcReadOptions(included_fields=[schema.names.index(column) for column in wanted])
+        with pa.OSFile(path) as file:
+            reader = open_arrow(file, options)
+            count = getattr(reader, "num_record_batches", None)
+            for batch in reader if count is None else map(reader.get_batch, range(count)):
+                columns = [batch.column(entry.name).cast(entry.type) for entry in whole]
+                rows = pa.RecordBatch.from_arrays(columns, schema=whole)
+                yield from (rows.slice(start, BATCH) for start in range(0, rows.num_rows, BATCH))
 
 
 def common_arrow_type(what: str, column: str, kinds: list[Any]) -> Any:
@@ -421,7 +312,96 @@ def common_arrow_type(what: str, column: str, kinds: list[Any]) -> Any:
     plain = [kind.value_type if pa.types.is_dictionary(kind) else kind for kind in different]
     if all(pa.types.is_string(kind) or pa.types.is_large_string(kind) for kind in plain):
         return pa.large_string()
-    raise InputError(
-        f"the column {column!r} of {what} has types that cannot be joined without loss: "
-        f"{' and '.join(str(kind) for kind in different)}; write the files with one type"
-    )
+    raise types_differ(what, column, [str(kind) for kind in different])
+
+
+ROWS: Final = "auto_detect=false, comment='', skip=0, nullstr='', ignore_errors=true, strict_mode=false"
+# One reader from end to end: several of them begin in the middle and guess whether they are within quotes, and one
+# user's text with a line break at such a place would lose, or make up, the rows of others.
+CSV: Final = f"header=true, quote='\"', escape='\"', parallel=false, {ROWS}"
+DELIMITERS: Final = ",;|\t"
+
+
+def read_csv(files: list[str], names: list[str], delimiter: str) -> str:
+    """The FROM item of CSV files with these columns, which it calls c0, c1, ...; quotes are always double."""
+    fields = [f"c{k}" for k in range(len(names))]
+    columns = ", ".join(f"'{field}': 'VARCHAR'" for field in fields)
+    options = f"{CSV}, delim={text(delimiter)}, {folders(files, [*names, *fields])}"
+    return f"read_csv({paths(files)}, columns={{{columns}}}, {options})"
+
+
+def lines_of(path: str) -> io.TextIOWrapper:
+    """The text of a file, compressed or not. Bytes that are not UTF-8 stay apart: they may be in later lines."""
+    import pyarrow as pa
+
+    return io.TextIOWrapper(pa.input_stream(path), "utf-8-sig", "surrogateescape", newline="")
+
+
+def delimiter_of(path: str) -> str:
+    """The most frequent of the known delimiters in the header line, outside quotes."""
+    with lines_of(path) as lines:
+        first = re.sub(r'"[^"]*"', "", lines.readline())
+    return max(DELIMITERS, key=first.count)
+
+
+def header_of(path: str, delimiter: str) -> tuple[str, ...]:
+    """The names of the columns of a CSV file."""
+
+    def first() -> list[str]:
+        with lines_of(path) as lines:
+            names = next(csv.reader(itertools.chain([lines.readline()], lines), delimiter=delimiter), [])
+            for column in names:
+                column.encode("utf-8")
+            return names
+
+    wrong = "{what} cannot be read: its header line is not UTF-8 text, or it is damaged"
+    return tuple(attempt(first, f"the file {path!r}", wrong))
+
+
+# A control character cannot be in a valid line of JSON, so each line is one field.
+LINE: Final = "dphist_line"
+LINES: Final = f"header=false, quote='', escape='', delim='\x01', columns={{'{LINE}': 'VARCHAR'}}, {ROWS}, {HIVE}"
+MARK: Final = b"\xef\xbb\xbf"
+
+
+def json_source(connection: Any, what: str, files: list[str], kind: str) -> Source:
+    """JSON lines, or JSON arrays of objects in files named .json. Any name may be a key: keys are data."""
+    starts = [attempt(lambda path=path: start_of(path), f"the file {path!r}") for path in files]  # type: ignore[misc]
+    for path, start in zip(files, starts, strict=True):
+        if start.startswith(MARK):
+            raise InputError(
+                f"the file {path!r} begins with a byte order mark, which JSON does not allow; remove it"
+            )
+    arrays = kind == "json" and any(start.startswith(b"[") for start in starts)
+    if arrays and not all(start.startswith(b"[") or not start for start in starts):
+        raise InputError(f"{what} holds arrays in some files and lines in others; give files of one kind")
+    if arrays:
+        relation, line = f"read_json_objects({paths(files)}, format='array', {HIVE})", "json"
+    else:
+        relation = f"read_csv({paths(files)}, {LINES})"
+        line = f"CASE WHEN json_valid({LINE}) THEN {LINE} END"
+    folder_keys = [column for column, _ in attempt(lambda: describe(connection, relation), what)[1:]]
+
+    def open_keys(wanted: list[str]) -> Opened:
+        """Columns by the exact names of their keys; what a row has itself comes before its folder."""
+        pointers = ", ".join(text("/" + key.replace("~", "~0").replace("/", "~1")) for key in wanted)
+        cells = f"json_extract_string({line}, [{pointers}]) AS cells"
+        chosen = [cells, *(f"{name(key)} AS folder{k}" for k, key in enumerate(folder_keys))]
+        columns = {key: (f"cells[{k + 1}]", "VARCHAR") for k, key in enumerate(wanted)}
+        for k, key in enumerate(folder_keys):
+            if key in columns:
+                columns[key] = (f"coalesce({columns[key][0]}, folder{k})", "VARCHAR")
+        return Opened(f"(SELECT {', '.join(chosen)} FROM {relation})", columns)
+
+    return Source(what, None, open_keys)
+
+
+def start_of(path: str) -> bytes:
+    """The first bytes that are not blank."""
+    import pyarrow as pa
+
+    with pa.input_stream(path) as stream:
+        while block := stream.read(4096):
+            if start := bytes(block).lstrip(b" \t\r\n"):
+                return start[:3]
+    return b""

@@ -1,7 +1,7 @@
-"""Inputs in memory: frames of pandas and polars, tables, batches, readers and datasets of Arrow, DuckDB relations.
+"""Inputs in memory: frames of pandas and polars, Arrow tables, readers and datasets, DuckDB relations.
 
-A missing value of pandas (NaN in a column of floats among them) is NULL; in all others NaN is a value. A column of
-objects is text whatever the objects are (see `cells`): its type must not depend on them.
+A missing value of pandas (NaN in a column of floats among them) is NULL; elsewhere NaN is a value. A pandas column
+of objects is text, cell by cell, whatever the objects are: its type must not depend on them.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import re
 import uuid
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
 
 import numpy as np
 
@@ -24,14 +24,12 @@ from dphist.counting.sql import EXACT, name
 from dphist.counting.workspace import attempt, listed
 from dphist.errors import InputError
 
-# Cells of columns without a type (pandas objects, SQLite): each becomes text by a rule about that cell alone.
-
 WHOLE: Final = re.compile(r"-?(0|[1-9][0-9]{0,18})")
 LIMIT: Final = 2**63
 
 
-def texts(cells: Sequence[Any]) -> Any:
-    """An Arrow array of the cells' texts."""
+def texts(cells: Sequence[Any], *, like_columns: bool = False) -> Any:
+    """An Arrow array of the cells' texts; `like_columns` spells numbers and times as typed columns do."""
     import pyarrow as pa
 
     if set(map(type, cells)) <= {str, type(None)}:
@@ -39,20 +37,15 @@ def texts(cells: Sequence[Any]) -> Any:
             return pa.array(cells, pa.large_string())
         except (UnicodeError, pa.ArrowException):
             pass
-    return pa.array([text_of(cell) for cell in cells], pa.large_string())
+    found = [text_of(_like_columns(cell) if like_columns else cell) for cell in cells]
+    return pa.array(found, pa.large_string())
 
 
-def inferred(cells: Sequence[Any]) -> Sequence[Any]:
-    """Numbers and times among objects in the spelling of typed columns (see `sql.as_text`).
+def _like_columns(cell: Any) -> Any:
+    """A number or a time among objects as `sql.as_text` spells it.
 
     pandas makes a column of objects where a single value does not fit the type of all others.
     """
-    if set(map(type, cells)) <= {str, type(None)}:
-        return cells
-    return [_inferred(cell) for cell in cells]
-
-
-def _inferred(cell: Any) -> Any:
     if isinstance(cell, (bool, np.bool_)):
         return cell
     if isinstance(cell, (int, np.integer)):
@@ -62,8 +55,8 @@ def _inferred(cell: Any) -> Any:
         return None if abs(number) >= EXACT else int(number) if number.is_integer() else number
     if isinstance(cell, datetime.datetime) and cell == cell:
         zone = "" if cell.tzinfo is None else "+00"
-        plain = cell if cell.tzinfo is None else cell.astimezone(datetime.UTC).replace(tzinfo=None)
-        found = plain.isoformat(sep=" ")
+        local = cell if cell.tzinfo is None else cell.astimezone(datetime.UTC).replace(tzinfo=None)
+        found = local.isoformat(sep=" ")
         return (found.rstrip("0") if "." in found else found) + zone
     return cell
 
@@ -71,21 +64,21 @@ def _inferred(cell: Any) -> Any:
 def text_of(cell: Any) -> str | None:
     """The text of a cell: numbers as Python writes them, bytes in hexadecimal, lists and dictionaries as JSON.
 
-    What has no text of its own is missing, and so is a text that is no Unicode.
+    A cell of any other type is missing, and so is a text that is not Unicode.
     """
     try:
         if isinstance(cell, (list, tuple, dict, np.ndarray)):
-            found = json.dumps(cell, default=plain, ensure_ascii=False, separators=(",", ":"))
+            found = json.dumps(cell, default=_single_text, ensure_ascii=False, separators=(",", ":"))
         else:
-            found = str(plain(cell))
+            found = str(_single_text(cell))
         found.encode("utf-8")
         return found
     except Exception:
         return None
 
 
-def plain(cell: Any) -> Any:
-    """The text of a value that is no list; of an array its list."""
+def _single_text(cell: Any) -> Any:
+    """The text of a value that is not a list; for an array its list."""
     if isinstance(cell, str):
         return str(cell)
     if isinstance(cell, (bool, np.bool_)):
@@ -105,17 +98,16 @@ def plain(cell: Any) -> Any:
     raise TypeError
 
 
-def wholes(cells: Sequence[Any]) -> Any:
-    """An Arrow array of whole numbers; cells that are none are missing."""
-    import pyarrow as pa
-
-    if not set(map(type, cells)) <= {int, type(None)}:
-        cells = [whole_of(cell) for cell in cells]
-    return pa.array(cells, pa.int64())
+def decode_text(raw: bytes) -> str | None:
+    """A text; one that is not UTF-8 is missing, because any replacement could be another user's text."""
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError:
+        return None
 
 
 def whole_of(cell: Any) -> int | None:
-    """The whole number that a cell is."""
+    """The whole number of 64 bits that a cell is."""
     if isinstance(cell, str):
         cell = int(cell) if WHOLE.fullmatch(cell) else None
     elif isinstance(cell, float):
@@ -123,49 +115,58 @@ def whole_of(cell: Any) -> int | None:
     return cell if isinstance(cell, int) and -LIMIT <= cell < LIMIT else None
 
 
-def reals(cells: Sequence[Any]) -> Any:
-    """An Arrow array of floats; cells that are no numbers are missing."""
-    import pyarrow as pa
-
-    return pa.array([float(cell) if isinstance(cell, (int, float)) else None for cell in cells], pa.float64())
-
-
-def blobs(cells: Sequence[Any]) -> Any:
-    """An Arrow array of bytes; other cells are missing."""
-    import pyarrow as pa
-
-    return pa.array([cell if isinstance(cell, bytes) else None for cell in cells], pa.large_binary())
-
-
-# What every kind of input is made into: exact column names, and a FROM item for the columns that are wanted.
-
-
 @dataclass(frozen=True)
 class Opened:
-    """A FROM item, and for each wanted column its SQL expression and type. `before` is run before it is read.
+    """A FROM item, and the SQL expression and type of each wanted column. `before` is run before it is read.
 
     `again` where a second look costs next to nothing beside the count.
     """
 
     relation: str
     columns: dict[str, tuple[str, str]]
-    before: str | None = None
+    before: str = "USE memory"
     again: bool = False
 
 
-class Source(Protocol):
-    """An input. Its columns are found by their exact names; DuckDB's own names are blind to case."""
+@dataclass(frozen=True)
+class Source:
+    """An input. Its columns are found by their exact names; DuckDB's own names ignore case.
 
-    @property
-    def what(self) -> str:
-        """What it is called in a sentence."""
+    `names` is None where any name may be a column (JSON). `open(wanted)` gives the wanted columns.
+    """
 
-    @property
-    def names(self) -> Sequence[str] | None:
-        """Names of all columns, as they are in the input; None where only the rows know, and any name will do."""
+    what: str
+    names: Sequence[str] | None
+    open: Callable[[list[str]], Opened]
 
-    def open(self, connection: Any, wanted: list[str], label: str, probe: bool, /) -> Opened:
-        """The wanted columns. A probe may look at types alone: it must not consume what can be read once."""
+
+@dataclass(frozen=True)
+class ArrowSource:
+    """Data that comes as Arrow: `data` gives the wanted columns in their order as a table or a reader."""
+
+    what: str
+    names: Sequence[str]
+    schema: Callable[[list[str]], Any]
+    data: Callable[[list[str]], Any]
+    otherwise: str = "{what} cannot be read: its columns have types that cannot be counted, or it is damaged"
+
+    def as_source(self, connection: Any, label: str, probe: bool) -> Source:
+        """The data as a table of DuckDB with the name `label`.
+
+        A probe looks at types alone: it must not consume what can be read only once.
+        """
+
+        def register(wanted: list[str]) -> Opened:
+            connection.register(label, self.schema(wanted).empty_table())
+            columns = dict(zip(wanted, describe(connection, name(label)), strict=True))
+            if not probe:
+                connection.unregister(label)
+                connection.register(label, self.data(wanted))
+            return Opened(name(label), {column: (name(sql), kind) for column, (sql, kind) in columns.items()})
+
+        return Source(
+            self.what, self.names, lambda wanted: attempt(lambda: register(wanted), self.what, self.otherwise)
+        )
 
 
 def describe(connection: Any, relation: str) -> list[tuple[str, str]]:
@@ -174,14 +175,8 @@ def describe(connection: Any, relation: str) -> list[tuple[str, str]]:
     return [(str(row[0]), str(row[1])) for row in rows]
 
 
-def require(source: Source, wanted: Sequence[str]) -> None:
-    """One sentence if a wanted column does not exist, or exists twice."""
-    if source.names is not None:
-        demand(source.what, source.names, wanted)
-
-
 def demand(what: str, names: Sequence[str], wanted: Sequence[str]) -> None:
-    """One sentence if a wanted name is not there once."""
+    """Raise `InputError` if a wanted column does not exist, or exists twice."""
     times = Counter(names)
     for column in wanted:
         if times[column] == 0:
@@ -190,69 +185,10 @@ def demand(what: str, names: Sequence[str], wanted: Sequence[str]) -> None:
             raise InputError(f"{what} has {times[column]} columns with the name {column!r}")
 
 
-@dataclass
-class ArrowSource:
-    """Anything that comes as Arrow data: `schema` gives the wanted fields, `data` the wanted columns themselves.
-
-    The data's columns are named c0, c1, ... in the order they are wanted in, so that DuckDB need not rename them.
-    """
-
-    what: str
-    names: Sequence[str]
-    schema: Callable[[list[str]], Any]
-    data: Callable[[list[str]], Any]
-    otherwise: str = "{what} cannot be read: its columns have types that cannot be counted, or it is damaged"
-    kept: list[Any] = field(default_factory=list)
-
-    def open(self, connection: Any, wanted: list[str], label: str, probe: bool, /) -> Opened:
-        """Register the data under the label; a probe registers an empty table of the same schema."""
-        require(self, wanted)
-
-        def register() -> Opened:
-            empty = self.schema(wanted).empty_table()
-            connection.register(label, empty)
-            columns = dict(zip(wanted, describe(connection, name(label)), strict=True))
-            if not probe:
-                connection.unregister(label)
-                data = self.data(wanted)
-                self.kept.append(data)
-                connection.register(label, data)
-            return Opened(name(label), {column: (name(sql), kind) for column, (sql, kind) in columns.items()})
-
-        return attempt(register, self.what, self.otherwise)
-
-
-def numbered(schema: Any) -> Any:
-    """The schema with its fields named c0, c1, ..."""
-    import pyarrow as pa
-
-    return pa.schema([pa.field(f"c{k}", entry.type) for k, entry in enumerate(schema)])
-
-
 # Rows of a batch that Arrow makes: with values of 8 KiB it holds 130 MB.
 BATCH: Final = 1 << 14
 ONCE: Final = "the Arrow reader"
-_read: weakref.WeakSet[Any] = weakref.WeakSet()
-
-
-def frame_source(data: Any, *, as_text: bool = False) -> Source:
-    """The source for an object in memory. `as_text` spells numbers among objects as those of typed columns."""
-    package = type(data).__module__.split(".")[0]
-    kind = type(data).__name__
-    if package == "pandas" and kind == "DataFrame":
-        return pandas_source(data, as_text=as_text)
-    if package == "polars" and kind in ("DataFrame", "LazyFrame"):
-        return polars_source(data)
-    if package in ("duckdb", "_duckdb") and kind == "DuckDBPyRelation":
-        return relation_source(data)
-    if package == "pyarrow":
-        source = arrow_source(data)
-        if source is not None:
-            return source
-    raise InputError(
-        f"events cannot be read from an object of type {type(data).__qualname__!r}: give a path, the address of a "
-        "database, a pandas or polars frame, or an Arrow table, reader or dataset"
-    )
+_already_read: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def read_once(data: Any) -> str | None:
@@ -262,93 +198,89 @@ def read_once(data: Any) -> str | None:
     return ONCE if isinstance(data, pa.RecordBatchReader) else None
 
 
-def arrow_source(data: Any) -> Source | None:
-    """Tables and batches are scanned in place; datasets and readers are streamed."""
+def frame_source(data: Any, *, as_text: bool = False) -> ArrowSource:
+    """The source for an object in memory. `as_text` spells numbers among objects as those of typed columns."""
     import pyarrow as pa
     import pyarrow.dataset as ds
 
-    if isinstance(data, pa.RecordBatch):
-        data = pa.Table.from_batches([data])
-    if isinstance(data, pa.Table):
-        return table_source("the Arrow table", data)
-    if isinstance(data, ds.Dataset):
-        return dataset_source("the Arrow dataset", data)
+    package, kind = type(data).__module__.split(".")[0], type(data).__name__
+    if package == "pandas" and kind == "DataFrame":
+        return pandas_source(data, as_text=as_text)
+    if package == "polars" and kind in ("DataFrame", "LazyFrame"):
+        return polars_source(data, lazy=kind == "LazyFrame")
+    if isinstance(data, (pa.Table, pa.RecordBatch)):
+        return arrow_source("the Arrow table", data.schema, lambda wanted: pa.table(data.select(wanted)))
     if isinstance(data, pa.RecordBatchReader):
-        return reader_source(ONCE, data)
-    return None
+        return reader_source(data)
+    if isinstance(data, ds.Dataset):
+        return arrow_source("the Arrow dataset", data.schema, lambda wanted: scan(data, wanted))
+    if kind == "DuckDBPyRelation":
+        what = "the DuckDB relation"
+        schema = attempt(lambda: data.limit(0).to_arrow_table().schema, what, ArrowSource.otherwise)
+        return arrow_source(what, schema, lambda wanted: select_columns(data.to_arrow_reader(2048), wanted))
+    # Not every object that exports an Arrow stream: it may find its types in the values, or be read only once.
+    raise InputError(
+        f"events cannot be read from an object of type {type(data).__qualname__!r}: give a path, the address of a "
+        "database, a pandas or polars frame, or an Arrow table, reader or dataset"
+    )
 
 
-def table_source(what: str, table: Any) -> Source:
-    """A table in memory."""
+def arrow_source(what: str, schema: Any, data: Callable[[list[str]], Any]) -> ArrowSource:
+    """A source whose columns have a known schema."""
+    import pyarrow as pa
 
-    def select(wanted: list[str]) -> Any:
-        return table.select(wanted).rename_columns([f"c{k}" for k in range(len(wanted))])
-
-    return ArrowSource(what, table.column_names, lambda wanted: select(wanted).schema, select)
-
-
-def dataset_source(what: str, dataset: Any) -> Source:
-    """A dataset, streamed with little read ahead: Arrow's memory is not under DuckDB's limit."""
-
-    def schema(wanted: list[str]) -> Any:
-        return numbered([dataset.schema.field(column) for column in wanted])
-
-    return ArrowSource(what, dataset.schema.names, schema, lambda wanted: streamed(dataset, wanted))
+    return ArrowSource(
+        what, schema.names, lambda wanted: pa.schema([schema.field(column) for column in wanted]), data
+    )
 
 
-def streamed(dataset: Any, wanted: list[str], threads: bool = True) -> Any:
-    """A reader of the wanted columns, named c0, c1, ...; without threads it never reads ahead."""
-    import pyarrow.dataset as ds
-
-    columns = {f"c{k}": ds.field(column) for k, column in enumerate(wanted)}
-    ahead = 1 if threads else 0
+def scan(dataset: Any, wanted: list[str], ahead: int = 1) -> Any:
+    """A reader of an Arrow dataset with little read ahead: Arrow's memory is not under DuckDB's limit."""
     return dataset.scanner(
-        columns=columns, batch_size=BATCH, batch_readahead=ahead, fragment_readahead=ahead, use_threads=threads
+        wanted, batch_size=BATCH, batch_readahead=ahead, fragment_readahead=ahead, use_threads=ahead > 0
     ).to_reader()
 
 
-def reader_source(what: str, reader: Any) -> Source:
+def select_columns(batches: Any, wanted: list[str]) -> Any:
+    """A reader of the wanted columns."""
+    import pyarrow as pa
+
+    schema = pa.schema([batches.schema.field(column) for column in wanted])
+    return pa.RecordBatchReader.from_batches(schema, (batch.select(wanted) for batch in batches))
+
+
+def reader_source(reader: Any) -> ArrowSource:
     """A stream that can be read once; a second time would be an empty histogram, so it is an error."""
+    import pyarrow as pa
 
     def schema(wanted: list[str]) -> Any:
-        if reader in _read:
-            raise InputError(f"{what} has been read already, and it can be read only once")
-        return numbered([reader.schema.field(column) for column in wanted])
+        if reader in _already_read:
+            raise InputError(f"{ONCE} has been read already, and it can be read only once")
+        return pa.schema([reader.schema.field(column) for column in wanted])
 
     def stream(wanted: list[str]) -> Any:
-        fields = schema(wanted)
-        _read.add(reader)
-        return renamed(reader, wanted, fields)
+        schema(wanted)
+        _already_read.add(reader)
+        return select_columns(reader, wanted)
 
-    return ArrowSource(what, reader.schema.names, schema, stream)
+    return ArrowSource(ONCE, reader.schema.names, schema, stream)
 
 
-def renamed(batches: Any, wanted: list[str], schema: Any) -> Any:
-    """A reader of the wanted columns under the names of the schema."""
+def pandas_source(frame: Any, *, as_text: bool) -> ArrowSource:
+    """A pandas frame; only the wanted columns are converted."""
     import pyarrow as pa
-
-    def each() -> Iterator[Any]:
-        for batch in batches:
-            columns = [batch.column(column) for column in wanted]
-            yield pa.RecordBatch.from_arrays(columns, schema=schema)
-
-    return pa.RecordBatchReader.from_batches(schema, each())
-
-
-def pandas_source(frame: Any, *, as_text: bool) -> Source:
-    """A pandas frame by way of Arrow."""
-    import pyarrow as pa
-
-    def select(rows: Any, wanted: list[str]) -> Any:
-        arrays = [pandas_column(rows.iloc[:, names.index(column)], as_text=as_text) for column in wanted]
-        return pa.table(arrays, names=[f"c{k}" for k in range(len(arrays))])
 
     names = [str(column) for column in frame.columns]
+
+    def convert(rows: Any, wanted: list[str]) -> Any:
+        arrays = [pandas_column(rows.iloc[:, names.index(column)], as_text=as_text) for column in wanted]
+        return pa.table(arrays, names=wanted)
+
     return ArrowSource(
         "the pandas frame",
         names,
-        lambda wanted: select(frame.iloc[:0], wanted).schema,
-        lambda wanted: select(frame, wanted),
+        lambda wanted: convert(frame.iloc[:0], wanted).schema,
+        lambda wanted: convert(frame, wanted),
         "{what} cannot be read: a column has a type that cannot be counted; convert it to another",
     )
 
@@ -361,7 +293,7 @@ def pandas_column(series: Any, *, as_text: bool = False) -> Any:
     if kind.kind == "O" and (kind.name == "object" or getattr(kind, "storage", "") == "python"):
         cells = series.to_numpy(dtype=object, copy=True)
         cells[series.isna().to_numpy()] = None
-        return texts(inferred(cells) if as_text else cells)
+        return texts(cells, like_columns=as_text)
     if hasattr(series, "cat"):
         codes = series.cat.codes.to_numpy().astype("int32")
         values = series.cat.categories
@@ -372,50 +304,23 @@ def pandas_column(series: Any, *, as_text: bool = False) -> Any:
     return pa.Table.from_pandas(series.to_frame("c"), preserve_index=False).column(0)
 
 
-def polars_source(frame: Any) -> Source:
-    """A polars frame; a lazy one is run in batches where polars can."""
-    import polars as pl
+def polars_source(frame: Any, *, lazy: bool) -> ArrowSource:
+    """A polars frame; a lazy one is run in batches."""
     import polars.selectors as cs  # pl.col would take a name from ^ to $ for a pattern
-
-    lazy = isinstance(frame, pl.LazyFrame)
-    names = frame.collect_schema().names()
-
-    def chosen(wanted: list[str]) -> Any:
-        return frame.select([cs.by_name(column).alias(f"c{k}") for k, column in enumerate(wanted)])
-
-    def schema(wanted: list[str]) -> Any:
-        return chosen(wanted).head(0).lazy().collect().to_arrow().schema
-
-    def data(wanted: list[str]) -> Any:
-        return lazily(chosen(wanted), schema(wanted)) if lazy else chosen(wanted).to_arrow()
-
-    return ArrowSource("the polars frame", names, schema, data)
-
-
-def lazily(frame: Any, schema: Any) -> Any:
-    """An Arrow reader over the batches of a lazy frame."""
     import pyarrow as pa
 
-    if not hasattr(frame, "collect_batches"):
-        return frame.collect().to_arrow()
-
-    def each() -> Iterator[Any]:
-        for part in frame.collect_batches(maintain_order=False):
-            yield from part.to_arrow().cast(schema).to_batches()
-
-    return pa.RecordBatchReader.from_batches(schema, each())
-
-
-def relation_source(relation: Any) -> Source:
-    """A relation of the user's own DuckDB connection, streamed."""
-    names = list(relation.columns)
-
-    def stream(wanted: list[str]) -> Any:
-        fields = schema(wanted)  # first: an open reader keeps its connection busy
-        return renamed(relation.to_arrow_reader(2048), wanted, fields)
+    def select(wanted: list[str]) -> Any:
+        return frame.lazy().select([cs.by_name(column) for column in wanted])
 
     def schema(wanted: list[str]) -> Any:
-        empty = relation.limit(0).to_arrow_table().schema
-        return numbered([empty.field(column) for column in wanted])
+        return select(wanted).head(0).collect().to_arrow().schema
 
-    return ArrowSource("the DuckDB relation", names, schema, stream)
+    def data(wanted: list[str]) -> Any:
+        if not lazy:
+            return select(wanted).collect().to_arrow()
+        whole = schema(wanted)
+        frames = select(wanted).collect_batches(maintain_order=False)
+        batches = (batch for part in frames for batch in part.to_arrow().cast(whole).to_batches())
+        return pa.RecordBatchReader.from_batches(whole, batches)
+
+    return ArrowSource("the polars frame", frame.collect_schema().names(), schema, data)

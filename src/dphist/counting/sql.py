@@ -1,4 +1,9 @@
-"""The user's condition: it must be a condition on one row and nothing else."""
+"""The SQL of the embedded engine, from values in one spelling to the histogram; and the user's condition.
+
+Sums of floats depend on the order of their rows, and so on those of other users; sums of whole numbers do not. So
+rows are added up in whole fine steps (see `events.Value`). Nothing here can fail because of a value: bounds come
+before casts, and casts are TRY_CAST.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +16,6 @@ from typing import Any, Final
 from dphist.counting.events import FINE_LIMIT, FINE_STEPS, LONGEST_VALUE, Events, Value
 from dphist.counting.workspace import about_sql, listed
 from dphist.errors import InputError
-
-# The text of the queries: quoting, one spelling per value, the choice of a user's items, public lists.
 
 FLOATS: Final = frozenset({"FLOAT", "DOUBLE"})
 WHOLE: Final = frozenset(
@@ -46,7 +49,7 @@ def as_text(expression: str, kind: str) -> str:
 
     A library that infers types from values turns whole numbers into floats, or into text, when a single row asks
     for it. Here that changes nothing about the other rows. Numbers of 2^53 and more are missing: as floats they
-    can no longer be told apart.
+    cannot be distinguished.
     """
     if kind == "VARCHAR" or NESTED.search(kind) or UNCOUNTED.search(kind):
         return expression
@@ -65,6 +68,12 @@ def as_text(expression: str, kind: str) -> str:
         # Arrow reads text as bytes where a single cell is not UTF-8.
         return f"coalesce(TRY(decode({expression})), lower(hex({expression})))"
     return f"CAST({expression} AS VARCHAR)"
+
+
+def text_column(expression: str, kind: str) -> tuple[str, str]:
+    """A column read as text, and its type; lists and structures become text later, as JSON."""
+    found = as_text(expression, kind)
+    return (found, kind if found == expression else "VARCHAR")
 
 
 def counted_type(kind: str, column: str, is_user: bool) -> str:
@@ -90,7 +99,7 @@ def one_spelling(expression: str, kind: str) -> str:
             f"ELSE {expression} END"
         )
     if kind == "VARCHAR":
-        # A collation would show one user's spelling for all that it takes for equal; invalid UTF-8 is no text.
+        # A collation would show one user's spelling for all that it takes for equal; invalid UTF-8 is not text.
         return short(expression, f"TRY(decode(encode({expression})))")
     if kind == "BLOB":
         return f"CASE WHEN octet_length({expression}) <= {LONGEST_VALUE} THEN {expression} END"
@@ -129,7 +138,7 @@ class Rows:
 
         The numbers follow as x0, x1, ..., as they are in the input.
         The condition sees the columns it names under their own names and nothing else. It is inside TRY: a row on
-        which it fails (a text that is no number) is not taken, because an error would tell of that row.
+        which it fails (a text that is not a number) is not taken, because an error would tell of that row.
         """
         own = "dphist_"
         while any(column.casefold().startswith(own) for _, column in self.carried):
@@ -164,7 +173,7 @@ def portable_order(key: bytes, items: list[str]) -> str:
     """A keyed order that any SQL engine can repeat: MD5 of the key and the values' texts, each with its length.
 
     The text of whole numbers, strings, booleans, dates and times without a zone is the same on all; that of floats
-    is not. A missing value is a hyphen, which is no length.
+    is not. A missing value is a hyphen, which is not a length.
     """
     parts = [
         f"coalesce(CAST(length(CAST({part} AS VARCHAR)) AS VARCHAR) || ':' || CAST({part} AS VARCHAR), '-')"
@@ -176,8 +185,8 @@ def portable_order(key: bytes, items: list[str]) -> str:
 def public_list(rows: Rows, types: list[str], null_items: bool) -> str:
     """The query of a public list: entries p0, ..., keys k0, ... in the input's types, and whether one matches.
 
-    An entry that is no value of the input's type matches nothing. Of entries that spell one value ('7' and '007'
-    for a number) only one matches, the plainest: counted twice, a user would weigh twice.
+    An entry that is not a value of the input's type matches nothing. Of entries that spell one value ('7' and
+    '007' for a number) only one matches, the plainest: counted twice, a user would weigh twice.
     """
     entries = [f"p{k}" for k in range(len(types))]
     keys = [
@@ -224,11 +233,6 @@ def lossless(entry: str, own: str, key: str, kind: str) -> str:
     return "TRUE"
 
 
-# The SQL of sums: rows in whole fine steps, and a user's sum of them in steps. See `types.Value` for the rule.
-#
-# Sums of floats depend on the order of their rows, and so on those of others; sums of whole numbers do not.
-# Nothing here can fail because of a value: bounds come before casts.
-
 # Spaces and digits are spelled out: engines differ in what \s, \d and $ stand for. No part of it can begin
 # where another could go on, so that a long text is matched in one pass.
 BLANKS: Final = r"[ \t\n\r\f\x0B]*"
@@ -242,7 +246,7 @@ EXACT_DIGITS: Final = 15
 
 
 def refused(column: str) -> InputError:
-    """The error of a column that holds no numbers by its type."""
+    """The error of a column whose type has no numbers."""
     return InputError(f"the column {column!r} cannot be summed: it holds neither numbers nor text")
 
 
@@ -252,7 +256,7 @@ def no_number(column: str) -> InputError:
 
 
 def number(expression: str, kind: str, column: str) -> str:
-    """The number of a value as the nearest double; NULL if it is none. An error if the type has no numbers."""
+    """The number of a value as the nearest double; NULL if it has none. An error if the type has none."""
     if kind in FLOATS | WHOLE:
         return f"CAST({expression} AS DOUBLE)"
     if kind == "BOOLEAN":
@@ -272,7 +276,7 @@ def number(expression: str, kind: str, column: str) -> str:
 def fine_steps(x: str, value: Value) -> str:
     """A row's number in fine steps.
 
-    What is no number is sorted out first: `least` and `greatest` would pass over NULL and return a bound.
+    NULL and NaN are sorted out first: `least` and `greatest` would pass over NULL and return a bound.
     """
     scaled = f"{x} * '{value.scale!r}'::DOUBLE + '0.5'::DOUBLE"
     bounded = f"least(greatest({scaled}, '{-FINE_LIMIT}'::DOUBLE), '{FINE_LIMIT}'::DOUBLE)"
@@ -285,8 +289,6 @@ def steps(fine: str, value: Value) -> str:
     clamped = f"CAST(least(greatest({fine}, ({lowest})::HUGEINT), ({highest})::HUGEINT) AS BIGINT)"
     return f"({clamped} - ({lowest}) + {1 << (value.fine_bits - 1)}) >> {value.fine_bits}"
 
-
-# The queries of a histogram: users per item, and their sums; and how many items users have.
 
 ITEMS: Final = "items"
 # Items are alike if the mean size of their users differs by less than a thirtieth.
@@ -320,8 +322,8 @@ class Pairs:
         """How a column of an item is compared with that of a key."""
         return "IS NOT DISTINCT FROM" if self.events.null_items else "="
 
-    def plain(self) -> str:
-        """The query, with repeats of pairs."""
+    def with_repeats(self) -> str:
+        """The query of all pairs, as often as they occur."""
         columns = ["u", *self.items]
         source = self.rows.select(columns, ["u"] if self.events.null_items else columns)
         if self.listed is None:
@@ -331,16 +333,17 @@ class Pairs:
             f"SELECT * FROM ({source}) AS e SEMI JOIN (SELECT * FROM {self.listed} WHERE matched) AS l ON {match}"
         )
 
-    def summed(self) -> str:
+    def once(self) -> str:
         """Each pair once, with the user's own sums for the item in steps, v0, v1, ..."""
         columns = ", ".join(["u", *self.items])
-        found = [number(f"x{k}", kind, column) for k, (_, kind, column) in enumerate(self.rows.numbers)]
-        numbers = ", ".join(f"{x} AS x{k}" for k, x in enumerate(found))
+        if not self.values:
+            return f"SELECT DISTINCT {columns} FROM ({self.with_repeats()})"
+        numbers = ", ".join(f"{number(f'x{k}', *kind)} AS x{k}" for k, (_, *kind) in enumerate(self.rows.numbers))
         places = {column: f"x{k}" for k, (_, _, column) in enumerate(self.rows.numbers)}
         fine = ", ".join(f"{fine_steps(places[v.column], v)} AS f{k}" for k, v in enumerate(self.values))
         sums = ", ".join(f"sum(f{k}) AS s{k}" for k in range(len(self.values)))
         own = ", ".join(f"{steps(f's{k}', value)} AS v{k}" for k, value in enumerate(self.values))
-        rows = f"SELECT {columns}, {fine} FROM (SELECT {columns}, {numbers} FROM ({self.plain()}))"
+        rows = f"SELECT {columns}, {fine} FROM (SELECT {columns}, {numbers} FROM ({self.with_repeats()}))"
         return f"SELECT {columns}, {own} FROM (SELECT {columns}, {sums} FROM ({rows}) GROUP BY {columns})"
 
 
@@ -352,78 +355,51 @@ def histogram(
     A public list is applied before a user's items are chosen, and every entry is in the result. Sums follow the
     count; which items of a user are chosen does not depend on them.
     """
-    items, listed = pairs.items, pairs.listed
-    counts = _sums(pairs, cap, order) if pairs.values else _counts(pairs, cap, order, few_repeats)
+    items, listed, sums = pairs.items, pairs.listed, value_names(pairs.values)
+    columns = ", ".join(items)
+    source, where, users = pairs.once(), "", "count(*)"
+    if cap is not None:
+        # A user's items are ranked once each, however often they occur. Equal rows share their dense rank: where
+        # there are few of them this spares making the rows distinct first.
+        rank = "row_number"
+        if few_repeats:
+            source, rank, users = pairs.with_repeats(), "dense_rank", "count(DISTINCT u)"
+        source = f"SELECT *, {rank}() OVER (PARTITION BY u ORDER BY {order}, {columns}) AS place FROM ({source})"
+        where = f" WHERE place <= {cap}"
+    # At most 2^21 a user: no sum leaves 64 bits.
+    totals = [f"{users} AS {COUNT}", *(f"CAST(sum({v}) AS BIGINT) AS {v}" for v in sums)]
+    counts = f"SELECT {columns}, {', '.join(totals)} FROM ({source}){where} GROUP BY {columns}"
     if listed is None:
         return (counts if lower <= 1 else f"{counts} HAVING {COUNT} >= {lower}"), items
     match = " AND ".join(["l.matched = c.matched", *(f"l.k{k} {pairs.equal} c.{i}" for k, i in enumerate(items))])
     entries = [f"p{k}" for k in range(len(items))]
-    found = ", ".join(f"coalesce(c.{name}, 0) AS {name}" for name in (COUNT, *value_names(pairs.values)))
+    found = ", ".join(f"coalesce(c.{name}, 0) AS {name}" for name in (COUNT, *sums))
     return (
         f"SELECT {', '.join(f'l.{p}' for p in entries)}, {found} FROM {listed} AS l "
         f"LEFT JOIN (SELECT *, TRUE AS matched FROM ({counts})) AS c ON {match}"
     ), entries
 
 
-def _counts(pairs: Pairs, cap: int | None, order: str, few_repeats: bool) -> str:
-    """Users per item, each user with at most `cap` items."""
-    source, columns = pairs.plain(), ", ".join(pairs.items)
-    if cap is None:
-        return f"SELECT {columns}, count(DISTINCT u) AS {COUNT} FROM ({source}) GROUP BY {columns}"
-    if few_repeats:
-        # Equal rows share their rank: where there are few of them this spares making the rows distinct first.
-        ranked = (
-            f"SELECT u, {columns}, dense_rank() OVER (PARTITION BY u ORDER BY {order}, {columns}) AS place "
-            f"FROM ({source})"
-        )
-        return (
-            f"SELECT {columns}, count(DISTINCT u) AS {COUNT} FROM ({ranked}) WHERE place <= {cap} "
-            f"GROUP BY {columns}"
-        )
-    # DISTINCT first: a user's items are ranked once each, however often they occur.
-    ranked = (
-        f"SELECT {columns}, row_number() OVER (PARTITION BY u ORDER BY {order}, {columns}) AS place "
-        f"FROM (SELECT DISTINCT u, {columns} FROM ({source}))"
-    )
-    return f"SELECT {columns}, count(*) AS {COUNT} FROM ({ranked}) WHERE place <= {cap} GROUP BY {columns}"
-
-
-def _sums(pairs: Pairs, cap: int | None, order: str) -> str:
-    """Users per item and the sums of their values; what a user has for an item is added up before the choice."""
-    columns, names = ", ".join(pairs.items), value_names(pairs.values)
-    own, where = pairs.summed(), ""
-    if cap is not None:
-        ranks = f"row_number() OVER (PARTITION BY u ORDER BY {order}, {columns}) AS place"
-        own, where = f"SELECT {columns}, {', '.join(names)}, {ranks} FROM ({own})", f" WHERE place <= {cap}"
-    # At most 2^21 a user: no sum leaves 64 bits.
-    totals = ", ".join(f"CAST(sum({name}) AS BIGINT) AS {name}" for name in names)
-    return f"SELECT {columns}, count(*) AS {COUNT}, {totals} FROM ({own}){where} GROUP BY {columns}"
-
-
 def repeats(pairs: Pairs) -> str:
     """The query of how many rows there are, and how many of them differ, for one user in 256."""
-    source = replace(pairs, listed=None).plain()
+    source = replace(pairs, listed=None).with_repeats()
     sample = f"WITH s AS MATERIALIZED (SELECT * FROM ({source}) WHERE hash(u) % 256 = 0) "
     return f"{sample}SELECT (SELECT count(*) FROM s), (SELECT count(*) FROM (SELECT DISTINCT * FROM s))"
 
 
 def sizes(pairs: Pairs) -> str:
     """The query of how many users have how many different items: one row for each number of items."""
-    columns = ", ".join(["u", *pairs.items])
-    own = f"SELECT u, count(*) AS {ITEMS} FROM (SELECT DISTINCT {columns} FROM ({pairs.plain()})) GROUP BY u"
+    own = f"SELECT u, count(*) AS {ITEMS} FROM ({pairs.once()}) GROUP BY u"
     return f"SELECT {ITEMS}, count(*) AS {COUNT} FROM ({own}) GROUP BY {ITEMS}"
 
 
-def sized(pairs: Pairs) -> str:
+def pairs_with_sizes(pairs: Pairs) -> str:
     """The query of all different pairs: the item's columns, and how many items the user of the pair has."""
     columns = ", ".join(pairs.items)
-    return (
-        f"SELECT {columns}, count(*) OVER (PARTITION BY u) AS {ITEMS} "
-        f"FROM (SELECT DISTINCT u, {columns} FROM ({pairs.plain()}))"
-    )
+    return f"SELECT {columns}, count(*) OVER (PARTITION BY u) AS {ITEMS} FROM ({pairs.once()})"
 
 
-def kept(pairs: Pairs, source: str, caps: Sequence[int]) -> str:
+def kept_by_caps(pairs: Pairs, source: str, caps: Sequence[int]) -> str:
     """The query of groups of like items: their users, their number, and for each cap what it keeps of the users.
 
     Of a user with n items a cap m keeps each with the chance min(1, m/n): the sums of these chances and of their
@@ -438,68 +414,52 @@ def kept(pairs: Pairs, source: str, caps: Sequence[int]) -> str:
     return f"SELECT {COUNT}, count(*) AS number{means} FROM ({each} GROUP BY {columns}) GROUP BY {COUNT}, alike"
 
 
-def statement(condition: str) -> str:
-    """The condition where it will stand: on lines of its own, so that a comment in it ends before ours."""
-    return f"SELECT 1 FROM t WHERE TRY((\n{condition}\n))"
-
-
-def tree_of(connection: Any, query: str) -> dict[str, Any]:
-    """DuckDB's own parse of a query."""
+def parse(connection: Any, condition: str) -> tuple[dict[str, Any], list[Any]]:
+    """DuckDB's parse of a query with a condition, without positions in the text; and the condition, taken out."""
+    # On lines of its own, so that a comment in it ends before ours.
+    query = f"SELECT 1 FROM t WHERE TRY((\n{condition}\n))"
     rows = connection.execute("SELECT json_serialize_sql(?::VARCHAR)", [query]).fetchall()
-    parsed: dict[str, Any] = json.loads(rows[0][0])
-    return parsed
+    tree: dict[str, Any] = json.loads(rows[0][0], object_hook=_without_places)
+    try:
+        return tree, tree["statements"][0]["node"]["where_clause"].pop("children")
+    except (KeyError, IndexError, TypeError, AttributeError):
+        return tree, []
 
 
-def without_places(node: Any) -> Any:
-    """A parse without the positions in the text."""
-    if isinstance(node, dict):
-        return {key: without_places(value) for key, value in node.items() if not key.startswith("query_location")}
-    return [without_places(value) for value in node] if isinstance(node, list) else node
+def _without_places(node: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in node.items() if not key.startswith("query_location")}
 
 
 def nodes(tree: Any) -> Iterator[dict[str, Any]]:
     """All nodes of a parse."""
     if isinstance(tree, dict):
         yield tree
-        for value in tree.values():
-            yield from nodes(value)
-    elif isinstance(tree, list):
-        for value in tree:
-            yield from nodes(value)
+    for value in tree.values() if isinstance(tree, dict) else tree if isinstance(tree, list) else ():
+        yield from nodes(value)
 
 
-def taken(parsed: dict[str, Any]) -> dict[str, Any]:
-    """The condition of a parsed query, taken out of it: what is left must be ours."""
-    statements = parsed.get("statements") or [{}]
-    clause = statements[0].get("node", {}).pop("where_clause", None)
-    return clause if isinstance(clause, dict) else {}
-
-
-def condition_of(connection: Any, condition: str) -> Any:
-    """The parse of a condition, after making sure that it is one condition and not more."""
+def check_condition(connection: Any, condition: str) -> list[dict[str, Any]]:
+    """The nodes of a condition, after making sure that it is one condition, on one row, and nothing else."""
     bad = f"the condition {condition!r} is not a condition in SQL"
     if not condition.strip():
         raise InputError(bad)
-    parsed = tree_of(connection, statement(condition))
-    if parsed.get("error"):
-        raise InputError(f"{bad}: {about_sql(Exception(parsed.get('error_message', 'syntax error')))}")
-    shape, expected = (without_places(tree) for tree in (parsed, tree_of(connection, statement("TRUE"))))
-    clause, model = taken(shape), taken(expected)
-    children = clause.pop("children", [])
-    model.pop("children", None)
-    if shape != expected or clause != model or len(children) != 1:
+    query, parts = parse(connection, condition)
+    if query.get("error"):
+        raise InputError(f"{bad}: {about_sql(Exception(query.get('error_message', 'syntax error')))}")
+    # What is left of the query must be ours.
+    if len(parts) != 1 or query != parse(connection, "TRUE")[0]:
         raise InputError(bad)
-    for node in nodes(children):
-        if node.get("class") in ("SUBQUERY", "WINDOW", "PARAMETER", "STAR"):
-            # Such a condition could let one user decide about the rows of another.
-            raise InputError(f"the condition {condition!r} must be about single rows: no subqueries and no *")
-    return children[0]
+    found = list(nodes(parts))
+    if any(node.get("class") in ("SUBQUERY", "WINDOW", "PARAMETER", "STAR") for node in found):
+        # Such a condition could let one user decide about the rows of another.
+        raise InputError(f"the condition {condition!r} must be about single rows: no subqueries and no *")
+    return found
 
 
 def columns_of(connection: Any, condition: str, names: Sequence[str] | None) -> list[str]:
     """The input's columns that a condition names: exactly, or else without regard to case, as SQL has it."""
     found: dict[str, str] = {}
-    for node in nodes(condition_of(connection, condition)):
+    for node in check_condition(connection, condition):
         if node.get("class") == "COLUMN_REF":
             written = str(node["column_names"][0])
             alike = [one for one in names or [written] if one.casefold() == written.casefold()]
@@ -520,12 +480,8 @@ def bind(connection: Any, condition: str, types: dict[str, str], names: Sequence
         ).fetchall()
         return
     except Exception as error:
-        said = about_sql(error)
-    if "Referenced column" in said:
-        said = f"it names a column that does not exist; the columns are {listed(list(names or types))}"
-    if "explicit cast is required" in said:
-        said += (
-            ". Columns of CSV, JSON and frames are text: write CAST(column AS DOUBLE), or pass types='fixed' for "
-            "a frame"
-        )
-    raise InputError(f"the condition {condition!r} cannot be used: {said}")
+        reason = about_sql(error)
+    raise InputError(
+        f"the condition {condition!r} cannot be used: {reason}. The columns are {listed(list(names or types))}; "
+        "those of CSV, JSON and frames are text: write CAST(column AS DOUBLE), or pass types='fixed' for a frame"
+    )

@@ -1,4 +1,10 @@
-"""Where work is done: a private folder for what spills, and how much memory, disk and how many threads to use."""
+"""Where work is done: a private folder for what spills, memory, disk and threads; and what failures say.
+
+Readers quote values: a cell of a CSV file, a text that is not a number, the size of a table. None of it may leave
+the engine, so the sentences are written here and the reader's own text is dropped, together with the exception
+that carries it. Only the first line of an error in the user's own SQL is kept: it is bound against column names
+and types alone before any row is read.
+"""
 
 from __future__ import annotations
 
@@ -17,24 +23,16 @@ from dphist.counting.task import Resources
 from dphist.errors import DphistError, InputError, InvalidParameter
 from dphist.publishing import ATTEMPTS, hold, remove_abandoned
 
-# From the exceptions of readers to one sentence, in which no value of the data can be.
-#
-# Readers quote what they stumble over: a cell of a CSV file, a text that is no number, the size of a table. None
-# of it may leave the engine, so the sentences are written here and the reader's own text is dropped, together with
-# the exception that carries it. Only of errors in the user's own SQL the first line is kept: it is bound against
-# column names and types alone before any row is read.
-
 T = TypeVar("T")
 
 DAMAGED: Final = "{what} cannot be read: it is damaged, or it is of another kind than its name says"
-NO_MEMORY: Final = (
-    "there is not enough memory to count {what}: allow more with --memory (memory=), or use fewer threads (long "
-    "values, long lines of CSV and large row groups of Parquet need more)"
+NO_ROOM: Final = (
+    "there is not enough memory, or space for temporary files, to count {what}: allow more with --memory "
+    "(memory=), choose a temporary folder on a larger disk, or use fewer threads (long values, long lines of CSV "
+    "and large row groups of Parquet need more)"
 )
-NO_DISK: Final = (
-    "there is not enough space for temporary files while counting {what}: choose a temporary folder on a larger "
-    "disk, or allow more memory with --memory (memory=)"
-)
+# In the texts of errors whose types do not say it.
+NO_ROOM_SIGNS: Final = (os.strerror(errno.ENOSPC), "failed to map segment", "can't start new thread", "bad_alloc")
 LONGEST: Final = 300
 
 
@@ -48,26 +46,22 @@ def attempt(action: Callable[[], T], what: str, otherwise: str = DAMAGED) -> T:
     except DphistError:
         raise
     except Exception as error:
-        sentence = explained(error, what, otherwise)
+        sentence = explain(error, what, otherwise)
     raise InputError(sentence)
 
 
-def explained(error: Exception, what: str, otherwise: str = DAMAGED) -> str:
+def explain(error: Exception, what: str, otherwise: str = DAMAGED) -> str:
     """One sentence of ours for an exception of a reader."""
-    kind, text = type(error).__name__, str(error)
-    if "max_temp_directory_size" in text or "No space left" in text or getattr(error, "errno", None) == 28:
-        return NO_DISK.format(what=what)
-    no_room = "failed to map segment" in text or "can't start new thread" in text or "std::bad_alloc" in text
-    if isinstance(error, MemoryError) or kind in ("OutOfMemoryException", "ArrowMemoryError") or no_room:
-        return NO_MEMORY.format(what=what)
+    no_room = isinstance(error, MemoryError) or type(error).__name__ in (
+        "OutOfMemoryException",
+        "ArrowMemoryError",
+    )
+    if no_room or any(sign in str(error) for sign in NO_ROOM_SIGNS):
+        return NO_ROOM.format(what=what)
     if isinstance(error, FileNotFoundError):
         return f"{what} does not exist"
-    if isinstance(error, PermissionError) or "Permission denied" in text:
+    if isinstance(error, PermissionError):
         return f"{what} cannot be read: permission denied"
-    if "Could not set lock" in text or "already attached" in text or "same database file" in text:
-        return f"{what} cannot be read while another program or connection has it open for writing"
-    if kind == "InvalidInputException" and ("CSV Error" in text or "CSV File" in text):
-        return f"{what} cannot be read: a line of it does not fit its header, or is not UTF-8 text"
     return otherwise.format(what=what)
 
 
@@ -79,7 +73,7 @@ def about_sql(error: Exception) -> str:
 
 
 def listed(names: list[str] | tuple[str, ...], most: int = 40) -> str:
-    """Names for a sentence, each quoted so that odd ones are told apart, not endless."""
+    """Names for a sentence, each quoted, and not endlessly many."""
     shown = ", ".join(repr(name) for name in names[:most])
     return f"{shown} and {len(names) - most} more" if len(names) > most else shown or "none"
 
@@ -90,17 +84,6 @@ except ImportError:  # not on Windows
     resource = None  # type: ignore[assignment]
 
 MEGABYTE: Final = 1_000_000
-UNITS: Final = {
-    "": 1,
-    "K": 1e3,
-    "M": 1e6,
-    "G": 1e9,
-    "T": 1e12,
-    "KI": 2.0**10,
-    "MI": 2.0**20,
-    "GI": 2.0**30,
-    "TI": 2.0**40,
-}
 # Python, Arrow's batches and the noise stage, which DuckDB's limit does not see.
 HEADROOM: Final = 350 * MEGABYTE
 LEAST: Final = 100 * MEGABYTE
@@ -115,11 +98,14 @@ PATTERN: Final = re.compile(rf"{PREFIX}(\d+)-\w+")
 
 def size_of(text: str) -> int:
     """A size such as 2GB, 500 MB or 1.5GiB in bytes."""
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?I?)B?\s*", str(text), re.IGNORECASE)
-    unit = UNITS.get(match[2].upper()) if match else None
-    if match is None or unit is None or float(match[1]) * unit < 1:
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(?:([KMGT])(I?))?B?\s*", str(text), re.IGNORECASE)
+    size = 0.0
+    if match is not None:
+        unit = 1024 if match[3] else 1000
+        size = float(match[1]) * unit ** ("KMGT".index(match[2].upper()) + 1 if match[2] else 0)
+    if size < 1:
         raise InvalidParameter(f"memory must be a size such as 2GB, not {text!r}")
-    return int(float(match[1]) * unit)
+    return int(size)
 
 
 def available_memory() -> int:
@@ -241,7 +227,7 @@ def started_guard(folder: Path) -> subprocess.Popen[bytes] | None:
     """A small process that outlives us to remove the folder: true counts must not stay on a disk after a kill.
 
     It waits for the end of its input, which comes when this process is gone, however it went. DuckDB's encryption
-    of temporary files needs an extension that is not part of its package, and is no substitute.
+    of temporary files needs an extension that is not part of its package, and would not replace this.
     """
     command = ["/bin/sh", "-c", 'cat >/dev/null; rm -rf -- "$1"', "sh", str(folder)]
     with suppress(OSError):
@@ -298,7 +284,7 @@ def connected(resources: Resources, folder: Path) -> Any:
     connection = duckdb.connect(":memory:")
     for setting, value in settings.items():
         connection.execute(f"SET {setting} = '{value.replace(chr(39), chr(39) * 2)}'")
-    # In a notebook without its widgets DuckDB refuses to know of progress; then there is none, and all else works.
+    # In a notebook without widgets DuckDB refuses to report progress; all else works.
     with suppress(duckdb.InvalidInputException):
         connection.execute("SET enable_progress_bar = true")
         connection.execute("SET enable_progress_bar_print = false")

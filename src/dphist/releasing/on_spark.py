@@ -297,7 +297,7 @@ def released_by_spark(job: Job, histogram: SparkHistogram, target: Any, placed: 
         if request.top is not None and job.rule is not Nonzero.TOP_K:
             # Where a limit on users replaced the top-k step: the counts with the most noisy users.
             frame = largest_rows(frame, len(noise.items), request.top)
-        return _delivered(frame, histogram, request, job.facts.told(model), target, placed)
+        return _delivered(frame, histogram, request, job.facts.add_to(model), target, placed)
 
 
 def _noised(histogram: SparkHistogram, noise: ExecutorNoise, *, nothing: bool) -> Any:

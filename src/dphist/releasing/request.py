@@ -271,7 +271,7 @@ class Request:
     @cached_property
     def columns(self) -> tuple[Column, ...]:
         """The item's columns; `NAME=COLUMN` reads one column and gives it another name."""
-        return tuple(Column.told(text) for text in self.item)
+        return tuple(Column.parse(text) for text in self.item)
 
     @cached_property
     def aggregates(self) -> tuple[Aggregate, ...]:

@@ -44,7 +44,7 @@ class Facts:
     chosen: Chosen | None = None
     receipt: Mapping[str, Any] | None = None
 
-    def told(self, release: Release) -> Release:
+    def add_to(self, release: Release) -> Release:
         """The release with them. The request is plain data: a release must not keep the events alive."""
         certificate = release.certificate if self.chosen is None else self.chosen.plan.certificate
         return replace(

@@ -301,7 +301,7 @@ def _add_noise(job: Job, counted: Any, target: Any, placed: Placed) -> Release:
     noisy = stage.release(request.top)
     added = Columns.of(request).numbers(noisy.counts, noisy.sums, noisy.plan)
     counts = added.pop(request.count_name)
-    return replace(job.facts.told(noisy), counts=counts, added=added, came=frame_form(request.input))
+    return replace(job.facts.add_to(noisy), counts=counts, added=added, came=frame_form(request.input))
 
 
 def _pieces(counted: Counted, plan: Plan) -> Iterator[Piece]:

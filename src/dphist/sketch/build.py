@@ -1,10 +1,11 @@
-"""A sketch of a DataFrame of Spark: one for each partition of users, where they are, merged here."""
+"""Sketches of whole inputs: by the embedded engine, from a stream of Arrow batches, or on Spark."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,9 +18,15 @@ from dphist.counting.spark_session import Cluster, require_pyspark, session_for
 from dphist.counting.task import Choice, Counted, Resources, Task
 from dphist.errors import InvalidParameter, positive_count
 from dphist.sketch.misra_gries import MisraGries
-from dphist.sketch.values import IntArray, ItemKind, arrow_numbers, plain_column, plainest, rank_value, reduced
-
-# Sketches of whole inputs: files, databases and frames by the embedded engine, and streams of Arrow batches.
+from dphist.sketch.values import (
+    IntArray,
+    ItemKind,
+    arrow_numbers,
+    keep_largest,
+    plain_column,
+    plainest,
+    rank_value,
+)
 
 # No user's items are left out, so that there is nothing to choose.
 NO_CHOICE: Final = Choice(bytes(32))
@@ -52,28 +59,22 @@ def build(
     input. The columns of a frame are read as text unless `types="fixed"`, as `dphist.release` does.
     """
     size = positive_count("k", k)
-    columns = columns_of(item)
-    check_user(user, [column.source for column in columns])
-    as_text = reads_as_text(input, types)
-    events = Events(input, user, columns, table, query, where, input_format, as_text=as_text)
+    events = events_of(input, user, item, types, table=table, query=query, where=where, file_format=input_format)
     resources = Resources(memory, threads, None if temp_folder is None else Path(temp_folder))
-    # No rank is asked for: NaN, which is no item, would take one.
+    # No rank is asked for: NaN, which is not an item, would take one.
     with DuckDBEngine(resources).count(Task(events, NO_CHOICE), progress) as counted:
-        return _largest(counted, tuple(column.name for column in columns), size)
+        return _largest(counted, tuple(column.name for column in events.items), size)
 
 
-def reads_as_text(input: Any, types: str | None) -> bool:
-    """Whether columns are read as text: those of frames are, unless their types are fixed."""
+def events_of(input: Any, user: str, item: Any, types: str | None, **more: Any) -> Events:
+    """The events to read. The columns of frames are text unless their types are fixed."""
+    columns = tuple(Column.parse(text) for text in names_of(item))
+    check_user(user, [column.source for column in columns])
     if types not in (None, "text", "fixed"):
         raise InvalidParameter(f"types must be 'text' or 'fixed', not {types!r}")
     if types == "text" and not is_frame(input):
         raise InvalidParameter("types='text' is for frames: files have the types they declare")
-    return is_frame(input) and types != "fixed"
-
-
-def columns_of(item: str | Sequence[str]) -> tuple[Column, ...]:
-    """The item's columns. NAME=COLUMN reads one column and gives it another name."""
-    return tuple(Column.told(text) for text in names_of(item))
+    return Events(input, user, columns, as_text=is_frame(input) and types != "fixed", **more)
 
 
 def names_of(item: Any) -> tuple[str, ...]:
@@ -85,7 +86,7 @@ def names_of(item: Any) -> tuple[str, ...]:
 
 
 def check_user(user: Any, items: Sequence[str]) -> None:
-    """One sentence if the user's column is one of the item's."""
+    """Raise `InvalidParameter` if the user's column is one of the item's."""
     if user in items:
         raise InvalidParameter(f"the column {user!r} cannot be both the user and the item")
 
@@ -100,7 +101,7 @@ def _largest(counted: Counted, names: tuple[str, ...], k: int) -> MisraGries:
         *items, counts = batch.columns
         keep = arrow_numbers(np.flatnonzero(np.from_dlpack(counts) > floor))
         above = [plain_column(c.take(keep), kind) for c, kind in zip(items, types, strict=True)]
-        # What is no item of its type is null by now, and takes no rank.
+        # A value that is not an item is null by now, and takes no rank.
         part = pa.table([*above, counts.take(keep)], names=labels).drop_null()
         held = pa.concat_tables([held, part])
         if held.num_rows > 2 * k + SPARE:
@@ -109,7 +110,7 @@ def _largest(counted: Counted, names: tuple[str, ...], k: int) -> MisraGries:
             held = held.take(arrow_numbers(most)).combine_chunks()
             floor = rank_value(_counts(held), k)
     columns = tuple(column.combine_chunks() for column in held.columns[:-1])
-    return MisraGries.of_counters(k, ItemKind(names, types), reduced(columns, _counts(held), k, 0))
+    return MisraGries.of_counters(k, ItemKind(names, types), keep_largest(columns, _counts(held), k, 0))
 
 
 def _counts(held: Any) -> IntArray:
@@ -187,36 +188,29 @@ def _column(batch: Any, name: str, kind: Any) -> Any:
 
 
 def _groups(batches: Iterator[Any], group: str | None) -> Iterator[Any]:
-    """Tables of the rows that belong together."""
+    """Tables of the rows that belong together: all of them, or those with one value of the group's column."""
     held: list[Any] = []
     last: int | None = None
     for whole in batches:
-        batch = whole if group is None else whole.filter(whole.column(group).is_valid())
+        if group is None:
+            held.append(whole)
+            continue
+        batch = whole.filter(whole.column(group).is_valid())
         if batch.num_rows == 0:
             continue
-        cuts: list[int] = []
-        start = 0
-        if group is not None:
-            cuts, last = _cuts(np.from_dlpack(batch.column(group)), last)
-        for cut in cuts:
-            held += [batch.slice(start, cut - start)] if cut > start else []
-            yield pa.Table.from_batches(held)
-            held, start = [], cut
-        held.append(batch.slice(start))
+        values = np.from_dlpack(batch.column(group))
+        # Compared and never subtracted: the difference of two numbers of 64 bits may not be one.
+        if (values[1:] < values[:-1]).any() or (last is not None and values[0] < last):
+            raise InvalidParameter("the rows must be in order of the group's column, and they are not")
+        inside = (np.flatnonzero(values[1:] != values[:-1]) + 1).tolist()
+        for start, stop in pairwise([0, *inside, len(values)]):
+            if held and values[start] != last:
+                yield pa.Table.from_batches(held)
+                held = []
+            held.append(batch.slice(start, stop - start))
+            last = int(values[start])
     if held:
         yield pa.Table.from_batches(held)
-
-
-def _cuts(values: Any, before: int | None) -> tuple[list[int], int]:
-    """The rows at which another value of the group begins, and the last value. Values must not fall.
-
-    They are compared and never subtracted: the difference of two numbers of 64 bits may not be one.
-    """
-    first, last = int(values[0]), int(values[-1])
-    if (values[1:] < values[:-1]).any() or (before is not None and first < before):
-        raise InvalidParameter("the rows must be in order of the group's column, and they are not")
-    inside = (np.flatnonzero(values[1:] != values[:-1]) + 1).tolist()
-    return ([] if before is None or first == before else [0]) + inside, last
 
 
 PARTITIONS: Final = 64
@@ -260,9 +254,7 @@ def build_on_spark(
     text unless `types="fixed"`.
     """
     size, parts = positive_count("k", k), positive_count("partitions", partitions)
-    columns = columns_of(item)
-    check_user(user, [column.source for column in columns])
-    events = Events(frame, user, columns, where=where, as_text=reads_as_text(frame, types))
+    events = events_of(frame, user, item, types, where=where)
     require_pyspark()
     from dphist.counting.spark import on_executors, pairs_of, rehearse, run
 
@@ -270,7 +262,7 @@ def build_on_spark(
         pairs, _, what = pairs_of(session, events)
         rehearse(session)
         schema = _arrow_schema(pairs)
-        task = PartitionSketch(size, schema, tuple(column.name for column in columns))
+        task = PartitionSketch(size, schema, tuple(column.name for column in events.items))
         # A fixed number of partitions: one that fits the data would let a user decide where others go.
         placed = pairs.repartition(parts, "u")
         rows = run(on_executors(placed, task, "sketch binary").collect, what)

@@ -1,4 +1,7 @@
-"""A sketch as bytes: magic and version, a header in JSON, the counters as Arrow writes them, a SHA-256 of all."""
+"""A sketch as bytes and as a file: magic and version, a header in JSON, the counters in Arrow, a SHA-256 of all.
+
+Sketches hold true counts: only the owner of a file may read it, and no file is ever there half written.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +21,7 @@ from numpy.typing import NDArray
 from dphist.errors import DphistError, InputError, InvalidParameter, OutputError, positive_count
 from dphist.publishing import Deferred, write_files
 from dphist.releasing.frames import has_repeats, release_order
-from dphist.sketch.values import LARGEST, TEXT, Counters, ItemKind, arrow_numbers, is_unicode, plainest, taken
-
-# Sketches as files. They hold true counts: only their owner may read them, and none is there half written.
+from dphist.sketch.values import LARGEST, TEXT, Counters, ItemKind, arrow_numbers, is_unicode, plainest, take_rows
 
 
 def check_place(path: str | os.PathLike[str], *, force: bool) -> Path:
@@ -64,7 +65,7 @@ def read_secret(path: str | os.PathLike[str]) -> bytes:
     except FileNotFoundError:
         raise InputError(f"the sketch {os.fspath(path)} does not exist") from None
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or "it is no name of a file"
+        reason = getattr(error, "strerror", None) or "it is not the name of a file"
         raise InputError(f"the sketch {os.fspath(path)} cannot be read: {reason}") from None
 
 
@@ -76,28 +77,28 @@ DIGEST: Final = 32
 COUNT: Final = "count"
 
 
-def encoded(k: int, kind: ItemKind, counters: Counters) -> bytes:
+def encode(k: int, kind: ItemKind, counters: Counters) -> bytes:
     """The bytes of a sketch; equal sketches have equal bytes, in whatever order their users came."""
     order = release_order(np.zeros(counters.counts.size), counters.items)
-    columns = [*(taken(column, order) for column in counters.items), arrow_numbers(counters.counts[order])]
+    columns = [*(take_rows(column, order) for column in counters.items), arrow_numbers(counters.counts[order])]
     fields = [pa.field(f"i{place}", kind) for place, kind in enumerate(kind.types)]
     batch = pa.record_batch(columns, schema=pa.schema([*fields, pa.field(COUNT, pa.int64())]))
     payload = io.BytesIO()
     with pa.ipc.new_stream(payload, batch.schema) as writer:
         writer.write_batch(batch)
-    said = {"k": k, "subtracted": counters.subtracted, "names": list(kind.names)}
-    header = json.dumps(said, separators=(",", ":")).encode()
+    header_data = {"k": k, "subtracted": counters.subtracted, "names": list(kind.names)}
+    header = json.dumps(header_data, separators=(",", ":")).encode()
     whole = START.pack(MAGIC, VERSION, len(header)) + header + payload.getvalue()
     return whole + hashlib.sha256(whole).digest()
 
 
-def decoded(data: Any, what: str, k: int | None = None) -> tuple[int, ItemKind, Counters]:
+def decode(data: Any, what: str, k: int | None = None) -> tuple[int, ItemKind, Counters]:
     """Size, kind and counters of a sketch; whatever is wrong with it is one sentence without a value of it."""
     if not isinstance(data, (bytes, bytearray, memoryview)):
         raise InvalidParameter(f"a sketch is read from bytes, not from {type(data).__name__}")
     whole = bytes(data)
     if whole[: len(MAGIC)] != MAGIC:
-        raise InputError(f"{what} is no sketch of dphist")
+        raise InputError(f"{what} is not a sketch of dphist")
     if len(whole) < START.size + DIGEST:
         raise InputError(f"{what} is damaged: its end is missing")
     _, version, length = START.unpack_from(whole)
@@ -119,9 +120,9 @@ def decoded(data: Any, what: str, k: int | None = None) -> tuple[int, ItemKind, 
 
 def contents(header: bytes, payload: bytes) -> tuple[int, ItemKind, Counters]:
     """What the two parts say, with every rule of a sketch checked; a `ValueError` where one is broken."""
-    said = json.loads(header)
-    require(isinstance(said, dict) and said.keys() == {"k", "subtracted", "names"})
-    k, subtracted, names = positive_count("k", said["k"]), said["subtracted"], said["names"]
+    data = json.loads(header)
+    require(isinstance(data, dict) and data.keys() == {"k", "subtracted", "names"})
+    k, subtracted, names = positive_count("k", data["k"]), data["subtracted"], data["names"]
     require(isinstance(subtracted, int) and not isinstance(subtracted, bool) and 0 <= subtracted <= LARGEST)
     with pa.ipc.open_stream(payload) as reader:
         table = reader.read_all()
@@ -139,7 +140,7 @@ def contents(header: bytes, payload: bytes) -> tuple[int, ItemKind, Counters]:
 
 
 def is_odd(numbers: NDArray[np.float64]) -> bool:
-    """Whether there is NaN, which is no item, or -0.0, which is the item 0.0."""
+    """Whether there is NaN, which is not an item, or -0.0, which is the item 0.0."""
     return bool((np.isnan(numbers) | ((numbers == 0.0) & np.signbit(numbers))).any())
 
 

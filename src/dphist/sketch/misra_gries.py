@@ -1,4 +1,9 @@
-"""`MisraGries`: a stream of users' item sets in at most k counters."""
+"""`MisraGries`: a stream of users' item sets in at most k counters.
+
+A batch of users becomes an exact histogram first: users and items become numbers, a (user, item) pair one number
+of 64 bits; sorted, equal pairs lie together and are counted once. Sorting whole numbers is the fastest way that
+numpy has to find what repeats: on whole numbers it takes an eighth of the time of Arrow's `group_by`.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +18,7 @@ import pyarrow.compute as pc
 
 from dphist.errors import InvalidParameter, positive_count
 from dphist.privacy.types import Plan
-from dphist.sketch.file import decoded, encoded, read_secret, write_secret
+from dphist.sketch.file import decode, encode, read_secret, write_secret
 from dphist.sketch.values import (
     LARGEST,
     Counters,
@@ -24,20 +29,13 @@ from dphist.sketch.values import (
     given_columns,
     item_columns,
     item_kind,
-    reduced,
-    same_length,
-    taken,
+    keep_largest,
+    take_rows,
     user_column,
 )
 
 if TYPE_CHECKING:
     from dphist.releasing.result import Release
-
-
-# The exact histogram of a batch of whole users, added to the counters of a sketch.
-#
-# Users and items become numbers, a (user, item) pair one number of 64 bits; sorted, equal pairs lie together and
-# are counted once. Sorting whole numbers is the fastest way that numpy has to find what repeats.
 
 # Bits of a pair's number, the sign aside.
 ROOM: Final = 63
@@ -55,23 +53,30 @@ class Coded:
     decode: Callable[[IntArray], tuple[Any, ...]]
 
 
-def added(state: Counters, users: Any, items: tuple[Any, ...], k: int) -> Counters:
+def add_batch(state: Counters, users: Any, items: tuple[Any, ...], k: int) -> Counters:
     """The counters after one batch. All columns are chunked, in their plainest types; null is missing."""
-    users, items = present(users, items)
+    users, items = drop_missing(users, items)
     if len(users) == 0:
         return state
-    coded = item_codes(items, state.items)
+    coded = column_codes(items[0], state.items[0])
+    for column, known in zip(items[1:], state.items[1:], strict=True):
+        coded = combine(coded, column_codes(column, known))
     codes, counts = users_per_item(user_codes(users), coded)
-    codes, counts = joined(codes, counts, coded.known, state.counts)
+    # The histogram and the counters are added up.
+    place = np.minimum(np.searchsorted(codes, coded.known), codes.size - 1)
+    found = codes[place] == coded.known
+    counts[place[found]] += state.counts[found]
+    codes = np.concatenate([codes, coded.known[~found]])
+    counts = np.concatenate([counts, state.counts[~found]])
     if codes.size > k:
         # Only the largest are ever decoded.
-        place = codes.size - k - 1
-        most = np.argpartition(counts, place)[place:]
+        rank = codes.size - k - 1
+        most = np.argpartition(counts, rank)[rank:]
         codes, counts = codes[most], counts[most]
-    return reduced(coded.decode(codes), counts, k, state.subtracted)
+    return keep_largest(coded.decode(codes), counts, k, state.subtracted)
 
 
-def present(users: Any, items: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
+def drop_missing(users: Any, items: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
     """Rows in which neither the user nor a part of the item is missing."""
     columns = (users, *items)
     if all(column.null_count == 0 for column in columns):
@@ -102,41 +107,32 @@ def dense(column: Any) -> tuple[IntArray, Any]:
     return numbers(pa.chunked_array([chunk.indices for chunk in encoded.chunks], pa.int32())), values
 
 
+def offsets(codes: IntArray) -> tuple[IntArray, int, int] | None:
+    """Whole numbers as distances from the least, the least, and their range; None if that is too wide."""
+    low, high = int(codes.min()), int(codes.max())
+    return (codes - low, low, high - low + 1) if (high - low).bit_length() <= ROOM // 2 else None
+
+
 def user_codes(users: Any) -> tuple[IntArray, int]:
     """Users as whole numbers, and how many bits they take. Which number is whose does not matter."""
-    if users.type == pa.int64():
-        codes = numbers(users)
-        low, high = int(codes.min()), int(codes.max())
-        if (high - low).bit_length() <= ROOM // 2:
-            return codes - low, (high - low).bit_length()
+    if users.type == pa.int64() and (near := offsets(numbers(users))) is not None:
+        return near[0], (near[2] - 1).bit_length()
     codes, values = dense(users)
     return codes, (len(values) - 1).bit_length()
-
-
-def item_codes(items: tuple[Any, ...], known: tuple[Any, ...]) -> Coded:
-    """Items of the rows and of the counters by the same numbers."""
-    columns = [column_codes(column, first) for column, first in zip(items, known, strict=True)]
-    coded = columns[0]
-    for other in columns[1:]:
-        coded = combined(coded, other)
-    return coded
 
 
 def column_codes(column: Any, known: Any) -> Coded:
     """One column: whole numbers by their distance from the least, everything else by its place in a dictionary."""
     first = len(known)
     everything = pa.chunked_array([known, *column.chunks], column.type)
-    if column.type == pa.int64():
-        codes = numbers(everything)
-        low, high = int(codes.min()), int(codes.max())
-        if (high - low).bit_length() <= ROOM // 2:
-            codes -= low
-            return Coded(codes[first:], codes[:first], high - low + 1, lambda c: (arrow_numbers(c + low),))
+    if column.type == pa.int64() and (near := offsets(numbers(everything))) is not None:
+        codes, low, size = near
+        return Coded(codes[first:], codes[:first], size, lambda c: (arrow_numbers(c + low),))
     codes, values = dense(everything)
     return Coded(codes[first:], codes[:first], len(values), lambda c: (values.take(arrow_numbers(c)),))
 
 
-def combined(one: Coded, other: Coded) -> Coded:
+def combine(one: Coded, other: Coded) -> Coded:
     """Two columns as one; the numbers are made dense, so that those of several columns stay small."""
     width = other.size
     assert one.size * width < 2**ROOM
@@ -169,43 +165,6 @@ def users_per_item(users: tuple[IntArray, int], items: Coded) -> tuple[IntArray,
         return codes, counts[codes]
     codes, counts = np.unique(once, return_counts=True)
     return codes, counts
-
-
-def joined(codes: IntArray, counts: IntArray, known: IntArray, had: IntArray) -> tuple[IntArray, IntArray]:
-    """The histogram and the counters added up."""
-    place = np.minimum(np.searchsorted(codes, known), codes.size - 1)
-    found = codes[place] == known
-    counts[place[found]] += had[found]
-    return np.concatenate([codes, known[~found]]), np.concatenate([counts, had[~found]])
-
-
-# From the counters of a sketch to a private release.
-
-
-def release_counters(
-    counters: Counters, kind: ItemKind, plan: Plan, *, k: int, count_name: str, rounded: bool, seed: int | None
-) -> Release:
-    """Noise and threshold for the counters, and a record from which anybody can check the promise."""
-    from dphist.planning.utility import added_columns
-    from dphist.releasing.frames import checked_names, release_order
-    from dphist.releasing.histogram import release_sketch
-
-    names = checked_names(kind.names, count_name)
-    if not isinstance(rounded, bool):
-        raise InvalidParameter(f"rounded must be True or False, not {rounded!r}")
-    # In the order of the items: so a seed repeats a release, whatever the order of the users was.
-    order = release_order(np.zeros(counters.counts.size), counters.items)
-    columns = tuple(taken(column, order) for column in counters.items)
-    raw = release_sketch(
-        columns, counters.counts[order], plan, size=k, subtracted=counters.subtracted, names=names, seed=seed
-    )
-    counts, _ = added_columns(raw.counts, raw.plan, count_name, error=False, interval=None, rounded=rounded)
-    asked: dict[str, Any] = dict(raw.request)
-    if count_name != "count":
-        asked["count-name"] = count_name
-    if rounded:
-        asked["round"] = True
-    return replace(raw, counts=counts, request=asked)
 
 
 class MisraGries:
@@ -273,7 +232,7 @@ class MisraGries:
     def update(self, items: Iterable[Any]) -> None:
         """Add one user, with all their items at once. A user must not come a second time.
 
-        Users must come in an order in which nobody changes the places of others: as they arrive, or by their
+        Users must come in an order in which no user changes the places of others: as they arrive, or by their
         numbers; never shuffled, by popularity, or as a set of Python has them. Items that are None, NaN or not of
         the sketch's type are left out. Items of several columns are tuples.
         """
@@ -298,8 +257,9 @@ class MisraGries:
         other, will do; "the next million rows", or the largest batch first, will not.
         """
         columns, whose = item_columns(items, self._kind), user_column(users)
-        same_length(whose, columns)
-        self._put(added(self._as_counters(), whose, columns, self._k))
+        if any(len(column) != len(whose) for column in columns):
+            raise InvalidParameter("users and items must have the same length: one row for each event")
+        self._put(add_batch(self._as_counters(), whose, columns, self._k))
 
     def merge(*sketches: MisraGries) -> MisraGries:
         """A new sketch of the users of all of them, who must be different users; `MisraGries.merge(a, b, c)`.
@@ -312,9 +272,13 @@ class MisraGries:
         parts = [sketch._as_counters() for sketch in sketches]
         columns = [pa.chunked_array([part.items[c] for part in parts]) for c in range(len(kind.names))]
         counts = np.concatenate([part.counts for part in parts])
-        items, summed = summed_up(tuple(columns), counts)
+        names = [str(place) for place in range(len(columns))]
+        table = pa.table([*columns, arrow_numbers(counts)], names=[*names, "count"])
+        grouped = table.group_by(names, use_threads=False).aggregate([("count", "sum")])
+        items = tuple(grouped.column(name).combine_chunks() for name in names)
+        summed = np.from_dlpack(grouped.column("count_sum").combine_chunks()).astype(np.int64)
         subtracted = sum(part.subtracted for part in parts)
-        return MisraGries.of_counters(k, kind, reduced(items, summed, k, subtracted))
+        return MisraGries.of_counters(k, kind, keep_largest(items, summed, k, subtracted))
 
     def error_bound(self, pairs: int) -> int:
         """By how much a counter can be below the number of its users, after so many (user, item) pairs.
@@ -328,12 +292,12 @@ class MisraGries:
 
     def to_bytes(self) -> bytes:
         """The sketch with its true counts: secret."""
-        return encoded(self._k, self._kind, self._as_counters())
+        return encode(self._k, self._kind, self._as_counters())
 
     @classmethod
     def from_bytes(cls, data: bytes, *, k: int | None = None) -> MisraGries:
         """The sketch that `to_bytes` wrote, of size `k` if one is given. Damage is an `InputError`."""
-        return cls.of_counters(*decoded(data, "the sketch", k))
+        return cls.of_counters(*decode(data, "the sketch", k))
 
     def save(self, path: str | os.PathLike[str], *, force: bool = False) -> None:
         """Write the sketch to a file that only its owner can read. It holds true counts: keep it secret."""
@@ -342,7 +306,7 @@ class MisraGries:
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, k: int | None = None) -> MisraGries:
         """The sketch of a file, of size `k` if one is given."""
-        return cls.of_counters(*decoded(read_secret(path), f"the sketch {os.fspath(path)}", k))
+        return cls.of_counters(*decode(read_secret(path), f"the sketch {os.fspath(path)}", k))
 
     def release(
         self, plan: Plan, *, count_name: str = "count", rounded: bool = False, seed: int | None = None
@@ -354,9 +318,28 @@ class MisraGries:
         One `build`, one `build_on_spark`, and one `merge` of all such sketches keep the order by themselves.
         `seed` is for tests: what it makes is not private.
         """
-        return release_counters(
-            self._as_counters(), self._kind, plan, k=self._k, count_name=count_name, rounded=rounded, seed=seed
-        )
+        from dphist.planning.utility import added_columns
+        from dphist.releasing.frames import checked_names, release_order
+        from dphist.releasing.histogram import release_sketch
+
+        names = checked_names(self._kind.names, count_name)
+        if not isinstance(rounded, bool):
+            raise InvalidParameter(f"rounded must be True or False, not {rounded!r}")
+        counters = self._as_counters()
+        # In the order of the items: so a seed repeats a release, whatever the order of the users was.
+        order = release_order(np.zeros(counters.counts.size), counters.items)
+        columns = tuple(take_rows(column, order) for column in counters.items)
+        raw = release_sketch(
+            columns, counters.counts[order], plan, size=self._k, subtracted=counters.subtracted, names=names,
+            seed=seed,
+        )  # fmt: skip
+        counts, _ = added_columns(raw.counts, raw.plan, count_name, error=False, interval=None, rounded=rounded)
+        asked: dict[str, Any] = dict(raw.request)
+        if count_name != "count":
+            asked["count-name"] = count_name
+        if rounded:
+            asked["round"] = True
+        return replace(raw, counts=counts, request=asked)
 
     def _put(self, counters: Counters) -> None:
         self._table, self._counters, self._subtracted = None, counters, counters.subtracted
@@ -390,12 +373,3 @@ def check_mergeable(sketches: tuple[MisraGries, ...]) -> None:
             raise InvalidParameter(f"sketches of the items {sketches[0].kind} and {sketch.kind} cannot be merged")
         if any(sketch is other for other in sketches[:number]):
             raise InvalidParameter("a sketch cannot be merged with itself: its users would count twice")
-
-
-def summed_up(columns: tuple[Any, ...], counts: IntArray) -> tuple[tuple[Any, ...], IntArray]:
-    """Each item once, with the sum of its counts."""
-    names = [str(place) for place in range(len(columns))]
-    table = pa.table([*columns, arrow_numbers(counts)], names=[*names, "count"])
-    grouped = table.group_by(names, use_threads=False).aggregate([("count", "sum")])
-    items = tuple(grouped.column(name).combine_chunks() for name in names)
-    return items, np.from_dlpack(grouped.column("count_sum").combine_chunks()).astype(np.int64)

@@ -1,4 +1,8 @@
-"""Columns of users and items as a caller has them: Arrow, numpy, pandas, polars, lists."""
+"""The items of a sketch and its counters: names and types, fixed before any data comes, and columns of Arrow.
+
+Each value becomes an item by a rule about that value alone, and any other value is missing. So no user's row can
+change the types of others or raise an error, which would tell of that row.
+"""
 
 from __future__ import annotations
 
@@ -12,19 +16,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from dphist.counting.frames import pandas_column, text_of, texts, whole_of
+from dphist.counting.frames import decode_text, pandas_column, text_of, whole_of
 from dphist.errors import InvalidParameter
-
-# The counters of a sketch as columns, and the one step that everything is made of.
-#
-# Whoever is added (one user's set, the exact counts of a batch of users, another sketch), the counters are added
-# up; then, if more than k are left, the (k+1)-th largest is subtracted from all and what is not positive is
-# dropped.
 
 IntArray = NDArray[np.int64]
 # Larger counts are cut there, and so is what was subtracted: that moves neighbours no further apart, and an error
 # would tell of them.
 LARGEST: Final = 2**53
+TEXT: Final = pa.large_string()
+BYTES: Final = pa.large_binary()
+WHOLE: Final = pa.int64()
+# Values that are not single ones, and are never missing.
+NESTED: Final = (str, bytes, list, tuple, dict, np.ndarray)
+# Numbers of numpy; its times are not.
+NUMBERS: Final = (np.integer, np.floating, np.bool_)
 
 
 @dataclass(frozen=True)
@@ -47,17 +52,17 @@ def rank_value(counts: IntArray, k: int) -> int:
     return int(np.partition(counts, place)[place])
 
 
-def reduced(items: tuple[Any, ...], counts: IntArray, k: int, subtracted: int) -> Counters:
-    """At most k counters, of positive counts of different items in any number. What is no item takes no rank:
-    it must be gone before.
+def keep_largest(items: tuple[Any, ...], counts: IntArray, k: int, subtracted: int) -> Counters:
+    """At most k counters: if there are more, the (k+1)-th largest is subtracted from all, and positive ones stay.
 
+    The counts are positive, of different items. Missing items must be gone before: they would take a rank.
     Guarantee: every count falls by the same number, which is added to `subtracted`, or to zero.
     """
     kept = np.minimum(counts, LARGEST)
     floor = rank_value(kept, k)
     if floor:
         where = np.flatnonzero(kept > floor)
-        items, kept = tuple(taken(column, where) for column in items), kept[where] - floor
+        items, kept = tuple(take_rows(column, where) for column in items), kept[where] - floor
     return Counters(items, kept, min(subtracted + floor, LARGEST))
 
 
@@ -67,24 +72,10 @@ def arrow_numbers(values: IntArray) -> Any:
     return pa.Array.from_buffers(pa.int64(), plain.size, [None, pa.py_buffer(plain)])
 
 
-def taken(column: Any, where: IntArray) -> Any:
-    """These rows as one array of its own."""
+def take_rows(column: Any, where: IntArray) -> Any:
+    """These rows as one array."""
     found = column.take(arrow_numbers(where))
     return found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found
-
-
-# What the items of a sketch are: names and types, fixed before any data comes.
-#
-# Each value becomes an item by a rule about that value alone, and what is none is missing. So no user's row can
-# change the types of others or raise an error, which would tell of that row.
-
-TEXT: Final = pa.large_string()
-BYTES: Final = pa.large_binary()
-WHOLE: Final = pa.int64()
-# Values that are no single one, and are never missing.
-NESTED: Final = (str, bytes, list, tuple, dict, np.ndarray)
-# Numbers of numpy; its times are none.
-NUMBERS: Final = (np.integer, np.floating, np.bool_)
 
 
 @dataclass(frozen=True)
@@ -104,17 +95,12 @@ class ItemKind:
 
     def keys(self, items: Iterable[Any]) -> set[Any]:
         """The different items of one user as keys of a dictionary; missing ones are left out."""
-        if len(self.types) == 1:
-            rule = key_rule(self.types[0])
-            return {key for key in map(rule, items) if key is not None}
         rules = [key_rule(kind) for kind in self.types]
-        found = set()
-        for item in items:
-            if isinstance(item, (tuple, list)) and len(item) == len(rules):
-                key = tuple(rule(value) for rule, value in zip(rules, item, strict=True))
-                if None not in key:
-                    found.add(key)
-        return found
+        if len(rules) == 1:
+            return {key for key in map(rules[0], items) if key is not None}
+        rows = (item for item in items if isinstance(item, (tuple, list)) and len(item) == len(rules))
+        keys = {tuple(rule(value) for rule, value in zip(rules, row, strict=True)) for row in rows}
+        return {key for key in keys if None not in key}
 
     def columns(self, keys: Iterable[Any]) -> tuple[Any, ...]:
         """Arrow columns of the items that these keys stand for."""
@@ -132,11 +118,10 @@ class ItemKind:
 
 def item_kind(item: Any) -> ItemKind:
     """The kind of items that a user names: a type, or types by the names of their columns."""
+    named = item if isinstance(item, Mapping) else {"item": item}
     if isinstance(item, pa.Schema):
         return ItemKind(tuple(item.names), tuple(plainest(kind) for kind in item.types))
-    if isinstance(item, Mapping):
-        return ItemKind(tuple(item), tuple(plainest(named_type(kind)) for kind in item.values()))
-    return ItemKind(("item",), (plainest(named_type(item)),))
+    return ItemKind(tuple(named), tuple(plainest(named_type(kind)) for kind in named.values()))
 
 
 def named_type(kind: Any) -> Any:
@@ -181,73 +166,59 @@ def stored_as(kind: Any) -> Any:
     return pa.int32() if types.is_date(kind) or types.is_time32(kind) else kind
 
 
-def key_rule(kind: Any) -> Callable[[Any], Any]:
-    """From a value of Python to the key of an item; None where the value is no item of this type."""
-    if kind == TEXT:
-        return text_key
-    if kind == WHOLE:
-        return whole_key
-    if pa.types.is_floating(kind):
-        return lambda value: float_key(value, kind)
-    return lambda value: typed_key(value, kind)
-
-
 def bare(value: Any) -> Any:
     """A value out of its Arrow scalar; None where it is missing: NaN and NaT are not even equal to themselves."""
+    if isinstance(value, pa.Scalar):
+        value = value.as_py()
+    return value if isinstance(value, NESTED) or value == value else None
+
+
+def key_rule(kind: Any) -> Callable[[Any], Any]:
+    """From a value of Python to the key of an item; None where the value is not an item of this type."""
+    if kind == TEXT:
+        # Texts as they are, other values as columns of objects spell them.
+        return lambda value: value if type(value) is str and value.isascii() else _key(text_of, value)
+    if kind == WHOLE:
+        return lambda value: value if type(value) is int and -(2**63) <= value < 2**63 else _key(_whole, value)
+    floating = pa.types.is_floating(kind)
+
+    def typed(value: Any) -> Any:
+        try:
+            # Python has no nanoseconds: a scalar of the same sort stays one of Arrow.
+            same = isinstance(value, pa.Scalar) and not pa.types.is_dictionary(value.type)
+            if not (same and plainest(value.type) == kind):
+                value = pa.scalar(bare(value), kind)
+            found = value.cast(kind).cast(stored_as(kind)).as_py()
+            # NaN is missing, and the two zeros are one.
+            return found if not floating else None if math.isnan(found) else found + 0.0
+        except Exception:  # it is not a value of this type, and to say so would tell of it
+            return None
+
+    return typed
+
+
+def _key(rule: Callable[[Any], Any], value: Any) -> Any:
     try:
-        if isinstance(value, pa.Scalar):
-            value = value.as_py()
-        return value if isinstance(value, NESTED) or value == value else None
-    except Exception:  # what cannot be compared is no item, and to say so would tell of it
+        return rule(bare(value))
+    except Exception:  # as above
         return None
 
 
-def text_key(value: Any) -> str | None:
-    """Texts as they are, other values as columns of objects spell them; no Unicode, no item."""
-    if value is None or (type(value) is str and value.isascii()):
-        return value
-    return text_of(bare(value))
-
-
-def whole_key(value: Any) -> int | None:
-    """A whole number of 64 bits."""
-    if type(value) is int and -(2**63) <= value < 2**63:
-        return value
-    try:
-        plain = bare(value)
-        found = whole_of(plain.item() if isinstance(plain, NUMBERS) else plain)
-        return None if found is None else int(found)
-    except Exception:  # as below
-        return None
-
-
-def float_key(value: Any, kind: Any) -> float | None:
-    """A number, as this type rounds it; NaN is missing, and the two zeros are one."""
-    found = typed_key(value, kind)
-    return None if found is None or math.isnan(found) else found + 0.0
-
-
-def typed_key(value: Any, kind: Any) -> Any:
-    """A value of any other type, as Arrow understands it."""
-    try:
-        # Python has no nanoseconds: a scalar of the same sort stays one of Arrow.
-        same = isinstance(value, pa.Scalar) and not pa.types.is_dictionary(value.type)
-        if not (same and plainest(value.type) == kind):
-            value = pa.scalar(bare(value), kind)
-        return value.cast(kind).cast(stored_as(kind)).as_py()
-    except Exception:  # whatever it is, it is no value of this type, and to say so would tell of it
-        return None
+def _whole(value: Any) -> int | None:
+    found = whole_of(value.item() if isinstance(value, NUMBERS) else value)
+    return None if found is None else int(found)
 
 
 def plain_column(column: Any, kind: Any) -> Any:
-    """A chunked column of Arrow in its plainest type. Values that are no items are null."""
+    """A chunked column of Arrow in its plainest type. Values that are not items are null."""
     chunked = column if isinstance(column, pa.ChunkedArray) else pa.chunked_array([column])
     if pa.types.is_dictionary(chunked.type):
         chunked = chunked.cast(chunked.type.value_type)
     if chunked.type != kind:
         chunked = chunked.cast(kind, safe=False)
     if kind == TEXT:
-        return unicode_only(chunked)
+        chunks = [chunk if is_unicode(chunk) else _unicode_only(chunk) for chunk in chunked.chunks]
+        return pa.chunked_array(chunks, TEXT)
     if pa.types.is_floating(kind):
         # -0.0 + 0.0 is 0.0, and NaN is missing.
         chunked = pc.add(chunked, pa.scalar(0.0, kind))
@@ -264,63 +235,35 @@ def is_unicode(column: Any) -> bool:
     return True
 
 
-def unicode_only(column: Any) -> Any:
-    """A chunked column of texts in which those that are no UTF-8 are null."""
-    chunks = [chunk if is_unicode(chunk) else decoded_texts(chunk) for chunk in column.chunks]
-    return pa.chunked_array(chunks, TEXT)
-
-
-def decoded_texts(column: Any) -> Any:
-    """Text by text, null for those that are none."""
-    found: list[str | None] = []
-    for value in column.cast(BYTES).to_pylist():
-        try:
-            found.append(None if value is None else value.decode("utf-8"))
-        except UnicodeDecodeError:
-            found.append(None)
-    return pa.array(found, TEXT)
+def _unicode_only(column: Any) -> Any:
+    raw = column.cast(BYTES).to_pylist()
+    return pa.array([None if value is None else decode_text(value) for value in raw], TEXT)
 
 
 def arrow_column(column: Any, what: str, kind: Any = None) -> Any:
     """A column as Arrow has it. Values without a type (lists, objects) become `kind`, text by default."""
-    if isinstance(column, (pa.Array, pa.ChunkedArray)):
-        return column
+    package = type(column).__module__.partition(".")[0]
     try:
-        found = _typed_or_cells(column, kind)
+        if isinstance(column, (pa.Array, pa.ChunkedArray)):
+            return column
+        if isinstance(column, np.ndarray) and column.ndim == 1 and column.dtype.kind in "biufMm":
+            return pa.array(column.astype(column.dtype.newbyteorder("="), copy=False))
+        if package == "pandas" and hasattr(column, "isna") and (column.dtype.kind != "O" or kind in (None, TEXT)):
+            return pandas_column(column)
+        if package == "polars" and hasattr(column, "to_arrow"):
+            return column.to_arrow()
+        values = column.tolist() if hasattr(column, "tolist") and getattr(column, "ndim", 0) == 1 else column
+        if isinstance(values, (list, tuple)):
+            wanted = TEXT if kind is None else kind
+            return pa.array(map(key_rule(wanted), values), stored_as(wanted)).cast(wanted)
     except pa.ArrowException:
         raise InvalidParameter(
             f"{what} of the type {getattr(column, 'dtype', type(column).__name__)} are not known to Arrow: "
             "convert them to another type first, times for example to datetime64[s] or datetime64[D]"
         ) from None
-    if found is None:
-        raise InvalidParameter(
-            f"{what} must be columns: Arrow arrays, numpy arrays, Series or lists, not {type(column).__name__}"
-        )
-    return found
-
-
-def _typed_or_cells(column: Any, kind: Any) -> Any:
-    """By the type that the column has, if it has one; None if it is no column."""
-    package = type(column).__module__.partition(".")[0]
-    if isinstance(column, np.ndarray) and column.ndim == 1 and column.dtype.kind in "biufMm":
-        return pa.array(column.astype(column.dtype.newbyteorder("="), copy=False))
-    if package == "pandas" and hasattr(column, "isna") and (column.dtype.kind != "O" or kind in (None, TEXT)):
-        return pandas_column(column)
-    if package == "polars" and hasattr(column, "to_arrow"):
-        return column.to_arrow()
-    if isinstance(column, (list, tuple)):
-        return cells(column, kind)
-    if hasattr(column, "tolist") and getattr(column, "ndim", 0) == 1:
-        return cells(column.tolist(), kind)
-    return None
-
-
-def cells(values: Any, kind: Any) -> Any:
-    """Values without a type of their own, each by a rule about that value alone."""
-    if kind is None or kind == TEXT:
-        return texts([value if type(value) is str else bare(value) for value in values])
-    rule = key_rule(kind)
-    return pa.array([None if value is None else rule(value) for value in values], stored_as(kind)).cast(kind)
+    raise InvalidParameter(
+        f"{what} must be columns: Arrow arrays, numpy arrays, Series or lists, not {type(column).__name__}"
+    )
 
 
 def user_column(users: Any) -> Any:
@@ -331,15 +274,14 @@ def user_column(users: Any) -> Any:
     return plain_column(column, plainest(column.type))
 
 
-def is_column(given: Any) -> bool:
-    """Whether an object is a column rather than a value."""
-    package = type(given).__module__.partition(".")[0]
-    arrays = (list, tuple, np.ndarray, pa.Array, pa.ChunkedArray)
-    return isinstance(given, arrays) or (package in ("pandas", "polars") and hasattr(given, "__len__"))
-
-
 def given_columns(items: Any) -> Any:
     """A tuple of columns as it is, and one column as a tuple of it. A tuple of values is a column."""
+
+    def is_column(given: Any) -> bool:
+        package = type(given).__module__.partition(".")[0]
+        arrays = (list, tuple, np.ndarray, pa.Array, pa.ChunkedArray)
+        return isinstance(given, arrays) or (package in ("pandas", "polars") and hasattr(given, "__len__"))
+
     return items if isinstance(items, tuple) and items and all(map(is_column, items)) else (items,)
 
 
@@ -359,9 +301,3 @@ def item_columns(items: Any, kind: ItemKind) -> tuple[Any, ...]:
             )
         columns.append(plain_column(found, wanted))
     return tuple(columns)
-
-
-def same_length(users: Any, items: tuple[Any, ...]) -> None:
-    """An error unless all columns have one row for each event."""
-    if any(len(column) != len(users) for column in items):
-        raise InvalidParameter("users and items must have the same length: one row for each event")
