@@ -56,7 +56,7 @@ def traced(words: list[str]) -> set[tuple[str, str]]:
             raise
     finally:
         sys.setprofile(None)
-        threading.setprofile(None)  # type: ignore[arg-type]
+        threading.setprofile(None)
     return {
         (code.co_filename.removeprefix(SOURCE), code.co_qualname)
         for code in seen

@@ -34,6 +34,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import chdir, contextmanager, nullcontext, redirect_stderr, redirect_stdout
 from dataclasses import asdict, dataclass, is_dataclass
 from fractions import Fraction
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -226,6 +227,11 @@ class Case:
     quick: bool = True
 
 
+def facts_of(ask: Callable[[], Any], folder: Path) -> Any:
+    """The facts that a function returns."""
+    return facts_only(plain(ask()))
+
+
 def command_case(line: str, *, quick: bool = True) -> Case:
     """A command with --json: the facts of what it prints."""
 
@@ -254,7 +260,7 @@ def plans() -> list[Case]:
         for analysis in ANALYSES
     ]
     lines += [f"{one} {rest}" for rest in OTHER_PLANS]
-    cases = [Case(f"plan {line}", lambda _, line=line: facts_only(plain(plan_by_flags(line)))) for line in lines]
+    cases = [Case(f"plan {line}", partial(facts_of, partial(plan_by_flags, line))) for line in lines]
     # The command also plans for its advice, which costs more than the plan. It has the same numbers.
     cases += [command_case(f"plan {line}", quick=place % 9 == 1) for place, line in enumerate(lines[::3])]
     cases += [command_case(f"release {rest} --dry-run", quick="auto" not in rest) for rest in DRY_RUNS]
@@ -328,9 +334,9 @@ def commands() -> list[Case]:
     """Outputs of commands and functions that release nothing."""
     cases = [command_case(line, quick=line not in SLOW_COMMANDS) for line in COMMANDS]
     for kind in ("zcdp", "pld", "sum"):
-        cases.append(Case(f"ledger {kind}", lambda _, kind=kind: ledger_facts(kind), kind != "pld"))
+        cases.append(Case(f"ledger {kind}", partial(facts_of, partial(ledger_facts, kind)), kind != "pld"))
     for name, ask in FUNCTIONS.items():
-        cases.append(Case(name, lambda _, ask=ask: facts_only(plain(ask())), name not in SLOW_FUNCTIONS))
+        cases.append(Case(name, partial(facts_of, ask), name not in SLOW_FUNCTIONS))
     return cases
 
 
@@ -478,9 +484,8 @@ def releases_duckdb() -> list[Case]:
     cases.append(release_case("release request.toml", "out.csv"))
     cases += [function_case(name, release, quick=True) for name, release in HISTOGRAMS.items()]
     cases += [function_case(f"release of a frame of {kind}", release) for kind, release in FRAMES.items()]
-    cases += [
-        Case(f"dphist sketch {rest}", lambda folder, rest=rest: sketch_facts(folder, rest)) for rest in SKETCHES
-    ]
+    for rest in SKETCHES:
+        cases.append(Case(f"dphist sketch {rest}", partial(sketch_facts, rest), rest == SKETCHES[0]))
     return cases
 
 
@@ -556,7 +561,7 @@ FRAMES: dict[str, Callable[[Path], Any]] = {
 SKETCHES = ("--size 100", "--size 20", "--size 20 --item country", "--size 8")
 
 
-def sketch_facts(folder: Path, rest: str) -> Any:
+def sketch_facts(rest: str, folder: Path) -> Any:
     """A sketch that was built, merged with one of other users, and released."""
     built = command(f"sketch build events.csv --user user --item item {rest} --output a.sketch --force --json")
     command(f"sketch build others.csv --user user --item item {rest} --output b.sketch --force")
@@ -571,11 +576,7 @@ def sketch_facts(folder: Path, rest: str) -> Any:
 def releases_spark() -> list[Case]:
     """Seeded releases on Spark, in one session on this machine: the rows exactly, sorted as they are released."""
     cases = [
-        Case(
-            f"release of a frame of Spark {name}",
-            lambda folder, options=options: spark_facts(folder, options),
-            False,
-        )
+        Case(f"release of a frame of Spark {name}", partial(spark_facts, options), False)
         for name, options in ON_SPARK.items()
     ]
     for line in (f"{BUDGET} --max-items-per-user 3 --seed 5", f"{BUDGET} --top 6 --seed 6"):
@@ -597,7 +598,7 @@ ON_SPARK: dict[str, dict[str, Any]] = {
 }
 
 
-def spark_facts(folder: Path, options: Mapping[str, Any]) -> Any:
+def spark_facts(options: Mapping[str, Any], folder: Path) -> Any:
     """A seeded release of a frame of Spark, written to one file."""
     from pyspark.sql import SparkSession
 
