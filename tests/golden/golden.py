@@ -574,7 +574,12 @@ def sketch_facts(rest: str, folder: Path) -> Any:
 
 
 def releases_spark() -> list[Case]:
-    """Seeded releases on Spark, in one session on this machine: the rows exactly, sorted as they are released."""
+    """Seeded releases on Spark, in one session on this machine: the rows exactly, sorted as they are released.
+
+    Not known to be fully reproducible. Of four runs of the same code on a busy machine, three were identical and
+    one differed in one of the 13 cases; which case and why is not known (neither PYTHONHASHSEED nor equal counts).
+    A difference here should be run again, and looked into if it stays or returns.
+    """
     cases = [
         Case(f"release of a frame of Spark {name}", partial(spark_facts, options), False)
         for name, options in ON_SPARK.items()
