@@ -7,7 +7,8 @@
 
 Only public entry points are used: the `dphist` command, and names that `import dphist` exports. Words are not
 compared (`facts_only`), nor the names of keys that RENAMED_KEYS lists. Numbers are compared exactly, also the last
-bit of a float, so golden.json belongs to the versions of numpy, scipy and DuckDB it was written with.
+bit of a float (but for predictions of `simulate --from`, see NEARLY), so golden.json belongs to the versions of
+numpy, scipy and DuckDB it was written with.
 
 What is not in it: `dphist audit`, which has no seed; releases to and from PostgreSQL, which needs a server; and
 the rows of releases that are booked on a ledger, because a ledger refuses seeds (what the ledger says is in it).
@@ -20,6 +21,7 @@ import argparse
 import csv
 import io
 import json
+import math
 import random
 import re
 import shlex
@@ -55,7 +57,9 @@ FORMERLY_WORDS = ("guarantee", "caveats")
 
 GOLDEN = Path(__file__).with_name("golden.json")
 ROOT = Path(__file__).parents[2]
-SHOWN = 20  # differences that are printed
+SHOWN = 4  # differences that are printed of each case
+# Predictions from a file: DuckDB's threads decide the order in which floats are added, and so their last digits.
+NEARLY = "to 9 digits"
 
 NUMBER = re.compile(r"-?\d+(/\d+|\.\d+)?(e[+-]?\d+)?")
 NOT_A_FACT = re.compile(
@@ -98,16 +102,19 @@ def with_new_names(value: Any) -> Any:
     return RENAMED_NAMES.get(value, value) if isinstance(value, str) else value
 
 
-def differences(old: Any, new: Any, path: str = "") -> Iterator[str]:
-    """Where two values differ, one line each."""
+def differences(old: Any, new: Any, path: str = "", tolerance: float = 0.0) -> Iterator[str]:
+    """Where two values differ, one line each. Floats must be equal but for those below the key NEARLY."""
     if isinstance(old, dict) and isinstance(new, dict):
         for key in sorted({*old, *new}):
-            yield from differences(old.get(key, "(nothing)"), new.get(key, "(nothing)"), f"{path}.{key}")
+            before, after = old.get(key, "(nothing)"), new.get(key, "(nothing)")
+            yield from differences(before, after, f"{path}.{key}", 1e-9 if key == NEARLY else tolerance)
     elif isinstance(old, list) and isinstance(new, list):
         if len(old) != len(new):
             yield f"{path}: {len(old)} entries, now {len(new)}"
         for place, (before, after) in enumerate(zip(old, new, strict=False)):
-            yield from differences(before, after, f"{path}[{place}]")
+            yield from differences(before, after, f"{path}[{place}]", tolerance)
+    elif isinstance(old, float) and isinstance(new, float) and math.isclose(old, new, rel_tol=tolerance):
+        return
     elif old != new or isinstance(old, bool) != isinstance(new, bool):
         yield f"{path}: {old!r}, now {new!r}"
 
@@ -222,9 +229,19 @@ class Case:
     quick: bool = True
 
 
+def facts_of(ask: Callable[[], Any], folder: Path) -> Any:
+    """The facts that a function returns."""
+    return facts_only(plain(ask()))
+
+
 def command_case(line: str, *, quick: bool = True) -> Case:
     """A command with --json: the facts of what it prints."""
-    return Case(f"dphist {line}", lambda _: facts_only(command(f"{line} --json")), quick)
+
+    def compute(folder: Path) -> Any:
+        found = facts_only(command(f"{line} --json"))
+        return {NEARLY: found} if line.startswith("simulate --from") else found
+
+    return Case(f"dphist {line}", compute, quick)
 
 
 def plans() -> list[Case]:
@@ -245,7 +262,7 @@ def plans() -> list[Case]:
         for analysis in ANALYSES
     ]
     lines += [f"{one} {rest}" for rest in OTHER_PLANS]
-    cases = [Case(f"plan {line}", lambda _, line=line: facts_only(plain(plan_by_flags(line)))) for line in lines]  # type: ignore[misc]
+    cases = [Case(f"plan {line}", partial(facts_of, partial(plan_by_flags, line))) for line in lines]
     # The command also plans for its advice, which costs more than the plan. It has the same numbers.
     cases += [command_case(f"plan {line}", quick=place % 9 == 1) for place, line in enumerate(lines[::3])]
     cases += [command_case(f"release {rest} --dry-run", quick="auto" not in rest) for rest in DRY_RUNS]
@@ -317,10 +334,11 @@ DRY_RUNS = (
 
 def commands() -> list[Case]:
     """Outputs of commands and functions that release nothing."""
-    cases = [command_case(line) for line in COMMANDS]
-    cases += [Case(f"ledger {kind}", lambda _, kind=kind: ledger_facts(kind)) for kind in ACCOUNTINGS]  # type: ignore[misc]
+    cases = [command_case(line, quick=line not in SLOW_COMMANDS) for line in COMMANDS]
+    for kind in ("zcdp", "pld", "sum"):
+        cases.append(Case(f"ledger {kind}", partial(facts_of, partial(ledger_facts, kind)), kind != "pld"))
     for name, ask in FUNCTIONS.items():
-        cases.append(Case(name, lambda _, ask=ask: facts_only(plain(ask())), name not in SLOW_FUNCTIONS))  # type: ignore[misc]
+        cases.append(Case(name, partial(facts_of, ask), name not in SLOW_FUNCTIONS))
     return cases
 
 
@@ -340,7 +358,7 @@ COMMANDS = (
     "simulate --from events.parquet --user user --item item --item country --where \"country <> 'at'\" "
     "--epsilon 2 --delta 1e-5 --caps 2,6 --tops 20 --no-auto",
 )
-ACCOUNTINGS = ("zcdp", "pld", "sum")
+SLOW_COMMANDS = (COMMANDS[0], COMMANDS[11])
 
 
 def ledger_facts(kind: str) -> Any:
@@ -381,13 +399,14 @@ def planned_together() -> Any:
     return {"delta": year.delta, "plans": year.plans, "alone": year.alone, "ratios": year.noise_ratios}
 
 
-def spends(of: str) -> Any:
+def spends(of: str, most: int | None = None) -> Any:
     """A profile or a zCDP bound for each kind of plan."""
     contracts: list[dict[str, Any]] = [
         {"max_items_per_user": 1, "mechanism": "laplace"}, {"max_items_per_user": 10}, {"max_nonzero": 50},
         {"max_nonzero": 50, "max_items_per_user": 20, "sums": [(0, 5)]}, {"top": 20}, {"public_items": 30},
     ]  # fmt: skip
-    return [getattr(dphist.accounting, of)(a_plan(**contract)) for contract in contracts]
+    ask = getattr(dphist.accounting, of)
+    return [ask(a_plan(**contract)) for contract in contracts[:most]]
 
 
 def refusals() -> list[str]:
@@ -424,7 +443,7 @@ FUNCTIONS: dict[str, Callable[[], Any]] = {
     "profile": lambda: dphist.profile(a_plan(public_items=50), [0.1, 0.5, 2]),
     "accounting.compose": composed,
     "accounting.plan_many": planned_together,
-    "accounting.profile_of_plan": lambda: spends("profile_of_plan"),
+    "accounting.profile_of_plan": lambda: spends("profile_of_plan", most=2),
     "accounting.zcdp_of_plan": lambda: spends("zcdp_of_plan"),
 }
 
@@ -467,7 +486,8 @@ def releases_duckdb() -> list[Case]:
     cases.append(release_case("release request.toml", "out.csv"))
     cases += [function_case(name, release, quick=True) for name, release in HISTOGRAMS.items()]
     cases += [function_case(f"release of a frame of {kind}", release) for kind, release in FRAMES.items()]
-    cases += [Case(f"dphist sketch {rest}", partial(sketch_facts, rest=rest)) for rest in SKETCHES]
+    for rest in SKETCHES:
+        cases.append(Case(f"dphist sketch {rest}", partial(sketch_facts, rest), rest == SKETCHES[0]))
     return cases
 
 
@@ -521,8 +541,10 @@ HISTOGRAMS = {
 
 def frame_release(frame: Any, **options: Any) -> Any:
     """A seeded release of a frame."""
-    budget: dict[str, Any] = {"epsilon": 1, "delta": 1e-6, "max_items_per_user": 3, "seed": 9}
-    return dphist.release(frame, user="user", item=["item", "country"], **(budget | options))
+    usual: dict[str, Any] = {
+        "item": ["item", "country"], "epsilon": 1, "delta": 1e-6, "max_items_per_user": 3, "seed": 9,
+    }  # fmt: skip
+    return dphist.release(frame, user="user", **(usual | options))
 
 
 def polars_frame(folder: Path) -> Any:
@@ -541,7 +563,7 @@ FRAMES: dict[str, Callable[[Path], Any]] = {
 SKETCHES = ("--size 100", "--size 20", "--size 20 --item country", "--size 8")
 
 
-def sketch_facts(folder: Path, rest: str) -> Any:
+def sketch_facts(rest: str, folder: Path) -> Any:
     """A sketch that was built, merged with one of other users, and released."""
     built = command(f"sketch build events.csv --user user --item item {rest} --output a.sketch --force --json")
     command(f"sketch build others.csv --user user --item item {rest} --output b.sketch --force")
@@ -554,13 +576,14 @@ def sketch_facts(folder: Path, rest: str) -> Any:
 
 
 def releases_spark() -> list[Case]:
-    """Seeded releases on Spark, in one session on this machine: the rows exactly, sorted as they are released."""
+    """Seeded releases on Spark, in one session on this machine: the rows exactly, sorted as they are released.
+
+    Not known to be fully reproducible. Of four runs of the same code on a busy machine, three were identical and
+    one differed in one of the 13 cases; which case and why is not known (neither PYTHONHASHSEED nor equal counts).
+    A difference here should be run again, and looked into if it stays or returns.
+    """
     cases = [
-        Case(
-            f"release of a frame of Spark {name}",
-            lambda folder, options=options: spark_facts(folder, options),  # type: ignore[misc]
-            False,
-        )
+        Case(f"release of a frame of Spark {name}", partial(spark_facts, options), False)
         for name, options in ON_SPARK.items()
     ]
     for line in (f"{BUDGET} --max-items-per-user 3 --seed 5", f"{BUDGET} --top 6 --seed 6"):
@@ -573,7 +596,7 @@ ON_SPARK: dict[str, dict[str, Any]] = {
     "items of a user": {"max_items_per_user": 4},
     "Laplace": {"max_items_per_user": 1, "mechanism": "laplace"},
     "top-k": {"max_items_per_user": None, "top": 10},
-    "public list": {"item": "item", "items": [f"item {rank}" for rank in range(0, 75, 5)]},
+    "public list": {"item": "item", "items": "items.csv"},
     "sums": {"max_items_per_user": 5, "sum": "amount:0:100", "mean": "rating:1:6"},
     "both bounds": {"max_nonzero": 200},
     "non-zero counts": {"max_items_per_user": None, "max_nonzero": 12},
@@ -582,7 +605,7 @@ ON_SPARK: dict[str, dict[str, Any]] = {
 }
 
 
-def spark_facts(folder: Path, options: Mapping[str, Any]) -> Any:
+def spark_facts(options: Mapping[str, Any], folder: Path) -> Any:
     """A seeded release of a frame of Spark, written to one file."""
     from pyspark.sql import SparkSession
 
@@ -673,13 +696,12 @@ def main(words: Sequence[str] | None = None) -> int:
             continue
         stored = golden.get(section, {})
         each = {name: list(differences(stored.get(name), found.get(name))) for name in sorted({*stored, *found})}
-        lines += [f"{section}: {name}: {line}" for name, found_here in each.items() for line in found_here]
+        lines += [f"{section}: {name}: {line}" for name, all_here in each.items() for line in all_here[:SHOWN]]
         different = sum(map(bool, each.values()))
         same = len(each) - different
         print(f"{section:16} {len(each):4} cases, {same} identical, {different} different  ({took})", flush=True)
-    print(*lines[:SHOWN], sep="\n", end="\n" if lines else "")
-    if len(lines) > SHOWN:
-        print(f"... and {len(lines) - SHOWN} more differences")
+    for line in lines:
+        print(line)
     return 1 if lines else 0
 
 

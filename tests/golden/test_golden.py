@@ -50,3 +50,8 @@ def test_facts_are_numbers_and_names_and_no_words() -> None:
 def test_every_difference_is_found(old: object, new: object) -> None:
     assert len(list(golden.differences(old, new))) == 1
     assert list(golden.differences(old, old)) == []
+
+
+def test_only_predictions_may_differ_in_their_last_digits() -> None:
+    assert list(golden.differences({golden.NEARLY: {"a": 0.1}}, {golden.NEARLY: {"a": 0.10000000000000002}})) == []
+    assert len(list(golden.differences({golden.NEARLY: [0.1]}, {golden.NEARLY: [0.100001]}))) == 1
