@@ -98,9 +98,10 @@ class Chart:
     def svg(self, *, inline: bool = False) -> str:
         """One SVG with its text alternative; `inline` for a page that sets the colour of the text itself."""
         converter = require_plotting()
-        # Elements of the drawing need no labels of their own: the drawing as a whole has its words.
         spec = self.to_altair(aria=False, background="transparent").to_dict(validate=False)
         drawn: str = converter.vegalite_to_svg(spec, allowed_base_urls=[])
+        # Elements of the drawing have no roles of their own: the drawing as a whole has its words.
+        drawn = re.sub(r' (?:role|aria-[a-z]+)="[^"]*"', "", drawn)
         size = re.match(r'<svg [^>]*?(width="[\d.]+" height="[\d.]+") viewBox="([^"]+)">', drawn)
         assert size is not None
         told = (
