@@ -11,7 +11,7 @@ from dphist.errors import InvalidParameter, MissingExtra
 from dphist.privacy.noise import PublicNoise
 from dphist.privacy.types import Plan
 from dphist.releasing.histogram import release_histogram
-from dphist.releasing.soundness import certified, nonzero_rule
+from dphist.releasing.soundness import certify_again, nonzero_rule
 
 Measure = Literal["approximate-dp", "approximate-zcdp"]
 
@@ -26,7 +26,7 @@ def as_measurement(plan: Plan, *, measure: Measure = "approximate-dp", promise_m
     """
     dp = _opendp()
     # What cannot be released is refused here, and the map speaks of what was certified.
-    plan = certified(plan)
+    plan = certify_again(plan)
     if isinstance(plan.noise, PublicNoise) or plan.sums:
         raise InvalidParameter("plans for a public list of items or with sums are for dphist.release")
     nonzero_rule(plan, promised=promise_max_nonzero)

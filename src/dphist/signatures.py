@@ -255,7 +255,7 @@ def examine_signature(
     """The state of a document's signature, the fingerprint of its key, and problems."""
     if SIGNATURE not in document:
         return "missing", None, () if trusted is None else ("there is no signature",)
-    found = _decoded(document[SIGNATURE])
+    found = _decode_signature(document[SIGNATURE])
     if found is None:
         return "invalid", None, ("the signature is not one that dphist writes",)
     if not _is_genuine(document, domain, *found):
@@ -267,7 +267,7 @@ def examine_signature(
     return "other key", fingerprint, (problem,)
 
 
-def _decoded(signature: Any) -> tuple[bytes, bytes] | None:
+def _decode_signature(signature: Any) -> tuple[bytes, bytes] | None:
     """The public key and the value of a well-formed signature; its base64 must be the canonical one."""
     if not isinstance(signature, dict) or signature.keys() != {"algorithm", "public_key", "value"}:
         return None

@@ -94,7 +94,7 @@ def test_only_its_owner_can_read_it_and_nothing_else_is_left(path: Path) -> None
 
 
 def test_the_disk_has_it_before_a_booking_returns(path: Path) -> None:
-    with store.connected(path, 1.0) as connection:
+    with store.connect_ledger(path, 1.0) as connection:
         assert connection.execute("PRAGMA synchronous").fetchone() == (3,)  # EXTRA
         assert connection.execute("PRAGMA journal_mode").fetchone() == ("delete",)
     # Another program's choice does not stay.

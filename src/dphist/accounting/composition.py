@@ -315,7 +315,7 @@ def total_delta(spends: Sequence[tuple[Profile, int]], epsilon: float) -> float:
     """
     counts: dict[Profile, int] = {}
     for profile, count in spends:
-        counts[profile] = counts.get(profile, 0) + _counted(count)
+        counts[profile] = counts.get(profile, 0) + _check_count(count)
     return Composition(tuple(counts.items())).delta(epsilon)
 
 
@@ -337,13 +337,13 @@ def _sum_up(values: Iterable[float]) -> float:
 def _profile_and_count(spend: Spend) -> tuple[Profile, int]:
     what, count = spend if isinstance(spend, tuple) else (spend, 1)
     if isinstance(what, Plan):
-        return profile_of_plan(what), _counted(count)
+        return profile_of_plan(what), _check_count(count)
     if isinstance(what, Profile):
-        return what, _counted(count)
+        return what, _check_count(count)
     raise InvalidParameter(f"only plans and profiles compose, not {type(what).__name__}")
 
 
-def _counted(count: int) -> int:
+def _check_count(count: int) -> int:
     if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= _MOST_RELEASES:
         raise InvalidParameter(f"the number of releases must be between 1 and {_MOST_RELEASES}, not {count!r}")
     return count

@@ -183,7 +183,9 @@ def plan(
         "max_nonzero": max_nonzero, "max_items_per_user": max_items_per_user, "top": top,
         "public_items": public_items,
     }  # fmt: skip
-    spend = _planned(account, epsilon, delta, {key: value for key, value in contract.items() if value is not None})
+    spend = _spend_of(
+        account, epsilon, delta, {key: value for key, value in contract.items() if value is not None}
+    )
     more = account.more_that_fit(spend, composer)
     facts = {
         **_facts(account), "fits": more > 0, "more": more, "delta_with_it": account.delta_with([spend], composer),
@@ -204,7 +206,7 @@ def _composer(account: Account) -> Composer:
     return composer_for(account.accounting, account.total)
 
 
-def _planned(account: Account, epsilon: float, delta: float, contract: dict[str, Any]) -> Spend:
+def _spend_of(account: Account, epsilon: float, delta: float, contract: dict[str, Any]) -> Spend:
     """The spend of a release as it would be booked; without a contract, its budget."""
     from dphist.ledger import Spend
     from dphist.planning.planner import plan as make_plan

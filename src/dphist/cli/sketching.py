@@ -195,7 +195,7 @@ def release(
         raise InvalidParameter("give --output NAME (or --dry-run): a release is written with its certificate")
     said = {"count_name": count_name, "rounded": round_counts, "seed": seed}
     target = replace(target_of(output, output_table, output_format), sign=signer)
-    result = _released(found, plan, target, force, said)
+    result = _release_and_write(found, plan, target, force, said)
     with closed_pipe_ignored():
         if as_json:
             print_json(release_facts(result))
@@ -213,7 +213,7 @@ def _show_plan(plan: Any, as_json: bool) -> None:
     write_out("\nNothing was released (--dry-run).\n")
 
 
-def _released(found: MisraGries, plan: Any, target: Any, force: bool, said: dict[str, Any]) -> Any:
+def _release_and_write(found: MisraGries, plan: Any, target: Any, force: bool, said: dict[str, Any]) -> Any:
     """Release and write. What cannot be written is an error before noise is drawn."""
     from dphist.outputs.write import check_target, write_release
 

@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 from dphist.counting.events import Events
 from dphist.counting.frames import ArrowSource, Opened, Source, decode_text, describe, texts, whole_of
 from dphist.counting.sql import name, text
-from dphist.counting.workspace import about_sql, attempt, listed
+from dphist.counting.workspace import about_sql, attempt, name_list
 from dphist.errors import InputError, postgres_driver
 
 
@@ -50,10 +50,10 @@ def choose_table(events: Events, what: str, tables: list[tuple[str, str]]) -> tu
             return tables[0]
         if not tables:
             raise InputError(f"{what} has no tables")
-        raise InputError(f"{what} has several tables: say which with --table (table=), one of {listed(names)}")
+        raise InputError(f"{what} has several tables: say which with --table (table=), one of {name_list(names)}")
     exact = [k for k, (schema, table) in enumerate(tables) if events.table in (names[k], f"{schema}.{table}")]
     if not exact:
-        raise InputError(f"{what} has no table {events.table!r}; its tables are {listed(names)}")
+        raise InputError(f"{what} has no table {events.table!r}; its tables are {name_list(names)}")
     return tables[exact[0]]
 
 

@@ -26,7 +26,7 @@ from dphist.counting.files import file_source, files_of
 from dphist.counting.frames import Opened, Source, demand, frame_source, read_once
 from dphist.counting.sql import COUNT, Pairs, Rows
 from dphist.counting.task import Choice, Counted, Progress, Resources, Task
-from dphist.counting.workspace import attempt, connected, private_folder
+from dphist.counting.workspace import attempt, connect_duckdb, private_folder
 from dphist.errors import InputError, InvalidParameter
 
 T = TypeVar("T")
@@ -98,7 +98,7 @@ class DuckDBEngine:
 
     def sizes(self, task: Task, bounds: Sequence[int], progress: Progress | None = None) -> list[int]:
         """How many users have how many different items, by bounds; see `Engine.sizes`."""
-        checked_sizes(task, bounds)
+        check_sizes_task(task, bounds)
         with self._session(progress) as session:
             pairs, _, what = session.pairs(replace(task, values=()))
             rows = session.execute(sql.sizes(pairs), what)
@@ -120,7 +120,7 @@ class DuckDBEngine:
 
     @contextmanager
     def _session(self, progress: Progress | None = None) -> Iterator[Session]:
-        with private_folder(self.resources.folder) as folder, connected(self.resources, folder) as connection:
+        with private_folder(self.resources.folder) as folder, connect_duckdb(self.resources, folder) as connection:
             session = Session(connection, progress)
             try:
                 yield session
@@ -179,7 +179,7 @@ class Session:
 
         Returns also whether a second look at the events is cheap, and what they are called in a sentence.
         """
-        checked(task)
+        check_task(task)
         events, listed = task.events, task.public_items
         summed = [value.column for value in task.values]
         # Looking at an input can take long too: a server may be slow, and files may be many.
@@ -228,7 +228,7 @@ class Histogram:
         self.session.report_done()
 
 
-def checked(task: Task) -> None:
+def check_task(task: Task) -> None:
     """Raise errors of the task itself."""
     if len(task.choice.key) < 32:
         raise InvalidParameter("the key of the choice must have 32 bytes")
@@ -245,7 +245,7 @@ def checked(task: Task) -> None:
         )
 
 
-def checked_sizes(task: Task, bounds: Sequence[int]) -> None:
+def check_sizes_task(task: Task, bounds: Sequence[int]) -> None:
     """Raise errors of the bounds, and of inputs that could not be counted afterwards; nothing is read yet."""
     if not bounds or any(isinstance(bound, bool) or not isinstance(bound, int) for bound in bounds):
         raise InvalidParameter("the bounds of sizes must be whole numbers, at least one")

@@ -27,7 +27,7 @@ from urllib.parse import unquote
 
 from dphist.counting.frames import BATCH, ArrowSource, Opened, Source, demand, describe
 from dphist.counting.sql import FLOATS, WHOLE, name, text
-from dphist.counting.workspace import attempt, listed
+from dphist.counting.workspace import attempt, name_list
 from dphist.errors import InputError
 
 FORMATS: Final = {
@@ -47,7 +47,7 @@ def files_of(source: Any, file_format: str | None) -> tuple[list[str], str]:
     for one in source if isinstance(source, (tuple, list)) else [source]:
         if not isinstance(one, (str, os.PathLike)):
             raise InputError(f"a list of files must hold paths, not an object of type {type(one).__qualname__!r}")
-        found += matching(os.fspath(one))
+        found += matching_files(os.fspath(one))
     if not found:
         raise InputError("the list of files is empty")
     if file_format is not None:
@@ -55,12 +55,12 @@ def files_of(source: Any, file_format: str | None) -> tuple[list[str], str]:
     kinds = {kind_of(path): path for path in reversed(found)}
     if len(kinds) > 1:
         raise InputError(
-            f"the files are of several formats, such as {listed(list(kinds.values()))}; give files of one format"
+            f"the files have several formats, such as {name_list(list(kinds.values()))}; give files of one format"
         )
     return found, next(iter(kinds))
 
 
-def matching(path: str) -> list[str]:
+def matching_files(path: str) -> list[str]:
     """The files of one path: itself, those of a folder, or those of a pattern."""
     if os.path.isdir(path):
         root = Path(path)

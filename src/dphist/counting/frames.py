@@ -21,7 +21,7 @@ from typing import Any, Final
 import numpy as np
 
 from dphist.counting.sql import EXACT, name
-from dphist.counting.workspace import attempt, listed
+from dphist.counting.workspace import attempt, name_list
 from dphist.errors import InputError
 
 WHOLE: Final = re.compile(r"-?(0|[1-9][0-9]{0,18})")
@@ -180,7 +180,7 @@ def demand(what: str, names: Sequence[str], wanted: Sequence[str]) -> None:
     times = Counter(names)
     for column in wanted:
         if times[column] == 0:
-            raise InputError(f"{what} has no column {column!r}; its columns are {listed(list(names))}")
+            raise InputError(f"{what} has no column {column!r}; its columns are {name_list(list(names))}")
         if times[column] > 1:
             raise InputError(f"{what} has {times[column]} columns with the name {column!r}")
 

@@ -20,14 +20,14 @@ from pyspark.sql import Window
 from pyspark.sql import functions as sql
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from dphist.counting.duckdb import DuckDBEngine, checked, checked_sizes, in_buckets, opened_rows
+from dphist.counting.duckdb import DuckDBEngine, check_sizes_task, check_task, in_buckets, opened_rows
 from dphist.counting.events import FINE_LIMIT, FINE_STEPS, Events, Value
 from dphist.counting.frames import demand
 from dphist.counting.spark_inputs import counted_column, number, read_rows
 from dphist.counting.spark_session import Cluster, arrow_frame, report_progress, session_for
 from dphist.counting.sql import COUNT, ITEMS, value_names
 from dphist.counting.task import Counted, Progress, Resources, Task
-from dphist.counting.workspace import attempt, connected, private_folder
+from dphist.counting.workspace import attempt, connect_duckdb, private_folder
 from dphist.errors import InputError, is_spark_frame
 
 T = TypeVar("T")
@@ -54,7 +54,7 @@ class SparkEngine:
 
     def check(self, task: Task) -> None:
         """Raise `InputError` if the events cannot be read or lack a column; nothing is counted yet."""
-        checked(task)
+        check_task(task)
         with session_for(task.events.source, self.resources, self.cluster) as session:
             pairs_of(session, task.events, values=task.values, probe=True)
         if task.public_items is not None:
@@ -66,8 +66,8 @@ class SparkEngine:
 
     def sizes(self, task: Task, bounds: Sequence[int], progress: Progress | None = None) -> list[int]:
         """How many users have how many different items, by bounds; see `Engine.sizes`."""
-        checked(task)
-        checked_sizes(task, bounds)
+        check_task(task)
+        check_sizes_task(task, bounds)
         source = task.events.source
         with session_for(source, self.resources, self.cluster) as session, report_progress(session, progress):
             pairs, items, _, what = listed_pairs(session, replace(task, values=()))
@@ -82,7 +82,7 @@ class SparkEngine:
     @contextmanager
     def counted(self, task: Task, progress: Progress | None = None) -> Iterator[SparkHistogram]:
         """Count, to a histogram whose frame can be worked on where it is."""
-        checked(task)
+        check_task(task)
         source = task.events.source
         with session_for(source, self.resources, self.cluster) as session, report_progress(session, progress):
             frame, what = histogram_of(session, task)
@@ -306,7 +306,7 @@ def check_public_list(public_items: Events) -> None:
     if is_spark_frame(public_items.source):
         wanted = [column.source for column in public_items.items]
         return demand("the list of public items", list(public_items.source.columns), wanted)
-    with private_folder(None) as folder, connected(Resources(), folder) as connection:
+    with private_folder(None) as folder, connect_duckdb(Resources(), folder) as connection:
         opened_rows(connection, public_items, "dphist_public", probe=True, with_user=False)
     return None
 

@@ -45,8 +45,8 @@ from dphist.counting.files import (
 )
 from dphist.counting.frames import ArrowSource, demand, frame_source
 from dphist.counting.spark_session import WHILE_COUNTING, arrow_frame
-from dphist.counting.sql import EXACT, NUMBER, no_number, refused
-from dphist.counting.workspace import LONGEST, attempt, listed
+from dphist.counting.sql import EXACT, NUMBER, no_number, not_summable
+from dphist.counting.workspace import LONGEST, attempt, name_list
 from dphist.errors import InputError, is_spark_frame
 
 T = TypeVar("T")
@@ -499,7 +499,7 @@ def number(column: Any, kind: str, name: str) -> Any:
     if kind == "void":
         return sql.lit(None).cast("double")
     if not kind.startswith(("string", "char", "varchar")):
-        raise refused(name)
+        raise not_summable(name)
     text = valid_text(column.cast("string"))
     return sql.when(text.rlike(NUMBER), text.try_cast("double"))
 
@@ -554,7 +554,7 @@ def columns_named(session: Any, source: SparkSource, condition: str) -> dict[str
             matches = [word] if word in alike else alike
         others = {column for other, column in named.items() if other.casefold() == word.casefold()}
         if matches and len({*matches, *others}) > 1:
-            both = listed(sorted({*matches, *others}))
+            both = name_list(sorted({*matches, *others}))
             raise InputError(f"the condition {condition!r} cannot tell apart the columns {both}")
         if matches and (exact or not others):
             named[word] = matches[0]
@@ -610,7 +610,7 @@ def bind_condition(action: Callable[[], T], condition: str, source: SparkSource)
     said = re.sub(r"\s+", " ", line).rstrip(".; ")
     if said.startswith("[UNRESOLVED_COLUMN"):
         said = f"it names a column that {source.what} does not have"
-        said += "" if source.names is None else f"; the columns are {listed(source.names)}"
+        said += "" if source.names is None else f"; the columns are {name_list(source.names)}"
     elif len(said) > LONGEST:
         said = said[: LONGEST - 3] + "..."
     raise InputError(f"the condition {condition!r} cannot be used: {said}")

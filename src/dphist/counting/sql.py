@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from dphist.counting.events import FINE_LIMIT, FINE_STEPS, LONGEST_VALUE, Events, Value
-from dphist.counting.workspace import about_sql, listed
+from dphist.counting.workspace import about_sql, name_list
 from dphist.errors import InputError
 
 FLOATS: Final = frozenset({"FLOAT", "DOUBLE"})
@@ -245,7 +245,7 @@ DECIMAL: Final = re.compile(r"DECIMAL\((\d+),\d+\)")
 EXACT_DIGITS: Final = 15
 
 
-def refused(column: str) -> InputError:
+def not_summable(column: str) -> InputError:
     """The error of a column whose type has no numbers."""
     return InputError(f"the column {column!r} cannot be summed: it holds neither numbers nor text")
 
@@ -268,7 +268,7 @@ def number(expression: str, kind: str, column: str) -> str:
         # By way of text: DuckDB's own cast of large numbers rounds more than once.
         return f"TRY_CAST(CAST({expression} AS VARCHAR) AS DOUBLE)"
     if TEXTS.match(kind) is None:
-        raise refused(column)
+        raise not_summable(column)
     written = one_spelling(expression if kind == "VARCHAR" else f"CAST({expression} AS VARCHAR)", "VARCHAR")
     return f"CASE WHEN regexp_matches({written}, {text(NUMBER)}) THEN TRY_CAST({written} AS DOUBLE) END"
 
@@ -465,7 +465,7 @@ def columns_of(connection: Any, condition: str, names: Sequence[str] | None) -> 
             alike = [one for one in names or [written] if one.casefold() == written.casefold()]
             matches = [written] if written in alike else alike
             if len(matches) > 1 or (matches and found.get(written.casefold(), matches[0]) != matches[0]):
-                raise InputError(f"the condition {condition!r} cannot tell apart the columns {listed(alike)}")
+                raise InputError(f"the condition {condition!r} cannot tell apart the columns {name_list(alike)}")
             if matches:
                 found[written.casefold()] = matches[0]
     return list(found.values())
@@ -482,6 +482,6 @@ def bind(connection: Any, condition: str, types: dict[str, str], names: Sequence
     except Exception as error:
         reason = about_sql(error)
     raise InputError(
-        f"the condition {condition!r} cannot be used: {reason}. The columns are {listed(list(names or types))}; "
-        "those of CSV, JSON and frames are text: write CAST(column AS DOUBLE), or pass types='fixed' for a frame"
+        f"the condition {condition!r} cannot be used: {reason}. The columns are {name_list(list(names or types))}"
+        "; those of CSV, JSON and frames are text: write CAST(column AS DOUBLE), or pass types='fixed' for a frame"
     )

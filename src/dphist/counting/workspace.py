@@ -72,7 +72,7 @@ def about_sql(error: Exception) -> str:
     return line if len(line) <= LONGEST else line[: LONGEST - 3] + "..."
 
 
-def listed(names: list[str] | tuple[str, ...], most: int = 40) -> str:
+def name_list(names: list[str] | tuple[str, ...], most: int = 40) -> str:
     """Names for a sentence, each quoted, and not endlessly many."""
     shown = ", ".join(repr(name) for name in names[:most])
     return f"{shown} and {len(names) - most} more" if len(names) > most else shown or "none"
@@ -199,7 +199,7 @@ def private_folder(parent: Path | None) -> Iterator[Path]:
         raise InputError(f"the temporary folder {str(root)!r} does not exist")
     sweep(root)
     made, lock = attempt(
-        lambda: _marked(root), f"the temporary folder {str(root)!r}", "{what} cannot be written to"
+        lambda: _make_marked_folder(root), f"the temporary folder {str(root)!r}", "{what} cannot be written to"
     )
     guard = None
     try:
@@ -212,7 +212,7 @@ def private_folder(parent: Path | None) -> Iterator[Path]:
             guard.communicate()
 
 
-def _marked(root: Path) -> tuple[Path, int]:
+def _make_marked_folder(root: Path) -> tuple[Path, int]:
     """A new folder with our mark, and its lock, by which others see that it is in use."""
     for _ in range(ATTEMPTS):
         # mkdtemp makes it for its owner alone: DuckDB's files in it need no mode of their own.
@@ -263,7 +263,7 @@ def alive(process: int) -> bool:
     return True
 
 
-def connected(resources: Resources, folder: Path) -> Any:
+def connect_duckdb(resources: Resources, folder: Path) -> Any:
     """A DuckDB connection of its own with every setting explicit."""
     check_address_space(resources)
     import duckdb

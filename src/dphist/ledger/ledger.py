@@ -393,7 +393,7 @@ class _Page:
     chain: Chain
 
     def append(self, kind: Kind, dataset: str, body: dict[str, Any]) -> Entry:
-        entry = self.chain.following(kind, dataset, body)
+        entry = self.chain.next_entry(kind, dataset, body)
         store.append(self.connection, entry.row())
         self.chain = Chain((*self.chain.entries, entry))
         return entry
@@ -519,7 +519,7 @@ class Ledger:
     @contextmanager
     def _connection(self) -> Iterator[sqlite3.Connection]:
         before = store.identity(self._path)
-        with store.connected(self._path, self._wait) as connection:
+        with store.connect_ledger(self._path, self._wait) as connection:
             yield connection
         # What was appended to a file that has lost its name is lost with it.
         if store.identity(self._path) != before:

@@ -100,7 +100,7 @@ class Chain:
             previous = row[6]
         return Chain(tuple(entries))
 
-    def following(self, kind: Kind, dataset: str, data: Any) -> Entry:
+    def next_entry(self, kind: Kind, dataset: str, data: Any) -> Entry:
         """The entry that would come next."""
         number, body, created = self.number + 1, canonical(data), datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         value = digest(number, kind, dataset, created, body, self.hash)
@@ -258,7 +258,7 @@ def publish(file: Path, place: Path) -> bool:
 
 
 @contextmanager
-def connected(path: Path, wait: float) -> Iterator[sqlite3.Connection]:
+def connect_ledger(path: Path, wait: float) -> Iterator[sqlite3.Connection]:
     """A connection for one piece of work. A file that is not there is never made by it."""
     with sqlite_errors_as_sentences(path, wait):
         # A file that may not be written is opened for reading by SQLite itself.

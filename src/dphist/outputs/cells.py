@@ -71,7 +71,7 @@ def json_cells(column: Any) -> list[Any]:
     if pa.types.is_temporal(kind):
         return list(_times(column).to_pylist())
     if pa.types.is_nested(kind) or pa.types.is_decimal(kind) or "binary" in str(kind):
-        return [_plain(value) for value in column.to_pylist()]
+        return [_json_value(value) for value in column.to_pylist()]
     return list(column.to_pylist())
 
 
@@ -88,7 +88,7 @@ def _float(value: float | None) -> float | str | None:
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
-def _plain(value: Any) -> Any:
+def _json_value(value: Any) -> Any:
     """One cell of any kind as JSON can write it."""
     if value is None or isinstance(value, (bool, int, str)):
         return value
@@ -99,9 +99,9 @@ def _plain(value: Any) -> Any:
     if isinstance(value, bytes):
         return b64encode(value).decode()
     if isinstance(value, dict):
-        return {str(key): _plain(inner) for key, inner in value.items()}
+        return {str(key): _json_value(inner) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(inner) for inner in value]
+        return [_json_value(inner) for inner in value]
     if isinstance(value, timedelta):
         return _duration(value // timedelta(microseconds=1), "us")
     return value.isoformat() if hasattr(value, "isoformat") else str(value)
@@ -230,6 +230,6 @@ def column_of(cells: list[Any], described: str | None) -> Any:
             return pa.chunked_array([pa.array(cells, wanted)])
         column = pa.array(cells)
     except (pa.ArrowException, ValueError, TypeError, OverflowError):
-        texts = [c if c is None or isinstance(c, str) else json.dumps(_plain(c)) for c in cells]
+        texts = [c if c is None or isinstance(c, str) else json.dumps(_json_value(c)) for c in cells]
         column = pa.array(texts, pa.string())
     return restore_column(pa.chunked_array([column]), described)

@@ -28,7 +28,7 @@ def write_rows(
     pa = package("pyarrow")
     try:
         if escape_formulas:
-            table = _escaped(table)
+            table = _escape_formulas(table)
         _WRITERS[kind](table, file, check)
     except OSError:
         raise
@@ -86,7 +86,7 @@ def flattened(table: Any) -> Any:
     return pa.table(columns, names=table.column_names)
 
 
-def _escaped(table: Any) -> Any:
+def _escape_formulas(table: Any) -> Any:
     """The table as CSV holds it, text and names with a quote before what looks like a formula."""
     pa, flat = package("pyarrow"), flattened(table)
     types = pa.types

@@ -158,7 +158,7 @@ def _read_file(file: BufferedReader, kind: OutputKind, output: dict[str, Any]) -
     try:
         if kind in ("parquet", "arrow"):
             table = read_file(file, kind, rows if isinstance(rows, int) else 0)
-            return _restored(table, output)
+            return _restore_types(table, output)
         escaped = output.get("escape_formulas") is True
         return read_text(file, kind, types_of(output, names), names, escape_formulas=escaped)
     except (
@@ -168,7 +168,7 @@ def _read_file(file: BufferedReader, kind: OutputKind, output: dict[str, Any]) -
         raise StoreError("") from None
 
 
-def _restored(table: Any, output: dict[str, Any]) -> Any:
+def _restore_types(table: Any, output: dict[str, Any]) -> Any:
     """The columns in the types they were written from."""
     types, names = types_of(output, table.column_names), table.column_names
     columns = [restore_column(c, types.get(n)) for n, c in zip(names, table.columns, strict=True)]
@@ -272,7 +272,7 @@ def _from_database(target: Target, certificate: str | os.PathLike[str] | None) -
     matches = output.get("sha256") == digest
     if document is not None and not matches:
         problems.append(f"{target.title()} {_NO_MATCH}")
-    found = _restored(table, output)
+    found = _restore_types(table, output)
     if document is not None:
         problems += _shape_problems(found, output, target.title(), target.kind, signed=SIGNATURE in document)
     return Readback(found, document, matches, tuple(problems))

@@ -44,7 +44,7 @@ def _not_a_table(name: str) -> StoreError:
     )
 
 
-def quoted(name: str) -> str:
+def quote_name(name: str) -> str:
     """A name as all three databases quote it."""
     return '"' + name.replace('"', '""') + '"'
 
@@ -74,7 +74,7 @@ class Store:
 
     def full_name(self, name: str) -> str:
         """A table as statements name it."""
-        return quoted(name)
+        return quote_name(name)
 
     def may_create(self, name: str) -> bool:  # noqa: ARG002
         """Whether this user may create a table of this name."""
@@ -199,7 +199,7 @@ class _DuckDB(Store):
         view = f"dphist_{secrets.token_hex(8)}"
         with self.errors():
             self.connection.register(view, table)
-            self.run(f"CREATE TABLE {quoted(name)} AS SELECT * FROM {view}")
+            self.run(f"CREATE TABLE {quote_name(name)} AS SELECT * FROM {view}")
             self.connection.unregister(view)
         check()
 
@@ -228,14 +228,16 @@ class _DuckDB(Store):
         return [(column, kind) for column, kind, _ in columns]
 
     def stored_rows(self, name: str) -> str:
-        return f"{quoted(self._database)}.main.{quoted(self._spelled(name))}"
+        return f"{quote_name(self._database)}.main.{quote_name(self._spelled(name))}"
 
     def batches(self, name: str) -> Iterator[Any]:
         columns, rows = self.stored_columns(name), self.stored_rows(name)
         if not all(kind in _TYPES or re.fullmatch(r"DECIMAL\(\d+,\d+\)", kind) for _, kind in columns):
             raise StoreError("it has a column of a type that no release has")
         sizes = {"VARCHAR": "strlen", "BLOB": "octet_length"}
-        longest = [f"coalesce(max({sizes[kind]}({quoted(each)})), 0)" for each, kind in columns if kind in sizes]
+        longest = [
+            f"coalesce(max({sizes[kind]}({quote_name(each)})), 0)" for each, kind in columns if kind in sizes
+        ]
         width = sum(self.run(f"SELECT {', '.join(['0', *longest])} FROM {rows}")[0])
         with self.errors():
             # Few rows at a time: a short table may repeat one long text.
@@ -325,13 +327,13 @@ class _SQLite(Store):
 
     def create(self, name: str, table: Any, check: Callable[[], None]) -> None:
         fields = zip(table.column_names, table.schema.types, strict=True)
-        columns = ", ".join(f"{quoted(column)} {_declared(kind)}" for column, kind in fields)
-        self.run(f"CREATE TABLE {quoted(name)} ({columns})")
+        columns = ", ".join(f"{quote_name(column)} {_declared(kind)}" for column, kind in fields)
+        self.run(f"CREATE TABLE {quote_name(name)} ({columns})")
         places = ", ".join("?" * table.num_columns)
         for part in parts_of(table):
             rows = zip(*(_sqlite_cells(column) for column in part.columns), strict=True)
             with self.errors():
-                self.connection.executemany(f"INSERT INTO {quoted(name)} VALUES ({places})", rows)
+                self.connection.executemany(f"INSERT INTO {quote_name(name)} VALUES ({places})", rows)
             check()
 
     def stored_columns(self, name: str) -> list[tuple[str, str]]:
@@ -340,7 +342,7 @@ class _SQLite(Store):
         # A virtual table has no page of its own.
         if len(found) != 1 or found[0][0] != "table" or not isinstance(found[0][1], int) or found[0][1] < 1:
             raise _not_a_table(name)
-        columns = self.run(f"PRAGMA table_xinfo({quoted(name)})")
+        columns = self.run(f"PRAGMA table_xinfo({quote_name(name)})")
         # A column's default, and whether it is hidden or generated.
         if any(row[4] is not None or row[6] != 0 for row in columns):
             raise _not_a_table(name)
@@ -348,7 +350,7 @@ class _SQLite(Store):
 
     def stored_rows(self, name: str) -> str:
         # An index may hold other rows than its table, in a file that was made for that.
-        return f"main.{quoted(name)} NOT INDEXED"
+        return f"main.{quote_name(name)} NOT INDEXED"
 
     def batches(self, name: str) -> Iterator[Any]:
         pa, columns = package("pyarrow"), self.stored_columns(name)
@@ -495,7 +497,7 @@ class _Postgres(Store):
         return schema, table
 
     def full_name(self, name: str) -> str:
-        return ".".join(map(quoted, self._parts(name)))
+        return ".".join(map(quote_name, self._parts(name)))
 
     def may_create(self, name: str) -> bool:
         return bool(self.run("SELECT has_schema_privilege($1, 'CREATE')", self._parts(name)[0])[0][0])
@@ -611,7 +613,7 @@ def _or_text(column: Any, kind: Any) -> Any:
 
 
 @contextmanager
-def _opened(target: Target, address: str, *, writing: bool) -> Iterator[Store]:
+def _open_store(target: Target, address: str, *, writing: bool) -> Iterator[Store]:
     """A store whose refusals are sentences on the target."""
     try:
         store = store_of(target.kind, address, writing=writing)
@@ -625,7 +627,7 @@ def _opened(target: Target, address: str, *, writing: bool) -> Iterator[Store]:
 
 def check_database(target: Target, *, force: bool) -> None:
     """Raise `OutputError` if the database cannot be opened, or has tables of these names."""
-    with _opened(target, target.address, writing=False) as store:
+    with _open_store(target, target.address, writing=False) as store:
         _existing(store, target, force)
         if not store.may_create(target.table_name):
             raise StoreError("it is not permitted to this user")
@@ -661,7 +663,7 @@ def write_database(
         facts["database"] = target.path.name.encode("utf-8", "backslashreplace").decode()
     text = seal(document, facts, target.sign)
     check()
-    with _opened(target, address, writing=True) as store:
+    with _open_store(target, address, writing=True) as store:
         for name in _existing(store, target, force):
             store.drop(name)
         store.create(target.table_name, held, check)

@@ -14,7 +14,7 @@ from dphist.privacy.types import Plan
 from dphist.releasing.frames import ARROW, Names, Piece, Source, checked_names, source_of
 from dphist.releasing.noise import Cut, Largest, NoiseStage, Span, Total, blocks, counts_of
 from dphist.releasing.result import Release
-from dphist.releasing.soundness import Nonzero, certified, nonzero_rule
+from dphist.releasing.soundness import Nonzero, certify_again, nonzero_rule
 from dphist.sampling.mechanisms import LARGEST_EXACT, IntArray
 from dphist.sampling.tap import SecureTap, SeededTap, Tap
 
@@ -50,7 +50,7 @@ def release_histogram(
     >>> release_histogram(["tea", "rare"], [5000, 1], plan, seed=1).items
     ['tea']
     """
-    sound = certified(plan)
+    sound = certify_again(plan)
     if isinstance(sound.noise, PublicNoise):
         raise InvalidParameter("a plan for a public list of items is for dphist.release, which reads the list")
     if sound.sums:
@@ -120,7 +120,7 @@ def release_sketch(
 
     The sketch has at most `size` counters by construction: nothing is subtracted here.
     """
-    sound = certified(plan)
+    sound = certify_again(plan)
     problem = sketch_problem(sound, size)
     if problem is not None:
         raise InvalidParameter(problem)

@@ -86,7 +86,7 @@ class SparkRelease(Release):
 
     @cached_property
     def _collected(self) -> Release:
-        return collected(self.frame.toArrow(), self.head)
+        return collect_release(self.frame.toArrow(), self.head)
 
     def collect(self) -> Release:
         """All rows in this process, the largest count first."""
@@ -129,7 +129,7 @@ class SparkRelease(Release):
         return self.head._repr_html_()
 
 
-def collected(table: Any, model: Release) -> Release:
+def collect_release(table: Any, model: Release) -> Release:
     """A release in memory from the rows of an output, in the order of a release."""
     names = table.column_names[len(model.names.items) + 1 :]
     columns = [column.combine_chunks() for column in table.columns]
@@ -164,7 +164,7 @@ def with_first_rows(frame: Any, model: Release, total: int | None = None) -> Spa
         if total is None:
             raise
         first = to_arrow_schema(frame.schema, timezone="UTC").empty_table()
-    rows = collected(first, model)
+    rows = collect_release(first, model)
     fields = {name: getattr(rows, name) for name in rows.__dataclass_fields__}
     return SparkRelease(frame, Head(**fields, total=int(frame.count()) if total is None else total))
 
@@ -199,7 +199,7 @@ class ExecutorNoise:
         rows = _rows_of_bytes(digests)
         # Another sum of the same item and count gets other noise: were the data to change between two attempts
         # at a task, the same noise on both would give away their difference.
-        marked = [rows, *(_marked(rows, column) for column in sums)]
+        marked = [rows, *(_mix_numbers(rows, column) for column in sums)]
         draws = [Repeatable(KeyedWords(key, one)) for key, one in zip(self.keys, marked, strict=True)]
         found = self.begun.release(counts, sums, draws)
         taken = [take_rows(column, found.index) for column in columns[: len(self.items)]]
@@ -261,7 +261,7 @@ def without_traces(frame: Any) -> Any:
     return rows.toDF(*frame.columns)
 
 
-def _marked(rows: NDArray[np.uint8], numbers: NDArray[np.int64]) -> NDArray[np.uint8]:
+def _mix_numbers(rows: NDArray[np.uint8], numbers: NDArray[np.int64]) -> NDArray[np.uint8]:
     """Digests that differ where the numbers do: a part of each is combined with its number."""
     words = rows.copy().view("<u8")
     words[:, 0] ^= numbers.astype(np.uint64)
@@ -279,7 +279,7 @@ def _rows_of_bytes(digests: Any) -> Any:
 Placed = Callable[[Any], None]
 
 
-def released_by_spark(job: Job, histogram: SparkHistogram, target: Any, placed: Placed) -> Release:
+def release_on_spark(job: Job, histogram: SparkHistogram, target: Any, placed: Placed) -> Release:
     """Add noise where the data are.
 
     To a folder the executors write by themselves. The release of a DataFrame stays on the cluster. Otherwise the
@@ -293,21 +293,21 @@ def released_by_spark(job: Job, histogram: SparkHistogram, target: Any, placed: 
     # The release without its rows.
     model = Release((), none, plan.certificate, plan, job.tap.private, job.names, Form(), begun.offset)
     with unlogged():
-        frame = _noised(histogram, noise, nothing=broken)
+        frame = _noisy_frame(histogram, noise, nothing=broken)
         if request.top is not None and job.rule is not Nonzero.TOP_K:
             # Where a limit on users replaced the top-k step: the counts with the most noisy users.
             frame = largest_rows(frame, len(noise.items), request.top)
-        return _delivered(frame, histogram, request, job.facts.add_to(model), target, placed)
+        return _deliver(frame, histogram, request, job.facts.add_to(model), target, placed)
 
 
-def _noised(histogram: SparkHistogram, noise: ExecutorNoise, *, nothing: bool) -> Any:
+def _noisy_frame(histogram: SparkHistogram, noise: ExecutorNoise, *, nothing: bool) -> Any:
     if nothing:
         # Never an error, for that would tell of the data; an empty release tells the least.
         histogram = replace(histogram, frame=histogram.frame.where("false"))
     return released_frame(histogram, noise)
 
 
-def _delivered(
+def _deliver(
     frame: Any,
     histogram: SparkHistogram,
     request: Request,
@@ -331,7 +331,7 @@ def _delivered(
         with persist(frame) as rows:
             return run(lambda: keep_on_cluster(without_traces(rows), model), what)
     table = run(frame.toArrow, what)
-    return collected(table, model)
+    return collect_release(table, model)
 
 
 def keep_on_cluster(frame: Any, model: Release) -> Release:

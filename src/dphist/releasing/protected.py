@@ -142,10 +142,10 @@ def local_paths(value: Any) -> Iterator[str]:
 
 def _files(path: str) -> list[str]:
     """The path itself, and the files that are read from a folder or a glob."""
-    from dphist.counting.files import matching
+    from dphist.counting.files import matching_files
 
     try:
-        return [path, *matching(path)]
+        return [path, *matching_files(path)]
     except (DphistError, OSError):
         return [path]  # cannot be read: the engine says so
 

@@ -217,7 +217,7 @@ class Release:
             values = ["?"] * where.size
         return [printable(value) for value in values]
 
-    def _shown(self) -> list[tuple[str, ...]]:
+    def _first_rows(self) -> list[tuple[str, ...]]:
         """The first rows as texts, under the names of the columns; no more digits than the noise leaves."""
         where = np.arange(min(len(self), _ROWS_SHOWN), dtype=np.int64)
         texts = [self._texts(column, where) for column in self.columns]
@@ -227,7 +227,7 @@ class Release:
         return [(*self.names.items, self.names.count, *self.added), *zip(*texts, *numbers, strict=True)]
 
     def __repr__(self) -> str:
-        head, *rows = self._shown()
+        head, *rows = self._first_rows()
         lines = [] if self.private else [NOT_PRIVATE]
         lines += [self._summary(), text_grid(head, rows, left=len(self.names.items))]
         if not len(self):
@@ -239,6 +239,6 @@ class Release:
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        head, *rows = self._shown()
+        head, *rows = self._first_rows()
         more = f"<p>... and {len(self) - _ROWS_SHOWN:,} more</p>" if len(self) > _ROWS_SHOWN else ""
         return html_grid(self._summary(), head, rows, warning="" if self.private else NOT_PRIVATE) + more

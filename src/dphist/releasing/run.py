@@ -20,9 +20,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, ParamSpec, get_type_hints
 
-from dphist.counting.duckdb import checked_sizes
+from dphist.counting.duckdb import check_sizes_task
 from dphist.counting.events import Value, is_frame
-from dphist.counting.files import matching
+from dphist.counting.files import matching_files
 from dphist.counting.task import Choice, Counted, Engine, Progress, Resources, Task
 from dphist.errors import InvalidParameter
 from dphist.planning.auto_cap import ChoicePlan
@@ -36,7 +36,15 @@ from dphist.releasing.noise import Cut, NoiseStage, blocks, rehearse
 from dphist.releasing.protected import local_paths, refuse_own_input
 from dphist.releasing.request import AUTO, Columns, Request, request_from
 from dphist.releasing.result import Facts, Release
-from dphist.releasing.soundness import Chosen, Nonzero, certified, choice_for, choose, nonzero_rule, top_k_keeps
+from dphist.releasing.soundness import (
+    Chosen,
+    Nonzero,
+    certify_again,
+    choice_for,
+    choose,
+    nonzero_rule,
+    top_k_keeps,
+)
 from dphist.releasing.spending import booked_attempt, check_ledger
 from dphist.sampling.mechanisms import check_counts
 from dphist.sampling.tap import SecureTap, SeededTap, Tap
@@ -134,13 +142,13 @@ def _check_input(request: Request, engine: Engine) -> None:
     """A missing file, before any planning. An input that cannot be read, before anything is booked or chosen."""
     if engine.name == "duckdb":
         for path in local_paths(request.input):
-            matching(path)
+            matching_files(path)
     if request.ledger is None and request.max_items_per_user != AUTO:
         return
     values = tuple(Value(*one) for one in request.sums)
     task = Task(request.events(), Choice(bytes(32)), public_items=request.public_items(), values=values)
     if request.max_items_per_user == AUTO:
-        checked_sizes(task, caps_up_to(None))
+        check_sizes_task(task, caps_up_to(None))
     engine.check(task)
 
 
@@ -200,7 +208,7 @@ def _plan(request: Request, public_items: int | None) -> Plan:
         if request.max_nonzero is not None and cap is not None:
             cap = min(cap, request.max_nonzero)
         made = plan(max_nonzero=request.max_nonzero, max_items_per_user=cap, gamma=request.gamma)
-    return certified(made)
+    return certify_again(made)
 
 
 def _check_sums(plan: Plan, request: Request) -> None:
@@ -249,7 +257,7 @@ def _prepare_job(
     if isinstance(planned, ChoicePlan):
         sizes = Task(request.events(), Choice(bytes(32)), public_items=request.public_items())
         chosen = choose(planned, engine, sizes, tap, _watch(request, "choosing"))
-        plan, cap = certified(planned.plan(chosen.cap)), chosen.cap
+        plan, cap = certify_again(planned.plan(chosen.cap)), chosen.cap
     else:
         plan, cap = planned, request.cap
     # A top-k step subtracts the count of the next rank. A bound it cannot enforce is guaranteed by the caller.
@@ -288,9 +296,9 @@ def _add_noise(job: Job, counted: Any, target: Any, placed: Placed) -> Release:
     """The release. Spark's executors also write it if `target` is a folder, and then call `placed`."""
     request = job.request
     if request.engine_name == "spark":
-        from dphist.releasing.on_spark import released_by_spark
+        from dphist.releasing.on_spark import release_on_spark
 
-        return released_by_spark(job, counted, target, placed)
+        return release_on_spark(job, counted, target, placed)
     stage = NoiseStage(job.plan, job.rule, job.names, job.tap, job.cut(counted.at_rank), distinct=True)
     _show_progress(request, "counting", 1.0)
     _show_progress(request, "adding noise", 0.0)

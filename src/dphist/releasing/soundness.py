@@ -28,7 +28,7 @@ class Nonzero(Enum):
     PROMISED = "the caller guarantees it; if it does not hold, nothing is released"
 
 
-def certified(plan: object) -> Plan:
+def certify_again(plan: object) -> Plan:
     """The plan with a certificate that is computed here from its own numbers, whatever it claimed.
 
     Guarantee: the noise can be drawn exactly and its certified delta is within the plan's budget.

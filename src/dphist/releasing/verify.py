@@ -297,7 +297,7 @@ class Examination:
         if not self.private:
             self.problems.append(SEEDED)
         plan = self._plan(document.get("plan"))
-        if plan is None or not self._known(document):
+        if plan is None or not self._check_request(document):
             return
         # Quick checks first: to repeat a choice takes seconds.
         self._counts(plan, counts, request, table)
@@ -311,7 +311,7 @@ class Examination:
         self._request(plan, request, table, budget)
         self._whole(plan, document, chosen)
 
-    def _known(self, document: dict[str, Any]) -> bool:
+    def _check_request(self, document: dict[str, Any]) -> bool:
         """Whether the request is one that a release records, and the certificate has a version and a time."""
         request, found = document["request"], len(self.problems)
         if ("choice" in document) != (request.get("max-items-per-user") == AUTO):

@@ -706,11 +706,11 @@ def make_printable(value: Any) -> Any:
 
 def explain(plan: Plan, *, alternatives: bool = True) -> list[str]:
     """Sentences for the person who is about to release: what was chosen, and what else is possible."""
-    found = [_chosen(plan), _passing(plan), *_sums(plan), *(_alternatives(plan) if alternatives else [])]
+    found = [_choice_sentence(plan), _passing(plan), *_sums(plan), *(_alternatives(plan) if alternatives else [])]
     return [sentence for sentence in found if sentence]
 
 
-def _chosen(plan: Plan) -> str:
+def _choice_sentence(plan: Plan) -> str:
     contract, items = plan.contract, plan.contract.items
     if isinstance(plan.noise, PublicNoise):
         reason = f"the {contract.max_nonzero:,} items are public"

@@ -145,7 +145,7 @@ def build_batches(
     if len(called) != len(own):
         raise InvalidParameter(f"the item has {len(own)} columns, and {len(called)} names are given for them")
     sketch = MisraGries(k, ItemKind(called, tuple(wanted[name] for name in own)))
-    for rows in _groups(_checked(batches, wanted), group):
+    for rows in _groups(_wanted_batches(batches, wanted), group):
         sketch.update_columns(rows.column(user), tuple(rows.column(name) for name in own))
     return sketch
 
@@ -166,7 +166,7 @@ def _wanted(schema: Any, user: str, own: tuple[str, ...], group: str | None) -> 
     return wanted
 
 
-def _checked(batches: Iterable[Any], wanted: Mapping[str, Any]) -> Iterator[Any]:
+def _wanted_batches(batches: Iterable[Any], wanted: Mapping[str, Any]) -> Iterator[Any]:
     """Batches of the wanted columns alone, in these types."""
     for batch in batches:
         if not isinstance(batch, pa.RecordBatch):
