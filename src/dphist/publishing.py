@@ -95,7 +95,7 @@ def place_new(pairs: Sequence[tuple[Path, Path]]) -> None:
     except FileExistsError as error:
         _withdraw(tried)
         name = tried[-1][1]
-        raise FileExistsError(errno.EEXIST, f"{name} exists already", str(name)) from error
+        raise FileExistsError(errno.EEXIST, f"{name} already exists", str(name)) from error
     except BaseException:
         _withdraw(tried)
         raise

@@ -78,7 +78,7 @@ def make_key(path: PathLike) -> str:
     public = private.with_name(private.name + ".pub")
     for place in (private, public):
         if os.path.lexists(place):
-            raise OutputError(f"{place} exists already, and a key is never replaced: choose another name")
+            raise OutputError(f"{place} already exists, and a key is never replaced: choose another name")
     key = Ed25519PrivateKey.generate()
     secret = key.private_bytes(forms.Encoding.PEM, forms.PrivateFormat.PKCS8, forms.NoEncryption())
     known = key.public_key().public_bytes(forms.Encoding.PEM, forms.PublicFormat.SubjectPublicKeyInfo)
@@ -166,7 +166,7 @@ def write_new(files: Mapping[Path, tuple[bytes, int]]) -> None:
         with Deferred():
             write_files(files)
     except FileExistsError as error:
-        raise OutputError(f"{error.filename} exists already: choose another name") from None
+        raise OutputError(f"{error.filename} already exists: choose another name") from None
     except OSError as error:
         raise OutputError(f"{names} cannot be written: {error.strerror}") from None
 

@@ -179,7 +179,7 @@ def test_masters_that_do_not_answer(master: str, said: str) -> None:
 def test_settings_that_are_none(tmp_path: Path) -> None:
     for wrong in ("memory=1g", "spark.executor.memory", ("spark.a=b", "=")):
         assert sentence(spark_conf=wrong) == "--spark-conf must be of the form spark.NAME=VALUE, and one is not"
-    assert sentence(master="local[1]", engine="duckdb") == "--master is for --engine spark"
+    assert sentence(master="local[1]", engine="duckdb") == "--master needs --engine spark"
 
 
 def test_what_does_not_fit_a_session_that_is_there() -> None:
@@ -187,5 +187,5 @@ def test_what_does_not_fit_a_session_that_is_there() -> None:
     with pytest.raises(InvalidParameter, match="are for a new Spark session, and one is there already"):
         SparkEngine(Resources(), Cluster("local[1]")).check(task(SMALL))
     frame = spark.range(3).selectExpr("id AS user", "id AS item")
-    with pytest.raises(InvalidParameter, match="a DataFrame of Spark is for the engine spark, not for duckdb"):
+    with pytest.raises(InvalidParameter, match="a Spark DataFrame needs the engine spark, not duckdb"):
         dphist.release(frame, **ASKED, engine="duckdb")

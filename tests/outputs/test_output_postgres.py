@@ -101,7 +101,7 @@ def test_nothing_is_overwritten_without_force(address: str) -> None:
         lambda: write_release(rich_table(), DOCUMENT, target, force=False),
     ]
     for attempt in attempts:
-        with pytest.raises(OutputError, match="exists already"):
+        with pytest.raises(OutputError, match="already exists"):
             attempt()
     run(address, "CREATE VIEW v AS SELECT * FROM release")
     with pytest.raises(OutputError, match="depend on the table"):

@@ -142,7 +142,7 @@ def test_a_disk_without_hard_links(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(os, "link", refuse)
     assert faults_until_success(tmp_path, "a.csv", old, full, False, old is not None) >= 4
-    with pytest.raises(OutputError, match=r"a\.csv exists already"):
+    with pytest.raises(OutputError, match=r"a\.csv already exists"):
         write_release(OLD, {}, target_of(tmp_path / "a.csv"), force=False)
     assert same(holds(tmp_path, "a.csv"), NEW)
 
@@ -187,7 +187,7 @@ def test_nothing_is_overwritten_without_force(tmp_path: Path, name: str) -> None
         lambda: check_target(target, force=False),
         lambda: write_release(NEW, {}, target, force=False),
     ):
-        with pytest.raises(OutputError, match="exists already"):
+        with pytest.raises(OutputError, match="already exists"):
             attempt()
     assert state(tmp_path) == before
     check_target(target, force=True)
@@ -195,7 +195,7 @@ def test_nothing_is_overwritten_without_force(tmp_path: Path, name: str) -> None
     assert same(holds(tmp_path, name), NEW)
     if name in FILES:
         (tmp_path / name).unlink()
-        with pytest.raises(OutputError, match=r"certificate\.json exists already"):
+        with pytest.raises(OutputError, match=r"certificate\.json already exists"):
             check_target(target, force=False)
 
 
@@ -211,7 +211,7 @@ def test_a_file_that_appears_at_the_last_moment(
         return real(*values)
 
     monkeypatch.setattr(write, "seal", late)
-    with pytest.raises(OutputError, match="exists already"):
+    with pytest.raises(OutputError, match="already exists"):
         write_release(NEW, {}, target, force=False)
     assert state(tmp_path) == {taken: b"someone else's"}
 
@@ -242,7 +242,7 @@ def test_two_tables_of_one_database(tmp_path: Path, name: str) -> None:
         back = read_release(str(tmp_path / name), table=table)
         assert back.problems == ()
         assert same(back.table, NEW)
-    with pytest.raises(OutputError, match="exists already"):
+    with pytest.raises(OutputError, match="already exists"):
         check_target(target_of(tmp_path / name, table="ONE"), force=False)
 
 

@@ -35,7 +35,7 @@ OUT = ["--output", "out.csv"]
 # After the budget and the ledger: the input, the flags that are bad, the exit code and what is said of them.
 REFUSED: list[Case] = [
     ("events.parquet", ["--output", "none/out.csv"], 1, "there is no folder none"),
-    ("events.parquet", ["--output", "there.csv"], 1, "there.csv exists already"),
+    ("events.parquet", ["--output", "there.csv"], 1, "there.csv already exists"),
     ("events.parquet", ["--output", "out.docx"], 2, "out.docx"),
     ("missing.parquet", OUT, 2, "missing.parquet"),
     ("broken.parquet", OUT, 2, "broken.parquet"),
@@ -228,7 +228,7 @@ def test_an_output_that_appears_meanwhile_is_kept_and_the_release_stays_booked(f
     def watch(step: str, share: float) -> None:
         (folder / "out.csv").write_text("another's\n")
 
-    with pytest.raises(OutputError, match="exists already"):
+    with pytest.raises(OutputError, match="already exists"):
         dphist.release(
             folder / "events.parquet", **ASKED, max_items_per_user=2, ledger=folder / "a.ledger", dataset="log",
             output=folder / "out.csv", progress=watch,

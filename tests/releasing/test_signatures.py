@@ -470,7 +470,7 @@ def test_no_key_is_ever_replaced(tmp_path: Path) -> None:
     make_key(tmp_path / "key")
     good = [(tmp_path / name).read_bytes() for name in ("key", "key.pub")]
     done = command(tmp_path, "keygen", "key")
-    assert (done.code, "exists already" in done.err) == (1, True)
+    assert (done.code, "already exists" in done.err) == (1, True)
     assert [(tmp_path / name).read_bytes() for name in ("key", "key.pub")] == good
     (tmp_path / "half.pub").write_text("somebody's")
     (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
@@ -490,7 +490,7 @@ def test_a_key_is_not_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         real(source, target, **more)
 
     monkeypatch.setattr(os, "link", late)
-    with pytest.raises(OutputError, match="exists already"):
+    with pytest.raises(OutputError, match="already exists"):
         make_key(tmp_path / "key")
     assert [path.name for path in tmp_path.iterdir()] == ["key.pub"]
     assert (tmp_path / "key.pub").read_text() == "somebody's"

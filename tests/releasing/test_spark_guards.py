@@ -107,9 +107,9 @@ def test_other_peoples_folders_are_left_alone(frame: DataFrame, tmp_path: Path) 
     (home / "letters").mkdir(parents=True)
     (home / "letters" / "thesis.txt").write_text("mine")
     for force in (False, True):
-        with pytest.raises(OutputError, match=r"exists already|not a folder that a release wrote"):
+        with pytest.raises(OutputError, match=r"already exists|not a folder that a release wrote"):
             dphist.release(frame, **ASKED, output=f"{home}/", force=force)
-        with pytest.raises(OutputError, match=r"exists already|not a folder that a release wrote"):
+        with pytest.raises(OutputError, match=r"already exists|not a folder that a release wrote"):
             dphist.release(frame, **ASKED).write(f"file://{home}", force=force)
     assert (home / "letters" / "thesis.txt").read_text() == "mine"
 
@@ -131,7 +131,7 @@ def test_a_folder_that_appears_meanwhile(
 
     with monkeypatch.context() as patch:
         patch.setattr(spark_folder, "write_rows", slow_write)
-        with pytest.raises(OutputError, match="exists already"):
+        with pytest.raises(OutputError, match="already exists"):
             dphist.release(frame, **ASKED, output=f"{late}/")
     assert [path.name for path in tmp_path.iterdir()] == ["late"]
     assert [path.name for path in late.iterdir()] == ["precious.txt"]
@@ -159,7 +159,7 @@ def test_a_folder_that_appears_meanwhile(
     with monkeypatch.context() as patch:
         patch.setattr(spark_folder, "FileSystem", Blind)
         patch.setattr(spark_folder.FileSystem, "check", lambda *_, **__: None)
-        with pytest.raises(OutputError, match="exists already"):
+        with pytest.raises(OutputError, match="already exists"):
             dphist.release(frame, **ASKED, output=f"{late}/")
     assert check is spark_folder.FileSystem.check
     assert [path.name for path in late.iterdir()] == ["precious.txt"]

@@ -142,7 +142,7 @@ def test_folders(frame: DataFrame, tmp_path: Path) -> None:
     told = dphist.verify(folder)
     assert told.verified, told
     assert sorted(pq.read_table(folder).to_pylist(), key=str) == sorted(found.to_arrow().to_pylist(), key=str)
-    with pytest.raises(OutputError, match="exists already"):
+    with pytest.raises(OutputError, match="already exists"):
         found.write(f"{folder}/")
     again = found.write(f"file://{folder}", force=True)
     assert again.written.digest != ""

@@ -228,7 +228,7 @@ def test_paper_has_the_first_rows_and_no_room_for_all_others(browser: Any, many:
         assert page.locator("#table tr.gap >> visible=true").count() == 0
         assert page.inner_text("#printed") == "And 99,900 more rows, which are in the release."
         assert page.evaluate("document.documentElement.scrollHeight") < 20_000
-        assert page.is_visible("text=(epsilon, delta)-differentially private with")
+        assert page.is_visible("text=-differentially private at the user level")
         page.emulate_media(media="screen")
         expect(page.locator("#table tbody tr:not(.gap)")).not_to_have_count(100)
         assert page.evaluate("document.getElementById('table').offsetHeight") > 1e6

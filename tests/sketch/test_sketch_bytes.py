@@ -147,7 +147,7 @@ def test_files_are_for_their_owner_alone_and_replaced_only_by_force(tmp_path: Pa
         os.umask(old)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert MisraGries.load(path).to_bytes() == data
-    with pytest.raises(OutputError, match="exists already"):
+    with pytest.raises(OutputError, match="already exists"):
         MisraGries(3).save(path)
     assert path.read_bytes() == data
     MisraGries(3).save(path, force=True)
@@ -181,7 +181,7 @@ def test_a_file_that_appears_at_the_last_moment_is_not_replaced(
 ) -> None:
     path = tmp_path / "a.sketch"
     monkeypatch.setattr(os, "fsync", lambda _: path.write_bytes(b"somebody else's"))
-    with pytest.raises(OutputError, match="exists already: replace it with --force"):
+    with pytest.raises(OutputError, match="already exists: replace it with --force"):
         MisraGries.from_bytes(data).save(path)
     assert path.read_bytes() == b"somebody else's"
     assert [entry.name for entry in tmp_path.iterdir()] == ["a.sketch"]

@@ -93,7 +93,7 @@ def test_what_is_refused(folder: Path) -> None:
     (folder / "bad.sketch").write_bytes((folder / "s.sketch").read_bytes()[:-5])
     out = ["--output", "new.sketch"]
     cases: list[tuple[type[DphistError], str, list[str]]] = [
-        (OutputError, "exists already", ["build", "all.parquet", *BUILD, "--output", "s.sketch"]),
+        (OutputError, "already exists", ["build", "all.parquet", *BUILD, "--output", "s.sketch"]),
         (InputError, "no column 'who'", ["build", "all.parquet", "--user", "who", *BUILD[2:], *out]),
         (InvalidParameter, "k must be between", ["build", "all.parquet", *BUILD[:-1], "0", *out]),
         (InputError, "bad.sketch is damaged", ["merge", "s.sketch", "bad.sketch", *out]),

@@ -642,10 +642,10 @@ def _existing(store: Store, target: Target, force: bool) -> list[str]:
             continue
         where = f"{name} in {target.public_address()}"
         if found != "table":
-            raise OutputError(f"{where} exists already and is a {found}: choose another name")
+            raise OutputError(f"{where} already exists and is a {found}: choose another name")
         if not force:
             raise OutputError(
-                f"table {where} exists already: choose another name, or replace it with --force (force=True)"
+                f"table {where} already exists: choose another name, or replace it with --force (force=True)"
             )
         tables.append(name)
     return tables

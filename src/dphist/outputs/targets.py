@@ -230,5 +230,5 @@ def check_files(target: Target, *, force: bool) -> None:
             raise OutputError(f"{path} cannot be written: it is not a file")
         if not force and not target.is_database:
             raise OutputError(
-                f"{path} exists already: choose another name, or replace it with --force (force=True)"
+                f"{path} already exists: choose another name, or replace it with --force (force=True)"
             )
