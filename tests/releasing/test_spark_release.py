@@ -233,7 +233,7 @@ def test_the_command(spark: SparkSession, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("more", "error", "said"),
     [
-        ({"engine": "duckdb"}, InvalidParameter, "for the engine spark"),
+        ({"engine": "duckdb"}, InvalidParameter, "needs the engine spark"),
         ({"master": "local[2]"}, InvalidParameter, "one is there already"),
         ({"spark_conf": "spark.x"}, InvalidParameter, "spark.NAME=VALUE"),
         ({"item": "nothing"}, InputError, "has no column 'nothing'"),
@@ -249,9 +249,9 @@ def test_what_cannot_be_done(frame: DataFrame, more: dict[str, Any], error: type
 
 
 def test_only_spark_writes_folders(tmp_path: Path) -> None:
-    with pytest.raises(InvalidParameter, match="written by Spark alone"):
+    with pytest.raises(InvalidParameter, match="only Spark can write a folder"):
         dphist.release(events(), **ASKED, max_items_per_user=3, output=f"{tmp_path}/out/")
-    with pytest.raises(InvalidParameter, match="written by Spark alone"):
+    with pytest.raises(InvalidParameter, match="only Spark can write a folder"):
         dphist.release(events(), **ASKED, max_items_per_user=3).write("s3://bucket/x")
 
 
