@@ -38,8 +38,7 @@ if TYPE_CHECKING:
         tau_for_noise,
     )
     from dphist.planning.planner import plan
-    from dphist.privacy.noise import Noise
-    from dphist.privacy.types import Budget, Certificate, Contract, NeighbourCase, Plan
+    from dphist.privacy.types import Budget, Certificate, Contract, NeighbourCase, Noise, Plan
     from dphist.releasing.histogram import release_histogram
     from dphist.releasing.result import Release
     from dphist.releasing.run import release
@@ -64,8 +63,7 @@ _HOMES = {
         "Comparison", "Frontier", "SumsComparison", "compare", "compare_sums", "frontier", "tau_for_noise",
     ),
     "dphist.planning.planner": ("plan",),
-    "dphist.privacy.noise": ("Noise",),
-    "dphist.privacy.types": ("Budget", "Certificate", "Contract", "NeighbourCase", "Plan"),
+    "dphist.privacy.types": ("Budget", "Certificate", "Contract", "NeighbourCase", "Noise", "Plan"),
     "dphist.releasing.histogram": ("release_histogram",),
     "dphist.releasing.result": ("Release",),
     "dphist.releasing.run": ("release",),

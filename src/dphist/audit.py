@@ -14,8 +14,7 @@ from scipy import special, stats
 
 from dphist.errors import InvalidParameter
 from dphist.planning.planner import plan
-from dphist.privacy.noise import LatticeNoise
-from dphist.privacy.types import Certificate, Contract, Plan
+from dphist.privacy.types import Certificate, Contract, LatticeNoise, Plan
 from dphist.sampling.mechanisms import FloatArray, IntArray, NoiseSession, Released, begin
 from dphist.sampling.sampler import DiscreteGaussian
 from dphist.sampling.tap import SecureTap, Tap

@@ -8,8 +8,7 @@ from typing import Any, Literal
 
 from dphist.accounting.concentrated import zcdp_of_plan
 from dphist.errors import InvalidParameter, MissingExtra
-from dphist.privacy.noise import PublicNoise
-from dphist.privacy.types import Plan
+from dphist.privacy.types import Plan, PublicNoise
 from dphist.releasing.histogram import release_histogram
 from dphist.releasing.soundness import certify_again, nonzero_rule
 

@@ -18,8 +18,7 @@ import oracles_accounting as oracle
 from dphist.accounting import Profile, compose, naive_sum, profile_of_plan, total_delta
 from dphist.accounting.profile import certified_delta, delta_laplace_upper
 from dphist.errors import InvalidParameter
-from dphist.privacy.noise import LatticeNoise
-from dphist.privacy.types import Plan
+from dphist.privacy.types import LatticeNoise, Plan
 
 PLANS: dict[str, dict[str, Any]] = {
     "gshm": {"epsilon": 1.0, "delta": 1e-6, "max_items_per_user": 10, "mechanism": "gaussian"},

@@ -14,9 +14,8 @@ import oracles_accounting as oracle
 from dphist.accounting import renyi_of_plan, zcdp_of_plan
 from dphist.accounting.concentrated import squared_sensitivity
 from dphist.errors import InvalidParameter
-from dphist.privacy.noise import LatticeNoise
 from dphist.privacy.paper import delta_zcdp
-from dphist.privacy.types import Contract, Plan
+from dphist.privacy.types import Contract, LatticeNoise, Plan
 
 ORDERS = (1.0001, 1.1, 2.0, 8.0, 64.0)
 

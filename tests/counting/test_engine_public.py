@@ -10,8 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from dphist.counting.events import Column, Events
-from dphist.counting.task import Resources
+from dphist.counting.task import Column, Events, Resources
 from dphist.errors import InputError
 from engine_cases import EACH_ENGINE, Factory, events, histogram, task
 

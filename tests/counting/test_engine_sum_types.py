@@ -13,8 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from dphist.counting.events import HALF_STEPS, Value
-from dphist.counting.task import Resources
+from dphist.counting.task import HALF_STEPS, Resources, Value
 from dphist.errors import InputError, InvalidParameter
 from engine_cases import WITHOUT_CLUSTER, Factory, by_engine, is_refused, rows_of, task, written
 from sum_cases import TEXTS, own_steps, sums, value

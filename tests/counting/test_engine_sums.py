@@ -15,8 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import strategies as st
 
-from dphist.counting.events import HALF_STEPS, Value
-from dphist.counting.task import Resources
+from dphist.counting.task import HALF_STEPS, Resources, Value
 from engine_cases import (
     EACH_ENGINE,
     KEY,

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dphist.counting.events import LONGEST_VALUE
+from dphist.counting.task import LONGEST_VALUE
 from dphist.counting.workspace import reserved_space
 from dphist.releasing.frames import Form, Piece
 from dphist.releasing.noise import blocks

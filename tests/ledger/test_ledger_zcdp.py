@@ -15,8 +15,7 @@ import dphist
 from dphist.accounting import zcdp_of_plan
 from dphist.errors import InvalidParameter, LedgerError, OverBudget
 from dphist.ledger import ConcentratedComposer, Ledger, Spend
-from dphist.privacy.noise import LaplaceNoise, LatticeNoise
-from dphist.privacy.types import Budget, Plan
+from dphist.privacy.types import Budget, LaplaceNoise, LatticeNoise, Plan
 from dphist.releasing.soundness import choice_for
 from dphist.releasing.spending import composer_for, limits_of, spend_of
 

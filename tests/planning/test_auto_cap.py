@@ -28,8 +28,7 @@ from dphist.planning.auto_cap import (
 )
 from dphist.privacy.certificate import certify_noise
 from dphist.privacy.choice import delta_adaptive_upper, delta_profile_upper, envelope
-from dphist.privacy.noise import LaplaceNoise, LatticeNoise
-from dphist.privacy.types import DEFAULT_CAPS, Budget, CapChoice, Contract, Plan
+from dphist.privacy.types import DEFAULT_CAPS, Budget, CapChoice, Contract, LaplaceNoise, LatticeNoise, Plan
 
 ONE, TWO = Contract(max_items_per_user=1), Contract(max_items_per_user=2)
 Release = tuple[LatticeNoise | LaplaceNoise, Contract]

@@ -19,8 +19,7 @@ from dphist.planning.certify import certify, delta_at, epsilon_at, profile
 from dphist.planning.compare import compare, frontier, tau_for_noise
 from dphist.planning.planner import plan as make_plan
 from dphist.privacy.exact import delta_family
-from dphist.privacy.noise import Noise
-from dphist.privacy.types import ANALYSES, Budget, Contract
+from dphist.privacy.types import ANALYSES, Budget, Contract, Noise
 
 # The numbers here are those of continuous noise; tests/test_discrete.py holds the discrete plans against them.
 plan = partial(make_plan, noise="continuous")

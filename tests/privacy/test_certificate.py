@@ -14,13 +14,12 @@ from test_family import as_oracle, epsilons, noises
 
 import oracles
 import oracles_family as family_oracle
-from dphist.privacy import balls, offset
+from dphist.privacy import balls, exact
 from dphist.privacy import certificate as certificate_module
 from dphist.privacy.certificate import BallFamily, certify_family
 from dphist.privacy.exact import CaseDelta, delta_family
-from dphist.privacy.noise import Noise
 from dphist.privacy.search import Blocks
-from dphist.privacy.types import Contract, NeighbourCase
+from dphist.privacy.types import Contract, NeighbourCase, Noise
 
 
 @given(st.floats(1e-300, 1e300))
@@ -55,11 +54,11 @@ def test_chords_bound_the_offset_bound_and_converge(
         family_oracle.offset_bound(j=j, r=r, s=s, a=a, epsilon=epsilon, direction=d, **as_oracle(noise))
         for d in ("add", "remove")
     )
-    case = offset.Case(
+    case = exact.Case(
         shared=j, new=r, changed=s, offset=a, epsilon=epsilon, scale=float(truth), **as_oracle(noise)
     )
     with balls.precision(160):
-        coarse, fine = offset.offset_bound_upper(case, 40), offset.offset_bound_upper(case, 400)
+        coarse, fine = exact.offset_bound_upper(case, 40), exact.offset_bound_upper(case, 400)
     assert coarse >= fine >= float(truth)
     assert fine <= float(truth) * (1.0 + 2e-3)
 
@@ -128,7 +127,7 @@ def test_an_accepted_plan_has_every_block_checked(monkeypatch: pytest.MonkeyPatc
 def test_a_block_is_bounded_by_both_offsets_together(monkeypatch: pytest.MonkeyPatch) -> None:
     offsets: list[float] = []
 
-    def hopeless(case: offset.Case, goal: float) -> float:
+    def hopeless(case: exact.Case, goal: float) -> float:
         offsets.append(case.offset)
         return 2.0 * goal
 

@@ -24,9 +24,8 @@ from dphist.privacy.lattice import (
     infinite_event_discrete,
     infinite_event_discrete_upper,
 )
-from dphist.privacy.noise import LatticeNoise
 from dphist.privacy.paper import delta_discrete_csh, delta_zcdp, delta_zcdp_loose, rho_discrete_correlated_gaussian
-from dphist.privacy.types import Contract
+from dphist.privacy.types import Contract, LatticeNoise
 
 
 @pytest.mark.parametrize("variance", [0.0625, 0.3, 4.0, 900.0, 4095.0, 4097.0, 40000.0])

@@ -16,12 +16,11 @@ from dphist.privacy.exact import (
     delta_of_case,
     largest_squared_sensitivity,
     mixed_blocks,
+    offset_bound,
     squared_sensitivity,
     sum_bound,
 )
-from dphist.privacy.noise import Noise
-from dphist.privacy.offset import offset_bound
-from dphist.privacy.types import Contract, Direction, NeighbourCase
+from dphist.privacy.types import Contract, Direction, NeighbourCase, Noise
 
 noises = st.builds(
     lambda sigma, ratio, height: Noise(sigma, sigma * ratio, sigma * height),

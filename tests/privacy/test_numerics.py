@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dphist.errors import NoPlan
-from dphist.privacy.quadrature import crossing_breaks, normal_reach, panel_nodes
+from dphist.privacy.normal import crossing_breaks, normal_reach, panel_nodes
 from dphist.privacy.search import (
     FloatArray,
     IntArray,

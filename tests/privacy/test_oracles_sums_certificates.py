@@ -16,8 +16,7 @@ from scipy.special import ndtr
 
 import dphist
 from dphist.privacy.certificate import certify_noise
-from dphist.privacy.noise import LatticeNoise, PublicNoise, SumNoise
-from dphist.privacy.types import Contract
+from dphist.privacy.types import Contract, LatticeNoise, PublicNoise, SumNoise
 from oracles_sums import Array, Case, Losses, Mechanism, counts_of, hockey_stick, losses_from, worst_case
 
 KINDS = ("cap", "cap and shared noise", "bounded", "public", "top-k")

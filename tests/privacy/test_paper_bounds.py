@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import oracles
 from dphist.errors import NotPrivate
-from dphist.privacy.offset import infinite_event, infinite_event_upper
+from dphist.privacy.exact import infinite_event, infinite_event_upper
 from dphist.privacy.paper import (
     delta_csh_add_the_deltas,
     delta_csh_tighter,

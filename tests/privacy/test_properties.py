@@ -10,9 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dphist.privacy.exact import delta_family, gaussian_case
-from dphist.privacy.noise import Noise
 from dphist.privacy.paper import delta_csh_add_the_deltas, delta_csh_tighter, delta_gshm_exact
-from dphist.privacy.types import Contract
+from dphist.privacy.types import Contract, Noise
 
 SLACK = 1.0 + 3e-7
 

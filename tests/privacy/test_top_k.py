@@ -13,9 +13,8 @@ from mpmath import mp, mpf
 from dphist.errors import InvalidParameter
 from dphist.planning.planner import plan, top_k_noise
 from dphist.privacy.certificate import certify_lattice
-from dphist.privacy.noise import LatticeNoise, OffsetRule
-from dphist.privacy.top_k import squared_sensitivity_top_k
-from dphist.privacy.types import Budget, Contract
+from dphist.privacy.lattice import squared_sensitivity_top_k
+from dphist.privacy.types import Budget, Contract, LatticeNoise, OffsetRule
 from dphist.sampling.mechanisms import begin
 from dphist.sampling.tap import SeededTap
 from oracles_discrete import infinite_event_discrete as oracle_infinite_event

@@ -26,9 +26,8 @@ from dphist.audit import (
     through_protocol,
 )
 from dphist.privacy.lattice import infinite_event_discrete
-from dphist.privacy.noise import LatticeNoise
 from dphist.privacy.paper import delta_correlated_gaussian
-from dphist.privacy.types import Certificate
+from dphist.privacy.types import Certificate, LatticeNoise
 from dphist.sampling.mechanisms import FloatArray, IntArray, Released
 from dphist.sampling.tap import SeededTap, Tap
 from mechanism_conformance import (

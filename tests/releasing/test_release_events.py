@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 import dphist
 from dphist.cli.app import app
 from dphist.errors import InvalidParameter
-from dphist.privacy.noise import LaplaceNoise
+from dphist.privacy.types import LaplaceNoise
 from dphist.releasing.request import Request
 from release_data import as_dict, events
 

@@ -19,8 +19,7 @@ from hypothesis import strategies as st
 
 import dphist
 from dphist.errors import DphistError, InvalidParameter, NotPrivate
-from dphist.privacy.noise import LatticeNoise
-from dphist.privacy.types import Contract, Plan
+from dphist.privacy.types import Contract, LatticeNoise, Plan
 from dphist.releasing.histogram import release_histogram
 from dphist.releasing.noise import Largest
 from dphist.releasing.result import NOT_PRIVATE, Release

@@ -29,7 +29,7 @@ import dphist
 import oracles_keyed as oracle
 from dphist.counting import spark as counting
 from dphist.errors import InvalidParameter
-from dphist.privacy.noise import LatticeNoise
+from dphist.privacy.types import LatticeNoise
 from dphist.releasing import on_spark
 from dphist.releasing import run as release_events
 from dphist.releasing.on_spark import ExecutorNoise

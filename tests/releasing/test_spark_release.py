@@ -20,7 +20,7 @@ from dphist.cli.app import app
 from dphist.errors import InputError, InvalidParameter, OutputError
 from dphist.outputs.seal import SEAL, certificate_text, self_digest
 from dphist.outputs.spark_folder import whole_digest
-from dphist.privacy.noise import LaplaceNoise
+from dphist.privacy.types import LaplaceNoise
 from dphist.releasing.on_spark import SparkRelease
 from dphist.signatures import make_key
 from spark_cluster import ON_SPARK

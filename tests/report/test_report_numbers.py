@@ -18,8 +18,7 @@ import dphist
 from dphist.display import raised
 from dphist.planning.certify import delta_at
 from dphist.privacy.choice import delta_profile_upper
-from dphist.privacy.noise import LaplaceNoise
-from dphist.privacy.types import Budget
+from dphist.privacy.types import Budget, LaplaceNoise
 from dphist.report.charts import report_charts
 from dphist.report.facts import Facts, gather_facts
 from dphist.report.render import FORMATS, render, report_data

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 import dphist
-from dphist.privacy.noise import LatticeNoise
-from dphist.privacy.types import Plan
+from dphist.privacy.types import LatticeNoise, Plan
 from dphist.report.facts import selection_errors, selection_of
 
 

@@ -16,10 +16,8 @@ from scipy import special
 
 import dphist
 import oracles_simulation as oracle
-from dphist.planning.utility import count_noise
-from dphist.privacy.noise import LaplaceNoise, LatticeNoise, Noise
-from dphist.privacy.tails import LaplaceTails, LatticeTails, NormalTails, Tails
-from dphist.privacy.types import Contract, Plan
+from dphist.planning.utility import LaplaceTails, LatticeTails, NormalTails, Tails, count_noise
+from dphist.privacy.types import Contract, LaplaceNoise, LatticeNoise, Noise, Plan
 from dphist.releasing.noise import Begun, Cut
 from dphist.report.facts import selection_errors, selection_of
 from dphist.sampling.mechanisms import begin

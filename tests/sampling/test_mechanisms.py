@@ -19,8 +19,7 @@ from dphist.errors import InvalidParameter, NotPrivate
 from dphist.planning.optimum import Calibration, Exact, tune_gamma
 from dphist.privacy.certificate import certify_correlated_gaussian, certify_known_domain
 from dphist.privacy.laplace import certify_discrete_laplace
-from dphist.privacy.noise import LaplaceNoise, LatticeNoise
-from dphist.privacy.types import Budget, Contract
+from dphist.privacy.types import Budget, Contract, LaplaceNoise, LatticeNoise
 from dphist.sampling.tap import SeededTap
 from idealised import IdealisedMechanism
 

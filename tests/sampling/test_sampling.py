@@ -16,9 +16,15 @@ from numpy.typing import NDArray
 
 from dphist.privacy.balls import precision
 from dphist.sampling import DiscreteGaussian, sampler
-from dphist.sampling.laws import GaussianLaw, LaplaceLaw, SymmetricLaw
 from dphist.sampling.rejection import FILTER_ERROR, LazyUniform, MoreWords, Residual
-from dphist.sampling.table import StepTable, build_table, probability_of_magnitude
+from dphist.sampling.table import (
+    GaussianLaw,
+    LaplaceLaw,
+    StepTable,
+    SymmetricLaw,
+    build_table,
+    probability_of_magnitude,
+)
 
 F = Fraction
 IntArray = NDArray[np.int64]

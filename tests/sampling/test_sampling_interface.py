@@ -18,9 +18,8 @@ from test_sampling import LAWS, no_more, residual_word, script
 
 from dphist.errors import InvalidParameter
 from dphist.sampling import DiscreteGaussian, DiscreteLaplace, ExactSampler, SecureTap, SeededTap, sampler
-from dphist.sampling.laws import SymmetricLaw
 from dphist.sampling.rejection import MoreWords, Residual, Tape
-from dphist.sampling.table import build_table
+from dphist.sampling.table import SymmetricLaw, build_table
 
 F = Fraction
 IntArray = NDArray[np.int64]

@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from dphist.sampling import ExactSampler, SecureTap, SeededTap, Tap
-from dphist.sampling.laws import GaussianLaw, LaplaceLaw, SymmetricLaw
 from dphist.sampling.rejection import Residual, Tape
-from dphist.sampling.table import build_table
+from dphist.sampling.table import GaussianLaw, LaplaceLaw, SymmetricLaw, build_table
 
 F = Fraction
 IntArray = NDArray[np.int64]

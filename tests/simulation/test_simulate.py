@@ -18,8 +18,7 @@ import pytest
 
 import dphist
 from dphist.errors import InputError, InvalidParameter
-from dphist.privacy.noise import LatticeNoise
-from dphist.privacy.types import DEFAULT_CAPS, Budget
+from dphist.privacy.types import DEFAULT_CAPS, Budget, LatticeNoise
 from dphist.simulation.population import NOTICE, Population, Zipf, caps_to_try, zipf_from
 from dphist.simulation.predict import totals_of
 from dphist.simulation.simulate import capped, predict_chosen_cap, topped

@@ -12,10 +12,8 @@ import pytest
 import dphist
 import oracles_simulation as oracle
 from dphist.errors import InvalidParameter
-from dphist.planning.utility import CountNoise, count_noise, release_probability, with_offset
-from dphist.privacy.noise import LaplaceNoise, LatticeNoise, Noise, PublicNoise
-from dphist.privacy.tails import NormalTails
-from dphist.privacy.types import Contract, Plan
+from dphist.planning.utility import CountNoise, NormalTails, count_noise, release_probability, with_offset
+from dphist.privacy.types import Contract, LaplaceNoise, LatticeNoise, Noise, Plan, PublicNoise
 from dphist.simulation.population import Population
 from dphist.simulation.predict import mixed, thin_counts, totals_of
 

@@ -15,7 +15,7 @@ import pytest
 
 import dphist
 from dphist.errors import InvalidParameter, NotPrivate
-from dphist.privacy.noise import LatticeNoise
+from dphist.privacy.types import LatticeNoise
 from dphist.sketch import MisraGries
 from dphist.sketch.values import Counters
 from release_data import resealed, restate

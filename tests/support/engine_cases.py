@@ -21,8 +21,7 @@ import pytest
 from hypothesis import given, settings
 
 from dphist.counting.duckdb import DuckDBEngine
-from dphist.counting.events import Column, Events
-from dphist.counting.task import Choice, Engine, Resources, Task
+from dphist.counting.task import Choice, Column, Engine, Events, Resources, Task
 from dphist.errors import InputError
 from spark_cluster import ON_SPARK
 from spark_shared import OnSpark

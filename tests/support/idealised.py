@@ -8,7 +8,7 @@ import numpy as np
 from scipy import special
 
 from dphist.audit import PlannedMechanism
-from dphist.privacy.noise import Noise
+from dphist.privacy.types import Noise
 from dphist.sampling.mechanisms import FloatArray, IntArray, Released, check_counts
 from dphist.sampling.tap import Tap
 

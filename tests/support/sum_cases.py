@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from dphist.counting.events import Value
+from dphist.counting.task import Value
 from engine_cases import Factory, Rows, kept_by_hand, rows_of, task
 
 NUMBER = re.compile(r"[ \t\n\r\f\v]*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?[ \t\n\r\f\v]*", re.ASCII)

@@ -8,8 +8,7 @@ from fractions import Fraction
 
 from dphist.errors import LARGEST_EPSILON, InvalidParameter
 from dphist.planning.certify import delta_at
-from dphist.privacy.noise import LaplaceNoise, LatticeNoise, Noise, PublicNoise
-from dphist.privacy.types import Contract, Plan
+from dphist.privacy.types import Contract, LaplaceNoise, LatticeNoise, Noise, Plan, PublicNoise
 
 
 @dataclass(frozen=True)

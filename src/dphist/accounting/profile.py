@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 from dphist.errors import LARGEST_EPSILON, InvalidParameter, NotPrivate, positive_number
 from dphist.planning.certify import delta_at
 from dphist.privacy import balls
-from dphist.privacy.noise import LaplaceNoise
-from dphist.privacy.types import Budget, Contract, Plan
+from dphist.privacy.types import Budget, Contract, LaplaceNoise, Plan
 
 # The whole profile of the discrete Laplace histogram: below m/scale, where its certificate says nothing.
 

@@ -30,6 +30,7 @@ from dphist.cli.base import (
 if TYPE_CHECKING:
     from dphist.privacy.types import Plan
 
+
 # A given plan by its numbers, for `certify` and `profile`.
 Sigma = Annotated[
     float,

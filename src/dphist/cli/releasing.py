@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from dphist.planning.auto_cap import ChoicePlan
     from dphist.releasing.result import Release
 
+
 _EVENTS, _PRIVACY, _OUTPUT = "Events", "Privacy", "Output"
 _MOST_NOTES = 3
 

@@ -17,9 +17,9 @@ from contextlib import closing, contextmanager
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from dphist.counting.events import Events
 from dphist.counting.frames import ArrowSource, Opened, Source, decode_text, describe, texts, whole_of
 from dphist.counting.sql import name, text
+from dphist.counting.task import Events
 from dphist.counting.workspace import about_sql, attempt, name_list
 from dphist.errors import InputError, postgres_driver
 

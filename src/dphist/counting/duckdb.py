@@ -21,11 +21,10 @@ from typing import Any, Final, TypeVar
 
 from dphist.counting import sql
 from dphist.counting.databases import database_source, postgres_source
-from dphist.counting.events import Events, is_frame
 from dphist.counting.files import file_source, files_of
 from dphist.counting.frames import Opened, Source, demand, frame_source, read_once
 from dphist.counting.sql import COUNT, Pairs, Rows
-from dphist.counting.task import Choice, Counted, Progress, Resources, Task
+from dphist.counting.task import Choice, Counted, Events, Progress, Resources, Task, is_frame
 from dphist.counting.workspace import attempt, connect_duckdb, private_folder
 from dphist.errors import InputError, InvalidParameter
 

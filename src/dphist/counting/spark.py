@@ -21,12 +21,11 @@ from pyspark.sql import functions as sql
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from dphist.counting.duckdb import DuckDBEngine, check_sizes_task, check_task, in_buckets, opened_rows
-from dphist.counting.events import FINE_LIMIT, FINE_STEPS, Events, Value
 from dphist.counting.frames import demand
 from dphist.counting.spark_inputs import counted_column, number, read_rows
 from dphist.counting.spark_session import Cluster, arrow_frame, report_progress, session_for
 from dphist.counting.sql import COUNT, ITEMS, value_names
-from dphist.counting.task import Counted, Progress, Resources, Task
+from dphist.counting.task import FINE_LIMIT, FINE_STEPS, Counted, Events, Progress, Resources, Task, Value
 from dphist.counting.workspace import attempt, connect_duckdb, private_folder
 from dphist.errors import InputError, is_spark_frame
 

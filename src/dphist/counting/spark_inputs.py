@@ -28,7 +28,6 @@ from pyspark.sql import functions as sql
 from pyspark.sql.types import StringType, StructField, StructType
 
 from dphist.counting.duckdb import no_database
-from dphist.counting.events import LONGEST_VALUE, Events, is_frame
 from dphist.counting.files import (
     FORMATS,
     MARK,
@@ -46,6 +45,7 @@ from dphist.counting.files import (
 from dphist.counting.frames import ArrowSource, demand, frame_source
 from dphist.counting.spark_session import WHILE_COUNTING, arrow_frame
 from dphist.counting.sql import EXACT, NUMBER, no_number, not_summable
+from dphist.counting.task import LONGEST_VALUE, Events, is_frame
 from dphist.counting.workspace import LONGEST, attempt, name_list
 from dphist.errors import InputError, is_spark_frame
 

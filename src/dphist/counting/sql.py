@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from dphist.counting.events import FINE_LIMIT, FINE_STEPS, LONGEST_VALUE, Events, Value
+from dphist.counting.task import FINE_LIMIT, FINE_STEPS, LONGEST_VALUE, Events, Value
 from dphist.counting.workspace import about_sql, name_list
 from dphist.errors import InputError
 

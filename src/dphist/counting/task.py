@@ -1,14 +1,152 @@
-"""What an engine does for a release: read events, bound every user, count users per item."""
+"""What is counted and by what: events, values to sum, and the contract of an engine."""
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from fractions import Fraction
+from numbers import Rational
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
-from dphist.counting.events import Events, Value
+from dphist.errors import InvalidParameter
+
+# What is to be read and summed: where the events are, which columns matter, within which bounds. Plain data.
+
+# Bytes of a user or an item; a longer text is missing, by its own length alone, so that no hash table, batch or
+# output holds values without bound.
+LONGEST_VALUE: Final = 1 << 13
+
+
+def is_frame(source: Any) -> bool:
+    """Whether a source is an object in memory or a DataFrame of Spark rather than a path or an address."""
+    return not isinstance(source, (str, os.PathLike, tuple, list))
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of the input, and the name it has in the output."""
+
+    name: str
+    source: str
+
+    @classmethod
+    def parse(cls, text: str) -> Column:
+        """`COLUMN`, or `NAME=COLUMN`, which reads one column and gives it another name."""
+        name, equals, source = text.partition("=")
+        return cls(name, source) if equals and name and source else cls(text, text)
+
+
+@dataclass(frozen=True)
+class Events:
+    """User events: a source, and what of it to read.
+
+    `source` is a path, a glob, a folder, the address of a database, a tuple of paths, or a frame. `table` or
+    `query` say what to read of a database; `where` is a condition in SQL; `file_format` is for names without
+    a known ending. `as_text` reads every column as text, cell by cell, whatever type the input gives it.
+    Rows without a user are dropped. A missing item does not count unless `null_items`; a text or bytes of more
+    than `LONGEST_VALUE` bytes is missing.
+    """
+
+    # Not shown: an address may hold a password, and a frame holds the data.
+    source: Any = field(repr=False)
+    user: str
+    items: tuple[Column, ...]
+    table: str | None = None
+    query: str | None = None
+    where: str | None = None
+    file_format: str | None = None
+    null_items: bool = False
+    as_text: bool = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.user, str) or not self.user:
+            raise InvalidParameter(f"user must be the name of a column, not {self.user!r}")
+        if not self.items:
+            raise InvalidParameter("item must name at least one column")
+        names = [column.name for column in self.items]
+        if len(set(names)) < len(names):
+            raise InvalidParameter(f"the item's columns must have different names, not {names!r}")
+        if self.table is not None and self.query is not None:
+            raise InvalidParameter("give a table or a query, not both")
+
+
+# A user's own sum leaves an engine in steps from the lower bound: this many, or fewer, are half the range.
+HALF_STEPS: Final = 2**20
+# Single rows are added up in finer steps, which are whole too: their sum does not depend on any order.
+FINE_BITS: Final = 10
+FINE_STEPS: Final = HALF_STEPS << FINE_BITS
+# No row counts for more fine steps than this, in either direction.
+FINE_LIMIT: Final = 2**50
+
+
+@dataclass(frozen=True)
+class Value:
+    """A column of numbers; each user's own sum for an item is clamped to [low, high].
+
+    With h = (high - low) / 2, `scale` = 2^30 / h as a double and `lowest` = floor(low 2^30 / h + 1/2):
+        f = floor(x scale + 1/2), within 2^50 on either side, for the number x of a row;
+        F = the sum of f over the user's rows of the item, a whole number;
+        y = (min(max(F, lowest), lowest + 2^31) - lowest + 2^(b-1)) >> b, from 0 to 2 `half_steps` = 2^(31-b).
+    A row whose value is missing, NaN, or a text that is not a number adds nothing: f = 0.
+    Guarantee: y is a function of that user's own rows of that item, whatever their order and the engine.
+    """
+
+    column: str
+    low: Fraction
+    high: Fraction
+    half_steps: int = HALF_STEPS
+
+    def __post_init__(self) -> None:
+        if self.half_steps not in {HALF_STEPS >> n for n in range(HALF_STEPS.bit_length())}:
+            raise InvalidParameter(f"half a range must be a power of two of steps, not {self.half_steps!r}")
+        if not isinstance(self.column, str) or not self.column:
+            raise InvalidParameter(f"a value must be the name of a column, not {self.column!r}")
+        bounds = (self.low, self.high)
+        if any(isinstance(bound, bool) or not isinstance(bound, Rational) for bound in bounds):
+            raise InvalidParameter(f"the bounds of the value {self.column!r} must be exact numbers")
+        for name, bound in (("low", self.low), ("high", self.high)):
+            object.__setattr__(self, name, Fraction(bound))
+        if self.low >= self.high:
+            raise InvalidParameter(f"the lower bound of the value {self.column!r} must be below its upper bound")
+        # Outside of this the scale is not a normal double, which some engines take for zero or infinity.
+        if not sys.float_info.min <= FINE_STEPS / self.half <= sys.float_info.max:
+            raise InvalidParameter(
+                f"the bounds of the value {self.column!r} are too close together or too far apart"
+            )
+        if self.lowest < -FINE_LIMIT or self.lowest + 2 * FINE_STEPS > FINE_LIMIT:
+            raise InvalidParameter(
+                f"the bounds of the value {self.column!r} are too close together for numbers of their size"
+            )
+
+    @property
+    def half(self) -> Fraction:
+        """Half the range."""
+        return (self.high - self.low) / 2
+
+    @property
+    def step(self) -> Fraction:
+        """What one step is worth: n users with Y steps have the sum n low + Y step."""
+        return self.half / self.half_steps
+
+    @property
+    def scale(self) -> float:
+        """Fine steps of one, as the nearest double."""
+        return float(FINE_STEPS / self.half)
+
+    @property
+    def fine_bits(self) -> int:
+        """How many times two fine steps make a step."""
+        return FINE_BITS + (HALF_STEPS // self.half_steps).bit_length() - 1
+
+    @property
+    def lowest(self) -> int:
+        """The lower bound in fine steps, rounded to the nearest."""
+        return int((self.low * FINE_STEPS / self.half + Fraction(1, 2)).__floor__())
+
 
 # Called with the share of the work done, from 0 to 1. It never carries a number of the data.
 Progress = Callable[[float], None]

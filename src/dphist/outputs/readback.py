@@ -22,8 +22,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from dphist.errors import InputError, package
-from dphist.outputs.cells import digest_of, holds, restore_column
-from dphist.outputs.formats import ESCAPES, read_text
+from dphist.outputs.formats import ESCAPES, digest_of, holds, read_text, restore_column
 from dphist.outputs.seal import (
     LARGEST_CERTIFICATE,
     SIGNATURE,

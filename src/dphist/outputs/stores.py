@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from dphist.errors import DphistError, OutputError, package, postgres_driver
-from dphist.outputs.cells import as_text, column_of, digest_of, json_cells, parts_of
+from dphist.outputs.formats import as_text, column_of, digest_of, json_cells, parts_of
 from dphist.outputs.seal import LARGEST_CERTIFICATE, output_facts, seal
 from dphist.outputs.targets import Target, schema_and_table
 

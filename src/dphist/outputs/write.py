@@ -18,8 +18,7 @@ from hashlib import file_digest
 from typing import Any, Final
 
 from dphist.errors import InvalidParameter, OutputError
-from dphist.outputs.cells import compact
-from dphist.outputs.formats import ESCAPES, write_rows
+from dphist.outputs.formats import ESCAPES, compact, write_rows
 from dphist.outputs.seal import output_facts, seal
 from dphist.outputs.spark_folder import check_folder
 from dphist.outputs.stores import check_database, roll_back, write_database

@@ -21,11 +21,19 @@ from scipy import special
 from dphist.display import html_grid, text_grid
 from dphist.errors import InvalidParameter, NoPlan, finite_number
 from dphist.privacy.choice import Node, delta_adaptive_upper, delta_profile_upper, envelope
-from dphist.privacy.noise import LaplaceNoise, Noise, PublicNoise
 from dphist.privacy.normal import hockey_stick_normal
 from dphist.privacy.paper import largest_sensitivity_per_sigma
 from dphist.privacy.search import golden_minimum, least_passing, log_excess, round_up
-from dphist.privacy.types import DEFAULT_CAPS, Budget, CapChoice, Certificate, Plan
+from dphist.privacy.types import (
+    DEFAULT_CAPS,
+    Budget,
+    CapChoice,
+    Certificate,
+    LaplaceNoise,
+    Noise,
+    Plan,
+    PublicNoise,
+)
 
 # What a cap costs: an estimate of the mean error of released counts, from noisy sizes and a plan alone.
 #

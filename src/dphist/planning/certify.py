@@ -12,7 +12,6 @@ from dphist.errors import LARGEST_EPSILON, InvalidParameter, NotPrivate, finite_
 from dphist.planning.planner import Gamma, gamma_value
 from dphist.privacy.certificate import certify_family, certify_noise
 from dphist.privacy.exact import delta_family
-from dphist.privacy.noise import Noise
 from dphist.privacy.paper import (
     delta_csh_add_the_deltas,
     delta_csh_tighter,
@@ -20,7 +19,7 @@ from dphist.privacy.paper import (
     delta_gshm_exact,
 )
 from dphist.privacy.search import least_passing, log_excess, round_up
-from dphist.privacy.types import AnyNoise, Budget, Certificate, Contract, Plan
+from dphist.privacy.types import AnyNoise, Budget, Certificate, Contract, Noise, Plan
 
 _SURELY_BROKEN = 1.0 - 1e-12
 

@@ -24,9 +24,8 @@ from dphist.planning.optimum import (
 from dphist.planning.planner import Gamma, certify_continuous, gamma_value, plan
 from dphist.planning.sums import check_bounds
 from dphist.privacy.laplace import tau_laplace
-from dphist.privacy.noise import Noise, gamma_from
 from dphist.privacy.paper import largest_sensitivity_per_sigma
-from dphist.privacy.types import ANALYSES, Budget, Contract, Plan
+from dphist.privacy.types import ANALYSES, Budget, Contract, Noise, Plan, gamma_from
 
 # `compare`: every mechanism and analysis side by side, and the frontier of tau against noise.
 

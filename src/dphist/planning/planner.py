@@ -11,33 +11,42 @@ from typing import Final, Literal
 from scipy import special
 
 from dphist.errors import InvalidParameter, NoPlan, NotPrivate, positive_number
-from dphist.planning.discretize import LEAST_SHARED, lattice_and_variances, on_lattice
 from dphist.planning.optimum import (
+    LEAST_SHARED,
     Calibration,
     CshTighter,
     Exact,
     GshmExact,
     add_the_deltas,
+    lattice_and_variances,
     least_total_noise,
+    on_lattice,
     tune_gamma,
 )
 from dphist.planning.sums import Bounds, SumShares, check_bounds, share_budget, total
 from dphist.privacy.certificate import certify_family, certify_known_domain
 from dphist.privacy.laplace import certify_discrete_laplace, tau_laplace
-from dphist.privacy.noise import (
+from dphist.privacy.lattice import squared_sensitivity_top_k
+from dphist.privacy.paper import largest_sensitivity_per_sigma
+from dphist.privacy.search import round_up
+from dphist.privacy.types import (
+    ANALYSES,
     LARGEST_SCALE,
     LEAST_SCALE,
     OFFSET_RULES,
+    AnalysisName,
+    AnyNoise,
+    Budget,
+    Certificate,
+    Contract,
     LaplaceNoise,
     LatticeNoise,
     Noise,
+    Objective,
     OffsetRule,
+    Plan,
     PublicNoise,
 )
-from dphist.privacy.paper import largest_sensitivity_per_sigma
-from dphist.privacy.search import round_up
-from dphist.privacy.top_k import squared_sensitivity_top_k
-from dphist.privacy.types import ANALYSES, AnalysisName, AnyNoise, Budget, Certificate, Contract, Objective, Plan
 
 # The ratio gamma of a count's own variance to the shared one, as people ask for it.
 

@@ -10,8 +10,8 @@ from numbers import Rational
 from typing import Final
 
 from dphist.errors import InvalidParameter, NoPlan, finite_number
-from dphist.privacy.noise import Noise, SumNoise
 from dphist.privacy.search import golden_minimum
+from dphist.privacy.types import Noise, SumNoise
 
 # Steps of half a range: fine enough that rounding a user's value to them is nothing beside the noise.
 FINEST_REACH: Final = 1 << 20

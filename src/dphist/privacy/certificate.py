@@ -13,7 +13,7 @@ import numpy as np
 from flint import acb, arb
 
 from dphist.errors import InvalidParameter
-from dphist.privacy import balls, offset
+from dphist.privacy import balls, exact
 from dphist.privacy.exact import (
     block_offsets,
     delta_family,
@@ -24,11 +24,17 @@ from dphist.privacy.exact import (
     worst_changed,
 )
 from dphist.privacy.laplace import certify_discrete_laplace
-from dphist.privacy.lattice import DiscreteFamily, bits_for
-from dphist.privacy.noise import LaplaceNoise, LatticeNoise, Noise, PublicNoise
+from dphist.privacy.lattice import DiscreteFamily, TopKFamily, bits_for
 from dphist.privacy.search import Blocks
-from dphist.privacy.top_k import TopKFamily
-from dphist.privacy.types import Certificate, Contract, NeighbourCase
+from dphist.privacy.types import (
+    Certificate,
+    Contract,
+    LaplaceNoise,
+    LatticeNoise,
+    NeighbourCase,
+    Noise,
+    PublicNoise,
+)
 
 # The certificate: an upper bound of delta in ball arithmetic that holds whatever the doubles did.
 #
@@ -66,7 +72,7 @@ class BallFamily:
             u = (self.tau - self.shared * x) / (self.sigma * sqrt2)
             return (1 - (1 - u.erfc() / 2) ** count) * (-x * x / 2).exp() / root
 
-        reach = arb(offset.reach(self.scale))
+        reach = arb(exact.reach(self.scale))
         inside = balls.integral(integrand, -reach, reach, absolute=self.scale * 2.0**-70)
         # Outside, the integrand is at most the normal density.
         return inside + 2 * balls.normal_cdf(-reach)
@@ -107,7 +113,7 @@ class BallFamily:
         ends = np.array([first], dtype=np.int64), np.array([last], dtype=np.int64)
         worst = 0.0
         for j, r, s, a in block_offsets(self.noise, self.contract, *ends):
-            case = offset.Case(
+            case = exact.Case(
                 shared=float(j[0]), new=int(r[0]), changed=int(s[0]), offset=float(a[0]),
                 sigma=self.noise.sigma, sigma_shared=self.noise.sigma_shared, tau=self.noise.tau,
                 epsilon=self.epsilon, scale=self.scale,
@@ -117,11 +123,11 @@ class BallFamily:
         return worst
 
 
-def _enough_chords(case: offset.Case, goal: float) -> float:
+def _enough_chords(case: exact.Case, goal: float) -> float:
     """The chord bound with more and more chords, until it is below goal or clearly never will be."""
     bound = math.inf
     for count in _CHORD_LADDER:
-        finer = offset.offset_bound_upper(case, count)
+        finer = exact.offset_bound_upper(case, count)
         # The excess falls by 16 from step to step: where that leaves it above goal, stop.
         hopeless = math.isfinite(bound) and finer - (bound - finer) / 15.0 > goal * (1.0 + 1e-9)
         bound = min(bound, finer)

@@ -19,8 +19,7 @@ from dphist.privacy import balls
 from dphist.privacy.balls import tail
 from dphist.privacy.certificate import certify_noise
 from dphist.privacy.lattice import bits_for
-from dphist.privacy.noise import LaplaceNoise, LatticeNoise
-from dphist.privacy.types import Contract
+from dphist.privacy.types import Contract, LaplaceNoise, LatticeNoise
 
 # An epsilon, which may be negative, and an upper bound of delta there.
 Node = tuple[float, float]

@@ -9,16 +9,16 @@ from scipy import special
 from scipy.optimize import minimize_scalar
 
 from dphist.errors import NotPrivate
+from dphist.privacy.exact import infinite_event_upper
 from dphist.privacy.lattice import infinite_event_discrete_upper
-from dphist.privacy.noise import gamma_from
 from dphist.privacy.normal import (
     hockey_stick_normal,
     log_hockey_stick_normal,
     log_probability_none_passes,
     probability_some_passes,
 )
-from dphist.privacy.offset import infinite_event_upper
 from dphist.privacy.search import FloatArray, IntArray, bound_over_blocks, least_passing, log_excess
+from dphist.privacy.types import gamma_from
 
 # The Gaussian mechanism and the correlated Gaussian mechanism on a known domain.
 

@@ -13,11 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from dphist.counting.events import Value
+from dphist.counting.task import Value
 from dphist.errors import InvalidParameter
 from dphist.planning.utility import half_width, shared_part
-from dphist.privacy.noise import SumNoise
-from dphist.privacy.types import Plan
+from dphist.privacy.types import Plan, SumNoise
 
 FloatArray = NDArray[np.float64]
 Kind = Literal["sum", "mean"]

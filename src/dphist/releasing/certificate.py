@@ -17,8 +17,17 @@ from dphist.display import raised
 from dphist.errors import InvalidParameter
 from dphist.planning.sums import FINEST_REACH
 from dphist.planning.utility import shared_part
-from dphist.privacy.noise import LaplaceNoise, LatticeNoise, PublicNoise, SumNoise
-from dphist.privacy.types import FORMAT, AnyNoise, Budget, Contract, Plan
+from dphist.privacy.types import (
+    FORMAT,
+    AnyNoise,
+    Budget,
+    Contract,
+    LaplaceNoise,
+    LatticeNoise,
+    Plan,
+    PublicNoise,
+    SumNoise,
+)
 from dphist.releasing.aggregates import aggregates_of, sums_facts
 from dphist.releasing.soundness import Chosen, Nonzero, certificate_of, nonzero_rule, top_k_keeps
 

@@ -9,8 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from dphist.errors import InvalidParameter
-from dphist.privacy.noise import LatticeNoise, Noise, PublicNoise
-from dphist.privacy.types import Plan
+from dphist.privacy.types import LatticeNoise, Noise, Plan, PublicNoise
 from dphist.releasing.frames import ARROW, Names, Piece, Source, checked_names, source_of
 from dphist.releasing.noise import Cut, Largest, NoiseStage, Span, Total, blocks, counts_of
 from dphist.releasing.result import Release

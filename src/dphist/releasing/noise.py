@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 
 from dphist.errors import InvalidParameter
-from dphist.privacy.noise import SumNoise
-from dphist.privacy.types import Plan
+from dphist.privacy.types import Plan, SumNoise
 from dphist.releasing.frames import Form, Names, Piece, has_repeats, join_rows, objects, release_order, take_rows
 from dphist.releasing.result import Release
 from dphist.releasing.soundness import Nonzero

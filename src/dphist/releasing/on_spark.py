@@ -38,6 +38,7 @@ from dphist.sampling.tap import ClosedTap, Tap
 if TYPE_CHECKING:
     from dphist.releasing.run import Job
 
+
 SHOWN: Final = 10
 ROWS_A_PART: Final = 1 << 20
 _WORD: Final = 8

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Union, get_args, get_origin, get_type_hints
 
-from dphist.counting.events import Column, Events, is_frame
+from dphist.counting.task import Column, Events, is_frame
 from dphist.errors import LARGEST_COUNT, InputError, InvalidParameter, finite_number, is_spark_frame
 from dphist.outputs.targets import without_password
 from dphist.privacy.types import Budget
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from dphist.privacy.types import Plan
     from dphist.releasing.aggregates import Aggregate
+
 
 # Called with the name of a step and the share of it that is done, never with a number from the data.
 Watcher = Callable[[str, float], None]

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from dphist.outputs.targets import Target
     from dphist.outputs.write import Written
 
+
 NOT_PRIVATE: Final = "NOT PRIVATE: the noise was made from a seed"
 _ROWS_SHOWN: Final = 10
 _NOISE: Final = {

@@ -21,14 +21,12 @@ from pathlib import Path
 from typing import Any, Final, ParamSpec, get_type_hints
 
 from dphist.counting.duckdb import check_sizes_task
-from dphist.counting.events import Value, is_frame
 from dphist.counting.files import matching_files
-from dphist.counting.task import Choice, Counted, Engine, Progress, Resources, Task
+from dphist.counting.task import Choice, Counted, Engine, Progress, Resources, Task, Value, is_frame
 from dphist.errors import InvalidParameter
 from dphist.planning.auto_cap import ChoicePlan
 from dphist.planning.planner import plan as make_plan
-from dphist.privacy.noise import Noise
-from dphist.privacy.types import Budget, Plan, caps_up_to
+from dphist.privacy.types import Budget, Noise, Plan, caps_up_to
 from dphist.releasing.aggregates import sums_facts
 from dphist.releasing.certificate import plan_from
 from dphist.releasing.frames import ARROW, Names, Piece, empty_batch, frame_form, numbers_of, origins

@@ -14,8 +14,17 @@ from dphist.errors import InvalidParameter, NotPrivate
 from dphist.planning.auto_cap import DEFAULT_SHARE, ChoicePlan, chosen_cap, plan_choice
 from dphist.planning.planner import plan as make_plan
 from dphist.privacy.certificate import certify_noise
-from dphist.privacy.noise import LaplaceNoise, LatticeNoise, PublicNoise
-from dphist.privacy.types import AnyNoise, Budget, Certificate, Contract, Plan, caps_up_to
+from dphist.privacy.types import (
+    AnyNoise,
+    Budget,
+    Certificate,
+    Contract,
+    LaplaceNoise,
+    LatticeNoise,
+    Plan,
+    PublicNoise,
+    caps_up_to,
+)
 from dphist.sampling.mechanisms import noisy_sizes
 from dphist.sampling.tap import Tap
 

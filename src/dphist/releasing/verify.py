@@ -21,8 +21,7 @@ from dphist.outputs.seal import SEAL, SIGNATURE, same_json
 from dphist.planning.auto_cap import ChoicePlan, chosen_cap
 from dphist.planning.planner import gamma_value
 from dphist.planning.utility import added_columns
-from dphist.privacy.noise import LatticeNoise
-from dphist.privacy.types import FORMAT, Budget, Plan
+from dphist.privacy.types import FORMAT, Budget, LatticeNoise, Plan
 from dphist.releasing.aggregates import Published, aggregates_of, sum_columns, summed
 from dphist.releasing.certificate import counts_facts, document_of, plan_facts, plan_from
 from dphist.releasing.histogram import sketch_problem

@@ -13,8 +13,7 @@ from dphist.errors import DphistError
 from dphist.planning.planner import CAP_ALONE, WEAK_EPSILON
 from dphist.planning.planner import plan as make_plan
 from dphist.planning.utility import count_noise, half_width
-from dphist.privacy.noise import LaplaceNoise, PublicNoise
-from dphist.privacy.types import Budget, Plan
+from dphist.privacy.types import Budget, LaplaceNoise, Plan, PublicNoise
 from dphist.releasing.certificate import NO_GUARANTEE, guarantee, not_covered
 from dphist.releasing.result import NOT_PRIVATE
 from dphist.report.facts import Facts, Peer, Selection

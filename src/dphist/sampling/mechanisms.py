@@ -18,8 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dphist.errors import InvalidParameter
-from dphist.privacy.noise import LaplaceNoise, LatticeNoise, PublicNoise, SumNoise
-from dphist.privacy.types import CapChoice, Plan
+from dphist.privacy.types import CapChoice, LaplaceNoise, LatticeNoise, Plan, PublicNoise, SumNoise
 from dphist.sampling.sampler import DiscreteGaussian, DiscreteLaplace, Draws, ExactSampler, Fresh
 from dphist.sampling.tap import Tap
 

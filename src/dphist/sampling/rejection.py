@@ -15,8 +15,15 @@ from flint import arb
 from numpy.typing import NDArray
 
 from dphist.errors import InvalidParameter
-from dphist.sampling.laws import ball, ball_bits, ceil_scaled
-from dphist.sampling.table import FIXED_BITS, StepTable, probabilities_upper, probability_of_magnitude
+from dphist.sampling.table import (
+    FIXED_BITS,
+    StepTable,
+    ball,
+    ball_bits,
+    ceil_scaled,
+    probabilities_upper,
+    probability_of_magnitude,
+)
 from dphist.sampling.tap import Words
 
 # Uniform numbers known to as many bits as a decision needs, and the tape of words that they are read from.

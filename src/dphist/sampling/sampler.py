@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dphist.errors import InvalidParameter
-from dphist.privacy.noise import LARGEST_SCALE, LEAST_SCALE
-from dphist.sampling import laws
+from dphist.privacy.types import LARGEST_SCALE, LEAST_SCALE
+from dphist.sampling import table
 from dphist.sampling.keyed import KeyedWords
 from dphist.sampling.rejection import MoreWords, Residual, Tape
 from dphist.sampling.table import StepTable, build_table
@@ -114,7 +114,7 @@ def kernel_for(n: int, compiled: bool | None) -> Kernel:
 
 
 @lru_cache(maxsize=16)
-def residual_of(law: laws.SymmetricLaw) -> Residual:
+def residual_of(law: table.SymmetricLaw) -> Residual:
     """The table of a law with its residual, built once."""
     return Residual(build_table(law))
 
@@ -191,10 +191,10 @@ class DiscreteGaussian(ExactSampler):
     """
 
     def __init__(self, variance: Fraction | float) -> None:
-        self.variance = laws.exact_rational(
-            "the variance", variance, least=laws.LEAST_VARIANCE, largest=laws.LARGEST_VARIANCE
+        self.variance = table.exact_rational(
+            "the variance", variance, least=table.LEAST_VARIANCE, largest=table.LARGEST_VARIANCE
         )
-        super().__init__(residual_of(laws.GaussianLaw(self.variance)))
+        super().__init__(residual_of(table.GaussianLaw(self.variance)))
 
     def __repr__(self) -> str:
         return f"DiscreteGaussian({self.variance})"
@@ -211,8 +211,8 @@ class DiscreteLaplace(ExactSampler):
     """
 
     def __init__(self, scale: Fraction | float) -> None:
-        self.scale = laws.exact_rational("the scale", scale, least=LEAST_SCALE, largest=LARGEST_SCALE)
-        super().__init__(residual_of(laws.LaplaceLaw(self.scale)))
+        self.scale = table.exact_rational("the scale", scale, least=LEAST_SCALE, largest=LARGEST_SCALE)
+        super().__init__(residual_of(table.LaplaceLaw(self.scale)))
 
     def __repr__(self) -> str:
         return f"DiscreteLaplace({self.scale})"

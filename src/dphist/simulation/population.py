@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dphist.counting.duckdb import DuckDBEngine
-from dphist.counting.events import Events
+from dphist.counting.task import Events
 from dphist.errors import InputError, InvalidParameter, finite_number, positive_count
 from dphist.privacy.types import DEFAULT_CAPS
 

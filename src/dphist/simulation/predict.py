@@ -12,10 +12,8 @@ from numpy.typing import NDArray
 from scipy import special
 
 from dphist.errors import InvalidParameter
-from dphist.planning.utility import Passed, count_noise, own_noise, with_offset
-from dphist.privacy.noise import LatticeNoise, Noise
-from dphist.privacy.tails import LatticeTails
-from dphist.privacy.types import Plan
+from dphist.planning.utility import LatticeTails, Passed, count_noise, own_noise, with_offset
+from dphist.privacy.types import LatticeNoise, Noise, Plan
 from dphist.simulation.population import FloatArray, IntArray, Population
 
 # What a cap leaves of a count: users drop out at random, each with a chance of their own.

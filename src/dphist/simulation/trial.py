@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dphist.errors import InvalidParameter
-from dphist.privacy.noise import Noise, PublicNoise
-from dphist.privacy.types import Plan
+from dphist.privacy.types import Noise, Plan, PublicNoise
 from dphist.releasing.noise import Begun, Cut
 from dphist.sampling.tap import SeededTap
 from dphist.simulation.population import NOTICE, IntArray, Population, Spread, Zipf

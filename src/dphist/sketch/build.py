@@ -13,9 +13,8 @@ import numpy as np
 import pyarrow as pa
 
 from dphist.counting.duckdb import DuckDBEngine
-from dphist.counting.events import Column, Events, is_frame
 from dphist.counting.spark_session import Cluster, require_pyspark, session_for
-from dphist.counting.task import Choice, Counted, Resources, Task
+from dphist.counting.task import Choice, Column, Counted, Events, Resources, Task, is_frame
 from dphist.errors import InvalidParameter, positive_count
 from dphist.sketch.misra_gries import MisraGries
 from dphist.sketch.values import (

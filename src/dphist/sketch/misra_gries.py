@@ -37,6 +37,7 @@ from dphist.sketch.values import (
 if TYPE_CHECKING:
     from dphist.releasing.result import Release
 
+
 # Bits of a pair's number, the sign aside.
 ROOM: Final = 63
 # Up to so many times as many different codes as rows, counting by position is quicker than by sorting.
