@@ -51,7 +51,7 @@ def test_profiles_are_composed_in_groups_and_nan_is_refused(tmp_path: Path) -> N
     ledger = Ledger.init(tmp_path / "p", "log", epsilon=3, delta=1e-6, accounting="pld")
     ledger.book("log", Spend(1, 1e-7, {"s": "5"}), composer)
     ledger.book("log", Spend(1, 1e-7, {"s": "5"}, {"another": "document"}), composer)
-    with pytest.raises(OverBudget, match=r"would be nan; so far the delta at epsilon 3\.0 is .* of 1e-06"):
+    with pytest.raises(OverBudget, match=r"would be nan; remaining: .* of the delta 1e-06 at epsilon 3\.0"):
         ledger.book("log", Spend(1, 1e-7), composer)
     assert asked[:3] == [[("5", 1)], [("5", 2)], [("5", 2), ("none", 1)]]
     assert composer.total_delta([], 3.0) == 0.0
@@ -127,7 +127,7 @@ def test_more_releases_fit_by_their_profiles(tmp_path: Path, release: Spend) -> 
     assert most > 5
     for _ in range(most):
         ledger.book("log", release, pld)
-    with pytest.raises(OverBudget, match=r"with it the delta at epsilon 3\.0 would be .*; so far the delta"):
+    with pytest.raises(OverBudget, match=r"with it the delta at epsilon 3\.0 would be .*; remaining: .* of the delta"):
         ledger.book("log", release, pld)
     left = ledger.account("log").left(pld)
     assert 0.0 < left["delta_spent"] <= 1e-6

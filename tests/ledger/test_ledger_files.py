@@ -53,7 +53,7 @@ def test_sqlite_files_of_other_programs_and_other_versions(path: Path, tmp_path:
     assert "is a SQLite file of another program, not a ledger" in noticed(place)
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("PRAGMA user_version = 2")
-    assert "has the format 2, and this dphist knows only 1" in noticed(path)
+    assert "has the format 2, and this dphist reads only 1" in noticed(path)
 
 
 def test_places_where_no_ledger_is(path: Path, tmp_path: Path) -> None:

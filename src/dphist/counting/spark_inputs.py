@@ -580,7 +580,8 @@ def check_condition(session: Any, condition: str, types: dict[str, Any], source:
     """
     if not condition.strip():
         raise InputError(f"the condition {condition!r} is not a condition in SQL")
-    if STAR.search(TOKEN.sub(lambda match: match[0] if match["name"] else " ", condition)):
+    # Names may have a star in them, and so may texts and comments.
+    if STAR.search(TOKEN.sub(lambda match: f"x{match['call'] or ''}" if match["name"] else " ", condition)):
         raise InputError(f"the condition {condition!r} must name its columns: * is not supported")
     if any(not is_built_in(session, match["name"]) for match in TOKEN.finditer(condition) if match["call"]):
         raise InputError(
