@@ -83,7 +83,7 @@ test: ## Check formatting, lint and types, then run the tests
 	$(BIN)/python -m pytest -n 3 --dist loadscope
 
 test-slow: setup ## Run the long statistical tests
-	$(BIN)/python -m pytest -n 2 --dist loadscope -m slow
+	DPHIST_TESTS=thorough $(BIN)/python -m pytest -n 2 --dist loadscope -m "slow or hypothesis"
 
 docs: setup ## Write the generated pages of docs/
 	$(BIN)/python docs/generate.py

@@ -14,13 +14,13 @@ from typing import Any
 import hypothesis
 import pytest
 
-from scheduling import Together, group_of
+from scheduling import Together, examples, group_of
 
 # One thread a test process: two of them run side by side, and numpy's own threads would fight them.
 for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(name, "1")
 
-hypothesis.settings.register_profile("dphist", deadline=None, derandomize=True, max_examples=60)
+hypothesis.settings.register_profile("dphist", deadline=None, derandomize=True, max_examples=examples(60))
 hypothesis.settings.load_profile("dphist")
 # Hypothesis would also draw constants of the modules that are loaded, and which are depends on the tests before.
 with suppress(ImportError):

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from dphist.errors import DphistError, InvalidParameter, LedgerError, OverBudget
 from dphist.ledger import Booking, Ledger, Spend, SumComposer, ledger, store
 from dphist.privacy.types import Budget
+from scheduling import examples
 
 SUM = SumComposer()
 
@@ -246,7 +247,7 @@ ACTS = st.lists(
 )  # fmt: skip
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(ACTS)
 def test_any_order_of_acts_ends_as_a_plain_list_would(acts: list[tuple[str, str, int]]) -> None:
     """Against a model: a list of hundredths per dataset, and a set of what was settled."""

@@ -70,7 +70,7 @@ def interrupted(path: Path, mode: str, number: signal.Signals, delay: float) -> 
     ("number", "mode", "code"),
     [
         (signal.SIGINT, "plain", -signal.SIGINT),
-        (signal.SIGTERM, "plain", -signal.SIGTERM),
+        pytest.param(signal.SIGTERM, "plain", -signal.SIGTERM, marks=pytest.mark.slow),
         (signal.SIGTERM, "leave", 128 + signal.SIGTERM),
     ],
 )

@@ -123,10 +123,22 @@ def faults_until_success(
     raise AssertionError
 
 
-@pytest.mark.parametrize("late", [False, True], ids=["before", "behind"])
-@pytest.mark.parametrize("error", [full, KeyboardInterrupt], ids=["full", "interrupt"])
 @pytest.mark.parametrize(
-    ("old", "force"), [(None, False), (None, True), (OLD, True)], ids=["fresh", "new", "replaced"]
+    ("late", "error"),
+    [
+        pytest.param(False, full, id="before-full"),
+        pytest.param(True, KeyboardInterrupt, id="behind-interrupt"),
+        pytest.param(True, full, id="behind-full", marks=pytest.mark.slow),
+        pytest.param(False, KeyboardInterrupt, id="before-interrupt", marks=pytest.mark.slow),
+    ],
+)
+@pytest.mark.parametrize(
+    ("old", "force"),
+    [
+        pytest.param(None, False, id="fresh"),
+        pytest.param(None, True, id="new", marks=pytest.mark.slow),
+        pytest.param(OLD, True, id="replaced"),
+    ],
 )
 @pytest.mark.parametrize("name", ["a.csv", *BASES])
 def test_a_failure_at_every_step(

@@ -29,6 +29,7 @@ from dphist.planning.auto_cap import (
 from dphist.privacy.certificate import certify_noise
 from dphist.privacy.choice import delta_adaptive_upper, delta_profile_upper, envelope
 from dphist.privacy.types import DEFAULT_CAPS, Budget, CapChoice, Contract, LaplaceNoise, LatticeNoise, Plan
+from scheduling import examples
 
 ONE, TWO = Contract(max_items_per_user=1), Contract(max_items_per_user=2)
 Release = tuple[LatticeNoise | LaplaceNoise, Contract]
@@ -59,7 +60,7 @@ def certified(variance: Fraction, releases: list[Release], epsilon: float, nodes
     return delta_adaptive_upper(variance, envelope(profiles), epsilon=epsilon)
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(
     variance=st.sampled_from([4, 9, 23]),
     limit=st.integers(3, 14),
@@ -76,7 +77,7 @@ def test_profile_is_never_below_enumeration(variance: int, limit: int, items: in
     assert bound <= 2.0 * max(truths)
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(scale=st.floats(0.4, 3.0), limit=st.integers(2, 20), epsilon=st.floats(-1.5, 3.0))
 def test_profile_of_laplace_noise_at_any_epsilon(scale: float, limit: int, epsilon: float) -> None:
     release: Release = (LaplaceNoise(Fraction(scale), limit), ONE)
@@ -91,7 +92,7 @@ def test_profile_of_laplace_noise_at_any_epsilon(scale: float, limit: int, epsil
     assert bound <= truth + new + 1e-12
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(
     sizes=st.fractions(1, 12, max_denominator=8),
     first=st.tuples(st.sampled_from([4, 7, 16]), st.integers(4, 12)),

@@ -20,6 +20,7 @@ from dphist.planning.compare import compare, frontier, tau_for_noise
 from dphist.planning.planner import plan as make_plan
 from dphist.privacy.exact import delta_family
 from dphist.privacy.types import ANALYSES, Budget, Contract, Noise
+from scheduling import examples
 
 # The numbers here are those of continuous noise; tests/test_discrete.py holds the discrete plans against them.
 plan = partial(make_plan, noise="continuous")
@@ -80,7 +81,7 @@ def contracts(draw: st.DrawFn) -> Contract:
     return Contract(k, draw(st.integers(1, k)))
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(budget=budgets, contract=contracts(), minimize=st.sampled_from(["threshold", "noise"]))
 def test_every_plan_is_certified_and_never_worse_than_the_gshm(
     budget: Budget, contract: Contract, minimize: str
@@ -98,7 +99,7 @@ def test_every_plan_is_certified_and_never_worse_than_the_gshm(
         assert ours.total_noise <= gshm.total_noise
 
 
-@settings(max_examples=10)
+@settings(max_examples=examples(10))
 @given(budget=budgets, k=st.sampled_from([2, 9, 300, 10**5]))
 def test_plans_are_sharp(budget: Budget, k: int) -> None:
     """A threshold lower by 0.1 %, or noise lower by 0.1 %, is not private any more, by a real pair of users."""

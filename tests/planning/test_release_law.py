@@ -85,7 +85,7 @@ CASES: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("options", [CASES[0], CASES[2], CASES[3]])
+@pytest.mark.parametrize("options", [CASES[0], pytest.param(CASES[2], marks=pytest.mark.slow), CASES[3]])
 def test_law_of_a_release(options: dict[str, Any]) -> None:
     check_law(*runs_of(options, 50))
 

@@ -20,6 +20,7 @@ from dphist.privacy.certificate import BallFamily, certify_family
 from dphist.privacy.exact import CaseDelta, delta_family
 from dphist.privacy.search import Blocks
 from dphist.privacy.types import Contract, NeighbourCase, Noise
+from scheduling import examples
 
 
 @given(st.floats(1e-300, 1e300))
@@ -32,7 +33,7 @@ def test_upper_never_rounds_down(value: float) -> None:
     assert balls.upper(arb("nan")) == math.inf
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(noise=noises, count=st.integers(1, 10**6))
 def test_infinite_event_encloses_the_truth(noise: Noise, count: int) -> None:
     truth = oracles.infinite_event(count=count, **as_oracle(noise))
@@ -43,7 +44,7 @@ def test_infinite_event_encloses_the_truth(noise: Noise, count: int) -> None:
     assert upper <= float(truth) * (1.0 + 1e-13)
 
 
-@settings(max_examples=10)
+@settings(max_examples=examples(10))
 @given(noise=noises, epsilon=epsilons, j=st.integers(1, 6), r=st.integers(1, 5), data=st.data())
 def test_chords_bound_the_offset_bound_and_converge(
     noise: Noise, epsilon: float, j: int, r: int, data: st.DataObject
@@ -63,7 +64,7 @@ def test_chords_bound_the_offset_bound_and_converge(
     assert fine <= float(truth) * (1.0 + 2e-3)
 
 
-@settings(max_examples=4)
+@settings(max_examples=examples(4))
 @given(shape=st.sampled_from([(2, 2), (3, 2), (5, 1)]), noise=noises, epsilon=epsilons)
 def test_certificate_against_all_neighbours(shape: tuple[int, int], noise: Noise, epsilon: float) -> None:
     k, m = shape

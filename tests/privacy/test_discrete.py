@@ -26,6 +26,7 @@ from dphist.privacy.lattice import (
 )
 from dphist.privacy.paper import delta_discrete_csh, delta_zcdp, delta_zcdp_loose, rho_discrete_correlated_gaussian
 from dphist.privacy.types import Contract, LatticeNoise
+from scheduling import examples
 
 
 @pytest.mark.parametrize("variance", [0.0625, 0.3, 4.0, 900.0, 4095.0, 4097.0, 40000.0])
@@ -43,7 +44,7 @@ def test_tail(variance: float, height: float) -> None:
         assert ball.rad() <= arb(truth) * arb("1e-11")
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(variance=st.floats(4.0, 3000.0), shift=st.integers(1, 40), epsilon=st.floats(0.0, 4.0))
 def test_divergence_of_a_shift(variance: float, shift: int, epsilon: float) -> None:
     truth = float(oracle.delta_discrete_shift(variance=variance, shift=shift, epsilon=epsilon))
@@ -54,7 +55,7 @@ def test_divergence_of_a_shift(variance: float, shift: int, epsilon: float) -> N
     assert upper == pytest.approx(truth, rel=1e-8, abs=1e-30)
 
 
-@settings(max_examples=8)
+@settings(max_examples=examples(8))
 @given(
     count=st.sampled_from([1, 3, 50, 10**5]),
     variance=st.floats(4.0, 400.0),

@@ -21,6 +21,7 @@ from dphist.privacy.exact import (
     sum_bound,
 )
 from dphist.privacy.types import Contract, Direction, NeighbourCase, Noise
+from scheduling import examples
 
 noises = st.builds(
     lambda sigma, ratio, height: Noise(sigma, sigma * ratio, sigma * height),
@@ -50,13 +51,13 @@ def check_exact_case(case: tuple[int, int, int], noise: Noise, epsilon: float) -
         assert value == pytest.approx(float(truth), rel=1e-8, abs=1e-13)
 
 
-@settings(max_examples=12)
+@settings(max_examples=examples(12))
 @given(case=cases(), noise=noises, epsilon=epsilons)
 def test_exact_case(case: tuple[int, int, int], noise: Noise, epsilon: float) -> None:
     check_exact_case(case, noise, epsilon)
 
 
-@settings(max_examples=12)
+@settings(max_examples=examples(12))
 @given(case=cases(), noise=noises, epsilon=epsilons, offset=st.just(0.0) | st.floats(0.01, 1.0))
 def test_offset_bound(case: tuple[int, int, int], noise: Noise, epsilon: float, offset: float) -> None:
     j, r, s = case
@@ -79,14 +80,14 @@ def check_family(shape: tuple[int, int], noise: Noise, epsilon: float) -> None:
     assert value.delta <= float(truth) * (1.0 + (1e-7 if value.case.new in (0, m) else 0.25))
 
 
-@settings(max_examples=6)
+@settings(max_examples=examples(6))
 @given(shape=st.sampled_from([(1, 1), (2, 1), (2, 2), (3, 2)]), noise=noises, epsilon=epsilons)
 def test_family_against_all_neighbours(shape: tuple[int, int], noise: Noise, epsilon: float) -> None:
     check_family(shape, noise, epsilon)
 
 
 @pytest.mark.slow
-@settings(max_examples=10)
+@settings(max_examples=examples(10))
 @given(shape=st.sampled_from([(3, 3), (4, 1), (4, 3), (4, 4), (5, 2)]), noise=noises, epsilon=epsilons)
 def test_family_against_all_neighbours_of_more_counts(
     shape: tuple[int, int], noise: Noise, epsilon: float
@@ -95,7 +96,7 @@ def test_family_against_all_neighbours_of_more_counts(
 
 
 @pytest.mark.slow
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(case=cases(), noise=noises, epsilon=epsilons)
 def test_exact_case_at_length(case: tuple[int, int, int], noise: Noise, epsilon: float) -> None:
     check_exact_case(case, noise, epsilon)

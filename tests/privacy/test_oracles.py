@@ -237,6 +237,7 @@ SIMULATED = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("case", "epsilon", "direction"), SIMULATED)
 def test_case_against_simulation(case: tuple[int, int, int], epsilon: float, direction: str) -> None:
     """In the full space R^j. By Hoeffding a right oracle fails with probability <= 1e-10, all ten <= 1e-9.
@@ -255,6 +256,7 @@ def test_case_against_simulation(case: tuple[int, int, int], epsilon: float, dir
     assert abs(mean - 0.9 * delta) > margin
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_case_with_one_count_against_nested_quadrature(direction: str) -> None:
     """j = s = 1, r = 2 from the definition: p g by quadrature over Z_shared, then (...)_+ over the count."""
@@ -279,6 +281,7 @@ def test_case_with_one_count_against_nested_quadrature(direction: str) -> None:
     assert close(value, total, 2e-5), "midpoint rule with kinks: error of order step^2"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", [(0, 2, 0), (2, 1, 0), (2, 1, 1), (2, 2, 2), (3, 0, 1), (5, 3, 2)])
 @pytest.mark.parametrize("epsilon", [-0.6, 0.6])
 def test_duality_of_the_directions(case: tuple[int, int, int], epsilon: float) -> None:

@@ -19,6 +19,7 @@ from dphist.privacy.paper import (
     tau_csh_add_the_deltas,
     tau_gshm_add_the_deltas,
 )
+from scheduling import examples
 
 # sigma per sqrt(count), tau per sigma, epsilon: from hopeless plans to very private ones.
 plans = st.tuples(st.floats(0.3, 12.0), st.floats(0.3, 9.0), st.floats(0.0, 5.0))
@@ -57,7 +58,7 @@ def test_csh(k: int, gamma: float, numbers: tuple[float, float, float]) -> None:
     assert tighter <= added * (1.0 + 1e-7)
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(
     count=st.sampled_from([1, 2, 10, 1000, 51914, 10**9]), gamma=st.floats(0.05, 5e4), height=st.floats(0.5, 20.0)
 )

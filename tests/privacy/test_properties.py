@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from dphist.privacy.exact import delta_family, gaussian_case
 from dphist.privacy.paper import delta_csh_add_the_deltas, delta_csh_tighter, delta_gshm_exact
 from dphist.privacy.types import Contract, Noise
+from scheduling import examples
 
 SLACK = 1.0 + 3e-7
 
@@ -29,7 +30,7 @@ def delta(noise: Noise, contract: Contract, epsilon: float) -> float:
     return delta_family(noise, contract, epsilon=epsilon).delta
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(plans())
 def test_monotone_in_every_argument(plan: tuple[Noise, Contract, float]) -> None:
     noise, contract, epsilon = plan
@@ -45,7 +46,7 @@ def test_monotone_in_every_argument(plan: tuple[Noise, Contract, float]) -> None
     assert delta(louder, contract, epsilon) <= here * SLACK
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(plans())
 def test_exact_is_never_above_the_papers_bounds(plan: tuple[Noise, Contract, float]) -> None:
     noise, contract, epsilon = plan
@@ -68,7 +69,7 @@ def test_high_thresholds_leave_the_gaussian_mechanism(plan: tuple[Noise, Contrac
     )
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(plans())
 def test_vanishing_shared_noise_leaves_the_gshm(plan: tuple[Noise, Contract, float]) -> None:
     noise, contract, epsilon = plan

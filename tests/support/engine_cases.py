@@ -23,6 +23,7 @@ from hypothesis import given, settings
 from dphist.counting.duckdb import DuckDBEngine
 from dphist.counting.task import Choice, Column, Engine, Events, Resources, Task
 from dphist.errors import InputError
+from scheduling import examples
 from spark_cluster import ON_SPARK
 from spark_shared import OnSpark
 
@@ -81,7 +82,7 @@ def drawn(many: int = 60, few: int = 5, **strategies: Any) -> Callable[[Callable
 
     def of(body: Callable[..., None]) -> Callable[..., None]:
         def test(engine: Factory) -> None:
-            @settings(max_examples=few if is_spark(engine) else many)
+            @settings(max_examples=few if is_spark(engine) else examples(many))
             @given(**strategies)
             def example(**values: Any) -> None:
                 body(engine, **values)

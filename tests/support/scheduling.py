@@ -1,7 +1,8 @@
-"""Which test process runs which tests: those that share what is slow to start go to one of them, and go first."""
+"""How much is tested in which run, and by which process: tests that share slow starts go to one, and go first."""
 
 from __future__ import annotations
 
+import os
 import re
 from typing import Final
 
@@ -10,6 +11,15 @@ from xdist.scheduler import LoadScopeScheduling
 # Sessions of Spark share one JVM; the tests of some files share a browser, the server of a page, or slow results.
 _SPARK: Final = re.compile(r"/test_(sketch_)?spark_?\w*\.py::|\[.*\bspark\b(?!\.(py|md))|_about_spark")
 _FILES: Final = re.compile(r"(?:^|/)(test_(?:explore\w*|report_browser|reprs))\.py::")
+
+
+# `make test-slow` draws all examples of a test, `make test` the first third of them.
+THOROUGH: Final = os.environ.get("DPHIST_TESTS") == "thorough"
+
+
+def examples(number: int) -> int:
+    """How many examples to draw in this run."""
+    return number if THOROUGH else max(3, number // 3)
 
 
 def group_of(test: str) -> str:
