@@ -220,7 +220,7 @@ def test_values_that_are_no_numbers_are_never_an_error(place: str, tmp_path: Pat
         ({"sum": "paid:0:1", "weight": [float("nan")]}, "finite"),
         ({"weight": [0.5]}, "one --weight for each sum"),
         ({"sum": "paid:0:1", "mechanism": "laplace"}, "Gaussian"),
-        ({"sum": 7}, "COLUMN:LOW:HIGH"),
+        ({"sum": 7}, "must be a text"),
     ],
 )
 def test_bad_requests_get_one_sentence(options: dict[str, Any], said: str) -> None:
