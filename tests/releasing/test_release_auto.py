@@ -70,7 +70,7 @@ def test_a_dry_run_shows_the_plans_and_reads_nothing(tmp_path: Path) -> None:
     words = ["release", "not-there.parquet", *BUDGET, *QUICK, "--cap-share", "0.1", "--dry-run"]
     done = command(tmp_path, *words)
     assert done.code == 0, done.err
-    assert "The cap is chosen privately, for 0.1 of" in done.out
+    assert "is chosen privately, with 0.1 of" in done.out
     assert "No event was read and nothing released" in done.out
     rows = [line.split() for line in done.out.splitlines() if re.match(r" +[\d,]+ +[\d.]", line)]
     assert [int(row[0].replace(",", "")) for row in rows] == list(DEFAULT_CAPS)
@@ -179,8 +179,8 @@ def test_a_reader_is_refused_before_it_is_read() -> None:
 
 
 BAD: list[tuple[list[str], str]] = [
-    ([*AUTO, "--top", "5"], "has no use for --top or --max-nonzero"),
-    ([*AUTO, "--max-nonzero", "5"], "has no use for --top or --max-nonzero"),
+    ([*AUTO, "--top", "5"], "cannot be combined with --top or --max-nonzero"),
+    ([*AUTO, "--max-nonzero", "5"], "cannot be combined with --top or --max-nonzero"),
     *(
         (["--max-items-per-user", word], f"--max-items-per-user must be a whole number or auto, not {word!r}")
         for word in ("Auto", "automatic", "1.5", "", "auto ", "nan", "٣x", "--5", "+-1", "9" * 5000)

@@ -26,9 +26,7 @@ def test_gamma_is_that_of_the_plan(tmp_path: Path, gamma: Any, whole: float) -> 
     assert found.plan.to_dict() == planned.to_dict()
     assert found.plan.gamma == whole
     assert dphist.verify(tmp_path / "out.csv").verified
-    assert f"gamma was asked for and not tuned: it is {whole:g}" in dphist.make_report(
-        tmp_path / "out.csv", "html"
-    )
+    assert f"gamma was given, not tuned: it is {whole:g}" in dphist.make_report(tmp_path / "out.csv", "html")
     # With another gamma the certificate is of another request.
     certificate = tmp_path / "out.csv.certificate.json"
     document = json.loads(certificate.read_text())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -74,11 +75,24 @@ def test_functions_and_variables_of_the_session_are_refused(spark: SparkSession,
     spark.sql("DECLARE OR REPLACE VARIABLE n INT DEFAULT 5")
     spark.sql("CREATE OR REPLACE TEMPORARY VIEW others AS SELECT 1 AS x")
     spark.sql("CREATE OR REPLACE FUNCTION plus_one(x INT) RETURNS INT RETURN x + 1")
+    spark.sql(
+        "CREATE OR REPLACE FUNCTION looks_around(x INT) RETURNS BOOLEAN RETURN (SELECT count(*) FROM range(3)) > x"
+    )
     for condition in (
         "every_other(text)",
         "plus_one(n) = 2",
         "default.plus_one(n) = 2",
         "`plus_one` (n) = 2",
+        "plus_one --\n(n) = 2",
+        "plus_one/**/(n) = 2",
+        "identifier('plus_one')(n) = 2",
+        "looks_around(n)",
+        "looks_around/* */(n)",
+        "identifier('looks_around')(n)",
+        "identifier('default.looks_around')(n)",
+        "every_other/**/(text)",
+        "identifier('every_other')(text)",
+        "java_method('java.lang.System', 'nanoTime') > n",
         "/* /* */ ' */ exists (select 1 from others) --'",
         "n = 1 -- \\\n ' \n or exists (select 1 from others) --'",
         "n = (select max(x) from others)",
@@ -97,9 +111,28 @@ def test_functions_and_variables_of_the_session_are_refused(spark: SparkSession,
             dphist.release(frame, **ASKED, where=condition)
         assert "Trace" not in str(caught.value)
     spark.sql("DROP FUNCTION plus_one")
+    spark.sql("DROP FUNCTION looks_around")
     # A column comes before a variable of its name.
     some = dphist.release(frame, **ASKED, where="n < 10").to_pandas()["count"]
     assert all(abs(count - 80) < 60 for count in some)
+
+
+def test_functions_under_the_names_of_sparks_own(spark: SparkSession, frame: DataFrame) -> None:
+    """A session can put its own functions first, also in place of those that an operator stands for."""
+    setting = "spark.sql.functionResolution.sessionOrder"
+    spark.conf.set(setting, "first")
+    try:
+        for name in ("isnull", "between", "try_to_binary"):
+            spark.udf.register(name, lambda *_: True, BooleanType())
+        for condition in ("isnull(text)", "isnull/**/(text)", "n between 1000 and 2000"):
+            # Refused, or by Spark's own function: no row is like this.
+            with suppress(InputError):
+                assert len(dphist.release(frame, **ASKED, where=condition)) == 0
+        assert len(dphist.release(frame, **ASKED, where="text = 'nobody has this'")) == 0
+    finally:
+        spark.conf.unset(setting)
+        for name in ("isnull", "between", "try_to_binary"):
+            spark.sql(f"DROP TEMPORARY FUNCTION IF EXISTS {name}")
 
 
 def test_other_peoples_folders_are_left_alone(frame: DataFrame, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ invalid; a second object on a line is ignored.
 from __future__ import annotations
 
 import glob
+import json
 import os
 import re
 from collections.abc import Callable, Sequence
@@ -24,6 +25,7 @@ from typing import Any, Final, TypeVar
 from urllib.parse import unquote
 
 import pyarrow.parquet as pq
+from pyspark.sql import Column
 from pyspark.sql import functions as sql
 from pyspark.sql.types import StringType, StructField, StructType
 
@@ -43,7 +45,7 @@ from dphist.counting.files import (
     start_of,
 )
 from dphist.counting.frames import ArrowSource, demand, frame_source
-from dphist.counting.spark_session import WHILE_COUNTING, arrow_frame
+from dphist.counting.spark_session import arrow_frame
 from dphist.counting.sql import EXACT, NUMBER, no_number, not_summable
 from dphist.counting.task import LONGEST_VALUE, Events, is_frame
 from dphist.counting.workspace import LONGEST, attempt, name_list
@@ -92,8 +94,14 @@ WORDS: Final = (
     "false distinct from div interval current_date current_time current_timestamp current_timezone current_user "
     "current_catalog current_database current_schema localtimestamp session_user"
 )
-STAR: Final = re.compile(r"(^|[(,.])\s*\*")
-SPARK_CLASSES: Final = "org.apache.spark.sql.catalyst.expressions."
+# Quoted texts and names, and comments: what is in them is not SQL.
+QUOTED: Final = re.compile(
+    r"""'(?:\\.|''|[^'\\])*'|"(?:\\.|""|[^"\\])*"|`(?:``|[^`])*`|--[^\n]*|/\*.*?\*/""", re.DOTALL
+)
+# A query in brackets, or a star for all columns. It could let one user decide about rows of another.
+QUERY: Final = re.compile(r"\(\s*(select|with|values|table|from|map|reduce)\b|(^|[(,.])\s*\*", re.IGNORECASE)
+# Expressions that are not Spark's own.
+FOREIGN: Final = re.compile(r"UDF|Udf|UserDefined|Hive|Reflection|ApplyFunction|VariableReference|SQLFunction")
 
 
 @dataclass(frozen=True)
@@ -128,8 +136,7 @@ def read_rows(session: Any, events: Events, summed: Sequence[str] = (), *, probe
         return frame.select(*(cells[name].alias(f"c{k}") for k, name in enumerate(values))), source.what
     if not hasattr(frame, "_jdf"):
         raise InputError("conditions are not supported through Spark Connect: filter the DataFrame before")
-    types = {written: frame.schema[wanted.index(column)].dataType for written, column in named.items()}
-    check_condition(session, events.where, types, source)
+    check_text(events.where)
     own = "dphist_"
     while own in events.where.casefold():  # the condition cannot name the values by our names
         own += "_"
@@ -137,7 +144,8 @@ def read_rows(session: Any, events: Events, summed: Sequence[str] = (), *, probe
     chosen += [cells[column].alias(written) for written, column in named.items()]
     # Without an alias Spark would also find the columns that these were made of.
     view, where = frame.select(*chosen).alias(f"{own}rows"), events.where
-    rows = bind_condition(lambda: view.where(true_without_error(where)), where, source)
+    rows = bind_condition(lambda: matching_rows(view, where), where, source)
+    check_plan(rows, where)
     return rows.select(*(rows[f"{own}{k}"].alias(f"c{k}") for k in range(len(values)))), source.what
 
 
@@ -570,36 +578,43 @@ def words_of(condition: str) -> list[str]:
     return list(dict.fromkeys((one[1] or "").replace("``", "`") or one[2] for one in first if one))
 
 
-def check_condition(session: Any, condition: str, types: dict[str, Any], source: SparkSource) -> None:
-    """Raise `InputError` unless Spark takes the condition for a function of one row that never changes.
-
-    It is bound to names and types in a session without views, variables and functions of the user's, so that what
-    Spark says of it is about names and types. Spark itself refuses aggregates and windows in a filter, functions
-    that are not deterministic in a join, and subqueries in the function of a list: one of these could let one user
-    decide about rows of another, or let a task that is run again see other rows.
-    """
-    if not condition.strip():
+def check_text(condition: str) -> None:
+    """Raise `InputError` for what is not one expression about the columns that it names."""
+    bare = QUOTED.sub(" ", condition)
+    if not condition.strip() or ";" in bare:
         raise InputError(f"the condition {condition!r} is not a condition in SQL")
-    # Names may have a star in them, and so may texts and comments.
-    if STAR.search(TOKEN.sub(lambda match: f"x{match['call'] or ''}" if match["name"] else " ", condition)):
-        raise InputError(f"the condition {condition!r} must name its columns: * is not supported")
-    if any(not is_built_in(session, match["name"]) for match in TOKEN.finditer(condition) if match["call"]):
-        raise InputError(
-            f"the condition {condition!r} cannot be used: functions of your own are not supported; filter the "
-            "DataFrame before"
-        )
-    clean = session.newSession()
-    for name in (*WHILE_COUNTING, "spark.sql.caseSensitive"):
-        clean.conf.set(name, session.conf.get(name))
-    rows = clean.createDataFrame([], StructType([StructField(name, kind) for name, kind in types.items()]))
-    nothing = clean.createDataFrame([], StructType([]))
+    if QUERY.search(bare):
+        raise InputError(f"the condition {condition!r} must be about single rows: no subqueries and no *")
 
-    def bind() -> None:
-        expression = sql.expr(condition)
-        rows.where(expression)
-        rows.join(nothing, sql.exists(sql.array(sql.lit(1)), lambda _: expression))
 
-    bind_condition(bind, condition, source)
+def matching_rows(view: Any, condition: str) -> Any:
+    """The rows on which the condition is true. Where it fails it is NULL: an error would tell of that row."""
+    # Spark's own TryEval, and not a function by its name, which a session can replace.
+    spark = view.sparkSession._jvm.org.apache.spark.sql
+    expression = spark.classic.ExpressionUtils.expression(sql.expr(condition)._jc)
+    tried = spark.catalyst.expressions.TryEval(expression)
+    return view.filter(Column(spark.classic.ExpressionUtils.column(tried)))
+
+
+def check_plan(rows: Any, condition: str) -> None:
+    """Raise `InputError` unless the condition is a function of one row that never changes.
+
+    It is read from the very plan that is executed. The text of a condition does not tell which function a name
+    stands for: sessions and catalogs can have functions that read other rows, tables and files, and call them in
+    spellings that only Spark resolves.
+    """
+    plan = rows._jdf.queryExecution().analyzed()
+    wrong = ""
+    if plan.nodeName() != "Filter" or not plan.subqueries().isEmpty():
+        wrong = "it must be about the columns of one row alone"
+    else:
+        kinds = {str(node.get("class", "")).rpartition(".")[2] for node in json.loads(plan.condition().toJSON())}
+        if any(FOREIGN.search(kind) for kind in kinds):
+            wrong = "functions and variables of your own are not supported; filter the DataFrame before"
+        elif not plan.condition().deterministic():
+            wrong = "it must give the same for the same row, whenever it is evaluated"
+    if wrong:
+        raise InputError(f"the condition {condition!r} cannot be used: {wrong}")
 
 
 def bind_condition(action: Callable[[], T], condition: str, source: SparkSource) -> T:
@@ -615,21 +630,3 @@ def bind_condition(action: Callable[[], T], condition: str, source: SparkSource)
     elif len(said) > LONGEST:
         said = said[: LONGEST - 3] + "..."
     raise InputError(f"the condition {condition!r} cannot be used: {said}")
-
-
-def is_built_in(session: Any, name: str) -> bool:
-    """Whether a function is one of Spark's own, or not a function: Spark then says so itself."""
-    try:
-        function = session.catalog.getFunction(name)
-    except Exception:
-        return True
-    return name.casefold() == "case" or str(function.className).startswith(SPARK_CLASSES)
-
-
-def true_without_error(condition: str) -> Any:
-    """Whether a condition is true; a row on which it fails is not taken, because an error would tell of that row.
-
-    `try_to_binary` returns NULL for any error in its argument.
-    """
-    text = sql.expr(condition).cast("string")
-    return sql.try_to_binary(text, sql.lit("utf-8")) == sql.lit(bytearray(b"true"))

@@ -76,6 +76,7 @@ def server_config(app: Starlette) -> uvicorn.Config:
     """The settings of uvicorn: no access log, because addresses contain the token."""
     return uvicorn.Config(
         app, log_level="critical", access_log=False, server_header=False, ws="none", timeout_graceful_shutdown=1,
+        limit_concurrency=100,
         # Every other service on 127.0.0.1 can set cookies that the browser sends here: up to 180 of 4 KB.
         http="h11", h11_max_incomplete_event_size=1 << 20,
     )  # fmt: skip

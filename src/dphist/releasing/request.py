@@ -160,7 +160,7 @@ class Request:
                 if not value and option.required:
                     raise InvalidParameter(f"{flag(option.name)} must name at least one column")
             for one in value if option.many else (value,):
-                if one is not None or option.required:
+                if one is not None or not option.allows_none:
                     option.check(one)
         budget = Budget(self.epsilon, self.delta)
         object.__setattr__(self, "epsilon", budget.epsilon)
@@ -345,6 +345,7 @@ class Option:
     words: tuple[str, ...]
     many: bool
     required: bool
+    allows_none: bool
 
     def check(self, value: Any) -> None:
         """Raise `InvalidParameter` for a value of another kind."""
@@ -393,7 +394,8 @@ def _option(name: str, hint: Any, help: Help, *, required: bool) -> Option:
     words = tuple(word for part in members if get_origin(part) is Literal for word in get_args(part))
     kinds = [part for part in members if part in (bool, int, float, str, Any)]
     many = any(get_origin(part) is Sequence for part in members)
-    return Option(name, help, kinds[0] if kinds else str, words, many, required)
+    allows_none = hint is Any or NoneType in get_args(hint)
+    return Option(name, help, kinds[0] if kinds else str, words, many, required, allows_none)
 
 
 def flag(name: str) -> str:
