@@ -171,7 +171,7 @@ def test_certificates_of_any_size(released: Callable[[str], Path], tmp_path: Pat
     limit = resource.getrlimit(resource.RLIMIT_DATA)
     found = dphist.verify(path, certificate=huge)
     assert resource.getrlimit(resource.RLIMIT_DATA) == limit
-    assert found.problems == ("huge.json is larger than 16 MiB, and no certificate is",)
+    assert found.problems == ("huge.json is larger than 16 MiB, too large for a certificate",)
     huge.write_text("[" * LARGEST_CERTIFICATE)
     assert dphist.verify(path, certificate=huge).problems == ("huge.json is damaged: it is not JSON",)
 

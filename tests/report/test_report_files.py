@@ -170,7 +170,7 @@ def test_a_folder_of_parts(tmp_path: Path) -> None:
 def test_what_a_guarantee_rests_on_is_said_plainly() -> None:
     """Nobody but who counted knows how many items a user has."""
     for name, said in (
-        ("histogram", "no user touches more than 3"),
+        ("histogram", "no user contributes to more than 3"),
         ("histogram", "types of the items do not depend"),
         ("gshm", "values that the frame holds for one user do not depend"),
     ):
