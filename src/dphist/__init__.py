@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         frontier,
         tau_for_noise,
     )
+    from dphist.planning.explain import explain
     from dphist.planning.planner import plan
     from dphist.privacy.types import Budget, Certificate, Contract, NeighbourCase, Noise, Plan
     from dphist.releasing.histogram import release_histogram
@@ -45,7 +46,6 @@ if TYPE_CHECKING:
     from dphist.releasing.verify import Verification, verify
     from dphist.report.charts import chart
     from dphist.report.render import make_report
-    from dphist.report.words import explain
     from dphist.simulation.simulate import Simulation, simulate
 
 
@@ -70,7 +70,7 @@ _HOMES = {
     "dphist.releasing.verify": ("Verification", "verify"),
     "dphist.report.charts": ("chart",),
     "dphist.report.render": ("make_report",),
-    "dphist.report.words": ("explain",),
+    "dphist.planning.explain": ("explain",),
     "dphist.simulation.simulate": ("Simulation", "simulate"),
 }  # fmt: skip
 # Parts of the package that are used by their own name, such as dphist.sketch.MisraGries.

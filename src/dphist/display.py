@@ -55,3 +55,20 @@ def raised(number: float, digits: int = 3) -> str:
     if number == 0.0 or float(near) >= number * (1.0 - 1e-12):
         return near
     return f"{number + 10.0 ** (math.floor(math.log10(number)) + 1 - digits):.{digits}g}"
+
+
+def figure(number: float) -> str:
+    """As many digits as a person can use."""
+    if number != 0.0 and not 1e-4 <= abs(number) < 1e15:
+        return f"{number:.4g}"
+    return f"{number:,.0f}" if abs(number) >= 1000.0 else f"{number:.4g}"
+
+
+def count_items(number: int) -> str:
+    """1 item, 2 items."""
+    return "1 item" if number == 1 else f"{number:,} items"
+
+
+def join_words(words: Sequence[str]) -> str:
+    """a, b and c."""
+    return " and ".join([*([", ".join(words[:-1])] if words[1:] else []), *words[-1:]])

@@ -173,7 +173,7 @@ def test_what_cannot_be_read_back_has_no_report(tmp_path: Path) -> None:
         assert "SECRET" not in done.stderr
     dry = run(tmp_path, *asked, "--dry-run")
     assert (dry.returncode, dry.stdout) == (2, "")
-    assert "--report is of a release, and with --dry-run there is none" in dry.stderr
+    assert "--report cannot be used with --dry-run" in dry.stderr
     assert os.listdir(tmp_path) == ["log.csv"]
 
 

@@ -68,7 +68,6 @@ def test_goals_and_plots(tmp_path: Path) -> None:
     shown = run(*ZIPF, *words, "--plot", str(tmp_path / "a.svg"))
     assert "the most items are released" in shown
     drawn = (tmp_path / "a.svg").read_text(encoding="utf-8")
-    assert "<title>dphist: a simulation, not private</title>" in drawn
     assert "NOT PRIVATE" in drawn
 
 
@@ -104,5 +103,5 @@ def test_bad_requests(words: list[str], message: str) -> None:
 def test_it_says_who_it_is_for_in_its_help() -> None:
     shown = CliRunner().invoke(app, ["simulate", "--help"]).stdout
     assert "NOT PRIVATE" in shown
-    assert "never on yours" in shown
+    assert "never on yours" in " ".join(shown.split())
     assert "up to 1e8" in shown

@@ -82,9 +82,9 @@ def plan(
       dphist plan --epsilon 0.35 --delta 1e-5 --max-nonzero 51914 --json
       dphist plan --epsilon 1 --delta 1e-6 --max-nonzero 1000 --max-items-per-user 100 --minimize noise
     """
+    from dphist.planning.explain import explain
     from dphist.planning.planner import plan as make_plan
     from dphist.releasing.aggregates import bounds_from
-    from dphist.report.words import explain
 
     result = make_plan(
         epsilon=epsilon, delta=delta, max_nonzero=max_nonzero, max_items_per_user=max_items_per_user,

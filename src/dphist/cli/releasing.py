@@ -209,8 +209,8 @@ def show_release(result: Release, report: str | None = None) -> None:
 
 def _show_dry_run(request: Request, as_json: bool) -> None:
     from dphist.planning.auto_cap import ChoicePlan
+    from dphist.planning.explain import explain
     from dphist.releasing.run import engine_for, plan_request
-    from dphist.report.words import explain
 
     planned = plan_request(request, engine_for(request))
     if isinstance(planned, ChoicePlan):

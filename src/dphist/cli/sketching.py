@@ -204,7 +204,7 @@ def release(
 
 
 def _show_plan(plan: Any, as_json: bool) -> None:
-    from dphist.report.words import explain
+    from dphist.planning.explain import explain
 
     if as_json:
         print_json({"plan": plan.to_dict(), "advice": explain(plan)})

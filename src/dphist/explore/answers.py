@@ -12,10 +12,10 @@ import numpy as np
 from dphist.explore.fields import BOUNDS, BUDGET, NOISE, POPULATION, WrongField, read_fields
 from dphist.explore.uploads import read_counts
 from dphist.planning.compare import Comparison, ComparisonRow, compare
+from dphist.planning.explain import explain
 from dphist.planning.planner import plan as make_plan
 from dphist.privacy.types import Plan
 from dphist.report.charts import Chart, chart, largest_counts_chart
-from dphist.report.words import explain
 from dphist.simulation.predict import totals_of
 from dphist.simulation.trial import TrialData, given_population, trial, zipf_population
 

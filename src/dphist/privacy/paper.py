@@ -6,7 +6,6 @@ import math
 
 import numpy as np
 from scipy import special
-from scipy.optimize import minimize_scalar
 
 from dphist.errors import NotPrivate
 from dphist.privacy.exact import infinite_event_upper
@@ -236,6 +235,7 @@ def delta_zcdp(*, rho: float, epsilon: float) -> float:
     Guarantee: an upper bound, for any a is one; the minimum is found to about 1e-12.
     Source: Canonne, Kamath and Steinke 2020, Corollary 13; sharper than `lem:zCDP-implies-approx-DP`.
     """
+    from scipy.optimize import minimize_scalar  # costs as much as all other imports of a plan
 
     def log_delta(log_excess: float) -> float:
         excess = math.exp(log_excess)  # a - 1

@@ -18,13 +18,13 @@ from html import escape
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from dphist.display import printable, raised
+from dphist.display import figure, printable, raised
 from dphist.errors import InvalidParameter, MissingExtra
 from dphist.planning.compare import Comparison, Frontier, frontier
 from dphist.privacy.types import Plan
 from dphist.releasing.result import NOT_PRIVATE, Release
 from dphist.report.facts import Facts, LimitChoice, Selection, curve_of, rows_of, selection_of
-from dphist.report.words import BETWEEN, PEERS, figure, passes, percent
+from dphist.report.words import BETWEEN, PEERS, passes, percent
 from dphist.simulation.population import NOTICE
 from dphist.simulation.simulate import Simulation
 
