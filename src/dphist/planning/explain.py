@@ -1,0 +1,141 @@
+"""A plan in sentences: what was chosen, what it means for a count, and what other requests would give."""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from dphist.display import count_items, figure, join_words
+from dphist.errors import DphistError
+from dphist.planning.planner import CAP_ALONE
+from dphist.planning.planner import plan as make_plan
+from dphist.planning.utility import count_noise, half_width
+from dphist.privacy.types import Plan, PublicNoise
+
+MECHANISMS: Final = {
+    "gshm": ("Gaussian noise", "Each count gets its own Gaussian noise (Gaussian sparse histogram mechanism)."),
+    "csh": (
+        "Gaussian noise, partly shared",
+        "Each count gets its own Gaussian noise, and all counts share one more draw (correlated Gaussian sparse "
+        "histogram mechanism).",
+    ),
+    "top-k": (
+        "top-k with Gaussian noise",
+        "The count after the K largest is subtracted from all counts, and added back with its own noise.",
+    ),
+    "laplace": ("Laplace noise", "Each count gets its own integer Laplace noise."),
+    "known-domain": (
+        "Gaussian noise on a public list",
+        "The items come from a public list, so all of them are released, including those with no users.",
+    ),
+}
+
+
+def explain(plan: Plan, *, alternatives: bool = True) -> list[str]:
+    """Sentences for the person who is about to release: what was chosen, and what else is possible."""
+    found = [_choice_sentence(plan), _passing(plan), *_sums(plan), *(_alternatives(plan) if alternatives else [])]
+    return [sentence for sentence in found if sentence]
+
+
+def _choice_sentence(plan: Plan) -> str:
+    contract, items = plan.contract, plan.contract.items
+    if isinstance(plan.noise, PublicNoise):
+        reason = f"the {contract.max_nonzero:,} items are public"
+    elif plan.mechanism == "top-k":
+        reason = f"the {contract.max_nonzero:,} largest counts are wanted and items per user are not limited"
+    elif contract.max_nonzero is not None:
+        reason = f"at most {contract.max_nonzero:,} counts are not zero, {items:,} of them for one user"
+    else:
+        reason = f"each user has at most {count_items(items)} and the number of items is not limited"
+    dropped = f" Users with more than {count_items(items)} contribute a random {items:,} of them."
+    return (
+        f"Mechanism: {MECHANISMS[plan.mechanism][0]}, because {reason}. Each count carries "
+        f"±{figure(half_width(plan, 0.95))} of noise (95 %; standard deviation {figure(plan.total_noise)})."
+        f"{dropped if items < contract.nonzero else ''}"
+    )
+
+
+def _sums(plan: Plan) -> list[str]:
+    return [
+        f"A sum of values from {float(one.low):g} to {float(one.high):g} has a standard error of "
+        f"{figure(math.hypot(one.sigma, float(one.middle) * plan.total_noise))}, which includes "
+        f"{float(one.middle):g} times the noise of the count. A mean over n users has a standard error of "
+        f"{figure(one.sigma)}/n or slightly more."
+        for one in plan.sums
+    ]
+
+
+def _passing(plan: Plan) -> str:
+    """Which items are likely to be released."""
+    if isinstance(plan.noise, PublicNoise):
+        return "Every item on the list is released; there is no threshold."
+    law = count_noise(plan.noise)
+    half, likely, unlikely = law.passing_count(0.5), law.passing_count(0.99), law.passing_count(0.01) - 1
+    more = " more users than that" if plan.releases_offset else " users"
+    must = (
+        f"A noisy count must exceed the one after the largest by {figure(plan.threshold)}"
+        if plan.releases_offset
+        else f"A noisy count must exceed {figure(plan.threshold)}"
+    )
+    rarely = f", one with {unlikely:,} at most 1 %" if unlikely > 0 else ""
+    what = "pass" if CAP_ALONE in plan.notes else "be released"
+    return (
+        f"{must}: an item with {half:,}{more} has a 50 % chance to {what}, one with {likely:,} has 99 %{rarely}."
+    )
+
+
+def _alternatives(plan: Plan) -> list[str]:
+    """What other requests would give for the same budget."""
+    contract = plan.contract
+    if isinstance(plan.noise, PublicNoise):
+        return []
+    if contract.max_nonzero is None:
+        return [_other_limits(plan), "" if CAP_ALONE in plan.notes else _top_instead(plan)]
+    other = _attempt(plan, max_items_per_user=max(1, contract.max_nonzero // 20))
+    if other is None:
+        return []
+    items = other.contract.items
+    return [
+        f"With at most {count_items(items)} per user (--max-items-per-user {items}) and any number of counts, the "
+        f"threshold would be {figure(other.threshold)} and the noise {figure(other.total_noise)}; other items of "
+        "a user are dropped at random."
+    ]
+
+
+def _other_limits(plan: Plan) -> str:
+    """Half and twice as many items per user."""
+    items = plan.contract.items
+    near = sorted({1, max(1, items // 2), items * 2} - {items})
+    parts = [
+        f"{figure(other.threshold)} with {count_items(other.contract.items)} per user"
+        + (" (Laplace noise)" if other.mechanism == "laplace" else "")
+        for other in (_attempt(plan, max_items_per_user=number) for number in near)
+        if other is not None
+    ]
+    if not parts:
+        return ""
+    return (
+        f"Other limits: the threshold would be {join_words(parts)}. A lower limit means less noise, and more "
+        "items of active users dropped; the best limit covers most users completely."
+    )
+
+
+def _top_instead(plan: Plan) -> str:
+    largest = max(10, 10 ** round(math.log10(4 * plan.contract.items)))
+    top = _attempt(plan, top=largest)
+    if top is None:
+        return ""
+    return (
+        f"For only the {largest:,} largest counts (--top {largest}) no limit per user is needed: noise "
+        f"{figure(top.total_noise)}, and a count must exceed the one after them by {figure(top.threshold)}."
+    )
+
+
+def _attempt(plan: Plan, *, top: int | None = None, max_items_per_user: int | None = None) -> Plan | None:
+    try:
+        return make_plan(
+            epsilon=plan.budget.epsilon, delta=plan.budget.delta, top=top, max_items_per_user=max_items_per_user,
+            sums=[(one.low, one.high) for one in plan.sums],
+        )  # fmt: skip
+    except DphistError:
+        return None
