@@ -12,6 +12,7 @@ from test_oracles import NOISE, simulated_divergence
 
 import oracles_family as family_oracle
 from dphist.privacy.exact import (
+    block_offsets,
     delta_family,
     delta_of_case,
     largest_squared_sensitivity,
@@ -155,12 +156,19 @@ def test_blocks_cover_every_case(noise: Noise, epsilon: float, k: int, share: fl
     rng = np.random.default_rng(k)
     for new in rng.integers(1, m, size=3):
         here = upper[np.searchsorted(last, new)]
-        j = k - int(new)
-        s = np.arange(min(j, m - int(new)) + 1)
-        single = offset_bound(
-            shared=j, new=int(new), changed=s, offset=s / (j + big.gamma), epsilon=epsilon, **as_oracle(big)
-        )
-        assert single.worst.max() <= max(here, 1e-9) * (1.0 + 1e-9)
+        one = np.array([new])
+        most = min(k - int(new), m - int(new))
+        # One offset covers all s up to its own, the other all from its own on. With the offset of each s the bound
+        # may be larger: it is another bound of the same delta.
+        below, above = block_offsets(big, contract, one, one)
+        for (j, r, own, offset), first_s, last_s in (
+            (below, 0, int(below[2][0])),
+            (above, int(above[2][0]), most),
+        ):
+            assert first_s <= own[0] <= last_s
+            s = np.arange(first_s, last_s + 1)
+            single = offset_bound(shared=j, new=r, changed=s, offset=offset, epsilon=epsilon, **as_oracle(big))
+            assert single.worst.max() <= max(here, 1e-9) * (1.0 + 1e-9)
 
 
 @given(noise=noises, epsilon=epsilons, k=st.integers(2, 60))

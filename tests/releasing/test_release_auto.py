@@ -71,8 +71,8 @@ def test_a_dry_run_shows_the_plans_and_reads_nothing(tmp_path: Path) -> None:
     done = command(tmp_path, *words)
     assert done.code == 0, done.err
     assert "is chosen privately, with 0.1 of" in done.out
-    assert "No event was read and nothing released" in done.out
-    rows = [line.split() for line in done.out.splitlines() if re.match(r" +[\d,]+ +[\d.]", line)]
+    assert "No event was read and nothing was released" in done.out
+    rows = [line.split() for line in done.out.splitlines() if re.match(r" *[\d,]+ +[\d.]", line)]
     assert [int(row[0].replace(",", "")) for row in rows] == list(DEFAULT_CAPS)
     data = command(tmp_path, *words, "--json").data
     assert data["request"]["cap-share"] == data["choice"]["share"] == 0.1
@@ -182,7 +182,7 @@ BAD: list[tuple[list[str], str]] = [
     ([*AUTO, "--top", "5"], "cannot be combined with --top or --max-nonzero"),
     ([*AUTO, "--max-nonzero", "5"], "cannot be combined with --top or --max-nonzero"),
     *(
-        (["--max-items-per-user", word], f"--max-items-per-user must be a whole number or auto, not {word!r}")
+        (["--max-items-per-user", word], "is not a whole number or auto")
         for word in ("Auto", "automatic", "1.5", "", "auto ", "nan", "٣x", "--5", "+-1", "9" * 5000)
     ),
     (["--max-items-per-user", "0"], "--max-items-per-user must be a whole number from 1"),
@@ -203,7 +203,7 @@ def test_bad_words_are_one_sentence(folder: Path, dry: list[str]) -> None:
         done = command(folder, "release", "events.parquet", *BUDGET, *flags, "--output", "out.csv", *dry)
         assert (done.code, done.out) == (2, ""), words
         assert sentence in done.err, (words, done.err)
-        assert done.err.count("\n") == 1
+        assert done.err.count("Error: ") == 1
     assert names(folder) == {"events.parquet"}
 
 
