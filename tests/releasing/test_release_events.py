@@ -137,12 +137,17 @@ def test_promise_that_does_not_hold_releases_nothing(options: dict[str, Any]) ->
 @pytest.mark.parametrize("k", [1, 2, 50])
 @pytest.mark.parametrize("cap", [None, 1, 150])
 def test_promise_is_watched_whatever_the_noise(mechanism: Any, k: int, cap: int | None) -> None:
-    """200 equal items of many users: a plan that relies on fewer, enforced or promised, releases none of them."""
+    """200 equal items of many users: a plan that relies on fewer releases none of them, or no more than it relies on.
+
+    Without a cap the counts are equal, and a top-k step leaves none. A cap makes them differ by chance: then it
+    leaves at most k. Nothing is released where a promise is broken. None of this depends on noise.
+    """
     data = events({f"item {i}": 1000 for i in range(200)}, items_per_user=200)
     found = dphist.release(data, **BUDGET, max_nonzero=k, max_items_per_user=cap, mechanism=mechanism)
     enforced = cap is None or cap >= k
     relies = not enforced and found.plan.mechanism == "csh"
-    assert len(found) == (0 if enforced or relies else len(found))
+    if enforced or relies:
+        assert len(found) <= (k if enforced and cap is not None else 0)
     assert ("max-nonzero" in found.document()["guarantee"]["conditions"]) == relies
 
 
