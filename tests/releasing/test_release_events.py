@@ -137,7 +137,7 @@ def test_promise_that_does_not_hold_releases_nothing(options: dict[str, Any]) ->
 @pytest.mark.parametrize("k", [1, 2, 50])
 @pytest.mark.parametrize("cap", [None, 1, 150])
 def test_promise_is_watched_whatever_the_noise(mechanism: Any, k: int, cap: int | None) -> None:
-    """200 equal items of many users: a plan that relies on fewer releases none of them, or no more than it relies on.
+    """200 equal items of many users: a plan that relies on fewer releases none, or no more than it relies on.
 
     Without a cap the counts are equal, and a top-k step leaves none. A cap makes them differ by chance: then it
     leaves at most k. Nothing is released where a promise is broken. None of this depends on noise.
