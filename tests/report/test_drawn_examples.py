@@ -7,13 +7,14 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 
 def drawn() -> list[tuple[str, int, str]]:
     found: list[tuple[str, int, str]] = []
 
+    @settings(max_examples=60)  # the whole number, also where `make test` draws a part of it
     @given(st.floats(), st.integers(), st.text())
     def example(number: float, whole: int, text: str) -> None:
         found.append((repr(number), whole, text))
