@@ -14,11 +14,12 @@ from functools import cached_property
 from typing import Final, Protocol
 
 import numpy as np
+from flint import arb
 
 from dphist.errors import InvalidParameter, NoPlan, NotPrivate
 from dphist.planning.sums import LatticeSums, SumShares
 from dphist.privacy import balls
-from dphist.privacy.certificate import CERTIFICATE_GAP, certify_lattice, lattice_family
+from dphist.privacy.certificate import CERTIFICATE_GAP, certify_noise, lattice_family
 from dphist.privacy.exact import (
     infinite_event,
     infinite_event_upper,
@@ -38,6 +39,7 @@ from dphist.privacy.paper import (
     tau_gshm_add_the_deltas,
 )
 from dphist.privacy.search import golden_minimum, least_passing, log_excess, round_up
+from dphist.privacy.spread import WeightedFamily, at_level
 from dphist.privacy.types import (
     LEAST_VARIANCE,
     Budget,
@@ -423,6 +425,9 @@ def _best_gamma(calibration: Calibration, objective: Callable[[float], float], s
 _FINEST_SHARE: Final = 1e-3
 _MOST_ATTEMPTS: Final = 30
 _LARGEST_LATTICE: Final = 1 << 12
+# Steps of a count with spread. Shared noise is summed over its steps for every level, so it has fewer.
+_SPREAD_LATTICE: Final = 512
+_SHARED_SPREAD_LATTICE: Final = 32
 _LEAST_SHARED_STEPS: Final = 4.0
 _LEAST_STEPS: Final = 8.0
 # The least shared noise that the finest lattice has steps for.
@@ -444,7 +449,7 @@ def on_lattice(
     limit = _limit(continuous, budget, contract, found.variance, found.variance_shared, found.lattice)
     for attempt in range(_MOST_ATTEMPTS):
         noise = replace(found, limit=limit)
-        certificate = certify_lattice(noise, contract, epsilon=budget.epsilon, budget=budget.delta)
+        certificate = certify_noise(noise, contract, epsilon=budget.epsilon, budget=budget.delta)
         if certificate.delta <= budget.delta:
             return noise, certificate
         # Where the sum of both worst cases is what binds, tau may have to rise by more than a hair.
@@ -466,6 +471,10 @@ def lattice_and_variances(
     gamma = None if math.isinf(continuous.gamma) else max(1, round(continuous.gamma))
     # A top-k step moves every noise by half a count, which is on every lattice.
     lattice = _lattice(continuous, contract, gamma, halves_only=offset != "none")
+    if contract.spread is not None:
+        # A power of two, for sums, and fine enough that weights lose little when they are rounded down to it.
+        least = max(lattice, _SPREAD_LATTICE if gamma is None else _SHARED_SPREAD_LATTICE)
+        lattice = 1 << (least - 1).bit_length()
     if gamma is not None and (lattice * continuous.sigma_shared) ** 2 < LEAST_VARIANCE:
         raise InvalidParameter(
             f"gamma = {continuous.gamma:.6g} leaves so little shared noise that no lattice could hold it"
@@ -538,11 +547,23 @@ def _least_noise(
         return LatticeNoise(lattice, own, shared, 1, offset, () if terms is None else terms.noise(own))
 
     def excess(variance: float) -> float:
-        family = lattice_family(at(variance), contract, epsilon=budget.epsilon, scale=budget.delta)
-        return log_excess(balls.upper(family.gaussian_worst(0)), budget.delta)
+        return log_excess(balls.upper(_noise_alone(at(variance), budget, contract)), budget.delta)
 
     with balls.precision(bits_for(budget.delta)):
         return at(least_passing(excess, (lattice * noise.sigma) ** 2, relative=1e-8))
+
+
+def _noise_alone(noise: LatticeNoise, budget: Budget, contract: Contract) -> arb:
+    """Upper bound of delta over all neighbours that have the same items."""
+    if contract.spread is None:
+        return lattice_family(noise, contract, epsilon=budget.epsilon, scale=budget.delta).gaussian_worst(0)
+    if noise.variance_shared == 0:
+        return WeightedFamily.of([(noise, contract)], thresholds=False).gaussian(arb(budget.epsilon))
+    worst = arb(0)
+    for level in contract.levels(noise.lattice):
+        own, bounds = at_level(noise, contract, level)
+        worst = worst.max(_noise_alone(own, budget, bounds))
+    return worst
 
 
 def _limit(
@@ -550,12 +571,16 @@ def _limit(
 ) -> int:
     """The least whole limit at which the infinite event is within the budget, in doubles."""
 
+    levels = contract.levels(lattice)
+
     def passes(limit: int) -> bool:
-        value = infinite_event_discrete(
-            count=contract.items, variance=float(variance), variance_shared=float(shared), limit=limit,
-            smallest=budget.delta,
+        return all(
+            infinite_event_discrete(
+                count=level.items, variance=float(variance), variance_shared=float(shared),
+                limit=limit + lattice - level.weight, smallest=budget.delta,
+            ) <= budget.delta
+            for level in levels
         )  # fmt: skip
-        return value <= budget.delta
 
     low, high = 0, max(1, math.ceil(lattice * noise.tau))
     while not passes(high):

@@ -24,7 +24,7 @@ from dphist.planning.optimum import (
     tune_gamma,
 )
 from dphist.planning.sums import Bounds, SumShares, check_bounds, share_budget, total
-from dphist.privacy.certificate import certify_family, certify_known_domain
+from dphist.privacy.certificate import certify_family, certify_noise
 from dphist.privacy.laplace import certify_discrete_laplace, tau_laplace
 from dphist.privacy.lattice import squared_sensitivity_top_k
 from dphist.privacy.paper import largest_sensitivity_per_sigma
@@ -47,6 +47,11 @@ from dphist.privacy.types import (
     Plan,
     PublicNoise,
 )
+
+# Users with more items than the limit: their other items are left out, or all of them count less.
+Excess = Literal["drop", "spread"]
+# Over how many times its limit the items of a user are spread: more would raise the threshold for very few users.
+SPREAD_OVER: Final = 16
 
 # The ratio gamma of a count's own variance to the shared one, as people ask for it.
 
@@ -141,11 +146,12 @@ def public_noise(
         raise InvalidParameter("a known domain needs its size")
     calibration = Calibration(Exact(extra=total(sums)), budget, contract)
     quietest = tune_gamma(calibration, "noise")
-    if 0.0 < quietest.sigma_shared < LEAST_SHARED:
-        quietest = calibration.best(math.inf, "noise")  # so little is shared that no lattice could hold it
+    if 0.0 < quietest.sigma_shared < LEAST_SHARED or contract.spread is not None:
+        # So little is shared that no lattice could hold it. With spread, it would be little as well.
+        quietest = calibration.best(math.inf, "noise")
     found = lattice_and_variances(quietest, budget, contract, sums=sums)
     noise = PublicNoise(found.lattice, found.variance, found.variance_shared, sums=found.sums)
-    certificate = certify_known_domain(noise, contract, epsilon=budget.epsilon)
+    certificate = certify_noise(noise, contract, epsilon=budget.epsilon)
     if certificate.delta > budget.delta:
         raise NoPlan(f"no plan near sigma {quietest.sigma!r} could be certified for {budget}")
     return noise, certificate
@@ -268,6 +274,7 @@ def plan(
     minimize: str = "threshold",
     sums: Sequence[tuple[object, object]] = (),
     weights: Sequence[float] | None = None,
+    excess: str = "drop",
 ) -> Plan:
     """The plan with the lowest threshold, or the least total noise, that is provably (epsilon, delta)-private.
 
@@ -281,6 +288,8 @@ def plan(
     continuous noise, which cannot. `analysis` "best" and "exact" use this project's analysis with gamma tuned (or
     as given); the other names are the paper's. Whatever analysis chose the plan, its certificate is the exact one
     in ball arithmetic.
+    `excess` is what happens to the items of a user beyond `max_items_per_user`: `drop` leaves them out; `spread`
+    counts up to 16 times as many, each with a smaller weight, for the same noise and a slightly higher threshold.
     `sums` are bounds (low, high) of values of which sums are to be released beside the counts. `weights` are their
     shares of the squared sensitivity, of which the counts have the rest; without them the best are taken.
 
@@ -294,6 +303,12 @@ def plan(
     if mechanism not in ("best", "gaussian", "laplace"):
         raise InvalidParameter(f"mechanism must be best, gaussian or laplace, not {mechanism!r}")
     ours = analysis in ("best", "exact") and noise != "continuous" and gamma is None
+    spreads = check_excess(excess) == "spread"
+    if spreads and (not ours or mechanism == "laplace" or top is not None or max_items_per_user is None):
+        raise InvalidParameter(
+            "excess = 'spread' needs max_items_per_user and Gaussian noise that is discrete, by the exact analysis; "
+            "a top-k step needs whole counts"
+        )
     bounds = tuple(check_bounds(low, high) for low, high in sums)
     if bounds and (not ours or mechanism == "laplace"):
         raise InvalidParameter(
@@ -309,7 +324,7 @@ def plan(
         if offset is not None and top is None:
             raise InvalidParameter(f"offset = {offset!r} is for top alone")
         if public_items is not None:
-            listed = Contract(public_items, max_items_per_user)
+            listed = _contract(public_items, max_items_per_user, spreads)
             return public_plan(budget, listed, _family_shares(bounds, weights, budget, listed))
         found = top_plan(budget, Contract(top), offset_rule(offset), objective, bounds, weights)
         if max_items_per_user is None:
@@ -317,16 +332,33 @@ def plan(
         return _quieter(found, max_items_per_user, mechanism, objective, bounds, weights)
     if offset is not None:
         raise InvalidParameter(f"offset = {offset!r} is for top alone")
-    contract = Contract(max_nonzero, max_items_per_user)
+    contract = _contract(max_nonzero, max_items_per_user, spreads)
     if mechanism == "laplace":
         if not ours:
             raise InvalidParameter("Laplace noise is discrete, and has no gamma and no other analysis")
         return laplace_plan(budget, contract)
     shares = _family_shares(bounds, weights, budget, contract)
     found = _gaussian_plan(budget, contract, noise, _analysis_name(analysis), gamma, objective, shares)
-    if mechanism == "best" and ours and not bounds and laplace_is_better(found, objective):
+    if mechanism == "best" and ours and not bounds and not spreads and laplace_is_better(found, objective):
         return laplace_plan(budget, contract)
     return found
+
+
+def check_excess(excess: str) -> Excess:
+    """What happens to the items of a user beyond the limit, by name."""
+    if excess == "drop":
+        return "drop"
+    if excess == "spread":
+        return "spread"
+    raise InvalidParameter(f"excess must be 'drop' or 'spread', not {excess!r}")
+
+
+def _contract(max_nonzero: int | None, max_items_per_user: int | None, spreads: bool) -> Contract:
+    contract = Contract(max_nonzero, max_items_per_user)
+    if not spreads:
+        return contract
+    most = min(SPREAD_OVER * contract.items, contract.nonzero)
+    return replace(contract, spread=int(most))
 
 
 def _family_shares(

@@ -7,6 +7,8 @@ that is drawn: lattices, top-k steps with an offset, public lists, Laplace.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from fractions import Fraction
 from typing import Final
 
 import numpy as np
@@ -26,6 +28,7 @@ from dphist.privacy.exact import (
 from dphist.privacy.laplace import certify_discrete_laplace
 from dphist.privacy.lattice import DiscreteFamily, TopKFamily, bits_for
 from dphist.privacy.search import Blocks
+from dphist.privacy.spread import WeightedFamily, at_level
 from dphist.privacy.types import (
     Certificate,
     Contract,
@@ -46,6 +49,8 @@ CERTIFICATE_GAP: Final = 2e-6
 _DOUBLE_ERROR: Final = 1e-11
 # The lower bound beside the certificate is in doubles, right to this.
 _LOWER_ERROR: Final = 1e-7
+# Deltas are computed to many digits down to this.
+_SMALLEST: Final = 1e-40
 _CHORD_LADDER: Final = (150, 600, 2400, 9600)
 
 
@@ -212,9 +217,51 @@ def certify_noise(
     """
     if isinstance(noise, LaplaceNoise):
         return certify_discrete_laplace(noise.scale, noise.limit, contract, epsilon=epsilon)
+    if contract.spread is not None:
+        return certify_spread(noise, contract, epsilon=epsilon, budget=budget)
     if isinstance(noise, PublicNoise):
         return certify_known_domain(noise, contract, epsilon=epsilon)
     return certify_lattice(noise, contract, epsilon=epsilon, budget=budget)
+
+
+def certify_spread(
+    noise: LatticeNoise, contract: Contract, *, epsilon: float, budget: float | None = None
+) -> Certificate:
+    """Certificate of a plan in which users with many items add less to each: the worst of all levels.
+
+    Without shared noise one bound serves all levels; with it, each level is certified by itself.
+
+    Guarantee: `delta` is an upper bound in ball arithmetic, from the very rationals of `noise`.
+    Valid for: epsilon >= 0; no top-k step.
+    Source: beyond the paper; docs/theory/spread.md.
+    """
+    if noise.offset != "none":
+        raise InvalidParameter("a top-k step needs whole counts: it cannot be combined with spread")
+    if epsilon < 0.0:
+        raise InvalidParameter(f"epsilon must not be negative, not {epsilon!r}")
+    if noise.variance_shared > 0:
+        return _certify_each_level(noise, contract, epsilon=epsilon, budget=budget)
+    bits = bits_for(_SMALLEST if budget is None else min(_SMALLEST, budget))
+    with balls.precision(bits):
+        family, at = WeightedFamily.of([(noise, contract)]), arb(epsilon)
+        delta, event = family.delta(at, budget), balls.upper(family.event)
+        case = family.binding_case(at, contract.items)
+    return Certificate(epsilon, delta, "exact-discrete", case, min(delta, event))
+
+
+def _certify_each_level(
+    noise: LatticeNoise, contract: Contract, *, epsilon: float, budget: float | None
+) -> Certificate:
+    """The certificate of the worst level."""
+    found = []
+    for level in contract.levels(noise.lattice):
+        own, bounds = at_level(noise, contract, level)
+        certificate = certify_noise(own, bounds, epsilon=epsilon, budget=budget)
+        weight = Fraction(level.weight, noise.lattice)
+        found.append(replace(certificate, binding_case=replace(certificate.binding_case, weight=weight)))
+        if budget is not None and certificate.delta > budget:
+            break
+    return max(found, key=lambda one: one.delta)
 
 
 def lattice_family(noise: LatticeNoise, contract: Contract, *, epsilon: float, scale: float) -> DiscreteFamily:

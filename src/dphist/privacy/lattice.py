@@ -212,6 +212,13 @@ class SumTerms:
         return Combination(variance, shift, unit, factor)
 
 
+def change_of_one(noise: LatticeNoise) -> Combination:
+    """The combination of the draws of one changed count and of its sums, without shared noise."""
+    variance = rational(noise.variance)
+    counts = Combination(variance, noise.lattice, noise.lattice, upper_factor([variance / 2], 1))
+    return SumTerms(noise).with_sums(counts, 1)
+
+
 _EXACT_CHANGED = 48
 _MOST_ONE_BY_ONE = 4096
 

@@ -6,6 +6,7 @@ import math
 from bisect import bisect_left
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any, Final, Literal, get_args
 
@@ -388,14 +389,47 @@ class Budget:
 
 
 @dataclass(frozen=True)
+class Level:
+    """Users with at most `items` items, and more than the level before, add `weight` steps to each of them."""
+
+    items: int
+    weight: int
+
+
+# Neighbouring levels differ by about this factor in the number of items, and by its root in the weight.
+_LEVEL_RATIO: Final = 2.0**0.125
+
+
+@lru_cache(maxsize=256)
+def weight_levels(items: int, most: int, lattice: int) -> tuple[Level, ...]:
+    """The levels of users with up to `most` items whose squared length is at most that of `items` whole counts.
+
+    Guarantee: whole even weights that fall from `lattice`, with items weight^2 <= `items` lattice^2 for each level.
+    """
+    square, sizes = items * lattice**2, [items]
+    while sizes[-1] < most:
+        sizes.append(min(most, max(sizes[-1] + 1, math.floor(sizes[-1] * _LEVEL_RATIO))))
+    weights = sorted({2 * (math.isqrt(square // size) // 2) for size in sizes}, reverse=True)
+    if weights[-1] < 2:
+        raise InvalidParameter(f"a lattice of {lattice} steps is too coarse to spread {items} items over {most}")
+    # At a weight every user fits whose items it allows.
+    return tuple(Level(min(most, square // weight**2), weight) for weight in weights)
+
+
+@dataclass(frozen=True)
 class Contract:
-    """What is known of every dataset: how many counts can be non-zero, how many one user can touch."""
+    """What is known of every dataset: how many counts can be non-zero, how many one user can touch.
+
+    With `spread`, a user may have up to so many items: one with more than `max_items_per_user` adds a smaller
+    weight to each, so that the squared length of what a user adds stays within `max_items_per_user`.
+    """
 
     max_nonzero: int | None = None
     max_items_per_user: int | None = None
+    spread: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("max_nonzero", "max_items_per_user"):
+        for name in ("max_nonzero", "max_items_per_user", "spread"):
             value = getattr(self, name)
             if value is not None:
                 object.__setattr__(self, name, positive_count(name, value))
@@ -407,10 +441,21 @@ class Contract:
             raise InvalidParameter(
                 f"max_items_per_user ({self.items}) must not exceed max_nonzero ({self.max_nonzero})"
             )
+        if self.spread is not None and not (
+            self.max_items_per_user is not None and self.items <= self.spread <= self.nonzero
+        ):
+            raise InvalidParameter(
+                f"spread ({self.spread}) must be between max_items_per_user ({self.max_items_per_user}) and "
+                f"max_nonzero ({self.max_nonzero})"
+            )
+
+    def levels(self, lattice: int) -> tuple[Level, ...]:
+        """The weights of users by their number of items, in steps of 1/lattice; one level without spread."""
+        return weight_levels(self.items, self.spread or self.items, lattice)
 
     @property
     def items(self) -> int:
-        """The most counts one user can touch: the m of the analysis."""
+        """The most counts one user can touch with weight one: the m of the analysis."""
         bound = self.max_nonzero if self.max_items_per_user is None else self.max_items_per_user
         assert bound is not None
         return bound
@@ -430,23 +475,27 @@ Direction = Literal["add", "remove", "either"]
 
 @dataclass(frozen=True)
 class NeighbourCase:
-    """A kind of neighbours: j counts in both (s of them changed by one) and r in only one of them."""
+    """A kind of neighbours: j counts in both (s of them changed by `weight`) and r in only one of them."""
 
     shared: float
     new: int
     changed: int
     direction: Direction
+    weight: Fraction = Fraction(1)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data; an unbounded number of shared counts is None."""
         shared = None if math.isinf(self.shared) else int(self.shared)
-        return {"j": shared, "r": self.new, "s": self.changed, "direction": self.direction}
+        weight = {} if self.weight == 1 else {"weight": str(self.weight)}
+        return {"j": shared, "r": self.new, "s": self.changed, "direction": self.direction, **weight}
 
     def __str__(self) -> str:
         shared = "any number of" if math.isinf(self.shared) else f"{int(self.shared):,}"
         move = {"add": "is added", "remove": "is removed", "either": "is added or removed"}[self.direction]
+        weight = "" if self.weight == 1 else f", each with the weight {float(self.weight):.3g}"
         return (
             f"a user {move} who has {self.new:,} new counts and changes {self.changed:,} of {shared} shared counts"
+            f"{weight}"
         )
 
     def rows(self) -> list[tuple[str, str]]:
@@ -457,6 +506,7 @@ class NeighbourCase:
             ("counts in both (j)", shared),
             ("of them changed (s)", f"{self.changed:,}"),
             ("counts in one alone (r)", f"{self.new:,}"),
+            *([] if self.weight == 1 else [("weight of the user", f"{float(self.weight):.3g}")]),
         ]
 
     def _repr_html_(self) -> str:
@@ -627,6 +677,18 @@ class Plan:
         return self.noise.mechanism
 
     @property
+    def levels(self) -> tuple[Level, ...]:
+        """The weights of users by their number of items, in steps of the noise; none without spread."""
+        spreads = self.contract.spread is not None and isinstance(self.noise, LatticeNoise)
+        return self.contract.levels(self.noise.lattice) if spreads else ()  # type: ignore[union-attr]
+
+    @property
+    def least_weight(self) -> float:
+        """What each item of a user counts who has the most items."""
+        levels = self.levels
+        return levels[-1].weight / levels[0].weight if levels else 1.0
+
+    @property
     def releases_offset(self) -> bool:
         """Whether what a top-k step subtracts is released with noise."""
         return self.mechanism == "top-k"
@@ -646,6 +708,7 @@ class Plan:
             "delta_certified": self.certificate.delta,
             "max_nonzero": self.contract.max_nonzero,
             "max_items_per_user": self.contract.items,
+            **({} if self.contract.spread is None else {"spread": self.contract.spread}),
             **self.noise.to_dict(),
             "binding_case": self.certificate.binding_case.to_dict(),
             "certificate": self.certificate.to_dict(),
@@ -665,6 +728,16 @@ class Plan:
             ("budget", f"epsilon {self.budget.epsilon:g}, delta {self.budget.delta:g}"),
             ("items in the public list" if public else "non-zero counts at most", nonzero),
             ("items per user at most", f"{self.contract.items:,}"),
+            *(
+                []
+                if self.contract.spread is None
+                else [
+                    (
+                        "spread over at most",
+                        f"{self.contract.spread:,} items, with weights down to {self.least_weight:.3g}",
+                    )
+                ]
+            ),
             # In full: a rounded sigma or threshold would be another plan, and not a certified one.
             ("noise of each count", f"{self.sigma!r}"),
             ("shared noise", f"{self.sigma_shared!r} (gamma {gamma})"),
