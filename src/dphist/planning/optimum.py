@@ -570,7 +570,6 @@ def _limit(
     noise: Noise, budget: Budget, contract: Contract, variance: Fraction, shared: Fraction, lattice: int
 ) -> int:
     """The least whole limit at which the infinite event is within the budget, in doubles."""
-
     levels = contract.levels(lattice)
 
     def passes(limit: int) -> bool:

@@ -306,8 +306,8 @@ def plan(
     spreads = check_excess(excess) == "spread"
     if spreads and (not ours or mechanism == "laplace" or top is not None or max_items_per_user is None):
         raise InvalidParameter(
-            "excess = 'spread' needs max_items_per_user and Gaussian noise that is discrete, by the exact analysis; "
-            "a top-k step needs whole counts"
+            "excess = 'spread' needs max_items_per_user and discrete Gaussian noise by the exact analysis; a top-k "
+            "step needs whole counts"
         )
     bounds = tuple(check_bounds(low, high) for low, high in sums)
     if bounds and (not ours or mechanism == "laplace"):

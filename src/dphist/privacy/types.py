@@ -404,7 +404,7 @@ _LEVEL_RATIO: Final = 2.0**0.125
 def weight_levels(items: int, most: int, lattice: int) -> tuple[Level, ...]:
     """The levels of users with up to `most` items whose squared length is at most that of `items` whole counts.
 
-    Guarantee: whole even weights that fall from `lattice`, with items weight^2 <= `items` lattice^2 for each level.
+    Guarantee: even weights that fall from `lattice`; for each level, items weight^2 <= `items` lattice^2.
     """
     square, sizes = items * lattice**2, [items]
     while sizes[-1] < most:
