@@ -12,24 +12,31 @@ from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
 from itertools import pairwise
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import numpy as np
+from flint import arb
 from numpy.typing import NDArray
 from scipy import special
 
 from dphist.display import html_grid, text_grid
 from dphist.errors import InvalidParameter, NoPlan, finite_number
-from dphist.privacy.choice import Node, delta_adaptive_upper, delta_profile_upper, envelope
+from dphist.planning.planner import Excess
+from dphist.privacy import balls
+from dphist.privacy.choice import Node, at_any_epsilon, delta_adaptive_upper, delta_profile_upper
+from dphist.privacy.lattice import bits_for
 from dphist.privacy.normal import hockey_stick_normal
 from dphist.privacy.paper import largest_sensitivity_per_sigma
 from dphist.privacy.search import golden_minimum, least_passing, log_excess, round_up
+from dphist.privacy.spread import WeightedFamily
 from dphist.privacy.types import (
     DEFAULT_CAPS,
+    AnyNoise,
     Budget,
     CapChoice,
     Certificate,
     LaplaceNoise,
+    LatticeNoise,
     Noise,
     Plan,
     PublicNoise,
@@ -145,6 +152,8 @@ def _least_of_list(plan: Plan, sizes: Sizes, largest: float) -> float:
 # whatever release follows. `chosen_cap` is then a function of the noisy sizes and these plans alone.
 # Proofs: docs/theory/choice.md.
 
+# What a release is to be best at: the counts of all items together, or the number of items it finds.
+Goal = Literal["accuracy", "keys"]
 PlanOf = Callable[[float, float, int], Plan]
 """From epsilon, delta and a cap to the plan of the release that would follow."""
 
@@ -164,12 +173,12 @@ _FOR_LAPLACE: Final = 0.004
 # Nodes every so many nats of delta: their chords are then within 2 % of the profile.
 _NATS: Final = 0.4
 _FLOAT = np.float64
-_COLUMNS: Final = ("cap", "mechanism", "noise", "threshold")
+_COLUMNS: Final = ("limit", "excess", "mechanism", "noise", "threshold")
 
 
 @dataclass(frozen=True)
 class ChoicePlan:
-    """A choice of caps, a plan for each, and one certificate for the choice and the release together."""
+    """The plans on offer, with caps and with spread, and one certificate for the choice and what follows."""
 
     budget: Budget
     share: float
@@ -177,17 +186,20 @@ class ChoicePlan:
     budget_of_release: Budget
     plans: tuple[Plan, ...]
     certificate: Certificate
+    goal: Goal = "accuracy"
 
-    def plan(self, cap: int) -> Plan:
-        """The plan of the release with this cap."""
-        if cap not in self.choice.caps:
-            raise InvalidParameter(f"{cap!r} is none of the caps {self.choice.caps}")
-        return self.plans[self.choice.caps.index(cap)]
+    def plan(self, limit: int, excess: Excess = "drop") -> Plan:
+        """The plan of the release with this limit."""
+        for plan in self.plans:
+            if plan.contract.items == limit and excess_of(plan) == excess:
+                return plan
+        raise InvalidParameter(f"no plan on offer has the limit {limit!r} and excess = {excess!r}")
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data of the choice; the plan that follows has its own."""
         return {
             "share": self.share,
+            "goal": self.goal,
             **self.choice.to_dict(),
             "epsilon_of_release": self.budget_of_release.epsilon,
             "delta_of_release": self.budget_of_release.delta,
@@ -199,16 +211,22 @@ class ChoicePlan:
         """What is spent on what, in one line."""
         whole, rest = self.budget, self.budget_of_release
         return (
-            f"A cap chosen privately: epsilon {whole.epsilon:g}, delta {whole.delta:g}; noise of the sizes "
+            f"A limit chosen privately: epsilon {whole.epsilon:g}, delta {whole.delta:g}; noise of the sizes "
             f"{math.sqrt(self.choice.variance):.4g}; then epsilon {rest.epsilon:g}, delta {rest.delta:g}; "
             f"certified delta of both {self.certificate.delta:.6g}"
         )
 
     def cells(self) -> list[tuple[str, ...]]:
-        """Each cap with the noise and the threshold that it would lead to."""
+        """Each limit with the noise and the threshold that it would lead to."""
         return [
-            (f"{cap:,}", one.mechanism, f"{one.total_noise:.4g}", f"{one.threshold:.5g}")
-            for cap, one in zip(self.choice.caps, self.plans, strict=True)
+            (
+                f"{one.contract.items:,}",
+                excess_of(one),
+                one.mechanism,
+                f"{one.total_noise:.4g}",
+                f"{one.threshold:.5g}",
+            )
+            for one in self.plans
         ]
 
     def __str__(self) -> str:
@@ -218,15 +236,33 @@ class ChoicePlan:
         return html_grid(self.title, _COLUMNS, self.cells())
 
 
-def plan_choice(
-    budget: Budget, plan_of: PlanOf, *, share: float = DEFAULT_SHARE, caps: tuple[int, ...] = DEFAULT_CAPS
-) -> ChoicePlan:
-    """Noise for the sizes, and for each cap the plan of the release that it would lead to.
+def check_goal(goal: str) -> Goal:
+    """What a release is to be best at, by name."""
+    if goal == "accuracy":
+        return "accuracy"
+    if goal == "keys":
+        return "keys"
+    raise InvalidParameter(f"goal must be 'accuracy' or 'keys', not {goal!r}")
 
-    `share` is what the noisy sizes use of the squared sensitivity that the budget allows. `plan_of` makes the
-    plans, all of them for one budget a little below the whole; only plans with Laplace noise are asked for again
-    with a smaller epsilon, so that Gaussian noise is the better one from two items a user on. The same arguments
-    give the same result.
+
+def excess_of(plan: Plan) -> Excess:
+    """What happens to the items of a user beyond the limit."""
+    return "drop" if plan.contract.spread is None else "spread"
+
+
+def plan_choice(
+    budget: Budget,
+    *makers: PlanOf,
+    share: float = DEFAULT_SHARE,
+    caps: tuple[int, ...] = DEFAULT_CAPS,
+    goal: Goal = "accuracy",
+) -> ChoicePlan:
+    """Noise for the sizes, and for each cap the plans of the releases that it would lead to.
+
+    `share` is what the noisy sizes use of the squared sensitivity that the budget allows. Each of the `makers`
+    makes a plan for every cap, all of them for one budget a little below the whole; only plans with Laplace noise
+    are asked for again with a smaller epsilon, so that Gaussian noise is the better one from two items a user on.
+    The same arguments give the same result.
 
     Guarantee: the certificate's delta, for the sizes and the release with whatever cap is chosen from them, is
     within the budget.
@@ -242,10 +278,10 @@ def plan_choice(
     for offered in (few, caps):
         for _ in range(_MOST_ROUNDS):
             release = Budget(epsilon, delta)
-            plans = tuple(_plan_for(plan_of, cap, budget, release, deviation) for cap in offered)
+            plans = tuple(_plan_for(maker, cap, budget, release, deviation) for maker in makers for cap in offered)
             certificate = certify_choice(choice.variance, plans, budget)
             if offered is caps and certificate.delta <= budget.delta:
-                return ChoicePlan(budget, share, choice, release, plans, certificate)
+                return ChoicePlan(budget, share, choice, release, plans, certificate, goal)
             # Nearly proportional: what is close by now needs no second look.
             spent = certificate.delta / budget.delta
             delta = min(budget.delta, _six_digits(delta * _AIM / spent))
@@ -268,26 +304,24 @@ def certify_choice(variance: Fraction, plans: Sequence[Plan], budget: Budget) ->
     Guarantee: `delta` is an upper bound in ball arithmetic, for any rule that takes one of `plans` by the noisy
     sizes. The budget's delta only proposes where to evaluate.
     """
-    different = different_plans(plans)
     points = _nodes(budget, 1.0 / math.sqrt(variance), {plan.budget.epsilon for plan in plans})
-    profiles = [_profile(plan, points) for plan in different]
-    delta = delta_adaptive_upper(variance, envelope(profiles), epsilon=budget.epsilon)
-    worst = max(zip(profiles, different, strict=True), key=lambda pair: dict(pair[0])[budget.epsilon])[1]
+    delta = delta_adaptive_upper(variance, largest_of_all(plans, points), epsilon=budget.epsilon)
+    worst = max(plans, key=lambda plan: plan.certificate.delta)
     # A user whose items are all new shows by each release with at least the least of these probabilities.
     lower = min(delta, *(plan.certificate.delta_lower for plan in plans))
     return Certificate(budget.epsilon, delta, ANALYSIS, worst.certificate.binding_case, lower)
 
 
-def chosen_cap(plan: ChoicePlan, noisy: Sequence[int]) -> int:
-    """The cap with the least estimated error for these noisy sizes, the smallest of several.
+def choose_plan(planned: ChoicePlan, noisy: Sequence[int]) -> Plan:
+    """The plan that is best for the goal, as far as these noisy sizes show; the first of several.
 
     Post-processing: it sees the noisy sizes and the plans, which are public.
     """
-    if len(noisy) != plan.choice.buckets:
-        raise InvalidParameter(f"there must be {plan.choice.buckets} noisy sizes, not {len(noisy)}")
-    sizes = sizes_seen(plan.choice, noisy)
-    errors = [error_of_cap(one, cap, sizes) for cap, one in zip(plan.choice.caps, plan.plans, strict=True)]
-    return plan.choice.caps[int(np.argmin(errors))]
+    if len(noisy) != planned.choice.buckets:
+        raise InvalidParameter(f"there must be {planned.choice.buckets} noisy sizes, not {len(noisy)}")
+    sizes = sizes_seen(planned.choice, noisy)
+    losses = [error_of_cap(one, one.contract.items, sizes) for one in planned.plans]
+    return planned.plans[int(np.argmin(losses))]
 
 
 def _plan_for(plan_of: PlanOf, cap: int, budget: Budget, release: Budget, deviation: float) -> Plan:
@@ -303,10 +337,6 @@ def _plan_for(plan_of: PlanOf, cap: int, budget: Budget, release: Budget, deviat
 def different_plans(plans: Sequence[Plan]) -> list[Plan]:
     """One plan of those that draw the same noise for the same users."""
     return list({(plan.noise, plan.contract): plan for plan in plans}.values())
-
-
-def _profile(plan: Plan, points: Sequence[float]) -> list[Node]:
-    return [(x, delta_of_plan(plan, x)) for x in points]
 
 
 def delta_of_plan(plan: Plan, epsilon: float) -> float:
@@ -413,14 +443,15 @@ def choice_curve(planned: ChoicePlan, epsilons: Sequence[float]) -> list[float]:
 def largest_of_all(plans: Sequence[Plan], points: Sequence[float]) -> list[Node]:
     """At each point the largest delta of all plans, certified.
 
-    A plan is evaluated at a few points, and at those in between only where a chord does not show that another one
-    is larger there anyway: delta is convex in e^x.
+    Plans whose noise is not shared have one bound together. Another one is evaluated at a few points, and at those
+    in between only where a chord does not show that it is smaller there: delta is convex in e^x.
     """
-    # The quick ones first: Laplace noise is the largest of all nearly everywhere below its epsilon.
-    ordered = sorted(different_plans(plans), key=lambda plan: not isinstance(plan.noise, LaplaceNoise))
-    largest = [0.0] * len(points)
+    alone = [plan for plan in plans if _shares_nothing(plan.noise)]
+    largest = _largest_together(alone, points) if alone else [0.0] * len(points)
     coarse = sorted({*range(0, len(points), _STEP), len(points) - 1})
-    for plan in ordered:
+    others = different_plans([plan for plan in plans if plan not in alone])
+    # The quick ones first: Laplace noise is the largest of all nearly everywhere below its epsilon.
+    for plan in sorted(others, key=lambda plan: not isinstance(plan.noise, LaplaceNoise)):
         at = {place: delta_of_plan(plan, points[place]) for place in coarse}
         for low, high in pairwise(coarse):
             for place in range(low + 1, high):
@@ -432,6 +463,18 @@ def largest_of_all(plans: Sequence[Plan], points: Sequence[float]) -> list[Node]
         for place, delta in at.items():
             largest[place] = max(largest[place], delta)
     return list(zip(points, largest, strict=True))
+
+
+def _shares_nothing(noise: AnyNoise) -> bool:
+    """Whether every count has noise of its own and nothing else."""
+    return isinstance(noise, LatticeNoise) and noise.variance_shared == 0 and noise.offset == "none"
+
+
+def _largest_together(plans: Sequence[Plan], points: Sequence[float]) -> list[float]:
+    """At each point an upper bound of the deltas of all these plans, none of which has shared noise."""
+    with balls.precision(bits_for(min(plan.budget.delta for plan in plans)) + 64):
+        family = WeightedFamily.of((plan.noise, plan.contract) for plan in plans)  # type: ignore[misc]
+        return [at_any_epsilon(lambda x: family.delta(arb(x)), point) for point in points]
 
 
 def _curve_nodes(planned: ChoicePlan, last: float) -> list[float]:

@@ -27,7 +27,7 @@ from dphist.privacy.exact import (
     mixed_blocks,
     mixed_blocks_upper,
 )
-from dphist.privacy.lattice import bits_for, infinite_event_discrete
+from dphist.privacy.lattice import bits_for, discrete_gaussian_tail, infinite_event_discrete
 from dphist.privacy.paper import (
     delta_csh_add_the_deltas,
     delta_csh_tighter,
@@ -546,19 +546,26 @@ def _least_noise(
         own = _dyadic_up(variance) if gamma is None else shared * gamma
         return LatticeNoise(lattice, own, shared, 1, offset, () if terms is None else terms.noise(own))
 
-    def excess(variance: float) -> float:
-        return log_excess(balls.upper(_noise_alone(at(variance), budget, contract)), budget.delta)
-
+    start = (lattice * noise.sigma) ** 2
     with balls.precision(bits_for(budget.delta)):
-        return at(least_passing(excess, (lattice * noise.sigma) ** 2, relative=1e-8))
+        if contract.spread is not None and gamma is None:
+            # Larger variances only scale the bounds of the weights, which take a while to make.
+            family = WeightedFamily.of([(at(start), contract)], thresholds=False)
+
+            def delta(variance: float) -> arb:
+                return family.scale(arb(variance) / start).gaussian(arb(budget.epsilon))
+        else:
+
+            def delta(variance: float) -> arb:
+                return _noise_alone(at(variance), budget, contract)
+
+        return at(least_passing(lambda v: log_excess(balls.upper(delta(v)), budget.delta), start, relative=1e-8))
 
 
 def _noise_alone(noise: LatticeNoise, budget: Budget, contract: Contract) -> arb:
     """Upper bound of delta over all neighbours that have the same items."""
     if contract.spread is None:
         return lattice_family(noise, contract, epsilon=budget.epsilon, scale=budget.delta).gaussian_worst(0)
-    if noise.variance_shared == 0:
-        return WeightedFamily.of([(noise, contract)], thresholds=False).gaussian(arb(budget.epsilon))
     worst = arb(0)
     for level in contract.levels(noise.lattice):
         own, bounds = at_level(noise, contract, level)
@@ -571,8 +578,12 @@ def _limit(
 ) -> int:
     """The least whole limit at which the infinite event is within the budget, in doubles."""
     levels = contract.levels(lattice)
+    items, spare = (np.array(column) for column in zip(*((one.items, lattice - one.weight) for one in levels)))
 
     def passes(limit: int) -> bool:
+        if shared == 0:
+            tails = discrete_gaussian_tail(limit + spare + 1, variance=float(variance))
+            return bool((-np.expm1(items * np.log1p(-tails)) <= budget.delta).all())
         return all(
             infinite_event_discrete(
                 count=level.items, variance=float(variance), variance_shared=float(shared),

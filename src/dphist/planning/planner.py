@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
+from functools import lru_cache
 from typing import Final, Literal
 
 from scipy import special
@@ -136,19 +137,21 @@ def gamma_top_k(k: float, rule: OffsetRule, extra: float = 0.0) -> int:
 
 
 def public_noise(
-    budget: Budget, contract: Contract, sums: SumShares | None = None
+    budget: Budget, contract: Contract, sums: SumShares | None = None, *, may_share: bool = True
 ) -> tuple[PublicNoise, Certificate]:
     """The least noise for a public list of `max_nonzero` items, and its certificate.
+
+    Noise that all counts share helps where a user may touch a good part of the list, and never with spread.
 
     Guarantee: the certificate's delta is within the budget.
     """
     if contract.max_nonzero is None:
         raise InvalidParameter("a known domain needs its size")
     calibration = Calibration(Exact(extra=total(sums)), budget, contract)
-    quietest = tune_gamma(calibration, "noise")
-    if 0.0 < quietest.sigma_shared < LEAST_SHARED or contract.spread is not None:
-        # So little is shared that no lattice could hold it. With spread, it would be little as well.
-        quietest = calibration.best(math.inf, "noise")
+    alone = calibration.best(math.inf, "noise")
+    quietest = tune_gamma(calibration, "noise") if may_share and contract.spread is None else alone
+    if 0.0 < quietest.sigma_shared < LEAST_SHARED:
+        quietest = alone  # so little is shared that no lattice could hold it
     found = lattice_and_variances(quietest, budget, contract, sums=sums)
     noise = PublicNoise(found.lattice, found.variance, found.variance_shared, sums=found.sums)
     certificate = certify_noise(noise, contract, epsilon=budget.epsilon)
@@ -175,9 +178,11 @@ def offset_rule(offset: str | None) -> OffsetRule:
     raise InvalidParameter(f"offset must be one of {', '.join(OFFSET_RULES)}, not {offset!r}")
 
 
-def public_plan(budget: Budget, contract: Contract, sums: SumShares | None = None) -> Plan:
+def public_plan(
+    budget: Budget, contract: Contract, sums: SumShares | None = None, *, may_share: bool = True
+) -> Plan:
     """The quietest plan for a public list of items."""
-    noise, certificate = public_noise(budget, contract, sums)
+    noise, certificate = public_noise(budget, contract, sums, may_share=may_share)
     return Plan(budget, contract, noise, "exact", certificate, notes_for(budget, contract, noise))
 
 
@@ -306,8 +311,8 @@ def plan(
     spreads = check_excess(excess) == "spread"
     if spreads and (not ours or mechanism == "laplace" or top is not None or max_items_per_user is None):
         raise InvalidParameter(
-            "excess = 'spread' needs max_items_per_user and discrete Gaussian noise by the exact analysis; a top-k "
-            "step needs whole counts"
+            "excess = 'spread' needs max_items_per_user and discrete Gaussian noise, by the exact analysis; a "
+            "top-k step needs whole counts"
         )
     bounds = tuple(check_bounds(low, high) for low, high in sums)
     if bounds and (not ours or mechanism == "laplace"):
@@ -324,20 +329,20 @@ def plan(
         if offset is not None and top is None:
             raise InvalidParameter(f"offset = {offset!r} is for top alone")
         if public_items is not None:
-            listed = _contract(public_items, max_items_per_user, spreads)
-            return public_plan(budget, listed, _family_shares(bounds, weights, budget, listed))
+            listed = contract_of(public_items, max_items_per_user, spreads)
+            return public_plan(budget, listed, family_shares(bounds, weights, budget, listed))
         found = top_plan(budget, Contract(top), offset_rule(offset), objective, bounds, weights)
         if max_items_per_user is None:
             return found
         return _quieter(found, max_items_per_user, mechanism, objective, bounds, weights)
     if offset is not None:
         raise InvalidParameter(f"offset = {offset!r} is for top alone")
-    contract = _contract(max_nonzero, max_items_per_user, spreads)
+    contract = contract_of(max_nonzero, max_items_per_user, spreads)
     if mechanism == "laplace":
         if not ours:
             raise InvalidParameter("Laplace noise is discrete, and has no gamma and no other analysis")
         return laplace_plan(budget, contract)
-    shares = _family_shares(bounds, weights, budget, contract)
+    shares = family_shares(bounds, weights, budget, contract)
     found = _gaussian_plan(budget, contract, noise, _analysis_name(analysis), gamma, objective, shares)
     if mechanism == "best" and ours and not bounds and not spreads and laplace_is_better(found, objective):
         return laplace_plan(budget, contract)
@@ -353,7 +358,8 @@ def check_excess(excess: str) -> Excess:
     raise InvalidParameter(f"excess must be 'drop' or 'spread', not {excess!r}")
 
 
-def _contract(max_nonzero: int | None, max_items_per_user: int | None, spreads: bool) -> Contract:
+def contract_of(max_nonzero: int | None, max_items_per_user: int | None, spreads: bool) -> Contract:
+    """The contract, with the items of a user spread over as many as is worth it, or not."""
     contract = Contract(max_nonzero, max_items_per_user)
     if not spreads:
         return contract
@@ -361,7 +367,7 @@ def _contract(max_nonzero: int | None, max_items_per_user: int | None, spreads: 
     return replace(contract, spread=int(most))
 
 
-def _family_shares(
+def family_shares(
     bounds: Sequence[Bounds], weights: Sequence[float] | None, budget: Budget, contract: Contract
 ) -> SumShares | None:
     """The shares of sums beside counts of the family."""
@@ -387,7 +393,9 @@ def _gaussian_plan(
     notes: tuple[str, ...] = ()
     if noise == "discrete" and isinstance(gamma, (int, float)):
         gamma, notes = whole_gamma(gamma)
-    ideal = _noise_for(name, budget, contract, _gamma(gamma, name, contract), objective, total(shares))
+    # Spread changes no continuous noise: what it costs is found on the lattice.
+    unweighted = replace(contract, spread=None)
+    ideal = _noise_for(name, budget, unweighted, _gamma(gamma, name, contract), objective, total(shares))
     chosen: Noise | LatticeNoise
     if noise == "discrete":
         chosen, certificate = _discrete(ideal, budget, contract, objective, shares, tuned_freely=gamma is None)
@@ -493,6 +501,7 @@ def _gamma(gamma: Gamma | None, name: AnalysisName, contract: Contract) -> float
     return gamma_value("sqrt" if gamma is None else gamma, contract)
 
 
+@lru_cache(maxsize=128)
 def _noise_for(
     name: AnalysisName,
     budget: Budget,

@@ -52,6 +52,11 @@ class SumShares:
         """What all of them add."""
         return sum(self.extras)
 
+    @property
+    def weights(self) -> tuple[float, ...]:
+        """The shares of the whole squared sensitivity."""
+        return tuple(extra / (1.0 + self.extra) for extra in self.extras)
+
     def on_lattice(self, sigma: float, lattice: int) -> LatticeSums:
         """Whole weights near the shares, for counts with this deviation on a lattice of so many steps."""
         least, reach = min(self.extras), self._reach(sigma)

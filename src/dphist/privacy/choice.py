@@ -8,7 +8,7 @@ Proof: docs/theory/choice.md.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from itertools import pairwise
 
@@ -39,10 +39,7 @@ def delta_profile_upper(noise: LatticeNoise | LaplaceNoise, contract: Contract, 
     Source: beyond the paper; for Laplace noise Kairouz, Oh and Viswanath 2015.
     """
     if epsilon < 0.0:
-        mirrored = delta_profile_upper(noise, contract, epsilon=-epsilon)
-        with balls.precision(128):
-            low = arb(epsilon).exp()
-            return min(1.0, balls.upper(1 - low + low * arb(mirrored)))
+        return at_any_epsilon(lambda x: delta_profile_upper(noise, contract, epsilon=x), epsilon)
     if isinstance(noise, LaplaceNoise):
         pure = _pure_epsilon(noise, contract)
         if epsilon < pure:
@@ -51,6 +48,16 @@ def delta_profile_upper(noise: LatticeNoise | LaplaceNoise, contract: Contract, 
                 most = arb(pure).exp()
                 return min(1.0, balls.upper(least + (1 - arb(least)) * (most - arb(epsilon).exp()) / (1 + most)))
     return certify_noise(noise, contract, epsilon=epsilon).delta
+
+
+def at_any_epsilon(delta: Callable[[float], float], epsilon: float) -> float:
+    """An upper bound of delta below zero too, from one that holds from zero on for both directions."""
+    found = delta(abs(epsilon))
+    if epsilon >= 0.0:
+        return found
+    with balls.precision(128):
+        low = arb(epsilon).exp()
+        return min(1.0, balls.upper(1 - low + low * arb(found)))
 
 
 def _pure_epsilon(noise: LaplaceNoise, contract: Contract) -> float:

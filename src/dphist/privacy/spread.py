@@ -79,18 +79,26 @@ class WeightedFamily:
                     passing, event = passing.max(level.items * passes), event.max(any_passes)
         return cls(square, variance, factor, passing, event, worst, items)
 
+    def scale(self, ratio: arb) -> WeightedFamily:
+        """The bounds at variances that are larger by a ratio, as far as the noise goes; thresholds are not moved."""
+        return replace(self, square=self.square / ratio, variance=self.variance * ratio)
+
     def gaussian(self, epsilon: arb, share: float = 0.0) -> arb:
         """Upper bound of delta if at least this share of a user's counts are new and stay hidden.
 
         The normal divergence, and how far the two tails of whole-numbered noise may be off: z phi(z)/(8 S^2) each
-        where the nearer one begins at z >= 1.
+        where the nearer one begins at z >= 1. The other one begins mu further, where e^epsilon phi is what phi is
+        at the nearer one, but for half a step.
         """
-        mu, deviation = (self.square * (1 - arb(share))).sqrt(), self.variance.sqrt()
-        near = epsilon / mu - mu / 2 - 1 / (2 * deviation)
-        rough = near * (-near * near / 2).exp() / (8 * (2 * arb.pi()).sqrt()) if near >= 1 else _ROUGHEST
-        ratio = epsilon.exp()
-        off = (1 + ratio) * rough / self.variance + ratio * theta_excess(self.variance)
-        return (hockey_stick_normal(mu, epsilon) + off) * self.factor
+        mu, half = (self.square * (1 - arb(share))).sqrt(), 1 / (2 * self.variance.sqrt())
+        near, ratio = epsilon / mu - mu / 2 - half, epsilon.exp()
+        if near >= 1:
+            density = (-near * near / 2).exp() / (2 * arb.pi()).sqrt()
+            off = density * (near + (near + mu) * (mu * half).exp()) / 8
+        else:
+            off = _ROUGHEST * (1 + ratio)
+        tails = off / self.variance + ratio * theta_excess(self.variance)
+        return (hockey_stick_normal(mu, epsilon) + tails) * self.factor
 
     def delta(self, epsilon: arb, budget: float | None = None) -> float:
         """Upper bound of delta over all neighbours, in both directions.

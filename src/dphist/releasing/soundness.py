@@ -11,8 +11,17 @@ from typing import Any, Final
 
 from dphist.counting.task import Engine, Task
 from dphist.errors import InvalidParameter, NotPrivate
-from dphist.planning.auto_cap import DEFAULT_SHARE, ChoicePlan, chosen_cap, plan_choice
+from dphist.planning.auto_cap import (
+    DEFAULT_SHARE,
+    ChoicePlan,
+    check_goal,
+    choose_plan,
+    excess_of,
+    plan_choice,
+)
+from dphist.planning.planner import Excess, check_excess, contract_of, family_shares, public_plan
 from dphist.planning.planner import plan as make_plan
+from dphist.planning.sums import check_bounds
 from dphist.privacy.certificate import certify_noise
 from dphist.privacy.types import (
     AnyNoise,
@@ -117,21 +126,38 @@ def _certificate(noise: LatticeNoise | LaplaceNoise, contract: Contract, budget:
     return certify_noise(noise, contract, epsilon=budget.epsilon, budget=budget.delta)
 
 
+# With a public list noise is shared only if a user may touch one item in so many: otherwise it helps little.
+_WORTH_SHARING: Final = 8
 # For a smaller delta the certificates of all limits would take minutes.
 LEAST_DELTA: Final = 1e-30
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """A limit, the noisy numbers of users it was chosen from, and the plan of the choice. No true number."""
+    """The plan that was chosen, the noisy numbers of users that decided, and what was on offer. No true number."""
 
     plan: ChoicePlan
     noisy: tuple[int, ...]
-    cap: int
+    release: Plan
+
+    @classmethod
+    def by(cls, plan: ChoicePlan, noisy: tuple[int, ...]) -> Chosen:
+        """What the noisy numbers decide."""
+        return cls(plan, noisy, choose_plan(plan, noisy))
+
+    @property
+    def cap(self) -> int:
+        """The limit on the items of a user."""
+        return self.release.contract.items
+
+    @property
+    def excess(self) -> Excess:
+        """What happens to the items of a user beyond the limit."""
+        return excess_of(self.release)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for the certificate."""
-        return {**self.plan.to_dict(), "noisy_users": list(self.noisy), "cap": self.cap}
+        return {**self.plan.to_dict(), "noisy_users": list(self.noisy), "cap": self.cap, "excess": self.excess}
 
 
 def choice_for(
@@ -143,21 +169,38 @@ def choice_for(
     sums: Sequence[tuple[Fraction, Fraction]] = (),
     weights: Sequence[float] | None = None,
     public_items: int | None = None,
+    excess: str | None = None,
+    goal: str = "accuracy",
 ) -> ChoicePlan:
-    """The plans of all limits a request may choose from; nothing depends on the data."""
+    """The plans that a request may choose from; nothing depends on the data.
+
+    Without `excess` both ways to treat the items beyond a limit are on offer.
+    """
+    ways = ("drop", "spread") if excess is None else (check_excess(excess),)
+    if mechanism == "laplace":
+        if excess == "spread":
+            raise InvalidParameter("--excess spread needs Gaussian noise, not --mechanism laplace")
+        ways = ("drop",)
     if budget.delta < LEAST_DELTA:
         raise InvalidParameter(
             f"max_items_per_user='auto' needs a delta of at least {LEAST_DELTA:g}, not {budget.delta!r}"
         )
-    planned = partial(make_plan, minimize=minimize, sums=sums, weights=weights, public_items=public_items)
+    shares = family_shares([check_bounds(low, high) for low, high in sums], weights, budget, Contract(None, 1))
 
-    def plan_of(epsilon: float, delta: float, cap: int) -> Plan:
+    def plan_of(spreads: bool, epsilon: float, delta: float, cap: int) -> Plan:
+        if public_items is not None:
+            listed, may_share = contract_of(public_items, cap, spreads), _WORTH_SHARING * cap >= public_items
+            return public_plan(Budget(epsilon, delta), listed, shares, may_share=may_share)
         # After noisy sizes Laplace noise must leave so much of epsilon that it is better only for one item.
-        kind = "gaussian" if mechanism == "best" and cap > 1 else mechanism
-        return planned(epsilon=epsilon, delta=delta, max_items_per_user=cap, mechanism=kind)
+        kind = "gaussian" if spreads or (mechanism == "best" and cap > 1) else mechanism
+        return make_plan(
+            epsilon=epsilon, delta=delta, max_items_per_user=cap, mechanism=kind, minimize=minimize, sums=sums,
+            weights=None if shares is None else shares.weights, excess="spread" if spreads else "drop",
+        )  # fmt: skip
 
-    caps = caps_up_to(public_items)
-    return plan_choice(budget, plan_of, share=DEFAULT_SHARE if share is None else share, caps=caps)
+    makers = [partial(plan_of, way == "spread") for way in ways]
+    share = DEFAULT_SHARE if share is None else share
+    return plan_choice(budget, *makers, share=share, caps=caps_up_to(public_items), goal=check_goal(goal))
 
 
 def choose(
@@ -166,4 +209,4 @@ def choose(
     """Count users by their number of items, add noise, and choose the limit."""
     caps = planned.choice.caps
     noisy = noisy_sizes(planned.choice, engine.sizes(task, caps, progress), tap)
-    return Chosen(planned, noisy, chosen_cap(planned, noisy))
+    return Chosen.by(planned, noisy)
