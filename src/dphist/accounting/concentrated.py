@@ -8,6 +8,7 @@ from fractions import Fraction
 
 from dphist.errors import LARGEST_EPSILON, InvalidParameter
 from dphist.planning.certify import delta_at
+from dphist.privacy.spread import at_level
 from dphist.privacy.types import Contract, LaplaceNoise, LatticeNoise, Noise, Plan, PublicNoise
 
 
@@ -89,11 +90,13 @@ def squared_sensitivity(noise: Noise | LatticeNoise, contract: Contract) -> Frac
 
     The shared draw moves by c and the draw of each count by what is left. With such a c fewer changed counts move
     less, so that one c serves them all. A top-k step moves everything by half a count: (k + gamma + h^2 gamma)/4.
-    Sums beside the m changed counts add `extra` each.
+    Sums beside the m changed counts add `extra` each. With spread it is the largest of all levels.
 
     Guarantee: exact rational; an upper bound over all neighbours without new counts.
     Source: as `analysis.sensitivity.squared_sensitivity` and `analysis.top_k.squared_sensitivity_top_k`.
     """
+    if contract.spread is not None and isinstance(noise, LatticeNoise):
+        return max(squared_sensitivity(*at_level(noise, contract, one)) for one in contract.levels(noise.lattice))
     unit = 1 / Fraction(noise.sigma) ** 2 if isinstance(noise, Noise) else noise.lattice**2 / noise.variance
     return (_of_counts(noise, contract) + Fraction(noise.extra) * contract.items) * unit
 

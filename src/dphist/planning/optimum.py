@@ -578,7 +578,8 @@ def _limit(
 ) -> int:
     """The least whole limit at which the infinite event is within the budget, in doubles."""
     levels = contract.levels(lattice)
-    items, spare = (np.array(column) for column in zip(*((one.items, lattice - one.weight) for one in levels)))
+    items = np.array([level.items for level in levels])
+    spare = np.array([lattice - level.weight for level in levels])
 
     def passes(limit: int) -> bool:
         if shared == 0:

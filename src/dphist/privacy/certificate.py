@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from fractions import Fraction
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -243,10 +244,16 @@ def certify_spread(
         return _certify_each_level(noise, contract, epsilon=epsilon, budget=budget)
     bits = bits_for(_SMALLEST if budget is None else min(_SMALLEST, budget))
     with balls.precision(bits):
-        family, at = WeightedFamily.of([(noise, contract)]), arb(epsilon)
+        family, at = _weighted_family(noise, contract, bits), arb(epsilon)
         delta, event = family.delta(at, budget), balls.upper(family.event)
         case = family.binding_case(at, contract.items)
     return Certificate(epsilon, delta, "exact-discrete", case, min(delta, event))
+
+
+@lru_cache(maxsize=256)
+def _weighted_family(noise: LatticeNoise, contract: Contract, _bits: int) -> WeightedFamily:
+    """The bounds of one plan, made once for all epsilons at a precision, the one that is set."""
+    return WeightedFamily.of([(noise, contract)])
 
 
 def _certify_each_level(

@@ -80,7 +80,7 @@ class WeightedFamily:
         return cls(square, variance, factor, passing, event, worst, items)
 
     def scale(self, ratio: arb) -> WeightedFamily:
-        """The bounds at variances that are larger by a ratio, as far as the noise goes; thresholds are not moved."""
+        """The bounds of the noise at variances that are larger by a ratio; thresholds are not moved."""
         return replace(self, square=self.square / ratio, variance=self.variance * ratio)
 
     def gaussian(self, epsilon: arb, share: float = 0.0) -> arb:

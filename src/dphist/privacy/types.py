@@ -683,6 +683,11 @@ class Plan:
         return self.contract.levels(self.noise.lattice) if spreads else ()  # type: ignore[union-attr]
 
     @property
+    def steps_of_count(self) -> int:
+        """Steps of the noise in one of the counts that an engine makes: with spread, those are steps already."""
+        return 1 if isinstance(self.noise, Noise) or self.levels else self.noise.lattice
+
+    @property
     def least_weight(self) -> float:
         """What each item of a user counts who has the most items."""
         levels = self.levels

@@ -54,6 +54,16 @@ _CAVEATS: Final = {
         "Users with more than {cap} {noun} contributed a random {cap} of them: a count may be lower than the "
         "number of users. Standard errors and intervals cover the noise only."
     ),
+    "spread": (
+        "Users with more than {cap} {noun} count less for each of them, down to {least}, and of more than {most} "
+        "items a random {most} count: a count is lower than the number of users. Standard errors and intervals of "
+        "counts cover the noise only."
+    ),
+    "estimate": (
+        "Estimates correct all counts by one factor for what the limit left out. That is right where users with "
+        "many items choose the same items as others. Where they do not, an estimate is off, and no interval shows "
+        "by how much."
+    ),
     "max-nonzero": (
         "The bound of {nonzero} items is the word of whoever made the release: if the data had had more items, "
         "nothing would have been released."
@@ -148,7 +158,10 @@ def _caveats(plan: Plan, request: Mapping[str, Any]) -> list[str]:
         "groups": True,
         # A top-k step has no use for a bound on users, and none is applied.
         "user-limit": "max-items-per-user" in request
+        and plan.contract.spread is None
         and ("top" not in request or plan.contract.max_nonzero is None),
+        "spread": plan.contract.spread is not None,
+        "estimate": request.get("max-items-per-user") == "auto",
         "max-nonzero": _relies_on_promise(plan, request),
         "differences": is_difference(plan, request),
         "perhaps-reduced": is_perhaps_reduced(plan, request),
@@ -178,6 +191,8 @@ def _sentences(texts: Mapping[str, str], codes: list[str], plan: Plan, request: 
         "items": plan.contract.items,
         "cap": cap,
         "noun": "item" if cap == 1 else "items",
+        "most": plan.contract.spread,
+        "least": f"{plan.least_weight:.2g}",
         "nonzero": f"{plan.contract.nonzero:.0f}",
         "rank": f"{plan.contract.nonzero + 1:.0f}",
         "size": size,
@@ -256,7 +271,7 @@ def plan_from(data: Any) -> Plan:
     """The plan of a document, from its exact numbers, with a certificate that is computed here and now."""
     try:
         budget = Budget(data["epsilon"], data["delta"])
-        contract = Contract(data["max_nonzero"], data["max_items_per_user"])
+        contract = Contract(data["max_nonzero"], data["max_items_per_user"], data.get("spread"))
         noise = _noise_from(data)
     except (KeyError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
         raise InvalidParameter(f"the certificate's plan cannot be read ({type(error).__name__})") from None

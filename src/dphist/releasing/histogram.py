@@ -50,6 +50,10 @@ def release_histogram(
     ['tea']
     """
     sound = certify_again(plan)
+    if sound.levels:
+        raise InvalidParameter(
+            "a plan with spread is for user events, whose items dphist.release weighs: plan with excess='drop'"
+        )
     if isinstance(sound.noise, PublicNoise):
         raise InvalidParameter("a plan for a public list of items is for dphist.release, which reads the list")
     if sound.sums:
@@ -101,6 +105,8 @@ def sketch_problem(plan: Plan, size: int) -> str | None:
     """
     if plan.sums:
         return "a plan with sums does not hold for a sketch, which counts only"
+    if plan.levels:
+        return "a plan with spread does not hold for a sketch, which counts whole items"
     if isinstance(plan.noise, PublicNoise):
         return "a plan for a public list of items does not hold for a sketch, whose items are not public"
     if plan.contract.items < size:

@@ -141,12 +141,13 @@ class Begun:
     cut: Cut
     restored: int
     sums: tuple[SumNoise, ...] = ()
+    weighted: bool = False
 
     @classmethod
     def with_tap(cls, plan: Plan, tap: Tap, cut: Cut) -> Begun:
         """Draw the noise that all counts share, once."""
         session, offset = begin(plan, tap, subtracted=cut.subtracted)
-        return cls(session, offset, cut, 0 if cut.difference else cut.lower - 1, plan.sums)
+        return cls(session, offset, cut, 0 if cut.difference else cut.lower - 1, plan.sums, bool(plan.levels))
 
     def release(
         self, counts: IntArray, sums: Sequence[IntArray] = (), draws: Sequence[Draws] | None = None
@@ -157,7 +158,7 @@ class Begun:
         """
         sources = [Fresh(self.session.tap)] * (1 + len(self.sums)) if draws is None else draws
         released = self.session.release(self.cut.apply(counts), sources[0])
-        around = noisy_sums(self.sums, counts, sums, released.index, sources[1:])
+        around = noisy_sums(self.sums, counts, sums, released.index, sources[1:], weighted=self.weighted)
         return Released(released.index, released.values + self.restored, around)
 
 

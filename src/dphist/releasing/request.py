@@ -84,8 +84,13 @@ class Request:
     delta: Annotated[float, _privacy("D",
         "Probability that the ε guarantee may fail, e.g. 1e-6. Choose it well below 1 / number of users.")]
     max_items_per_user: Annotated[int | Literal["auto"] | None, _privacy("M|auto",
-        "Limit each user to M items, chosen at random. auto chooses M privately, for a small share of the "
-        "budget.")] = None
+        "Limit on the items of one user. auto chooses it privately, for a small share of the budget, and adds "
+        "an estimate of the number of users to each count. [auto]")] = None
+    excess: Annotated[Literal["drop", "spread"] | None, _privacy("",
+        "What happens to the items of a user beyond M: drop leaves them out, at random; spread keeps up to 16 M, "
+        "each with a smaller weight. [drop; auto: the better one]")] = None
+    goal: Annotated[Literal["accuracy", "keys"] | None, _privacy("",
+        "With auto: accurate counts, or as many items as possible. [accuracy]")] = None
     cap_share: Annotated[float | None, _privacy("SHARE",
         "With auto: share of the budget spent on choosing M. [0.02]")] = None
     top: Annotated[int | None, _privacy("K",
@@ -186,10 +191,13 @@ class Request:
         if len(ways) > 1:
             raise InvalidParameter(f"give one of {' and '.join(flag(way) for way in ways)}, not both")
         if not ways and self.max_items_per_user is None:
-            raise InvalidParameter(
-                "nothing limits the influence of one user: give --max-items-per-user M (M items of each user), "
-                "--top K (the K largest counts), --max-nonzero K (a public bound) or --items FILE (a public list)"
-            )
+            object.__setattr__(self, "max_items_per_user", AUTO)
+        if self.excess is not None and (self.max_items_per_user is None or self.top is not None):
+            raise InvalidParameter("--excess needs --max-items-per-user; a release with --top counts every item")
+        if self.excess == "spread" and (self.lower_threshold > 1 or self.mechanism == "laplace"):
+            raise InvalidParameter("--excess spread cannot be used with --lower-threshold or Laplace noise")
+        if self.goal is not None and self.max_items_per_user != AUTO:
+            raise InvalidParameter(f"--goal needs --max-items-per-user {AUTO}")
         if self.max_items_per_user == AUTO and (self.top is not None or self.max_nonzero is not None):
             raise InvalidParameter(f"--max-items-per-user {AUTO} cannot be combined with --top or --max-nonzero")
         if self.cap_share is not None and (self.max_items_per_user != AUTO or not 0.0 < self.cap_share <= 0.5):
@@ -262,6 +270,11 @@ class Request:
         """Names and values of Spark settings."""
         pairs = (text.partition("=") for text in self.spark_conf)
         return tuple((name, value) for name, _, value in pairs)
+
+    @property
+    def excess_on_offer(self) -> Literal["drop", "spread"] | None:
+        """With a chosen limit: the one way to treat what is beyond it, or None for the better of both."""
+        return "drop" if self.lower_threshold > 1 else self.excess
 
     @property
     def cap(self) -> int | None:

@@ -187,7 +187,8 @@ def _plan_choice(request: Request, public_items: int | None) -> ChoicePlan:
     return choice_for(
         Budget(request.epsilon, request.delta), share=request.cap_share, mechanism=request.mechanism,
         minimize=request.minimize, sums=[(low, high) for _, low, high in request.sums],
-        weights=request.weights or None, public_items=public_items,
+        weights=request.weights or None, public_items=public_items, excess=request.excess_on_offer,
+        goal=request.goal or "accuracy",
     )  # fmt: skip
 
 
@@ -195,7 +196,7 @@ def _plan(request: Request, public_items: int | None) -> Plan:
     plan = partial(
         make_plan, epsilon=request.epsilon, delta=request.delta, minimize=request.minimize,
         mechanism=request.mechanism, sums=[(low, high) for _, low, high in request.sums],
-        weights=request.weights or None,
+        weights=request.weights or None, excess=request.excess or "drop",
     )  # fmt: skip
     cap = request.cap
     if public_items is not None:
@@ -255,7 +256,7 @@ def _prepare_job(
     if isinstance(planned, ChoicePlan):
         sizes = Task(request.events(), Choice(bytes(32)), public_items=request.public_items())
         chosen = choose(planned, engine, sizes, tap, _watch(request, "choosing"))
-        plan, cap = certify_again(planned.plan(chosen.cap)), chosen.cap
+        plan, cap = certify_again(chosen.release), chosen.cap
     else:
         plan, cap = planned, request.cap
     # A top-k step subtracts the count of the next rank. A bound it cannot enforce is guaranteed by the caller.
@@ -267,10 +268,12 @@ def _prepare_job(
     if rule is Nonzero.TOP_K and request.top is not None:
         # --top does not need a limit on users, which would only lose events.
         cap = None
+    weights = tuple((level.items, level.weight) for level in plan.levels)
     pairs = zip(request.sums, plan.sums, strict=True)
     task = Task(
-        request.events(), Choice(tap.words(4).tobytes(), portable=not tap.private), cap, request.lower_threshold,
-        request.public_items(), rank, ordered=not tap.private,
+        request.events(), Choice(tap.words(4).tobytes(), portable=not tap.private),
+        weights[-1][0] if weights else cap, request.lower_threshold, request.public_items(), rank,
+        ordered=not tap.private, weights=weights,
         values=tuple(Value(column, low, high, noise.reach) for (column, low, high), noise in pairs),
     )  # fmt: skip
     return Job(request, plan, rule, task, tap, Facts(request.to_dict(), chosen, receipt))
@@ -312,12 +315,11 @@ def _add_noise(job: Job, counted: Any, target: Any, placed: Placed) -> Release:
 
 def _pieces(counted: Counted, plan: Plan) -> Iterator[Piece]:
     """The engine's batches, after an empty one that has their types."""
-    assert not isinstance(plan.noise, Noise)
     first = empty_batch(counted.schema)
     place = len(counted.schema) - len(plan.sums) - 1
     for batch in (batch for part in ([first], counted.batches()) for batch in part):
         columns = list(batch.columns)
-        numbers = check_counts(numbers_of(columns[place]), lattice=plan.noise.lattice)
+        numbers = check_counts(numbers_of(columns[place]), lattice=plan.steps_of_count)
         sums = tuple(numbers_of(column) for column in columns[place + 1 :])
         yield Piece(ARROW, tuple(columns[:place]), numbers, sums, batch.nbytes)
 

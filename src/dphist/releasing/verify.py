@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from dphist.display import html_table, printable, raised
 from dphist.errors import DphistError, InvalidParameter
 from dphist.outputs.seal import SEAL, SIGNATURE, same_json
-from dphist.planning.auto_cap import ChoicePlan, chosen_cap
-from dphist.planning.planner import gamma_value
+from dphist.planning.auto_cap import ChoicePlan
+from dphist.planning.planner import contract_of, gamma_value
 from dphist.planning.utility import added_columns
 from dphist.privacy.types import FORMAT, Budget, LatticeNoise, Plan
 from dphist.releasing.aggregates import Published, aggregates_of, sum_columns, summed
@@ -86,6 +86,10 @@ def fits(plan: Plan, request: dict[str, Any]) -> bool:
     cap, top, promise = (request.get(name) for name in ("max-items-per-user", "top", "max-nonzero"))
     # A cap that was chosen is the plan's own: that has been looked at.
     capped = cap == AUTO or (isinstance(cap, int) and contract.items >= min(cap, contract.nonzero))
+    if cap != AUTO and (contract.spread is not None) != (request.get("excess") == "spread"):
+        return False
+    if contract.spread is not None and contract != contract_of(contract.max_nonzero, contract.items, True):
+        return False
     if (plan.mechanism == "known-domain") != ("items" in request):
         return False
     if plan.mechanism == "known-domain":
@@ -375,12 +379,14 @@ class Examination:
             sums=[(low, high) for _, low, high in summed(aggregates_of(request))],
             weights=request.get("weight"),
             public_items=public,
+            excess="drop" if request.get("lower-threshold", 1) > 1 else request.get("excess"),
+            goal=request.get("goal", "accuracy"),
         )
         noisy = tuple(told["noisy_users"])
         if any(isinstance(number, bool) or not isinstance(number, int) for number in noisy):
             raise ValueError
-        anew = Chosen(planned, noisy, chosen_cap(planned, noisy))
-        due = planned.plan(anew.cap)
+        anew = Chosen.by(planned, noisy)
+        due = anew.release
         same = (due.noise, due.contract, due.budget) == (plan.noise, plan.contract, plan.budget)
         if not same or not same_json(anew.to_dict(), told):
             self.problems.append("the cap was not chosen by what the certificate says")

@@ -4,7 +4,7 @@ Every mechanism is one formula on a lattice of whole steps. For a count H of a b
 
     noisy = H + (Z + W + c)/lattice,    released iff H > 0 and H + (Z + W)/lattice > 1 + tau,
 
-with fresh noise Z for each count, one shared draw W for all (0 where the plan shares nothing) and the offset c
+with fresh noise Z for each count (with spread, H is a sum of weights, which are whole steps), one shared draw W for all (0 where the plan shares nothing) and the offset c
 of a top-k step (0 without one). A public list of items has no threshold, and its zero counts are released as well.
 """
 
@@ -50,13 +50,14 @@ class NoiseSession:
 
     noise: LatticeNoise | LaplaceNoise
     tap: Tap
+    steps_of_count: int
     shared: int = field(default=0, repr=False)
     offset: int = field(default=0, repr=False)
     public_items: int | None = None
 
     def release(self, counts: IntArray, draws: Draws | None = None) -> Released:
         """Noise and threshold for one batch of counts; the noise comes from `draws`, or from the tap."""
-        counts = check_counts(counts, lattice=self.noise.lattice)
+        counts = check_counts(counts, lattice=self.steps_of_count)
         if self.public_items is not None and counts.size > self.public_items:
             # The number of keys is public here, so the message may contain it.
             raise InvalidParameter(
@@ -82,7 +83,7 @@ class NoiseSession:
         public = isinstance(noise, PublicNoise)
         present = np.arange(counts.size, dtype=np.int64) if public else np.flatnonzero(counts)
         steps = draws.of(law, present + start, compiled=compiled)
-        steps += counts[present] * noise.lattice
+        steps += counts[present] * self.steps_of_count
         if not public:
             # noisy > 1 + tau, in whole steps: nothing is rounded before the comparison.
             passed = np.flatnonzero(steps > noise.lattice + noise.limit - self.shared)
@@ -98,17 +99,17 @@ def begin(plan: Plan, tap: Tap, *, subtracted: int = 0) -> tuple[NoiseSession, f
     """
     noise = plan.noise
     if isinstance(noise, LaplaceNoise):
-        return NoiseSession(noise, tap), None
+        return NoiseSession(noise, tap, noise.lattice), None
     if not isinstance(noise, LatticeNoise):
         raise InvalidParameter("only discrete noise can be drawn exactly: make the plan with noise='discrete'")
-    shared = _draw_shared(noise, tap)
+    shared, each = _draw_shared(noise, tap), plan.steps_of_count
     if isinstance(noise, PublicNoise):
-        return NoiseSession(noise, tap, shared, public_items=int(plan.contract.nonzero)), None
+        return NoiseSession(noise, tap, each, shared, public_items=int(plan.contract.nonzero)), None
     if not plan.releases_offset:
-        return NoiseSession(noise, tap, shared), None
+        return NoiseSession(noise, tap, each, shared), None
     own = _draw_shared(noise, tap)
     offset = subtracted * noise.lattice + own - (shared if noise.offset == "opposite" else 0)
-    return NoiseSession(noise, tap, shared, offset), offset / noise.lattice
+    return NoiseSession(noise, tap, each, shared, offset), offset / noise.lattice
 
 
 def _draw_shared(noise: LatticeNoise, tap: Tap) -> int:
@@ -140,16 +141,19 @@ def noisy_sums(
     steps: Sequence[IntArray],
     index: IntArray,
     draws: Sequence[Draws],
+    *,
+    weighted: bool = False,
 ) -> tuple[FloatArray, ...]:
     """The sums around the middle of each range, with noise, at the positions `index` of a batch: as values.
 
-    `counts` are the true numbers of users, `steps` their sums in steps from the lower end of the range. Only what
-    is released needs noise: whether an item is depends on its count alone.
+    `counts` are the true numbers of users, `steps` their sums in steps from the lower end of the range; those of
+    `weighted` users are around the middle already. Only what is released needs noise: whether an item is depends
+    on its count alone.
     """
     released = []
     for one, whole, source in zip(noise, steps, draws, strict=True):
         # Every user is taken at the middle, `reach` steps from the lower end: one user moves this by that at most.
-        around = whole[index] - one.reach * counts[index]
+        around = whole[index] if weighted else whole[index] - one.reach * counts[index]
         noisy = around + source.of(DiscreteGaussian(one.variance), index)
         released.append(np.asarray(noisy * float(one.step), dtype=np.float64))
     return tuple(released)
