@@ -112,7 +112,7 @@ def events(source: Any, user: str = "user", items: str | tuple[str, ...] = "item
 
 
 def task(source: Any, key: Any = KEY, portable: Any = False, **more: Any) -> Task:
-    of_task = ("max_items_per_user", "lower_threshold", "public_items", "rank", "ordered", "values")
+    of_task = ("max_items_per_user", "lower_threshold", "public_items", "rank", "ordered", "values", "weights")
     given = {name: more.pop(name) for name in of_task if name in more}
     return Task(events(source, **more), Choice(key, portable), **given)
 

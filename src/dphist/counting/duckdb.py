@@ -24,7 +24,7 @@ from dphist.counting.databases import database_source, postgres_source
 from dphist.counting.files import file_source, files_of
 from dphist.counting.frames import Opened, Source, demand, frame_source, read_once
 from dphist.counting.sql import COUNT, Pairs, Rows
-from dphist.counting.task import Choice, Counted, Events, Progress, Resources, Task, is_frame
+from dphist.counting.task import HALF_STEPS, Choice, Counted, Events, Progress, Resources, Task, is_frame
 from dphist.counting.workspace import attempt, connect_duckdb, private_folder
 from dphist.errors import InputError, InvalidParameter
 
@@ -78,10 +78,12 @@ class DuckDBEngine:
         with self._session(progress) as session:
             pairs, again, what = session.pairs(task)
             order = (sql.portable_order if task.choice.portable else sql.fast_order)(task.choice.key, pairs.items)
-            # With sums a user's rows of an item are brought together anyway.
-            look = again and task.max_items_per_user is not None and not task.values
+            # With sums or weights a user's rows of an item are brought together anyway.
+            look = again and task.max_items_per_user is not None and not task.values and not task.weights
             few = look and session.has_few_repeats(pairs, what)
-            query, items = sql.histogram(pairs, task.max_items_per_user, order, task.lower_threshold, few)
+            query, items = sql.histogram(
+                pairs, task.max_items_per_user, order, task.lower_threshold, few, task.weights
+            )
             at_rank = 0
             if task.rank is not None:
                 session.execute(f"CREATE TEMP TABLE {COUNTS} AS {query}", what)
@@ -242,6 +244,29 @@ def check_task(task: Task) -> None:
         raise InputError(
             f"the public items have {len(listed.items)} columns, and the item has {len(task.events.items)}"
         )
+    if task.weights:
+        check_weights(task)
+
+
+def check_weights(task: Task) -> None:
+    """Raise `InvalidParameter` if the weights are not levels of the task; see `Task`."""
+    levels, unit = task.weights, task.weights[0][1]
+    if any(type(number) is not int or number < 1 for level in levels for number in level):
+        raise InvalidParameter("the weights must be levels of whole numbers, at least 1")
+    if any(low[0] >= high[0] or low[1] <= high[1] for low, high in pairwise(levels)):
+        raise InvalidParameter("the items of the weights must increase, and the steps decrease")
+    # Within it no count and no product leaves 64 bits.
+    if unit % 2 or unit > HALF_STEPS:
+        raise InvalidParameter(f"the steps of the first weight must be even and at most 2^20, not {unit!r}")
+    if levels[-1][0] != task.max_items_per_user:
+        raise InvalidParameter(
+            f"max_items_per_user must be the items of the last weight, {levels[-1][0]}, "
+            f"not {task.max_items_per_user!r}"
+        )
+    if task.rank is not None or task.lower_threshold > 1:
+        raise InvalidParameter("weights do not go together with a rank or a lower_threshold")
+    if any(value.half_steps * steps % unit for value in task.values for _, steps in levels):
+        raise InvalidParameter("the steps of half a range must be whole for each of the weights")
 
 
 def check_sizes_task(task: Task, bounds: Sequence[int]) -> None:

@@ -347,8 +347,11 @@ class Pairs:
         return f"SELECT {columns}, {own} FROM (SELECT {columns}, {sums} FROM ({rows}) GROUP BY {columns})"
 
 
+Weights = tuple[tuple[int, int], ...]
+
+
 def histogram(
-    pairs: Pairs, cap: int | None, order: str, lower: int, few_repeats: bool = False
+    pairs: Pairs, cap: int | None, order: str, lower: int, few_repeats: bool = False, weights: Weights = ()
 ) -> tuple[str, list[str]]:
     """The query of the counts, and the names of its item columns. Few repeats change its speed, never its result.
 
@@ -358,7 +361,9 @@ def histogram(
     items, listed, sums = pairs.items, pairs.listed, value_names(pairs.values)
     columns = ", ".join(items)
     source, where, users = pairs.once(), "", "count(*)"
-    if cap is not None:
+    if weights:
+        source, users = weighted_pairs(pairs, order, weights), "CAST(sum(weight) AS BIGINT)"
+    elif cap is not None:
         # A user's items are ranked once each, however often they occur. Equal rows share their dense rank: where
         # there are few of them this spares making the rows distinct first.
         rank = "row_number"
@@ -378,6 +383,34 @@ def histogram(
         f"SELECT {', '.join(f'l.{p}' for p in entries)}, {found} FROM {listed} AS l "
         f"LEFT JOIN (SELECT *, TRUE AS matched FROM ({counts})) AS c ON {match}"
     ), entries
+
+
+def weighted_pairs(pairs: Pairs, order: str, weights: Weights) -> str:
+    """The query of the items that users keep, with the user's `weight` in steps and the weighted parts of sums.
+
+    Only users with more items than the last level has are ranked: there are few of them.
+    """
+    columns, (most, least), unit = ", ".join(pairs.items), weights[-1], weights[0][1]
+    levels = "".join(f" WHEN {ITEMS} <= {items} THEN {level}" for items, level in weights[:-1])
+    weight = f"CASE{levels} ELSE {least} END" if levels else f"{least}"
+    numbers = f"SELECT u, count(*) AS {ITEMS} FROM dphist_pairs GROUP BY u"
+    many = f"SELECT u FROM dphist_users WHERE {ITEMS} > {most}"
+    rank = f"row_number() OVER (PARTITION BY u ORDER BY {order}, {columns})"
+    ranked = f"SELECT *, {rank} AS place FROM dphist_pairs SEMI JOIN ({many}) USING (u)"
+    # y a instead of (y - half_steps) a is rounded, and the whole number half_steps a / unit is subtracted
+    # afterwards: nothing that is divided is negative, so `//` rounds down.
+    parts = "".join(
+        f", (2 * {v} * weight + {unit}) // {2 * unit} - {value.half_steps} * weight // {unit} AS {v}"
+        for v, value in zip(value_names(pairs.values), pairs.values, strict=True)
+    )
+    own = ", ".join([columns, *value_names(pairs.values)])
+    return (
+        f"WITH dphist_pairs AS MATERIALIZED ({pairs.once()}), "
+        f"dphist_users AS MATERIALIZED (SELECT u, {ITEMS}, CAST({weight} AS BIGINT) AS weight FROM ({numbers})) "
+        f"SELECT {columns}, weight{parts} FROM ("
+        f"SELECT {own}, weight FROM dphist_pairs JOIN dphist_users USING (u) WHERE {ITEMS} <= {most} UNION ALL "
+        f"SELECT {own}, {least}::BIGINT AS weight FROM ({ranked}) WHERE place <= {most})"
+    )
 
 
 def repeats(pairs: Pairs) -> str:

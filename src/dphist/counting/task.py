@@ -176,6 +176,12 @@ class Task:
     user's items are chosen), and all of them are in the histogram, zeros included. `rank` asks for the count of
     that rank, the largest having rank 1. `ordered` sorts the histogram by item, so that a seed repeats a release.
     Each of the `values` is summed over the same users: see `Value` for what of a user is added.
+
+    With `weights`, a user with more items counts less for each of them. They are levels (items, steps): items
+    increase to N = `max_items_per_user`, steps decrease from `unit`, the steps of one whole count. A user with n
+    different items (of the public list, if there is one) keeps n' = min(n, N) and adds to the count of each the
+    steps a of the first level with items >= n', in place of 1; to each sum, in place of y, the part
+        floor((2 (y - half_steps) a + unit) / (2 unit)), at most half_steps a / unit on either side of 0.
     """
 
     events: Events
@@ -186,6 +192,7 @@ class Task:
     rank: int | None = None
     ordered: bool = False
     values: tuple[Value, ...] = ()
+    weights: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -204,7 +211,8 @@ class Counted(Protocol):
     def schema(self) -> Any:
         """Arrow schema of the batches; any names.
 
-        The item's columns in their order, the count (int64), and a sum in steps (int64) for each of the values.
+        The item's columns in their order, the count (int64; in steps if the task has weights), and a sum in steps
+        (int64) for each of the values.
         """
 
     @property
