@@ -158,8 +158,9 @@ def test_the_certificate_of_a_public_list(listed: int) -> None:
         certified = certify_noise(public, contract, epsilon=epsilon).delta
         exact = spread.exact_delta_public(noise.variance, levels_of(public, contract), epsilon)
         assert certified >= exact * (1 - ORACLE_DIGITS), (noise, contract, epsilon)
-        if noise.variance >= 10**4:
-            assert certified <= 1.05 * exact + 1e-300, (noise, contract, epsilon)
+        # What whole-numbered tails may be off grows with the cube of their distance, relative to them.
+        if noise.variance >= 10**4 and exact >= 1e-30:
+            assert certified <= 1.05 * exact, (noise, contract, epsilon)
 
 
 # --- what a wrong certificate would look like ----------------------------------------------------------
