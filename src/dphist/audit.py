@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 from typing import Any, Final, Protocol
 
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 from scipy import special, stats
 
 from dphist.errors import InvalidParameter
-from dphist.planning.planner import plan
+from dphist.planning.planner import plan as make_plan
 from dphist.privacy.types import Certificate, Contract, LatticeNoise, Plan
 from dphist.sampling.mechanisms import FloatArray, IntArray, NoiseSession, Released, begin
 from dphist.sampling.sampler import DiscreteGaussian
@@ -99,10 +100,14 @@ class Case:
     fit: Callable[[FloatArray, FloatArray], Score]
 
 
-def family_case(name: str, *, shared: int, changed: int, new: int) -> Case:
-    """`shared` large counts in both, `changed` of them one higher in H, and `new` counts of one in H alone."""
-    neighbour = (LARGE,) * shared + (0,) * new
-    counts = (LARGE + 1,) * changed + (LARGE,) * (shared - changed) + (1,) * new
+def family_case(name: str, *, shared: int, changed: int, new: int, weight: int = 1, steps: int = 1) -> Case:
+    """`shared` large counts in both, `changed` of them one higher in H, and `new` counts of one in H alone.
+
+    With spread, a user adds `weight` of the `steps` of a count.
+    """
+    large = LARGE * steps
+    neighbour = (large,) * shared + (0,) * new
+    counts = (large + weight,) * changed + (large,) * (shared - changed) + (weight,) * new
 
     def fit(values: FloatArray, values_neighbour: FloatArray) -> Score:
         return _linear_score(values, values_neighbour, shared=shared, changed=changed)
@@ -156,24 +161,35 @@ def bits_case(contract: Contract) -> Case:
     return Case("finest bit of counts 2 or 1", (2,) * items, (1,) * items, lambda _one, _other: finest_bit)
 
 
-def standard_cases(contract: Contract) -> tuple[Case, ...]:
+def weighted_cases(contract: Contract, lattice: int) -> tuple[Case, ...]:
+    """The cases of the first, a middle and the last level of a contract with spread; counts are in steps."""
+    levels = contract.levels(lattice)
+    cases = []
+    for level in {levels[place]: None for place in (0, len(levels) // 2, -1)}:
+        for case in standard_cases(Contract(contract.max_nonzero, level.items), level.weight, lattice)[:-1]:
+            cases.append(replace(case, name=f"{case.name}, with the weight {level.weight / lattice:.3g}"))
+    return tuple(cases)
+
+
+def standard_cases(contract: Contract, weight: int = 1, steps: int = 1) -> tuple[Case, ...]:
     """Worst-case neighbours under a contract: only new counts, none, both, and the bits of small counts."""
+    make = partial(family_case, weight=weight, steps=steps)
     items = min(contract.items, MOST_ITEMS)
     most = items if math.isinf(contract.nonzero) else min(int(contract.nonzero), MOST_ITEMS)
-    cases = [family_case(f"{items} new counts", shared=0, changed=0, new=items)]
+    cases = [make(f"{items} new counts", shared=0, changed=0, new=items)]
     if most > items:
         name = f"{items} new counts beside {most - items} shared ones"
-        cases.append(family_case(name, shared=most - items, changed=0, new=items))
+        cases.append(make(name, shared=most - items, changed=0, new=items))
     # The worst number of changes is (gamma + j)/2, and gamma is near sqrt k; without shared noise it is m.
     for changed in sorted({items, min(items, round((most + math.sqrt(most)) / 2))}):
         name = f"{changed} of {most} shared counts changed"
-        cases.append(family_case(name, shared=most, changed=changed, new=0))
+        cases.append(make(name, shared=most, changed=changed, new=0))
     new = items // 2
     if new > 0:
         shared = most - new
         changed = min(items - new, shared)
         name = f"{new} new counts, {changed} of {shared} shared counts changed"
-        cases.append(family_case(name, shared=shared, changed=changed, new=new))
+        cases.append(make(name, shared=shared, changed=changed, new=new))
     return (*cases, bits_case(contract))
 
 
@@ -218,7 +234,7 @@ def _family(mechanism: PlannedMechanism, counts: IntArray, runs: int, tap: Tap) 
     for start in range(0, runs, rows):
         size = min(rows, runs - start)
         steps = DiscreteGaussian(noise.variance).draw(size * present.size, tap).reshape(size, present.size)
-        steps += counts[present] * noise.lattice
+        steps += counts[present] * mechanism.plan.steps_of_count
         if noise.variance_shared > 0:
             steps += DiscreteGaussian(noise.variance_shared).draw(size, tap)[:, None]
         values = steps / noise.lattice
@@ -314,7 +330,10 @@ def audit(
         raise InvalidParameter(
             f"confidence must be between 0 and 1 and epsilon not negative, not {confidence!r} and {epsilon!r}"
         )
-    cases = (*standard_cases(mechanism.contract), *more_cases)
+    plan = getattr(mechanism, "plan", None)
+    weighted = plan is not None and plan.levels
+    cases = weighted_cases(plan.contract, plan.noise.lattice) if weighted else standard_cases(mechanism.contract)
+    cases = (*cases, *more_cases)
     each = runs // 4  # sessions of each of the two histograms in the half that counts
     if each < max(_LEAST_RUNS, 50 * len(cases)):
         raise InvalidParameter(f"runs must be at least {4 * max(_LEAST_RUNS, 50 * len(cases))}, not {runs!r}")
@@ -386,14 +405,21 @@ def _wilson(p: FloatArray, runs: int, z: float) -> FloatArray:
 
 
 def audit_plan(
-    *, epsilon: float, delta: float, max_nonzero: int | None, max_items_per_user: int | None, runs: int
+    *,
+    epsilon: float,
+    delta: float,
+    max_nonzero: int | None,
+    max_items_per_user: int | None,
+    runs: int,
+    excess: str = "drop",
 ) -> AuditResult:
     """Attack the family's mechanism with the best discrete plan for this budget and contract."""
-    made = plan(
+    made = make_plan(
         epsilon=epsilon,
         delta=delta,
         max_nonzero=max_nonzero,
         max_items_per_user=max_items_per_user,
         noise="discrete",
+        excess=excess,
     )
     return audit(PlannedMechanism(made), tap=SecureTap(), runs=runs)

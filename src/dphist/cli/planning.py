@@ -43,12 +43,23 @@ SigmaShared = Annotated[
 ]
 
 
+ExcessOption = Annotated[
+    Literal["drop", "spread"],
+    option(
+        "excess",
+        help="Items of a user beyond the limit: drop leaves them out; spread counts up to 16 times as many, each "
+        "with a smaller weight.",
+    ),
+]
+
+
 @app.command()
 def plan(
     epsilon: Epsilon,
     delta: Delta,
     max_nonzero: MaxNonzero = None,
     max_items_per_user: MaxItems = None,
+    excess: ExcessOption = "drop",
     top: Annotated[int | None, option("top")] = None,
     public_items: PublicItems = None,
     offset: Annotated[Literal["opposite", "independent", "none"] | None, option("offset")] = None,
@@ -77,6 +88,7 @@ def plan(
     \b
     Examples:
       dphist plan --epsilon 1 --delta 1e-6 --max-items-per-user 20
+      dphist plan --epsilon 1 --delta 1e-6 --max-items-per-user 20 --excess spread
       dphist plan --epsilon 1 --delta 1e-6 --top 1000
       dphist plan --epsilon 1 --delta 1e-6 --max-items-per-user 20 --sum 0:500
       dphist plan --epsilon 0.35 --delta 1e-5 --max-nonzero 51914 --json
@@ -90,7 +102,7 @@ def plan(
         epsilon=epsilon, delta=delta, max_nonzero=max_nonzero, max_items_per_user=max_items_per_user,
         top=top, public_items=public_items, offset=offset, mechanism=mechanism, noise=noise, analysis=analysis,
         gamma=gamma, minimize=minimize, sums=[bounds_from(text) for text in sums or []],
-        weights=weight or None,
+        weights=weight or None, excess=excess,
     )  # fmt: skip
     advice = explain(result) if result.noise.kind == "discrete" else []
     if as_json:
@@ -115,6 +127,7 @@ def certify(
     gamma: GammaOption = None,
     max_nonzero: MaxNonzero = None,
     max_items_per_user: MaxItems = None,
+    excess: ExcessOption = "drop",
     delta: Annotated[
         float | None, option("delta", help="Fail (exit code 2) if the plan's delta is larger.")
     ] = None,
@@ -131,7 +144,7 @@ def certify(
 
     result = certify_plan(
         epsilon=epsilon, sigma=sigma, tau=tau, sigma_shared=sigma_shared, gamma=gamma,
-        max_nonzero=max_nonzero, max_items_per_user=max_items_per_user, delta=delta,
+        max_nonzero=max_nonzero, max_items_per_user=max_items_per_user, delta=delta, excess=excess,
     )  # fmt: skip
     if as_json:
         print_json(result.to_dict())
@@ -201,6 +214,7 @@ def profile(
     gamma: GammaOption = None,
     max_nonzero: MaxNonzero = None,
     max_items_per_user: MaxItems = None,
+    excess: ExcessOption = "drop",
     as_json: AsJson = False,
 ) -> None:
     """Privacy profile of a given plan: certified delta for each epsilon, epsilon for each delta.
@@ -213,7 +227,7 @@ def profile(
 
     pairs = profile_of(
         sigma=sigma, tau=tau, sigma_shared=sigma_shared, gamma=gamma, max_nonzero=max_nonzero,
-        max_items_per_user=max_items_per_user, epsilons=epsilon or [], deltas=delta or [],
+        max_items_per_user=max_items_per_user, epsilons=epsilon or [], deltas=delta or [], excess=excess,
     )  # fmt: skip
     if as_json:
         print_json({"profile": [{"epsilon": e, "delta": d} for e, d in pairs]})
@@ -227,6 +241,7 @@ def audit(
     delta: Delta,
     max_nonzero: MaxNonzero = None,
     max_items_per_user: MaxItems = None,
+    excess: ExcessOption = "drop",
     runs: Annotated[int, typer.Option(metavar="N", parser=whole_number, help="Number of attacks.")] = 10**6,
     as_json: AsJson = False,
 ) -> None:
@@ -242,8 +257,9 @@ def audit(
     from dphist.audit import audit_plan
 
     result = audit_plan(
-        epsilon=epsilon, delta=delta, max_nonzero=max_nonzero, max_items_per_user=max_items_per_user, runs=runs
-    )
+        epsilon=epsilon, delta=delta, max_nonzero=max_nonzero, max_items_per_user=max_items_per_user,
+        excess=excess, runs=runs,
+    )  # fmt: skip
     if as_json:
         print_json(result.to_dict())
     else:

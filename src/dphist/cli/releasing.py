@@ -30,6 +30,8 @@ from dphist.releasing.request import Request, read_request, request_from
 
 if TYPE_CHECKING:
     from dphist.planning.auto_cap import ChoicePlan
+    from dphist.planning.utility import Correction
+    from dphist.privacy.types import Plan
     from dphist.releasing.result import Release
 
 
@@ -188,12 +190,15 @@ def show_release(result: Release, report: str | None = None) -> None:
     from dphist.planning.utility import half_width
 
     written = result.written
-    write_out(f"{result!r}\n\nEach count carries ±{half_width(result.plan, 0.95):,.3g} of noise (95 %).\n\n")
+    write_out(f"{result!r}\n\nEach count carries ±{half_width(result.plan, 0.95):,.3g} of noise (95 %).\n")
+    if result.chosen is not None:
+        write_out(wrap(estimate_sentence(result.chosen.correction)) + "\n")
+    write_out("\n")
     lines = {"Written to": written.address, "Certificate": written.certificate, "Signed by": written.signed_by}
     if result.receipt is not None:
         lines["Booked"] = f"entry {result.receipt['entry']} of the dataset {result.receipt['dataset']!r}"
     if result.chosen is not None:
-        lines["Limit"] = f"{result.chosen.cap:,} items per user, chosen privately"
+        lines["Limit"] = f"{limit_words(result.plan)}, chosen privately"
     lines["Report"] = report
     for name, value in lines.items():
         if value is not None:
@@ -202,6 +207,24 @@ def show_release(result: Release, report: str | None = None) -> None:
     # The first two hold for every release.
     for note in result.not_covered[2:][:_MOST_NOTES]:
         write_out("\n" + wrap(f"Note: {note}") + "\n")
+
+
+def limit_words(plan: Plan) -> str:
+    """The limit on the items of a user, and what happens beyond it."""
+    limit, most = plan.contract.items, plan.contract.spread
+    items = "1 item" if limit == 1 else f"{limit:,} items"
+    if most is None:
+        return f"{items} per user"
+    return f"{items} per user in full; up to {most:,} of users with more, each with a smaller weight"
+
+
+def estimate_sentence(correction: Correction) -> str:
+    """How estimates were made, and what they suppose."""
+    return (
+        f"Each estimate of the number of users is the count times {correction.factor:.4g} (± "
+        f"{1.96 * correction.error:.2g}), for what the limit left out. It supposes that users with many items "
+        "choose the same items as others."
+    )
 
 
 # What --dry-run shows.
@@ -224,10 +247,17 @@ def _show_dry_run(request: Request, as_json: bool) -> None:
 
 
 def _show_choice(planned: ChoicePlan, request: Request, as_json: bool) -> None:
-    """What choosing the limit would cost, and the plan of each limit."""
+    """What choosing the limit would cost, and all plans on offer."""
+    from dphist.planning.auto_cap import excess_of
+
     caps = [
-        {"cap": cap, "total_noise": plan.total_noise, "threshold": plan.threshold}
-        for cap, plan in zip(planned.choice.caps, planned.plans, strict=True)
+        {
+            "cap": plan.contract.items,
+            "excess": excess_of(plan),
+            "total_noise": plan.total_noise,
+            "threshold": plan.threshold,
+        }
+        for plan in planned.plans
     ]
     if as_json:
         print_json({"request": request.to_dict(), "choice": planned.to_dict(), "caps": caps})
@@ -241,5 +271,8 @@ def _show_choice(planned: ChoicePlan, request: Request, as_json: bool) -> None:
         f"certified delta of {planned.certificate.delta:.6g}."
     )
     write_out(wrap(sentence) + "\n\n")
-    rows = [(f"{row['cap']:,}", f"{row['total_noise']:.4g}", f"{row['threshold']:.5g}") for row in caps]
-    print_table(("limit", "noise", "threshold"), rows, left=0)
+    rows = [
+        (f"{row['cap']:,}", str(row["excess"]), f"{row['total_noise']:.4g}", f"{row['threshold']:.5g}")
+        for row in caps
+    ]
+    print_table(("limit", "excess", "noise", "threshold"), rows, left=0)

@@ -312,8 +312,8 @@ def certify_choice(variance: Fraction, plans: Sequence[Plan], budget: Budget) ->
     return Certificate(budget.epsilon, delta, ANALYSIS, worst.certificate.binding_case, lower)
 
 
-def choose_plan(planned: ChoicePlan, noisy: Sequence[int]) -> Plan:
-    """The plan that is best for the goal, as far as these noisy sizes show; the first of several.
+def choose_plan(planned: ChoicePlan, noisy: Sequence[int]) -> tuple[Plan, Correction]:
+    """The plan that is best for the goal, as far as these noisy sizes show, and what corrects its counts.
 
     Post-processing: it sees the noisy sizes and the plans, which are public.
     """

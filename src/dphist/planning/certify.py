@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from typing import Any, Final
 
 from dphist.display import html_table, text_table
 from dphist.errors import LARGEST_EPSILON, InvalidParameter, NotPrivate, finite_number, positive_number
-from dphist.planning.planner import Gamma, gamma_value
+from dphist.planning.planner import Gamma, check_excess, contract_of, gamma_value
 from dphist.privacy.certificate import certify_family, certify_noise
 from dphist.privacy.exact import delta_family
 from dphist.privacy.paper import (
@@ -22,6 +23,8 @@ from dphist.privacy.search import least_passing, log_excess, round_up
 from dphist.privacy.types import AnyNoise, Budget, Certificate, Contract, Noise, Plan
 
 _SURELY_BROKEN = 1.0 - 1e-12
+# Steps of a count in which the weights of users are whole numbers.
+_LEVEL_STEPS: Final = 512
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,7 @@ class Certification:
             "epsilon": self.certificate.epsilon,
             "max_nonzero": self.contract.max_nonzero,
             "max_items_per_user": self.contract.items,
+            **({} if self.contract.spread is None else {"spread": self.contract.spread}),
             **self.noise.to_dict(),
             "delta": dict(self.delta),
             "delta_lower": self.certificate.delta_lower,
@@ -71,26 +75,54 @@ def certify(
     max_nonzero: int | None = None,
     max_items_per_user: int | None = None,
     delta: float | None = None,
+    excess: str = "drop",
 ) -> Certification:
     """Delta at epsilon of a plan given by its noise and threshold, under every analysis that applies.
 
+    With `excess` "spread" users with more items add a smaller weight to each of up to 16 times as many.
     `exact` is an upper bound in ball arithmetic that holds whatever the doubles did. With `delta` given, a plan
     that does not keep to it raises `NotPrivate`; so does one without any privacy.
     """
-    contract = Contract(max_nonzero, max_items_per_user)
+    contract = contract_of(max_nonzero, max_items_per_user, check_excess(excess) == "spread")
     epsilon = Budget(epsilon, 0.5 if delta is None else delta).epsilon
     noise = _noise(sigma, sigma_shared, gamma, tau, contract)
-    certificate = certify_family(noise, contract, epsilon=epsilon, budget=delta)
+    certificate = certify_continuous_noise(noise, contract, epsilon=epsilon, budget=delta)
     allowed = _SURELY_BROKEN if delta is None else delta
     if certificate.delta > allowed:
-        certificate = certify_family(noise, contract, epsilon=epsilon)
+        certificate = certify_continuous_noise(noise, contract, epsilon=epsilon)
         raise NotPrivate(
             f"the plan (sigma {noise.sigma:g}, shared {noise.sigma_shared:g}, tau {noise.tau:g}) is not private: "
             f"at epsilon = {epsilon:g} its delta is {certificate.delta!r}"
             + ("" if delta is None else f", above {delta!r}")
         )
-    values = {"exact": certificate.delta, **_paper_deltas(noise, contract, epsilon)}
+    paper = {} if contract.spread is not None else _paper_deltas(noise, contract, epsilon)
+    values = {"exact": certificate.delta, **paper}
     return Certification(noise, contract, certificate, values)
+
+
+def certify_continuous_noise(
+    noise: Noise, contract: Contract, *, epsilon: float, budget: float | None = None
+) -> Certificate:
+    """Certificate of continuous noise, with spread that of the worst level.
+
+    In units of a weight, noise and threshold are rounded down, so that a level is certified with less of both.
+    """
+    if contract.spread is None:
+        return certify_family(noise, contract, epsilon=epsilon, budget=budget)
+    if noise.sigma_shared > 0.0:
+        raise InvalidParameter("excess = 'spread' with shared noise is certified for discrete noise: make a plan")
+    found = []
+    for level in contract.levels(_LEVEL_STEPS):
+        weight = Fraction(level.weight, _LEVEL_STEPS)
+        down = [math.nextafter(float(Fraction(x) / weight), 0.0) for x in (noise.sigma, noise.tau + 1.0)]
+        tau = math.nextafter(down[1] - 1.0, 0.0)
+        if tau <= 0.0:
+            raise NotPrivate(f"the threshold {noise.threshold:g} hides no new count of a user")
+        own = certify_family(
+            Noise(down[0], 0.0, tau), Contract(contract.max_nonzero, level.items), epsilon=epsilon
+        )
+        found.append(replace(own, binding_case=replace(own.binding_case, weight=weight)))
+    return max(found, key=lambda one: one.delta)
 
 
 def _noise(sigma: float, sigma_shared: float | None, gamma: Gamma | None, tau: float, contract: Contract) -> Noise:
@@ -132,7 +164,7 @@ def _delta_at(noise: AnyNoise, contract: Contract, epsilon: float) -> float:
     if not 0.0 <= number <= LARGEST_EPSILON:
         raise InvalidParameter(f"epsilon must be between 0 and {LARGEST_EPSILON:g}, not {epsilon!r}")
     if isinstance(noise, Noise):
-        return certify_family(noise, contract, epsilon=number).delta
+        return certify_continuous_noise(noise, contract, epsilon=number).delta
     return certify_noise(noise, contract, epsilon=number).delta
 
 
@@ -167,8 +199,10 @@ def _epsilon_at(noise: AnyNoise, contract: Contract, delta: float) -> float:
 
 def _fast_delta(noise: AnyNoise, contract: Contract, epsilon: float) -> float:
     """delta as quickly as the kind of noise allows; on a lattice that is the certificate itself."""
-    if isinstance(noise, Noise):
+    if isinstance(noise, Noise) and contract.spread is None:
         return delta_family(noise, contract, epsilon=epsilon).delta
+    if isinstance(noise, Noise):
+        return certify_continuous_noise(noise, contract, epsilon=epsilon).delta
     return certify_noise(noise, contract, epsilon=epsilon).delta
 
 
@@ -187,9 +221,10 @@ def profile_of(
     gamma: Gamma | None = None,
     max_nonzero: int | None = None,
     max_items_per_user: int | None = None,
+    excess: str = "drop",
 ) -> list[tuple[float, float]]:
     """The privacy profile of a plan given by its numbers: (epsilon, delta) pairs, sorted by epsilon."""
-    contract = Contract(max_nonzero, max_items_per_user)
+    contract = contract_of(max_nonzero, max_items_per_user, check_excess(excess) == "spread")
     noise = _noise(sigma, sigma_shared, gamma, tau, contract)
     pairs = [(float(epsilon), _delta_at(noise, contract, epsilon)) for epsilon in epsilons]
     pairs += [(_epsilon_at(noise, contract, delta), float(delta)) for delta in deltas]

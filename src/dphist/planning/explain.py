@@ -48,6 +48,11 @@ def _choice_sentence(plan: Plan) -> str:
     else:
         reason = f"each user has at most {count_items(items)} and the number of items is not limited"
     dropped = f" Users with more than {count_items(items)} contribute a random {items:,} of them."
+    if contract.spread is not None:
+        dropped = (
+            f" Users with more than {count_items(items)} count less for each of them, down to "
+            f"{plan.least_weight:.2g} with {contract.spread:,} items or more."
+        )
     return (
         f"Mechanism: {MECHANISMS[plan.mechanism][0]}, because {reason}. Each count carries "
         f"±{figure(half_width(plan, 0.95))} of noise (95 %; standard deviation {figure(plan.total_noise)})."
@@ -136,6 +141,7 @@ def _attempt(plan: Plan, *, top: int | None = None, max_items_per_user: int | No
         return make_plan(
             epsilon=plan.budget.epsilon, delta=plan.budget.delta, top=top, max_items_per_user=max_items_per_user,
             sums=[(one.low, one.high) for one in plan.sums],
+            excess="drop" if plan.contract.spread is None or max_items_per_user is None else "spread",
         )  # fmt: skip
     except DphistError:
         return None

@@ -345,20 +345,63 @@ def shared_part(plan: Plan) -> float:
     return plan.sigma_shared**2 * (2 if opposite == "independent" else 1)
 
 
+# The columns of estimates, where there are any.
+ESTIMATE: Final = "estimate"
+
+
+@dataclass(frozen=True)
+class Correction:
+    """What all counts are multiplied by to estimate numbers of users, and the standard error of that factor."""
+
+    factor: float
+    error: float
+
+    def to_dict(self) -> dict[str, float]:
+        """Plain data."""
+        return {"factor": self.factor, "standard_error": self.error}
+
+
 def added_columns(
-    counts: NDArray[np.float64], plan: Plan, name: str, *, error: bool, interval: float | None, rounded: bool
+    counts: NDArray[np.float64],
+    plan: Plan,
+    name: str,
+    *,
+    error: bool,
+    interval: float | None,
+    rounded: bool,
+    correction: Correction | None = None,
 ) -> tuple[NDArray[Any], Mapping[str, NDArray[Any]]]:
-    """The counts as they are to be published, and the columns beside them that were asked for."""
+    """The counts as they are to be published, and the columns beside them that were asked for.
+
+    With a `correction`, an estimate of the number of users follows, with the same columns.
+    """
     published = np.rint(counts).astype(np.int64) if rounded else counts
-    added: dict[str, NDArray[Any]] = {}
-    if error:
-        # Rounding adds its own error, uniform on half a count to either side at worst.
-        spread = math.hypot(plan.total_noise, math.sqrt(1.0 / 12.0) if rounded else 0.0)
-        added[f"{name}_standard_error"] = np.full(counts.size, spread)
-    if interval is not None:
-        width = half_width(plan, interval) + (0.5 if rounded else 0.0)
-        low, high = published - width, published + width
-        # Whole counts have whole intervals, rounded outwards.
-        added[f"{name}_low"] = np.floor(low).astype(np.int64) if rounded else np.asarray(low)
-        added[f"{name}_high"] = np.ceil(high).astype(np.int64) if rounded else np.asarray(high)
+    # Rounding adds its own error, uniform on half a count to either side at worst.
+    spread = np.full(counts.size, math.hypot(plan.total_noise, math.sqrt(1.0 / 12.0) if rounded else 0.0))
+    width = np.zeros(counts.size) if interval is None else half_width(plan, interval) + (0.5 if rounded else 0.0)
+    added = _beside(name, published, spread, width, error=error, interval=interval is not None)
+    if correction is not None:
+        estimate = published * correction.factor
+        of_factor = np.abs(published) * correction.error
+        outside = 0.0 if interval is None else -float(special.ndtri((1.0 - interval) / 2.0))
+        estimate = np.rint(estimate).astype(np.int64) if rounded else estimate
+        added[ESTIMATE] = estimate
+        added |= _beside(
+            ESTIMATE, estimate, np.hypot(spread * correction.factor, of_factor),
+            np.hypot(width * correction.factor, outside * of_factor), error=error, interval=interval is not None,
+        )  # fmt: skip
     return published, added
+
+
+def _beside(
+    name: str, values: NDArray[Any], spread: FloatArray, width: FloatArray | float, *, error: bool, interval: bool
+) -> dict[str, NDArray[Any]]:
+    """The standard error and the ends of the interval of a column, as far as they were asked for."""
+    added: dict[str, NDArray[Any]] = {f"{name}_standard_error": spread} if error else {}
+    if interval:
+        low, high = values - width, values + width
+        # Whole numbers have whole intervals, rounded outwards.
+        whole = values.dtype == np.int64
+        added[f"{name}_low"] = np.floor(low).astype(np.int64) if whole else np.asarray(low)
+        added[f"{name}_high"] = np.ceil(high).astype(np.int64) if whole else np.asarray(high)
+    return added

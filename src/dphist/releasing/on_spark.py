@@ -209,12 +209,12 @@ class ExecutorNoise:
         return pa.RecordBatch.from_arrays(arrays, names=[*self.items, *numbers])
 
 
-def executor_noise(begun: Begun, plan: Plan, request: Request, tap: Tap) -> ExecutorNoise:
+def executor_noise(begun: Begun, plan: Plan, columns: Columns, request: Request, tap: Tap) -> ExecutorNoise:
     """What the executors get, with fresh keys. Their session has no tap: fresh noise would not be repeatable."""
     keys = tuple(tap.words(KEY_BYTES // _WORD).tobytes() for _ in range(1 + len(plan.sums)))
     closed = replace(begun, session=replace(begun.session, tap=ClosedTap()))
     names = tuple(column.name for column in request.columns)
-    return ExecutorNoise(closed, keys, plan, names, Columns.of(request))
+    return ExecutorNoise(closed, keys, plan, names, columns)
 
 
 def released_frame(histogram: Any, noise: ExecutorNoise) -> Any:
@@ -289,7 +289,7 @@ def release_on_spark(job: Job, histogram: SparkHistogram, target: Any, placed: P
     request, plan = job.request, job.plan
     broken = job.rule is Nonzero.PROMISED and histogram.at_rank > 0
     begun = Begun.with_tap(plan, job.tap, job.cut(histogram.at_rank))
-    noise = executor_noise(begun, plan, request, job.tap)
+    noise = executor_noise(begun, plan, job.columns, request, job.tap)
     none: Any = np.empty(0)
     # The release without its rows.
     model = Release((), none, plan.certificate, plan, job.tap.private, job.names, Form(), begun.offset)

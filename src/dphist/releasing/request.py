@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from dphist.planning.utility import Correction
     from dphist.privacy.types import Plan
     from dphist.releasing.aggregates import Aggregate
 
@@ -235,8 +236,8 @@ class Request:
         for name in self.number_columns():
             if not name or name in taken:
                 raise InvalidParameter(
-                    f"two columns would be called {name!r}: rename the counts with --count-name, sums and means "
-                    "with NAME=COLUMN:LOW:HIGH"
+                    f"two columns would be called {name!r}: rename the item with --item NAME=COLUMN, the counts "
+                    "with --count-name, sums and means with NAME=COLUMN:LOW:HIGH"
                 )
             taken.add(name)
         if self.weight and len(self.weights) != len(self.sums):
@@ -311,9 +312,10 @@ class Request:
         """The columns of numbers in the output: counts, sums and means, with their errors and intervals."""
         error = ["_standard_error"] if self.standard_error else []
         endings = ["", *error, *(["_low", "_high"] if self.interval is not None else [])]
-        return [
-            name + end for name in (self.count_name, *(one.name for one in self.aggregates)) for end in endings
-        ]
+        estimate = ["estimate"] if self.max_items_per_user == AUTO else []
+        names = (self.count_name, *estimate, *(one.name for one in self.aggregates))
+        sums = [one.name for one in self.aggregates if one.kind == "sum" and estimate]
+        return [*(name + end for name in names for end in endings), *(f"{name}_estimate" for name in sums)]
 
     def output_columns(self) -> list[str]:
         """All columns of the output, in order."""
@@ -478,11 +480,15 @@ class Columns:
     interval: float | None
     rounded: bool
     aggregates: tuple[Aggregate, ...] = ()
+    correction: Correction | None = None
 
     @classmethod
-    def of(cls, request: Request) -> Columns:
+    def of(cls, request: Request, correction: Correction | None = None) -> Columns:
         """The columns of a request."""
-        return cls(request.count_name, request.standard_error, request.interval, request.round, request.aggregates)
+        return cls(
+            request.count_name, request.standard_error, request.interval, request.round, request.aggregates,
+            correction,
+        )  # fmt: skip
 
     def numbers(
         self, values: NDArray[np.float64], sums: Sequence[NDArray[np.float64]], plan: Plan
@@ -492,7 +498,17 @@ class Columns:
         from dphist.releasing.aggregates import Published, published_sums
 
         noisy, added = added_columns(
-            values, plan, self.count, error=self.error, interval=self.interval, rounded=self.rounded
-        )
+            values, plan, self.count, error=self.error, interval=self.interval, rounded=self.rounded,
+            correction=self.correction,
+        )  # fmt: skip
         beside = published_sums(values, sums, plan, self.aggregates, Published(self.error, self.interval))
-        return {self.count: noisy, **added, **beside}
+        estimates = (
+            {}
+            if self.correction is None
+            else {
+                f"{one.name}_estimate": beside[one.name] * self.correction.factor
+                for one in self.aggregates
+                if one.kind == "sum"
+            }
+        )
+        return {self.count: noisy, **added, **beside, **estimates}

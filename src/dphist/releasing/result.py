@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from dphist.display import html_grid, printable, text_grid
 from dphist.errors import InvalidParameter
+from dphist.planning.utility import ESTIMATE
 from dphist.privacy.types import Budget, Certificate, Plan
 from dphist.releasing.certificate import NO_GUARANTEE, document_of, guarantee, not_covered, now
 from dphist.releasing.frames import Form, Names, Package, native_column, native_frame, take_rows
@@ -224,8 +225,12 @@ class Release:
         texts = [self._texts(column, where) for column in self.columns]
         whole = self.counts.dtype.kind == "i"
         digits = 0 if whole else max(0, 1 - math.floor(math.log10(self.plan.total_noise)))
-        numbers = [[f"{n:,.{digits}f}" for n in column[where]] for column in (self.counts, *self.added.values())]
-        return [(*self.names.items, self.names.count, *self.added), *zip(*texts, *numbers, strict=True)]
+        shown = {self.names.count: self.counts, **self.added}
+        # Estimates first, where there are any: they answer the question.
+        first = [name for name in self.added if name.startswith(ESTIMATE) and self.chosen is not None]
+        order = [*first, *(name for name in shown if name not in first)]
+        numbers = [[f"{n:,.{digits}f}" for n in shown[name][where]] for name in order]
+        return [(*self.names.items, *order), *zip(*texts, *numbers, strict=True)]
 
     def __repr__(self) -> str:
         head, *rows = self._first_rows()

@@ -26,7 +26,7 @@ from dphist.counting.task import Choice, Counted, Engine, Progress, Resources, T
 from dphist.errors import InvalidParameter
 from dphist.planning.auto_cap import ChoicePlan
 from dphist.planning.planner import plan as make_plan
-from dphist.privacy.types import Budget, Noise, Plan, caps_up_to
+from dphist.privacy.types import Budget, Plan, caps_up_to
 from dphist.releasing.aggregates import sums_facts
 from dphist.releasing.certificate import plan_from
 from dphist.releasing.frames import ARROW, Names, Piece, empty_batch, frame_form, numbers_of, origins
@@ -239,6 +239,11 @@ class Job:
         """Names of the columns of items and counts."""
         return Names(tuple(column.name for column in self.request.columns), self.request.count_name)
 
+    @property
+    def columns(self) -> Columns:
+        """The columns of numbers that are published; estimates need a limit that was chosen."""
+        return Columns.of(self.request, None if self.facts.chosen is None else self.facts.chosen.correction)
+
     def cut(self, at_rank: int) -> Cut:
         """What is taken from every count before noise; `at_rank` is the count after the largest ones, a secret."""
         top_k = self.rule is Nonzero.TOP_K
@@ -308,7 +313,7 @@ def _add_noise(job: Job, counted: Any, target: Any, placed: Placed) -> Release:
     _show_progress(request, "adding noise", 1.0)
     # Where a limit on users replaced the top-k step, the largest counts are those with the most noisy users.
     noisy = stage.release(request.top)
-    added = Columns.of(request).numbers(noisy.counts, noisy.sums, noisy.plan)
+    added = job.columns.numbers(noisy.counts, noisy.sums, noisy.plan)
     counts = added.pop(request.count_name)
     return replace(job.facts.add_to(noisy), counts=counts, added=added, came=frame_form(request.input))
 

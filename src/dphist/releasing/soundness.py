@@ -22,6 +22,7 @@ from dphist.planning.auto_cap import (
 from dphist.planning.planner import Excess, check_excess, contract_of, family_shares, public_plan
 from dphist.planning.planner import plan as make_plan
 from dphist.planning.sums import check_bounds
+from dphist.planning.utility import Correction
 from dphist.privacy.certificate import certify_noise
 from dphist.privacy.types import (
     AnyNoise,
@@ -139,11 +140,12 @@ class Chosen:
     plan: ChoicePlan
     noisy: tuple[int, ...]
     release: Plan
+    correction: Correction
 
     @classmethod
     def by(cls, plan: ChoicePlan, noisy: tuple[int, ...]) -> Chosen:
-        """What the noisy numbers decide."""
-        return cls(plan, noisy, choose_plan(plan, noisy))
+        """What the noisy numbers decide: post-processing, which costs nothing."""
+        return cls(plan, noisy, *choose_plan(plan, noisy))
 
     @property
     def cap(self) -> int:
@@ -157,7 +159,13 @@ class Chosen:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for the certificate."""
-        return {**self.plan.to_dict(), "noisy_users": list(self.noisy), "cap": self.cap, "excess": self.excess}
+        return {
+            **self.plan.to_dict(),
+            "noisy_users": list(self.noisy),
+            "cap": self.cap,
+            "excess": self.excess,
+            "correction": self.correction.to_dict(),
+        }
 
 
 def choice_for(

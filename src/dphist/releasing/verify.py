@@ -6,7 +6,7 @@ import math
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from fractions import Fraction
 from types import NoneType
@@ -20,7 +20,7 @@ from dphist.errors import DphistError, InvalidParameter
 from dphist.outputs.seal import SEAL, SIGNATURE, same_json
 from dphist.planning.auto_cap import ChoicePlan
 from dphist.planning.planner import contract_of, gamma_value
-from dphist.planning.utility import added_columns
+from dphist.planning.utility import Correction, added_columns
 from dphist.privacy.types import FORMAT, Budget, LatticeNoise, Plan
 from dphist.releasing.aggregates import Published, aggregates_of, sum_columns, summed
 from dphist.releasing.certificate import counts_facts, document_of, plan_facts, plan_from
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 SEEDED: Final = "the noise was made from a seed, so that nobody is protected"
 # Decimal numbers of another version of the arithmetic may differ in the last digits.
 LAST_DIGITS: Final = 1e-9
+_SAME_FIT: Final = 1e-5
 _VERSION: Final = re.compile(r"[0-9][0-9A-Za-z.+!-]{0,63}")
 _TIME: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z")
 _TEXTS: Final = (
@@ -145,7 +146,22 @@ def beside_problems(table: Any, due: Mapping[str, NDArray[Any]], slack: float) -
     return problems
 
 
-def sums_problems(plan: Plan, request: dict[str, Any], table: Any) -> list[str]:
+def correction_from(document: dict[str, Any]) -> Correction:
+    """What the certificate says its estimates were made with; raises what any damaged certificate raises."""
+    said = document["choice"]["correction"]
+    if said.keys() != {"factor", "standard_error"} or not all(
+        isinstance(number, float) for number in said.values()
+    ):
+        raise ValueError
+    found = Correction(said["factor"], said["standard_error"])
+    if not (1.0 <= found.factor < math.inf and 0.0 <= found.error < math.inf):
+        raise ValueError
+    return found
+
+
+def sums_problems(
+    plan: Plan, request: dict[str, Any], table: Any, correction: Correction | None = None
+) -> list[str]:
     """Whether the sums are those that were asked for, by the plan's noise; the counts are in order."""
     aggregates = aggregates_of(request)
     sources = summed(aggregates)
@@ -161,7 +177,10 @@ def sums_problems(plan: Plan, request: dict[str, Any], table: Any) -> list[str]:
         elif one.kind == "sum":
             counts = table.column(count_column(request, table)).to_numpy().astype(np.float64)
             due = sum_columns(counts, columns[one.name] - float(noise.middle) * counts, plan, noise, look)
-            problems += beside_problems(table, dict(zip(names, due, strict=True)), 1e-6 * noise.sigma)
+            beside = dict(zip(names, due, strict=True))
+            if correction is not None:
+                beside[f"{one.name}_estimate"] = columns[one.name] * correction.factor
+            problems += beside_problems(table, beside, 1e-6 * noise.sigma)
         elif any(_outside(columns[name], one.low, one.high) for name in names if not name.endswith("_error")):
             problems.append(f"a mean in the column {one.name!r} is outside its bounds")
     return problems
@@ -303,9 +322,10 @@ class Examination:
         if plan is None or not self._check_request(document):
             return
         # Quick checks first: to repeat a choice takes seconds.
-        self._counts(plan, counts, request, table)
+        correction = correction_from(document) if request.get("max-items-per-user") == AUTO else None
+        self._counts(plan, counts, request, table, correction)
         if not set(self.problems) - {SEEDED}:
-            self.problems += sums_problems(plan, request, table)
+            self.problems += sums_problems(plan, request, table, correction)
         self._booking(document)
         if set(self.problems) - {SEEDED} and request.get("max-items-per-user") == AUTO:
             return
@@ -386,6 +406,10 @@ class Examination:
         if any(isinstance(number, bool) or not isinstance(number, int) for number in noisy):
             raise ValueError
         anew = Chosen.by(planned, noisy)
+        said, fitted = correction_from(document), anew.correction
+        # A fit in doubles: its last digits may differ on another machine.
+        if np.allclose([said.factor, said.error], [fitted.factor, fitted.error], rtol=_SAME_FIT, atol=0.0):
+            anew = replace(anew, correction=said)
         due = anew.release
         same = (due.noise, due.contract, due.budget) == (plan.noise, plan.contract, plan.budget)
         if not same or not same_json(anew.to_dict(), told):
@@ -425,7 +449,14 @@ class Examination:
             if name not in due or name not in said or not same_json(due[name], said[name]):
                 self.problems.append(f"the certificate's entry {name[:80]!r} is not that of its plan and request")
 
-    def _counts(self, plan: Plan, counts: dict[str, Any], request: dict[str, Any], table: Any) -> None:
+    def _counts(
+        self,
+        plan: Plan,
+        counts: dict[str, Any],
+        request: dict[str, Any],
+        table: Any,
+        correction: Correction | None,
+    ) -> None:
         """The columns are those of the request, and every released count has passed the threshold."""
         offset = counts.get("offset")
         if not isinstance(offset, float if plan.releases_offset else NoneType):
@@ -453,6 +484,6 @@ class Examination:
         if asked is not None:
             _, due = added_columns(
                 values.astype(np.float64), plan, name, error=asked.standard_error, interval=asked.interval,
-                rounded=rounded,
+                rounded=rounded, correction=correction,
             )  # fmt: skip
             self.problems += beside_problems(table, due, 1.0 if rounded else 1e-6 * plan.total_noise)
