@@ -54,16 +54,19 @@ _SHAPES: Final = np.array(
 _LAW_ERROR: Final = 0.1
 _SIGNIFICANT: Final = 4.0
 # What sizes are like: the density of users over the logarithm of their items is smooth, and it falls where noise
-# hides it. Its slope in logarithms is taken to be about -2.5 +- 1.1 and to change over a factor of about e
-# (an Ornstein-Uhlenbeck process: stationary deviation sqrt(1.6 * 1.5 / 2), rate 1.6/1.5). Counts that stand out of
-# the noise override it. Slopes from -2 to -3 did about as well on the data of docs/theory/choice.md.
-_SLOPE: Final = -2.5
-_SLOPE_DEVIATION: Final = 1.5
+# hides it. Its slope in logarithms is taken to be about -3 +- 1 and to change over a factor of about 2 in items
+# (an Ornstein-Uhlenbeck process: stationary deviation sqrt(1.6 * 1.2/2), rate 1.6/1.2). Counts that stand out of
+# the noise override it. With slopes of -2.5 to -3.5 the choice is about the same; the steeper ones are better,
+# because too large a correction costs more accuracy than too small a one.
+_SLOPE: Final = -3.0
+_SLOPE_DEVIATION: Final = 1.2
 _CURVATURE: Final = 1.6
 # Beyond this many deviations a jump counts little more than a smaller one: users of a separate kind exist.
 _JUMP: Final = 2.0
 # Keeps the fit finite where nothing but noise is seen; far too weak to matter elsewhere.
 _LEVEL_DEVIATION: Final = 10.0
+# More users than there can be: a step of the fit beyond it must not overflow.
+_LARGEST_LOGARITHM: Final = 100.0
 _POINTS_PER_BUCKET: Final = 8
 # Within a bucket the slope is that of its neighbours, up to this much (a steeper one belongs to a jump), give or
 # take this deviation: how sizes are distributed within a bucket shows in no count.
@@ -164,20 +167,22 @@ def estimate_sizes(choice: CapChoice, noisy: Sequence[int]) -> Sizes:
     # Sizes are whole: at most m means below m + 1/2.
     ends = np.log(np.array((0, *choice.caps, 2 * choice.caps[-1])) + 0.5)
     widths, middles = np.diff(ends), 0.5 * (ends[1:] + ends[:-1])
-    prior, target = _smoothness(middles)
-    target[0] = math.log(deviation / widths[0]) / _LEVEL_DEVIATION
+    prior, target = _smoothness(middles, level=math.log(deviation / widths[0]))
+
+    def users_of(density: FloatArray) -> FloatArray:
+        return np.asarray(np.exp(np.minimum(density, _LARGEST_LOGARITHM)) * widths)
 
     def residuals(density: FloatArray) -> FloatArray:
-        misses = (np.exp(density) * widths - found) / deviation
-        return np.concatenate((misses, _JUMP * np.arcsinh((prior @ density - target) / _JUMP)))
+        jumps = _JUMP * np.arcsinh((prior @ density - target) / _JUMP)
+        return np.concatenate(((users_of(density) - found) / deviation, jumps))
 
     def jacobian(density: FloatArray) -> FloatArray:
-        softened = prior / np.hypot(1.0, (prior @ density - target) / _JUMP)[:, None]
-        return np.vstack((np.diag(np.exp(density) * widths / deviation), softened))
+        jumps = prior / np.hypot(1.0, (prior @ density - target) / _JUMP)[:, None]
+        return np.vstack((np.diag(users_of(density) / deviation), jumps))
 
     start = np.log(np.maximum(found, deviation) / widths)
     density = optimize.least_squares(residuals, start, jacobian, method="lm").x
-    users = np.exp(density) * widths
+    users = users_of(density)
     # The inverse of R'R = J'J is the covariance of the logarithms.
     errors = np.linalg.inv(np.linalg.qr(jacobian(density), mode="r")).T * users
     items, shares, tilts = _points_of_buckets(choice, np.gradient(density, middles))
@@ -185,16 +190,16 @@ def estimate_sizes(choice: CapChoice, noisy: Sequence[int]) -> Sizes:
     return Sizes(tuple(items.tolist()), tuple((users @ shares).tolist()), tuple(map(tuple, rows.tolist())))
 
 
-def _smoothness(middles: FloatArray) -> tuple[FloatArray, FloatArray]:
+def _smoothness(middles: FloatArray, level: float) -> tuple[FloatArray, FloatArray]:
     """Rows and targets of least squares: level, slopes and changes of slope of a logarithmic density."""
     gaps = np.diff(middles)
-    level = np.eye(1, middles.size) / _LEVEL_DEVIATION
+    first = np.eye(1, middles.size) / _LEVEL_DEVIATION
     slopes = np.diff(np.eye(middles.size), axis=0) / gaps[:, None]
     weights = np.sqrt(gaps) / _SLOPE_DEVIATION
     between = 0.5 * (gaps[1:] + gaps[:-1])
     changes = np.diff(slopes, axis=0) / (np.sqrt(between) * _CURVATURE)[:, None]
-    rows = np.vstack((level, slopes * weights[:, None], changes))
-    return rows, np.concatenate(([0.0], _SLOPE * weights, np.zeros(changes.shape[0])))
+    rows = np.vstack((first, slopes * weights[:, None], changes))
+    return rows, np.concatenate(([level / _LEVEL_DEVIATION], _SLOPE * weights, np.zeros(changes.shape[0])))
 
 
 def _points_of_buckets(choice: CapChoice, slopes: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
@@ -210,7 +215,7 @@ def _points_of_buckets(choice: CapChoice, slopes: FloatArray) -> tuple[FloatArra
         items.append(0.5 * (ends[:-1] + 1.0 + ends[1:]))
         shares.append(share)
         tilts.append(_TILT * share * (middles - share @ middles))
-    return np.concatenate(items), *(np.asarray(linalg.block_diag(*each)) for each in (shares, tilts))
+    return np.concatenate(items), linalg.block_diag(*shares), linalg.block_diag(*tilts)
 
 
 @dataclass(frozen=True)
