@@ -22,6 +22,7 @@ from scipy import linalg, optimize, special
 from dphist.display import html_grid, text_grid
 from dphist.errors import InvalidParameter, NoPlan, finite_number
 from dphist.planning.planner import Excess
+from dphist.planning.utility import Correction
 from dphist.privacy import balls
 from dphist.privacy.choice import Node, at_any_epsilon, delta_adaptive_upper, delta_profile_upper
 from dphist.privacy.lattice import bits_for
@@ -51,15 +52,6 @@ FloatArray = NDArray[np.float64]
 # The commonest item is taken to be one of every fourth user; in real data it was one of every fourth to tenth.
 _COMMONEST: Final = 0.25
 _POINTS: Final = 64
-# The laws that sizes are fitted with: Weibull, by the logarithm of its scale and by its shape. Small shapes have
-# long tails.
-_LOG_SCALES: Final = np.arange(-1.0, 8.76, 0.125)
-_SHAPES: Final = np.array(
-    [0.3, 0.35, 0.4, 0.45, 0.5, 0.55, 0.6, 0.7, 0.8, 0.9, 1.0, 1.2, 1.4, 1.7, 2.0, 2.5, 3.0, 4.0, 6.0, 9.0]
-)
-# A law is no better than to a tenth of a bucket; where a bucket is off by this many deviations, it is believed.
-_LAW_ERROR: Final = 0.1
-_SIGNIFICANT: Final = 4.0
 # What sizes are like: the density of users over the logarithm of their items is smooth, and it falls where noise
 # hides it. Its slope in logarithms is taken to be about -3 +- 1 and to change over a factor of about 2 in items
 # (an Ornstein-Uhlenbeck process: stationary deviation sqrt(1.6 * 1.2/2), rate 1.6/1.2). Counts that stand out of
@@ -91,6 +83,7 @@ Levels = tuple[tuple[int, float], ...]
 A user with n items keeps n' = min(n, last items) of them, each with the weight of the first pair whose items are
 at least n'. A cap of 20 is ((20, 1.0),). Without any pair, every item counts in full.
 """
+# What a release is to be best at: the counts of all items together, or the number of items it finds.
 Goal = Literal["accuracy", "keys"]
 
 
@@ -114,11 +107,6 @@ class Sizes:
     def pairs(self) -> float:
         """All (user, item) pairs."""
         return sum(n * size for n, size in zip(self.users, self.items, strict=True))
-
-    def dropped_share(self, cap: int) -> float:
-        """The share of the pairs that a cap drops."""
-        over = sum(n * max(0.0, size - cap) for n, size in zip(self.users, self.items, strict=True))
-        return over / self.pairs if over > 0.0 else 0.0
 
     def correction(self, levels: Levels) -> float:
         """F = all pairs / sum of all weights: an item of c users has a weighted count of c/F on average.
@@ -273,59 +261,6 @@ def predicted_loss(candidate: Candidate, sizes: Sizes, goal: Goal) -> float:
     return (math.log(least) + width * float(error.mean())) / math.log(largest)
 
 
-def sizes_seen(choice: CapChoice, noisy: Sequence[int]) -> Sizes:
-    """The sizes behind the noise: a smooth law fitted to all buckets, and the buckets that clearly differ from it.
-
-    By itself a bucket of huge users that only noise has filled would count for more than all others. Users of a
-    bucket are taken to be in its geometric middle.
-    """
-    found, deviation = np.asarray(noisy, dtype=np.float64), math.sqrt(choice.variance)
-    seen = np.maximum(found, 0.0)
-    law = _fit_sizes(found, 1.0 / (deviation**2 + (_LAW_ERROR * seen) ** 2), choice)
-    users = np.where(np.abs(found - law) > _SIGNIFICANT * deviation, seen, law)
-    lower, edges = (0, *choice.caps), (*choice.caps, 2 * choice.caps[-1])
-    # The middle of the whole numbers from lower + 1 to the edge.
-    items = tuple(math.sqrt((low + 1) * edge) for low, edge in zip(lower, edges, strict=True))
-    return Sizes(items, tuple(users.tolist()))
-
-
-def _fit_sizes(found: FloatArray, weights: FloatArray, choice: CapChoice) -> FloatArray:
-    """The users of each bucket by the law with the least weighted squares, its total included."""
-    log_scale, shape = (each.reshape(-1, 1) for each in np.meshgrid(_LOG_SCALES, _SHAPES))
-    # Sizes are whole: at most m means below m + 1/2.
-    height = np.log(np.array(choice.caps) + 0.5) - log_scale
-    beyond = np.exp(-np.exp(np.minimum(shape * height, 700.0)))
-    ends = np.ones_like(shape), np.zeros_like(shape)
-    law = -np.diff(np.concatenate((ends[0], beyond, ends[1]), axis=1), axis=1)
-    total = np.maximum(0.0, (law * weights) @ found / ((law * law) @ weights))
-    misses = ((found - total[:, None] * law) ** 2) @ weights
-    best = int(np.argmin(misses))
-    return np.asarray(total[best] * law[best], dtype=np.float64)
-
-
-def error_of_cap(plan: Plan, cap: int, sizes: Sizes) -> float:
-    """The estimated mean distance of a released count from the true one.
-
-        mean of E|N(lost c, noise^2)| over counts c with density proportional to 1/c^2 from the least count that is
-        released to a quarter of the users
-
-    The density is Zipf's law: the i-th largest count is proportional to 1/(i + q).
-    """
-    lost = sizes.dropped_share(cap) if plan.contract.max_items_per_user == cap else 0.0
-    largest = max(1.0, _COMMONEST * sizes.total)
-    least = min(
-        largest, max(1.0, plan.threshold / (1.0 - lost), _least_of_list(plan.contract.max_nonzero, sizes, largest))
-    )
-    # At evenly spaced shares of the released items, largest counts first.
-    share = (np.arange(_POINTS) + 0.5) / _POINTS
-    counts = 1.0 / (1.0 / largest + share * (1.0 / least - 1.0 / largest))
-    bias, noise = lost * counts, plan.total_noise
-    error = noise * math.sqrt(2.0 / math.pi) * np.exp(-0.5 * (bias / noise) ** 2) + bias * special.erf(
-        bias / (noise * math.sqrt(2.0))
-    )
-    return float(error.mean())
-
-
 def _least_of_list(bound: int | None, sizes: Sizes, largest: float) -> float:
     """The least count among as many as can be released, where that is bounded: a public list, a top-k step."""
     if bound is None or sizes.pairs <= 0.0:
@@ -341,8 +276,6 @@ def _least_of_list(bound: int | None, sizes: Sizes, largest: float) -> float:
 # whatever release follows. `chosen_cap` is then a function of the noisy sizes and these plans alone.
 # Proofs: docs/theory/choice.md.
 
-# What a release is to be best at: the counts of all items together, or the number of items it finds.
-Goal = Literal["accuracy", "keys"]
 PlanOf = Callable[[float, float, int], Plan]
 """From epsilon, delta and a cap to the plan of the release that would follow."""
 
@@ -508,9 +441,23 @@ def choose_plan(planned: ChoicePlan, noisy: Sequence[int]) -> tuple[Plan, Correc
     """
     if len(noisy) != planned.choice.buckets:
         raise InvalidParameter(f"there must be {planned.choice.buckets} noisy sizes, not {len(noisy)}")
-    sizes = sizes_seen(planned.choice, noisy)
-    losses = [error_of_cap(one, one.contract.items, sizes) for one in planned.plans]
-    return planned.plans[int(np.argmin(losses))]
+    sizes = estimate_sizes(planned.choice, noisy)
+    candidates = [
+        Candidate(one.total_noise, one.threshold, levels_of(one), one.contract.max_nonzero)
+        for one in planned.plans
+    ]
+    best = choose_best(candidates, sizes, planned.goal)
+    levels = candidates[best].levels
+    # Six digits: the last ones of a fit differ between machines.
+    correction = Correction(_six_digits(sizes.correction(levels)), _six_digits(sizes.correction_error(levels)))
+    return planned.plans[best], correction
+
+
+def levels_of(plan: Plan) -> Levels:
+    """The weight of a user's items under a plan, by their number."""
+    lattice = plan.levels[0].weight if plan.levels else 1
+    levels = tuple((level.items, level.weight / lattice) for level in plan.levels)
+    return levels or ((plan.contract.items, 1.0),)
 
 
 def _plan_for(plan_of: PlanOf, cap: int, budget: Budget, release: Budget, deviation: float) -> Plan:

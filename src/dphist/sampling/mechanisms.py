@@ -5,7 +5,8 @@ Every mechanism is one formula on a lattice of whole steps. For a count H of a b
     noisy = H + (Z + W + c)/lattice,    released iff H > 0 and H + (Z + W)/lattice > 1 + tau,
 
 with fresh noise Z for each count, one shared draw W for all (0 where the plan shares nothing) and the offset c
-of a top-k step (0 without one). With spread, H is a sum of weights, which are whole steps. A public list of items has no threshold, and its zero counts are released as well.
+of a top-k step (0 without one). With spread, H is a sum of weights, which are whole steps. A public list of items
+has no threshold, and its zero counts are released as well.
 """
 
 from __future__ import annotations
