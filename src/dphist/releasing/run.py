@@ -13,7 +13,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -177,10 +177,17 @@ def plan_request(request: Request, engine: Engine) -> Plan | ChoicePlan:
     public = request.public_items()
     size = None if public is None else max(1, engine.size(public))
     planned = _plan_choice(request, size) if request.max_items_per_user == AUTO else _plan(request, size)
-    for plan in planned.plans if isinstance(planned, ChoicePlan) else (planned,):
+    for plan in _outermost(planned.plans) if isinstance(planned, ChoicePlan) else (planned,):
         rehearse(plan)
         _check_sums(plan, request)
     return planned
+
+
+def _outermost(plans: Sequence[Plan]) -> list[Plan]:
+    """Of each mechanism the plans with the least and the most noise: if these can be drawn, so can the others."""
+    kinds = {plan.mechanism for plan in plans}
+    of_kinds = [sorted((p for p in plans if p.mechanism == kind), key=lambda p: p.total_noise) for kind in kinds]
+    return [plan for of_kind in of_kinds for plan in (of_kind[0], of_kind[-1])]
 
 
 def _plan_choice(request: Request, public_items: int | None) -> ChoicePlan:
