@@ -24,7 +24,7 @@ from dphist.counting.duckdb import DuckDBEngine, check_sizes_task, check_task, i
 from dphist.counting.frames import demand
 from dphist.counting.spark_inputs import counted_column, number, read_rows
 from dphist.counting.spark_session import Cluster, arrow_frame, report_progress, session_for
-from dphist.counting.sql import COUNT, ITEMS, value_names
+from dphist.counting.sql import COUNT, ITEMS, value_names, weight, weighted_sum
 from dphist.counting.task import FINE_LIMIT, FINE_STEPS, Counted, Events, Progress, Resources, Task, Value
 from dphist.counting.workspace import attempt, connect_duckdb, private_folder
 from dphist.errors import InputError, is_spark_frame
@@ -253,8 +253,11 @@ def histogram_of(session: Any, task: Task) -> tuple[Any, str]:
 
 
 def count_users(pairs: Any, items: list[str], task: Task) -> Any:
-    """Users per item, each user with at most as many random items as the task says, and sums over these users."""
-    cap, names = task.max_items_per_user, value_names(task.values)
+    """Users per item, each user with at most as many random items as the task says, and sums over these users.
+
+    With weights the users of an item count by their steps.
+    """
+    cap, names, users = task.max_items_per_user, value_names(task.values), sql.count("*")
     if cap is not None:
         # All of a user's rows in one place first: one shuffle of them serves both DISTINCT and the choice.
         pairs = pairs.repartition("u")
@@ -265,8 +268,19 @@ def count_users(pairs: Any, items: list[str], task: Task) -> Any:
         chance = order(task.choice.key, once["u"], [once[name] for name in items])
         of_user = Window.partitionBy("u").orderBy("chance", *items)
         ranked = once.withColumn("chance", chance).withColumn("place", sql.row_number().over(of_user))
+        if task.weights:
+            # In the same order as the ranks: a user's rows are sorted once.
+            all_items = of_user.rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)
+            ranked = ranked.withColumn(ITEMS, sql.count("*").over(all_items))
         once = ranked.where(sql.col("place") <= cap)
-    totals = [sql.count("*").alias(COUNT), *(sql.sum(name).cast("bigint").alias(name) for name in names)]
+    if task.weights:
+        once = once.withColumn("weight", sql.expr(weight(task.weights)))
+        parts = [
+            sql.expr(weighted_sum(name, value, task.weights, "div")).alias(name)
+            for name, value in zip(names, task.values, strict=True)
+        ]
+        once, users = once.select(*items, "weight", *parts), sql.sum("weight").cast("bigint")
+    totals = [users.alias(COUNT), *(sql.sum(name).cast("bigint").alias(name) for name in names)]
     return once.groupBy(*items).agg(*totals)
 
 

@@ -390,27 +390,38 @@ def weighted_pairs(pairs: Pairs, order: str, weights: Weights) -> str:
 
     Only users with more items than the last level has are ranked: there are few of them.
     """
-    columns, (most, least), unit = ", ".join(pairs.items), weights[-1], weights[0][1]
-    levels = "".join(f" WHEN {ITEMS} <= {items} THEN {level}" for items, level in weights[:-1])
-    weight = f"CASE{levels} ELSE {least} END" if levels else f"{least}"
+    columns, (most, least), sums = ", ".join(pairs.items), weights[-1], value_names(pairs.values)
     numbers = f"SELECT u, count(*) AS {ITEMS} FROM dphist_pairs GROUP BY u"
     many = f"SELECT u FROM dphist_users WHERE {ITEMS} > {most}"
     rank = f"row_number() OVER (PARTITION BY u ORDER BY {order}, {columns})"
     ranked = f"SELECT *, {rank} AS place FROM dphist_pairs SEMI JOIN ({many}) USING (u)"
-    # y a instead of (y - half_steps) a is rounded, and the whole number half_steps a / unit is subtracted
-    # afterwards: nothing that is divided is negative, so `//` rounds down.
-    parts = "".join(
-        f", (2 * {v} * weight + {unit}) // {2 * unit} - {value.half_steps} * weight // {unit} AS {v}"
-        for v, value in zip(value_names(pairs.values), pairs.values, strict=True)
-    )
-    own = ", ".join([columns, *value_names(pairs.values)])
+    parts = [
+        f"{weighted_sum(v, value, weights, '//')} AS {v}" for v, value in zip(sums, pairs.values, strict=True)
+    ]
+    own = ", ".join([*pairs.items, *sums])
     return (
         f"WITH dphist_pairs AS MATERIALIZED ({pairs.once()}), "
-        f"dphist_users AS MATERIALIZED (SELECT u, {ITEMS}, CAST({weight} AS BIGINT) AS weight FROM ({numbers})) "
-        f"SELECT {columns}, weight{parts} FROM ("
+        f"dphist_users AS MATERIALIZED (SELECT u, {ITEMS}, {weight(weights)} AS weight FROM ({numbers})) "
+        f"SELECT {', '.join([columns, 'weight', *parts])} FROM ("
         f"SELECT {own}, weight FROM dphist_pairs JOIN dphist_users USING (u) WHERE {ITEMS} <= {most} UNION ALL "
-        f"SELECT {own}, {least}::BIGINT AS weight FROM ({ranked}) WHERE place <= {most})"
+        f"SELECT {own}, CAST({least} AS BIGINT) AS weight FROM ({ranked}) WHERE place <= {most})"
     )
+
+
+def weight(weights: Weights) -> str:
+    """A user's weight in steps, by the number of their items; DuckDB and Spark read it alike."""
+    levels = "".join(f"WHEN {ITEMS} <= {items} THEN {level} " for items, level in weights)
+    return f"CAST(CASE {levels}ELSE {weights[-1][1]} END AS BIGINT)"
+
+
+def weighted_sum(v: str, value: Value, weights: Weights, divide: str) -> str:
+    """What a user's sum v adds with their `weight`; see `Task`. `divide` is the division of whole numbers.
+
+    v weight is rounded instead of (v - half_steps) weight, and the whole number half_steps weight / unit is
+    subtracted afterwards: nothing that is divided is negative, so every engine rounds down.
+    """
+    unit = weights[0][1]
+    return f"(2 * {v} * weight + {unit}) {divide} {2 * unit} - ({value.half_steps} * weight) {divide} {unit}"
 
 
 def repeats(pairs: Pairs) -> str:

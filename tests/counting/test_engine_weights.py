@@ -1,0 +1,333 @@
+"""Weights: against brute force, by a user's own number of items alone, and with faults that these tests catch."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, defaultdict
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import strategies as st
+
+from dphist.counting import sql
+from dphist.counting.duckdb import DuckDBEngine
+from dphist.counting.task import HALF_STEPS, Resources, Value
+from dphist.errors import InvalidParameter
+from engine_cases import (
+    EACH_ENGINE,
+    EMBEDDED,
+    KEY,
+    WITHOUT_CLUSTER,
+    Factory,
+    Rows,
+    as_stream,
+    drawn,
+    events,
+    histogram,
+    is_spark,
+    kept_by_hand,
+    on_engines,
+    task,
+)
+from sum_cases import FIELDS, own_steps, sums, value
+
+Levels = tuple[tuple[int, int], ...]
+LEVELS: Levels = ((2, 512), (3, 418), (5, 322), (6, 294))
+
+
+def steps_by_hand(items: int, levels: Levels) -> int:
+    """The steps of a user with so many items."""
+    return next(steps for most, steps in levels if most >= min(items, levels[-1][0]))
+
+
+def weighted_by_hand(
+    rows: Rows, levels: Levels, nulls: bool = False, sizes: dict[Any, int] | None = None
+) -> dict[Any, int]:
+    """Brute force: for each item the steps of its users, by their own numbers of items or by `sizes`."""
+    if sizes is None:
+        sizes = {user: len(items) for user, items in kept_by_hand(rows, None, nulls).items()}
+    counts: dict[Any, int] = defaultdict(int)
+    for user, items in kept_by_hand(rows, levels[-1][0], nulls, KEY).items():
+        for item in items:
+            counts[item[0] if len(item) == 1 else item] += steps_by_hand(sizes[user], levels)
+    return dict(counts)
+
+
+def weighted_sums_by_hand(
+    rows: Rows, values: tuple[Value, ...], levels: Levels, nulls: bool = False
+) -> dict[Any, tuple[int, ...]]:
+    """Brute force, by definition: Python's `//` rounds down."""
+    unit, full = levels[0][1], kept_by_hand([row[:2] for row in rows], None, nulls)
+    found: dict[Any, list[int]] = defaultdict(lambda: [0] * (len(values) + 1))
+    for user, items in kept_by_hand([row[:2] for row in rows], levels[-1][0], nulls, KEY).items():
+        a = steps_by_hand(len(full[user]), levels)
+        for (item,) in items:
+            found[item][0] += a
+            for k, wanted in enumerate(values):
+                place = list(FIELDS).index(wanted.column)
+                y = own_steps([row[place] for row in rows if row[:2] == (user, item)], wanted)
+                part = (2 * (y - wanted.half_steps) * a + unit) // (2 * unit)
+                assert abs(part) <= wanted.half_steps * a // unit
+                found[item][k + 1] += part
+    return {item: tuple(numbers) for item, numbers in found.items()}
+
+
+@st.composite
+def some_levels(draw: Any) -> Levels:
+    """Levels by which half a range is whole: steps are multiples of unit / 2^b."""
+    bits, times = draw(st.integers(1, 10)), draw(st.sampled_from([1, 3, 10, 1024]))
+    less = draw(st.sets(st.integers(1, (1 << bits) - 1), max_size=3))
+    most = draw(st.sets(st.integers(1, 6), min_size=len(less) + 1, max_size=len(less) + 1))
+    return tuple(zip(sorted(most), sorted([times << bits, *(times * n for n in less)], reverse=True), strict=True))
+
+
+def cut(levels: Levels) -> dict[str, Any]:
+    """The options of a task with these weights."""
+    return {"weights": levels, "max_items_per_user": levels[-1][0]}
+
+
+tables = st.lists(
+    st.tuples(st.none() | st.integers(-2, 3), st.none() | st.integers(0, 9), st.none() | st.booleans()),
+    max_size=60,
+)
+valued = st.lists(
+    st.tuples(
+        st.none() | st.integers(-2, 3), st.none() | st.sampled_from("abcdefgh"),
+        st.none() | st.floats(-9, 9) | st.sampled_from([1e308, float("nan"), float("-inf")]),
+        st.none() | st.integers(-9, 9),
+    ),
+    max_size=50,
+)  # fmt: skip
+
+
+def made(rows: Rows, **fields: Any) -> Any:
+    columns = list(zip(*rows, strict=True)) or [()] * len(fields)
+    return pa.table({name: pa.array(c, kind) for c, (name, kind) in zip(columns, fields.items(), strict=True)})
+
+
+def pairs_of(rows: Rows) -> Any:
+    return made(rows, user=pa.int64(), item=pa.int64())
+
+
+def spelled(row: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Booleans are written in lower case in SQL."""
+    return tuple(str(cell).lower() if isinstance(cell, bool) else cell for cell in row)
+
+
+@EACH_ENGINE
+@drawn(few=3, rows=tables, nulls=st.booleans(), levels=some_levels(), seed=st.integers(0, 99))
+def test_weighted_counts_are_those_of_brute_force_in_any_order(
+    engine: Factory, rows: Rows, nulls: bool, levels: Levels, seed: int
+) -> None:
+    more: dict[str, Any] = {"null_items": nulls, "portable": True, **cut(levels)}
+    repeated = rows + rows[: len(rows) // 2]
+    random.Random(seed).shuffle(repeated)
+    table = made(repeated, user=pa.int64(), item=pa.int64(), flag=pa.bool_())
+    one = weighted_by_hand([row[:2] for row in rows], levels, nulls)
+    assert histogram(engine, task(table, **more)) == one
+    two = weighted_by_hand([spelled(row) for row in rows], levels, nulls)
+    found = histogram(engine, task(table, items=("item", "flag"), **more))
+    assert {spelled(item): n for item, n in found.items()} == two
+
+
+some_values = st.lists(
+    st.tuples(st.sampled_from("xn"), st.sampled_from([(-1, 1), (0, 10), (-9, -2), (-3, 8), (2, 3)])),
+    min_size=1, max_size=3,
+).map(lambda given: tuple(value(column, *bounds) for column, bounds in given))  # fmt: skip
+
+
+@EACH_ENGINE
+@drawn(many=40, few=3, rows=valued, values=some_values, nulls=st.booleans(), levels=some_levels())
+def test_weighted_sums_are_those_of_brute_force(
+    engine: Factory, rows: Rows, values: tuple[Value, ...], nulls: bool, levels: Levels
+) -> None:
+    table = made(rows, user=pa.int64(), item=pa.string(), x=pa.float64(), n=pa.int64())
+    found = sums(engine, table, values, null_items=nulls, portable=True, **cut(levels))
+    assert found == weighted_sums_by_hand(rows, values, levels, nulls)
+
+
+@WITHOUT_CLUSTER
+def test_sums_of_either_sign_are_rounded_down(engine: Factory) -> None:
+    """Halves of a step above and below the middle; the largest unit and range."""
+    step = 2.0**-20
+    for unit, levels in ((2, ((1, 2), (2, 1))), (2**20, ((1, 2**20), (2, 2**20 - 1)))):
+        cells = [-1.0, -3 * step, -2 * step, -step, 0.0, step, 2 * step, 3 * step, 1.0]
+        rows = [(user, item, x) for user, x in enumerate(cells) for item in ("own", str(user))]
+        found = sums(engine, made(rows, user=pa.int64(), item=pa.string(), x=pa.float64()), (value("x", -1, 1),),
+                     portable=True, **cut(levels))  # fmt: skip
+        a = levels[1][1]
+        parts = [(2 * round(x / step) * a + unit) // (2 * unit) for x in cells]
+        assert found == {
+            "own": (a * len(cells), sum(parts)),
+            **{str(k): (a, part) for k, part in enumerate(parts)},
+        }
+        assert sums(engine, made([(1, "own", 9.0)], user=pa.int64(), item=pa.string(), x=pa.float64()),
+                    (value("x", -1, 1),), **cut(levels)) == {"own": (unit, HALF_STEPS)}  # fmt: skip
+
+
+def drawn_rows(users: int, seed: int = 1) -> Rows:
+    """Users with one to ten different items, some of them several times."""
+    generator = random.Random(seed)
+    rows = [
+        (user, item)
+        for user in range(users)
+        for item in generator.sample(range(30), generator.randint(1, 10))
+        for _ in range(generator.choice([1, 1, 3]))
+    ]
+    generator.shuffle(rows)
+    return rows
+
+
+def in_files(rows: Rows, folder: Path, files: int = 3) -> list[Rows]:
+    """The rows dealt out to several files, and written."""
+    parts = [rows[k::files] for k in range(files)]
+    for k, part in enumerate(parts):
+        pq.write_table(pairs_of(part), folder / f"{k}.parquet")
+    return parts
+
+
+@EACH_ENGINE
+def test_items_are_counted_over_all_files_and_once(engine: Factory, tmp_path: Path) -> None:
+    rows = drawn_rows(60)
+    parts = in_files(rows, tmp_path)
+    expected = weighted_by_hand(rows, LEVELS)
+    assert histogram(engine, task(tmp_path, portable=True, **cut(LEVELS))) == expected
+    # What an engine would count that weighs by one file's items alone, ignores N, or takes events for items.
+    first = {user: len(items) for user, items in kept_by_hand(parts[0], None).items()}
+    one_file = weighted_by_hand(rows, LEVELS, sizes={user: first.get(user, 1) for user, _ in rows})
+    all_kept = weighted_by_hand(rows, (*LEVELS[:-1], (99, LEVELS[-1][1])))
+    of_events = weighted_by_hand(rows, LEVELS, sizes=Counter(user for user, _ in rows))
+    for wrong in (one_file, all_kept, of_events):
+        assert set(wrong) == set(expected)
+        assert wrong != expected
+
+
+FAULTS = {
+    "repeated events are items": ("count(*) AS items FROM dphist_pairs", "count(*) AS items FROM dphist_repeats"),
+    "N is ignored": ("WHERE place <= 6", "WHERE place <= 99"),
+    "users above N are left out": ("WHERE place <= 6", "WHERE place <= 0"),
+    "items left out by N are still weighed": (
+        "AS weight FROM (SELECT *, row_n",
+        "- 1 AS weight FROM (SELECT *, row_n",
+    ),
+    "a level begins one item too early": ("items <= 3 ", "items < 3 "),
+}
+
+
+@EMBEDDED
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_in_the_query_changes_the_counts(
+    engine: Factory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    rows, right, (old, new) = drawn_rows(60), sql.weighted_pairs, FAULTS[fault]
+    in_files(rows, tmp_path)
+
+    def wrong(pairs: sql.Pairs, order: str, weights: sql.Weights) -> str:
+        query = right(pairs, order, weights)
+        assert old in query
+        broken = query.replace(old, new)
+        return broken.replace("WITH ", f"WITH dphist_repeats AS MATERIALIZED ({pairs.with_repeats()}), ", 1)
+
+    monkeypatch.setattr(sql, "weighted_pairs", wrong)
+    assert histogram(engine, task(tmp_path, portable=True, **cut(LEVELS))) != weighted_by_hand(rows, LEVELS)
+
+
+@WITHOUT_CLUSTER
+def test_conditions_and_public_lists_come_before_weights(engine: Factory) -> None:
+    rows = [(user, item) for user in range(9) for item in range(user)] * 2
+    table, more = pairs_of(rows), {"portable": True, **cut(LEVELS)}
+    some = [row for row in rows if row[1] < 4]
+    assert histogram(engine, task(table, where="item < 4", **more)) == weighted_by_hand(some, LEVELS)
+    listed = events(pa.table({"item": ["1", "x", "5", "77", "6", "7", "007"]}))
+    found = histogram(engine, task(table, public_items=listed, **more))
+    # '007' is the number 7 as well: only one of the two may count.
+    expected = weighted_by_hand([row for row in rows if row[1] in (1, 5, 6, 7)], LEVELS)
+    assert found == {"1": expected[1], "5": expected[5], "6": expected[6], "7": expected[7], "x": 0, "77": 0,
+                     "007": 0}  # fmt: skip
+    values = (value("item", -3, 5),)
+    with_sums = sums(engine, table, values, public_items=listed, **more)
+    assert {item: n[0] for item, n in with_sums.items()} == found
+    assert with_sums["x"] == with_sums["007"] == (0, 0)
+    pairs = made(
+        [(user, item, str(item % 2)) for user, item in rows], user=pa.int64(), item=pa.int64(), odd=pa.string()
+    )
+    listed = events(pa.table({"item": ["1", "2", "3"], "odd": ["1", "1", "1"]}), items=("item", "odd"))
+    found = histogram(engine, task(pairs, items=("item", "odd"), public_items=listed, **more))
+    expected = weighted_by_hand([row for row in rows if row[1] in (1, 3)], LEVELS)
+    assert found == {("1", "1"): expected[1], ("2", "1"): 0, ("3", "1"): expected[3]}
+
+
+@WITHOUT_CLUSTER
+@pytest.mark.parametrize("portable", [False, True])
+def test_one_level_is_the_cap_and_all_levels_keep_the_same_items(engine: Factory, portable: bool) -> None:
+    table = pairs_of(drawn_rows(40))
+    for cap in (1, 4):
+        capped = histogram(engine, task(table, portable=portable, max_items_per_user=cap))
+        found = histogram(engine, task(table, portable=portable, **cut(((cap, 6),))))
+        assert found == {item: 6 * n for item, n in capped.items()}
+    # The items of each user that are chosen are those that a cap of N chooses.
+    more: dict[str, Any] = {"items": ("user", "item"), "portable": portable}
+    capped = histogram(engine, task(table, max_items_per_user=6, **more))
+    assert set(histogram(engine, task(table, **more, **cut(LEVELS)))) == set(capped)
+    from_one = histogram(engine, task(table, **more, **cut(((1, 512), *LEVELS[1:]))))
+    assert set(from_one) == set(capped)
+
+
+@WITHOUT_CLUSTER
+@pytest.mark.parametrize("portable", [False, True])
+def test_a_user_changes_their_own_items_by_their_own_steps(engine: Factory, portable: bool) -> None:
+    rows = drawn_rows(12)
+    own = kept_by_hand(rows, None)
+    more: dict[str, Any] = {"portable": portable, **cut(LEVELS)}
+    full = histogram(engine, task(pairs_of(rows), **more))
+    assert {min(len(items), 7) for items in own.values()} >= {1, 3, 4, 7}
+    for user in (0, 5) if is_spark(engine) else range(12):
+        without = histogram(engine, task(pairs_of([row for row in rows if row[0] != user]), **more))
+        moved = {item: n - without.get(item, 0) for item, n in full.items() if n != without.get(item, 0)}
+        assert set(without) <= set(full)
+        assert len(moved) == min(len(own[user]), 6)
+        assert {(item,) for item in moved} <= own[user]
+        assert set(moved.values()) == {steps_by_hand(len(own[user]), LEVELS)}
+
+
+@EMBEDDED
+def test_a_source_that_can_be_read_once_is_read_once(engine: Factory) -> None:
+    rows = drawn_rows(20)
+    found = histogram(engine, task(as_stream(pairs_of(rows)), portable=True, **cut(LEVELS)))
+    assert found == weighted_by_hand(rows, LEVELS)
+
+
+@on_engines("spark-local")
+def test_engines_agree(engine: Factory, tmp_path: Path) -> None:
+    rows = drawn_rows(500, seed=3)
+    in_files(rows, tmp_path)
+    wanted = task(tmp_path, portable=True, values=(value("item", -5, 12),), **cut(LEVELS[:3]))
+    assert sorted(histogram(engine, wanted).items()) == sorted(histogram(DuckDBEngine, wanted).items())
+
+
+@WITHOUT_CLUSTER
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        ({"weights": ((2, 8), (2, 6))}, "must increase"),
+        ({"weights": ((1, 8), (2, 8))}, "and the steps decrease"),
+        ({"weights": ((0, 8), (2, 6))}, "at least 1"),
+        ({"weights": ((1, 8), (2, 0))}, "at least 1"),
+        ({"weights": ((1, 8.0), (2, 6))}, "whole numbers"),
+        ({"weights": ((1, 7), (2, 6))}, "even"),
+        ({"weights": ((1, 2**21), (2, 6))}, "at most 2^20"),
+        ({"max_items_per_user": 3}, "max_items_per_user must be the items of the last weight, 2, not 3"),
+        ({"max_items_per_user": None}, "max_items_per_user"),
+        ({"rank": 1}, "rank"),
+        ({"lower_threshold": 2}, "lower_threshold"),
+        ({"weights": ((1, 6), (2, 4)), "values": (value("item"),)}, "must be whole"),
+    ],
+)
+def test_weights_must_fit_the_task(engine: Factory, wrong: dict[str, Any], sentence: str) -> None:
+    given: dict[str, Any] = {"weights": ((1, 8), (2, 6)), "max_items_per_user": 2}
+    with pytest.raises(InvalidParameter) as error:
+        engine(Resources()).check(task(pa.table({"user": [1], "item": [1]}), **(given | wrong)))
+    assert sentence in str(error.value)
