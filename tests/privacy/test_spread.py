@@ -13,6 +13,7 @@ import pytest
 
 import dphist
 import spread
+from dphist.accounting import compose, profile_of_plan, zcdp_of_plan
 from dphist.privacy.certificate import certify_noise
 from dphist.privacy.types import Contract, LatticeNoise, PublicNoise, SumNoise
 from scheduling import THOROUGH
@@ -234,3 +235,39 @@ def test_a_plan_with_spread_has_the_same_noise_and_a_slightly_higher_threshold(i
                 case = Case(level, new, level.items - new, direction)
                 exact = spread.delta_of_case(case, noise.variance, noise.limit + noise.lattice, 1.0)
                 assert exact <= plan.certificate.delta * (1 + ORACLE_DIGITS), case
+
+
+def delta_of_releases(noise: LatticeNoise, level: Level, releases: int, epsilon: float) -> float:
+    """The exact delta of several releases for a user with new items alone, or with changed ones alone."""
+    many = Level(level.items * releases, level.weight)
+    threshold = noise.limit + noise.lattice
+    return max(
+        float(spread.delta_of_case(Case(many, new, many.items - new, "add"), noise.variance, threshold, epsilon))
+        for new in (0, many.items)
+    )
+
+
+def test_composition_covers_all_levels_and_that_of_the_cap_does_not() -> None:
+    given: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-6, "max_items_per_user": 5}
+    plan, cap = dphist.plan(**given, excess="spread"), dphist.plan(**given, mechanism="gaussian")
+    noise = plan.noise
+    assert isinstance(noise, LatticeNoise)
+    assert isinstance(cap.noise, LatticeNoise)
+    levels = levels_of(noise, plan.contract)
+    profile, concentrated = profile_of_plan(plan), zcdp_of_plan(plan)
+    for level in levels:
+        never = Case(level, level.items, 0, "add")
+        for epsilon in (0.0, 0.3, 1.0, 1.4):
+            once = delta_of_releases(noise, level, 1, epsilon)
+            assert min(dphist.delta_at(plan, epsilon), profile.delta(epsilon)) >= once * (1 - ORACLE_DIGITS)
+            assert compose((plan, 2)).delta(epsilon) >= delta_of_releases(noise, level, 2, epsilon) * (1 - 1e-12)
+        # Whatever epsilon: a new item is published, which never happens without the user.
+        new = spread.delta_of_case(never, noise.variance, noise.limit + noise.lattice, 50.0)
+        assert concentrated.delta >= new * (1 - ORACLE_DIGITS)
+        rho = Fraction(level.items * level.weight**2) / (2 * noise.variance)
+        assert concentrated.rho >= float(rho) * (1 - ORACLE_DIGITS)
+    lightest = Level(80, cap.noise.lattice // 4 // 2 * 2)
+    assert lightest.items * lightest.weight**2 <= 5 * cap.noise.lattice**2
+    assert profile_of_plan(cap).delta(1.4) < 0.5 * delta_of_releases(cap.noise, lightest, 1, 1.4)
+    assert compose((cap, 2)).delta(1.4) < 0.5 * delta_of_releases(cap.noise, lightest, 2, 1.4)
+    assert zcdp_of_plan(cap).delta < 0.5 * delta_of_releases(cap.noise, lightest, 1, 50.0)
