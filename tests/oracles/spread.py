@@ -164,7 +164,7 @@ def move_divergence(moves: Sequence[Move], times: int, epsilon: np.longdouble) -
     return np.longdouble((_masses(ys, variance, times) * np.maximum(gains, 0)).sum())
 
 
-def delta_of_case(
+def delta_of_neighbours(
     case: Case,
     variance: Fraction,
     threshold: int,
@@ -226,7 +226,7 @@ def exact_delta(
     found = [
         (
             float(
-                delta_of_case(
+                delta_of_neighbours(
                     case,
                     variance,
                     threshold,

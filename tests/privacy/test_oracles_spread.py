@@ -77,7 +77,7 @@ def test_brute_force_agrees_without_shared_noise(
         changed = sum(item.touched for item in items) - new
         level = spread.level_of(levels, new + changed)
         for way in spread.DIRECTIONS:
-            formula = spread.delta_of_case(Case(level, new, changed, way), v, threshold, epsilon)
+            formula = spread.delta_of_neighbours(Case(level, new, changed, way), v, threshold, epsilon)
             assert abs(both[way] - float(formula)) <= slack(epsilon), (items, way)
 
 
@@ -100,9 +100,9 @@ def test_low_counts_and_fewer_items_are_never_worse(
     for level, way in product(levels, spread.DIRECTIONS):
         for new, changed in product(range(level.items + 1), repeat=2):
             if new + changed <= level.items:
-                small = spread.delta_of_case(Case(level, new, changed, way), Fraction(4), threshold, epsilon)
+                small = spread.delta_of_neighbours(Case(level, new, changed, way), Fraction(4), threshold, epsilon)
                 assert any(
-                    small <= spread.delta_of_case(larger, Fraction(4), threshold, epsilon) * (1 + 1e-15)
+                    small <= spread.delta_of_neighbours(larger, Fraction(4), threshold, epsilon) * (1 + 1e-15)
                     for larger in spread.cases_of([level])
                     if larger.direction == way and larger.new >= new and larger.changed >= changed
                 )
@@ -124,7 +124,7 @@ def test_with_shared_noise_delta_is_the_mean_over_what_it_may_be(
             chance * spread.brute_force_delta_of(items, levels, own, threshold - int(w), epsilon)[one.direction]
             for w, chance in zip(draws, chances, strict=True)
         )
-        formula = spread.delta_of_case(one, own, threshold, epsilon, variance_shared=variance)
+        formula = spread.delta_of_neighbours(one, own, threshold, epsilon, variance_shared=variance)
         assert abs(mean - float(formula)) <= 2 * slack(epsilon)
         assert formula <= exact * (1 + 1e-15)
     # A bound on the non-zero counts hides the shared draw: the fewer, the smaller is delta.
@@ -150,7 +150,7 @@ def test_one_item_with_a_sum(base: int, threshold: int, epsilon: float) -> None:
     }
     for way in spread.DIRECTIONS:
         case = Case(Level(1, weight), int(base == 0), int(base > 0), way)
-        formula = spread.delta_of_case(case, variance, threshold, epsilon, sums=[Move(steps, own)])
+        formula = spread.delta_of_neighbours(case, variance, threshold, epsilon, sums=[Move(steps, own)])
         worst = max(delta for (_, direction), delta in every.items() if direction == way)
         assert every[steps, way] == pytest.approx(worst, rel=0, abs=slack(epsilon))
         assert every[-steps, way] == pytest.approx(worst, rel=0, abs=slack(epsilon))

@@ -13,6 +13,7 @@ import pytest
 
 import dphist
 import spread
+from dphist.accounting import compose, profile_of_plan, zcdp_of_plan
 from dphist.privacy.certificate import certify_noise
 from dphist.privacy.types import Contract, LatticeNoise, PublicNoise, SumNoise
 from scheduling import THOROUGH
@@ -58,7 +59,7 @@ def random_plan(rng: random.Random) -> tuple[LatticeNoise, Contract, float]:
     deviation = log_uniform(rng, 0.3, 30) * lattice
     variance = Fraction(round(8 * min(max(deviation**2, 4), 10**5)), 8)
     limit = max(1, round(math.sqrt(variance) * rng.uniform(0, 7)))
-    return lattice_noise(lattice, variance, limit), Contract(None, items, most), log_uniform(rng, 1e-3, 20)
+    return lattice_noise(lattice, variance, limit), Contract(None, items, spread=most), log_uniform(rng, 1e-3, 20)
 
 
 # --- levels ------------------------------------------------------------------------------------------
@@ -72,7 +73,7 @@ def test_levels_never_weigh_a_user_more_than_the_limit_does(part: int) -> None:
         items = rng.choice((1, 2, rng.randint(1, 60), rng.randint(1, 10**6)))
         ratio = min(lattice**2 // 4, rng.choice((1, 2, 4, 16, 100)))
         most = rng.choice((items * ratio, rng.randint(items, items * ratio)))
-        levels = Contract(None, items, most).levels(lattice)
+        levels = Contract(None, items, spread=most).levels(lattice)
         assert levels[0].weight == lattice
         assert levels[0].items == min(items, most)
         assert levels[-1].items == most
@@ -88,7 +89,7 @@ def test_levels_never_weigh_a_user_more_than_the_limit_does(part: int) -> None:
 
 
 def test_levels_without_spread_are_the_cap() -> None:
-    for contract in (Contract(None, 7), Contract(None, 7, 7), Contract(100, 7)):
+    for contract in (Contract(None, 7), Contract(None, 7, spread=7), Contract(100, 7)):
         assert [(level.items, level.weight) for level in contract.levels(10)] == [(7, 10)]
 
 
@@ -113,7 +114,7 @@ def test_the_certificate_is_above_the_exact_delta_with_shared_noise_and_with_sum
     rng = random.Random("spread, shared noise and sums")
     for number in range(60 if THOROUGH else 10):
         lattice, items = rng.choice((4, 6, 8)), rng.randint(1, 2)
-        contract = Contract(None, items, rng.randint(items, items + 2))
+        contract = Contract(None, items, spread=rng.randint(items, items + 2))
         own = Fraction(rng.randint(4 * 8, 60 * 8), 8)
         epsilon = log_uniform(rng, 0.01, 4)
         limit = rng.randint(1, 4 * math.isqrt(int(own)) + 4)
@@ -134,7 +135,7 @@ def test_the_certificate_is_above_the_exact_delta_with_shared_noise_and_with_sum
 def test_the_certificate_is_above_brute_force_with_few_counts(
     nonzero: int, items: int, most: int, variance: Any, shared: Any, lattice: int, limit: int
 ) -> None:
-    noise, contract = lattice_noise(lattice, variance, limit, shared), Contract(nonzero, items, most)
+    noise, contract = lattice_noise(lattice, variance, limit, shared), Contract(nonzero, items, spread=most)
     for epsilon in (0.1, 1.0, 3.0):
         brute, data, direction = spread.brute_force_delta(
             levels_of(noise, contract),
@@ -168,7 +169,7 @@ def test_the_certificate_of_a_public_list(listed: int) -> None:
 
 @pytest.mark.parametrize("limit", [250, 320, 2000])
 def test_a_user_beyond_the_levels_or_with_larger_weights_is_not_covered(limit: int) -> None:
-    noise, contract = lattice_noise(8, 6400, limit), Contract(None, 2, 32)
+    noise, contract = lattice_noise(8, 6400, limit), Contract(None, 2, spread=32)
     certified = certify_noise(noise, contract, epsilon=1.0).delta
     levels = levels_of(noise, contract)
     threshold = limit + noise.lattice
@@ -191,7 +192,7 @@ def test_the_certificate_of_the_cap_does_not_cover_new_items_of_users_beyond_it(
 def test_the_certificate_of_the_cap_does_not_cover_changed_items_on_a_coarse_lattice() -> None:
     # One item of weight 4 or four of weight 2: the same sum of squares, but finer steps of the privacy loss.
     for variance, epsilon in ((4, 5.0), (8, 5.0), (16, 5.0)):
-        noise, contract = lattice_noise(4, variance, 100), Contract(None, 1, 4)
+        noise, contract = lattice_noise(4, variance, 100), Contract(None, 1, spread=4)
         exact, case = exact_delta(noise, contract, epsilon)
         assert (case.level, case.new) == (Level(4, 2), 0)
         assert certify_noise(noise, Contract(None, 1), epsilon=epsilon).delta < 0.92 * exact
@@ -206,7 +207,7 @@ def test_the_noise_of_a_plan_for_the_cap_is_too_little_for_its_levels() -> None:
     assert noise.lattice == 8
     high = 100 * noise.limit  # no new item is ever published
     deltas = [
-        spread.delta_of_case(Case(level, 0, level.items, "add"), noise.variance, high, 1.0)
+        spread.delta_of_neighbours(Case(level, 0, level.items, "add"), noise.variance, high, 1.0)
         for level in (Level(50, 8), Level(800, 2))
     ]
     assert deltas[0] <= cap.certificate.delta * (1 + ORACLE_DIGITS) <= 1e-6 < deltas[1] * (1 - 1e-8)
@@ -233,5 +234,45 @@ def test_a_plan_with_spread_has_the_same_noise_and_a_slightly_higher_threshold(i
         for new in {0, 1, level.items // 4, level.items // 2, level.items - 1, level.items}:
             for direction in spread.DIRECTIONS:
                 case = Case(level, new, level.items - new, direction)
-                exact = spread.delta_of_case(case, noise.variance, noise.limit + noise.lattice, 1.0)
+                exact = spread.delta_of_neighbours(case, noise.variance, noise.limit + noise.lattice, 1.0)
                 assert exact <= plan.certificate.delta * (1 + ORACLE_DIGITS), case
+
+
+def delta_of_releases(noise: LatticeNoise, level: Level, releases: int, epsilon: float) -> float:
+    """The exact delta of several releases for a user with new items alone, or with changed ones alone."""
+    many = Level(level.items * releases, level.weight)
+    threshold = noise.limit + noise.lattice
+    return max(
+        float(
+            spread.delta_of_neighbours(
+                Case(many, new, many.items - new, "add"), noise.variance, threshold, epsilon
+            )
+        )
+        for new in (0, many.items)
+    )
+
+
+def test_composition_covers_all_levels_and_that_of_the_cap_does_not() -> None:
+    given: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-6, "max_items_per_user": 5}
+    plan, cap = dphist.plan(**given, excess="spread"), dphist.plan(**given, mechanism="gaussian")
+    noise = plan.noise
+    assert isinstance(noise, LatticeNoise)
+    assert isinstance(cap.noise, LatticeNoise)
+    levels = levels_of(noise, plan.contract)
+    profile, concentrated = profile_of_plan(plan), zcdp_of_plan(plan)
+    for level in levels:
+        never = Case(level, level.items, 0, "add")
+        for epsilon in (0.0, 0.3, 1.0, 1.4):
+            once = delta_of_releases(noise, level, 1, epsilon)
+            assert min(dphist.delta_at(plan, epsilon), profile.delta(epsilon)) >= once * (1 - ORACLE_DIGITS)
+            assert compose((plan, 2)).delta(epsilon) >= delta_of_releases(noise, level, 2, epsilon) * (1 - 1e-12)
+        # Whatever epsilon: a new item is published, which never happens without the user.
+        new = spread.delta_of_neighbours(never, noise.variance, noise.limit + noise.lattice, 50.0)
+        assert concentrated.delta >= new * (1 - ORACLE_DIGITS)
+        rho = Fraction(level.items * level.weight**2) / (2 * noise.variance)
+        assert concentrated.rho >= float(rho) * (1 - ORACLE_DIGITS)
+    lightest = Level(80, cap.noise.lattice // 4 // 2 * 2)
+    assert lightest.items * lightest.weight**2 <= 5 * cap.noise.lattice**2
+    assert profile_of_plan(cap).delta(1.4) < 0.5 * delta_of_releases(cap.noise, lightest, 1, 1.4)
+    assert compose((cap, 2)).delta(1.4) < 0.5 * delta_of_releases(cap.noise, lightest, 2, 1.4)
+    assert zcdp_of_plan(cap).delta < 0.5 * delta_of_releases(cap.noise, lightest, 1, 50.0)
