@@ -555,6 +555,8 @@ _MOST_NODES: Final = 32
 _GRID: Final = 4001
 # How many deviations of the loss of the sizes are looked at on either side.
 _WIDE: Final = 4.0
+# In squared steps: from here on what whole numbers may be off is nothing beside delta.
+_FINE: Final = 10_000
 # Every so many nodes a plan is evaluated in any case.
 _STEP: Final = 6
 
@@ -602,8 +604,10 @@ def largest_of_all(plans: Sequence[Plan], points: Sequence[float]) -> list[Node]
 
 
 def _shares_nothing(noise: AnyNoise) -> bool:
-    """Whether every count has noise of its own and nothing else."""
-    return isinstance(noise, LatticeNoise) and noise.variance_shared == 0 and noise.offset == "none"
+    """Whether every count has noise of its own and nothing else, with steps as fine as all real plans have."""
+    if not isinstance(noise, LatticeNoise):
+        return False
+    return noise.variance_shared == 0 and noise.offset == "none" and noise.variance >= _FINE
 
 
 def _largest_together(plans: Sequence[Plan], points: Sequence[float]) -> list[float]:

@@ -381,10 +381,10 @@ def added_columns(
     width = np.zeros(counts.size) if interval is None else half_width(plan, interval) + (0.5 if rounded else 0.0)
     added = _beside(name, published, spread, width, error=error, interval=interval is not None)
     if correction is not None:
-        estimate = published * correction.factor
+        times = published * correction.factor
+        estimate: NDArray[Any] = np.rint(times).astype(np.int64) if rounded else times
         of_factor = np.abs(published) * correction.error
         outside = 0.0 if interval is None else -float(special.ndtri((1.0 - interval) / 2.0))
-        estimate = np.rint(estimate).astype(np.int64) if rounded else estimate
         added[ESTIMATE] = estimate
         added |= _beside(
             ESTIMATE, estimate, np.hypot(spread * correction.factor, of_factor),
