@@ -19,8 +19,8 @@ The rivals are written from their papers, in floating point, and no release here
 - OpenDP 0.16.0 (make_gaussian_threshold; rho from its conversion at half of delta) and PipelineDP 0.3.1
   (post-aggregation thresholding): noise and threshold as these libraries compute them.
 
-Rounds are composed as Gaussian mechanisms: the squares of sensitivity/sigma add up. "best" means the best setting of
-a small grid, in parentheses, chosen afterwards from the true counts and separately for each column: no user could do
+Rounds are composed as Gaussian mechanisms: the squares of sensitivity/sigma add up. "best" is the best of a small
+grid, in parentheses, chosen afterwards from the true counts and for each column separately: no user could do
 that. For the corrected error all estimates are multiplied by F = pairs / weights, computed exactly here; a release
 would have to estimate it.
 """
@@ -36,6 +36,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +90,7 @@ class Pairs:
         return np.bincount(self.user, minlength=self.users)[self.user].astype(np.float64)
 
     def sum_by_item(self, weights: Floats | None = None) -> Floats:
-        return np.bincount(self.item, weights, minlength=self.items).astype(np.float64)
+        return np.bincount(self.item, weights, minlength=self.items) * 1.0
 
     def sum_by_user(self, weights: Floats) -> Floats:
         return np.bincount(self.user, weights, minlength=self.users)
@@ -320,6 +321,7 @@ def dp_sips(
 # MAD and MAD2R
 
 
+@cache
 def reroute_share(degree: int, least_bias: float = 1.0) -> float:
     """The share of the excess that may be rerouted while one user moves all weights by at most 1.
 
