@@ -90,10 +90,10 @@ class Pairs:
         return np.bincount(self.user, minlength=self.users)[self.user].astype(np.float64)
 
     def sum_by_item(self, weights: Floats | None = None) -> Floats:
-        return np.bincount(self.item, weights, minlength=self.items) * 1.0
+        return np.bincount(self.item, weights, minlength=self.items).astype(np.float64)
 
     def sum_by_user(self, weights: Floats) -> Floats:
-        return np.bincount(self.user, weights, minlength=self.users)
+        return np.bincount(self.user, weights, minlength=self.users).astype(np.float64)
 
     def shuffled(self, generator: np.random.Generator) -> Pairs:
         order = np.argsort(self.user + generator.random(self.user.size))
