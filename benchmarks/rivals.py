@@ -55,7 +55,6 @@ Bools = NDArray[np.bool_]
 
 DELTA = 1e-6
 CAPS = (2, 8, 16, 32, 64, 128)
-SPREADS = (1, 2, 4, 8, 16, 32)
 
 
 # Data
@@ -167,25 +166,33 @@ def dphist_cap(pairs: Pairs, epsilon: float, generator: np.random.Generator, *, 
     return release_counts(kept, np.ones(kept.user.size), sigma, threshold, pairs.user.size, generator)
 
 
-def spread_threshold(squares: int, sigma: float, delta: float) -> float:
-    levels = range(squares, 16 * squares + 1)
-    return least_threshold(sigma, delta, levels, lambda n: np.sqrt(squares / n))
+def spread_threshold(squares: int, limit: int, sigma: float, delta: float) -> float:
+    return least_threshold(sigma, delta, range(squares, limit + 1), lambda n: np.sqrt(squares / n))
 
 
 def spread_weights(pairs: Pairs, squares: int) -> Floats:
     return np.minimum(1.0, np.sqrt(squares / pairs.size()))
 
 
-def dphist_spread(pairs: Pairs, epsilon: float, generator: np.random.Generator, *, squares: int) -> Release:
-    """At most 16 `squares` items of a user; each counts sqrt(squares/n) if these are more than `squares`."""
+def dphist_spread(
+    pairs: Pairs, epsilon: float, generator: np.random.Generator, *, squares: int, limit: int
+) -> Release:
+    """At most `limit` items of a user; each counts sqrt(squares/n) if these n are more than `squares`."""
     sigma = math.sqrt(squares) / gaussian_mu(epsilon, DELTA)
-    kept = pairs.limited(16 * squares)
-    threshold = spread_threshold(squares, sigma, DELTA)
+    kept = pairs.limited(limit)
+    threshold = spread_threshold(squares, limit, sigma, DELTA)
     return release_counts(kept, spread_weights(kept, squares), sigma, threshold, pairs.user.size, generator)
 
 
 def dphist_two_rounds(
-    pairs: Pairs, epsilon: float, generator: np.random.Generator, *, squares: int, share: float, cut: float
+    pairs: Pairs,
+    epsilon: float,
+    generator: np.random.Generator,
+    *,
+    squares: int,
+    limit: int,
+    share: float,
+    cut: float,
 ) -> Release:
     """Spread twice: items found in the first round, and those far below the threshold, leave the users' lists.
 
@@ -194,14 +201,14 @@ def dphist_two_rounds(
     """
     mu = gaussian_mu(epsilon, DELTA / 2)
     sigmas = [math.sqrt(squares) / (mu * math.sqrt(part)) for part in (share, 1 - share)]
-    thresholds = [spread_threshold(squares, sigma, DELTA / 4) for sigma in sigmas]
-    first = pairs.limited(16 * squares)
+    thresholds = [spread_threshold(squares, limit, sigma, DELTA / 4) for sigma in sigmas]
+    first = pairs.limited(limit)
     weights = spread_weights(first, squares)
     counts = first.sum_by_item(weights)
     noisy = counts + generator.normal(0.0, sigmas[0], pairs.items)
     found = (noisy >= thresholds[0]) & (counts > 0)
     remaining = pairs.without(found | (noisy < cut * sigmas[0]))
-    second = remaining.limited(16 * squares)
+    second = remaining.limited(limit)
     after = release_counts(
         second, spread_weights(second, squares), sigmas[1], thresholds[1], remaining.user.size, generator
     )
@@ -467,11 +474,21 @@ METHODS = (
     Method("MAD2R, as published", mad_two_rounds, settings(limit=[100], share=[0.1], above=[3])),
     Method("MAD2R, best", mad_two_rounds, settings(limit=[100], share=[0.1, 0.2, 0.3], above=[1, 2, 3])),
     Method("dphist, best cap", dphist_cap, settings(cap=CAPS)),
-    Method("dphist, best spread", dphist_spread, settings(squares=SPREADS)),
+    Method(
+        "dphist, best spread",
+        dphist_spread,
+        tuple({"squares": m, "limit": n} for m, n in ((1, 64), (2, 32), (4, 64), (8, 128), (16, 256), (32, 512))),
+    ),
+    Method("dphist, spread, always (1, 256)", dphist_spread, settings(squares=[1], limit=[256])),
     Method(
         "dphist, spread in two rounds, best",
         dphist_two_rounds,
-        settings(squares=[1, 4, 16], share=[0.2, 0.3], cut=[0, 1, 2]),
+        settings(squares=[1, 4], limit=[64, 256], share=[0.2, 0.3], cut=[0, 1, 2]),
+    ),
+    Method(
+        "dphist, spread in two rounds, always (1, 256, 0.3, 1.5)",
+        dphist_two_rounds,
+        settings(squares=[1], limit=[256], share=[0.3], cut=[1.5]),
     ),
 )
 

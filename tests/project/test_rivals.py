@@ -91,7 +91,7 @@ def test_noise_and_threshold_of_the_libraries() -> None:
 @pytest.mark.parametrize("squares", [1, 10])
 def test_the_threshold_of_spread_is_private_at_every_weight(squares: int) -> None:
     sigma = np.sqrt(squares) / rivals.gaussian_mu(1.0, rivals.DELTA)
-    threshold = rivals.spread_threshold(squares, sigma, rivals.DELTA)
+    threshold = rivals.spread_threshold(squares, 16 * squares, sigma, rivals.DELTA)
     for items in (squares, 2 * squares, 7 * squares, 16 * squares):
         weight = np.sqrt(squares / items)
         delta = delta_gshm_exact(m=items, sigma=sigma / weight, tau=threshold / weight - 1, epsilon=1.0)
