@@ -13,9 +13,10 @@ The rivals are written from their papers, in floating point, and no release here
   (sigma, rho) and the l2 descent. Published: at most 100 items of a user, alpha = 3.
 - DP-SIPS: Swanberg, Desfontaines and Haney 2023. Published: 3 rounds, each with 3 times the budget before.
 - MAD and MAD2R: Chen, Cohen-Addad, Epasto and Zadimoghaddam 2025, "Scalable Private Partition Selection via
-  Adaptive Weighting". Users of up to 50 items are adaptive, beta = 2; in two rounds 10 % of the budget goes to the
-  first, and weights change by a factor of 0.5 to 2. `reroute_share` is the largest discount for which the
-  sensitivity is 1. Neither these numbers nor the details are checked against the authors' code.
+  Adaptive Weighting". Reconstructed from the description of the algorithm, without the authors' pseudocode or code,
+  so details may differ: weight above threshold + beta sigma goes back to users of up to `degree` items, at the
+  largest discount for which one user still moves the weights by at most 1 (`reroute_share`); in two rounds the
+  weights change by a factor of 0.5 to 2. Treat its rows as an estimate of what the algorithm can do.
 - OpenDP 0.16.0 (make_gaussian_threshold; rho from its conversion at half of delta) and PipelineDP 0.3.1
   (post-aggregation thresholding): noise and threshold as these libraries compute them.
 
@@ -469,9 +470,9 @@ METHODS = (
     Method("Policy Gaussian, best", policy_gaussian, settings(limit=[100], alpha=[2, 3, 5, 10])),
     Method("DP-SIPS, as published", dp_sips, settings(limit=[100], rounds=[3], ratio=[1 / 3])),
     Method("DP-SIPS, best", dp_sips, settings(limit=[100], rounds=[2, 3], ratio=[0.1, 0.2, 1 / 3])),
-    Method("MAD, as published", mad, settings(limit=[100], degree=[50], beta=[2])),
+    Method("MAD, degree 50, beta 2", mad, settings(limit=[100], degree=[50], beta=[2])),
     Method("MAD, best", mad, settings(limit=[100], degree=[10, 50, 100], beta=[1, 2])),
-    Method("MAD2R, as published", mad_two_rounds, settings(limit=[100], share=[0.1], above=[3])),
+    Method("MAD2R, 10 % in the first round", mad_two_rounds, settings(limit=[100], share=[0.1], above=[3])),
     Method("MAD2R, best", mad_two_rounds, settings(limit=[100], share=[0.1, 0.2, 0.3], above=[1, 2, 3])),
     Method("dphist, best cap", dphist_cap, settings(cap=CAPS)),
     Method(
