@@ -13,7 +13,7 @@ The rivals are written from their papers, in floating point, and no release here
   (sigma, rho) and the l2 descent. Published: at most 100 items of a user, alpha = 3.
 - DP-SIPS: Swanberg, Desfontaines and Haney 2023. Published: 3 rounds, each with 3 times the budget before.
 - MAD and MAD2R: Chen, Cohen-Addad, Epasto and Zadimoghaddam 2025, "Scalable Private Partition Selection via
-  Adaptive Weighting". Reconstructed from the description of the algorithm, without the authors' pseudocode or code,
+  Adaptive Weighting". Reconstructed from its description, without the authors' pseudocode or code,
   so details may differ: weight above threshold + beta sigma goes back to users of up to `degree` items, at the
   largest discount for which one user still moves the weights by at most 1 (`reroute_share`); in two rounds the
   weights change by a factor of 0.5 to 2. Treat its rows as an estimate of what the algorithm can do.
