@@ -281,7 +281,8 @@ def _least_of_list(bound: int | None, sizes: Sizes, largest: float) -> float:
 PlanOf = Callable[[float, float, int], Plan]
 """From epsilon, delta and a cap to the plan of the release that would follow."""
 
-DEFAULT_SHARE: Final = 0.02
+# Keys need the sizes for the choice alone, estimates for every number.
+DEFAULT_SHARES: Final[dict[Goal, float]] = {"accuracy": 0.02, "keys": 0.005}
 ANALYSIS: Final = "exact-discrete, cap chosen"
 _LARGEST_SHARE: Final = 0.5
 # From a total this close to delta, in proportion, the next step meets the aim.
@@ -377,7 +378,7 @@ def excess_of(plan: Plan) -> Excess:
 def plan_choice(
     budget: Budget,
     *makers: PlanOf,
-    share: float = DEFAULT_SHARE,
+    share: float | None = None,
     caps: tuple[int, ...] = DEFAULT_CAPS,
     goal: Goal = "accuracy",
 ) -> ChoicePlan:
@@ -391,7 +392,7 @@ def plan_choice(
     Guarantee: the certificate's delta, for the sizes and the release with whatever cap is chosen from them, is
     within the budget.
     """
-    share = finite_number("share", share)
+    share = DEFAULT_SHARES[goal] if share is None else finite_number("share", share)
     if not 0.0 < share <= _LARGEST_SHARE:
         raise InvalidParameter(f"share must be above 0 and at most {_LARGEST_SHARE:g}, not {share!r}")
     choice = CapChoice(caps, variance_of_sizes(budget, share))
