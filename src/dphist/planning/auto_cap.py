@@ -79,6 +79,10 @@ _TILT: Final = 2.0
 # users have few items in common.
 _TASTES: Final = 0.2
 
+# Where the factor of an item is computed: the chance of the item in one draw, times the mean number of items. From
+# so rare that the factor does not change to so common that almost every user has the item.
+_CHANCES: Final = 2.0 ** np.arange(-9.0, 4.5, 0.5)
+
 Levels = tuple[tuple[int, float], ...]
 """The weight of a user's items: (items, weight) pairs, items increasing, weights decreasing from 1.
 
@@ -125,6 +129,30 @@ class Sizes:
             return 0.0
         gradient = (self._items - self.correction(levels) * self._weights(levels)) / weights
         return float(np.linalg.norm(np.asarray(self.errors) @ gradient))
+
+    def corrections(self, levels: Levels) -> Correction:
+        """The factor of an item by its weighted count. For rare ones it is that of `correction`.
+
+        All users are taken to choose their items from one law. An item with the chance x in one draw is then among
+        the n items of a user with 1 - exp(-n x): a user has it once at most, however large n is. The sums of this
+        over all users and over their weights are the number of users and the weighted count that belong to x.
+        """
+        users, items = self._users, self._items
+        weight = self._weights(levels) / items
+        if not users @ weight > 0.0:
+            return Correction((0.0,), (1.0,), (0.0,))
+        draws = np.outer(_CHANCES * users.sum() / (users @ items), items)
+        has, slope = -np.expm1(-draws), draws * np.exp(-draws)
+        count, number = has @ (users * weight), has @ users
+        # Sizes that are off move the chance that belongs to a count, and with it the number of users.
+        per_count = (slope @ users) / (slope @ (users * weight))
+        moves = has * (1.0 - per_count[:, None] * weight)
+        errors = np.linalg.norm(moves @ np.asarray(self.errors).T, axis=1) / count if self.errors else 0.0 * count
+        # Six digits: the last ones of a fit differ between machines. Counts that hardly differ are one.
+        apart = np.concatenate(([True], np.diff(count) > 1e-3 * count[1:]))
+        rows = ([_six_digits(float(one)) for one in column[apart]] for column in (count, number / count, errors))
+        counts, factors, deviations = (tuple(row) for row in rows)
+        return Correction(counts, tuple(max(1.0, factor) for factor in factors), deviations)
 
     def unevenness(self, levels: Levels) -> float:
         """The coefficient of variation of the weight of a (user, item) pair, a dropped pair having weight 0.
@@ -450,10 +478,7 @@ def choose_plan(planned: ChoicePlan, noisy: Sequence[int]) -> tuple[Plan, Correc
         for one in planned.plans
     ]
     best = choose_best(candidates, sizes, planned.goal)
-    levels = candidates[best].levels
-    # Six digits: the last ones of a fit differ between machines.
-    correction = Correction(_six_digits(sizes.correction(levels)), _six_digits(sizes.correction_error(levels)))
-    return planned.plans[best], correction
+    return planned.plans[best], sizes.corrections(candidates[best].levels)
 
 
 def levels_of(plan: Plan) -> Levels:

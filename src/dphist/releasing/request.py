@@ -506,7 +506,7 @@ class Columns:
             {}
             if self.correction is None
             else {
-                f"{one.name}_estimate": beside[one.name] * self.correction.factor
+                f"{one.name}_estimate": beside[one.name] * self.correction.factors_at(noisy)
                 for one in self.aggregates
                 if one.kind == "sum"
             }
