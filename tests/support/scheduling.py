@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Final
+from collections.abc import Sequence
+from itertools import product
+from typing import Any, Final
 
+import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 # Sessions of Spark share one JVM; the tests of some files share a browser, the server of a page, or slow results.
@@ -20,6 +23,19 @@ THOROUGH: Final = os.environ.get("DPHIST_TESTS") == "thorough"
 def examples(number: int) -> int:
     """How many examples to draw in this run."""
     return number if THOROUGH else max(3, number // 3)
+
+
+def crossed(*values: Sequence[Any]) -> list[Any]:
+    """All combinations of the values of several parameters: `make test` runs as few as have each value once."""
+    quick = {tuple(n % len(each) for each in values) for n in range(max(map(len, values)))}
+    places = product(*(range(len(each)) for each in values))
+    return [
+        pytest.param(
+            *(each[n] for each, n in zip(values, place, strict=True)),
+            marks=() if place in quick else pytest.mark.slow,
+        )
+        for place in places
+    ]
 
 
 def group_of(test: str) -> str:
