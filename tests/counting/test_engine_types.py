@@ -30,6 +30,7 @@ from engine_cases import (
     is_spark,
     task,
 )
+from scheduling import crossed
 
 BASE = 10**18  # users that floats would merge
 ROWS = [(BASE + n, 7 + n % 2) for n in range(200)]
@@ -136,8 +137,7 @@ def test_odd_rows_change_nothing_else(engine: Factory, tmp_path: Path, kind: str
 
 
 @EMBEDDED
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("odd", ODD)
+@pytest.mark.parametrize(("odd", "kind"), crossed(list(ODD), list(KINDS)))
 @pytest.mark.parametrize("ways", [3, pytest.param(9, marks=pytest.mark.slow)])
 def test_one_odd_row_changes_nothing_else(engine: Factory, tmp_path: Path, kind: str, odd: str, ways: int) -> None:
     """An odd item, an odd user and both; without a cap, with one, with a rank: each once, or all pairs."""
