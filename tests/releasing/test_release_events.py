@@ -101,6 +101,7 @@ def test_top_with_a_cap_keeps_the_largest() -> None:
     assert list(as_dict(found)) == ["tea", "milk"]
 
 
+@pytest.mark.usefixtures("plans_once")
 @pytest.mark.parametrize("lower", [1, 3])
 @pytest.mark.parametrize("times", [3, pytest.param(20, marks=pytest.mark.slow)])
 def test_one_item_more_than_the_bound_does_not_empty_the_release(lower: int, times: int) -> None:

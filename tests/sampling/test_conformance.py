@@ -95,6 +95,7 @@ def check(
     covariance: float | None = COVARIANCE,
     threshold: float | None = THRESHOLD,
     known_domain: bool = False,
+    only: str | None = None,
 ) -> ConformanceReport:
     return check_mechanism(
         toy,
@@ -104,6 +105,7 @@ def check(
         covariance=covariance,
         threshold=threshold,
         known_domain=known_domain,
+        only=only,
     )
 
 
@@ -173,7 +175,7 @@ def test_known_domain_conforms() -> None:
     toy = Toy(threshold=-np.inf, fault="zeros too")
     assert check(toy, threshold=None, known_domain=True).passed
     assert check(toy, threshold=None).failures == ("zero counts released",)
-    assert "counts withheld on a known domain" in check(Toy(), known_domain=True).failures
+    assert "counts withheld on a known domain" in check(Toy(), known_domain=True, only="shape").failures
 
 
 COVARIANCES = {"covariance within a batch", "covariance across batches"}
@@ -181,42 +183,58 @@ FORM = "releases out of order, out of range or not finite"
 
 
 @pytest.mark.parametrize(
-    ("toy", "failing"),
+    ("toy", "failing", "group"),
     [
         # A scale wrong by 10 %, of either noise, and by 5 % of the larger.
-        (Toy(noise=DiscreteGaussian(81)), {"variance of a count"}),
-        (Toy(noise=DiscreteGaussian(Fraction("90.25"))), {"variance of a count"}),
-        (Toy(noise=DiscreteGaussian(121)), {"variance of a count"}),
-        (Toy(shared=DiscreteGaussian(Fraction("36"))), COVARIANCES),
-        (Toy(noise=DiscreteGaussian(125), shared=DiscreteGaussian(Fraction(1, 16))), COVARIANCES),
-        (Toy(fault="biased"), {"mean of the noise"}),
-        (Toy(fault="a draw for each batch"), {"one shared draw for all batches", "covariance across batches"}),
-        (Toy(fault="one draw for all sessions"), {"a fresh draw for each session", "mean of the noise"}),
-        (Toy(fault="zeros too"), {"zero counts released"}),
-        (Toy(fault="not strict"), {"values released at or below the threshold"}),
-        (Toy(threshold=THRESHOLD / 2), {"values released at or below the threshold"}),
-        (Toy(fault="the first goes without"), {"effect of the input's order"}),
-        (Toy(fault="randomness of its own"), {"values that the tap's words do not determine"}),
-        (Toy(certificate=replace(CERTIFICATE, delta=1.0)), {"certificate: epsilon and delta in range"}),
-        (Toy(certificate=replace(CERTIFICATE, delta=0.0)), {"certificate: epsilon and delta in range"}),
-        (Toy(edit=lambda out, _: Released(out.index[::-1], out.values[::-1])), {FORM}),
-        (Toy(edit=lambda out, _: Released(out.index, out.values * np.nan)), {FORM}),
+        (Toy(noise=DiscreteGaussian(81)), {"variance of a count"}, "moments"),
+        (Toy(noise=DiscreteGaussian(Fraction("90.25"))), {"variance of a count"}, "moments"),
+        (Toy(noise=DiscreteGaussian(121)), {"variance of a count"}, "moments"),
+        (Toy(shared=DiscreteGaussian(Fraction("36"))), COVARIANCES, "moments"),
+        (Toy(noise=DiscreteGaussian(125), shared=DiscreteGaussian(Fraction(1, 16))), COVARIANCES, "moments"),
+        (Toy(fault="biased"), {"mean of the noise"}, "moments"),
+        (
+            Toy(fault="a draw for each batch"),
+            {"one shared draw for all batches", "covariance across batches"},
+            "moments",
+        ),
+        (
+            Toy(fault="one draw for all sessions"),
+            {"a fresh draw for each session", "mean of the noise"},
+            "moments",
+        ),
+        (Toy(fault="zeros too"), {"zero counts released"}, "shape"),
+        (Toy(fault="not strict"), {"values released at or below the threshold"}, "cut"),
+        (Toy(threshold=THRESHOLD / 2), {"values released at or below the threshold"}, "cut"),
+        (Toy(fault="the first goes without"), {"effect of the input's order"}, "order"),
+        (Toy(fault="randomness of its own"), {"values that the tap's words do not determine"}, "tap"),
+        (
+            Toy(certificate=replace(CERTIFICATE, delta=1.0)),
+            {"certificate: epsilon and delta in range"},
+            "certificate",
+        ),
+        (
+            Toy(certificate=replace(CERTIFICATE, delta=0.0)),
+            {"certificate: epsilon and delta in range"},
+            "certificate",
+        ),
+        (Toy(edit=lambda out, _: Released(out.index[::-1], out.values[::-1])), {FORM}, "shape"),
+        (Toy(edit=lambda out, _: Released(out.index, out.values * np.nan)), {FORM}, "shape"),
     ],
-    ids=lambda value: min(value) if isinstance(value, set) else value.fault or "",
+    ids=lambda value: min(value) if isinstance(value, set) else getattr(value, "fault", value) or "",
 )
-def test_fault_fails_its_check(toy: Toy, failing: set[str]) -> None:
-    report = check(toy)
+def test_fault_fails_its_check(toy: Toy, failing: set[str], group: str) -> None:
+    report = check(toy, only=group)
     assert not report.passed
     assert failing <= set(report.failures), str(report)
     assert "DOES NOT CONFORM" in str(report)
 
 
 def test_withheld_counts_without_a_threshold() -> None:
-    assert "non-zero counts withheld without a threshold" in check(Toy(), threshold=None).failures
+    assert "non-zero counts withheld without a threshold" in check(Toy(), threshold=None, only="cut").failures
 
 
 def test_nothing_planned_nothing_compared() -> None:
-    report = check(Toy(), variance=None, covariance=None)
+    report = check(Toy(), variance=None, covariance=None, only="moments")
     assert report.passed
     assert not {result.name for result in report.results} & {"variance of a count", *COVARIANCES}
 
