@@ -13,6 +13,7 @@ from mpmath import mp, mpf
 import oracles as o
 import oracles_discrete as d
 import oracles_family as f
+from scheduling import crossed
 
 VARIANCES = (Fraction(1, 16), Fraction(1, 3), 2, 30, 10**5)
 DIRECTIONS = ("add", "remove")
@@ -328,10 +329,10 @@ def test_more_shared_or_new_counts_never_lower_delta(direction: str) -> None:
             assert all(x <= y + mpf("1e-17") for x, y in zip(upper, lower, strict=True))
 
 
-@pytest.mark.parametrize("direction", DIRECTIONS)
-@pytest.mark.parametrize(("j", "r", "s"), [(1, 2, 1), (2, 1, 1), (5, 0, 3)])
-def test_a_case_approaches_the_continuous_one(j: int, r: int, s: int, direction: str) -> None:
+@pytest.mark.parametrize(("case", "direction"), crossed([(1, 2, 1), (2, 1, 1), (5, 0, 3)], DIRECTIONS))
+def test_a_case_approaches_the_continuous_one(case: tuple[int, int, int], direction: str) -> None:
     """Noise 1.5, shared 1 and threshold 4 in counts, in steps of 1/lattice: second order in the step."""
+    j, r, s = case
     epsilon, errors = Fraction(1, 2), []
     for lattice in (4, 8):
         value = d.delta_discrete_case(

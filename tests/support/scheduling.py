@@ -6,14 +6,18 @@ import os
 import re
 from collections.abc import Sequence
 from itertools import product
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-# Sessions of Spark share one JVM; the tests of some files share a browser, the server of a page, or slow results.
-_SPARK: Final = re.compile(r"/test_(sketch_)?spark_?\w*\.py::|\[.*\bspark\b(?!\.(py|md))|_about_spark")
-_FILES: Final = re.compile(r"(?:^|/)(test_(?:explore\w*|report_browser|reprs))\.py::")
+# What several files share: the JVM of Spark, a server of PostgreSQL, a browser and the releases that are reported.
+_SHARED: Final = {
+    "spark": re.compile(r"/test_(sketch_)?spark_?\w*\.py::|\[.*\bspark\b(?!\.(py|md))|_about_spark"),
+    "postgres": re.compile(r"postgres"),
+    "report": re.compile(r"/test_report_\w+\.py::"),
+}
 
 
 # `make test-slow` draws all examples of a test, `make test` the first third of them.
@@ -42,11 +46,9 @@ def crossed(*values: Sequence[Any]) -> list[Any]:
 
 
 def group_of(test: str) -> str:
-    """The name of the group of a test; a test that shares nothing is a group of its own."""
-    if _SPARK.search(test):
-        return "spark"
-    file = _FILES.search(test)
-    return test if file is None else file[1]
+    """The name of the group of a test: what it shares with other files, or its own file."""
+    shared = (name for name, pattern in _SHARED.items() if pattern.search(test))
+    return next(shared, Path(test.partition("::")[0]).stem)
 
 
 class Together(LoadScopeScheduling):  # type: ignore[misc]  # a class without types
