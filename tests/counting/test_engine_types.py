@@ -37,7 +37,7 @@ ROWS = [(BASE + n, 7 + n % 2) for n in range(200)]
 ODD: dict[str, Any] = {
     "nothing": None, "half": 1.5, "zero": -0.0, "text": "x", "quote": 'a"b', "list": [1], "object": {"a": [1]},
     "huge": 10**30, "float": 1e300, "true": True, "number in text": "7,0 ", "bytes": b"\xff\xfe", "line": "a\nb,c",
-    "nul": "a\0b", "empty": "", "surrogate": "\ud800", "not a number": float("nan"), "long": "x" * 3_000_000,
+    "nul": "a\0b", "empty": "", "not a number": float("nan"), "surrogate": "\ud800", "long": "x" * 3_000_000,
 }  # fmt: skip
 
 
