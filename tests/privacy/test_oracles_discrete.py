@@ -348,9 +348,9 @@ def test_a_case_approaches_the_continuous_one(case: tuple[int, int, int], direct
     assert errors[1] < mpf("1.3e-3")
 
 
-@pytest.mark.parametrize("tight", [False, True])
-@pytest.mark.parametrize(("k", "sigma", "tau"), [(1, 2, 6), (2, 3, 8), (3, 4, 14)])
-def test_the_theorem_of_the_paper_is_above_every_case(k: int, sigma: int, tau: int, tight: bool) -> None:
+@pytest.mark.parametrize(("parameters", "tight"), crossed([(1, 2, 6), (2, 3, 8), (3, 4, 14)], [True, False]))
+def test_the_theorem_of_the_paper_is_above_every_case(parameters: tuple[int, int, int], tight: bool) -> None:
+    k, sigma, tau = parameters
     variance = 4 * sigma**2
     for epsilon in (Fraction(1, 2), 2):
         bound = d.delta_discrete_csh(k=k, sigma=sigma, tau=tau, epsilon=epsilon, tight=tight)

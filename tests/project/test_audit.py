@@ -165,7 +165,7 @@ def test_power_by_theory(fault: str) -> None:
     assert max(bounds) > DELTA
 
 
-@pytest.mark.parametrize("fault", ["tau halved", "no shared draw"])
+@pytest.mark.parametrize("fault", ["tau halved", pytest.param("no shared draw", marks=pytest.mark.slow)])
 def test_fault_is_caught_through_the_protocol(fault: str) -> None:
     assert audit(ByProtocol(claims(faults()[fault])), tap=SeededTap(3), runs=24_000).contradicts
 
