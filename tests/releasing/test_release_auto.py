@@ -105,7 +105,7 @@ WITH: list[list[str]] = [
 ]
 
 
-@pytest.mark.parametrize("more", WITH)
+@pytest.mark.parametrize("more", [pytest.param(WITH[0], marks=pytest.mark.slow), *WITH[1:]])
 def test_what_goes_with_it(folder: Path, more: list[str]) -> None:
     (folder / "list.csv").write_text("item\nitem 0\nitem 1\nnone\n")
     done = command(folder, "release", "events.parquet", *BUDGET, *AUTO, *more, "--output", "out.parquet", "--json")
