@@ -230,8 +230,8 @@ def test_a_plan_with_spread_has_the_same_noise_and_a_slightly_higher_threshold(i
     assert plan.certificate.delta <= 1e-6
     assert certify_noise(noise, plan.contract, epsilon=1.0).delta <= 1e-6
     levels = levels_of(noise, plan.contract)
-    for level in levels:
-        assert level.items * level.weight**2 <= items * noise.lattice**2
+    assert all(level.items * level.weight**2 <= items * noise.lattice**2 for level in levels)
+    for level in levels if THOROUGH else {levels[0], levels[len(levels) // 2], levels[-1]}:
         # Both pure kinds at all levels, which are many; a mixture only at the last, as it takes long.
         mixtures = {0, level.items, *((level.items // 2,) if level == levels[-1] else ())}
         for new in mixtures:
