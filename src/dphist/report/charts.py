@@ -42,7 +42,7 @@ GREEN: Final = "#009e73"
 ORANGE: Final = "#bd7d00"
 GREY: Final = "#768b9c"
 # Series differ in their dashes too.
-_STYLES: Final = ((BLUE, VERMILLION, GREEN), ([1, 0], [7, 4], [2, 3]))
+_STYLES: Final = ((BLUE, VERMILLION, GREEN, ORANGE), ([1, 0], [7, 4], [2, 3], [8, 3, 2, 3]))
 _WIDTH: Final = 430
 _HEIGHT: Final = 240
 # Where the largest bar is this many times the shortest, points on a logarithmic axis replace the bars.
@@ -450,7 +450,10 @@ def _plan_chart(plan: Plan) -> Chart:
 
 def simulation_chart(simulation: Simulation) -> Chart:
     """Items, missing share and mean error of all candidates: limits as lines, top-k as points on a dashed line."""
-    kinds = {"cap": "at most m items per user", "top": "the k largest", "auto": "m chosen privately"}
+    kinds = {
+        "cap": "m items per user, others dropped", "top": "the k largest", "auto": "m chosen privately",
+        "spread": "m items per user, others spread",
+    }  # fmt: skip
 
     def panel(name: str, title: str) -> Chart:
         def draw() -> Any:
