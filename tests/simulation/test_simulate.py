@@ -152,7 +152,7 @@ def test_releases_of_real_data_are_as_predicted(name: str) -> None:
     log = Log(read["user"].astype(np.int64), read["item"].astype(np.int64))
     simulated = dphist.simulate(path, **COLUMNS, epsilon=4, delta=1e-6, caps=[1, 128], tops=[100], auto=False)
     for one in simulated.candidates:
-        seen = released(log, one, 25 if one.kind == "cap" else 1500)
+        seen = released(log, one, 1500 if one.kind == "top" else 25)
         assert abs(seen.surprise) < 4.5, (one, seen)
         assert seen.mean_error == pytest.approx(one.mean_error, rel=0.03)
         assert seen.missing == pytest.approx(one.missing, abs=0.005)

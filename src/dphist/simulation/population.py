@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from dphist.counting.duckdb import DuckDBEngine
 from dphist.counting.task import Events
 from dphist.errors import InputError, InvalidParameter, finite_number, positive_count
-from dphist.planning.auto_cap import Levels
+from dphist.planning.auto_cap import Levels, items_kept
 from dphist.privacy.types import DEFAULT_CAPS
 
 # The words that every look of a simulation begins with.
@@ -80,9 +80,8 @@ class Population:
         if not levels or levels[0][0] >= self.largest:
             return self.counts, np.zeros_like(self.counts)
         items = np.array([items for items, _ in self.sizes], dtype=np.float64)
-        limits, weights = (np.array(column, dtype=np.float64) for column in zip(*levels, strict=True))
-        kept = np.minimum(items, limits[-1])
-        chance, weight = kept / items, weights[np.searchsorted(limits, kept)]
+        kept, weight = items_kept(levels, items)
+        chance = kept / items
         return self.left(chance * weight, chance * (1.0 - chance) * weight**2)
 
     def count_at(self, rank: int) -> float:

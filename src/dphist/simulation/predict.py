@@ -132,7 +132,8 @@ def totals_of(
     limit = None if plan.releases_offset else levels_of(plan) if plan.levels else cap
     truth, (mean, variance) = population.counts, population.under(limit)
     if factor is None:
-        factor = float(truth @ population.number) / float(mean @ population.number)
+        left = float(mean @ population.number)
+        factor = float(truth @ population.number) / left if left > 0.0 else 1.0
     hope = np.flatnonzero(truth - floor > max(0.0, least_hope(plan)))
     found = _nothing(population, factor)
     chance = hope
