@@ -22,7 +22,7 @@ import numpy as np
 
 from dphist.display import count_items, figure, printable, raised
 from dphist.errors import InvalidParameter, MissingExtra
-from dphist.planning.auto_cap import items_kept, levels_of
+from dphist.planning.auto_cap import Levels, items_kept, levels_of
 from dphist.planning.compare import Comparison, Frontier, frontier
 from dphist.privacy.types import Plan
 from dphist.releasing.result import NOT_PRIVATE, Release
@@ -454,7 +454,7 @@ def _limit_parts(plan: Plan) -> list[Chart]:
     # Weights fall in steps, from the end of each level to the next number of items.
     ends = [items + more for items, _ in levels for more in (0, 1)]
     items = np.unique(np.append(np.linspace(1, 1.5 * max(last, 2 * limit), 150).round(), ends))
-    ways = {"others dropped": ((limit, 1.0),)}
+    ways: dict[str, Levels] = {"others dropped": ((limit, 1.0),)}
     of_each = f"Each item of a user with up to {count_items(limit)} counts 1."
     if plan.levels:
         ways = {"others spread": levels, **ways}

@@ -392,7 +392,7 @@ class Simulation:
 def _cells(one: Prediction, *, star: bool) -> tuple[str, ...]:
     # Errors of what is hardly ever released say nothing.
     none, fixed = one.mean_error is None or one.items < _SHOWN, one.kind != "auto"
-    name = f"{one.kind} {one.value}" if fixed else "cap auto"
+    name = f"{one.kind} {one.value}" if fixed else "auto"
     return (
         name + (" *" if star else ""),
         f"{one.plan.total_noise:,.1f}" if fixed else "-",
