@@ -188,7 +188,7 @@ def test_the_bias_of_estimates_is_shown_by_true_counts(found: dphist.Simulation)
         assert (bias is None) == (items < 1e-3)
         if items >= 0.05 and bias is not None:
             assert f"{bias:+.1%}" in str(found)
-            assert f"{bias:+.1%}" in found._repr_html_()
+            assert f"{low:,} users or more: {bias:+.1%}" in best._repr_html_()
     assert f"{best.correction:.4g} * count" in str(found)
 
 

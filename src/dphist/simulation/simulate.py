@@ -82,6 +82,7 @@ class Prediction:
     def rows(self) -> list[tuple[str, str]]:
         """Labels and values for people."""
         bands = [f"{low:,} users or more: {items:,.1f}" for low, items in self.bands if items >= 0.05]
+        errors = [f"{low:,} users or more: {bias:+.1%}" for low, bias in self.estimate_bias if bias is not None]
         told = [
             ("items released", f"{self.items:,.1f} +- {self.items_deviation:,.1f}"),
             ("of items with", "; ".join(bands) or "-"),
@@ -91,6 +92,7 @@ class Prediction:
             ("bias", "-" if self.bias is None else f"{self.bias:+,.2f}"),
             ("distance", f"{self.distance:.4f}"),
             ("distance of estimates", f"{self.estimate_distance:.4f}, with the correction {self.correction:.4g}"),
+            ("bias of estimates of", "; ".join(errors) or "-"),
         ]
         limits = ", ".join(f"{limit:,} {excess} ({chance:.0%})" for limit, excess, chance in self.limits)
         return [*told, ("limits taken", limits)] if limits else told
@@ -385,8 +387,7 @@ class Simulation:
         return "\n".join([NOTICE, self.title, "", found, "", *bias, self.reason])
 
     def _repr_html_(self) -> str:
-        found = html_grid(f"{self.title}. {self.reason}", self.columns, self.cells(), warning=NOTICE)
-        return found if self.hopeless else found + html_grid(self.bias_title, self.bias_columns, self.bias_cells())
+        return html_grid(f"{self.title}. {self.reason}", self.columns, self.cells(), warning=NOTICE)
 
 
 def _cells(one: Prediction, *, star: bool) -> tuple[str, ...]:
