@@ -61,11 +61,12 @@ def test_counts_are_weighted_and_noisy(path: Path) -> None:
 
 
 def test_written_releases_verify(path: Path, tmp_path: Path) -> None:
-    for name, options in {
+    kinds: dict[str, dict[str, Any]] = {
         "number.csv": {"max_items_per_user": 8, "excess": "spread", "sum": "amount:0:100"},
         "auto.parquet": {"goal": "keys", "interval": 0.9, "standard_error": True},
         "rounded.jsonl": {"round": True, "sum": "amount:0:100", "mean": "m=amount:0:100"},
-    }.items():
+    }
+    for name, options in kinds.items():
         dphist.release(path, **ASKED, **options, output=tmp_path / name)
         found = dphist.verify(tmp_path / name)
         assert found.verified, (name, found.problems)
@@ -114,7 +115,7 @@ def test_requests_that_cannot_be(options: dict[str, Any], words: str) -> None:
 def test_plans_that_cannot_be() -> None:
     for options in ({"top": 10}, {"max_nonzero": 10}, {"max_items_per_user": 3, "gamma": 2.0, "max_nonzero": 9}):
         with pytest.raises(InvalidParameter, match="spread"):
-            dphist.plan(epsilon=1, delta=1e-6, excess="spread", **options)  # type: ignore[arg-type]
+            dphist.plan(epsilon=1, delta=1e-6, excess="spread", **options)
     plan = dphist.plan(epsilon=1, delta=1e-6, max_items_per_user=3, excess="spread")
     with pytest.raises(InvalidParameter, match="excess='drop'"):
         dphist.release_histogram(["a"], [5], plan)

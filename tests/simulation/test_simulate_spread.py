@@ -11,6 +11,7 @@ import pytest
 
 import dphist
 from dphist.planning.auto_cap import levels_of
+from dphist.planning.utility import Correction
 from dphist.privacy.types import Budget
 from dphist.sampling.mechanisms import begin
 from dphist.sampling.tap import SeededTap
@@ -127,7 +128,10 @@ def test_releases_with_spread_are_as_predicted(limit: int) -> None:
     plan = one.plan
     as_cap = Population("test", population.counts, population.number, population.sizes,
                         lambda *_: population.under(limit))  # fmt: skip
-    for wrong in (totals_of(plan, as_cap), totals_of(plan, population, factor=1.0)):
+    for wrong in (
+        totals_of(plan, as_cap),
+        totals_of(plan, population, correction=Correction((0.0,), (1.0,), (0.0,))),
+    ):
         mistaken = predicted(make_prediction("spread", limit, plan, wrong, population))
         assert np.any(np.abs(found.mean(axis=0) - mistaken) > 2 * NEVER * error + 1e-9)
 

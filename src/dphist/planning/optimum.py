@@ -425,8 +425,8 @@ def _best_gamma(calibration: Calibration, objective: Callable[[float], float], s
 _FINEST_SHARE: Final = 1e-3
 _MOST_ATTEMPTS: Final = 30
 _LARGEST_LATTICE: Final = 1 << 12
-# Steps of a count with spread. Sums have whole weights beside finer ones only in rough shares of the budget. Shared
-# noise is summed over its steps for every level.
+# Steps of a count with spread. Beside finer ones, sums could only have rough shares of the budget. Shared noise is
+# summed over its steps for every level.
 _SPREAD_LATTICE: Final = 2048
 _SUMS_SPREAD_LATTICE: Final = 512
 _SHARED_SPREAD_LATTICE: Final = 32

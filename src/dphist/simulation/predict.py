@@ -13,7 +13,7 @@ from scipy import special
 
 from dphist.errors import InvalidParameter
 from dphist.planning.auto_cap import levels_of
-from dphist.planning.utility import LatticeTails, Passed, count_noise, own_noise, with_offset
+from dphist.planning.utility import Correction, LatticeTails, Passed, count_noise, own_noise, with_offset
 from dphist.privacy.types import LatticeNoise, Noise, Plan
 from dphist.simulation.population import FloatArray, Population
 
@@ -84,8 +84,9 @@ class Totals:
 
     `released` items, the weight of the pairs `kept` in them, the sums of their `error`, of their `distance` from
     the truth and of that `relative` to it; `missed` are the true users of items that are not released. An estimate
-    is the count times `factor`; `estimate` is the sum of the estimates' distances. By true counts: the released
-    items (`bands`), and the sum of their estimates' errors relative to the truth (`estimate_errors`).
+    is the count times a factor, `factor` for rare items; `estimate` is the sum of the estimates' distances. By
+    true counts: the released items (`bands`), and the sum of their estimates' errors relative to the truth
+    (`estimate_errors`).
     """
 
     released: float
@@ -118,11 +119,11 @@ def mixed(parts: Iterable[tuple[float, Totals]]) -> Totals:
 
 
 def totals_of(
-    plan: Plan, population: Population, *, cap: int | None = None, factor: float | None = None
+    plan: Plan, population: Population, *, cap: int | None = None, correction: Correction | None = None
 ) -> Totals:
     """What a plan releases of a population, each user having at most `cap` random items, or the plan's levels.
 
-    `factor` is what estimates multiply counts by; by default what makes the sum of all counts right.
+    Estimates multiply counts by the `correction`; without one, by what makes the sum of all counts right.
     """
     if isinstance(plan.noise, Noise):
         raise InvalidParameter("only discrete noise can be drawn exactly: make the plan with noise='discrete'")
@@ -131,11 +132,11 @@ def totals_of(
     floor = population.count_at(int(plan.contract.nonzero) + 1) if plan.releases_offset else 0.0
     limit = None if plan.releases_offset else levels_of(plan) if plan.levels else cap
     truth, (mean, variance) = population.counts, population.under(limit)
-    if factor is None:
-        left = float(mean @ population.number)
-        factor = float(truth @ population.number) / left if left > 0.0 else 1.0
+    left = float(mean @ population.number)
+    factor = float(truth @ population.number) / left if left > 0.0 else 1.0
+    factors = np.full(truth.size, factor) if correction is None else correction.factors_at(mean)
     hope = np.flatnonzero(truth - floor > max(0.0, least_hope(plan)))
-    found = _nothing(population, factor)
+    found = _nothing(population, factor if correction is None else correction.factor)
     chance = hope
     if isinstance(plan.noise, LatticeNoise) and plan.noise.variance >= _FINE and not plan.releases_offset:
         spread = np.sqrt(variance[hope] + plan.total_noise**2)
@@ -143,7 +144,9 @@ def totals_of(
         # Weighted counts have so many values, and so fine steps, that with noise they are as good as normal.
         normal = hope if plan.levels else hope[sure]
         found = found.plus(
-            _normal(plan, truth[normal], population.number[normal], mean[normal], variance[normal], factor)
+            _normal(
+                plan, truth[normal], population.number[normal], mean[normal], variance[normal], factors[normal]
+            )
         )
         chance = hope[~sure]
         hope = hope[:0] if plan.levels else chance
@@ -153,7 +156,7 @@ def totals_of(
         if plan.releases_offset:
             found = found.plus(_topped(plan, truth[part], number, floor))
         else:
-            found = found.plus(_capped(plan, truth[part], number, mean[part], variance[part], factor))
+            found = found.plus(_capped(plan, truth[part], number, mean[part], variance[part], factors[part]))
     shared = _shared_variance(plan, np.rint(mean[chance]) - floor, population.number[chance])
     return replace(found, variance=found.variance + shared)
 
@@ -172,7 +175,12 @@ def _nothing(population: Population, factor: float) -> Totals:
 
 
 def _capped(
-    plan: Plan, truth: FloatArray, number: FloatArray, mean: FloatArray, variance: FloatArray, factor: float
+    plan: Plan,
+    truth: FloatArray,
+    number: FloatArray,
+    mean: FloatArray,
+    variance: FloatArray,
+    factors: FloatArray,
 ) -> Totals:
     """Items of which a cap leaves a random number of users."""
     law, noise = thin_counts(truth, mean, variance), count_noise(plan.noise)
@@ -187,13 +195,18 @@ def _capped(
         return Passed(over(passed.probability), over(passed.error), over(passed.distance))
 
     counts = against(truth)
-    estimates = counts if factor == 1.0 else against(truth / factor)
+    estimates = counts if (factors == 1.0).all() else against(truth / factors)
     kept = over(noise.tails.mass(noise.first(law.left)) * law.left)
-    return _summed(counts, estimates, kept, truth, number, factor)
+    return _summed(counts, estimates, kept, truth, number, factors)
 
 
 def _normal(
-    plan: Plan, truth: FloatArray, number: FloatArray, mean: FloatArray, variance: FloatArray, factor: float
+    plan: Plan,
+    truth: FloatArray,
+    number: FloatArray,
+    mean: FloatArray,
+    variance: FloatArray,
+    factors: FloatArray,
 ) -> Totals:
     """Items of which the limit leaves a random count that is together with its noise as good as normal.
 
@@ -219,19 +232,24 @@ def _normal(
         return Passed(probability, error, np.where(target < threshold, error, 2.0 * over - error))
 
     kept = mean * probability + variance / spread * density
-    return _summed(against(truth), against(truth / factor), kept, truth, number, factor)
+    return _summed(against(truth), against(truth / factors), kept, truth, number, factors)
 
 
 def _topped(plan: Plan, truth: FloatArray, number: FloatArray, floor: float) -> Totals:
     """Items from which a top-k step subtracts the count after the largest."""
     passed = with_offset(plan.noise, truth - floor)
-    return _summed(passed, passed, passed.probability * truth, truth, number, 1.0)
+    return _summed(passed, passed, passed.probability * truth, truth, number, np.ones_like(truth))
 
 
 def _summed(
-    counts: Passed, estimates: Passed, kept: FloatArray, truth: FloatArray, number: FloatArray, factor: float
+    counts: Passed,
+    estimates: Passed,
+    kept: FloatArray,
+    truth: FloatArray,
+    number: FloatArray,
+    factors: FloatArray,
 ) -> Totals:
-    """Sums over items; `estimates` are against the truth over the factor, in units of counts."""
+    """Sums over items; `estimates` are against the truth over the factors, in units of counts."""
     probability = counts.probability
     band = np.searchsorted(np.array(BANDS), truth, side="right") - 1
 
@@ -246,10 +264,10 @@ def _summed(
         distance=float(counts.distance @ number),
         relative=float((counts.distance / truth) @ number),
         missed=-float((probability * truth) @ number),
-        factor=factor,
-        estimate=factor * float(estimates.distance @ number),
+        factor=1.0,
+        estimate=float((factors * estimates.distance) @ number),
         bands=by_band(probability),
-        estimate_errors=by_band(factor * estimates.error / truth),
+        estimate_errors=by_band(factors * estimates.error / truth),
     )
 
 

@@ -185,7 +185,7 @@ def predict_chosen_limit(budget: Budget, population: Population, goal: Goal = "c
     tap, sizes = SeededTap(1), population.buckets(planned.choice.caps)
     draws = [choose_plan(planned, noisy_sizes(planned.choice, sizes, tap)) for _ in range(_TRIALS)]
     parts = [
-        (1.0 / _TRIALS, totals_of(plan, population, cap=plan.contract.items, factor=correction.factor))
+        (1.0 / _TRIALS, totals_of(plan, population, cap=plan.contract.items, correction=correction))
         for plan, correction in draws
     ]
     taken = Counter((plan.contract.items, excess_of(plan)) for plan, _ in draws)
