@@ -249,7 +249,8 @@ def test_common_items_have_a_smaller_factor(levels: Levels) -> None:
     users, items = drawn_alike(40_000, 3)
     numbers = np.bincount(users)
     truth = np.bincount(items)
-    sizes = Sizes(*(tuple(map(float, one)) for one in np.unique(numbers, return_counts=True)))
+    of_sizes, with_them = (tuple(map(float, one)) for one in np.unique(numbers, return_counts=True))
+    sizes = Sizes(of_sizes, with_them)
     limits, weights = (np.array(column) for column in zip(*levels, strict=True))
     kept = np.minimum(numbers, limits[-1])
     weight = weights[np.searchsorted(limits, kept)] * kept / numbers
