@@ -67,6 +67,7 @@ _JUMP: Final = 2.0
 _LEVEL_DEVIATION: Final = 10.0
 # Real data takes 10 to 50 steps; where noise is all there is, the fit may creep on without getting better.
 _MOST_STEPS: Final = 200
+_EXACT: Final = 1e-14
 # More users than there can be: a step of the fit beyond it must not overflow.
 _LARGEST_LOGARITHM: Final = 100.0
 _POINTS_PER_BUCKET: Final = 8
@@ -213,7 +214,10 @@ def estimate_sizes(choice: CapChoice, noisy: Sequence[int]) -> Sizes:
         return np.vstack((np.diag(users_of(density) / deviation), jumps))
 
     start = np.log(np.maximum(found, deviation) / widths)
-    density = optimize.least_squares(residuals, start, jacobian, method="lm", max_nfev=_MOST_STEPS).x
+    # To the last digits that there are: another machine must find the same numbers.
+    density = optimize.least_squares(
+        residuals, start, jacobian, method="lm", ftol=_EXACT, xtol=_EXACT, gtol=_EXACT, max_nfev=_MOST_STEPS
+    ).x
     users = users_of(density)
     # The inverse of R'R = J'J is the covariance of the logarithms.
     errors = np.linalg.inv(np.linalg.qr(jacobian(density), mode="r")).T * users
