@@ -442,15 +442,17 @@ def choose_plan(planned: ChoicePlan, noisy: Sequence[int]) -> tuple[Plan, Correc
     if len(noisy) != planned.choice.buckets:
         raise InvalidParameter(f"there must be {planned.choice.buckets} noisy sizes, not {len(noisy)}")
     sizes = estimate_sizes(planned.choice, noisy)
-    candidates = [
-        Candidate(one.total_noise, one.threshold, levels_of(one), one.contract.max_nonzero)
-        for one in planned.plans
-    ]
+    candidates = [candidate_of(plan) for plan in planned.plans]
     best = choose_best(candidates, sizes, planned.goal)
     levels = candidates[best].levels
     # Six digits: the last ones of a fit differ between machines.
     correction = Correction(_six_digits(sizes.correction(levels)), _six_digits(sizes.correction_error(levels)))
     return planned.plans[best], correction
+
+
+def candidate_of(plan: Plan) -> Candidate:
+    """What the release of a plan does to counts."""
+    return Candidate(plan.total_noise, plan.threshold, levels_of(plan), plan.contract.max_nonzero)
 
 
 def levels_of(plan: Plan) -> Levels:
