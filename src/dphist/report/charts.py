@@ -564,10 +564,17 @@ def simulation_chart(simulation: Simulation) -> Chart:
     return panels("simulation", title.replace("; epsilon", "\nepsilon"), words, parts, columns=3, one_legend=True)
 
 
-def kept_chart(plan: Plan, users: Sequence[tuple[int, float]] = ()) -> Chart:
+# What a plan does to users by their number of items.
+_IN_FULL: Final = "count in full"
+_LESS: Final = "each item counts less"
+_LEFT_OUT: Final = "some items left out"
+
+
+def kept_chart(plan: Plan, users: Sequence[tuple[int, float]] = (), *, noisy: bool = False) -> Chart:
     """What all items of a user count together, by their number; below it, how many users have so many items.
 
     `users` are pairs: the most items of a group, which begins after the group before it, and its users.
+    They may be `noisy`.
     """
     levels = levels_of(plan)
     limit, (most, weight) = levels[0][0], levels[-1]
@@ -587,7 +594,8 @@ def kept_chart(plan: Plan, users: Sequence[tuple[int, float]] = ()) -> Chart:
     if groups:
         everyone = max(1.0, sum(count for *_, count in groups))
         above = sum(count for first, _, _, count in groups if first > limit) / everyone
-        words += f" By the noisy numbers about {percent(min(1.0, above))} of users have more than {limit:,}."
+        about = "By the noisy numbers about" if noisy else "About"
+        words += f" {about} {percent(above)} of users have more than {limit:,}."
 
     def draw() -> Any:
         import altair as alt
@@ -621,30 +629,22 @@ def kept_chart(plan: Plan, users: Sequence[tuple[int, float]] = ()) -> Chart:
         colours = {_IN_FULL: BLUE, _LESS: ORANGE, _LEFT_OUT: VERMILLION}
         values = [
             {
-                "from": max(least, 1.01 * (first - 0.5)),
-                "to": 0.99 * (end + 0.5),
-                "kind": kind,
-                "users": count,
+                "from": max(least, 1.01 * (first - 0.5)), "to": 0.99 * (end + 0.5), "kind": kind, "users": count,
                 "zero": 0.0,
             }
             for first, end, kind, count in groups
-        ]
+        ]  # fmt: skip
         key = alt.Legend(title=None, orient="top", direction="horizontal", symbolType="square")
         tint = alt.Scale(domain=kinds, range=[colours[kind] for kind in kinds])
         bars = _data(values).mark_bar().encode(
             axis(alt.X, "from:Q", across), x2="to:Q", y2="zero:Q",
             color=alt.Color("kind:N", sort=kinds, scale=tint, legend=key),
-            y=alt.Y("users:Q", title="users (noisy)").axis(labelExpr=_TICKS, tickCount=4),
+            y=alt.Y("users:Q", title="users (noisy)" if noisy else "users").axis(labelExpr=_TICKS, tickCount=4),
         )  # fmt: skip
         below = bars.properties(width=_WIDTH, height=_HEIGHT // 2)
         return alt.vconcat(top, below, spacing=12).resolve_scale(color="independent", strokeDash="independent")
 
     return Chart("kept", "What the items of a user count", words, draw)
-
-
-_IN_FULL: Final = "count in full"
-_LESS: Final = "each item counts less"
-_LEFT_OUT: Final = "some items left out"
 
 
 def _groups(users: Sequence[tuple[int, float]], limit: int, most: int) -> list[tuple[int, int, str, float]]:
@@ -745,7 +745,7 @@ def report_charts(facts: Facts) -> tuple[Chart, ...]:
     if facts.selection is not None:
         found += [_probability(facts.selection), _error(facts.selection)]
     if facts.choice is not None or facts.plan.contract.spread is not None:
-        found.append(kept_chart(facts.plan, facts.choice.sizes() if facts.choice else ()))
+        found.append(kept_chart(facts.plan, facts.choice.sizes() if facts.choice else (), noisy=True))
     if facts.choice is not None:
         found.append(_choice(facts.choice))
     if facts.rows.margins:
@@ -821,11 +821,12 @@ def _choice(found: LimitChoice) -> Chart:
         for label, users in zip(found.labels, found.users, strict=True)
     ]
     shown = bars[: found.drawn]
-    within = sum(bar.value for bar in bars if bar.own) / max(1.0, sum(bar.value for bar in bars))
+    above_zero = [(max(0.0, bar.value), bar.own) for bar in shown]
+    within = sum(users for users, own in above_zero if own) / max(1.0, sum(users for users, _ in above_zero))
     words = (
         "Noisy numbers of users by how many items they have; the noise of each has a standard deviation of "
         f"{figure(found.deviation)}. The limit chosen from them is {found.cap:,}: about "
-        f"{percent(max(0.0, min(1.0, within)))} of users have no more (in bold)."
+        f"{percent(within)} of users have no more (in bold)."
     )
     if any(bar.value < 0.0 for bar in shown):
         words += " A number below zero comes from the noise; its bar has no length."

@@ -617,10 +617,10 @@ def _total(plan: Plan, counts: Mapping[str, Any], rows: int) -> str:
 _LOSSES: Final = {
     "accuracy": (
         "predicted error",
-        "the error of all estimates together: the sum of |estimate - true count| over all items, relative to the "
-        "sum of the true counts, where an item that is not released counts as an estimate of 0",
+        "the smallest error of all estimates together (the sum of |estimate - true count| over all items, divided "
+        "by the sum of the true counts; an item that is not released counts as an estimate of 0)",
     ),
-    "keys": ("users needed", "the number of users that an item needs on average to be released"),
+    "keys": ("users needed", "the smallest number of users that an item needs on average to be released"),
 }
 
 
@@ -644,12 +644,14 @@ def limit_notes(facts: Facts) -> list[str]:
         return notes
     best, *others = found.offers
     listed = join_words([f"{_loss(found, one)} for {one.limit:,} with {one.excess}" for one in others])
+    measure = _measure(found)
+    goal = found.goal if measure == found.goal else f"{found.goal}, but all items of a public list are released"
     return [
         *notes,
-        f"The goal was {found.goal}: to make as small as possible {_LOSSES[_measure(found)][1]}. By the noisy "
-        f"numbers this is {_loss(found, best)} for {best.limit:,} with {best.excess}, the smallest of the "
-        f"{found.plans_on_offer} plans on offer{f'; others are {listed}' if listed else ''}. These predictions "
-        "come from a model of typical data and may be wrong; privacy does not depend on them.",
+        f"The goal was {goal}: {_LOSSES[measure][1]}. By the noisy numbers this is {_loss(found, best)} for "
+        f"{best.limit:,} with {best.excess}, the smallest of the {found.plans_on_offer} plans on offer"
+        f"{f'; others are {listed}' if listed else ''}. These predictions come from a model of typical data and "
+        "may be wrong; privacy does not depend on them.",
     ]
 
 
