@@ -578,7 +578,7 @@ def kept_chart(plan: Plan, users: Sequence[tuple[int, float]] = (), *, noisy: bo
     """
     levels = levels_of(plan)
     limit, (most, weight) = levels[0][0], levels[-1]
-    last = max(4, 2 * most, *(items for items, _ in users))
+    last = int(max(2, min(2 * most, plan.contract.nonzero), *(items for items, _ in users)))
     points = [(1.0, 1.0), (float(limit), float(limit))]
     for (before, _), (items, each) in pairwise(levels):
         points += [((before + 1) * 1.0, (before + 1) * each), (items * 1.0, items * each)]
@@ -586,9 +586,10 @@ def kept_chart(plan: Plan, users: Sequence[tuple[int, float]] = (), *, noisy: bo
     total = figure(most * weight)
     words = f"A user with up to {count_items(limit)} counts in full, one with more counts {total} in all."
     if most > limit:
+        beyond = ", and with more items no more" if last > most else ""
         words = (
             f"A user with up to {count_items(limit)} counts in full. One with more counts less for each item: "
-            f"with {count_items(most)} {total} in all, {figure(weight)} for each, and with more items no more."
+            f"with {count_items(most)} {total} in all, {figure(weight)} for each{beyond}."
         )
     groups = _groups(users, limit, most)
     if groups:
@@ -600,7 +601,8 @@ def kept_chart(plan: Plan, users: Sequence[tuple[int, float]] = (), *, noisy: bo
     def draw() -> Any:
         import altair as alt
 
-        ticks = [base * 10**power for power in range(math.ceil(math.log10(last)) + 1) for base in (1, 2, 5)]
+        bases = (1, 2, 5) if last <= 2000 else (1,)
+        ticks = [base * 10**power for power in range(math.ceil(math.log10(last)) + 1) for base in bases]
         ticks = [tick for tick in ticks if tick <= last]
         least = 0.75
         scale = {"type": "log", "domain": [least, last + 0.5], "nice": False}
@@ -620,7 +622,8 @@ def kept_chart(plan: Plan, users: Sequence[tuple[int, float]] = (), *, noisy: bo
             for name, line in zip(names, (points, [(1.0, 1.0), (float(last), float(last))]), strict=True)
         ]
         for place in sorted({limit, most}):
-            on_left = math.log(place) > 0.6 * math.log(last)
+            # Where both marks are close, their labels are on either side.
+            on_left = place == limit if limit < most < 2 * limit else math.log(place) > 0.6 * math.log(last)
             layers += _mark_layers(Mark(f"{place:,}", place), x, y, on_left=on_left, low=True)
         top = alt.layer(*layers).properties(width=_WIDTH, height=_HEIGHT)
         if not groups:

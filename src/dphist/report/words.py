@@ -470,10 +470,11 @@ def limit_sentence(plan: Plan) -> str:
         return "The limit is not below the length of the list, so it leaves nothing out."
     if most is None:
         return f"Users with more than {beyond} contribute a random {limit:,} of them."
+    all_count = most == plan.contract.max_nonzero
     return (
         f"Users with more than {beyond} count less for each of them: weight from 1 down to "
-        f"{plan.least_weight:.2g} at {count_items(most)}. Of more than {count_items(most)}, a random {most:,} "
-        "count."
+        f"{plan.least_weight:.2g} at {count_items(most)}."
+        f"{'' if all_count else f' Of more than {count_items(most)}, a random {most:,} count.'}"
     )
 
 
