@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP = python -m pip --disable-pip-version-check install --quiet
 INSTALL = $(BIN)/$(PIP) -c constraints.txt
+# Where it is set, each of the many short processes of the tests would compile all that it imports.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo browser lint test test-slow docs pictures site bench constraints clean
