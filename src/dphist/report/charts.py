@@ -709,14 +709,14 @@ def release_chart(release: Release) -> Chart:
 def counts_chart(rows: Rows, most: int) -> Chart:
     """The largest counts of a release as bars; where it has estimates, these with their margins."""
     shown = min(most, rows.total)
-    numbers = {column.name: column.values[:shown] for column in rows.columns if column.kind == "number"}
     cells = zip(*(column.texts(shown) for column in rows.columns[: len(rows.items)]), strict=True)
-    labels, counts = [printable(", ".join(one))[:60] for one in cells], numbers[rows.count]
+    labels, counts = [printable(", ".join(one))[:60] for one in cells], rows.counts[:shown]
     if not rows.margins:
         words = f"The {shown} largest of {rows.total:,} released counts, from {counts[0]:,} to {counts[-1]:,}."
         bars = [Bar(label, float(count), own=True) for label, count in zip(labels, counts, strict=True)]
         return bar_chart("counts", "The largest released counts", words, bars, x_label=rows.count)
-    columns = zip(labels, numbers[ESTIMATE], rows.margins[:shown], counts, strict=True)
+    estimated = next(column.values for column in rows.columns if column.name == ESTIMATE)
+    columns = zip(labels, estimated[:shown], rows.margins[:shown], counts, strict=True)
     estimates = [Estimate(label, *map(float, values)) for label, *values in columns]
     words = (
         f"The {shown} largest of {rows.total:,} estimates, from {estimates[0]} to {estimates[-1]}, and the counts "

@@ -93,6 +93,11 @@ class Rows:
     margins: tuple[float, ...] = ()
 
     @property
+    def counts(self) -> tuple[float, ...]:
+        """The counts, rounded as they are shown."""
+        return next(column.values for column in self.columns if column.name == self.count)
+
+    @property
     def interval_names(self) -> tuple[str, str]:
         """Names of the columns that are made of the count and `width`."""
         return f"low ({100 * self.level:g} %)", f"high ({100 * self.level:g} %)"

@@ -11,7 +11,7 @@ from typing import Any, Final
 from dphist.display import count_items, figure, join_words, printable, raised
 from dphist.planning.explain import MECHANISMS
 from dphist.planning.planner import WEAK_EPSILON
-from dphist.planning.utility import half_width
+from dphist.planning.utility import Correction, half_width
 from dphist.privacy.types import Budget, LaplaceNoise, Plan
 from dphist.releasing.certificate import NO_GUARANTEE, guarantee, not_covered
 from dphist.releasing.result import NOT_PRIVATE
@@ -212,16 +212,25 @@ def rows_notes(facts: Facts) -> list[str]:
 
 def estimate_notes(facts: Facts) -> list[str]:
     """How estimates are made and what they suppose; nothing for a release without them."""
-    correction, rows = facts.correction, facts.rows
+    correction = facts.correction
     if correction is None:
         return []
     return [
-        f"The estimate is the count times {figure(correction.factor)} ± {correction.error:.2g} (one standard "
-        "error), a factor that makes up for what the limit on users leaves out and that follows from the noisy "
-        "numbers of users by number of items. It supposes that users with many items choose the same items as "
-        f"others: its margin ({100 * rows.level:g} %) covers the noise of the count and of the factor, and no "
+        "The estimate is the count times a factor that makes up for what the limit on users leaves out: "
+        f"{factors_of(facts, correction)} (one standard error). The factor follows from the noisy numbers of "
+        "users by number of items. It supposes that users with many items choose the same items as others: the "
+        f"margin of an estimate ({100 * facts.rows.level:g} %) covers the noise of the count and of the factor, and no "
         "interval covers how far users with many items choose differently."
     ]
+
+
+def factors_of(facts: Facts, correction: Correction) -> str:
+    """What counts are multiplied by, with standard errors: most for rare items, least for the largest count."""
+    found = [
+        f"{figure(float(correction.factors_at(count)))} ± {float(correction.errors_at(count)):.2g}"
+        for count in (0.0, max(facts.rows.counts, default=0.0))
+    ]
+    return found[0] if found[0] == found[1] else f"{found[0]} for rare items, {found[1]} for the largest count"
 
 
 # --- the guarantee
@@ -319,10 +328,9 @@ def cautions(facts: Facts) -> list[str]:
             f"to change by a factor of {factor}, and a belief of 1 % to become "
             f"{at_most(move_belief(0.01, epsilon))}."
         )
-    counts = next(column.values for column in facts.rows.columns if column.name == facts.rows.count)
     # Noise aside, no count exceeds the number of users. A count of a sketch does, by no more than the offset.
     spare = (facts.document["counts"]["offset"] or 0.0) if facts.kind == "sketch" else 0.0
-    most = max(counts, default=0.0) - spare
+    most = max(facts.rows.counts, default=0.0) - spare
     if most >= 1.0 and delta * most > 1.0:
         whose = {
             "users": f"the {most:,.0f} users that one item has by its released count",
@@ -400,8 +408,11 @@ def numbers(facts: Facts) -> list[dict[str, str]]:
         found.append(("Shared noise", figure(math.sqrt(counts["covariance"])), meaning))
     found += [*_threshold(facts), _limit(facts)]
     if (correction := facts.correction) is not None:
-        meaning = "Counts times this are estimates of numbers of users, which make up for the limit on users."
-        found.append(("Factor of estimates", f"{figure(correction.factor)} ± {correction.error:.2g}", meaning))
+        meaning = (
+            "A count times this estimates the number of users, less for common items. With its standard error: "
+            f"{factors_of(facts, correction)}."
+        )
+        found.append(("Factor of estimates", figure(correction.factor), meaning))
     if plan.contract.max_nonzero is not None:
         label, meaning = "Counts at most", "The analysis assumes that at most this many counts are not zero."
         if plan.mechanism == "known-domain":
