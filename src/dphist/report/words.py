@@ -219,8 +219,8 @@ def estimate_notes(facts: Facts) -> list[str]:
         "The estimate is the count times a factor that makes up for what the limit on users leaves out: "
         f"{factors_of(facts, correction)} (one standard error). The factor follows from the noisy numbers of "
         "users by number of items. It supposes that users with many items choose the same items as others: the "
-        f"margin of an estimate ({100 * facts.rows.level:g} %) covers the noise of the count and of the factor, and no "
-        "interval covers how far users with many items choose differently."
+        f"margin of an estimate ({100 * facts.rows.level:g} %) covers the noise of the count and of the factor, "
+        "and no interval covers how far users with many items choose differently."
     ]
 
 
