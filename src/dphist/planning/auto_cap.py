@@ -1,7 +1,8 @@
-"""A cap chosen privately: a little of the budget buys noisy sizes of users, the rest goes to the release.
+"""A limit chosen privately: a little of the budget buys noisy sizes of users, the rest goes to the release.
 
-No data is involved here: every cap on offer gets its plan beforehand, and one certificate covers the choice and
-the release together. Proofs: docs/theory/choice.md.
+No data is involved here: every limit on offer gets its plans beforehand, with and without spread, and one
+certificate covers the choice and the release together. The sizes also give estimates of the numbers of users.
+Proofs: docs/theory/choice.md.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ from dphist.privacy.types import (
     PublicNoise,
 )
 
-# What a cap costs: an estimate of the mean error of released counts, from noisy sizes and a plan alone.
+# How good a release would be, from noisy sizes and its plan alone.
 #
 # A model and no guarantee: privacy does not rest on it. docs/theory/choice.md says how far it is off on real data.
 
@@ -76,8 +77,8 @@ _TILT: Final = 2.0
 # How far the tastes of heavy users differ from those of others: the mean relative error that one correction for
 # all items leaves, in units of `Sizes.unevenness`. On real data it was 0.13 (retail), 0.19 (words) and 0.27
 # (films), nearly the same for every plan; 0.10 where users differ in nothing but size, 0.42 where two kinds of
-# users have few items in common.
-_TASTES: Final = 0.2
+# users have few items in common. At the upper end of the real ones: too large a limit costs less than too small.
+_TASTES: Final = 0.27
 
 # Where the factor of an item is computed: the chance of the item in one draw, times the mean number of items. From
 # so rare that the factor does not change to so common that almost every user has the item.
@@ -178,9 +179,15 @@ class Sizes:
         """The sum of the weights of one user of each size."""
         if not levels:
             return self._items
-        limits, weights = (np.asarray(column, dtype=np.float64) for column in zip(*levels, strict=True))
-        kept = np.minimum(self._items, limits[-1])
-        return np.asarray(kept * weights[np.searchsorted(limits, kept)], dtype=np.float64)
+        kept, weight = items_kept(levels, self._items)
+        return kept * weight
+
+
+def items_kept(levels: Levels, items: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """How many of their items users keep who have so many, and the weight of each."""
+    limits, weights = (np.asarray(column, dtype=np.float64) for column in zip(*levels, strict=True))
+    kept = np.minimum(items, limits[-1])
+    return kept, weights[np.searchsorted(limits, kept)]
 
 
 def estimate_sizes(choice: CapChoice, noisy: Sequence[int]) -> Sizes:
@@ -302,9 +309,7 @@ def _least_of_list(bound: int | None, sizes: Sizes, largest: float) -> float:
 
 # Plans for a cap that is chosen privately: a little of the budget for noisy sizes, the rest for the release.
 #
-# No data is involved: every cap on offer gets its plan beforehand, and one certificate covers the choice and
-# whatever release follows. `chosen_cap` is then a function of the noisy sizes and these plans alone.
-# Proofs: docs/theory/choice.md.
+# `choose_plan` is a function of the noisy sizes and of these plans alone.
 
 PlanOf = Callable[[float, float, int], Plan]
 """From epsilon, delta and a cap to the plan of the release that would follow."""

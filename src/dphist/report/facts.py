@@ -31,7 +31,7 @@ from dphist.planning.auto_cap import (
     excess_of,
     predicted_loss,
 )
-from dphist.planning.compare import Comparison, compare
+from dphist.planning.compare import SPREAD_ROW, Comparison, compare
 from dphist.planning.planner import Excess, check_excess
 from dphist.planning.utility import ESTIMATE, Correction, added_columns, count_noise, half_width
 from dphist.privacy.types import Budget, Contract, Plan
@@ -331,7 +331,9 @@ def peers_of(plan: Plan, budget: Budget) -> tuple[Peer, ...]:
         rows = _compare(budget, plan.contract).rows
     except DphistError:
         return (own,)
-    return (own, *(Peer(row.analysis, row.total_noise, row.threshold) for row in rows))
+    # Spread is another way to count, and not an analysis of the same counts.
+    same = [row for row in rows if row.analysis != SPREAD_ROW]
+    return (own, *(Peer(row.analysis, row.total_noise, row.threshold) for row in same))
 
 
 @lru_cache(maxsize=64)
