@@ -165,7 +165,24 @@ def test_all_text_can_be_read_in_light_and_dark(scheme: str, browser: Any, addre
         assert seen.errors == []
 
 
-@pytest.mark.parametrize("name", ["top-k", "known-domain", "chosen cap", "booked", "nothing"])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_estimates_and_the_chart_of_the_limit_are_accessible(scheme: str, browser: Any, tmp_path: Path) -> None:
+    with opened_page(browser, page_of(made("chosen cap")[1], tmp_path), color_scheme=scheme) as (page, seen):
+        assert page.inner_text("#table th:nth-child(2)").split()[0] == "estimate"
+        estimates, margins, counts = (numbers(page, place) for place in (2, 3, 4))
+        assert estimates == sorted(estimates, reverse=True)
+        assert min(margins) > 0.0
+        # The factor is at least 1; both are rounded.
+        assert all(count <= estimate + 1.0 for count, estimate in zip(counts, estimates, strict=True))
+        for name in ("kept", "counts"):
+            assert page.locator(f"svg[aria-labelledby='{name}-title {name}-desc']").is_visible()
+        for details in page.locator("#cap summary").all():
+            details.click()
+        assert accessibility_violations(page) == []
+        assert seen.errors == []
+
+
+@pytest.mark.parametrize("name", ["top-k", "known-domain", "chosen cap", "spread", "booked", "nothing"])
 def test_it_fits_a_phone(name: str, browser: Any, tmp_path: Path) -> None:
     address = page_of(made(name)[1], tmp_path)
     with opened_page(browser, address, viewport=PHONE) as (page, seen):

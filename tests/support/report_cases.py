@@ -94,6 +94,7 @@ KINDS: dict[str, Callable[[Path], Path]] = {
     "lower threshold": lambda folder: released(folder, max_items_per_user=2, lower_threshold=10),
     "known-domain": public,
     "chosen cap": lambda folder: released(folder, max_items_per_user="auto"),
+    "spread": lambda folder: released(folder, "spread.csv", max_items_per_user=1, excess="spread"),
     "sums": summed,
     "booked": booked,
     "sketch": sketched,

@@ -482,12 +482,14 @@ def choose_plan(planned: ChoicePlan, noisy: Sequence[int]) -> tuple[Plan, Correc
     if len(noisy) != planned.choice.buckets:
         raise InvalidParameter(f"there must be {planned.choice.buckets} noisy sizes, not {len(noisy)}")
     sizes = estimate_sizes(planned.choice, noisy)
-    candidates = [
-        Candidate(one.total_noise, one.threshold, levels_of(one), one.contract.max_nonzero)
-        for one in planned.plans
-    ]
+    candidates = [candidate_of(plan) for plan in planned.plans]
     best = choose_best(candidates, sizes, planned.goal)
     return planned.plans[best], sizes.corrections(candidates[best].levels)
+
+
+def candidate_of(plan: Plan) -> Candidate:
+    """What the release of a plan does to counts."""
+    return Candidate(plan.total_noise, plan.threshold, levels_of(plan), plan.contract.max_nonzero)
 
 
 def levels_of(plan: Plan) -> Levels:

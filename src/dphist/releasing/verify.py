@@ -146,7 +146,7 @@ def beside_problems(table: Any, due: Mapping[str, NDArray[Any]], slack: float) -
     return problems
 
 
-def correction_from(document: dict[str, Any]) -> Correction:
+def correction_from(document: Mapping[str, Any]) -> Correction:
     """What the certificate says its estimates were made with; raises what any damaged certificate raises."""
     said, names = document["choice"]["correction"], ("counts", "factors", "standard_errors")
     if said.keys() != set(names) or not all(isinstance(one, float) for name in names for one in said[name]):

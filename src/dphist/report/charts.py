@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from html import escape
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -24,9 +25,10 @@ from dphist.display import count_items, figure, printable, raised
 from dphist.errors import InvalidParameter, MissingExtra
 from dphist.planning.auto_cap import Levels, items_kept, levels_of
 from dphist.planning.compare import Comparison, Frontier, frontier
+from dphist.planning.utility import ESTIMATE
 from dphist.privacy.types import Plan
 from dphist.releasing.result import NOT_PRIVATE, Release
-from dphist.report.facts import Facts, LimitChoice, Selection, curve_of, rows_of, selection_of
+from dphist.report.facts import Facts, LimitChoice, Rows, Selection, curve_of, digits_of, rows_of, selection_of
 from dphist.report.words import BETWEEN, PEERS, passes, percent
 from dphist.simulation.population import NOTICE
 from dphist.simulation.simulate import Simulation
@@ -50,6 +52,8 @@ _WIDTH: Final = 430
 _HEIGHT: Final = 240
 # Where the largest bar is this many times the shortest, points on a logarithmic axis replace the bars.
 _LOG_RATIO: Final = 25.0
+# The largest counts that the chart of a report shows.
+_SHOWN: Final = 10
 # 10k and 1M, but 0.5; powers of ten as 1e-6.
 _TICKS: Final = "datum.value >= 1e4 ? format(datum.value, '~s') : format(datum.value, '.6~g')"
 _POWERS: Final = (
@@ -272,14 +276,8 @@ def bar_chart(name: str, title: str, words: str, bars: Sequence[Bar], *, x_label
         import altair as alt
 
         lengths = [max(0.0, bar.value) for bar in bars]
-        log = min(lengths) > 0.0 and max(lengths) > _LOG_RATIO * min(lengths)
-        x = alt.X("length:Q", title=x_label + (" (logarithmic)" if log else ""))
-        if log:
-            low = 10.0 ** math.floor(math.log10(min(lengths)) - 1e-9)
-            x = _log_axis(x, lengths, domain=[low, max(lengths)])
-        else:
-            low = 0.0
-            x = x.scale(domain=[0.0, max(*lengths, 1e-9)], nice=False).axis(labelExpr=_TICKS, tickCount=5)
+        x, low = _length_axis("length:Q", x_label, lengths)
+        log = low > 0.0
         values = [
             {"place": place, "length": lengths[place], "low": low, "number": bar_number(bar.value), **vars(bar)}
             for place, bar in enumerate(bars)
@@ -296,6 +294,80 @@ def bar_chart(name: str, title: str, words: str, bars: Sequence[Bar], *, x_label
             *shapes,
             base.mark_text(align="left", dy=-17, fontWeight=weight).encode(x=alt.value(0), text="label:N"),
             base.mark_text(align="left", dx=9, fontWeight=weight).encode(x, text="number:N"),
+        ).properties(width=_WIDTH, height=alt.Step(42))
+
+    return Chart(name, title, words, draw)
+
+
+def _length_axis(field: str, label: str, lengths: Sequence[float]) -> tuple[Any, float]:
+    """The axis of lengths and where it begins: at zero, or above it where a logarithmic one is needed."""
+    import altair as alt
+
+    least, most = min(lengths), max(*lengths, 1e-9)
+    if least <= 0.0 or most <= _LOG_RATIO * least:
+        x = alt.X(field, title=label).scale(domain=[0.0, most], nice=False)
+        return x.axis(labelExpr=_TICKS, tickCount=5), 0.0
+    low = 10.0 ** math.floor(math.log10(least) - 1e-9)
+    return _log_axis(alt.X(field, title=f"{label} (logarithmic)"), lengths, domain=[low, most]), low
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A labelled estimate with its margin, and the count that it is made of."""
+
+    label: str
+    value: float
+    margin: float
+    count: float
+
+    def __str__(self) -> str:
+        digits = digits_of(self.margin)
+        return f"{self.value:,.{digits}f} ± {self.margin:,.{digits}f}"
+
+
+def estimates_chart(
+    name: str, title: str, words: str, estimates: Sequence[Estimate], *, x_label: str, margin: str
+) -> Chart:
+    """Estimates with error bars, and the counts behind them; `margin` says what an error bar is."""
+
+    def draw() -> Any:
+        import altair as alt
+
+        places = [(max(0.0, one.count), max(0.0, one.value)) for one in estimates]
+        ends = [max(0.0, one.value + one.margin) for one in estimates]
+        x, low = _length_axis("value:Q", x_label, [*ends, *(place for pair in places for place in pair)])
+        names, colours, shapes = [f"estimate, ± {margin}", "count"], [BLUE, GREY], ["circle", "diamond"]
+        values = [
+            {
+                "place": place, "label": one.label, "number": str(one), "low": low, "end": ends[place],
+                "begin": max(low, one.value - one.margin), "value": places[place][1], "count": places[place][0],
+                "estimated": names[0], "counted": names[1],
+            }
+            for place, one in enumerate(estimates)
+        ]  # fmt: skip
+        base = _data(values).encode(alt.Y("place:O", axis=None))
+        key: dict[str, Any] = {"legend": alt.Legend(title=None, orient="top", direction="horizontal")}
+        colour, shape = alt.Scale(domain=names, range=colours), alt.Scale(domain=names, range=shapes)
+
+        def dots(field: str, kind: str) -> Any:
+            point = base.mark_point(filled=True, size=90, opacity=1)
+            return point.encode(
+                x=alt.X(f"{field}:Q"),
+                color=alt.Color(f"{kind}:N", scale=colour, **key),
+                shape=alt.Shape(f"{kind}:N", scale=shape, **key),
+            )
+
+        return alt.layer(
+            base.mark_rule(color=INK, opacity=0.2, strokeWidth=2).encode(x, x2="low:Q"),
+            base.mark_rule(color=BLUE, strokeWidth=2.5).encode(alt.X("begin:Q"), x2="end:Q"),
+            *(
+                base.mark_tick(color=BLUE, thickness=2.5, size=12).encode(alt.X(f"{end}:Q"))
+                for end in ("begin", "end")
+            ),
+            dots("count", "counted"),
+            dots("value", "estimated"),
+            base.mark_text(align="left", dy=-17).encode(x=alt.value(0), text="label:N"),
+            base.mark_text(align="left", dx=9).encode(alt.X("end:Q"), text="number:N"),
         ).properties(width=_WIDTH, height=alt.Step(42))
 
     return Chart(name, title, words, draw)
@@ -540,6 +612,102 @@ def simulation_chart(simulation: Simulation) -> Chart:
     return panels("simulation", title.replace("; epsilon", "\nepsilon"), words, parts, one_legend=True)
 
 
+# What a plan does to users by their number of items.
+_IN_FULL: Final = "count in full"
+_LESS: Final = "each item counts less"
+_LEFT_OUT: Final = "some items left out"
+
+
+def kept_chart(plan: Plan, users: Sequence[tuple[int, float]] = (), *, noisy: bool = False) -> Chart:
+    """What all items of a user count together, by their number; below it, how many users have so many items.
+
+    `users` are pairs: the most items of a group, which begins after the group before it, and its users.
+    They may be `noisy`.
+    """
+    levels = levels_of(plan)
+    limit, (most, weight) = levels[0][0], levels[-1]
+    last = int(max(2, min(2 * most, plan.contract.nonzero), *(items for items, _ in users)))
+    points = [(1.0, 1.0), (float(limit), float(limit))]
+    for (before, _), (items, each) in pairwise(levels):
+        points += [((before + 1) * 1.0, (before + 1) * each), (items * 1.0, items * each)]
+    points.append((float(last), most * weight))
+    total = figure(most * weight)
+    words = f"A user with up to {count_items(limit)} counts in full, one with more counts {total} in all."
+    if most > limit:
+        beyond = ", and with more items no more" if last > most else ""
+        words = (
+            f"A user with up to {count_items(limit)} counts in full. One with more counts less for each item: "
+            f"with {count_items(most)} {total} in all, {figure(weight)} for each{beyond}."
+        )
+    groups = _groups(users, limit, most)
+    if groups:
+        everyone = max(1.0, sum(count for *_, count in groups))
+        above = sum(count for first, _, _, count in groups if first > limit) / everyone
+        about = "By the noisy numbers about" if noisy else "About"
+        words += f" {about} {percent(above)} of users have more than {limit:,}."
+
+    def draw() -> Any:
+        import altair as alt
+
+        bases = (1, 2, 5) if last <= 2000 else (1,)
+        ticks = [base * 10**power for power in range(math.ceil(math.log10(last)) + 1) for base in bases]
+        ticks = [tick for tick in ticks if tick <= last]
+        least = 0.75
+        scale = {"type": "log", "domain": [least, last + 0.5], "nice": False}
+
+        def axis(channel: Any, field: str, title: str | None, **more: Any) -> Any:
+            return channel(field, title=title).scale(**scale).axis(values=ticks, labelExpr=_TICKS, **more)
+
+        across = "items of a user (logarithmic)"
+        x = axis(alt.X, "x:Q", None if groups else across, labels=not groups)
+        y = axis(alt.Y, "y:Q", "counted, by weight (logarithmic)")
+        names = ["counted", "all items"]
+        colour, dash = _styles(names, [BLUE, GREY], [[1, 0], [4, 4]], orient="top", direction="horizontal")
+        layers = [
+            _data([{"label": name, "x": a, "y": b} for a, b in line])
+            .mark_line(strokeWidth=2.5)
+            .encode(x, y, colour, dash)
+            for name, line in zip(names, (points, [(1.0, 1.0), (float(last), float(last))]), strict=True)
+        ]
+        for place in sorted({limit, most}):
+            # Where both marks are close, their labels are on either side.
+            on_left = place == limit if limit < most < 2 * limit else math.log(place) > 0.6 * math.log(last)
+            layers += _mark_layers(Mark(f"{place:,}", place), x, y, on_left=on_left, low=True)
+        top = alt.layer(*layers).properties(width=_WIDTH, height=_HEIGHT)
+        if not groups:
+            return top
+        kinds = list(dict.fromkeys(kind for _, _, kind, _ in groups))
+        colours = {_IN_FULL: BLUE, _LESS: ORANGE, _LEFT_OUT: VERMILLION}
+        values = [
+            {
+                "from": max(least, 1.01 * (first - 0.5)), "to": 0.99 * (end + 0.5), "kind": kind, "users": count,
+                "zero": 0.0,
+            }
+            for first, end, kind, count in groups
+        ]  # fmt: skip
+        key = alt.Legend(title=None, orient="top", direction="horizontal", symbolType="square")
+        tint = alt.Scale(domain=kinds, range=[colours[kind] for kind in kinds])
+        bars = _data(values).mark_bar().encode(
+            axis(alt.X, "from:Q", across), x2="to:Q", y2="zero:Q",
+            color=alt.Color("kind:N", sort=kinds, scale=tint, legend=key),
+            y=alt.Y("users:Q", title="users (noisy)" if noisy else "users").axis(labelExpr=_TICKS, tickCount=4),
+        )  # fmt: skip
+        below = bars.properties(width=_WIDTH, height=_HEIGHT // 2)
+        return alt.vconcat(top, below, spacing=12).resolve_scale(color="independent", strokeDash="independent")
+
+    return Chart("kept", "What the items of a user count", words, draw)
+
+
+def _groups(users: Sequence[tuple[int, float]], limit: int, most: int) -> list[tuple[int, int, str, float]]:
+    """Of each group: least and most items, what the plan does to its users, and their number, at least 0."""
+    found, first = [], 1
+    for items, count in users:
+        kind = _IN_FULL if items <= limit else _LESS if items <= most else _LEFT_OUT
+        found.append((first, items, kind, max(0.0, float(count))))
+        first = items + 1
+    return found
+
+
 def largest_counts_chart(rows: Sequence[Mapping[str, Any]], words: str) -> Chart:
     """Counts of public or synthetic data by rank: in each row `true`, and `released` by a trial, or None."""
 
@@ -573,19 +741,39 @@ def largest_counts_chart(rows: Sequence[Mapping[str, Any]], words: str) -> Chart
 
 def release_chart(release: Release) -> Chart:
     """The largest released counts as bars."""
-    rows = rows_of(release.to_arrow(), release.plan, release.document()["request"])
-    shown = min(20, rows.total)
-    if not shown:
+    chosen = release.chosen
+    rows = rows_of(
+        release.to_arrow(),
+        release.plan,
+        release.document()["request"],
+        None if chosen is None else chosen.correction,
+    )
+    if not rows.total:
         raise InvalidParameter("the release is empty: there is nothing to draw")
-    counts = next(column.values for column in rows.columns if column.name == rows.count)[:shown]
-    labels = zip(*(column.texts(shown) for column in rows.columns[: len(rows.items)]), strict=True)
-    bars = [
-        Bar(printable(", ".join(cells))[:60], float(count), own=True)
-        for cells, count in zip(labels, counts, strict=True)
-    ]
-    words = f"The {shown} largest of {rows.total:,} released counts, from {counts[0]:,} to {counts[-1]:,}."
-    found = bar_chart("counts", "The largest released counts", words, bars, x_label=rows.count)
+    found = counts_chart(rows, 20)
     return found if release.private else _with_warning(found)
+
+
+def counts_chart(rows: Rows, most: int) -> Chart:
+    """The largest counts of a release as bars; where it has estimates, these with their margins."""
+    shown = min(most, rows.total)
+    cells = zip(*(column.texts(shown) for column in rows.columns[: len(rows.items)]), strict=True)
+    labels, counts = [printable(", ".join(one))[:60] for one in cells], rows.counts[:shown]
+    if not rows.margins:
+        words = f"The {shown} largest of {rows.total:,} released counts, from {counts[0]:,} to {counts[-1]:,}."
+        bars = [Bar(label, float(count), own=True) for label, count in zip(labels, counts, strict=True)]
+        return bar_chart("counts", "The largest released counts", words, bars, x_label=rows.count)
+    estimated = next(column.values for column in rows.columns if column.name == ESTIMATE)
+    columns = zip(labels, estimated[:shown], rows.margins[:shown], counts, strict=True)
+    estimates = [Estimate(label, *map(float, values)) for label, *values in columns]
+    words = (
+        f"The {shown} largest of {rows.total:,} estimates, from {estimates[0]} to {estimates[-1]}, and the counts "
+        f"that they are made of. Error bars ({100 * rows.level:g} %) cover the noise of the count and of the "
+        "factor, not the assumption that users with many items choose the same items as others."
+    )
+    return estimates_chart(
+        "counts", "The largest estimates", words, estimates, x_label="users", margin=f"{100 * rows.level:g} %"
+    )
 
 
 # --- the charts of a report
@@ -607,8 +795,12 @@ def report_charts(facts: Facts) -> tuple[Chart, ...]:
             found.append(_peer_bars("threshold", "Threshold that a count must exceed", label, thresholds))
     if facts.selection is not None:
         found += [_probability(facts.selection), _error(facts.selection)]
+    if facts.choice is not None or facts.plan.contract.spread is not None:
+        found.append(kept_chart(facts.plan, facts.choice.sizes() if facts.choice else (), noisy=True))
     if facts.choice is not None:
         found.append(_choice(facts.choice))
+    if facts.rows.margins:
+        found.append(counts_chart(facts.rows, _SHOWN))
     return tuple(found if facts.private else map(_with_warning, found))
 
 
@@ -679,13 +871,13 @@ def _choice(found: LimitChoice) -> Chart:
         Bar(label, float(users), found.keeps_all(label))
         for label, users in zip(found.labels, found.users, strict=True)
     ]
-    last = max((place for place, bar in enumerate(bars) if bar.value > 3.0 * found.deviation), default=0)
-    shown = bars[: max(last + 2, 4)]
-    within = sum(bar.value for bar in bars if bar.own) / max(1.0, sum(bar.value for bar in bars))
+    shown = bars[: found.drawn]
+    above_zero = [(max(0.0, bar.value), bar.own) for bar in shown]
+    within = sum(users for users, own in above_zero if own) / max(1.0, sum(users for users, _ in above_zero))
     words = (
         "Noisy numbers of users by how many items they have; the noise of each has a standard deviation of "
         f"{figure(found.deviation)}. The limit chosen from them is {found.cap:,}: about "
-        f"{percent(max(0.0, min(1.0, within)))} of users have no more (in bold)."
+        f"{percent(within)} of users have no more (in bold)."
     )
     if any(bar.value < 0.0 for bar in shown):
         words += " A number below zero comes from the noise; its bar has no length."

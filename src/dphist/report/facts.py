@@ -6,7 +6,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
@@ -21,17 +21,27 @@ from dphist.accounting.profile import certified_delta
 from dphist.display import printable
 from dphist.errors import LARGEST_EPSILON, DphistError, InputError, InvalidParameter, NotVerified
 from dphist.outputs.seal import certificate_text
-from dphist.planning.auto_cap import ChoicePlan, choice_curve
+from dphist.planning.auto_cap import (
+    ChoicePlan,
+    Goal,
+    candidate_of,
+    check_goal,
+    choice_curve,
+    estimate_sizes,
+    excess_of,
+    predicted_loss,
+)
 from dphist.planning.compare import SPREAD_ROW, Comparison, compare
-from dphist.planning.utility import count_noise, half_width
+from dphist.planning.planner import Excess, check_excess
+from dphist.planning.utility import ESTIMATE, Correction, added_columns, count_noise, half_width
 from dphist.privacy.types import Budget, Contract, Plan
 from dphist.releasing.certificate import is_difference, is_perhaps_reduced, plan_from
 from dphist.releasing.request import count_column
 from dphist.releasing.result import Release
-from dphist.releasing.verify import SEEDED, Examination, Verification, read_and_verify
+from dphist.releasing.verify import SEEDED, Examination, Verification, correction_from, read_and_verify
 from dphist.signatures import Trust
 
-CountsKind = Literal["users", "differences", "perhaps_reduced", "sketch"]
+CountsKind = Literal["users", "weighted", "differences", "perhaps_reduced", "sketch"]
 # The level of the intervals that a report adds where the release has none.
 LEVEL: Final = 0.95
 # Items longer than this are cut short in a report.
@@ -42,6 +52,8 @@ QUOTED: Final = r'^"*\((?:missing|empty)\)"*$|^[ \u3000]|[ \u3000]$'
 _POINTS: Final = 41
 _POINTS_SHARED: Final = 21
 _SELECTION_POINTS: Final = 121
+# Of the plans on offer for a chosen limit, so many are shown.
+_OFFERS: Final = 4
 
 
 @dataclass(frozen=True)
@@ -66,7 +78,8 @@ class Rows:
     """All released rows in columns, the largest counts first.
 
     `width` is half an interval around each count, where the release has no intervals and there can be some.
-    `own_ends` are the columns of intervals that the release has itself.
+    `own_ends` are the columns of intervals that the release has itself. Estimates, where there are any, come
+    before counts; `margins` are theirs, at `level`.
     """
 
     columns: tuple[Column, ...]
@@ -77,6 +90,12 @@ class Rows:
     level: float
     cut: bool
     own_ends: tuple[str, ...] = ()
+    margins: tuple[float, ...] = ()
+
+    @property
+    def counts(self) -> tuple[float, ...]:
+        """The counts, rounded as they are shown."""
+        return next(column.values for column in self.columns if column.name == self.count)
 
     @property
     def interval_names(self) -> tuple[str, str]:
@@ -110,13 +129,22 @@ def digits_of(spread: float) -> int:
     return max(0, 1 - math.floor(math.log10(spread)))
 
 
-def rows_of(table: Any, plan: Plan, request: Mapping[str, Any]) -> Rows:
-    """The rows of a release, an Arrow table."""
+def rows_of(table: Any, plan: Plan, request: Mapping[str, Any], correction: Correction | None = None) -> Rows:
+    """The rows of a release, an Arrow table; with a `correction`, its estimates come first."""
     name, level = count_column(request, table), request.get("interval")
     place = table.column_names.index(name)
     counts = np.asarray(table.column(place).to_pylist(), dtype=np.float64)
-    ordered = table.take(np.argsort(-counts, kind="stable")) if table.num_rows else table
-    digits = 0 if str(table.schema.field(place).type).startswith("int") else digits_of(plan.total_noise)
+    by_size = np.argsort(-counts, kind="stable")
+    ordered = table.take(by_size) if table.num_rows else table
+    estimated = [title for title in table.column_names[place:] if correction and title.startswith(ESTIMATE)]
+    others = [title for title in table.column_names[place:] if title not in estimated]
+    ordered = ordered.select([*table.column_names[:place], *estimated, *others])
+    whole = str(table.schema.field(place).type).startswith("int")
+    digits, digits_of_estimates = (
+        0 if whole else digits_of(plan.total_noise * factor)
+        for factor in (1.0, correction.factor if correction else 1.0)
+    )
+    margins = _margins(counts[by_size], plan, request, correction)
     ends = {f"{one}{end}" for one in table.column_names[place:] for end in ("_low", "_high")} if level else set()
     columns = []
     for index, title in enumerate(ordered.column_names):
@@ -126,16 +154,31 @@ def rows_of(table: Any, plan: Plan, request: Mapping[str, Any]) -> Rows:
         else:
             near = title == name or title.removeprefix(name) in ("_low", "_high", "_standard_error")
             label = f" ({100 * float(level):g} %)" if level and title in ends else ""
-            columns.append(_number_column(printable(title) + label, column, digits if near else None))
+            shown = digits_of_estimates if title in estimated else digits if near else None
+            columns.append(_number_column(printable(title) + label, column.to_pylist(), shown))
+            if title == ESTIMATE and estimated and not level:
+                columns.append(_number_column(f"± ({100 * LEVEL:g} %)", margins, shown))
     width = half_width(plan, LEVEL) + (0.5 if request.get("round") is True else 0.0)
-    intervals = level is None and counts_kind(plan, request) in ("users", "sketch")
+    intervals = level is None and counts_kind(plan, request) in ("users", "weighted", "sketch")
     own = [f"{name}{end}" for end in ("_low", "_high")] if level else []
     return Rows(
         tuple(columns), tuple(map(printable, table.column_names[:place])), printable(name), table.num_rows,
         width if intervals else None, float(level or LEVEL),
         any(text and len(text) > LONGEST_ITEM for one in columns[:place] for text in one.values),
-        tuple(printable(end) for end in own if end in table.column_names),
+        tuple(printable(end) for end in own if end in table.column_names), tuple(margins),
     )  # fmt: skip
+
+
+def _margins(
+    counts: NDArray[np.float64], plan: Plan, request: Mapping[str, Any], correction: Correction | None
+) -> list[float]:
+    """The margins of the estimates: of the noise of the counts and of the factor."""
+    if correction is None:
+        return []
+    level, rounded = float(request.get("interval") or LEVEL), request.get("round") is True
+    _, added = added_columns(counts, plan, "", error=False, interval=level, rounded=rounded, correction=correction)
+    margins: list[float] = (added[f"{ESTIMATE}_high"] - added[ESTIMATE]).tolist()
+    return margins
 
 
 def _text_column(name: str, column: Any) -> Column:
@@ -162,8 +205,8 @@ def _texts(column: Any) -> list[str | None]:
         return ["?"] * len(column)
 
 
-def _number_column(name: str, column: Any, digits: int | None) -> Column:
-    numbers = [float(value) if value is not None else math.nan for value in column.to_pylist()]
+def _number_column(name: str, values: Sequence[float | None], digits: int | None) -> Column:
+    numbers = [float(value) if value is not None else math.nan for value in values]
     if digits is None:
         largest = max((abs(number) for number in numbers if math.isfinite(number)), default=1.0)
         digits = min(6, max(0, 4 - math.ceil(math.log10(max(largest, 1e-6)))))
@@ -172,7 +215,9 @@ def _number_column(name: str, column: Any, digits: int | None) -> Column:
 
 
 def counts_kind(plan: Plan, request: Mapping[str, Any]) -> CountsKind:
-    """What a released count is: a number of users, or one less something that is not released."""
+    """What a released count is: a number of users, one with weights, or one less something not released."""
+    if plan.contract.spread is not None:
+        return "weighted"
     if is_difference(plan, request):
         return "differences"
     if is_perhaps_reduced(plan, request):
@@ -230,7 +275,7 @@ def selection_of(plan: Plan, request: Mapping[str, Any]) -> Selection | None:
     counts = np.unique(np.append(np.linspace(first, last, _SELECTION_POINTS).astype(np.int64), even))
     errors = selection_errors(plan, counts, lower, rounded=request.get("round") is True)
     probability, bias, deviation = (tuple(one.tolist()) for one in errors)
-    axis = "true number of users counted"
+    axis = "true number of users counted" if plan.contract.spread is None else "true weighted count"
     if "sketch" in request:
         axis = "counter of the sketch"
     elif relative:
@@ -276,7 +321,10 @@ class Peer:
 
 
 def peers_of(plan: Plan, budget: Budget) -> tuple[Peer, ...]:
-    """This release, and what other analyses need for the same budget and bounds, for counts of unknown items."""
+    """This release, and what other analyses need for the same budget and bounds, for counts of unknown items.
+
+    None of the others has a plan with spread: they drop the items beyond the limit.
+    """
     threshold = None if plan.mechanism == "known-domain" else plan.threshold
     own = Peer(None, plan.total_noise, threshold)
     try:
@@ -298,27 +346,80 @@ def _compare(budget: Budget, contract: Contract) -> Comparison:
 
 
 @dataclass(frozen=True)
+class Offer:
+    """A plan on offer, and the loss that was predicted for it: of the goal, by `predicted_loss`."""
+
+    limit: int
+    excess: Excess
+    noise: float
+    threshold: float | None
+    loss: float
+
+
+@dataclass(frozen=True)
 class LimitChoice:
-    """The noisy numbers of users, by number of items, from which a limit (`cap`) was chosen."""
+    """The noisy numbers of users, by number of items, from which a limit (`cap`) was chosen.
+
+    `offers` are the best plans on offer, the chosen one first, of `plans_on_offer`.
+    """
 
     labels: tuple[str, ...]
     users: tuple[int, ...]
     deviation: float
     cap: int
+    excess: Excess = "drop"
+    goal: Goal = "accuracy"
+    offers: tuple[Offer, ...] = ()
+    plans_on_offer: int = 0
+
+    @property
+    def drawn(self) -> int:
+        """How many of the numbers are worth drawing: the last ones that are within the noise are not."""
+        above = (place for place, users in enumerate(self.users) if users > 3.0 * self.deviation)
+        return min(len(self.users), max(max(above, default=0) + 2, 4))
+
+    def sizes(self) -> list[tuple[int, int]]:
+        """The most items of each group that is drawn, and its users; not of the last group, which has no end."""
+        pairs = zip(self.labels, self.users, strict=True)
+        return [
+            (int(label.split()[-1].replace(",", "")), users)
+            for label, users in list(pairs)[: self.drawn]
+            if not label.startswith("over")
+        ]
 
     def keeps_all(self, label: str) -> bool:
         """Whether users with so many items are within the limit."""
         return not label.startswith("over") and int(label.split()[-1].replace(",", "")) <= self.cap
 
 
-def limit_choice(choice: Mapping[str, Any]) -> LimitChoice:
-    """The choice of a certificate."""
+def limit_choice(choice: Mapping[str, Any], planned: ChoicePlan | None = None) -> LimitChoice:
+    """The choice of a certificate; `planned` are the plans on offer, recomputed."""
     caps = [0, *choice["caps"]]
     labels = [f"{a + 1:,}" if b == a + 1 else f"{a + 1:,} to {b:,}" for a, b in pairwise(caps)]
     deviation, users = float(Fraction(choice["variance"])) ** 0.5, tuple(choice["noisy_users"])
     if not all(isinstance(number, int) for number in (*users, choice["cap"])):
         raise TypeError
-    return LimitChoice((*labels, f"over {caps[-1]:,}"), users, deviation, choice["cap"])
+    offers = () if planned is None else best_offers(planned, users)
+    return LimitChoice(
+        (*labels, f"over {caps[-1]:,}"), users, deviation, choice["cap"], check_excess(choice["excess"]),
+        check_goal(choice["goal"]), offers, 0 if planned is None else len(planned.plans),
+    )  # fmt: skip
+
+
+def best_offers(planned: ChoicePlan, noisy: Sequence[int]) -> tuple[Offer, ...]:
+    """The plans with the least predicted losses, the least first, and the best one of drop and of spread."""
+    sizes = estimate_sizes(planned.choice, noisy)
+    offers = [
+        Offer(
+            plan.contract.items, excess_of(plan), plan.total_noise,
+            None if math.isinf(plan.threshold) else plan.threshold,
+            predicted_loss(candidate_of(plan), sizes, planned.goal),
+        )
+        for plan in planned.plans
+    ]  # fmt: skip
+    ranked = sorted(offers, key=lambda offer: offer.loss)
+    best = {excess: next((one for one in ranked if one.excess == excess), None) for excess in ("drop", "spread")}
+    return tuple(one for place, one in enumerate(ranked) if place < _OFFERS or one in best.values())
 
 
 @dataclass(frozen=True)
@@ -350,6 +451,8 @@ class Facts:
     curve: tuple[tuple[float, float], ...]
     peers: tuple[Peer, ...]
     choice: LimitChoice | None
+    # With a chosen limit, what makes estimates of the counts.
+    correction: Correction | None = None
 
     @property
     def private(self) -> bool:
@@ -413,11 +516,13 @@ def refuse_unverified(verified: Verification) -> None:
 def facts_of(document: Mapping[str, Any], table: Any, verified: Verification, origin: Origin) -> Facts:
     """The facts of a release that was verified, or has no problem except its seed."""
     plan, request = plan_from(document["plan"]), document["request"]
-    budget = Budget(request["epsilon"], request["delta"]) if "choice" in document else plan.budget
+    chosen = "choice" in document
+    budget = Budget(request["epsilon"], request["delta"]) if chosen else plan.budget
+    correction = correction_from(document) if chosen else None
     return Facts(
-        document, plan, budget, verified, origin, counts_kind(plan, request), rows_of(table, plan, request),
-        selection_of(plan, request), curve_of(plan, verified.choice), peers_of(plan, budget),
-        limit_choice(document["choice"]) if "choice" in document else None,
+        document, plan, budget, verified, origin, counts_kind(plan, request),
+        rows_of(table, plan, request, correction), selection_of(plan, request), curve_of(plan, verified.choice),
+        peers_of(plan, budget), limit_choice(document["choice"], verified.choice) if chosen else None, correction,
     )  # fmt: skip
 
 

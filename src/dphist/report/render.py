@@ -44,7 +44,7 @@ _TITLES: Final = {
     "curve": "The guarantee for every epsilon",
     "others": "Compared with other analyses",
     "selection": "What is released, and how accurate it is",
-    "cap": "How the limit was chosen",
+    "cap": "The limit on items per user",
     "rows": "The released counts",
     "booking": "Booked in a ledger",
     "limits": "Not covered",
@@ -111,7 +111,7 @@ def render(facts: Facts, format: ReportFormat, figures: Mapping[str, str] | None
     """The report in one format. Markdown links `figures`: the file of each chart by its name."""
     described = words.describe(facts)
     names, rows = facts.rows.first(_ROWS[format])
-    skipped = {"cap": facts.choice is None, "booking": not described["booking"]}
+    skipped = {"cap": not described["limit_notes"], "booking": not described["booking"]}
     sealed = described["certificate"] or {}
     shared = {
         "r": described,
@@ -135,7 +135,8 @@ def render(facts: Facts, format: ReportFormat, figures: Mapping[str, str] | None
             if facts.choice
             else []
         ),
-        "choice_note": words.choice_note(facts) if facts.choice else "",
+        "offer_head": words.offer_head(facts.choice) if facts.choice and facts.choice.offers else (),
+        "offers": words.offer_rows(facts.choice) if facts.choice else [],
         "row_names": names,
         "item_columns": len(facts.rows.items),
         "sealed": list(
@@ -250,7 +251,7 @@ def _html(facts: Facts, shared: dict[str, Any], rows: list[list[str]]) -> str:
         kinds=[
             "number" if name in {*counts, *facts.rows.interval_names} else "text" for name in shared["row_names"]
         ],
-        count_name=facts.rows.count,
+        sorted_by=counts[0],
         certificate=certificate,
         # What is downloaded is as it was written; what is shown has nothing in it that cannot be seen.
         certificate_shown="\n".join(map(printable, (certificate or "").split("\n"))),

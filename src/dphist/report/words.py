@@ -11,11 +11,11 @@ from typing import Any, Final
 from dphist.display import count_items, figure, join_words, printable, raised
 from dphist.planning.explain import MECHANISMS
 from dphist.planning.planner import WEAK_EPSILON
-from dphist.planning.utility import half_width
+from dphist.planning.utility import Correction, half_width
 from dphist.privacy.types import Budget, LaplaceNoise, Plan
 from dphist.releasing.certificate import NO_GUARANTEE, guarantee, not_covered
 from dphist.releasing.result import NOT_PRIVATE
-from dphist.report.facts import Facts, Peer, Selection
+from dphist.report.facts import Facts, LimitChoice, Offer, Peer, Selection
 
 # By how much a factor may exceed e^epsilon, and how many delta that costs: 1/(1 - 1/1.1) = 11.
 SLACK: Final = 1.1
@@ -104,6 +104,10 @@ def count_note(facts: Facts) -> str:
             f"A count here comes from a sketch: besides the noise, it may be {way} the number of users; what is "
             "not covered, below, says by how much at most. Intervals cover the noise only."
         )
+    if facts.kind == "weighted" and facts.correction is None:
+        return (
+            f"A count here is weighted, so it may be lower than the number of users. {limit_sentence(facts.plan)}"
+        )
     return ""
 
 
@@ -118,6 +122,7 @@ def _true_value(facts: Facts) -> str:
     """What the noise is added to."""
     return {
         "users": "the true count",
+        "weighted": "the true weighted count",
         "differences": "the true difference",
         "perhaps_reduced": "the true count, possibly reduced",
         "sketch": "the counter of the sketch",
@@ -137,6 +142,7 @@ def title(facts: Facts) -> str:
     what, also = ", ".join(facts.rows.items), also_released(facts.document.get("sums", ()))
     found = {
         "users": f"Users per {what}",
+        "weighted": f"Users per {what}" + ("" if facts.correction else ", weighted"),
         "differences": f"Differences in users per {what}",
         "perhaps_reduced": f"Users per {what}, possibly reduced",
         "sketch": f"Users per {what}, estimated by a sketch",
@@ -149,10 +155,13 @@ def lead(facts: Facts) -> str:
     rows, also = facts.rows.total, also_released(facts.document.get("sums", ()))
     counts = {
         "users": "the number of users",
+        "weighted": "a weighted number of users",
         "differences": f"how many more users there are than for {_ranked(facts)}",
         "perhaps_reduced": "the number of users, possibly less a number that was subtracted from all counts,",
         "sketch": "about how many users there are",
     }[facts.kind]
+    if facts.correction:
+        counts = "an estimate of the number of users, and the count behind it,"
     if rows == 0:
         public = math.isinf(facts.plan.threshold)
         found = f"This release is empty: {'the list had no items' if public else 'no count passed the threshold'}."
@@ -166,7 +175,7 @@ def about(facts: Facts) -> dict[str, str]:
     """What was released, from what and when, by the keys of --json."""
     document, request, also = facts.document, facts.request, also_released(facts.document.get("sums", ()))
     found = {"counted": "users per " + ", ".join(facts.rows.items) + (f", with {also}" if also else "")}
-    if count_note(facts):
+    if count_note(facts) or facts.kind == "weighted":
         found["a_count_is"] = f"{_true_value(facts)}, plus noise"
     if "sketch" in request:
         found["source"] = f"a sketch ({request['sketch']}) with {request['sketch-size']:,} counters"
@@ -187,6 +196,7 @@ def rows_notes(facts: Facts) -> list[str]:
     """What the counts and their intervals are."""
     rows, note = facts.rows, count_note(facts)
     found = [note] if note else []
+    found += estimate_notes(facts)
     level = f"{100 * rows.level:g} %"
     if rows.width is not None:
         found.append(f"Intervals are the count ± {figure(rows.width)}: the noise stays within that with {level}.")
@@ -198,6 +208,29 @@ def rows_notes(facts: Facts) -> list[str]:
     if rows.cut:
         found.append("Long items are cut short here; the release has them in full.")
     return found
+
+
+def estimate_notes(facts: Facts) -> list[str]:
+    """How estimates are made and what they suppose; nothing for a release without them."""
+    correction = facts.correction
+    if correction is None:
+        return []
+    return [
+        "The estimate is the count times a factor that makes up for what the limit on users leaves out: "
+        f"{factors_of(facts, correction)} (one standard error). The factor follows from the noisy numbers of "
+        "users by number of items. It supposes that users with many items choose the same items as others: the "
+        f"margin of an estimate ({100 * facts.rows.level:g} %) covers the noise of the count and of the factor, "
+        "and no interval covers how far users with many items choose differently."
+    ]
+
+
+def factors_of(facts: Facts, correction: Correction) -> str:
+    """What counts are multiplied by, with standard errors: most for rare items, least for the largest count."""
+    found = [
+        f"{figure(float(correction.factors_at(count)))} ± {float(correction.errors_at(count)):.2g}"
+        for count in (0.0, max(facts.rows.counts, default=0.0))
+    ]
+    return found[0] if found[0] == found[1] else f"{found[0]} for rare items, {found[1]} for the largest count"
 
 
 # --- the guarantee
@@ -295,10 +328,9 @@ def cautions(facts: Facts) -> list[str]:
             f"to change by a factor of {factor}, and a belief of 1 % to become "
             f"{at_most(move_belief(0.01, epsilon))}."
         )
-    counts = next(column.values for column in facts.rows.columns if column.name == facts.rows.count)
     # Noise aside, no count exceeds the number of users. A count of a sketch does, by no more than the offset.
     spare = (facts.document["counts"]["offset"] or 0.0) if facts.kind == "sketch" else 0.0
-    most = max(counts, default=0.0) - spare
+    most = max(facts.rows.counts, default=0.0) - spare
     if most >= 1.0 and delta * most > 1.0:
         whose = {
             "users": f"the {most:,.0f} users that one item has by its released count",
@@ -375,6 +407,12 @@ def numbers(facts: Facts) -> list[dict[str, str]]:
         )
         found.append(("Shared noise", figure(math.sqrt(counts["covariance"])), meaning))
     found += [*_threshold(facts), _limit(facts)]
+    if (correction := facts.correction) is not None:
+        meaning = (
+            "A count times this estimates the number of users, less for common items. With its standard error: "
+            f"{factors_of(facts, correction)}."
+        )
+        found.append(("Factor of estimates", figure(correction.factor), meaning))
     if plan.contract.max_nonzero is not None:
         label, meaning = "Counts at most", "The analysis assumes that at most this many counts are not zero."
         if plan.mechanism == "known-domain":
@@ -428,8 +466,27 @@ def _limit(facts: Facts) -> tuple[str, str, str]:
         most = asked if isinstance(asked, int) and not public else contract.items
         more = "more items on the list" if public else "more items"
         chosen = " The limit was chosen privately." if facts.choice is not None else ""
+        if contract.spread is not None:
+            value = f"{contract.items:,}, spread up to {contract.spread:,}"
+            return label, value, limit_sentence(plan) + chosen
         return label, f"at most {most:,}", f"Users with {more} contribute a random {most:,} of them.{chosen}"
     return label, f"at most {contract.items:,}", "Promised by whoever computed the counts."
+
+
+def limit_sentence(plan: Plan) -> str:
+    """What happens to the items of a user beyond the limit."""
+    limit, most = plan.contract.items, plan.contract.spread
+    beyond = f"{count_items(limit)}{' on the list' if plan.mechanism == 'known-domain' else ''}"
+    if limit == plan.contract.max_nonzero:
+        return "The limit is not below the length of the list, so it leaves nothing out."
+    if most is None:
+        return f"Users with more than {beyond} contribute a random {limit:,} of them."
+    all_count = most == plan.contract.max_nonzero
+    return (
+        f"Users with more than {beyond} count less for each of them: weight from 1 down to "
+        f"{plan.least_weight:.2g} at {count_items(most)}."
+        f"{'' if all_count else f' Of more than {count_items(most)}, a random {most:,} count.'}"
+    )
 
 
 # --- other analyses, the threshold, and what is not covered
@@ -456,6 +513,8 @@ def peers_note(facts: Facts) -> str:
     bounds = f"m = {contract.items:,} items per user"
     if contract.max_nonzero is not None:
         bounds = f"k = {contract.max_nonzero:,} counts, at most m = {contract.items:,} of them per user"
+    if contract.spread is not None:
+        bounds += "; this release spreads the items of users with more, the others drop them"
     notes = [
         f"All for the same epsilon, delta and bounds ({bounds}). The others are computed, not drawn: each at its "
         "lowest threshold and with continuous noise, while the noise of this release is on a lattice."
@@ -514,7 +573,7 @@ def selection_notes(facts: Facts) -> list[str]:
             else [f"Of those that pass, only the {found.largest:,} with the largest noisy counts are released."]
         ),
         "Counts that barely passed are too high on average, because the noise lifted them."
-        + (intervals if facts.kind in ("users", "sketch") else ""),
+        + (intervals if facts.kind in ("users", "weighted", "sketch") else ""),
         "These figures follow from the distribution of the noise, in ordinary floating point. They help readers "
         "and are not part of what was verified.",
     ]
@@ -566,14 +625,71 @@ def _total(plan: Plan, counts: Mapping[str, Any], rows: int) -> str:
     )
 
 
-def choice_note(facts: Facts) -> str:
-    """How a limit was chosen."""
-    found = facts.choice
-    assert found is not None
-    return (
-        f"The limit {found.cap:,} was chosen from these noisy numbers; the noise of each has a standard deviation "
-        f"of {figure(found.deviation)}."
-    )
+# What each goal makes as small as possible: a name for a column, and in words.
+_LOSSES: Final = {
+    "accuracy": (
+        "predicted error",
+        "the smallest error of all estimates together (the sum of |estimate - true count| over all items, divided "
+        "by the sum of the true counts; an item that is not released counts as an estimate of 0)",
+    ),
+    "keys": ("users needed", "the smallest number of users that an item needs on average to be released"),
+}
+
+
+_WAYS: Final = {
+    "drop": "drop (the items beyond it are left out)",
+    "spread": "spread (with more items, each counts less)",
+}
+
+
+def limit_notes(facts: Facts) -> list[str]:
+    """What the limit does to users with many items, and how it was chosen."""
+    found, contract = facts.choice, facts.plan.contract
+    if found is None:
+        return [] if contract.spread is None else [limit_sentence(facts.plan)]
+    notes = [
+        limit_sentence(facts.plan),
+        f"The limit {found.cap:,} with {_WAYS[found.excess]} was chosen from the noisy numbers of users by number "
+        f"of items; the noise of each has a standard deviation of {figure(found.deviation)}.",
+    ]
+    if not found.offers:
+        return notes
+    best, *others = found.offers
+    listed = join_words([f"{_loss(found, one)} for {one.limit:,} with {one.excess}" for one in others])
+    measure = _measure(found)
+    goal = found.goal if measure == found.goal else f"{found.goal}, but all items of a public list are released"
+    return [
+        *notes,
+        f"The goal was {goal}: {_LOSSES[measure][1]}. By the noisy numbers this is {_loss(found, best)} for "
+        f"{best.limit:,} with {best.excess}, the smallest of the {found.plans_on_offer} plans on offer"
+        f"{f'; others are {listed}' if listed else ''}. These predictions come from a model of typical data and "
+        "may be wrong; privacy does not depend on them.",
+    ]
+
+
+def _measure(found: LimitChoice) -> str:
+    """Which loss was predicted: from a public list all items are released, whatever the goal."""
+    return "accuracy" if found.offers[0].threshold is None else found.goal
+
+
+def _loss(found: LimitChoice, offer: Offer) -> str:
+    return f"{100.0 * offer.loss:.1f} %" if _measure(found) == "accuracy" else figure(offer.loss)
+
+
+def offer_head(found: LimitChoice) -> tuple[str, ...]:
+    """Names above the columns of the table of the limits on offer."""
+    return "limit", "excess", "noise", "threshold", _LOSSES[_measure(found)][0]
+
+
+def offer_rows(found: LimitChoice) -> list[tuple[str, ...]]:
+    """The best limits on offer, the chosen one first."""
+    return [
+        (
+            f"{one.limit:,}", one.excess, figure(one.noise),
+            "none" if one.threshold is None else figure(one.threshold), _loss(found, one),
+        )
+        for one in found.offers
+    ]  # fmt: skip
 
 
 def certificate_note(facts: Facts) -> str:
@@ -638,7 +754,12 @@ def describe(facts: Facts) -> dict[str, Any]:
                 {"items_of_a_user": label, "users": users}
                 for label, users in zip(choice.labels, choice.users, strict=True)
             ],
+            "excess": choice.excess,
+            "goal": choice.goal,
+            "correction": None if facts.correction is None else facts.correction.to_dict(),
+            "offers": [vars(offer) for offer in choice.offers],
         },
+        "limit_notes": limit_notes(facts),
         "rows": facts.rows.total,
         "rows_notes": rows_notes(facts),
         "interval": None if rows.width is None else {"share": rows.level, "half_width": rows.width},

@@ -1,0 +1,250 @@
+"""Releases with estimates and with spread: estimates come first, and nothing takes them for more than they are."""
+
+from __future__ import annotations
+
+import math
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from scipy import stats
+
+import dphist
+from dphist.planning.auto_cap import candidate_of, estimate_sizes, levels_of, predicted_loss
+from dphist.report.charts import Chart, Estimate, estimates_chart, kept_chart, report_charts
+from dphist.report.facts import Facts, gather_facts, selection_of
+from dphist.report.render import FORMATS, render, report_data
+from report_cases import BUDGET, Page, made
+
+pytestmark = pytest.mark.usefixtures("quick_curve")
+EVIL = "<script>alert('x & y')</script>"
+
+
+@cache
+def facts_of(**options: Any) -> Facts:
+    return gather_facts(release_of(**options))
+
+
+@cache
+def release_of(**options: Any) -> dphist.Release:
+    """Users with 1 to 20 items each, the first ones the most common: thousands have each of those."""
+    sizes = 1 + np.arange(6000) % 20
+    items = np.concatenate([np.arange(size) for size in sizes])
+    table = pa.table({"user": np.repeat(np.arange(sizes.size), sizes), "item": [f"item {one}" for one in items]})
+    return dphist.release(table, **BUDGET, **options)
+
+
+def flat(facts: Facts) -> dict[str, str]:
+    """Every format without its line ends, what Markdown escapes, and the script and certificate of the page."""
+    texts = {format: render(facts, format).partition("<script")[0] for format in FORMATS}
+    return {format: " ".join(text.replace("\\", "").split()) for format, text in texts.items()}
+
+
+def values(facts: Facts, name: str) -> list[float]:
+    return list(next(column.values for column in facts.rows.columns if column.name == name))
+
+
+def data_of(chart: Chart) -> list[dict[str, Any]]:
+    """The rows of all data of a chart, which is checked against the schema of Vega-Lite."""
+
+    def find(part: Any) -> list[dict[str, Any]]:
+        if isinstance(part, dict):
+            own = [row for row in part.get("values", ()) if isinstance(row, dict)] if "data" not in part else []
+            return own + [row for value in part.values() for row in find(value)]
+        return [row for value in part for row in find(value)] if isinstance(part, list) else []
+
+    return find(chart.to_dict())
+
+
+def test_estimates_come_first_with_their_margins() -> None:
+    facts = facts_of(excess="spread")
+    assert facts.correction is not None
+    names, _ = facts.rows.first(3)
+    assert names == ["item", "estimate", "± (95 %)", "count", "low (95 %)", "high (95 %)"]
+    counts, step = np.array(values(facts, "count")), 10.0 ** -next(c.digits for c in facts.rows.columns[1:2])
+    table = facts.document["choice"]["correction"]
+    factor, error = (np.interp(counts, table["counts"], table[name]) for name in ("factors", "standard_errors"))
+    np.testing.assert_allclose(values(facts, "estimate"), factor * counts, atol=factor.max() * step)
+    due = stats.norm.ppf(0.975) * np.hypot(factor * facts.plan.total_noise, error * counts)
+    np.testing.assert_allclose(values(facts, "± (95 %)"), due, atol=2.0 * step)
+    page = render(facts, "html")
+    data = Page(page).data
+    assert [column["name"] for column in data["columns"]] == names
+    assert data["columns"][data["sorted"]]["name"] == "estimate"
+    assert re.findall(r'<th [^>]*aria-sort="descending"[^>]*><button[^>]*>([^<]*)', page) == ["estimate"]
+    for format in ("markdown", "text"):
+        assert any(
+            line.replace("|", " ").split()[:3] == ["item", "estimate", "±"]
+            for line in render(facts, format).splitlines()
+        )
+
+
+def test_intervals_of_the_release_itself_replace_the_margins() -> None:
+    facts = facts_of(excess="drop", interval=0.9, standard_error=True, round=True)
+    names = [column.name for column in facts.rows.columns]
+    assert names[1:5] == ["estimate", "estimate_standard_error", "estimate_low (90 %)", "estimate_high (90 %)"]
+    assert names[5] == "count"
+    assert facts.rows.width is None
+    lows, highs = values(facts, names[3]), values(facts, names[4])
+    for estimate, low, high, margin in zip(
+        values(facts, "estimate"), lows, highs, facts.rows.margins, strict=True
+    ):
+        assert (low, high) == pytest.approx((estimate - margin, estimate + margin), abs=1.0)
+
+
+def test_every_format_says_how_estimates_are_made_and_what_they_suppose() -> None:
+    for facts in (
+        facts_of(excess="spread"),
+        facts_of(excess="drop", interval=0.9, standard_error=True, round=True),
+    ):
+        assert facts.correction is not None
+        for format, text in flat(facts).items():
+            assert "The estimate is the count times a factor" in text, format
+            assert f"{facts.correction.factor:.4g} ± {facts.correction.error:.2g}" in text
+            assert "from the noisy numbers of users by number of items" in text
+            assert "supposes that users with many items choose the same items as others" in text
+            assert "no interval covers how far users with many items choose differently" in text
+            # Only the noise has intervals: none is said to hold the number of users.
+            assert not re.search(r"interval[^.]*(holds|contains|includes)|true number of users (is|lies)", text)
+        data = report_data(facts)
+        assert data["cap_choice"]["correction"] == facts.correction.to_dict()
+        assert "an estimate of the number of users" in data["lead"]
+    assert all("estimate is the count" not in text for text in flat(made("gshm")[1]).values())
+
+
+def test_with_spread_no_item_is_said_to_be_dropped_that_counts() -> None:
+    for facts in (facts_of(excess="spread"), made("spread")[1]):
+        contract, least = facts.plan.contract, facts.plan.least_weight
+        assert contract.spread is not None
+        assert facts.kind == report_data(facts)["counts_are"] == "weighted"
+        most, items = f"{contract.spread:,}", "1 item" if contract.items == 1 else f"{contract.items:,} items"
+        said = (
+            f"Users with more than {items} count less for each of them: weight from 1 down to {least:.2g} at "
+            f"{most} items. Of more than {most} items, a random {most} count."
+        )
+        for format, text in flat(facts).items():
+            assert said in text, format
+            assert not re.search(rf"random {contract.items:,} of them", text), format
+            assert "true weighted count" in text
+            assert "this release spreads the items of users with more, the others drop them" in text
+    dropped = facts_of(excess="drop", interval=0.9, standard_error=True, round=True)
+    assert dropped.kind == "users"
+    for text in flat(dropped).values():
+        assert f"contribute a random {dropped.plan.contract.items:,} of them" in text
+        assert "weight from 1" not in text
+    # Without estimates the first thing to know is that counts are weighted.
+    for text in flat(made("spread")[1]).values():
+        assert "A count here is weighted" in text[: text.index("Counted")]
+    found = selection_of(made("spread")[1].plan, made("spread")[1].request)
+    assert found is not None
+    assert found.axis == "true weighted count"
+
+
+@pytest.mark.parametrize("excess", ["drop", "spread"])
+def test_the_chart_of_the_limit_shows_what_each_user_keeps(excess: str) -> None:
+    plan = dphist.plan(epsilon=1, delta=1e-6, max_items_per_user=5, excess=excess)
+    users = [(1, 900.0), (5, 300.0), (20, 60.0), (80, 12.0), (160, -3.0)]
+    rows = data_of(kept_chart(plan, users, noisy=True))
+    drawn = sorted((row["x"], row["y"]) for row in rows if row.get("label") == "counted")
+    for items in range(1, 200):
+        kept = min(items, plan.contract.spread or 5)
+        weight = 1.0
+        if plan.levels:
+            level = next(one for one in plan.levels if one.items >= kept)
+            weight = level.weight / plan.levels[0].weight
+        # In logarithms the chart is straight between its points.
+        xs, ys = np.log(drawn).T
+        if items <= drawn[-1][0]:
+            assert math.exp(np.interp(math.log(items), xs, ys)) == pytest.approx(kept * weight, rel=1e-9)
+    bars = {row["kind"]: row["users"] for row in rows if "kind" in row}
+    most = {"drop": {"count in full", "some items left out"}}.get(
+        excess, {"count in full", "each item counts less", "some items left out"}
+    )
+    assert set(bars) == most
+    assert min(row["users"] for row in rows if "users" in row) == 0.0
+    chart = kept_chart(plan, users, noisy=True)
+    # (60 + 12)/(900 + 300 + 60 + 12)
+    assert "By the noisy numbers about 5.7 % of users have more than 5." in chart.words
+    assert "By the noisy" not in kept_chart(plan).words
+    drawing = chart.svg(inline=True)
+    assert "currentColor" in drawing
+    assert drawing.count(">counted</text>") == 1, "one legend for colour and dashes"
+    assert kept_chart(plan).svg().count(">5</text>") >= 1
+
+
+def test_the_report_has_both_charts_where_they_say_something() -> None:
+    names = {name: [chart.name for chart in report_charts(facts)] for name, facts in (
+        ("auto", facts_of(excess="spread")), ("given", made("spread")[1]), ("drop", made("gshm")[1]),
+    )}  # fmt: skip
+    assert names["auto"][-3:] == ["kept", "sizes", "counts"]
+    assert names["given"][-1] == "kept"
+    assert "kept" not in names["drop"]
+    assert "counts" not in names["given"]
+    page = render(facts_of(excess="spread"), "html")
+    assert {"kept-title", "counts-title", "sizes-title"} <= set(Page(page).ids)
+
+
+def test_the_chart_of_a_release_shows_estimates_with_error_bars() -> None:
+    release, facts = release_of(excess="spread"), facts_of(excess="spread")
+    chart = dphist.chart(release)
+    rows = [row for row in data_of(chart) if "begin" in row]
+    assert len({row["place"] for row in rows}) == min(20, facts.rows.total)
+    for row in rows:
+        place = row["place"]
+        assert row["value"] == pytest.approx(values(facts, "estimate")[place])
+        assert row["end"] - row["value"] == pytest.approx(facts.rows.margins[place])
+        assert row["begin"] < row["value"] < row["end"]
+        # The factor is at least 1; both are rounded.
+        assert row["count"] <= row["value"] + 1.0
+    assert "not the assumption that users with many items choose the same items" in chart.words
+    evil = estimates_chart("counts", "t", "w", [Estimate(EVIL, 9.0, 1.0, 5.0)], x_label="users", margin="95 %")
+    assert "<script" not in evil.svg()
+    assert "9.0 ± 1.0" in evil.svg()
+
+
+def test_the_choice_is_explained_by_the_losses_that_decided() -> None:
+    for options, goal in (({}, "accuracy"), ({"goal": "keys"}, "keys")):
+        facts = facts_of(**options)
+        choice, planned = facts.choice, facts.verified.choice
+        assert choice is not None
+        assert planned is not None
+        best, *others = choice.offers
+        assert (choice.goal, choice.cap, choice.excess) == (goal, best.limit, best.excess)
+        assert (best.limit, best.noise) == (facts.plan.contract.items, facts.plan.total_noise)
+        assert {offer.excess for offer in choice.offers} == {"drop", "spread"}
+        losses = [offer.loss for offer in choice.offers]
+        assert losses == sorted(losses)
+        sizes = estimate_sizes(planned.choice, choice.users)
+        for offer in choice.offers:
+            plan = planned.plan(offer.limit, offer.excess)
+            assert offer.loss == predicted_loss(candidate_of(plan), sizes, planned.goal)
+        shown = [f"{100 * loss:.1f} %" if goal == "accuracy" else f"{loss:.4g}" for loss in losses]
+        for format, text in flat(facts).items():
+            assert f"The limit {choice.cap:,} with {choice.excess} (" in text, format
+            assert f"The goal was {goal}" in text
+            assert (
+                f"this is {shown[0]} for {best.limit:,} with {best.excess}, the smallest of the 48 plans" in text
+            )
+            assert all(
+                f"{loss} for {one.limit:,} with {one.excess}" in text
+                for loss, one in zip(shown[1:], others, strict=True)
+            )
+            assert "privacy does not depend on them" in text
+        data = report_data(facts)["cap_choice"]
+        assert [one["loss"] for one in data["offers"]] == losses
+        assert (data["goal"], data["excess"]) == (goal, choice.excess)
+
+
+def test_a_public_list_has_estimates_and_no_threshold(tmp_path: Path) -> None:
+    (tmp_path / "list.csv").write_text("item\n" + "\n".join(f"item {place}" for place in range(30)))
+    facts = facts_of(items=str(tmp_path / "list.csv"), goal="keys", max_items_per_user="auto")
+    assert facts.choice is not None
+    assert all(offer.threshold is None for offer in facts.choice.offers)
+    assert facts.rows.total == 30
+    for text in flat(facts).values():
+        assert "The goal was keys, but all items of a public list are released: the smallest error" in text
+    assert levels_of(facts.plan)[0][0] == facts.choice.cap
