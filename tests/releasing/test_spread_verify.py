@@ -59,6 +59,7 @@ def chosen(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ({"max_items_per_user": 2, "sum": ["amount:0:100"], "mean": ["amount:0:100"]}, {"spread": 32}),
         ({"max_items_per_user": 2, "items": "list.csv"}, {"max_nonzero": 9, "spread": 9}),
         ({"max_items_per_user": 2, "max_nonzero": 20}, {"max_nonzero": 20, "spread": 20}),
+        ({"max_items_per_user": 9, "max_nonzero": 8}, {"max_items_per_user": 8, "max_nonzero": 8, "spread": 8}),
     ],
 )
 def test_releases_with_spread_are_verified(
@@ -69,6 +70,16 @@ def test_releases_with_spread_are_verified(
     found = document_of(release(tmp_path, **options))
     assert found["request"]["excess"] == "spread"
     assert {name: found["plan"][name] for name in expected} == expected
+
+
+@pytest.mark.parametrize("limit", [2, 7])
+def test_a_broken_promise_releases_nothing(limit: int) -> None:
+    """A bound on all items is a promise with spread, even where a top-k step could keep it without."""
+    asked: dict[str, Any] = {**BUDGET, "max_items_per_user": limit, "excess": "spread"}
+    assert len(dphist.release(events(COUNTS, items_per_user=4), **asked, max_nonzero=7)) == 0
+    found = dphist.release(events(COUNTS, items_per_user=4), **asked, max_nonzero=8)
+    assert len(found) == 8
+    assert "max-nonzero" in found.document()["guarantee"]["conditions"]
 
 
 def noticed(path: Path, change: Forgery) -> tuple[str, ...]:
