@@ -189,9 +189,10 @@ def test_innocent_is_not_accused_and_nearly_all_delta_is_seen(
     assert "does not contradict" in str(result)
 
 
-@pytest.mark.parametrize("m", [1, 3, 10])
-def test_innocent_with_spread_is_not_accused_and_nearly_all_delta_is_seen(m: int) -> None:
-    made = plan(epsilon=1.0, delta=0.05, max_items_per_user=m, excess="spread")
+@pytest.mark.parametrize(("k", "m"), [(None, 1), (None, 3), (None, 10), (40, 6)])
+def test_innocent_with_spread_is_not_accused_and_nearly_all_delta_is_seen(k: int | None, m: int) -> None:
+    made = plan(epsilon=1.0, delta=0.05, max_nonzero=k, max_items_per_user=m, excess="spread")
+    assert (made.sigma_shared > 0.0) == (k is not None)
     result = audit(PlannedMechanism(made), tap=SeededTap(3), runs=RUNS)
     assert not result.contradicts
     assert result.delta_lower > 0.75 * 0.05

@@ -95,7 +95,7 @@ def test_a_broken_promise_releases_nothing(frame: DataFrame) -> None:
     assert len(dphist.release(frame, **ASKED, max_nonzero=USERS)) > 0
     assert len(dphist.release(frame, **ASKED, max_nonzero=USERS, max_items_per_user=USERS // 2)) == 0
     assert len(dphist.release(frame, **ASKED, max_nonzero=USERS, lower_threshold=2)) > 0
-    smaller = {"max_items_per_user": USERS // 2, "excess": "spread"}
+    smaller: dict[str, Any] = {"max_items_per_user": USERS // 2, "excess": "spread"}
     assert len(dphist.release(frame, **ASKED, max_nonzero=USERS, **smaller)) == 0
 
 

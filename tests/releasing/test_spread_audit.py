@@ -310,6 +310,31 @@ def test_users_of_every_size_are_covered_with_sums(engine: Factory) -> None:
                 assert set(moved[:, place].tolist()) == {sign * one.reach * level.weight // unit}
 
 
+@pytest.mark.parametrize("excess", ["drop", "spread"])
+def test_a_release_counts_by_the_task_that_is_audited(excess: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same weights, limit and steps of sums: only the source and the secret of the choice differ."""
+    tasks: list[Task] = []
+    right = DuckDBEngine.count
+
+    def seen(engine: DuckDBEngine, task: Task, progress: Any = None) -> Any:
+        tasks.append(task)
+        return right(engine, task, progress)
+
+    monkeypatch.setattr(DuckDBEngine, "count", seen)
+    data = table(OTHERS)
+    released = dphist.release(
+        data, user="user", item="item", epsilon=1.0, delta=1e-3, max_items_per_user=5, excess=excess,
+        sum=["amount:0:10", "b=amount:-3:8"], mechanism="gaussian",
+    )  # fmt: skip
+    audited = events(data)
+    contribution_of_user(DuckDBEngine(), released.plan, audited, audited, summed=["amount", "amount"])
+    assert len(tasks) == 3
+    one, other, again = (replace(task, events=audited, choice=tasks[0].choice) for task in tasks)
+    assert one == other == again
+    assert one.max_items_per_user == (80 if excess == "spread" else 5)
+    assert tasks[1].choice == tasks[2].choice != tasks[0].choice
+
+
 def test_a_limit_without_spread_is_audited_alike() -> None:
     plan = dphist.plan(epsilon=1, delta=1e-3, max_items_per_user=5, sums=[(0, 10)], weights=[0.1])
     own = [(USER, item, 99.0) for item in range(9)]
