@@ -146,7 +146,7 @@ def test_every_level_of_a_plan_with_spread_is_within_rho(bound: dict[str, Any]) 
     assert len(plan.levels) > 5
     taken = Fraction(0)
     if noise.variance_shared:
-        taken = 1 / (noise.variance / noise.variance_shared + plan.contract.nonzero)
+        taken = 1 / (noise.variance / noise.variance_shared + (plan.contract.max_nonzero or 0))
     assert (taken > 0) == ("max_nonzero" in bound)
     moves = {}
     for level in plan.levels:
