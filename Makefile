@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP = python -m pip --disable-pip-version-check install --quiet
 INSTALL = $(BIN)/$(PIP) -c constraints.txt
+# Where it is set, each of the many short processes of the tests would compile all that it imports.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo browser lint test test-slow docs pictures site bench constraints clean
@@ -27,8 +29,7 @@ $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
 
 setup: $(VENV)/.dev ## Install dphist and all development tools into .venv
 
-demo: RELEASE = release demo-output/log.parquet --user user_id --item query \
-	--epsilon 1 --delta 1e-6 --max-items-per-user 20
+demo: RELEASE = release demo-output/log.parquet --user user_id --item query --epsilon 1 --delta 1e-6
 demo: $(VENV)/.demo ## Release a synthetic search log, verify it and report on it, in demo-output/
 	@mkdir -p demo-output
 	@echo "1. Input: a synthetic search log, with many queries that only one user searched for"
@@ -40,7 +41,7 @@ demo: $(VENV)/.demo ## Release a synthetic search log, verify it and report on i
 	@$(BIN)/dphist $(RELEASE) --output demo-output/queries.parquet --force > demo-output/release.txt
 	@fold -s -w 100 demo-output/release.txt
 	@echo
-	@echo "3. Released and true counts (only synthetic data may be compared like this)"
+	@echo "3. Estimates and true counts (only synthetic data may be compared like this)"
 	@$(BIN)/python examples/search_log/look.py demo-output/log.parquet demo-output/queries.parquet
 	@echo
 	@echo "4. Verify: recipients can check the result against its certificate"

@@ -96,3 +96,19 @@ def quick_curve(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(facts, "_POINTS", 3)
     monkeypatch.setattr(facts, "_POINTS_SHARED", 3)
+
+
+@pytest.fixture
+def plans_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The plan of a request is made once, for tests of many releases of the same request."""
+    from dphist.releasing import run
+
+    make_plan, made = vars(run)["make_plan"], dict[str, Any]()
+
+    def remembered(**options: Any) -> Any:
+        key = repr(sorted(options.items()))
+        if key not in made:
+            made[key] = make_plan(**options)
+        return made[key]
+
+    monkeypatch.setattr(run, "make_plan", remembered)

@@ -31,8 +31,12 @@ def look(log: Path, release: Path) -> str:
             "FROM released LEFT JOIN truth USING (query)",
             [PERSONAL],
         ).fetchall()[0]
+        columns = [name for name, *_ in found.execute("DESCRIBE released").fetchall()]
+        shown = [name for name in ("estimate", "count") if name in columns]
         rows = found.execute(
-            "SELECT query, users, count FROM released JOIN truth USING (query) ORDER BY count DESC LIMIT ?", [ROWS]
+            f"SELECT query, users, {', '.join(shown)} FROM released JOIN truth USING (query) "
+            "ORDER BY count DESC LIMIT ?",
+            [ROWS],
         ).fetchall()
     lines = [
         f"{'queries':<30}  {'in the log':>12}  {'released':>12}",
@@ -40,12 +44,15 @@ def look(log: Path, release: Path) -> str:
         f"{'searched by one user only':<30}  {alone:>12,}  {rare:>12,}",
         f"{'with a name and an address':<30}  {secret[0][0]:>12,}  {address:>12,}",
         "",
-        f"{'users per query':<30}  {'in the log':>12}  {'released':>12}",
+        f"{'users per query':<30}  {'in the log':>12}" + "".join(f"  {name:>12}" for name in shown),
     ]
-    lines += [f"{query[:30]:<30}  {users:>12,}  {count:>12,.0f}" for query, users, count in rows]
+    lines += [
+        f"{query[:30]:<30}  {users:>12,}" + "".join(f"  {number:>12,.0f}" for number in numbers)
+        for query, users, *numbers in rows
+    ]
     lines += [
         "",
-        "Released counts are lower: users with more queries than the limit contribute a random choice of them.",
+        "Counts are lower than the numbers of users: the limit leaves out a part of users with many queries.",
     ]
     return "\n".join(lines) + "\n"
 

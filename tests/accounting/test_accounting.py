@@ -40,10 +40,11 @@ def planned(name: str) -> Plan:
 
 
 @pytest.mark.parametrize("name", PLANS)
-def test_a_profile_is_never_below_the_certificates_and_close_to_them(name: str) -> None:
+@pytest.mark.parametrize("number", [12, pytest.param(40, marks=pytest.mark.slow)])
+def test_a_profile_is_never_below_the_certificates_and_close_to_them(name: str, number: int) -> None:
     plan = planned(name)
     profile, delta = profile_of_plan(plan), certified_delta(plan)
-    draws = np.random.default_rng(5).uniform(0.0, profile.epsilons[-1] * 1.1, 40).tolist()
+    draws = np.random.default_rng(5).uniform(0.0, profile.epsilons[-1] * 1.1, number).tolist()
     for epsilon in (*draws, plan.budget.epsilon, 0.0, 30.0):
         truth = delta(epsilon)
         assert truth <= profile.delta(epsilon)

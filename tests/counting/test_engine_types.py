@@ -30,13 +30,14 @@ from engine_cases import (
     is_spark,
     task,
 )
+from scheduling import crossed
 
 BASE = 10**18  # users that floats would merge
 ROWS = [(BASE + n, 7 + n % 2) for n in range(200)]
 ODD: dict[str, Any] = {
     "nothing": None, "half": 1.5, "zero": -0.0, "text": "x", "quote": 'a"b', "list": [1], "object": {"a": [1]},
     "huge": 10**30, "float": 1e300, "true": True, "number in text": "7,0 ", "bytes": b"\xff\xfe", "line": "a\nb,c",
-    "nul": "a\0b", "empty": "", "surrogate": "\ud800", "not a number": float("nan"), "long": "x" * 3_000_000,
+    "nul": "a\0b", "empty": "", "not a number": float("nan"), "surrogate": "\ud800", "long": "x" * 3_000_000,
 }  # fmt: skip
 
 
@@ -136,8 +137,7 @@ def test_odd_rows_change_nothing_else(engine: Factory, tmp_path: Path, kind: str
 
 
 @EMBEDDED
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("odd", ODD)
+@pytest.mark.parametrize(("odd", "kind"), crossed(list(ODD), list(KINDS)))
 @pytest.mark.parametrize("ways", [3, pytest.param(9, marks=pytest.mark.slow)])
 def test_one_odd_row_changes_nothing_else(engine: Factory, tmp_path: Path, kind: str, odd: str, ways: int) -> None:
     """An odd item, an odd user and both; without a cap, with one, with a rank: each once, or all pairs."""

@@ -94,6 +94,7 @@ def test_numbers_and_charts_follow_every_field(opened: Opened, browser: Any) -> 
         assert kinds == {"plan", "curve", "trial", "table", "figure"}
 
 
+@pytest.mark.slow
 def test_sliders_by_keyboard(address: str, browser: Any) -> None:
     with opened_page(browser, address) as (page, seen):
         change(page, max_nonzero="300")
@@ -167,7 +168,7 @@ def test_uploads_and_trial_releases(address: str, browser: Any) -> None:
         assert [text for text in seen.errors if "422" not in text] == []
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.slow)])
 def test_it_fits_a_phone_and_is_readable(address: str, browser: Any, scheme: str) -> None:
     options = {"viewport": {"width": 360, "height": 740}, "color_scheme": scheme}
     with opened_page(browser, address, **options) as (page, seen):

@@ -142,6 +142,7 @@ def between(low: Real, high: Real) -> mpf:
     return normal_cdf(high) - normal_cdf(low)
 
 
+@cache
 def delta_case(
     *, j: int, r: int, s: int, sigma: Real, sigma_shared: Real, tau: Real, epsilon: Real, direction: str
 ) -> mpf:

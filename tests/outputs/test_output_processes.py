@@ -14,6 +14,7 @@ import pytest
 
 from dphist.outputs.readback import read_release
 from dphist.publishing import Deferred, interruptible
+from scheduling import crossed
 
 PLACES = ["a.parquet", "a.csv", "a.jsonl", "a.duckdb", "a.sqlite"]
 WRITER = """
@@ -65,18 +66,16 @@ def interrupted(path: Path, mode: str, number: signal.Signals, delay: float) -> 
         process.stdout.close()
 
 
-@pytest.mark.parametrize("name", PLACES)
-@pytest.mark.parametrize(
-    ("number", "mode", "code"),
-    [
-        (signal.SIGINT, "plain", -signal.SIGINT),
-        pytest.param(signal.SIGTERM, "plain", -signal.SIGTERM, marks=pytest.mark.slow),
-        (signal.SIGTERM, "leave", 128 + signal.SIGTERM),
-    ],
-)
-def test_signals_at_random_moments(
-    tmp_path: Path, name: str, number: signal.Signals, mode: str, code: int
-) -> None:
+SIGNALS = [
+    (signal.SIGINT, "plain", -signal.SIGINT),
+    (signal.SIGTERM, "leave", 128 + signal.SIGTERM),
+    (signal.SIGTERM, "plain", -signal.SIGTERM),
+]
+
+
+@pytest.mark.parametrize(("name", "sent"), crossed(PLACES, SIGNALS))
+def test_signals_at_random_moments(tmp_path: Path, name: str, sent: tuple[signal.Signals, str, int]) -> None:
+    number, mode, code = sent
     moments = random.Random(f"{name} {number} {mode}")
     for attempt in range(2):
         folder = tmp_path / str(attempt)
@@ -91,8 +90,7 @@ def test_signals_at_random_moments(
         assert set(back.table["count"].to_pylist()) == {float((back.document or {})["n"])}
 
 
-@pytest.mark.parametrize("name", PLACES)
-@pytest.mark.parametrize("mode", ["fresh", "force"])
+@pytest.mark.parametrize(("name", "mode"), crossed(PLACES, ["force", "fresh"]))
 def test_no_room_for_the_file(tmp_path: Path, name: str, mode: str) -> None:
     if mode == "force":
         process = subprocess.run(

@@ -20,9 +20,11 @@ from dphist.outputs.readback import Readback, read_release
 from dphist.outputs.seal import certificate_text
 from dphist.outputs.targets import target_of
 from dphist.outputs.write import check_target, write_release
+from scheduling import crossed
 
 FILES = ["counts.parquet", "counts.csv", "counts.tsv", "counts.jsonl", "counts.arrow"]
-PLACES = [*FILES, "counts.duckdb", "counts.sqlite"]
+BASES = ["counts.duckdb", "counts.sqlite"]
+PLACES = [*FILES, *BASES]
 DOCUMENT: dict[str, Any] = {
     "epsilon": 0.35,
     "delta": 1e-300,
@@ -228,7 +230,16 @@ def run_sql(path: Path, statement: str) -> None:
     plain.close()
 
 
-@pytest.mark.parametrize("name", ["counts.duckdb", "counts.sqlite"])
+@pytest.fixture(scope="module")
+def databases(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a release in each kind of database, to copy and to change."""
+    folder = tmp_path_factory.mktemp("databases")
+    for name in BASES:
+        assert written(folder, name, rich_table()).problems == ()
+    return folder
+
+
+@pytest.mark.parametrize("name", BASES)
 @pytest.mark.parametrize(
     ("statement", "found"),
     [
@@ -245,13 +256,13 @@ def run_sql(path: Path, statement: str) -> None:
         ("ALTER TABLE release_certificate RENAME COLUMN document TO x", "not a table of a certificate"),
     ],
 )
-def test_a_meddled_database(tmp_path: Path, name: str, statement: str, found: str) -> None:
-    written(tmp_path, name, rich_table())
+def test_a_meddled_database(databases: Path, tmp_path: Path, name: str, statement: str, found: str) -> None:
+    shutil.copy(databases / name, tmp_path)
     run_sql(tmp_path / name, statement)
     assert any(found in problem for problem in read_release(str(tmp_path / name)).problems)
 
 
-@pytest.mark.parametrize("name", ["counts.duckdb", "counts.sqlite"])
+@pytest.mark.parametrize("name", BASES)
 def test_the_order_of_rows_is_nothing(tmp_path: Path, name: str) -> None:
     written(tmp_path, name, rich_table())
     run_sql(tmp_path / name, "CREATE TABLE x AS SELECT * FROM release ORDER BY count")
@@ -260,18 +271,22 @@ def test_the_order_of_rows_is_nothing(tmp_path: Path, name: str) -> None:
     assert read_release(str(tmp_path / name)).problems == ()
 
 
-def test_values_of_another_type_in_sqlite(tmp_path: Path) -> None:
-    written(tmp_path, "a.db", rich_table())
-    for column in ("int", "float", "bool", "date", "bytes", "text"):
-        for value in ("'secret'", "3", "2.5", "x'ff'", "CAST(x'ff' AS TEXT)", "NULL"):
-            shutil.copy(tmp_path / "a.db", tmp_path / "b.db")
-            run_sql(tmp_path / "b.db", f"UPDATE release SET {column} = {value}")
-            problems = read_release(str(tmp_path / "b.db")).problems
-            assert problems
-            assert "secret" not in str(problems)
+@pytest.mark.parametrize(
+    ("column", "value"),
+    crossed(
+        ["int", "float", "bool", "date", "bytes", "text"],
+        ["'secret'", "2.5", "NULL", "x'ff'", "CAST(x'ff' AS TEXT)", "3"],
+    ),
+)
+def test_values_of_another_type_in_sqlite(databases: Path, tmp_path: Path, column: str, value: str) -> None:
+    shutil.copy(databases / "counts.sqlite", tmp_path / "b.db")
+    run_sql(tmp_path / "b.db", f"UPDATE release SET {column} = {value}")
+    problems = read_release(str(tmp_path / "b.db")).problems
+    assert problems
+    assert "secret" not in str(problems)
 
 
-@pytest.mark.parametrize("name", ["counts.duckdb", "counts.sqlite"])
+@pytest.mark.parametrize("name", BASES)
 def test_files_that_are_no_databases(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(b"something else entirely, and long enough" * 500)
     back = read_release(str(tmp_path / name))

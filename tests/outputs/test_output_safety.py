@@ -123,27 +123,34 @@ def faults_until_success(
     raise AssertionError
 
 
+FAULTS: dict[str, tuple[bool, Callable[[], BaseException]]] = {
+    "before-full": (False, full),
+    "behind-interrupt": (True, KeyboardInterrupt),
+    "behind-full": (True, full),
+    "before-interrupt": (False, KeyboardInterrupt),
+}
+PLACED: dict[str, tuple[pa.Table | None, bool]] = {
+    "fresh": (None, False),
+    "replaced": (OLD, True),
+    "new": (None, True),
+}
+# A database is read back by another process.
+QUICK = {
+    *itertools.product(["a.csv"], ["fresh", "replaced"], ["before-full", "behind-interrupt"]),
+    *itertools.product(BASES, ["fresh"], ["before-full"]),
+    *itertools.product(BASES, ["replaced"], ["behind-interrupt"]),
+}
+
+
 @pytest.mark.parametrize(
-    ("late", "error"),
+    ("name", "place", "fault"),
     [
-        pytest.param(False, full, id="before-full"),
-        pytest.param(True, KeyboardInterrupt, id="behind-interrupt"),
-        pytest.param(True, full, id="behind-full", marks=pytest.mark.slow),
-        pytest.param(False, KeyboardInterrupt, id="before-interrupt", marks=pytest.mark.slow),
+        pytest.param(*case, marks=() if case in QUICK else pytest.mark.slow)
+        for case in itertools.product(["a.csv", *BASES], PLACED, FAULTS)
     ],
 )
-@pytest.mark.parametrize(
-    ("old", "force"),
-    [
-        pytest.param(None, False, id="fresh"),
-        pytest.param(None, True, id="new", marks=pytest.mark.slow),
-        pytest.param(OLD, True, id="replaced"),
-    ],
-)
-@pytest.mark.parametrize("name", ["a.csv", *BASES])
-def test_a_failure_at_every_step(
-    tmp_path: Path, name: str, old: pa.Table | None, force: bool, error: Callable[[], BaseException], late: bool
-) -> None:
+def test_a_failure_at_every_step(tmp_path: Path, name: str, place: str, fault: str) -> None:
+    (old, force), (late, error) = PLACED[place], FAULTS[fault]
     assert faults_until_success(tmp_path, name, old, error, late, force) >= 4
 
 

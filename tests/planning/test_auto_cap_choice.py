@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from fractions import Fraction
 from functools import cache
 from typing import Any
@@ -15,14 +14,18 @@ from hypothesis import strategies as st
 
 import dphist
 from dphist.errors import DphistError, InvalidParameter
-from dphist.planning.auto_cap import ChoicePlan, Sizes, chosen_cap, error_of_cap, plan_choice, sizes_seen
-from dphist.privacy.types import DEFAULT_CAPS, Budget, CapChoice, Contract, Plan, caps_up_to
+from dphist.planning.auto_cap import ChoicePlan, choose_plan, estimate_sizes, plan_choice
+from dphist.privacy.types import DEFAULT_CAPS, Budget, CapChoice, Plan, caps_up_to
 from dphist.sampling.mechanisms import noisy_sizes
 from dphist.sampling.tap import SeededTap
 
 
 def plan_of(epsilon: float, delta: float, cap: int) -> Plan:
     return dphist.plan(epsilon=epsilon, delta=delta, max_items_per_user=cap)
+
+
+def limit(found: ChoicePlan, noisy: Any) -> int:
+    return choose_plan(found, noisy)[0].contract.items
 
 
 @cache
@@ -127,49 +130,35 @@ def buckets(items: np.ndarray[Any, np.dtype[np.int64]], caps: tuple[int, ...] = 
     [
         (lambda _: np.ones(100_000, dtype=np.int64), {1}),
         (lambda _: np.full(100_000, 20, dtype=np.int64), {24}),
-        (lambda rng: rng.geometric(0.2, 100_000), {16, 24, 32}),
-        (lambda rng: rng.integers(1, 100, 100_000), {96, 128}),
+        # Estimates correct for what a limit drops, so it need not cover everybody.
+        (lambda rng: rng.geometric(0.2, 100_000), {8, 12, 16}),
+        (lambda rng: rng.integers(1, 100, 100_000), {48, 64, 96}),
         # A few thousand users of a kind of their own show, far from all others.
         (lambda rng: np.concatenate((rng.geometric(0.5, 100_000), rng.integers(500, 700, 5_000))), {768}),
-        (lambda rng: np.maximum(1, rng.lognormal(2.9, 0.77, 200_000)).astype(np.int64), {64, 96, 128, 192}),
+        (lambda rng: np.maximum(1, rng.lognormal(2.9, 0.77, 200_000)).astype(np.int64), {32, 48, 64}),
     ],
     ids=["one", "twenty", "geometric", "uniform", "two kinds", "log-normal"],
 )
 def test_choice_suits_the_sizes(make: Any, allowed: set[int]) -> None:
     found, tap = planned(), SeededTap(5)
     sizes = buckets(make(np.random.default_rng(8)))
-    chosen = {chosen_cap(found, noisy_sizes(found.choice, sizes, tap)) for _ in range(20)}
+    chosen = {limit(found, noisy_sizes(found.choice, sizes, tap)) for _ in range(20)}
     assert chosen <= allowed
 
 
 def test_choice_is_a_function_of_the_noisy_sizes() -> None:
     found = planned()
     noisy = noisy_sizes(found.choice, buckets(np.random.default_rng(2).geometric(0.05, 30_000)), SeededTap(3))
-    assert len({chosen_cap(found, list(noisy)) for _ in range(3)}) == 1
-    assert chosen_cap(found, [0] * found.choice.buckets) == 1
-    assert chosen_cap(found, [-1000] * found.choice.buckets) == 1
+    assert len({limit(found, list(noisy)) for _ in range(3)}) == 1
+    assert limit(found, [0] * found.choice.buckets) == 1
+    assert limit(found, [-1000] * found.choice.buckets) == 1
 
 
 def test_noise_alone_makes_no_huge_users() -> None:
     """Ten thousand users with few items: noise in the buckets of thousands of items must not raise the cap."""
     found, tap = planned(), SeededTap(7)
     sizes = buckets(np.random.default_rng(4).geometric(0.4, 10_000))
-    caps = [chosen_cap(found, noisy_sizes(found.choice, sizes, tap)) for _ in range(100)]
+    caps = [limit(found, noisy_sizes(found.choice, sizes, tap)) for _ in range(100)]
     assert max(caps) <= 24
-    seen = sizes_seen(found.choice, noisy_sizes(found.choice, sizes, tap))
+    seen = estimate_sizes(found.choice, noisy_sizes(found.choice, sizes, tap))
     assert seen.pairs == pytest.approx(25_000, rel=0.1)
-
-
-def test_estimated_error() -> None:
-    plan = planned().plan(64)
-    # Nobody has more than the cap: the error is that of the noise.
-    small = Sizes((10.0,), (100_000.0,))
-    assert error_of_cap(plan, 64, small) == pytest.approx(math.sqrt(2.0 / math.pi) * plan.total_noise, rel=1e-12)
-    # All have twice as many: released counts lose half of themselves.
-    large = Sizes((128.0,), (100_000.0,))
-    assert large.dropped_share(64) == 0.5
-    error = error_of_cap(plan, 64, large)
-    assert plan.threshold < error < 0.5 * 0.25 * 100_000
-    # A plan that keeps no cap loses nothing by it.
-    free = replace(plan, contract=Contract(max_nonzero=1000))
-    assert error_of_cap(free, 64, large) == error_of_cap(free, 64, small)

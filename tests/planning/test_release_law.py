@@ -85,11 +85,13 @@ CASES: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.usefixtures("plans_once")
 @pytest.mark.parametrize("options", [CASES[0], pytest.param(CASES[2], marks=pytest.mark.slow), CASES[3]])
 def test_law_of_a_release(options: dict[str, Any]) -> None:
     check_law(*runs_of(options, 50))
 
 
+@pytest.mark.usefixtures("plans_once")
 @pytest.mark.slow
 @pytest.mark.parametrize("options", CASES)
 def test_law_of_a_release_over_many_runs(options: dict[str, Any]) -> None:

@@ -52,7 +52,7 @@ def check_exact_case(case: tuple[int, int, int], noise: Noise, epsilon: float) -
         assert value == pytest.approx(float(truth), rel=1e-8, abs=1e-13)
 
 
-@settings(max_examples=examples(12))
+@settings(max_examples=examples(9))
 @given(case=cases(), noise=noises, epsilon=epsilons)
 def test_exact_case(case: tuple[int, int, int], noise: Noise, epsilon: float) -> None:
     check_exact_case(case, noise, epsilon)
@@ -82,14 +82,14 @@ def check_family(shape: tuple[int, int], noise: Noise, epsilon: float) -> None:
 
 
 @settings(max_examples=examples(6))
-@given(shape=st.sampled_from([(1, 1), (2, 1), (2, 2), (3, 2)]), noise=noises, epsilon=epsilons)
+@given(shape=st.sampled_from([(1, 1), (2, 1), (2, 2)]), noise=noises, epsilon=epsilons)
 def test_family_against_all_neighbours(shape: tuple[int, int], noise: Noise, epsilon: float) -> None:
     check_family(shape, noise, epsilon)
 
 
 @pytest.mark.slow
 @settings(max_examples=examples(10))
-@given(shape=st.sampled_from([(3, 3), (4, 1), (4, 3), (4, 4), (5, 2)]), noise=noises, epsilon=epsilons)
+@given(shape=st.sampled_from([(3, 2), (3, 3), (4, 1), (4, 3), (4, 4), (5, 2)]), noise=noises, epsilon=epsilons)
 def test_family_against_all_neighbours_of_more_counts(
     shape: tuple[int, int], noise: Noise, epsilon: float
 ) -> None:

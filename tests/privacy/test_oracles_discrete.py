@@ -13,6 +13,7 @@ from mpmath import mp, mpf
 import oracles as o
 import oracles_discrete as d
 import oracles_family as f
+from scheduling import crossed
 
 VARIANCES = (Fraction(1, 16), Fraction(1, 3), 2, 30, 10**5)
 DIRECTIONS = ("add", "remove")
@@ -328,10 +329,10 @@ def test_more_shared_or_new_counts_never_lower_delta(direction: str) -> None:
             assert all(x <= y + mpf("1e-17") for x, y in zip(upper, lower, strict=True))
 
 
-@pytest.mark.parametrize("direction", DIRECTIONS)
-@pytest.mark.parametrize(("j", "r", "s"), [(1, 2, 1), (2, 1, 1), (5, 0, 3)])
-def test_a_case_approaches_the_continuous_one(j: int, r: int, s: int, direction: str) -> None:
+@pytest.mark.parametrize(("case", "direction"), crossed([(1, 2, 1), (2, 1, 1), (5, 0, 3)], DIRECTIONS))
+def test_a_case_approaches_the_continuous_one(case: tuple[int, int, int], direction: str) -> None:
     """Noise 1.5, shared 1 and threshold 4 in counts, in steps of 1/lattice: second order in the step."""
+    j, r, s = case
     epsilon, errors = Fraction(1, 2), []
     for lattice in (4, 8):
         value = d.delta_discrete_case(
@@ -347,9 +348,9 @@ def test_a_case_approaches_the_continuous_one(j: int, r: int, s: int, direction:
     assert errors[1] < mpf("1.3e-3")
 
 
-@pytest.mark.parametrize("tight", [False, True])
-@pytest.mark.parametrize(("k", "sigma", "tau"), [(1, 2, 6), (2, 3, 8), (3, 4, 14)])
-def test_the_theorem_of_the_paper_is_above_every_case(k: int, sigma: int, tau: int, tight: bool) -> None:
+@pytest.mark.parametrize(("parameters", "tight"), crossed([(1, 2, 6), (2, 3, 8), (3, 4, 14)], [True, False]))
+def test_the_theorem_of_the_paper_is_above_every_case(parameters: tuple[int, int, int], tight: bool) -> None:
+    k, sigma, tau = parameters
     variance = 4 * sigma**2
     for epsilon in (Fraction(1, 2), 2):
         bound = d.delta_discrete_csh(k=k, sigma=sigma, tau=tau, epsilon=epsilon, tight=tight)

@@ -31,6 +31,7 @@ from oracles_top_k import (
     worst_case,
     worst_delta,
 )
+from scheduling import crossed
 
 FAR = 10_000
 """A limit that no noise passes."""
@@ -77,10 +78,11 @@ def test_the_noise_is_a_discrete_gaussian(variance: Fraction) -> None:
 # --- exact delta -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("gamma", [1, 3])
-@pytest.mark.parametrize("kind", sorted(kind for kind in claimed_types(2) if kind.shared <= 1))
-def test_against_many_digits(kind: NeighbourType, gamma: int, rule: Rule) -> None:
+@pytest.mark.parametrize(
+    ("kind", "rule", "gamma"),
+    crossed(sorted(kind for kind in claimed_types(2) if kind.shared <= 1), RULES, [1, 3]),
+)
+def test_against_many_digits(kind: NeighbourType, rule: Rule, gamma: int) -> None:
     exact = delta_exact(kind, 2, 3, gamma, 5, rule, 0.75)
     larger, smaller = delta_multiprecision(kind, 2, 3, gamma, 5, rule, 0.75, tail=1e-17)
     assert exact.error < 1e-12

@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Callable
 from fractions import Fraction
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ USERS, ITEMS = 250, 80
 ALLOWED = 6.7
 
 
+@cache
 def shop() -> pa.Table:
     """Every item has the same users; a user pays for item i in two rows, 0.005 i in all."""
     users = [f"{i}-{u}" for i in range(ITEMS) for u in range(USERS)]
@@ -99,6 +101,7 @@ def test_the_best_weights_are_better_than_their_neighbours() -> None:
     assert best == pytest.approx(cost(weights=[share]), rel=1e-3)
 
 
+@pytest.mark.usefixtures("plans_once")
 @pytest.mark.parametrize(
     "options", [{"max_items_per_user": 1}, {"max_nonzero": 100}, {"top": 100}, {"items": "listed"}]
 )
@@ -167,6 +170,7 @@ def test_columns_names_and_facts(tmp_path: Path) -> None:
     assert dphist.verify(tmp_path / "out.csv").verified
 
 
+@pytest.mark.usefixtures("plans_once")
 def test_intervals_hold() -> None:
     """Each of 80 items in 10 releases is outside at most as often as said: binomial, false alarm below 1e-9."""
     data, outside, number = shop(), {"paid_sum": 0, "paid_mean": 0}, 0

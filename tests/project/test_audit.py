@@ -38,6 +38,7 @@ from mechanism_conformance import (
     kolmogorov_distance,
     reachability_case,
 )
+from scheduling import crossed
 
 EPSILON, DELTA, K = 1.0, 0.05, 10
 RUNS = 1_000_000
@@ -140,8 +141,7 @@ class ByProtocol:
 # --- the five faults ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", [1, 2])
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize(("fault", "seed"), crossed(FAULTS, [1, 2]))
 def test_fault_is_caught(fault: str, seed: int) -> None:
     """Missed with probability below 1e-3 by the next test; the seeds make it certain."""
     result = audit(claims(faults()[fault]), tap=SeededTap(seed), runs=RUNS)
@@ -166,7 +166,7 @@ def test_power_by_theory(fault: str) -> None:
     assert max(bounds) > DELTA
 
 
-@pytest.mark.parametrize("fault", ["tau halved", "no shared draw"])
+@pytest.mark.parametrize("fault", ["tau halved", pytest.param("no shared draw", marks=pytest.mark.slow)])
 def test_fault_is_caught_through_the_protocol(fault: str) -> None:
     assert audit(ByProtocol(claims(faults()[fault])), tap=SeededTap(3), runs=24_000).contradicts
 
@@ -212,11 +212,13 @@ def test_the_lightest_users_of_a_plan_with_spread_are_attacked() -> None:
     assert result.case == "48 new counts, with the weight 0.25"
 
 
-@pytest.mark.parametrize(("p", "q"), [(0.3, 0.1), (0.5, 0.01), (0.9, 0.3), (0.05, 0.0)])
-@pytest.mark.parametrize("risk", [0.05, 1e-3, 1e-6])
-def test_bound_is_valid_whatever_the_hits(p: float, q: float, risk: float) -> None:
+@pytest.mark.parametrize(
+    ("rates", "risk"), crossed([(0.3, 0.1), (0.5, 0.01), (0.9, 0.3), (0.05, 0.0)], [0.05, 1e-3, 1e-6])
+)
+def test_bound_is_valid_whatever_the_hits(rates: tuple[float, float], risk: float) -> None:
     """By adding up the probabilities of all hits at which the bound is above the truth: no statistics here."""
     n = 40
+    p, q = rates
     truth = p - math.e * q
     hits = stats.binom.pmf(np.arange(n + 1), n, p)
     others = stats.binom.pmf(np.arange(n + 1), n, q)
@@ -420,7 +422,7 @@ def test_standard_cases_keep_the_contract(contract: Contract) -> None:
     "contract", [Contract(None, 3, 48), Contract(60, 3, 48), Contract(None, 10, 160), Contract(None, 100, 1600)]
 )
 def test_weighted_cases_keep_the_contract(contract: Contract) -> None:
-    lattice, seen = 512, set()
+    lattice, seen = 2048, set()
     levels = contract.levels(lattice)
     for case in weighted_cases(contract, lattice):
         one, other = np.array(case.counts), np.array(case.neighbour)

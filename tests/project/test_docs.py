@@ -14,9 +14,18 @@ from markdown import PAGES, ROOT, Block, blocks, run_apart, run_console, run_pyt
 
 # A process has one Spark session, and other tests have theirs.
 APART = ROOT / "docs" / "spark.md"
+# Pages that compute for several seconds.
+LONG = ("exact-analysis.md", "accounting.md", "audit.md", "discrete.md", "simulate.md")
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page != APART], ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, marks=pytest.mark.slow if page.name in LONG else (), id=page.name)
+        for page in PAGES
+        if page != APART
+    ],
+)
 def test_code_blocks_print_what_the_page_says(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # What a page writes goes to a folder of its own.
     monkeypatch.chdir(tmp_path)

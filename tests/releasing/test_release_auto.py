@@ -60,7 +60,10 @@ def test_chosen_released_and_verified(folder: Path) -> None:
     assert done.data["guarantee"] == document["guarantee"]
     assert (choice["epsilon_of_release"], choice["delta_of_release"]) != (1.0, 1e-6)
     assert choice["certificate"]["delta"] <= 1e-6
-    assert "user-limit" in document["caveats"]
+    assert {"user-limit", "spread"} & set(document["caveats"])
+    assert "estimate" in document["caveats"]
+    assert choice["excess"] == ("drop" if plan.get("spread") is None else "spread")
+    assert choice["correction"]["factor"] >= 1.0
     verified = command(folder, "verify", "out.csv")
     assert verified.code == 0
     assert "choosing the cap and releasing are (1.0, 1e-06)-differentially private together" in verified.out
@@ -72,7 +75,7 @@ def test_a_dry_run_shows_the_plans_and_reads_nothing(tmp_path: Path) -> None:
     assert done.code == 0, done.err
     assert "is chosen privately, with 0.1 of" in done.out
     assert "No event was read and nothing was released" in done.out
-    rows = [line.split() for line in done.out.splitlines() if re.match(r" *[\d,]+ +[\d.]", line)]
+    rows = [line.split() for line in done.out.splitlines() if re.match(r" *[\d,]+ +drop +[\d.]", line)]
     assert [int(row[0].replace(",", "")) for row in rows] == list(DEFAULT_CAPS)
     data = command(tmp_path, *words, "--json").data
     assert data["request"]["cap-share"] == data["choice"]["share"] == 0.1
@@ -102,7 +105,7 @@ WITH: list[list[str]] = [
 ]
 
 
-@pytest.mark.parametrize("more", WITH)
+@pytest.mark.parametrize("more", [pytest.param(WITH[0], marks=pytest.mark.slow), *WITH[1:]])
 def test_what_goes_with_it(folder: Path, more: list[str]) -> None:
     (folder / "list.csv").write_text("item\nitem 0\nitem 1\nnone\n")
     done = command(folder, "release", "events.parquet", *BUDGET, *AUTO, *more, "--output", "out.parquet", "--json")

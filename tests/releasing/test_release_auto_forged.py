@@ -72,16 +72,17 @@ def test_another_cap_with_its_plan(path: Path) -> None:
 
 
 def test_the_plan_of_another_cap(path: Path) -> None:
-    assert "the cap was not chosen by what the certificate says" in noticed(
-        path, lambda document: stated(document, plans().plan(other_cap(document)))
+    # One with less noise and a lower threshold, which every count has passed, if there is one.
+    assert {"the cap was not chosen by what the certificate says", "a count is below the threshold"} & set(
+        noticed(path, lambda document: stated(document, plans().plan(other_cap(document))))
     )
 
 
 def test_noisy_sizes_that_would_give_another_cap(path: Path) -> None:
     def change(document: dict[str, Any]) -> None:
         many = document["choice"]["noisy_users"]
-        document["choice"]["noisy_users"] = [100_000, *[0] * (len(many) - 1)]
-        assert document["choice"]["cap"] != 1
+        document["choice"]["noisy_users"] = [*[0] * (len(many) - 4), 100_000, 0, 0, 0]
+        assert document["choice"]["cap"] < 100
 
     assert "the cap was not chosen by what the certificate says" in noticed(path, change)
 

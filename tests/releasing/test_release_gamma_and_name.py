@@ -19,7 +19,9 @@ BUDGET: dict[str, Any] = {"user": "user", "item": "item", "epsilon": 1.0, "delta
 FLAGS = ("--user", "user", "--item", "item", "--epsilon", "1", "--delta", "1e-6")
 
 
-@pytest.mark.parametrize(("gamma", "whole"), [(3, 3.0), (2.6, 3.0), ("sqrt", 7.0)])
+@pytest.mark.parametrize(
+    ("gamma", "whole"), [pytest.param(3, 3.0, marks=pytest.mark.slow), (2.6, 3.0), ("sqrt", 7.0)]
+)
 def test_gamma_is_that_of_the_plan(tmp_path: Path, gamma: Any, whole: float) -> None:
     found = dphist.release(events(COUNTS), **BUDGET, max_nonzero=50, gamma=gamma, output=tmp_path / "out.csv")
     planned = dphist.plan(epsilon=1.0, delta=1e-6, max_nonzero=50, gamma=gamma)

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 import traceback
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,17 @@ import pytest
 import dphist
 from dphist.errors import DphistError
 from release_data import events
+from scheduling import crossed
 
 # True counts that occur nowhere else, and names that nobody may see.
 TRUE = {"seen often": 49731, "seen too": 35171, "planted-secret-item": 3, "another-planted-secret": 1}
 SECRETS = ["planted-secret", "49731", "35171"]
 FLAGS = ["--user", "user", "--item", "item", "--epsilon", "1", "--delta", "1e-6"]
+
+
+@cache
+def true_events() -> pa.Table:
+    return events(TRUE)
 
 
 def command(folder: Path, *words: str, temp: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -76,11 +83,10 @@ OUTPUTS = ["out.parquet", "out.csv", "out.jsonl", "out.arrow", "out.sqlite", "ou
 CAP = ["--max-items-per-user", "2", "--mechanism", "gaussian"]
 
 
-@pytest.mark.parametrize("output", OUTPUTS)
-@pytest.mark.parametrize("contract", [CAP, ["--top", "2"], ["--max-nonzero", "9"]])
+@pytest.mark.parametrize(("output", "contract"), crossed(OUTPUTS, [CAP, ["--top", "2"], ["--max-nonzero", "9"]]))
 def test_nothing_written_or_printed_holds_a_secret(tmp_path: Path, output: str, contract: list[str]) -> None:
     # A seed whose noise is not zero: an honest run may hit the true count by chance.
-    pq.write_table(events(TRUE), tmp_path / "events.parquet")
+    pq.write_table(true_events(), tmp_path / "events.parquet")
     done = command(
         tmp_path, "events.parquet", *FLAGS, *contract, "--output", output, "--interval", "0.9", "--seed", "3"
     )
@@ -107,13 +113,13 @@ BAD: list[dict[str, Any]] = [
 def test_a_condition_that_fails_on_a_row_is_no_error(condition: str) -> None:
     """Such an error would tell of the data: the row does not satisfy the condition, and that is all."""
     dphist.release(
-        events(TRUE), user="user", item="item", epsilon=1.0, delta=1e-6, max_items_per_user=1, where=condition
+        true_events(), user="user", item="item", epsilon=1.0, delta=1e-6, max_items_per_user=1, where=condition
     )
 
 
 @pytest.mark.parametrize("change", BAD)
 def test_no_error_holds_a_secret(tmp_path: Path, change: dict[str, Any]) -> None:
-    pq.write_table(events(TRUE), tmp_path / "events.parquet")
+    pq.write_table(true_events(), tmp_path / "events.parquet")
     request: dict[str, Any] = {"user": "user", "item": "item", "epsilon": 1.0, "delta": 1e-6, "top": 2}
     with pytest.raises(DphistError) as caught:
         dphist.release(tmp_path / "events.parquet", **{**request, **change})
@@ -146,8 +152,14 @@ def test_types_and_shapes_of_items_raise_nothing_after_counting(tmp_path: Path) 
         assert dphist.verify(tmp_path / f"{number}.parquet").verified
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_run_leaves_nothing(tmp_path: Path, number: int) -> None:
+@pytest.mark.parametrize(
+    "signals",
+    [
+        [signal.SIGINT, signal.SIGTERM] * 2,
+        pytest.param([signal.SIGTERM, signal.SIGINT] * 2, marks=pytest.mark.slow),
+    ],
+)
+def test_an_interrupted_run_leaves_nothing(tmp_path: Path, signals: list[int]) -> None:
     """Stopped at several moments, in the count and after it."""
     source, temp, work = tmp_path / "in", tmp_path / "temp", tmp_path / "work"
     for folder in (source, temp, work):
@@ -160,7 +172,7 @@ def test_an_interrupted_run_leaves_nothing(tmp_path: Path, number: int) -> None:
     ]  # fmt: skip
     quiet: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     stopped = 0
-    for wait in (0.4, 1.0, 1.5, 2.2):
+    for wait, number in zip((0.4, 1.0, 1.5, 2.2), signals, strict=True):
         process = subprocess.Popen(words, cwd=work, env={**os.environ, "TMPDIR": str(temp)}, **quiet)
         time.sleep(wait)
         process.send_signal(number)

@@ -193,7 +193,7 @@ def broken(cluster: Cluster, spark: SparkSession, marks: Path, lost: str, flag: 
         wait_until(lambda: len(known.getExecutorInfos()) == 3, "the driver and two executors that it knows")
 
 
-@pytest.mark.parametrize("lost", ["executor", "worker"])
+@pytest.mark.parametrize("lost", ["executor", pytest.param("worker", marks=pytest.mark.slow)])
 def test_killed_in_the_middle_of_the_count(
     lost: str, cluster: Cluster, spark: SparkSession, undisturbed: dict[str, Rows], tmp_path: Path
 ) -> None:
@@ -239,7 +239,7 @@ def test_fresh_noise_would_be_noticed(cluster: Cluster, spark: SparkSession, tmp
 
 @pytest.mark.parametrize(
     ("kept", "lost"),
-    [pytest.param("folder", "executor", marks=pytest.mark.slow), ("folder", "worker"), ("frame", "worker")],
+    [("folder", "executor"), pytest.param("folder", "worker", marks=pytest.mark.slow), ("frame", "worker")],
 )
 def test_killed_in_the_middle_of_the_output(
     kept: str, lost: str, cluster: Cluster, spark: SparkSession, undisturbed: dict[str, Rows], tmp_path: Path

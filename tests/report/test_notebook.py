@@ -72,6 +72,7 @@ def outputs(notebook: Any, kind: str) -> list[str]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning", "ignore::RuntimeWarning")
 def test_the_tutorial_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     notebook = executed(nbformat.read(TUTORIAL, as_version=4), tmp_path, monkeypatch)

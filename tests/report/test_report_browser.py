@@ -17,7 +17,7 @@ from dphist.report.facts import Facts, gather_facts
 from dphist.report.render import render
 from report_cases import ALIKE, STRANGE, made, released
 
-pytestmark = pytest.mark.together("test_report_browser")
+pytestmark = pytest.mark.together("report")
 PHONE = {"width": 360, "height": 740}
 
 

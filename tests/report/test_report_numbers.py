@@ -87,7 +87,7 @@ def check_data(facts: Facts, name: str) -> None:
 
 def test_the_curve_is_the_certified_one() -> None:
     for name in ("gshm", "csh", "top-k", "sums"):
-        facts = made(name)[1]
+        facts = made(name, curve=True)[1]
         assert len(facts.curve) == (41 if facts.plan.sigma_shared == 0.0 else 21)
         for epsilon, delta in facts.curve[::10]:
             assert delta == delta_at(facts.plan, epsilon)
@@ -97,7 +97,7 @@ def test_the_curve_is_the_certified_one() -> None:
 
 def test_the_curve_of_laplace_noise_is_its_own() -> None:
     """By a sum over the law of all counts: m that move by one, or m that are new."""
-    facts = made("laplace")[1]
+    facts = made("laplace", curve=True)[1]
     noise, curve = facts.plan.noise, dict(facts.curve)
     assert isinstance(noise, LaplaceNoise)
     assert facts.plan.contract.items == 1
@@ -112,7 +112,7 @@ def test_the_curve_of_laplace_noise_is_its_own() -> None:
 
 
 def test_the_curve_of_a_chosen_limit_includes_the_choice() -> None:
-    facts = made("chosen cap")[1]
+    facts = made("chosen cap", curve=True)[1]
     curve, alone = dict(facts.curve), facts.plan
     assert curve[facts.budget.epsilon] == facts.delta_certified > alone.certificate.delta
     assert list(curve) == pytest.approx([0.1 * place for place in range(21)])
@@ -125,7 +125,7 @@ def test_the_curve_of_a_chosen_limit_includes_the_choice() -> None:
 
 def test_the_curve_of_a_seeded_release_is_that_of_its_plan(tmp_path: Path) -> None:
     facts = gather_facts(released(tmp_path, max_items_per_user="auto", seed=1))
-    assert facts.curve == made("chosen cap")[1].curve
+    assert facts.curve == made("chosen cap", curve=True)[1].curve
     assert not facts.private
 
 

@@ -105,12 +105,18 @@ FOLDER = tempfile.TemporaryDirectory(prefix="dphist-reports-")
 
 
 @cache
-def made(name: str) -> tuple[Path, Facts]:
-    """A release of a kind and its facts, made once, with all points of the curve."""
+def made_release(name: str) -> Path:
+    """A release of a kind, made once."""
     folder = Path(FOLDER.name) / str(len(list(Path(FOLDER.name).iterdir())))
     folder.mkdir()
-    path = KINDS[name](folder)
-    with mock.patch.multiple(facts, _POINTS=41, _POINTS_SHARED=21):
+    return KINDS[name](folder)
+
+
+@cache
+def made(name: str, *, curve: bool = False) -> tuple[Path, Facts]:
+    """A release of a kind and its facts, made once; with all points of the curve, or as few as show it."""
+    path = made_release(name)
+    with mock.patch.multiple(facts, _POINTS=41 if curve else 5, _POINTS_SHARED=21 if curve else 5):
         return path, gather_facts(path)
 
 

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Final
+from collections.abc import Sequence
+from itertools import product
+from pathlib import Path
+from typing import Any, Final
 
+import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-# Sessions of Spark share one JVM; the tests of some files share a browser, the server of a page, or slow results.
-_SPARK: Final = re.compile(r"/test_(sketch_)?spark_?\w*\.py::|\[.*\bspark\b(?!\.(py|md))|_about_spark")
-_FILES: Final = re.compile(r"(?:^|/)(test_(?:explore\w*|report_browser|reprs))\.py::")
+# What several files share: the JVM of Spark, a server of PostgreSQL, a browser and the releases that are reported.
+_SHARED: Final = {
+    "spark": re.compile(r"/test_(sketch_)?spark_?\w*\.py::|\[.*\bspark\b(?!\.(py|md))|_about_spark"),
+    "postgres": re.compile(r"postgres"),
+    "report": re.compile(r"/test_report_\w+\.py::"),
+}
 
 
 # `make test-slow` draws all examples of a test, `make test` the first third of them.
@@ -22,12 +29,26 @@ def examples(number: int) -> int:
     return number if THOROUGH else max(3, number // 3)
 
 
+def crossed(*values: Sequence[Any]) -> list[Any]:
+    """All combinations of the values of several parameters, of which the last has the fewest values.
+
+    `make test` runs one for each combination of the others: of two parameters each value once or more, of three
+    each pair of values. The rest are slow.
+    """
+    assert len(values[-1]) == min(map(len, values))
+    found = []
+    for *places, last in product(*(range(len(each)) for each in values)):
+        marks = () if sum(places) % len(values[-1]) == last else pytest.mark.slow
+        found.append(
+            pytest.param(*(each[n] for each, n in zip(values, [*places, last], strict=True)), marks=marks)
+        )
+    return found
+
+
 def group_of(test: str) -> str:
-    """The name of the group of a test; a test that shares nothing is a group of its own."""
-    if _SPARK.search(test):
-        return "spark"
-    file = _FILES.search(test)
-    return test if file is None else file[1]
+    """The name of the group of a test: what it shares with other files, or its own file."""
+    shared = (name for name, pattern in _SHARED.items() if pattern.search(test))
+    return next(shared, Path(test.partition("::")[0]).stem)
 
 
 class Together(LoadScopeScheduling):  # type: ignore[misc]  # a class without types

@@ -221,9 +221,9 @@ def limit_words(plan: Plan) -> str:
 def estimate_sentence(correction: Correction) -> str:
     """How estimates were made, and what they suppose."""
     return (
-        f"Each estimate of the number of users is the count times {correction.factor:.4g} (± "
-        f"{1.96 * correction.error:.2g}), for what the limit left out. It supposes that users with many items "
-        "choose the same items as others."
+        f"Each estimate of the number of users is the count times {correction.factor:.3g} (± "
+        f"{1.96 * correction.error:.2g}), less for very common items, for what the limit left out. It supposes "
+        "that users with many items choose the same items as others."
     )
 
 

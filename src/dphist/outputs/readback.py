@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import file_digest
+from importlib.abc import MetaPathFinder
 from io import BufferedReader
 from pathlib import Path
 from typing import Any, BinaryIO, Final
@@ -486,7 +487,16 @@ def _check_shape(schema: Any, found: int | None, rows: int | None) -> None:
         raise StoreError("it does not have as many rows as its certificate says")
 
 
+class _WithoutPandas(MetaPathFinder):
+    """Arrow would import pandas, where it is installed, to see whether lists are its arrays: half of the time."""
+
+    def find_spec(self, fullname: str, *_: object) -> None:
+        if fullname == "pandas":
+            raise ModuleNotFoundError(name=fullname)
+
+
 def _main() -> None:
+    sys.meta_path.insert(0, _WithoutPandas())
     pa = package("pyarrow")
     try:
         _child(json.loads(sys.argv[1]))

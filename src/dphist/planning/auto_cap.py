@@ -1,7 +1,8 @@
-"""A cap chosen privately: a little of the budget buys noisy sizes of users, the rest goes to the release.
+"""A limit chosen privately: a little of the budget buys noisy sizes of users, the rest goes to the release.
 
-No data is involved here: every cap on offer gets its plan beforehand, and one certificate covers the choice and
-the release together. Proofs: docs/theory/choice.md.
+No data is involved here: every limit on offer gets its plans beforehand, with and without spread, and one
+certificate covers the choice and the release together. The sizes also give estimates of the numbers of users.
+Proofs: docs/theory/choice.md.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ from dphist.privacy.types import (
     PublicNoise,
 )
 
-# What a cap costs: an estimate of the mean error of released counts, from noisy sizes and a plan alone.
+# How good a release would be, from noisy sizes and its plan alone.
 #
 # A model and no guarantee: privacy does not rest on it. docs/theory/choice.md says how far it is off on real data.
 
@@ -64,6 +65,8 @@ _CURVATURE: Final = 1.6
 _JUMP: Final = 2.0
 # Keeps the fit finite where nothing but noise is seen; far too weak to matter elsewhere.
 _LEVEL_DEVIATION: Final = 10.0
+# Real data takes 10 to 50 steps; where noise is all there is, the fit may creep on without getting better.
+_MOST_STEPS: Final = 200
 # More users than there can be: a step of the fit beyond it must not overflow.
 _LARGEST_LOGARITHM: Final = 100.0
 _POINTS_PER_BUCKET: Final = 8
@@ -74,8 +77,12 @@ _TILT: Final = 2.0
 # How far the tastes of heavy users differ from those of others: the mean relative error that one correction for
 # all items leaves, in units of `Sizes.unevenness`. On real data it was 0.13 (retail), 0.19 (words) and 0.27
 # (films), nearly the same for every plan; 0.10 where users differ in nothing but size, 0.42 where two kinds of
-# users have few items in common.
-_TASTES: Final = 0.2
+# users have few items in common. At the upper end of the real ones: too large a limit costs less than too small.
+_TASTES: Final = 0.27
+
+# Where the factor of an item is computed: the chance of the item in one draw, times the mean number of items. From
+# so rare that the factor does not change to so common that almost every user has the item.
+_CHANCES: Final = 2.0 ** np.arange(-9.0, 4.5, 0.5)
 
 Levels = tuple[tuple[int, float], ...]
 """The weight of a user's items: (items, weight) pairs, items increasing, weights decreasing from 1.
@@ -123,6 +130,30 @@ class Sizes:
             return 0.0
         gradient = (self._items - self.correction(levels) * self._weights(levels)) / weights
         return float(np.linalg.norm(np.asarray(self.errors) @ gradient))
+
+    def corrections(self, levels: Levels) -> Correction:
+        """The factor of an item by its weighted count. For rare ones it is that of `correction`.
+
+        All users are taken to choose their items from one law. An item with the chance x in one draw is then among
+        the n items of a user with 1 - exp(-n x): a user has it once at most, however large n is. The sums of this
+        over all users and over their weights are the number of users and the weighted count that belong to x.
+        """
+        users, items = self._users, self._items
+        weight = self._weights(levels) / items
+        if not users @ weight > 0.0:
+            return Correction((0.0,), (1.0,), (0.0,))
+        draws = np.outer(_CHANCES * users.sum() / (users @ items), items)
+        has, slope = -np.expm1(-draws), draws * np.exp(-draws)
+        count, number = has @ (users * weight), has @ users
+        # Sizes that are off move the chance that belongs to a count, and with it the number of users.
+        per_count = (slope @ users) / (slope @ (users * weight))
+        moves = has * (1.0 - per_count[:, None] * weight)
+        errors = np.linalg.norm(moves @ np.asarray(self.errors).T, axis=1) / count if self.errors else 0.0 * count
+        # Six digits: the last ones of a fit differ between machines. Counts that hardly differ are one.
+        apart = np.concatenate(([True], np.diff(count) > 1e-3 * count[1:]))
+        rows = ([_six_digits(float(one)) for one in column[apart]] for column in (count, number / count, errors))
+        counts, factors, deviations = (tuple(row) for row in rows)
+        return Correction(counts, tuple(max(1.0, factor) for factor in factors), deviations)
 
     def unevenness(self, levels: Levels) -> float:
         """The coefficient of variation of the weight of a (user, item) pair, a dropped pair having weight 0.
@@ -176,7 +207,7 @@ def estimate_sizes(choice: CapChoice, noisy: Sequence[int]) -> Sizes:
         return np.vstack((np.diag(users_of(density) / deviation), jumps))
 
     start = np.log(np.maximum(found, deviation) / widths)
-    density = optimize.least_squares(residuals, start, jacobian, method="lm").x
+    density = optimize.least_squares(residuals, start, jacobian, method="lm", max_nfev=_MOST_STEPS).x
     users = users_of(density)
     # The inverse of R'R = J'J is the covariance of the logarithms.
     errors = np.linalg.inv(np.linalg.qr(jacobian(density), mode="r")).T * users
@@ -272,14 +303,13 @@ def _least_of_list(bound: int | None, sizes: Sizes, largest: float) -> float:
 
 # Plans for a cap that is chosen privately: a little of the budget for noisy sizes, the rest for the release.
 #
-# No data is involved: every cap on offer gets its plan beforehand, and one certificate covers the choice and
-# whatever release follows. `chosen_cap` is then a function of the noisy sizes and these plans alone.
-# Proofs: docs/theory/choice.md.
+# `choose_plan` is a function of the noisy sizes and of these plans alone.
 
 PlanOf = Callable[[float, float, int], Plan]
 """From epsilon, delta and a cap to the plan of the release that would follow."""
 
-DEFAULT_SHARE: Final = 0.02
+# Keys need the sizes for the choice alone, estimates for every number.
+DEFAULT_SHARES: Final[dict[Goal, float]] = {"accuracy": 0.02, "keys": 0.005}
 ANALYSIS: Final = "exact-discrete, cap chosen"
 _LARGEST_SHARE: Final = 0.5
 # From a total this close to delta, in proportion, the next step meets the aim.
@@ -375,7 +405,7 @@ def excess_of(plan: Plan) -> Excess:
 def plan_choice(
     budget: Budget,
     *makers: PlanOf,
-    share: float = DEFAULT_SHARE,
+    share: float | None = None,
     caps: tuple[int, ...] = DEFAULT_CAPS,
     goal: Goal = "accuracy",
 ) -> ChoicePlan:
@@ -389,7 +419,7 @@ def plan_choice(
     Guarantee: the certificate's delta, for the sizes and the release with whatever cap is chosen from them, is
     within the budget.
     """
-    share = finite_number("share", share)
+    share = DEFAULT_SHARES[goal] if share is None else finite_number("share", share)
     if not 0.0 < share <= _LARGEST_SHARE:
         raise InvalidParameter(f"share must be above 0 and at most {_LARGEST_SHARE:g}, not {share!r}")
     choice = CapChoice(caps, variance_of_sizes(budget, share))
@@ -447,10 +477,7 @@ def choose_plan(planned: ChoicePlan, noisy: Sequence[int]) -> tuple[Plan, Correc
         for one in planned.plans
     ]
     best = choose_best(candidates, sizes, planned.goal)
-    levels = candidates[best].levels
-    # Six digits: the last ones of a fit differ between machines.
-    correction = Correction(_six_digits(sizes.correction(levels)), _six_digits(sizes.correction_error(levels)))
-    return planned.plans[best], correction
+    return planned.plans[best], sizes.corrections(candidates[best].levels)
 
 
 def levels_of(plan: Plan) -> Levels:
@@ -555,6 +582,8 @@ _MOST_NODES: Final = 32
 _GRID: Final = 4001
 # How many deviations of the loss of the sizes are looked at on either side.
 _WIDE: Final = 4.0
+# In squared steps: from here on what whole numbers may be off is nothing beside delta.
+_FINE: Final = 10_000
 # Every so many nodes a plan is evaluated in any case.
 _STEP: Final = 6
 
@@ -602,8 +631,10 @@ def largest_of_all(plans: Sequence[Plan], points: Sequence[float]) -> list[Node]
 
 
 def _shares_nothing(noise: AnyNoise) -> bool:
-    """Whether every count has noise of its own and nothing else."""
-    return isinstance(noise, LatticeNoise) and noise.variance_shared == 0 and noise.offset == "none"
+    """Whether every count has noise of its own and nothing else, with steps as fine as all real plans have."""
+    if not isinstance(noise, LatticeNoise):
+        return False
+    return noise.variance_shared == 0 and noise.offset == "none" and noise.variance >= _FINE
 
 
 def _largest_together(plans: Sequence[Plan], points: Sequence[float]) -> list[float]:

@@ -425,8 +425,10 @@ def _best_gamma(calibration: Calibration, objective: Callable[[float], float], s
 _FINEST_SHARE: Final = 1e-3
 _MOST_ATTEMPTS: Final = 30
 _LARGEST_LATTICE: Final = 1 << 12
-# Steps of a count with spread. Shared noise is summed over its steps for every level, so it has fewer.
-_SPREAD_LATTICE: Final = 512
+# Steps of a count with spread. Sums have whole weights beside finer ones only in rough shares of the budget. Shared
+# noise is summed over its steps for every level.
+_SPREAD_LATTICE: Final = 2048
+_SUMS_SPREAD_LATTICE: Final = 512
 _SHARED_SPREAD_LATTICE: Final = 32
 _LEAST_SHARED_STEPS: Final = 4.0
 _LEAST_STEPS: Final = 8.0
@@ -473,7 +475,8 @@ def lattice_and_variances(
     lattice = _lattice(continuous, contract, gamma, halves_only=offset != "none")
     if contract.spread is not None:
         # A power of two, for sums, and fine enough that weights lose little when they are rounded down to it.
-        least = max(lattice, _SPREAD_LATTICE if gamma is None else _SHARED_SPREAD_LATTICE)
+        usual = _SPREAD_LATTICE if sums is None else _SUMS_SPREAD_LATTICE
+        least = max(lattice, usual if gamma is None else _SHARED_SPREAD_LATTICE)
         lattice = 1 << (least - 1).bit_length()
     if gamma is not None and (lattice * continuous.sigma_shared) ** 2 < LEAST_VARIANCE:
         raise InvalidParameter(

@@ -351,14 +351,48 @@ ESTIMATE: Final = "estimate"
 
 @dataclass(frozen=True)
 class Correction:
-    """What all counts are multiplied by to estimate numbers of users, and the standard error of that factor."""
+    """What a count is multiplied by to estimate the number of users: `factors` at some `counts`, and their errors.
 
-    factor: float
-    error: float
+    Between two counts the factor is interpolated; below the first and above the last it does not change. It is
+    largest for rare items: a common item is one that many users have whatever the number of their items.
+    """
 
-    def to_dict(self) -> dict[str, float]:
+    counts: tuple[float, ...]
+    factors: tuple[float, ...]
+    errors: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        numbers = np.array([self.counts, self.factors, self.errors], dtype=np.float64)
+        if not (numbers.shape[1] and np.isfinite(numbers).all() and (numbers >= 0.0).all()):
+            raise InvalidParameter("a correction needs counts with finite factors and errors")
+        if (np.diff(numbers[0]) <= 0.0).any() or (numbers[1] < 1.0).any():
+            raise InvalidParameter("a correction needs increasing counts, and factors of at least one")
+
+    @property
+    def factor(self) -> float:
+        """The factor of rare items."""
+        return self.factors[0]
+
+    @property
+    def error(self) -> float:
+        """The standard error of the factor of rare items."""
+        return self.errors[0]
+
+    def factors_at(self, counts: ArrayLike) -> FloatArray:
+        """The factor of each count."""
+        return np.interp(np.asarray(counts, dtype=np.float64), self.counts, self.factors)
+
+    def errors_at(self, counts: ArrayLike) -> FloatArray:
+        """The standard error of the factor of each count."""
+        return np.interp(np.asarray(counts, dtype=np.float64), self.counts, self.errors)
+
+    def to_dict(self) -> dict[str, list[float]]:
         """Plain data."""
-        return {"factor": self.factor, "standard_error": self.error}
+        return {
+            "counts": list(self.counts),
+            "factors": list(self.factors),
+            "standard_errors": list(self.errors),
+        }
 
 
 def added_columns(
@@ -381,14 +415,15 @@ def added_columns(
     width = np.zeros(counts.size) if interval is None else half_width(plan, interval) + (0.5 if rounded else 0.0)
     added = _beside(name, published, spread, width, error=error, interval=interval is not None)
     if correction is not None:
-        estimate = published * correction.factor
-        of_factor = np.abs(published) * correction.error
+        # Estimates rise more slowly than counts: the factor is an upper bound of what noise is multiplied by.
+        factors = correction.factors_at(published)
+        estimate: NDArray[Any] = np.rint(published * factors).astype(np.int64) if rounded else published * factors
+        of_factor = np.abs(published) * correction.errors_at(published)
         outside = 0.0 if interval is None else -float(special.ndtri((1.0 - interval) / 2.0))
-        estimate = np.rint(estimate).astype(np.int64) if rounded else estimate
         added[ESTIMATE] = estimate
         added |= _beside(
-            ESTIMATE, estimate, np.hypot(spread * correction.factor, of_factor),
-            np.hypot(width * correction.factor, outside * of_factor), error=error, interval=interval is not None,
+            ESTIMATE, estimate, np.hypot(spread * factors, of_factor),
+            np.hypot(width * factors, outside * of_factor), error=error, interval=interval is not None,
         )  # fmt: skip
     return published, added
 

@@ -8,7 +8,7 @@ spread is private if it is so for every level. Proof: docs/theory/spread.md.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
@@ -37,6 +37,33 @@ def at_level(noise: LatticeNoise, contract: Contract, level: Level) -> tuple[Lat
     return own, Contract(contract.max_nonzero, level.items)
 
 
+def _likeliest(noise: LatticeNoise, levels: Sequence[Level]) -> tuple[arb, Level]:
+    """The largest probability over all levels that some new count of a user passes the threshold, and its level.
+
+    A range of levels has no more than the most items of the last one with the largest weight, that of the first.
+    Ranges that cannot be the worst by that are not looked at closer.
+    """
+    variance = rational(noise.variance)
+
+    def event(first: int, last: int) -> arb:
+        passes = tail(noise.limit + noise.lattice - levels[first].weight + 1, variance)
+        return 1 - (1 - passes) ** levels[last].items
+
+    worst, place = max((event(place, place), place) for place in {0, len(levels) - 1})
+    waiting = [(0, len(levels) - 1)]
+    while waiting:
+        first, last = waiting.pop()
+        bound = event(first, last)
+        if bound <= worst:
+            continue
+        if first == last:
+            worst, place = worst.max(bound), first
+            continue
+        middle = (first + last) // 2
+        waiting += [(first, middle), (middle + 1, last)]
+    return worst, levels[place]
+
+
 @dataclass(frozen=True)
 class WeightedFamily:
     """Upper bounds of delta for all levels of some plans without shared noise, as balls.
@@ -61,22 +88,24 @@ class WeightedFamily:
 
         Without their `thresholds` there are no new counts.
         """
-        square, factor, passing, event, variance = arb(0), arb(1), arb(0), arb(0), arb("inf")
+        square, factor, event, variance = arb(0), arb(1), arb(0), arb("inf")
         worst, items = (1, Fraction(1)), 1
         for noise, contract in plans:
-            assert (noise.variance_shared, noise.offset) == (0, "none")
-            for level in contract.levels(noise.lattice):
-                own, _ = at_level(noise, contract, level)
-                one = change_of_one(own)
+            assert noise.variance_shared == 0
+            levels = contract.levels(noise.lattice)
+            items = max(items, levels[-1].items)
+            # Without sums the draws are the same at all levels, and the longest move is the worst.
+            longest = max(levels, key=lambda level: level.items * level.weight**2)
+            for level in levels if noise.sums else (longest,):
+                one = change_of_one(at_level(noise, contract, level)[0])
                 square = square.max(level.items * arb(one.shift) ** 2 / one.variance)
-                variance, factor = variance.min(one.variance), factor.max(one.factor**level.items)
-                items = max(items, level.items)
-                if thresholds and not isinstance(noise, PublicNoise):
-                    passes = tail(own.limit + 1, rational(noise.variance))
-                    any_passes = 1 - (1 - passes) ** level.items
-                    if not any_passes <= event:
-                        worst = level.items, Fraction(level.weight, noise.lattice)
-                    passing, event = passing.max(level.items * passes), event.max(any_passes)
+                variance, factor = variance.min(one.variance), factor.max(one.factor ** levels[-1].items)
+            if thresholds and not isinstance(noise, PublicNoise):
+                found, level = _likeliest(noise, levels)
+                if not found <= event:
+                    event, worst = found, (level.items, Fraction(level.weight, noise.lattice))
+        # (1 - p)^n <= e^(-n p) for every level.
+        passing = -(1 - event).log() if event < 1 else arb("inf")
         return cls(square, variance, factor, passing, event, worst, items)
 
     def scale(self, ratio: arb) -> WeightedFamily:

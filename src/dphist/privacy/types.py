@@ -397,7 +397,7 @@ class Level:
 
 
 # Neighbouring levels differ by about this factor in the number of items, and by its root in the weight.
-_LEVEL_RATIO: Final = 2.0**0.125
+_LEVEL_RATIO: Final = 2.0**0.0625
 
 
 @lru_cache(maxsize=256)

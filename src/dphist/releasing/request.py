@@ -93,7 +93,7 @@ class Request:
     goal: Annotated[Literal["accuracy", "keys"] | None, _privacy("",
         "With auto: accurate counts, or as many items as possible. [accuracy]")] = None
     cap_share: Annotated[float | None, _privacy("SHARE",
-        "With auto: share of the budget spent on choosing M. [0.02]")] = None
+        "With auto: share of the budget spent on choosing M. [0.02; for keys 0.005]")] = None
     top: Annotated[int | None, _privacy("K",
         "Release the K largest counts. Users are not limited; the count of rank K + 1 is subtracted.")] = None
     offset: Annotated[Literal["opposite", "independent", "none"] | None, _privacy("",
@@ -506,7 +506,7 @@ class Columns:
             {}
             if self.correction is None
             else {
-                f"{one.name}_estimate": beside[one.name] * self.correction.factor
+                f"{one.name}_estimate": beside[one.name] * self.correction.factors_at(noisy)
                 for one in self.aggregates
                 if one.kind == "sum"
             }

@@ -12,7 +12,6 @@ from typing import Any, Final
 from dphist.counting.task import Engine, Task
 from dphist.errors import InvalidParameter, NotPrivate
 from dphist.planning.auto_cap import (
-    DEFAULT_SHARE,
     ChoicePlan,
     check_goal,
     choose_plan,
@@ -208,7 +207,6 @@ def choice_for(
         )  # fmt: skip
 
     makers = [partial(plan_of, way == "spread") for way in ways]
-    share = DEFAULT_SHARE if share is None else share
     return plan_choice(budget, *makers, share=share, caps=caps_up_to(public_items), goal=check_goal(goal))
 
 

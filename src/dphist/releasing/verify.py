@@ -151,15 +151,10 @@ def beside_problems(table: Any, due: Mapping[str, NDArray[Any]], slack: float) -
 
 def correction_from(document: dict[str, Any]) -> Correction:
     """What the certificate says its estimates were made with; raises what any damaged certificate raises."""
-    said = document["choice"]["correction"]
-    if said.keys() != {"factor", "standard_error"} or not all(
-        isinstance(number, float) for number in said.values()
-    ):
+    said, names = document["choice"]["correction"], ("counts", "factors", "standard_errors")
+    if said.keys() != set(names) or not all(isinstance(one, float) for name in names for one in said[name]):
         raise ValueError
-    found = Correction(said["factor"], said["standard_error"])
-    if not (1.0 <= found.factor < math.inf and 0.0 <= found.error < math.inf):
-        raise ValueError
-    return found
+    return Correction(*(tuple(said[name]) for name in names))
 
 
 def sums_problems(
@@ -182,7 +177,7 @@ def sums_problems(
             due = sum_columns(counts, columns[one.name] - float(noise.middle) * counts, plan, noise, look)
             beside = dict(zip(names, due, strict=True))
             if correction is not None:
-                beside[f"{one.name}_estimate"] = columns[one.name] * correction.factor
+                beside[f"{one.name}_estimate"] = columns[one.name] * correction.factors_at(counts)
             problems += beside_problems(table, beside, 1e-6 * noise.sigma)
         elif any(_outside(columns[name], one.low, one.high) for name in names if not name.endswith("_error")):
             problems.append(f"a mean in the column {one.name!r} is outside its bounds")
@@ -413,7 +408,8 @@ class Examination:
         anew = Chosen.by(planned, noisy)
         said, fitted = correction_from(document), anew.correction
         # A fit in doubles: its last digits may differ on another machine.
-        if np.allclose([said.factor, said.error], [fitted.factor, fitted.error], rtol=_SAME_FIT, atol=0.0):
+        ours, theirs = ((one.counts, one.factors, one.errors) for one in (fitted, said))
+        if np.shape(ours) == np.shape(theirs) and np.allclose(ours, theirs, rtol=_SAME_FIT, atol=0.0):
             anew = replace(anew, correction=said)
         due = anew.release
         same = (due.noise, due.contract, due.budget) == (plan.noise, plan.contract, plan.budget)

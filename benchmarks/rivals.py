@@ -1,0 +1,588 @@
+"""Keys and accuracy of dphist and of published algorithms for unknown keys, at the same epsilon and delta.
+
+Run `python benchmarks/rivals.py [--data DIR] [--epsilon 0.2 --epsilon 1] [--quick]`.
+
+`--data` is a folder of Parquet files with the columns user and item; the common job of benchmarks/peers.py is
+always measured, and alone with `--quick`, which makes one run of a smaller copy. The output is one Markdown table
+for each data set: keys released, and the error sum |estimate - truth| / sum truth over all items, where an item
+that is not released has the estimate 0. Both are means over the runs.
+
+The rivals are written from their papers, in floating point, and no release here is safe to publish:
+
+- Weighted Gaussian and Policy Gaussian: Gopi et al. 2020, "Differentially Private Set Union", Theorem 5.1
+  (sigma, rho) and the l2 descent. Published: at most 100 items of a user, alpha = 3.
+- DP-SIPS: Swanberg, Desfontaines and Haney 2023. Published: 3 rounds, each with 3 times the budget before.
+- MAD and MAD2R: Chen, Cohen-Addad, Epasto and Zadimoghaddam 2025, "Scalable Private Partition Selection via
+  Adaptive Weighting". Reconstructed from its description, without the authors' pseudocode or code,
+  so details may differ: weight above threshold + beta sigma goes back to users of up to `degree` items, at the
+  largest discount for which one user still moves the weights by at most 1 (`reroute_share`); in two rounds the
+  weights change by a factor of 0.5 to 2. Treat its rows as an estimate of what the algorithm can do.
+- OpenDP 0.16.0 (make_gaussian_threshold; rho from its conversion at half of delta) and PipelineDP 0.3.1
+  (post-aggregation thresholding): noise and threshold as these libraries compute them.
+
+Rounds are composed as Gaussian mechanisms: the squares of sensitivity/sigma add up. "best" is the best of a small
+grid, in parentheses, chosen afterwards from the true counts and for each column separately: no user could do
+that. For the corrected error all estimates are multiplied by F = pairs / weights, computed exactly here; a release
+would have to estimate it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import inspect
+import math
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+from scipy.optimize import brentq
+from scipy.special import ndtri
+
+import dphist
+from dphist.privacy.paper import delta_zcdp, largest_sensitivity_per_sigma
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+DELTA = 1e-6
+CAPS = (2, 8, 16, 32, 64, 128)
+
+
+# Data
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Distinct (user, item) pairs, sorted by user, in random order within each user."""
+
+    user: Ints
+    item: Ints
+    users: int
+    items: int
+
+    def limited(self, limit: int) -> Pairs:
+        """At most `limit` pairs of each user, chosen at random by the order."""
+        return self.filtered(self.rank() < limit)
+
+    def filtered(self, keep: Bools) -> Pairs:
+        return Pairs(self.user[keep], self.item[keep], self.users, self.items)
+
+    def without(self, drop: Bools) -> Pairs:
+        """The pairs whose item is not marked in `drop`."""
+        return self.filtered(~drop[self.item])
+
+    def rank(self) -> Ints:
+        sizes = np.bincount(self.user, minlength=self.users)
+        return np.arange(self.user.size) - (np.cumsum(sizes) - sizes)[self.user]
+
+    def size(self) -> Floats:
+        """For each pair, the number of pairs of its user."""
+        return np.bincount(self.user, minlength=self.users)[self.user].astype(np.float64)
+
+    def sum_by_item(self, weights: Floats | None = None) -> Floats:
+        return np.bincount(self.item, weights, minlength=self.items).astype(np.float64)
+
+    def sum_by_user(self, weights: Floats) -> Floats:
+        return np.bincount(self.user, weights, minlength=self.users).astype(np.float64)
+
+    def shuffled(self, generator: np.random.Generator) -> Pairs:
+        order = np.argsort(self.user + generator.random(self.user.size))
+        return Pairs(self.user[order], self.item[order], self.users, self.items)
+
+
+def read_pairs(path: Path, users: int | None = None) -> Pairs:
+    """The pairs of a Parquet file, of the first `users` users only if that is given."""
+    table = pq.read_table(path, columns=["user", "item"])
+    user, item = (column.combine_chunks().dictionary_encode().indices.to_numpy() for column in table.columns)
+    if users is not None:
+        user, item = user[user < users], np.unique(item[user < users], return_inverse=True)[1]
+    return Pairs(user.astype(np.int64), item.astype(np.int64), int(user.max()) + 1, int(item.max()) + 1)
+
+
+# Noise and thresholds
+
+
+def gaussian_mu(epsilon: float, delta: float) -> float:
+    """Sensitivity/sigma of the analytic Gaussian mechanism."""
+    return largest_sensitivity_per_sigma(epsilon=epsilon, delta=delta)
+
+
+def least_threshold(sigma: float, delta: float, items: Iterable[int], weight: Callable[[Floats], Floats]) -> float:
+    """The least threshold that any of n new items of weight(n) passes with probability at most delta."""
+    n = np.array(list(items), dtype=np.float64)
+    # Phi^-1((1 - delta)^(1/n)), with the digits of a probability close to one
+    quantile = -ndtri(-np.expm1(np.log1p(-delta) / n))
+    return float(np.max(weight(n) + sigma * quantile))
+
+
+def set_union_threshold(sigma: float, delta: float, limit: int) -> float:
+    """rho of Gopi et al. 2020, Theorem 5.1, with delta for the threshold alone."""
+    return least_threshold(sigma, delta, range(1, limit + 1), lambda n: 1 / np.sqrt(n))
+
+
+# Releases
+
+
+@dataclass(frozen=True)
+class Release:
+    """The items released, and estimates of their counts if the algorithm publishes counts."""
+
+    found: Bools
+    estimate: Floats | None = None
+    correction: float = 1.0
+
+
+def release_counts(
+    pairs: Pairs, weights: Floats, sigma: float, threshold: float, total: int, generator: np.random.Generator
+) -> Release:
+    """Noise and threshold on the weighted counts; total is the number of pairs before any limit."""
+    counts = pairs.sum_by_item(weights)
+    noisy = counts + generator.normal(0.0, sigma, pairs.items)
+    found = (noisy >= threshold) & (counts > 0)
+    return Release(found, np.where(found, noisy, 0.0), total / float(weights.sum()))
+
+
+def release_keys(weights: Floats, sigma: float, threshold: float, generator: np.random.Generator) -> Release:
+    return Release((weights + generator.normal(0.0, sigma, weights.size) >= threshold) & (weights > 0))
+
+
+# dphist
+
+
+def dphist_cap(pairs: Pairs, epsilon: float, generator: np.random.Generator, *, cap: int) -> Release:
+    """At most cap items of a user, each counts 1; sigma and threshold of the exact analysis."""
+    sigma = math.sqrt(cap) / gaussian_mu(epsilon, DELTA)
+    threshold = least_threshold(sigma, DELTA, [cap], np.ones_like)
+    kept = pairs.limited(cap)
+    return release_counts(kept, np.ones(kept.user.size), sigma, threshold, pairs.user.size, generator)
+
+
+def spread_threshold(squares: int, limit: int, sigma: float, delta: float) -> float:
+    return least_threshold(sigma, delta, range(squares, limit + 1), lambda n: np.sqrt(squares / n))
+
+
+def spread_weights(pairs: Pairs, squares: int) -> Floats:
+    return np.minimum(1.0, np.sqrt(squares / pairs.size()))
+
+
+def dphist_spread(
+    pairs: Pairs, epsilon: float, generator: np.random.Generator, *, squares: int, limit: int
+) -> Release:
+    """At most `limit` items of a user; each counts sqrt(squares/n) if these n are more than `squares`."""
+    sigma = math.sqrt(squares) / gaussian_mu(epsilon, DELTA)
+    kept = pairs.limited(limit)
+    threshold = spread_threshold(squares, limit, sigma, DELTA)
+    return release_counts(kept, spread_weights(kept, squares), sigma, threshold, pairs.user.size, generator)
+
+
+def dphist_two_rounds(
+    pairs: Pairs,
+    epsilon: float,
+    generator: np.random.Generator,
+    *,
+    squares: int,
+    limit: int,
+    share: float,
+    cut: float,
+) -> Release:
+    """Spread twice: items found in the first round, and those far below the threshold, leave the users' lists.
+
+    The first round has `share` of the squared sensitivity/sigma. Items whose noisy weight is below `cut` standard
+    deviations leave the lists too. Half of delta is for the noise of both rounds, a quarter for each threshold.
+    """
+    mu = gaussian_mu(epsilon, DELTA / 2)
+    sigmas = [math.sqrt(squares) / (mu * math.sqrt(part)) for part in (share, 1 - share)]
+    thresholds = [spread_threshold(squares, limit, sigma, DELTA / 4) for sigma in sigmas]
+    first = pairs.limited(limit)
+    weights = spread_weights(first, squares)
+    counts = first.sum_by_item(weights)
+    noisy = counts + generator.normal(0.0, sigmas[0], pairs.items)
+    found = (noisy >= thresholds[0]) & (counts > 0)
+    remaining = pairs.without(found | (noisy < cut * sigmas[0]))
+    second = remaining.limited(limit)
+    after = release_counts(
+        second, spread_weights(second, squares), sigmas[1], thresholds[1], remaining.user.size, generator
+    )
+    assert after.estimate is not None
+    both = np.where(found, noisy * pairs.user.size / weights.sum(), after.estimate * after.correction)
+    return Release(found | after.found, both)
+
+
+def dphist_real(path: Path, pairs: Pairs, epsilon: float, goal: str) -> Release:
+    """The released command itself, with everything it spends on choosing the limit."""
+    options: dict[str, Any] = {"max_items_per_user": "auto", "goal": goal}
+    table = dphist.release(path, user="user", item="item", epsilon=epsilon, delta=DELTA, **options).to_arrow()
+    names = pq.read_table(path, columns=["item"]).column("item").combine_chunks().dictionary_encode().dictionary
+    index = {name: place for place, name in enumerate(names.to_pylist())}
+    estimate = np.zeros(pairs.items)
+    for name, count in zip(table.column("item").to_pylist(), table.column("count").to_pylist(), strict=True):
+        estimate[index[name]] = count
+    return Release(estimate != 0, estimate)
+
+
+# Libraries
+
+
+def opendp(pairs: Pairs, epsilon: float, generator: np.random.Generator, *, cap: int) -> Release:
+    """zCDP noise and an integer threshold, each with half of delta."""
+    sigma, threshold = opendp_plan(epsilon, cap)
+    kept = pairs.limited(cap)
+    return release_counts(kept, np.ones(kept.user.size), sigma, threshold, pairs.user.size, generator)
+
+
+def opendp_plan(epsilon: float, cap: int) -> tuple[float, int]:
+    rho = float(brentq(lambda rho: delta_zcdp(rho=rho, epsilon=epsilon) / (DELTA / 2) - 1, 1e-6, epsilon))
+    sigma = math.sqrt(cap / (2 * rho))
+    return sigma, math.ceil(least_threshold(sigma, DELTA / 2, [cap], np.ones_like))
+
+
+def pipelinedp(pairs: Pairs, epsilon: float, generator: np.random.Generator, *, cap: int) -> Release:
+    sigma, threshold = pipelinedp_plan(epsilon, cap)
+    kept = pairs.limited(cap)
+    return release_counts(kept, np.ones(kept.user.size), sigma, threshold, pairs.user.size, generator)
+
+
+def pipelinedp_plan(epsilon: float, cap: int) -> tuple[float, float]:
+    sigma = math.sqrt(cap) / gaussian_mu(epsilon, DELTA / 2)
+    return sigma, least_threshold(sigma, DELTA / 2, [cap], np.ones_like)
+
+
+# Weighted Gaussian and Policy Gaussian
+
+
+def weighted_gaussian(pairs: Pairs, epsilon: float, generator: np.random.Generator, *, limit: int) -> Release:
+    sigma = 1 / gaussian_mu(epsilon, DELTA / 2)
+    kept = pairs.limited(limit)
+    weights = kept.sum_by_item(1 / np.sqrt(kept.size()))
+    return release_keys(weights, sigma, set_union_threshold(sigma, DELTA / 2, limit), generator)
+
+
+def policy_gaussian(
+    pairs: Pairs, epsilon: float, generator: np.random.Generator, *, limit: int, alpha: float
+) -> Release:
+    """Users in sequence move the weights towards threshold + alpha sigma, by at most 1 in Euclidean distance."""
+    sigma = 1 / gaussian_mu(epsilon, DELTA / 2)
+    threshold = set_union_threshold(sigma, DELTA / 2, limit)
+    kept = pairs.limited(limit)
+    sizes = np.bincount(kept.user, minlength=kept.users)
+    starts = np.concatenate([[0], np.cumsum(sizes)])
+    order = generator.permutation(kept.users)
+    weights = compiled_policy()(kept.item, starts, order, threshold + alpha * sigma, kept.items)
+    return release_keys(weights, sigma, threshold, generator)
+
+
+def policy_weights(item: Ints, starts: Ints, order: Ints, target: float, items: int) -> Floats:
+    """One user after the other, in loops that numba compiles."""
+    weights = np.zeros(items)
+    for user in order:
+        square = 0.0
+        for place in range(starts[user], starts[user + 1]):
+            square += max(0.0, target - weights[item[place]]) ** 2
+        if square == 0.0:
+            continue
+        step = min(1.0, 1.0 / math.sqrt(square))
+        for place in range(starts[user], starts[user + 1]):
+            weights[item[place]] += step * max(0.0, target - weights[item[place]])
+    return weights
+
+
+def compiled_policy() -> Callable[..., Floats]:
+    numba: Any = importlib.import_module("numba")
+    if not COMPILED:
+        COMPILED.append(numba.njit(policy_weights))
+    return COMPILED[0]
+
+
+COMPILED: list[Callable[..., Floats]] = []
+
+
+# DP-SIPS
+
+
+def dp_sips(
+    pairs: Pairs, epsilon: float, generator: np.random.Generator, *, limit: int, rounds: int, ratio: float
+) -> Release:
+    """Weighted Gaussian several times; the items of earlier rounds leave the users' lists."""
+    mu = gaussian_mu(epsilon, DELTA / 2)
+    found = np.zeros(pairs.items, dtype=np.bool_)
+    shares = ratio ** np.arange(rounds)[::-1]
+    for share in shares / shares.sum():
+        sigma = 1 / (mu * math.sqrt(share))
+        kept = pairs.limited(limit)
+        weights = kept.sum_by_item(1 / np.sqrt(kept.size()))
+        threshold = set_union_threshold(sigma, share * DELTA / 2, limit)
+        found |= release_keys(weights, sigma, threshold, generator).found
+        pairs = pairs.without(found)
+    return Release(found)
+
+
+# MAD and MAD2R
+
+
+@cache
+def reroute_share(degree: int, least_bias: float = 1.0) -> float:
+    """The share of the excess that may be rerouted while one user moves all weights by at most 1.
+
+    A user of t <= degree items gives each the weight w_i >= least_bias/sqrt t, sum w_i^2 <= 1, and a = 1/t of it
+    (or least_bias/sqrt t if that is less) is adaptive. If s of these items are above the target already, their s a
+    is returned to users, who add it to their items: at most Y = share s a/degree to one item, share s a in all.
+    The squared change is largest when all own items and degree - t others get Y:
+
+        sum (w_i + Y)^2 - over the s items: 2 a (w_i + Y) - a^2, and (degree - t) Y^2
+        <= 1 + 2 Y sqrt t + degree Y^2 - 2 s a (least_bias/sqrt t + Y) + s a^2
+    """
+    t = np.arange(1, degree + 1, dtype=np.float64)[:, None]
+    s = np.minimum(np.arange(1, degree + 1, dtype=np.float64)[None, :], t)
+    a = adaptive_part(t, least_bias)
+
+    def excess(share: float) -> float:
+        y = share * s * a / degree
+        change = 2 * y * np.sqrt(t) + degree * y**2 - 2 * s * a * (least_bias / np.sqrt(t) + y) + s * a**2
+        return float(change.max())
+
+    low, high = 0.0, 1.0
+    if excess(high) <= 0:
+        return high
+    for _ in range(50):
+        middle = (low + high) / 2
+        low, high = (middle, high) if excess(middle) <= 0 else (low, middle)
+    return low
+
+
+def adaptive_part(size: Floats, least_bias: float) -> Floats:
+    return np.minimum(1 / size, least_bias / np.sqrt(size))
+
+
+def adaptive_weights(
+    pairs: Pairs, *, target: float, degree: int, bias: Floats | None = None, least: float = 1.0, most: float = 1.0
+) -> Floats:
+    """Weights of items; what is above the target goes back to users of few items, who give it to all their items.
+
+    `bias` makes a user's weights unequal: an item of bias below 1 gets that share of 1/sqrt n, and the others get
+    more, up to the factor `most`, so that the squares still sum to 1.
+    """
+    size = pairs.size()
+    factor = np.ones(size.size)
+    if bias is not None:
+        factor = bias[pairs.item]
+        low = factor < 1
+        rest = size - pairs.sum_by_user(np.where(low, factor**2, 0.0))[pairs.user]
+        others = pairs.sum_by_user((~low).astype(np.float64))[pairs.user]
+        factor = np.where(low, factor, np.minimum(most, np.sqrt(rest / np.maximum(others, 1.0))))
+    part = np.where(size <= degree, adaptive_part(size, least), 0.0)
+    start = pairs.sum_by_item(part)
+    over = np.maximum(0.0, 1 - target / np.maximum(start, target))
+    returned = pairs.sum_by_user(part * over[pairs.item])[pairs.user] * (size <= degree)
+    rerouted = reroute_share(degree, least) / degree * returned
+    return pairs.sum_by_item(factor / np.sqrt(size)) - start * over + pairs.sum_by_item(rerouted)
+
+
+def mad(
+    pairs: Pairs, epsilon: float, generator: np.random.Generator, *, limit: int, degree: int, beta: float
+) -> Release:
+    sigma = 1 / gaussian_mu(epsilon, DELTA / 2)
+    threshold = set_union_threshold(sigma, DELTA / 2, limit)
+    weights = adaptive_weights(pairs.limited(limit), target=threshold + beta * sigma, degree=degree)
+    return release_keys(weights, sigma, threshold, generator)
+
+
+def mad_two_rounds(
+    pairs: Pairs,
+    epsilon: float,
+    generator: np.random.Generator,
+    *,
+    limit: int,
+    share: float,
+    above: float,
+    least: float = 0.5,
+    most: float = 2.0,
+    degree: int = 50,
+    beta: float = 2.0,
+) -> Release:
+    """MAD, then again without the items found, with less weight for items that will pass anyway.
+
+    Items whose noisy weight is `above` standard deviations below the second threshold are dropped.
+    """
+    mu = gaussian_mu(epsilon, DELTA / 2)
+    sigmas = [1 / (mu * math.sqrt(part)) for part in (share, 1 - share)]
+    thresholds = [set_union_threshold(sigmas[0], share * DELTA / 2, limit)]
+    thresholds.append(
+        least_threshold(
+            sigmas[1],
+            (1 - share) * DELTA / 2,
+            range(1, limit + 1),
+            lambda n: np.minimum(1.0, most / np.sqrt(n)) + 1 / degree,
+        )
+    )
+    targets = [threshold + beta * sigma for threshold, sigma in zip(thresholds, sigmas, strict=True)]
+    weights = adaptive_weights(pairs.limited(limit), target=targets[0], degree=degree)
+    noisy = weights + generator.normal(0.0, sigmas[0], pairs.items)
+    found = (noisy >= thresholds[0]) & (weights > 0)
+    hopeless = noisy + above * sigmas[0] < thresholds[1]
+    bias = np.clip(targets[1] / np.maximum(noisy - sigmas[0], 1e-9), least, 1.0)
+    second = adaptive_weights(
+        pairs.without(found | hopeless).limited(limit),
+        target=targets[1],
+        degree=degree,
+        bias=bias,
+        least=least,
+        most=most,
+    )
+    return Release(found | release_keys(second, sigmas[1], thresholds[1], generator).found)
+
+
+# The table
+
+
+@dataclass(frozen=True)
+class Method:
+    """A row of the table: an algorithm with one or several settings to choose the best from."""
+
+    name: str
+    run: Callable[..., Release]
+    settings: tuple[dict[str, Any], ...]
+
+
+def settings(**choices: Iterable[Any]) -> tuple[dict[str, Any], ...]:
+    """All combinations."""
+    found: list[dict[str, Any]] = [{}]
+    for name, values in choices.items():
+        found = [{**one, name: value} for one in found for value in values]
+    return tuple(found)
+
+
+METHODS = (
+    Method("OpenDP, best cap", opendp, settings(cap=CAPS)),
+    Method("PipelineDP, best cap", pipelinedp, settings(cap=CAPS)),
+    Method("Weighted Gaussian, as published", weighted_gaussian, settings(limit=[100])),
+    Method("Weighted Gaussian, best", weighted_gaussian, settings(limit=[50, 100, 400])),
+    Method("Policy Gaussian, as published", policy_gaussian, settings(limit=[100], alpha=[3])),
+    Method("Policy Gaussian, best", policy_gaussian, settings(limit=[100], alpha=[2, 3, 5, 10])),
+    Method("DP-SIPS, as published", dp_sips, settings(limit=[100], rounds=[3], ratio=[1 / 3])),
+    Method("DP-SIPS, best", dp_sips, settings(limit=[100], rounds=[2, 3], ratio=[0.1, 0.2, 1 / 3])),
+    Method("MAD, degree 50, beta 2", mad, settings(limit=[100], degree=[50], beta=[2])),
+    Method("MAD, best", mad, settings(limit=[100], degree=[10, 50, 100], beta=[1, 2])),
+    Method("MAD2R, 10 % in the first round", mad_two_rounds, settings(limit=[100], share=[0.1], above=[3])),
+    Method("MAD2R, best", mad_two_rounds, settings(limit=[100], share=[0.1, 0.2, 0.3], above=[1, 2, 3])),
+    Method("dphist, best cap", dphist_cap, settings(cap=CAPS)),
+    Method(
+        "dphist, best spread",
+        dphist_spread,
+        tuple({"squares": m, "limit": n} for m, n in ((1, 64), (2, 32), (4, 64), (8, 128), (16, 256), (32, 512))),
+    ),
+    Method("dphist, spread, always (1, 256)", dphist_spread, settings(squares=[1], limit=[256])),
+    Method(
+        "dphist, spread in two rounds, best",
+        dphist_two_rounds,
+        settings(squares=[1, 4], limit=[64, 256], share=[0.2, 0.3], cut=[0, 1, 2]),
+    ),
+    Method(
+        "dphist, spread in two rounds, always (1, 256, 0.3, 1.5)",
+        dphist_two_rounds,
+        settings(squares=[1], limit=[256], share=[0.3], cut=[1.5]),
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Score:
+    """What a column shows, in the order of the columns; None where an algorithm publishes keys only."""
+
+    keys: float
+    error: float | None
+    corrected: float | None
+
+
+COLUMNS: tuple[tuple[Callable[[Score], float | None], str, int], ...] = (
+    (lambda one: one.keys, ",.0f", -1),
+    (lambda one: one.error, ".3f", 1),
+    (lambda one: one.corrected, ".3f", 1),
+)
+
+
+def score(release: Release, truth: Floats) -> Score:
+    keys = float(np.count_nonzero(release.found))
+    if release.estimate is None:
+        return Score(keys, None, None)
+    factors = (1.0, release.correction)
+    plain, corrected = (float(np.abs(release.estimate * f - truth).sum() / truth.sum()) for f in factors)
+    return Score(keys, plain, corrected)
+
+
+def best_cells(choices: int, measure_one: Callable[[int, int], Score], names: list[str], runs: int) -> list[str]:
+    """A cell for each column: the best setting by the first run, and its mean over all runs."""
+    known = {(choice, 0): measure_one(choice, 0) for choice in range(choices)}
+    cells = []
+    for value, style, sign in COLUMNS:
+        firsts = {choice: number for choice in range(choices) if (number := value(known[choice, 0])) is not None}
+        if not firsts:
+            cells.append("keys only")
+            continue
+        best = min(firsts, key=lambda choice: sign * firsts[choice])
+        for run in range(runs):
+            if (best, run) not in known:
+                known[best, run] = measure_one(best, run)
+        mean = np.mean([value(known[best, run]) or 0.0 for run in range(runs)])
+        cells.append(f"{mean:{style}}" + (f" ({names[best]})" if choices > 1 else ""))
+    return cells
+
+
+def measure(path: Path, epsilons: list[float], runs: int, users: int | None) -> None:
+    """Print the table of one data set."""
+    pairs = read_pairs(path, users)
+    truth = pairs.sum_by_item()
+    orders = [pairs.shuffled(np.random.default_rng(run)) for run in range(runs)]
+    print(f"\n{path.stem}: {pairs.user.size:,} pairs, {pairs.users:,} users, {pairs.items:,} items\n")
+    print("| algorithm | " + " | ".join(f"ε = {e:g}: keys | error | corrected" for e in epsilons) + " |")
+    print("|---|" + "---|---|---|" * len(epsilons))
+    for method in METHODS:
+        names = [", ".join(f"{value:.3g}" for value in setting.values()) for setting in method.settings]
+        cells = []
+        for epsilon in epsilons:
+
+            def run_setting(choice: int, run: int, method: Method = method, epsilon: float = epsilon) -> Score:
+                generator = np.random.default_rng([run, choice])
+                return score(method.run(orders[run], epsilon, generator, **method.settings[choice]), truth)
+
+            cells += best_cells(len(method.settings), run_setting, names, runs)
+        print(f"| {method.name} | " + " | ".join(cells) + " |", flush=True)
+    if "goal" in inspect.signature(dphist.release).parameters and users is None:
+        for goal in ("keys", "accuracy"):
+            cells = []
+            for epsilon in epsilons:
+
+                def run_dphist(_choice: int, _run: int, epsilon: float = epsilon, goal: str = goal) -> Score:
+                    return score(dphist_real(path, pairs, epsilon, goal), truth)
+
+                cells += best_cells(1, run_dphist, [""], runs)
+            print(f"| dphist, limit chosen for {goal} | " + " | ".join(cells) + " |", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Keys and accuracy of dphist and of published algorithms.")
+    parser.add_argument("--data", type=Path, help="a folder of Parquet files with the columns user and item")
+    parser.add_argument("--epsilon", type=float, action="append", help="may be repeated; default 0.2, 1 and 4")
+    parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "dphist_benchmark")
+    parser.add_argument("--quick", action="store_true", help="one run of the common job with a tenth of its users")
+    given = parser.parse_args()
+    given.folder.mkdir(parents=True, exist_ok=True)
+    common = given.folder / "pairs.parquet"
+    if not common.exists():
+        subprocess.run([sys.executable, Path(__file__).with_name("peers.py"), "--make", str(common)], check=True)
+    others = sorted(given.data.glob("*.parquet")) if given.data and not given.quick else []
+    for path in [*others, common]:
+        measure(path, given.epsilon or [0.2, 1.0, 4.0], 1 if given.quick else 3, 20_000 if given.quick else None)
+
+
+if __name__ == "__main__":
+    main()
