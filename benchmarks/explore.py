@@ -33,7 +33,7 @@ CASES = [
     {"top": "1000000"},
 ]
 LAW = {"items": "10000", "users": "1000000", "exponent": "1", "mean_items": "20", "seed": "1"}
-FOLLOWING = ("curve", "trial", "table", "figure")
+FOLLOWING = ("curve", "limit", "trial", "table", "figure")
 ROUNDS = 15
 TOKEN = "benchmark"
 

@@ -35,6 +35,7 @@ REQUESTS: list[dict[str, str]] = [
     {"epsilon": "1", "delta": "1e-6", "top": "1000"},
     {"epsilon": "1", "delta": "1e-6", "top": "1000", "max_items_per_user": "3"},
     {"epsilon": "2", "delta": "1e-6", "max_items_per_user": "1"},
+    {"epsilon": "1", "delta": "1e-6", "max_items_per_user": "20", "excess": "spread"},
     {"epsilon": "1", "delta": "1e-6", "max_nonzero": "50", "mechanism": "laplace"},
     {"epsilon": "1", "delta": "1e-6", "max_nonzero": "50", "gamma": "sqrt", "minimize": "noise"},
     {"epsilon": "1", "delta": "1e-6", "max_nonzero": "50", "gamma": "4", "noise": "continuous"},
@@ -135,13 +136,21 @@ def test_recipes_quote_nothing_odd() -> None:
 
 @pytest.mark.parametrize("fields", REQUESTS[:3], ids=str)
 def test_charts_have_their_words(fields: dict[str, str]) -> None:
-    for kind in ("curve", "figure"):
-        found = ANSWERS[kind](fields)
+    for kind in ("curve", "figure", "limit"):
+        found = ANSWERS[kind]({**fields, **({"max_items_per_user": "3"} if kind == "limit" else {})})
         assert found["svg"].startswith("<svg ")
         # The page's policy would drop inline styles.
         assert "style=" not in found["svg"]
         assert "<style" not in found["svg"]
         assert len(found["words"]) > 40
+
+
+def test_what_the_items_of_a_user_count() -> None:
+    """Where items per user are not bounded there is nothing to draw."""
+    words = {excess: ANSWERS["limit"]({**FIELDS, "excess": excess})["words"] for excess in ("drop", "spread")}
+    assert "contribute a random 20 of them" in words["drop"]
+    assert "down to 0.25 with 320 items. 320 items of a user count 80.0 together, and 20 if" in words["spread"]
+    assert ANSWERS["limit"]({"epsilon": "1", "delta": "1e-6", "max_nonzero": "50"}) == {"svg": "", "words": ""}
 
 
 # ---- fields
@@ -178,6 +187,14 @@ def test_nonsense_in_every_field_is_one_sentence(field: Any) -> None:
         ({**FIELDS, "max_nonzero": "90", "gamma": "0.5"}, "gamma", "whole number from 1 on"),
         ({**FIELDS, "epsilon": "0.049"}, "epsilon", "from 0.05 to 100"),
         ({**FIELDS, "max_nonzero": "1000000", "gamma": "999"}, "gamma", "at least 1000 here"),
+        ({**FIELDS, "excess": "spread", "max_nonzero": "90"}, "excess", "with k, use the command line"),
+        ({**FIELDS, "excess": "spread", "mechanism": "laplace"}, "excess", "discrete Gaussian noise"),
+        (
+            {**FIELDS, "excess": "spread", "max_items_per_user": "", "top": "5"},
+            "excess",
+            "needs max_items_per_user",
+        ),
+        ({"epsilon": "1", "delta": "1e-6", "excess": "spread"}, "max_nonzero", "at least one"),
         ({**FIELDS, "delta": "1"}, "delta", "from 1e-12 to 0.001"),
         ({**FIELDS, "max_nonzero": "1.5"}, "max_nonzero", "whole number"),
         ({**FIELDS, "max_nonzero": "1000001"}, "max_nonzero", "to 1,000,000"),
@@ -219,12 +236,15 @@ def test_missing_pairs_are_those_of_simulate() -> None:
     budget = {"epsilon": "1", "delta": "1e-6"}
     law = {"items": "1000", "users": "500000", "exponent": "0.5", "mean_items": "40"}
     told = dphist.simulate(zipf=(0.5, 1000, 500_000, 40), epsilon=1, delta=1e-6, caps=[9], tops=[100], auto=False)
-    capped, topped = (
-        trial_release({**budget, **law, name: value})
-        for name, value in (("max_items_per_user", "9"), ("top", "100"))
+    nine = {"max_items_per_user": "9"}
+    capped, spread, topped = (
+        trial_release({**budget, **law, **bound}) for bound in (nine, {**nine, "excess": "spread"}, {"top": "100"})
     )
-    for found, one in zip((capped, topped), told.candidates, strict=True):
+    for found, one in zip((capped, spread, topped), told.candidates, strict=True):
         assert found["missing"] == pytest.approx(one.missing, rel=1e-9)
+        assert found["expected"] == pytest.approx(one.items, rel=1e-9)
+    assert spread["kept"] == pytest.approx(1 - spread["missing"], abs=1e-3)
+    assert spread["missing"] < capped["missing"]
     assert capped["share"] == 1.0
     assert capped["missing"] == pytest.approx(1 - capped["kept"], abs=1e-3)
     assert capped["missing"] > 0.7

@@ -76,6 +76,18 @@ def test_numbers_and_charts_follow_every_field(opened: Opened, browser: Any) -> 
             after = {name: drawing(page, name) for name in before}
             assert all(after[name] != before[name] for name in before), fields
             before = after
+        assert not page.is_visible("#limit-section")
+        change(page, max_items_per_user="12", top="")
+        dropped = drawing(page, "limit")
+        page.select_option("#excess", "spread")
+        settled(page)
+        spread = dphist.plan(epsilon=0.7, delta=1e-5, max_items_per_user=12, excess="spread")
+        assert assert_agrees(page)["threshold"] == spread.threshold
+        assert "--excess spread --output" in page.inner_text("#release_command")
+        assert drawing(page, "limit") != dropped
+        assert "192 items of a user count 48" in page.inner_text("#limit-words")
+        page.select_option("#excess", "drop")
+        change(page, max_items_per_user="", top="250")
         page.select_option("#mechanism", "laplace")
         page.wait_for_selector("#mechanism-error")
         assert page.inner_text("#state") == "no plan"
@@ -91,7 +103,7 @@ def test_numbers_and_charts_follow_every_field(opened: Opened, browser: Any) -> 
         assert [text for text in seen.errors if "422" not in text] == []
         assert seen.elsewhere(opened.address) == []
         kinds = {url.partition("/api/")[2] for url in seen.requests if "/api/" in url}
-        assert kinds == {"plan", "curve", "trial", "table", "figure"}
+        assert kinds == {"plan", "curve", "limit", "trial", "table", "figure"}
 
 
 @pytest.mark.slow
@@ -184,7 +196,7 @@ def test_it_fits_a_phone_and_is_readable(address: str, browser: Any, scheme: str
             )
             assert (ground > ink) == (scheme == "light")
             assert abs(ground - ink) > 450
-        for chart in ("figure", "curve", "largest"):
+        for chart in ("figure", "curve", "limit", "largest"):
             assert page.get_attribute(f"#{chart} svg", "role") == "img"
             for part in page.get_attribute(f"#{chart} svg", "aria-labelledby").split():
                 assert len(page.text_content(f"#{part}")) > 10

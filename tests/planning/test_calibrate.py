@@ -220,7 +220,14 @@ def test_comparison_has_all_rows_and_says_the_ratio() -> None:
     assert by_name["csh-tighter"].ratio == pytest.approx(0.900, abs=5e-4)
     assert [row.mechanism for row in table.rows] == ["gshm", "gshm", "csh", "csh", "csh", "csh", "laplace"]
     without_k = compare(epsilon=0.35, delta=1e-5, max_items_per_user=4)
-    assert [row.mechanism for row in without_k.rows] == ["gshm", "gshm", "laplace"]
+    assert [row.mechanism for row in without_k.rows] == ["gshm", "gshm", "gshm", "laplace"]
+    spread = plan(epsilon=0.35, delta=1e-5, max_items_per_user=4, excess="spread")
+    both = compare(epsilon=0.35, delta=1e-5, max_nonzero=10, max_items_per_user=4)
+    for row in (without_k.rows[-2], both.rows[-2]):
+        assert (row.analysis, row.threshold) == ("exact, excess spread", spread.threshold)
+        assert row.total_noise == spread.total_noise
+    # Where users have all items there is nothing to spread.
+    assert len(compare(epsilon=0.35, delta=1e-5, max_nonzero=10, max_items_per_user=10).rows) == len(table.rows)
 
 
 def test_weak_promises_are_told() -> None:

@@ -21,7 +21,7 @@ from dphist.errors import InputError, InvalidParameter
 from dphist.privacy.types import DEFAULT_CAPS, Budget, LatticeNoise
 from dphist.simulation.population import NOTICE, Population, Zipf, caps_to_try, zipf_from
 from dphist.simulation.predict import totals_of
-from dphist.simulation.simulate import capped, predict_chosen_cap, topped
+from dphist.simulation.simulate import capped, predict_chosen_limit, topped
 from simulation_data import job, released, whole_release
 
 BUDGET = Budget(1.0, 1e-6)
@@ -71,7 +71,7 @@ def test_repeats_count_once_and_conditions_hold() -> None:
 @pytest.mark.parametrize("place", range(7))
 def test_releases_are_as_predicted(log: Any, found: dphist.Simulation, place: int) -> None:
     """Items within 4.5 standard errors (a false alarm in 150,000), mean errors within 3 %."""
-    one = [one for one in found.candidates if one.kind != "auto"][place]
+    one = [one for one in found.candidates if one.kind in ("cap", "top")][place]
     # All counts of a top-k step share the noise of its offset: that takes more releases to average out.
     runs = max(60, round(6000 / one.items)) if one.kind == "cap" else 2500
     seen = released(log, one, runs)
@@ -98,7 +98,7 @@ def test_a_wrong_formula_is_noticed(log: Any, found: dphist.Simulation, wrong: s
         mean, _ = population.under(10)
         total = float(mean @ population.number) / population.pairs
         alike = population.counts * total, population.counts * total * (1 - total)
-        population = Population("test", population.counts, population.number, population.sizes, {10: alike})
+        population = Population("test", population.counts, population.number, population.sizes, lambda *_: alike)
     mistaken = totals_of(other, population, cap=None if wrong == "no cap" else cap)
     surprise = abs(mistaken.released - right.released) / math.sqrt(right.variance / 60)
     errors = mistaken.distance / mistaken.released / (right.distance / right.released)
@@ -107,22 +107,25 @@ def test_a_wrong_formula_is_noticed(log: Any, found: dphist.Simulation, wrong: s
 
 def test_a_cap_chosen_privately_is_predicted(log: Any, found: dphist.Simulation) -> None:
     one = next(one for one in found.candidates if one.kind == "auto")
-    assert sum(chance for _, chance in one.caps) == pytest.approx(1.0)
-    from dphist.planning.auto_cap import chosen_cap
+    assert sum(chance for _, _, chance in one.limits) == pytest.approx(1.0)
+    from dphist.planning.auto_cap import choose_plan
     from dphist.releasing.soundness import choice_for
     from dphist.sampling.mechanisms import begin, noisy_sizes
     from dphist.sampling.tap import SeededTap
 
     planned, tap, rng = choice_for(BUDGET), SeededTap(3), np.random.default_rng(3)
     sizes = found.population.buckets(planned.choice.caps)
-    items, errors = [], 0.0
+    items, errors, estimates = [], 0.0, 0.0
     for _ in range(60):
-        cap = chosen_cap(planned, noisy_sizes(planned.choice, sizes, tap))
-        out = begin(planned.plan(cap), tap)[0].release(log.capped(cap, rng))
+        plan, correction = choose_plan(planned, noisy_sizes(planned.choice, sizes, tap))
+        out = begin(plan, tap)[0].release(log.weighted(plan, rng))
+        true = log.truth[out.index]
         items.append(out.index.size)
-        errors += np.abs(out.values - log.truth[out.index]).sum()
+        errors += np.abs(out.values - true).sum()
+        estimates += np.abs(correction.factor * out.values - true).sum() + log.truth.sum() - true.sum()
     assert np.mean(items) == pytest.approx(one.items, abs=4.5 * one.items_deviation * math.sqrt(1 / 60 + 1 / 64))
     assert errors / sum(items) == pytest.approx(one.mean_error, rel=0.05)
+    assert estimates / 60 / log.truth.sum() == pytest.approx(one.estimate_distance, rel=0.02)
 
 
 def test_a_whole_release_is_as_predicted(log: Any, found: dphist.Simulation) -> None:
@@ -149,41 +152,56 @@ def test_releases_of_real_data_are_as_predicted(name: str) -> None:
     log = Log(read["user"].astype(np.int64), read["item"].astype(np.int64))
     simulated = dphist.simulate(path, **COLUMNS, epsilon=4, delta=1e-6, caps=[1, 128], tops=[100], auto=False)
     for one in simulated.candidates:
-        seen = released(log, one, 25 if one.kind == "cap" else 1500)
+        seen = released(log, one, 1500 if one.kind == "top" else 25)
         assert abs(seen.surprise) < 4.5, (one, seen)
         assert seen.mean_error == pytest.approx(one.mean_error, rel=0.03)
         assert seen.missing == pytest.approx(one.missing, abs=0.005)
 
 
 def test_recommendations(found: dphist.Simulation) -> None:
-    plain = [one for one in found.candidates if one.kind != "auto"]
-    assert found.best is min(plain, key=lambda one: one.distance)
-    assert found.best_cap is not None
-    assert found.best_top is not None
-    assert (found.best_cap.kind, found.best_top.kind) == ("cap", "top")
+    """Estimates are published if the limit is chosen privately; else the counts are all there is."""
+    distances = {
+        one.name: one.estimate_distance if one.kind == "auto" else one.distance for one in found.candidates
+    }
+    assert found.best.name == min(distances, key=distances.__getitem__)
+    kinds = found.best_cap, found.best_spread, found.best_top
+    assert [None if one is None else one.kind for one in kinds] == ["cap", "spread", "top"]
     keys = replace(found, goal="keys")
-    assert keys.best is max(plain, key=lambda one: one.items)
+    assert keys.best is max(found.candidates, key=lambda one: one.items)
     mass = replace(found, goal="mass")
-    assert mass.best is min(plain, key=lambda one: one.missing)
+    assert mass.best is min(found.candidates, key=lambda one: one.missing)
     for one in (found, keys, mass):
         assert one.reason.startswith(f"Take {one.best.name}: ")
-        assert "a cap chosen privately has" in one.reason
+        others = {"cap": "that drops", "spread": "that spreads", "top": "top-k step", "auto": "chosen privately"}
+        for kind, words in others.items():
+            assert (words in one.reason) == (one.best.kind != kind)
         assert one.reason.count(".") >= 1
         assert str(one).splitlines()[0] == NOTICE
 
 
+def test_the_bias_of_estimates_is_shown_by_true_counts(found: dphist.Simulation) -> None:
+    best = found.best
+    for (low, items), (_, bias), row in zip(
+        best.bands, best.estimate_bias, best.to_dict()["items_by_true_count"], strict=True
+    ):
+        assert row == {"from": low, "items": items, "estimate_bias": bias}
+        assert (bias is None) == (items < 1e-3)
+        if items >= 0.05 and bias is not None:
+            assert f"{bias:+.1%}" in str(found)
+            assert f"{low:,} users or more: {bias:+.1%}" in best._repr_html_()
+    assert f"{best.correction:.4g} * count" in str(found)
+
+
 def test_a_recommendation_says_what_it_was_chosen_from() -> None:
-    """A chosen cap that beats what was tried is named as better; where nothing is released, nothing is taken."""
+    """A limit chosen privately is recommended if nothing that was tried beats it; or nothing is."""
     few = dphist.simulate(zipf="3,1000,1000", epsilon=1, delta=1e-6, caps=[1], tops=[])
-    chosen = next(one for one in few.candidates if one.kind == "auto")
-    assert few.best.name == "--max-items-per-user 1"
-    assert chosen.distance < few.best.distance
-    assert "That is better than all of them, and so may other --caps be." in few.reason
+    assert few.best.kind == "auto"
+    assert few.reason.startswith("Take --max-items-per-user auto: of what was tried, there the published numbers")
     assert re.search(
-        r"--max-items-per-user 1 would publish about \d+ of \d+ items and [\d.]+% of all pairs", few.reason
+        r"--max-items-per-user auto would publish about \d+ of \d+ items and [\d.]+% of all pairs", few.reason
     )
     none = dphist.simulate(zipf="1,1000,1000", epsilon=1e-3, delta=1e-6, caps=[4], tops=[10])
-    assert none.reason.startswith("Take none of them: hardly an item would be released (at most 0.0001")
+    assert none.reason.startswith("Take none of them: hardly an item would be released (at most 0.0003")
     assert none.to_dict()["recommended"]["option"] is None
     assert "*" not in str(none)
 
@@ -220,13 +238,13 @@ def test_caps_to_try() -> None:
 
 def test_many_items_and_candidates_take_seconds() -> None:
     """450,000 items by Zipf's law, each count in three groups, and 20 candidates."""
-    rng = np.random.default_rng(1)
     falling = np.maximum(1, 2e5 / np.arange(1, 150_001) ** 1.05).astype(np.int64)
     counts, number = (np.tile(one.astype(float), 3) for one in np.unique(falling, return_counts=True))
-    left = {
-        cap: (counts * share, counts * share * (1 - share)) for cap in DEFAULT_CAPS for share in [rng.random()]
-    }
-    population = Population("test", counts, number, ((1, 10**5), (5000, 1)), left)
+    population = Population(
+        "test", counts, number, ((1, 10**5), (5000, 1)),
+        # The mean of a user with one item, or 5000, either with a chance of one half.
+        lambda mean, variance: (counts * mean.mean(), counts * (variance.mean() + mean.var())),
+    )  # fmt: skip
     assert population.items == 450_000
     start = time.process_time()
     for cap in DEFAULT_CAPS[:20]:
@@ -311,4 +329,4 @@ def test_tiny_populations_release_nothing() -> None:
     assert "-" in str(tiny)
     assert zipf_from(Zipf(1.0, 4, 3, 1.0)) == Zipf(1.0, 4, 3, 1.0)
     assert topped(BUDGET, 2, tiny.population).items < 1e-3
-    assert predict_chosen_cap(BUDGET, tiny.population).caps
+    assert predict_chosen_limit(BUDGET, tiny.population).limits

@@ -57,8 +57,11 @@ def test_json_says_so_too(tmp_path: Path) -> None:
     assert data["notice"].startswith("NOT PRIVATE")
     assert data["population"]["name"] == "public.parquet"
     assert data["population"]["pairs"] == log.users.size
-    assert [one["option"] for one in data["candidates"]] == ["--max-items-per-user 2", "--max-items-per-user 5"]
+    limits = ["--max-items-per-user 2", "--max-items-per-user 5"]
+    options = [*limits, *(f"{limit} --excess spread" for limit in limits)]
+    assert [one["option"] for one in data["candidates"]] == options
     assert data["recommended"]["cap"] in (2, 5)
+    assert data["recommended"]["spread"] in (2, 5)
     assert data["recommended"]["top"] is None
     assert data["for"] == "counts"
 

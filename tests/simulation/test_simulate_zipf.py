@@ -20,7 +20,7 @@ from dphist.simulation.trial import trial, zipf_population
 def test_zipf_is_what_it_says() -> None:
     """Users who draw until enough items are different: by exponential races, 40,000 of them."""
     law = Zipf(1.2, 300, 40_000, 6.0)
-    population, rng = law.population([2]), np.random.default_rng(2)
+    population, rng = law.population(), np.random.default_rng(2)
     assert population.users == 40_000
     assert population.pairs / population.users == pytest.approx(6.0, rel=0.02)
     sizes = np.repeat([n for n, _ in population.sizes], [u for _, u in population.sizes])
@@ -53,9 +53,9 @@ def test_zipf_of_any_size_takes_little_memory() -> None:
 def test_ranks_in_steps_are_as_good_as_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     law = Zipf(1.05, 100_000, 10**8, 20.0)
     plan = dphist.plan(epsilon=0.02, delta=1e-6, max_items_per_user=20)
-    one_by_one = law.population([20])
+    one_by_one = law.population()
     monkeypatch.setattr(importlib.import_module("dphist.simulation.population"), "_ROUNDED", 1000)
-    in_steps = law.population([20])
+    in_steps = law.population()
     assert in_steps.pairs == pytest.approx(one_by_one.pairs, rel=1e-6)
     assert in_steps.items == one_by_one.items
     assert 2 * in_steps.counts.size < one_by_one.counts.size
@@ -66,7 +66,7 @@ def test_ranks_in_steps_are_as_good_as_one_by_one(monkeypatch: pytest.MonkeyPatc
 
 
 def test_users_with_the_same_number_of_items() -> None:
-    same = Zipf(1.0, 100, 1000, 2.25, "same").population([1])
+    same = Zipf(1.0, 100, 1000, 2.25, "same").population()
     assert same.sizes == ((2, 750), (3, 250))
     assert same.pairs == 2250
     mean, variance = same.under(1)

@@ -34,11 +34,26 @@ class Log:
 
     def capped(self, cap: int, rng: np.random.Generator) -> Any:
         """Users per item when each user keeps at most so many, at random."""
+        return self._summed(cap, rng, np.ones(cap + 1, dtype=np.int64))
+
+    def weighted(self, plan: dphist.Plan, rng: np.random.Generator) -> Any:
+        """The counts that the limit of a plan leaves: users per item, or with spread steps of the noise."""
+        if not plan.levels:
+            return self.capped(plan.contract.items, rng)
+        steps = np.zeros(plan.levels[-1].items + 1, dtype=np.int64)
+        for level in reversed(plan.levels):
+            steps[: level.items + 1] = level.weight
+        return self._summed(plan.levels[-1].items, rng, steps)
+
+    def _summed(self, cap: int, rng: np.random.Generator, steps: Any) -> Any:
+        """What users add to items, each keeping at most `cap`, by the number of items that the user keeps."""
         # Sorted by user and, within each, at random.
         order = np.argsort(self.users + rng.random(self.users.size))
         sizes = np.bincount(self.users)
         rank = np.arange(order.size) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-        return np.bincount(self.items[order][rank < cap], minlength=self.truth.size)
+        kept = order[rank < cap]
+        added = steps[np.minimum(sizes, cap)][self.users[kept]]
+        return np.bincount(self.items[kept], added, self.truth.size).astype(np.int64)
 
 
 def job(pairs: int = 60_000, users: int = 5_000, keys: int = 20_000, seed: int = 1) -> Log:
@@ -77,10 +92,11 @@ def released(log: Log, one: Prediction, runs: int, seed: int = 7) -> Seen:
             floor = int(largest[one.value]) if one.value < truth.size else 0
             counts = np.maximum(truth - floor, 0)
         elif one.value is not None:
-            counts = log.capped(one.value, rng)
+            counts = log.weighted(one.plan, rng)
         found = begin(one.plan, tap, subtracted=floor)[0].release(counts)
         error, true = found.values - truth[found.index], truth[found.index]
-        kept = (counts + (truth - counts if one.kind == "top" else 0))[found.index].sum()
+        unit = one.plan.levels[0].weight if one.plan.levels else 1
+        kept = (counts / unit + (truth - counts if one.kind == "top" else 0))[found.index].sum()
         sums += [np.abs(error).sum(), (np.abs(error) / true).sum(), error.sum(), kept]
         numbers.append(found.index.size)
     total = max(1, sum(numbers))

@@ -67,9 +67,9 @@ def simulate(
 ) -> None:
     """Predict the utility of releases, for many plans. NOT PRIVATE: for public or synthetic data only.
 
-    Items released, the share of users missing, mean and relative error, for limits per user, top-k steps and a
-    limit that is chosen privately; and which of them to choose. Run it on public data that is similar to yours,
-    never on yours.
+    Items released, the share of users missing, mean and relative error, for limits per user that drop or spread
+    the excess, top-k steps and a limit that is chosen privately; and which of them to choose. Run it on public
+    data that is similar to yours, never on yours.
 
     \b
     Examples:
@@ -123,4 +123,7 @@ def _show(result: Simulation) -> None:
     cells = result.cells()
     best = next((place for place, row in enumerate(cells) if row[0].endswith("*")), None)
     print_table(result.columns, cells, bold=best)
+    if not result.hopeless:
+        write_out(f"\n{wrap(result.bias_title)}\n\n")
+        print_table(result.bias_columns, result.bias_cells())
     write_out(f"\n{wrap(result.reason)}\n")

@@ -106,17 +106,17 @@ class DuckDBEngine:
             session.report_done()
             return in_buckets(rows, bounds)
 
-    def shape(self, events: Events, caps: Callable[[int], Sequence[int]]) -> tuple[list[tuple[int, int]], Any]:
-        """Of public data alone: users by their number of items, and groups of items under the caps.
+    def shape(self, events: Events) -> tuple[list[tuple[int, int]], Any]:
+        """Of public data alone: users by their number of items, and the users of like items by theirs.
 
-        `caps` gives the caps for the largest number of items of a user. See `sql.kept_by_caps` for the columns.
+        See `sql.users_by_size` for the columns.
         """
         with self._session() as session:
             pairs, _, what = session.pairs(Task(events, Choice(bytes(32))))
             session.execute(f"CREATE TEMP TABLE {SIZED} AS {sql.pairs_with_sizes(pairs)}", what)
             users = f"SELECT items, count(*) // items FROM {SIZED} GROUP BY items ORDER BY items"
             found = [(int(n), int(u)) for n, u in session.execute(users, what)]
-            query = sql.kept_by_caps(pairs, SIZED, caps(found[-1][0] if found else 1))
+            query = sql.users_by_size(pairs, SIZED)
             return found, session.run(lambda: session.connection.sql(query).to_arrow_table(), what)
 
     @contextmanager

@@ -443,19 +443,17 @@ def pairs_with_sizes(pairs: Pairs) -> str:
     return f"SELECT {columns}, count(*) OVER (PARTITION BY u) AS {ITEMS} FROM ({pairs.once()})"
 
 
-def kept_by_caps(pairs: Pairs, source: str, caps: Sequence[int]) -> str:
-    """The query of groups of like items: their users, their number, and for each cap what it keeps of the users.
+def users_by_size(pairs: Pairs, source: str) -> str:
+    """The query of pairs of groups of like items, by the number of items that the users of the pairs have.
 
-    Of a user with n items a cap m keeps each with the chance min(1, m/n): the sums of these chances and of their
-    squares, as means over the group. Alike are items of as many users, whose sizes have nearly the same mean
-    logarithm.
+    Items of a group have the same number of users, whose sizes have nearly the same mean logarithm (`alike`).
     """
-    chances = [(f"least(1e0, {int(cap)}e0 / {ITEMS})", f"m{k}", f"q{k}") for k, cap in enumerate(caps)]
-    own = "".join(f", sum({p}) AS {mean}, sum({p} * {p}) AS {square}" for p, mean, square in chances)
-    means = "".join(f", avg({mean}) AS {mean}, avg({square}) AS {square}" for _, mean, square in chances)
-    columns = ", ".join(pairs.items)
-    each = f"SELECT count(*) AS {COUNT}, round({_ALIKE} * avg(ln({ITEMS}))) AS alike{own} FROM {source}"
-    return f"SELECT {COUNT}, count(*) AS number{means} FROM ({each} GROUP BY {columns}) GROUP BY {COUNT}, alike"
+    item = f"(PARTITION BY {', '.join(pairs.items)})"
+    each = (
+        f"SELECT {ITEMS}, count(*) OVER item AS {COUNT}, round({_ALIKE} * avg(ln({ITEMS})) OVER item) AS alike "
+        f"FROM {source} WINDOW item AS {item}"
+    )
+    return f"SELECT {COUNT}, alike, {ITEMS}, count(*) AS pairs FROM ({each}) GROUP BY {COUNT}, alike, {ITEMS}"
 
 
 def parse(connection: Any, condition: str) -> tuple[dict[str, Any], list[Any]]:

@@ -50,8 +50,11 @@ def plan_answer(data: Mapping[str, object]) -> dict[str, Any]:
 
 def _plan_keywords(data: Mapping[str, object]) -> dict[str, Any]:
     keywords = read_fields(data, (*BUDGET, *BOUNDS, *NOISE))
-    if not keywords.keys() & {field.name for field in BOUNDS}:
+    if not keywords.keys() & {"max_nonzero", "max_items_per_user", "top"}:
         raise WrongField("max_nonzero", "enter at least one of k, m and K")
+    if "excess" in keywords and "max_nonzero" in keywords:
+        # With shared noise each weight has a certificate that takes seconds.
+        raise WrongField("excess", "with k, use the command line for excess = 'spread': it may take minutes")
     gamma, nonzero = keywords.get("gamma"), keywords.get("max_nonzero", 0)
     # Otherwise a certificate takes minutes.
     if isinstance(gamma, float) and gamma < nonzero / 1000:
@@ -133,6 +136,14 @@ def curve_answer(data: Mapping[str, object]) -> dict[str, Any]:
     return _chart_answer(chart(_find_plan(**_plan_keywords(data)), "release"))
 
 
+def limit_answer(data: Mapping[str, object]) -> dict[str, Any]:
+    """What the items of a user count; nothing without a bound on them."""
+    found = _find_plan(**_plan_keywords(data))
+    if found.contract.max_items_per_user is None:
+        return {"svg": "", "words": ""}
+    return _chart_answer(chart(found, "limit"))
+
+
 def _chart_answer(one: Chart) -> dict[str, Any]:
     return {"svg": one.svg(inline=True), "words": one.words}
 
@@ -203,6 +214,7 @@ def _missing_share(plan: Plan, data: TrialData, largest: int | None) -> float:
 ANSWERS: Final = {
     "plan": plan_answer,
     "curve": curve_answer,
+    "limit": limit_answer,
     "trial": trial_answer,
     "table": table_answer,
     "figure": figure_answer,

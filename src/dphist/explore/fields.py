@@ -85,6 +85,8 @@ BOUNDS: Final = (
           slider=_UP_TO_A_MILLION),
     Field("max_items_per_user", "m: items per user, at most", "20", whole=True, placeholder="no bound",
           slider=Slider(1, 1e5, 250)),
+    Field("excess", "Items of a user beyond m",
+          choices={"drop": "are dropped", "spread": "count too, all with a smaller weight"}),
     Field("top", "K: release only the top K items", whole=True, placeholder="all items", slider=_UP_TO_A_MILLION),
 )  # fmt: skip
 NOISE: Final = (

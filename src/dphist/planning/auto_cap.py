@@ -179,9 +179,15 @@ class Sizes:
         """The sum of the weights of one user of each size."""
         if not levels:
             return self._items
-        limits, weights = (np.asarray(column, dtype=np.float64) for column in zip(*levels, strict=True))
-        kept = np.minimum(self._items, limits[-1])
-        return np.asarray(kept * weights[np.searchsorted(limits, kept)], dtype=np.float64)
+        kept, weight = items_kept(levels, self._items)
+        return kept * weight
+
+
+def items_kept(levels: Levels, items: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """How many of their items users keep who have so many, and the weight of each."""
+    limits, weights = (np.asarray(column, dtype=np.float64) for column in zip(*levels, strict=True))
+    kept = np.minimum(items, limits[-1])
+    return kept, weights[np.searchsorted(limits, kept)]
 
 
 def estimate_sizes(choice: CapChoice, noisy: Sequence[int]) -> Sizes:

@@ -18,8 +18,11 @@ from html import escape
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from dphist.display import figure, printable, raised
+import numpy as np
+
+from dphist.display import count_items, figure, printable, raised
 from dphist.errors import InvalidParameter, MissingExtra
+from dphist.planning.auto_cap import Levels, items_kept, levels_of
 from dphist.planning.compare import Comparison, Frontier, frontier
 from dphist.privacy.types import Plan
 from dphist.releasing.result import NOT_PRIVATE, Release
@@ -42,7 +45,7 @@ GREEN: Final = "#009e73"
 ORANGE: Final = "#bd7d00"
 GREY: Final = "#768b9c"
 # Series differ in their dashes too.
-_STYLES: Final = ((BLUE, VERMILLION, GREEN), ([1, 0], [7, 4], [2, 3]))
+_STYLES: Final = ((BLUE, VERMILLION, GREEN, ORANGE), ([1, 0], [7, 4], [2, 3], [8, 3, 2, 3]))
 _WIDTH: Final = 430
 _HEIGHT: Final = 240
 # Where the largest bar is this many times the shortest, points on a logarithmic axis replace the bars.
@@ -442,15 +445,60 @@ def _plan_release(plan: Plan) -> Chart:
     return _probability(selection)
 
 
+def _limit_parts(plan: Plan) -> list[Chart]:
+    """What the items of a user count, by their number: each of them on average, and all together."""
+    levels = levels_of(plan)
+    (limit, _), (last, least) = levels[0], levels[-1]
+    if plan.contract.max_items_per_user is None:
+        raise InvalidParameter("the plan has no limit on the items per user: there is nothing to draw")
+    # Weights fall in steps, from the end of each level to the next number of items.
+    ends = [items + more for items, _ in levels for more in (0, 1)]
+    items = np.unique(np.append(np.linspace(1, 1.5 * max(last, 2 * limit), 150).round(), ends))
+    ways: dict[str, Levels] = {"others dropped": ((limit, 1.0),)}
+    of_each = f"Each item of a user with up to {count_items(limit)} counts 1."
+    if plan.levels:
+        ways = {"others spread": levels, **ways}
+        of_each += f" With more items each counts less, down to {least:.3g} with {last:,} items."
+        of_all = (
+            f"{last:,} items of a user count {last * least:,.1f} together, and {limit:,} if the others were "
+            f"dropped. Users with more contribute a random {last:,} of them."
+        )
+    else:
+        of_all = f"Users with more contribute a random {limit:,} of them."
+    kept = {label: items_kept(of_way, items) for label, of_way in ways.items()}
+
+    def drawn(name: str, title: str, words: str, per: Any, **axis: Any) -> Chart:
+        series = [
+            Series(label, list(zip(items.tolist(), (number * weight / per).tolist(), strict=True)))
+            for label, (number, weight) in kept.items()
+        ]
+        return line_chart(name, title, words, series, [Mark("limit", limit)], x_label="items of a user", **axis)
+
+    return [
+        drawn("each", "Weight of each item of a user, on average", of_each, items, y_label="weight", share_y=True),
+        drawn("together", "Weight of all items of a user together", of_all, 1.0, y_label="sum of weights"),
+    ]
+
+
+def _plan_limit(plan: Plan) -> Chart:
+    parts = _limit_parts(plan)
+    words = " ".join(one.words for one in parts)
+    return panels("weights", "What the items of a user count", words, parts, columns=1)
+
+
 def _plan_chart(plan: Plan) -> Chart:
     parts = [_plan_profile(plan), *([] if math.isinf(plan.threshold) else [_plan_release(plan)])]
+    parts += _limit_parts(plan) if plan.levels else []
     title = f"{plan.mechanism}, epsilon = {plan.budget.epsilon:g}, delta = {plan.budget.delta:g}"
     return panels("plan", title, " ".join(one.words for one in parts), parts)
 
 
 def simulation_chart(simulation: Simulation) -> Chart:
-    """Items, missing share and mean error of all candidates: limits as lines, top-k as points on a dashed line."""
-    kinds = {"cap": "at most m items per user", "top": "the k largest", "auto": "m chosen privately"}
+    """Items, missing share, errors and distance of all candidates: limits as lines, top-k as a dashed line."""
+    kinds = {
+        "cap": "m items per user, others dropped", "top": "the k largest", "auto": "m chosen privately",
+        "spread": "m items per user, others spread",
+    }  # fmt: skip
 
     def panel(name: str, title: str) -> Chart:
         def draw() -> Any:
@@ -485,10 +533,11 @@ def simulation_chart(simulation: Simulation) -> Chart:
         panel("items", "items released"),
         panel("missing", "share of pairs missing"),
         panel("mean_error", "mean error of a released count"),
+        panel("published_distance", "distance of the published numbers"),
     ]
     data = printable(simulation.title)
     title, words = f"{NOTICE}\n{data}", f"{NOTICE} {data}. {simulation.reason}"
-    return panels("simulation", title.replace("; epsilon", "\nepsilon"), words, parts, columns=3, one_legend=True)
+    return panels("simulation", title.replace("; epsilon", "\nepsilon"), words, parts, one_legend=True)
 
 
 def largest_counts_chart(rows: Sequence[Mapping[str, Any]], words: str) -> Chart:
@@ -652,11 +701,11 @@ def chart(result: Any, part: str | None = None) -> Chart:
     """The chart of a plan, a comparison (or several), a profile, a simulation or a release.
 
     A notebook shows it; `.save("chart.png")` writes it; `.words` is its text alternative; `.to_altair()` is the
-    altair chart. A plan has the parts "profile" and "release"; a comparison has the part "thresholds".
+    altair chart. A plan has the parts "profile", "release" and "limit"; a comparison has the part "thresholds".
     """
     makers: dict[str | None, Callable[[Any], Chart]] = {None: _chart_of_other}
     if isinstance(result, Plan):
-        makers = {None: _plan_chart, "profile": _plan_profile, "release": _plan_release}
+        makers = {None: _plan_chart, "profile": _plan_profile, "release": _plan_release, "limit": _plan_limit}
     elif isinstance(result, Comparison):
         makers = {None: frontier_chart, "thresholds": threshold_chart}
     if part not in makers:

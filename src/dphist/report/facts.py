@@ -22,7 +22,7 @@ from dphist.display import printable
 from dphist.errors import LARGEST_EPSILON, DphistError, InputError, InvalidParameter, NotVerified
 from dphist.outputs.seal import certificate_text
 from dphist.planning.auto_cap import ChoicePlan, choice_curve
-from dphist.planning.compare import Comparison, compare
+from dphist.planning.compare import SPREAD_ROW, Comparison, compare
 from dphist.planning.utility import count_noise, half_width
 from dphist.privacy.types import Budget, Contract, Plan
 from dphist.releasing.certificate import is_difference, is_perhaps_reduced, plan_from
@@ -283,7 +283,9 @@ def peers_of(plan: Plan, budget: Budget) -> tuple[Peer, ...]:
         rows = _compare(budget, plan.contract).rows
     except DphistError:
         return (own,)
-    return (own, *(Peer(row.analysis, row.total_noise, row.threshold) for row in rows))
+    # Spread is another way to count, and not an analysis of the same counts.
+    same = [row for row in rows if row.analysis != SPREAD_ROW]
+    return (own, *(Peer(row.analysis, row.total_noise, row.threshold) for row in same))
 
 
 @lru_cache(maxsize=64)

@@ -1,4 +1,4 @@
-"""Public or synthetic data, as far as predictions need it: users per item, items per user, what caps leave.
+"""Public or synthetic data, as far as predictions need it: users per item, items per user, what limits leave.
 
 A synthetic population has Zipf's law for the items and a geometric law for the items of a user.
 """
@@ -6,7 +6,7 @@ A synthetic population has Zipf's law for the items and a geometric law for the 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from numbers import Real
 from typing import Any, Final, Literal, get_args
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from dphist.counting.duckdb import DuckDBEngine
 from dphist.counting.task import Events
 from dphist.errors import InputError, InvalidParameter, finite_number, positive_count
+from dphist.planning.auto_cap import Levels, items_kept
 from dphist.privacy.types import DEFAULT_CAPS
 
 # The words that every look of a simulation begins with.
@@ -24,24 +25,27 @@ from dphist.privacy.types import DEFAULT_CAPS
 NOTICE: Final = "NOT PRIVATE: a simulation, for public or synthetic data only; nothing in it is protected."
 
 
-# Public or made-up data, as far as predictions need it: users per item, items per user, what caps leave.
-
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
+Left = Callable[[FloatArray, FloatArray], tuple[FloatArray, FloatArray]]
+"""From the mean and the variance of what one user of each size adds to a count, to those of all users together.
+
+The sizes are those of `Population.sizes`; the results are for each group of items.
+"""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Population:
     """Groups of items with as many users each. It holds true numbers, and must be made of public data alone.
 
-    `left` has for each cap the mean and the variance of what it leaves of a count of each group.
+    `sizes` are pairs of a number of items and the users who have as many.
     """
 
     label: str
     counts: FloatArray
     number: FloatArray
     sizes: tuple[tuple[int, int], ...]
-    left: Mapping[int, tuple[FloatArray, FloatArray]]
+    left: Left
 
     def __repr__(self) -> str:
         return f"<Population of {self.label}. {NOTICE}>"
@@ -66,18 +70,19 @@ class Population:
         """The most items of one user."""
         return self.sizes[-1][0]
 
-    @property
-    def caps(self) -> tuple[int, ...]:
-        """The caps that predictions can be made for, beside those that drop nothing."""
-        return tuple(sorted(self.left))
+    def under(self, limit: int | Levels | None) -> tuple[FloatArray, FloatArray]:
+        """Mean and variance of what a limit leaves of the counts: a cap, or levels of weights.
 
-    def under(self, cap: int | None) -> tuple[FloatArray, FloatArray]:
-        """Mean and variance of what a cap leaves of the counts; without one they stay as they are."""
-        if cap is None or cap >= self.largest:
+        A user with n items keeps n' of them at random, each with the weight w: with the chance n'/n it adds w to a
+        count, else nothing.
+        """
+        levels = ((limit, 1.0),) if isinstance(limit, int) else limit
+        if not levels or levels[0][0] >= self.largest:
             return self.counts, np.zeros_like(self.counts)
-        if cap not in self.left:
-            raise InvalidParameter(f"the population was not made for the cap {cap!r}")
-        return self.left[cap]
+        items = np.array([items for items, _ in self.sizes], dtype=np.float64)
+        kept, weight = items_kept(levels, items)
+        chance = kept / items
+        return self.left(chance * weight, chance * (1.0 - chance) * weight**2)
 
     def count_at(self, rank: int) -> float:
         """The count of this rank, the largest having rank 1; 0 where there are fewer."""
@@ -108,32 +113,24 @@ def caps_to_try(largest: int, given: Sequence[int] | None = None) -> tuple[int, 
     return (*below, *DEFAULT_CAPS[len(below) : len(below) + 1])
 
 
-def caps_to_know(largest: int, given: Sequence[int] | None) -> tuple[int, ...]:
-    """Those, and all that a private choice may take."""
-    every = {*caps_to_try(largest, given), *DEFAULT_CAPS}
-    return tuple(sorted(cap for cap in every if cap < largest))
-
-
-def population_of(events: Events, label: str, caps: Sequence[int] | None = None) -> Population:
+def population_of(events: Events, label: str) -> Population:
     """The population of public events, counted by DuckDB."""
-    known: list[int] = []
-
-    def caps_for(largest: int) -> Sequence[int]:
-        known.extend(caps_to_know(largest, caps))
-        return known
-
-    sizes, table = DuckDBEngine().shape(events, caps_for)
+    sizes, table = DuckDBEngine().shape(events)
     if not sizes:
         raise InputError("there is no event with a user and an item to simulate with")
+    users, alike, items, pairs = (
+        np.asarray(table.column(name).to_numpy(), dtype=np.float64)
+        for name in ("users", "alike", "items", "pairs")
+    )
+    groups, group = np.unique(np.stack((users, alike)), axis=1, return_inverse=True)
+    counts, size = groups[0], np.searchsorted([n for n, _ in sizes], items)
+    number: FloatArray = np.rint(np.bincount(group, pairs) / counts)
 
-    def column(name: str) -> FloatArray:
-        return np.asarray(table.column(name).to_numpy(), dtype=np.float64)
+    def left(mean: FloatArray, variance: FloatArray) -> tuple[FloatArray, FloatArray]:
+        summed, squares = (np.bincount(group, pairs * of_user[size]) / number for of_user in (mean, variance))
+        return summed, squares
 
-    left = {}
-    for k, cap in enumerate(known):
-        mean, squares = column(f"m{k}"), column(f"q{k}")
-        left[cap] = mean, np.maximum(mean - squares, 0.0)
-    return Population(label, column("users"), column("number"), tuple(sizes), left)
+    return Population(label, counts, number, tuple(sizes), left)
 
 
 # How the number of items differs from user to user: by a geometric law, or not at all.
@@ -193,8 +190,8 @@ class Zipf:
             f"{self.items_per_user:g} of them {how}"
         )
 
-    def population(self, caps: Sequence[int] | None = None) -> Population:
-        """Expected counts, rounded so that their sums are right, and what each cap leaves of them.
+    def population(self) -> Population:
+        """Expected counts, rounded so that their sums are right.
 
         The chance that a user with n items has item i is 1 - exp(-w_i t), where t makes all chances sum to n: very
         nearly that of drawing until n are different (Rosen 1972). The memory does not grow with the items.
@@ -210,13 +207,14 @@ class Zipf:
         fine, per_fine = _steps(self.items, _ROUNDED, _FINE_STEP)
         each = np.exp(np.interp(np.log(fine), np.log(ranks), np.log(expected)))
         counts, first, number = _whole(each, per_fine)
-        left = {}
-        for cap in caps_to_know(sizes[-1][0], caps):
-            chance = np.minimum(1.0, cap / n)
-            mean, square = has @ chance / expected, has @ chance**2 / expected
-            at = np.log(first + 0.5 * (number + 1.0))
-            shares = [np.interp(at, np.log(ranks), share) * counts for share in (mean, square)]
-            left[cap] = shares[0], np.maximum(shares[0] - shares[1], 0.0)
+        at = np.log(first + 0.5 * (number + 1.0))
+
+        def left(mean: FloatArray, variance: FloatArray) -> tuple[FloatArray, FloatArray]:
+            summed, squares = (
+                np.interp(at, np.log(ranks), has @ of_user / expected) * counts for of_user in (mean, variance)
+            )
+            return summed, squares
+
         return Population(self.label, counts, number, sizes, left)
 
     def _sizes(self) -> tuple[tuple[int, int], ...]:

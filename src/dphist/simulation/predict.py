@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 from scipy import special
 
 from dphist.errors import InvalidParameter
+from dphist.planning.auto_cap import levels_of
 from dphist.planning.utility import LatticeTails, Passed, count_noise, own_noise, with_offset
 from dphist.privacy.types import LatticeNoise, Noise, Plan
-from dphist.simulation.population import FloatArray, IntArray, Population
+from dphist.simulation.population import FloatArray, Population
 
 # What a cap leaves of a count: users drop out at random, each with a chance of their own.
 
@@ -81,9 +82,10 @@ BANDS: Final = (1, 10, 100, 1_000, 10_000, 100_000, 1_000_000)
 class Totals:
     """Expectations over all items. All but the variance are linear, so that plans can be mixed.
 
-    `released` items, the pairs `kept` in them, the sums of their `error`, of their `distance` from the truth and
-    of that `relative` to it; `missed` are the true users of items that are not released; `bands` are released
-    items by true counts.
+    `released` items, the weight of the pairs `kept` in them, the sums of their `error`, of their `distance` from
+    the truth and of that `relative` to it; `missed` are the true users of items that are not released. An estimate
+    is the count times `factor`; `estimate` is the sum of the estimates' distances. By true counts: the released
+    items (`bands`), and the sum of their estimates' errors relative to the truth (`estimate_errors`).
     """
 
     released: float
@@ -93,11 +95,15 @@ class Totals:
     distance: float
     relative: float
     missed: float
+    factor: float
+    estimate: float
     bands: FloatArray
+    estimate_errors: FloatArray
 
     def plus(self, other: Totals) -> Totals:
-        """Of other items as well."""
-        return Totals(*(getattr(self, name) + getattr(other, name) for name in _FIELDS))
+        """Of other items as well, with the same factor."""
+        sums = {name: getattr(self, name) + getattr(other, name) for name in _FIELDS}
+        return Totals(**{**sums, "factor": self.factor})
 
 
 _FIELDS: Final = tuple(Totals.__dataclass_fields__)
@@ -111,30 +117,45 @@ def mixed(parts: Iterable[tuple[float, Totals]]) -> Totals:
     return Totals(**{**means, "variance": means["variance"] + between})
 
 
-def totals_of(plan: Plan, population: Population, *, cap: int | None = None) -> Totals:
-    """What a plan releases of a population, each user having at most `cap` random items."""
+def totals_of(
+    plan: Plan, population: Population, *, cap: int | None = None, factor: float | None = None
+) -> Totals:
+    """What a plan releases of a population, each user having at most `cap` random items, or the plan's levels.
+
+    `factor` is what estimates multiply counts by; by default what makes the sum of all counts right.
+    """
     if isinstance(plan.noise, Noise):
         raise InvalidParameter("only discrete noise can be drawn exactly: make the plan with noise='discrete'")
     if plan.mechanism == "known-domain":
         raise InvalidParameter("all of a public list is released: there is nothing to predict")
     floor = population.count_at(int(plan.contract.nonzero) + 1) if plan.releases_offset else 0.0
-    truth, (mean, variance) = population.counts, population.under(None if plan.releases_offset else cap)
+    limit = None if plan.releases_offset else levels_of(plan) if plan.levels else cap
+    truth, (mean, variance) = population.counts, population.under(limit)
+    if factor is None:
+        left = float(mean @ population.number)
+        factor = float(truth @ population.number) / left if left > 0.0 else 1.0
     hope = np.flatnonzero(truth - floor > max(0.0, least_hope(plan)))
-    found = _nothing(population)
+    found = _nothing(population, factor)
+    chance = hope
     if isinstance(plan.noise, LatticeNoise) and plan.noise.variance >= _FINE and not plan.releases_offset:
         spread = np.sqrt(variance[hope] + plan.total_noise**2)
         sure = mean[hope] - plan.threshold > _HOPELESS * spread
-        found = found.plus(_certain(plan, truth, population.number, mean, variance, hope[sure]))
-        hope = hope[~sure]
+        # Weighted counts have so many values, and so fine steps, that with noise they are as good as normal.
+        normal = hope if plan.levels else hope[sure]
+        found = found.plus(
+            _normal(plan, truth[normal], population.number[normal], mean[normal], variance[normal], factor)
+        )
+        chance = hope[~sure]
+        hope = hope[:0] if plan.levels else chance
     for start in range(0, hope.size, _CHUNK):
         part = hope[start : start + _CHUNK]
         number = population.number[part]
         if plan.releases_offset:
             found = found.plus(_topped(plan, truth[part], number, floor))
         else:
-            found = found.plus(_capped(plan, truth[part], number, mean[part], variance[part]))
-    shared = _shared_variance(plan, np.rint(mean[hope]) - floor, population.number[hope])
-    return found.plus(Totals(0.0, shared, 0.0, 0.0, 0.0, 0.0, 0.0, np.zeros(len(BANDS))))
+            found = found.plus(_capped(plan, truth[part], number, mean[part], variance[part], factor))
+    shared = _shared_variance(plan, np.rint(mean[chance]) - floor, population.number[chance])
+    return replace(found, variance=found.variance + shared)
 
 
 def least_hope(plan: Plan) -> float:
@@ -143,58 +164,92 @@ def least_hope(plan: Plan) -> float:
     return (meets.least - meets.tails.reach) / meets.steps
 
 
-def _nothing(population: Population) -> Totals:
+def _nothing(population: Population, factor: float) -> Totals:
     """Where nothing is released all users are missed."""
     missed = float(population.counts @ population.number)
-    return Totals(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, missed, np.zeros(len(BANDS)))
+    none = np.zeros(len(BANDS))
+    return Totals(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, missed, factor, 0.0, none, none)
 
 
-def _capped(plan: Plan, truth: FloatArray, number: FloatArray, mean: FloatArray, variance: FloatArray) -> Totals:
+def _capped(
+    plan: Plan, truth: FloatArray, number: FloatArray, mean: FloatArray, variance: FloatArray, factor: float
+) -> Totals:
     """Items of which a cap leaves a random number of users."""
-    law = thin_counts(truth, mean, variance)
-    passed = count_noise(plan.noise).moments_if_passed(law.left, truth[law.place])
+    law, noise = thin_counts(truth, mean, variance), count_noise(plan.noise)
     # A count of zero draws no noise and is never released.
     weight = np.where(law.left > 0.0, law.weight, 0.0)
 
     def over(values: FloatArray) -> FloatArray:
         return np.asarray(np.bincount(law.place, weight * values, truth.size), dtype=np.float64)
 
-    means = Passed(over(passed.probability), over(passed.error), over(passed.distance))
-    return _summed(means, over(passed.probability * law.left), truth, number)
+    def against(target: FloatArray) -> Passed:
+        passed = noise.moments_if_passed(law.left, target[law.place])
+        return Passed(over(passed.probability), over(passed.error), over(passed.distance))
+
+    counts = against(truth)
+    estimates = counts if factor == 1.0 else against(truth / factor)
+    kept = over(noise.tails.mass(noise.first(law.left)) * law.left)
+    return _summed(counts, estimates, kept, truth, number, factor)
 
 
-def _certain(
-    plan: Plan, truth: FloatArray, number: FloatArray, mean: FloatArray, variance: FloatArray, where: IntArray
+def _normal(
+    plan: Plan, truth: FloatArray, number: FloatArray, mean: FloatArray, variance: FloatArray, factor: float
 ) -> Totals:
-    """Items that are released for sure: what a cap leaves and noise are together as good as normal.
+    """Items of which the limit leaves a random count that is together with its noise as good as normal.
 
-    E|N(b, s^2)| = s sqrt(2/pi) exp(-b^2/(2 s^2)) + b erf(b/(s sqrt 2))
+    With S of the mean m and the variance s^2, of which v is that of what the limit leaves, and u = (t - m)/s:
+    Pr[S > t] = Q(u), E[S - m; S > t] = s phi(u), and the kept part of S has the mean m Q(u) + v/s phi(u).
     """
-    bias = mean[where] - truth[where]
-    spread = np.sqrt(variance[where] + plan.total_noise**2)
-    z = bias / (spread * math.sqrt(2.0))
-    distance = spread * math.sqrt(2.0 / math.pi) * np.exp(-z * z) + bias * special.erf(z)
-    return _summed(Passed(np.ones_like(bias), bias, distance), mean[where], truth[where], number[where])
+    meets = count_noise(plan.noise)
+    # Between the last count that does not pass and the first that does.
+    threshold = (meets.least - 0.5) / meets.steps
+    spread = np.sqrt(variance + plan.total_noise**2)
+
+    def above(point: FloatArray | float) -> tuple[FloatArray, FloatArray]:
+        height = (point - mean) / spread
+        return special.ndtr(-height), np.exp(-0.5 * height**2) / math.sqrt(2.0 * math.pi)
+
+    probability, density = above(threshold)
+
+    def against(target: FloatArray) -> Passed:
+        error = (mean - target) * probability + spread * density
+        beyond, at = above(target)
+        over = (mean - target) * beyond + spread * at
+        # |x - s| = (s - x) + 2 (x - s)^+ where the threshold is below the target.
+        return Passed(probability, error, np.where(target < threshold, error, 2.0 * over - error))
+
+    kept = mean * probability + variance / spread * density
+    return _summed(against(truth), against(truth / factor), kept, truth, number, factor)
 
 
 def _topped(plan: Plan, truth: FloatArray, number: FloatArray, floor: float) -> Totals:
     """Items from which a top-k step subtracts the count after the largest."""
     passed = with_offset(plan.noise, truth - floor)
-    return _summed(passed, passed.probability * truth, truth, number)
+    return _summed(passed, passed, passed.probability * truth, truth, number, 1.0)
 
 
-def _summed(passed: Passed, kept: FloatArray, truth: FloatArray, number: FloatArray) -> Totals:
-    probability = passed.probability
+def _summed(
+    counts: Passed, estimates: Passed, kept: FloatArray, truth: FloatArray, number: FloatArray, factor: float
+) -> Totals:
+    """Sums over items; `estimates` are against the truth over the factor, in units of counts."""
+    probability = counts.probability
     band = np.searchsorted(np.array(BANDS), truth, side="right") - 1
+
+    def by_band(values: FloatArray) -> FloatArray:
+        return np.asarray(np.bincount(band, values * number, len(BANDS)), dtype=np.float64)
+
     return Totals(
-        float(probability @ number),
-        float((probability * (1.0 - probability)) @ number),
-        float(kept @ number),
-        float(passed.error @ number),
-        float(passed.distance @ number),
-        float((passed.distance / truth) @ number),
-        -float((probability * truth) @ number),
-        np.asarray(np.bincount(band, probability * number, len(BANDS)), dtype=np.float64),
+        released=float(probability @ number),
+        variance=float((probability * (1.0 - probability)) @ number),
+        kept=float(kept @ number),
+        error=float(counts.error @ number),
+        distance=float(counts.distance @ number),
+        relative=float((counts.distance / truth) @ number),
+        missed=-float((probability * truth) @ number),
+        factor=factor,
+        estimate=factor * float(estimates.distance @ number),
+        bands=by_band(probability),
+        estimate_errors=by_band(factor * estimates.error / truth),
     )
 
 

@@ -6,12 +6,13 @@ import math
 import os
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, get_args
 
 from dphist.display import html_grid, html_table, text_grid, text_table
 from dphist.errors import InvalidParameter, positive_count
-from dphist.planning.auto_cap import ChoicePlan, chosen_cap
+from dphist.planning.auto_cap import choose_plan, excess_of
+from dphist.planning.planner import Excess
 from dphist.planning.planner import plan as make_plan
 from dphist.privacy.types import Budget, Plan
 from dphist.releasing.request import Request
@@ -21,12 +22,19 @@ from dphist.sampling.tap import SeededTap
 from dphist.simulation.population import NOTICE, Population, Zipf, caps_to_try, population_of, zipf_from
 from dphist.simulation.predict import BANDS, Totals, in_bands, mixed, totals_of
 
-# The candidates: caps, top-k steps and a cap that is chosen privately, each with its plan and its prediction.
+# What a recommendation is for.
+Goal = Literal["counts", "keys", "mass"]
+GOALS: Final[tuple[Goal, ...]] = get_args(Goal)
 
-Kind = Literal["cap", "top", "auto"]
+# The candidates: limits that drop or spread the excess, top-k steps and a limit that is chosen privately, each
+# with its plan and its prediction.
+
+Kind = Literal["cap", "spread", "top", "auto"]
 DEFAULT_TOPS: Final = (10, 100, 1_000, 10_000, 100_000)
-# Enough to know which caps a private choice takes: the noise moves it between neighbours.
+# Enough to know which limits a private choice takes: the noise moves it between neighbours.
 _TRIALS: Final = 64
+# Expected items from which on means over them are given.
+_SOME: Final = 1e-3
 
 
 @dataclass(frozen=True, repr=False)
@@ -34,10 +42,12 @@ class Prediction:
     """What one candidate would release: expectations, none of them private.
 
     `items` are released, with the standard deviation `items_deviation`. `missing` is the share of all (user, item)
-    pairs that are in no released count: their item is not released, or the cap has dropped them. `mean_error` and
-    `relative_error` are the mean distance of a released count from the true one, cap included; `bias` is the mean
-    of released less true. `distance` is the sum of |published - true| over all items, those that are not published
-    as zero, over the sum of all counts. `caps` are what a private choice takes, with their chances.
+    pairs that are not in released counts: their item is not released, the limit has dropped them, or spread has
+    lowered their weight. `mean_error` and `relative_error` are the mean distance of a released count from the true
+    one, limit included; `bias` is the mean of released less true. `distance` is the sum of |count - true| over all
+    items, those that are not published as zero, over the sum of all counts. `estimate_distance` is the same for
+    estimates, which are counts times `correction`. `bands` are released items by true counts, and `estimate_bias`
+    is the mean of (estimate - true)/true over them. `limits` are what a private choice takes, with their chances.
     """
 
     kind: Kind
@@ -50,19 +60,29 @@ class Prediction:
     relative_error: float | None
     bias: float | None
     distance: float
+    correction: float
+    estimate_distance: float
     bands: tuple[tuple[int, float], ...]
-    caps: tuple[tuple[int, float], ...] = ()
+    estimate_bias: tuple[tuple[int, float | None], ...]
+    limits: tuple[tuple[int, Excess, float], ...] = ()
 
     @property
     def name(self) -> str:
         """The option of `dphist release`."""
         if self.kind == "top":
             return f"--top {self.value}"
-        return f"--max-items-per-user {'auto' if self.value is None else self.value}"
+        limit = f"--max-items-per-user {'auto' if self.value is None else self.value}"
+        return f"{limit} --excess spread" if self.kind == "spread" else limit
+
+    @property
+    def published_distance(self) -> float:
+        """Of the estimates, which a release has if its limit is chosen privately; else of the counts."""
+        return self.estimate_distance if self.kind == "auto" else self.distance
 
     def rows(self) -> list[tuple[str, str]]:
         """Labels and values for people."""
         bands = [f"{low:,} users or more: {items:,.1f}" for low, items in self.bands if items >= 0.05]
+        errors = [f"{low:,} users or more: {bias:+.1%}" for low, bias in self.estimate_bias if bias is not None]
         told = [
             ("items released", f"{self.items:,.1f} +- {self.items_deviation:,.1f}"),
             ("of items with", "; ".join(bands) or "-"),
@@ -71,9 +91,11 @@ class Prediction:
             ("relative error", "-" if self.relative_error is None else f"{self.relative_error:.2%}"),
             ("bias", "-" if self.bias is None else f"{self.bias:+,.2f}"),
             ("distance", f"{self.distance:.4f}"),
+            ("distance of estimates", f"{self.estimate_distance:.4f}, with the correction {self.correction:.4g}"),
+            ("bias of estimates of", "; ".join(errors) or "-"),
         ]
-        caps = ", ".join(f"{cap:,} ({chance:.0%})" for cap, chance in self.caps)
-        return [*told, ("caps taken", caps)] if caps else told
+        limits = ", ".join(f"{limit:,} {excess} ({chance:.0%})" for limit, excess, chance in self.limits)
+        return [*told, ("limits taken", limits)] if limits else told
 
     def __repr__(self) -> str:
         return f"<Prediction for {self.name}: {self.items:,.1f} items. {NOTICE}>"
@@ -101,9 +123,15 @@ class Prediction:
             "relative_error": self.relative_error,
             "bias": self.bias,
             "distance": self.distance,
-            "items_by_true_count": [{"from": low, "items": items} for low, items in self.bands],
-            **({"caps": [{"cap": cap, "chance": chance} for cap, chance in self.caps]} if self.caps else {}),
-        }
+            "correction": self.correction,
+            "estimate_distance": self.estimate_distance,
+            "items_by_true_count": [
+                {"from": low, "items": items, "estimate_bias": bias}
+                for (low, items), (_, bias) in zip(self.bands, self.estimate_bias, strict=True)
+            ],
+            **({"caps": [dict(zip(("cap", "excess", "chance"), one, strict=True)) for one in self.limits]}
+               if self.limits else {}),
+        }  # fmt: skip
 
 
 def make_prediction(
@@ -111,26 +139,35 @@ def make_prediction(
 ) -> Prediction:
     """From sums to means; where less than a thousandth of an item is expected there are none."""
     released, pairs = totals.released, float(population.counts @ population.number)
-    some = released >= 1e-3
+    some = released >= _SOME
+    bands = totals.bands.tolist()
+    errors = [
+        error / items if items >= _SOME else None
+        for error, items in zip(totals.estimate_errors.tolist(), bands, strict=True)
+    ]
     return Prediction(
-        kind,
-        value,
-        plan,
-        released,
-        math.sqrt(max(0.0, totals.variance)),
-        min(1.0, max(0.0, 1.0 - totals.kept / pairs)),
-        totals.distance / released if some else None,
-        totals.relative / released if some else None,
-        totals.error / released if some else None,
-        (totals.missed + totals.distance) / pairs,
-        tuple(zip(BANDS, totals.bands.tolist(), strict=True)),
+        kind=kind,
+        value=value,
+        plan=plan,
+        items=released,
+        items_deviation=math.sqrt(max(0.0, totals.variance)),
+        missing=min(1.0, max(0.0, 1.0 - totals.kept / pairs)),
+        mean_error=totals.distance / released if some else None,
+        relative_error=totals.relative / released if some else None,
+        bias=totals.error / released if some else None,
+        distance=(totals.missed + totals.distance) / pairs,
+        correction=totals.factor,
+        estimate_distance=(totals.missed + totals.estimate) / pairs,
+        bands=tuple(zip(BANDS, bands, strict=True)),
+        estimate_bias=tuple(zip(BANDS, errors, strict=True)),
     )
 
 
-def capped(budget: Budget, cap: int, population: Population) -> Prediction:
-    """A cap by number."""
-    plan = make_plan(epsilon=budget.epsilon, delta=budget.delta, max_items_per_user=cap)
-    return make_prediction("cap", cap, plan, totals_of(plan, population, cap=cap), population)
+def capped(budget: Budget, cap: int, population: Population, excess: Excess = "drop") -> Prediction:
+    """A limit by number."""
+    plan = make_plan(epsilon=budget.epsilon, delta=budget.delta, max_items_per_user=cap, excess=excess)
+    kind: Kind = "cap" if excess == "drop" else "spread"
+    return make_prediction(kind, cap, plan, totals_of(plan, population, cap=cap), population)
 
 
 def topped(budget: Budget, top: int, population: Population) -> Prediction:
@@ -139,21 +176,23 @@ def topped(budget: Budget, top: int, population: Population) -> Prediction:
     return make_prediction("top", top, plan, totals_of(plan, population), population)
 
 
-def predict_chosen_cap(budget: Budget, population: Population) -> Prediction:
-    """A cap that is chosen privately, for its share of the budget: all that it takes, by how often it does."""
-    planned = choice_for(budget)
-    caps = tuple(_shares(planned, population))
-    parts = [(share, totals_of(planned.plan(cap), population, cap=cap)) for cap, share in caps]
-    commonest = planned.plan(max(caps, key=lambda pair: pair[1])[0])
-    found = make_prediction("auto", None, commonest, mixed(parts), population)
-    return Prediction(**{**vars(found), "caps": caps})
+def predict_chosen_limit(budget: Budget, population: Population, goal: Goal = "counts") -> Prediction:
+    """A limit that is chosen privately, for its share of the budget: all that it takes, by how often it does.
 
-
-def _shares(planned: ChoicePlan, population: Population) -> list[tuple[int, float]]:
-    """Which caps are chosen how often. The draws come from a seed: nothing here is private anyway."""
+    The draws come from a seed: nothing here is private anyway. The correction is that of each draw.
+    """
+    planned = choice_for(budget, goal="keys" if goal == "keys" else "accuracy")
     tap, sizes = SeededTap(1), population.buckets(planned.choice.caps)
-    caps = Counter(chosen_cap(planned, noisy_sizes(planned.choice, sizes, tap)) for _ in range(_TRIALS))
-    return [(cap, number / _TRIALS) for cap, number in sorted(caps.items())]
+    draws = [choose_plan(planned, noisy_sizes(planned.choice, sizes, tap)) for _ in range(_TRIALS)]
+    parts = [
+        (1.0 / _TRIALS, totals_of(plan, population, cap=plan.contract.items, factor=correction.factor))
+        for plan, correction in draws
+    ]
+    taken = Counter((plan.contract.items, excess_of(plan)) for plan, _ in draws)
+    commonest = planned.plan(*taken.most_common(1)[0][0])
+    found = make_prediction("auto", None, commonest, mixed(parts), population)
+    limits = tuple((limit, excess, number / _TRIALS) for (limit, excess), number in sorted(taken.items()))
+    return replace(found, limits=limits)
 
 
 def tops_to_try(items: int, given: Sequence[int] | None = None) -> tuple[int, ...]:
@@ -165,17 +204,17 @@ def tops_to_try(items: int, given: Sequence[int] | None = None) -> tuple[int, ..
 
 # The result of a simulation: candidates side by side, and which of them to take.
 
-Goal = Literal["counts", "keys", "mass"]
-GOALS: Final[tuple[Goal, ...]] = get_args(Goal)
 _COLUMNS: Final = (
     "candidate", "noise", "threshold", "items", "+-", "missing", "mean error", "relative", "bias", "distance",
+    "estimate",
 )  # fmt: skip
+_BIAS_COLUMNS: Final = ("true count from", "items", "released", "bias of estimates")
 # Expected items below which nothing is recommended.
 _HARDLY_ANY: Final = 0.5
 # Expected items that are 0.0 in the table.
 _SHOWN: Final = 0.05
 _WANTED: Final = {
-    "counts": "the published counts are nearest to the true ones",
+    "counts": "the published numbers are nearest to the true counts",
     "keys": "the most items are released",
     "mass": "the released counts miss the fewest users",
 }
@@ -197,13 +236,18 @@ class Simulation:
 
     @property
     def best(self) -> Prediction:
-        """The candidate to take, among caps by number and top-k steps."""
-        return self._best([one for one in self.candidates if one.kind != "auto"] or list(self.candidates))
+        """The candidate to take."""
+        return self._best(list(self.candidates))
 
     @property
     def best_cap(self) -> Prediction | None:
-        """The best cap by number."""
+        """The best limit by number that drops the excess."""
         return self._best_of("cap")
+
+    @property
+    def best_spread(self) -> Prediction | None:
+        """The best limit by number that spreads the excess."""
+        return self._best_of("spread")
 
     @property
     def best_top(self) -> Prediction | None:
@@ -219,7 +263,7 @@ class Simulation:
         return min(among, key=self._cost)
 
     def _cost(self, one: Prediction) -> float:
-        return {"counts": one.distance, "keys": -one.items, "mass": one.missing}[self.goal]
+        return {"counts": one.published_distance, "keys": -one.items, "mass": one.missing}[self.goal]
 
     @property
     def hopeless(self) -> bool:
@@ -240,26 +284,29 @@ class Simulation:
                 f"{self._most_items:.2g} are expected). It takes more users, a larger "
                 "epsilon or delta, or items that more users share."
             )
-        for label, one in (("the best top-k step", self.best_top), ("the best cap", self.best_cap)):
+        kinds = (
+            ("the best limit that drops", self.best_cap),
+            ("the best limit that spreads", self.best_spread),
+            ("the best top-k step", self.best_top),
+            ("a limit chosen privately", self._best_of("auto")),
+        )
+        for label, one in kinds:
             if one is not None and one is not best:
-                others.append(f"{label}, {one.name}, has {self._figure(one)}")
-        chosen = [one for one in self.candidates if one.kind == "auto"]
-        others += [f"a cap chosen privately has {self._figure(one)}" for one in chosen]
+                name = "" if one.kind == "auto" else f", {one.name},"
+                others.append(f"{label}{name} has {self._figure(one)}")
         against = "" if not others else "; " + ", ".join(others)
-        better = any(self._cost(one) < self._cost(best) for one in chosen)
-        more = " That is better than all of them, and so may other --caps be." if better else ""
         there = f"of what was tried, there {_WANTED[self.goal]} ({self._figure(best)})"
         kept = (
             f"about {best.items:,.0f} of {self.population.items:,} items and {1.0 - best.missing:.1%} of all pairs"
         )
-        return f"Take {best.name}: {there}{against}.{more} {best.name} would publish {kept}."
+        return f"Take {best.name}: {there}{against}. {best.name} would publish {kept}."
 
     def _figure(self, one: Prediction) -> str:
         if self.goal == "keys":
             return f"{one.items:,.0f} items"
         if self.goal == "mass":
             return f"{one.missing:.1%} missing"
-        return f"a distance of {one.distance:.4f}"
+        return f"a distance of {one.published_distance:.4f}{' for its estimates' if one.kind == 'auto' else ''}"
 
     @property
     def title(self) -> str:
@@ -285,6 +332,28 @@ class Simulation:
         best = None if self.hopeless else self.best
         return [_cells(one, star=one is best) for one in self.candidates]
 
+    @property
+    def bias_title(self) -> str:
+        """What `bias_cells` are."""
+        return (
+            f"Estimates ({self.best.correction:.4g} * count) with {self.best.name}: mean of "
+            "(estimate - true)/true over the released items, by true count"
+        )
+
+    @property
+    def bias_columns(self) -> tuple[str, ...]:
+        """Names above the columns of `bias_cells`."""
+        return _BIAS_COLUMNS
+
+    def bias_cells(self) -> list[tuple[str, ...]]:
+        """For the best candidate: how far its estimates are off on average, by true counts."""
+        rows = zip(in_bands(self.population), self.best.bands, self.best.estimate_bias, strict=True)
+        return [
+            (f"{low:,}", f"{items:,}", f"{released:,.1f}", "-" if bias is None else f"{bias:+.1%}")
+            for (low, items), (_, released), (_, bias) in rows
+            if items and released >= _SHOWN
+        ]
+
     def to_dict(self) -> dict[str, Any]:
         """Plain data with the keys of `dphist simulate --json`."""
         found = self.population
@@ -303,6 +372,7 @@ class Simulation:
             "recommended": {
                 "option": None if self.hopeless else self.best.name,
                 "cap": None if self.best_cap is None else self.best_cap.value,
+                "spread": None if self.best_spread is None else self.best_spread.value,
                 "top": None if self.best_top is None else self.best_top.value,
                 "reason": self.reason,
             },
@@ -312,7 +382,9 @@ class Simulation:
         return f"<Simulation of {len(self.candidates)} candidates for {self.title}. {NOTICE}>"
 
     def __str__(self) -> str:
-        return "\n".join([NOTICE, self.title, "", text_grid(self.columns, self.cells()), "", self.reason])
+        bias = [] if self.hopeless else [self.bias_title, text_grid(self.bias_columns, self.bias_cells()), ""]
+        found = text_grid(self.columns, self.cells())
+        return "\n".join([NOTICE, self.title, "", found, "", *bias, self.reason])
 
     def _repr_html_(self) -> str:
         return html_grid(f"{self.title}. {self.reason}", self.columns, self.cells(), warning=NOTICE)
@@ -320,11 +392,8 @@ class Simulation:
 
 def _cells(one: Prediction, *, star: bool) -> tuple[str, ...]:
     # Errors of what is hardly ever released say nothing.
-    none, name = (
-        one.mean_error is None or one.items < _SHOWN,
-        one.name.removeprefix("--").replace("max-items-per-user", "cap"),
-    )
-    fixed = one.kind != "auto"
+    none, fixed = one.mean_error is None or one.items < _SHOWN, one.kind != "auto"
+    name = f"{one.kind} {one.value}" if fixed else "auto"
     return (
         name + (" *" if star else ""),
         f"{one.plan.total_noise:,.1f}" if fixed else "-",
@@ -336,6 +405,7 @@ def _cells(one: Prediction, *, star: bool) -> tuple[str, ...]:
         "-" if none or one.relative_error is None else f"{one.relative_error:.2%}",
         "-" if none or one.bias is None else f"{one.bias:+,.2f}",
         f"{one.distance:.4f}",
+        f"{one.estimate_distance:.4f}",
     )
 
 
@@ -355,9 +425,9 @@ def simulate(
 
     `source` is what `dphist.release` takes, of data that is public, with `user` and `item` and, if need be,
     `table`, `query`, `where`, `input_format` and `null_items`. In its place `zipf` is (exponent, items, users) or
-    (exponent, items, users, mean items of a user). Candidates are `caps`, `tops` (an empty list for none of them)
-    and, with `auto`, a cap that is chosen privately. `goal` says what is recommended: the `counts` nearest to the
-    truth, the most `keys`, or the least missing `mass`.
+    (exponent, items, users, mean items of a user). Candidates are limits (`caps`) that drop the excess and that
+    spread it, `tops` (an empty list for none of them) and, with `auto`, a limit that is chosen privately. `goal`
+    says what is recommended: the `counts` nearest to the truth, the most `keys`, or the least missing `mass`.
 
     >>> import dphist
     >>> made_up = dphist.simulate(zipf=(1.1, 10_000, 50_000), epsilon=1, delta=1e-6, auto=False)
@@ -371,17 +441,15 @@ def simulate(
     if (source is None) == (zipf is None):
         raise InvalidParameter("give public data or a law for made-up data (zipf), and not both")
     if zipf is None:
-        population = _count_population(source, budget, caps, columns)
+        population = _count_population(source, budget, columns)
     else:
         if columns:
             raise InvalidParameter(f"made-up data has no {next(iter(columns))!r}")
-        population = zipf_from(zipf).population(caps)
-    return Simulation(population, budget, wanted, _candidates(population, budget, caps, tops, auto))
+        population = zipf_from(zipf).population()
+    return Simulation(population, budget, wanted, _candidates(population, budget, caps, tops, auto, wanted))
 
 
-def _count_population(
-    source: Any, budget: Budget, caps: Sequence[int] | None, columns: dict[str, Any]
-) -> Population:
+def _count_population(source: Any, budget: Budget, columns: dict[str, Any]) -> Population:
     allowed = {"user", "item", "table", "query", "where", "input_format", "null_items"}
     for name in columns:
         if name not in allowed:
@@ -395,15 +463,23 @@ def _count_population(
         input=source, epsilon=budget.epsilon, delta=budget.delta, max_items_per_user=1, engine="duckdb", **given
     )
     label = os.path.basename(os.fspath(source)) if isinstance(source, (str, os.PathLike)) else "a frame"
-    return population_of(request.events(), label, caps)
+    return population_of(request.events(), label)
 
 
 def _candidates(
-    population: Population, budget: Budget, caps: Sequence[int] | None, tops: Sequence[int] | None, auto: bool
+    population: Population,
+    budget: Budget,
+    caps: Sequence[int] | None,
+    tops: Sequence[int] | None,
+    auto: bool,
+    goal: Goal,
 ) -> tuple[Prediction, ...]:
-    found = [capped(budget, cap, population) for cap in caps_to_try(population.largest, caps)]
+    limits = caps_to_try(population.largest, caps)
+    found = [capped(budget, limit, population) for limit in limits]
+    # Where no user has more items there is nothing to spread.
+    found += [capped(budget, limit, population, "spread") for limit in limits if limit < population.largest]
     if auto:
-        found.append(predict_chosen_cap(budget, population))
+        found.append(predict_chosen_limit(budget, population, goal))
     found += [topped(budget, top, population) for top in tops_to_try(population.items, tops)]
     if not found:
         raise InvalidParameter("there is no candidate: give caps, tops or auto")

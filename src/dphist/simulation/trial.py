@@ -12,10 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dphist.errors import InvalidParameter
+from dphist.planning.auto_cap import levels_of
 from dphist.privacy.types import Noise, Plan, PublicNoise
 from dphist.releasing.noise import Begun, Cut
 from dphist.sampling.tap import SeededTap
-from dphist.simulation.population import NOTICE, IntArray, Population, Spread, Zipf
+from dphist.simulation.population import NOTICE, FloatArray, IntArray, Population, Spread, Zipf
 from dphist.simulation.predict import lost_users, totals_of
 
 MOST_ITEMS: Final = 10**6
@@ -35,13 +36,19 @@ class TrialData:
         """The count of every item, from the largest down."""
         return np.repeat(self.population.counts, self.population.number.astype(np.int64)).astype(np.int64)
 
-    def draw_counts(self, seed: int) -> IntArray:
-        """What a cap leaves of these counts: users drop items at random, as `simulate` has it."""
-        mean, variance = self.population.under(self.cap)
-        trials, chance = lost_users(self.population.counts, mean, variance)
+    def draw_counts(self, plan: Plan, seed: int) -> IntArray:
+        """What the limit of a plan leaves of these counts, as `simulate` has it.
+
+        Users drop items at random. With spread, counts are in steps of the noise, and taken for normal.
+        """
+        mean, variance = self.population.under(levels_of(plan) if plan.levels else self.cap)
         each = self.population.number.astype(np.int64)
         # Beside the stream of the noise, which comes from the same seed.
         generator = np.random.default_rng([seed, 1])
+        if plan.levels:
+            drawn = generator.normal(np.repeat(mean, each), np.repeat(np.sqrt(variance), each))
+            return np.rint(np.clip(drawn, 0.0, self.whole) * plan.levels[0].weight).astype(np.int64)
+        trials, chance = lost_users(self.population.counts, mean, variance)
         gone = generator.binomial(np.repeat(trials, each).astype(np.int64), np.repeat(chance, each))
         return self.whole - gone
 
@@ -57,15 +64,19 @@ def zipf_population(
     if not 1.0 <= mean_items <= max(1.0, items / 2.0):
         raise InvalidParameter(f"mean_items must be between 1 and half of the {items} items, not {mean_items:g}")
     law = Zipf(exponent, items, users, mean_items, spread)
-    return TrialData(law.population([] if cap is None else [cap]), cap)
+    return TrialData(law.population(), cap)
 
 
 def given_population(counts: IntArray, names: tuple[str, ...] | None) -> TrialData:
     """Counts that were given; they are taken for those after the cap, as if no user had more than one item."""
     order = np.argsort(-counts, kind="stable")
     values, number = np.unique(-counts[counts > 0], return_counts=True)
-    sizes = ((1, int(counts.sum())),)
-    population = Population("given counts", -values.astype(np.float64), number.astype(np.float64), sizes, {})
+    each, sizes = -values.astype(np.float64), ((1, int(counts.sum())),)
+
+    def left(mean: FloatArray, variance: FloatArray) -> tuple[FloatArray, FloatArray]:
+        return each * mean[0], each * variance[0]
+
+    population = Population("given counts", each, number.astype(np.float64), sizes, left)
     return TrialData(population, None, None if names is None else tuple(names[i] for i in order[:_SHOWN]))
 
 
@@ -80,7 +91,7 @@ def trial(plan: Plan, data: TrialData, seed: int, largest: int | None = None) ->
         raise InvalidParameter("all of a public list is released: there is nothing to simulate")
     # A top-k step has no use for a cap, as in a release.
     used = replace(data, cap=None) if plan.releases_offset else data
-    whole, counts = data.whole, used.draw_counts(seed)
+    whole, counts = data.whole, used.draw_counts(plan, seed)
     bound, floor = plan.contract.max_nonzero, 0
     population = used.population
     if bound is not None and plan.releases_offset:
@@ -88,6 +99,7 @@ def trial(plan: Plan, data: TrialData, seed: int, largest: int | None = None) ->
     elif bound is not None:
         # A bound that is public holds before the data is looked at.
         counts, population = counts[:bound], population.first(bound)
+    unit = plan.levels[0].weight if plan.levels else 1
     begun = Begun.with_tap(plan, SeededTap(seed), Cut(floor))
     released = begun.release(counts)
     index, values, total = released.index, released.values, int(whole.sum())
@@ -101,7 +113,7 @@ def trial(plan: Plan, data: TrialData, seed: int, largest: int | None = None) ->
         "items": int(whole.size),
         "users_items": total,
         "cut": int(whole.size - counts.size),
-        "kept": int(counts.sum()) / total if total else 0.0,
+        "kept": int(counts.sum()) / (unit * total) if total else 0.0,
         "released": int(index.size),
         "expected": expected,
         "mean_absolute_error": float(errors.mean()) if errors.size else None,

@@ -6,7 +6,7 @@ const REST = 500; // and before the slower answers are
 const SLOW = 300; // milliseconds after which a request shows a spinner
 const NAMES = { gshm: "Gaussian (GSHM)", csh: "correlated Gaussian (CSH)", "top-k": "top-k with its offset", laplace: "Laplace" };
 const byId = (id) => document.getElementById(id);
-const PLAN = ["plan", "code-section", "curve-section", "table-section", "figure-section", "trial-section"];
+const PLAN = ["plan", "code-section", "curve-section", "limit-section", "table-section", "figure-section", "trial-section"];
 const TRIAL = ["trial-section"];
 let csv = "";
 let current = new AbortController(); // of the newest change of the plan
@@ -56,6 +56,11 @@ async function update() {
   const curve = await ask("curve", signal);
   if (!curve) return;
   showChart("curve", curve);
+  const limit = await ask("limit", signal);
+  if (!limit) return;
+  byId("limit-section").hidden = !limit.svg;
+  if (limit.svg) showChart("limit", limit);
+  else markFresh("limit-section");
   await updateTrial();
   await wait(REST);
   if (signal.aborted) return;
