@@ -344,15 +344,7 @@ def audit(
         raise InvalidParameter(
             f"confidence must be between 0 and 1 and epsilon not negative, not {confidence!r} and {epsilon!r}"
         )
-<<<<<<< HEAD
     cases = (*_cases_of(mechanism), *more_cases)
-=======
-    plan: Plan | None = getattr(mechanism, "plan", None)
-    cases = standard_cases(mechanism.contract)
-    if plan is not None and plan.levels:
-        cases = weighted_cases(plan.contract, plan.levels[0].weight)
-    cases = (*cases, *more_cases)
->>>>>>> main
     each = runs // 4  # sessions of each of the two histograms in the half that counts
     if each < max(_LEAST_RUNS, 50 * len(cases)):
         raise InvalidParameter(f"runs must be at least {4 * max(_LEAST_RUNS, 50 * len(cases))}, not {runs!r}")

@@ -43,6 +43,8 @@ from dphist.sampling.tap import SeededTap
 from engine_cases import WITHOUT_CLUSTER, Factory, events
 
 EPSILON, DELTA, M, N = 1.0, 0.05, 2, 32
+UNIT = 2048
+"""Steps of a count in the plan."""
 USER, BASE = 10**6, 80
 """The user who is added or removed; how many other users have an item that is not new."""
 
@@ -51,6 +53,7 @@ USER, BASE = 10**6, 80
 def planned() -> Plan:
     plan = dphist.plan(epsilon=EPSILON, delta=DELTA, max_items_per_user=M, excess="spread")
     assert plan.contract.spread == N
+    assert plan.levels[0].weight == UNIT
     return plan
 
 
@@ -161,32 +164,32 @@ class Fault:
 
 FAULTS = {
     "weighed by the items of one file, all of them new": Fault(
-        FileByFile(), N, True, items_kept=N, steps=512,
-        problem="32 counts change by 512 of 512, and the plan allows 2",
+        FileByFile(), N, True, items_kept=N, steps=UNIT,
+        problem="32 counts change by 2048 of 2048, and the plan allows 2",
     ),
     "weighed by the items of one file, none of them new": Fault(
-        FileByFile(), N, False, items_kept=N, steps=512,
-        problem="32 counts change by 512 of 512, and the plan allows 2",
+        FileByFile(), N, False, items_kept=N, steps=UNIT,
+        problem="32 counts change by 2048 of 2048, and the plan allows 2",
     ),
     "the weight of the level before": Fault(
-        OtherWeights(change=level_before), 3, False, runs=1_000_000, items_kept=3, steps=512,
-        problem="3 counts change by 512 of 512, and the plan allows 2",
+        OtherWeights(change=level_before), 3, False, runs=1_000_000, items_kept=3, steps=UNIT,
+        problem="3 counts change by 2048 of 2048, and the plan allows 2",
     ),
     "two steps more": Fault(
         OtherWeights(change=two_steps), 4, False, runs=200_000, plan=coarse, items_kept=4, steps=6,
         problem="counts change by 6 of 8, which is not one of the plan's weights",
     ),
     "N is ignored, all items new": Fault(
-        OtherWeights(change=up_to_four_times_n), 4 * N, True, items_kept=4 * N, steps=128,
-        problem="128 counts change by 128 of 512, and the plan allows 32",
+        OtherWeights(change=up_to_four_times_n), 4 * N, True, items_kept=4 * N, steps=UNIT // 4,
+        problem="128 counts change by 512 of 2048, and the plan allows 32",
     ),
     "N is ignored, no item new": Fault(
-        OtherWeights(change=up_to_four_times_n), 4 * N, False, items_kept=4 * N, steps=128,
-        problem="128 counts change by 128 of 512, and the plan allows 32",
+        OtherWeights(change=up_to_four_times_n), 4 * N, False, items_kept=4 * N, steps=UNIT // 4,
+        problem="128 counts change by 512 of 2048, and the plan allows 32",
     ),
     "events count as users": Fault(
-        EventsAsUsers(), 1, True, repeats=N, items_kept=1, steps=N * 128,
-        problem="counts change by 4096 of 512, which is not one of the plan's weights",
+        EventsAsUsers(), 1, True, repeats=N, items_kept=1, steps=N * UNIT // 4,
+        problem="counts change by 16384 of 2048, which is not one of the plan's weights",
     ),
 }  # fmt: skip
 
@@ -266,14 +269,16 @@ def test_an_attack_misses_no_fault(name: str) -> None:
     assert lower > 1.2 * plan.certificate.delta
 
 
-def test_two_steps_of_512_are_below_what_an_attack_resolves_but_not_below_exact_arithmetic(tmp_path: Path) -> None:
+def test_two_steps_of_2048_are_below_what_an_attack_resolves_but_not_below_exact_arithmetic(
+    tmp_path: Path,
+) -> None:
     fault = replace(FAULTS["N is ignored, all items new"], items=N, engine=OtherWeights(change=two_steps))
     counted = count_neighbours(fault.engine, tmp_path, fault)
-    assert counted.problem == "32 counts change by 130 of 512, and the plan allows 31"
+    assert counted.problem == "counts change by 514 of 2048, which is not one of the plan's weights"
     moved = (counted.counts - counted.neighbour)[:, 0]
-    assert int((moved**2).sum()) > M * 512**2
+    assert int((moved**2).sum()) > M * UNIT**2
     levels = planned().levels
-    assert all(level.items * level.weight**2 <= M * 512**2 for level in levels)
+    assert all(level.items * level.weight**2 <= M * UNIT**2 for level in levels)
 
 
 # --- the exact audit ----------------------------------------------------------------------------------
@@ -368,21 +373,21 @@ class GivenCounts(DuckDBEngine):
 @pytest.mark.parametrize(
     ("counts", "sums", "problem"),
     [
-        ((512, 512, 0), (9, -9, 0), None),
+        ((2048, 2048, 0), (9, -9, 0), None),
         ((0, 0, 0), (0, 0, 0), None),
-        ((-512, 0, 0), (0, 0, 0), "counts change by -512 of 512, which is not one of the plan's weights"),
-        ((512, 418, 0), (0, 0, 0), "the counts change by different amounts, from 418 to 512 of 512"),
-        ((418, 418, 418), (0, 0, 0), None),
-        ((512, 512, 512), (0, 0, 0), "3 counts change by 512 of 512, and the plan allows 2"),
-        ((512, 0, 0), (0, 1, 0), "a sum changes where the count does not"),
-        ((418, 0, 0), ("reach", 0, 0), "sum 1 changes by more than 418 of 512 of half its range"),
+        ((-2048, 0, 0), (0, 0, 0), "counts change by -2048 of 2048, which is not one of the plan's weights"),
+        ((2048, 1672, 0), (0, 0, 0), "the counts change by different amounts, from 1672 to 2048 of 2048"),
+        ((1672, 1672, 1672), (0, 0, 0), None),
+        ((2048, 2048, 2048), (0, 0, 0), "3 counts change by 2048 of 2048, and the plan allows 2"),
+        ((2048, 0, 0), (0, 1, 0), "a sum changes where the count does not"),
+        ((1672, 0, 0), ("reach", 0, 0), "sum 1 changes by more than 1672 of 2048 of half its range"),
     ],
 )
 def test_what_the_exact_audit_calls_a_problem(counts: Any, sums: Any, problem: str | None) -> None:
     plan = dphist.plan(epsilon=1, delta=1e-3, max_items_per_user=M, excess="spread", sums=[(0, 10)], weights=[0.1])
     assert plan.levels[:2] == planned().levels[:2]
     base, (one,) = np.array([10_000, 20_000, 30_000]), plan.sums
-    far = one.reach * 418 // 512 + 1
+    far = one.reach * 1672 // 2048 + 1
     moved = [far if change == "reach" else change for change in sums]
     given = [
         {"item": [1, 2, 3], "count": base + counts, "sum": moved},

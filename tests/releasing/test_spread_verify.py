@@ -175,7 +175,8 @@ def rewrite(
         document = json.loads(originals[1])
         document["output"]["sha256"] = hashlib.sha256(path.read_bytes()).hexdigest()
         if factor is not None:
-            document["choice"]["correction"]["factor"] *= factor
+            correction = document["choice"]["correction"]
+            correction["factors"] = [number * factor for number in correction["factors"]]
         certificate.write_text(resealed(document))
         return dphist.verify(path).problems
     finally:
@@ -186,7 +187,7 @@ def rewrite(
 def test_estimates_must_be_those_of_the_choice(chosen: Path) -> None:
     document = document_of(chosen)
     assert document["choice"]["excess"] == "spread"
-    assert document["choice"]["correction"]["factor"] > 1.05
+    assert document["choice"]["correction"]["factors"][0] > 1.05
     assert rewrite(chosen, lambda numbers: None) == ()  # noqa: ARG005
 
     def inflate(numbers: dict[str, float]) -> None:
@@ -198,7 +199,9 @@ def test_estimates_must_be_those_of_the_choice(chosen: Path) -> None:
     problems = rewrite(chosen, inflate, factor=1.01)
     assert problems[0] == "the cap was not chosen by what the certificate says"
     assert rewrite(chosen, lambda numbers: numbers.update(dict.fromkeys(numbers, 1e308)))
-    assert noticed(chosen, put("choice.correction.factor", 1e308))
+    assert noticed(
+        chosen, put("choice.correction.factors", [1e308] * len(document["choice"]["correction"]["factors"]))
+    )
     assert noticed(chosen, put("choice.excess", "drop"))
     assert noticed(chosen, put("choice.goal", "keys"))
     assert noticed(chosen, put("request.excess", "drop"))
