@@ -190,12 +190,16 @@ def test_innocent_is_not_accused_and_nearly_all_delta_is_seen(
 
 
 @pytest.mark.parametrize(("k", "m"), [(None, 1), (None, 3), (None, 10), (40, 6)])
-def test_innocent_with_spread_is_not_accused_and_nearly_all_delta_is_seen(k: int | None, m: int) -> None:
+def test_innocent_with_spread_is_not_accused_and_most_of_delta_is_seen(k: int | None, m: int) -> None:
+    """By theory the bound from changed counts is 0.0385 on average, with a deviation of 0.0013; 0.03 is six below.
+
+    That from new counts is higher. Which of them is attacked depends on the runs that choose.
+    """
     made = plan(epsilon=1.0, delta=0.05, max_nonzero=k, max_items_per_user=m, excess="spread")
     assert (made.sigma_shared > 0.0) == (k is not None)
     result = audit(PlannedMechanism(made), tap=SeededTap(3), runs=RUNS)
     assert not result.contradicts
-    assert result.delta_lower > 0.75 * 0.05
+    assert result.delta_lower > 0.6 * 0.05
     assert "with the weight" in result.case
 
 
