@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import product
 from typing import Any, Final, Protocol
@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special, stats
 
+from dphist.counting.task import Choice, Engine, Events, Task, Value
 from dphist.errors import InvalidParameter
 from dphist.planning.planner import plan as make_plan
 from dphist.privacy.types import Certificate, Contract, LatticeNoise, Plan
@@ -100,6 +101,15 @@ class Case:
     fit: Callable[[FloatArray, FloatArray], Score]
 
 
+def case_of_counts(name: str, counts: Sequence[int], neighbour: Sequence[int]) -> Case:
+    """A case of any neighbours, given as the counts of the same items: it looks for new counts and for changes."""
+    order = sorted(zip(counts, neighbour, strict=True), key=lambda pair: (pair[1] == 0, pair[0] == pair[1]))
+    shared = sum(other > 0 for _, other in order)
+    changed = sum(other > 0 and one != other for one, other in order)
+    fit = partial(_linear_score, shared=shared, changed=changed)
+    return Case(name, tuple(one for one, _ in order), tuple(other for _, other in order), fit)
+
+
 def family_case(name: str, *, shared: int, changed: int, new: int, weight: int = 1, steps: int = 1) -> Case:
     """`shared` large counts in both, `changed` of them one higher in H, and `new` counts of one in H alone.
 
@@ -108,11 +118,7 @@ def family_case(name: str, *, shared: int, changed: int, new: int, weight: int =
     large = LARGE * steps
     neighbour = (large,) * shared + (0,) * new
     counts = (large + weight,) * changed + (large,) * (shared - changed) + (weight,) * new
-
-    def fit(values: FloatArray, values_neighbour: FloatArray) -> Score:
-        return _linear_score(values, values_neighbour, shared=shared, changed=changed)
-
-    return Case(name, counts, neighbour, fit)
+    return case_of_counts(name, counts, neighbour)
 
 
 def _linear_score(values: FloatArray, values_neighbour: FloatArray, *, shared: int, changed: int) -> Score:
@@ -162,17 +168,25 @@ def bits_case(contract: Contract) -> Case:
 
 
 def weighted_cases(contract: Contract, lattice: int) -> tuple[Case, ...]:
-    """The cases of the first, a middle and the last level of a contract with spread; counts are in steps."""
-    levels = contract.levels(lattice)
+    """The cases of the first, a middle and the last level of a contract with spread; counts are in steps.
+
+    A level with more items than are simulated would be attacked by a part of its user: the levels below serve.
+    """
+    all_levels = contract.levels(lattice)
+    levels = [level for level in all_levels if level.items <= MOST_ITEMS] or [all_levels[0]]
     cases = []
-    for level in {levels[place]: None for place in (0, len(levels) // 2, -1)}:
-        for case in standard_cases(Contract(contract.max_nonzero, level.items), level.weight, lattice)[:-1]:
+    for level in dict.fromkeys(levels[place] for place in (0, len(levels) // 2, -1)):
+        for case in _count_cases(Contract(contract.max_nonzero, level.items), level.weight, lattice):
             cases.append(replace(case, name=f"{case.name}, with the weight {level.weight / lattice:.3g}"))
     return tuple(cases)
 
 
-def standard_cases(contract: Contract, weight: int = 1, steps: int = 1) -> tuple[Case, ...]:
+def standard_cases(contract: Contract) -> tuple[Case, ...]:
     """Worst-case neighbours under a contract: only new counts, none, both, and the bits of small counts."""
+    return (*_count_cases(contract), bits_case(contract))
+
+
+def _count_cases(contract: Contract, weight: int = 1, steps: int = 1) -> list[Case]:
     make = partial(family_case, weight=weight, steps=steps)
     items = min(contract.items, MOST_ITEMS)
     most = items if math.isinf(contract.nonzero) else min(int(contract.nonzero), MOST_ITEMS)
@@ -190,7 +204,7 @@ def standard_cases(contract: Contract, weight: int = 1, steps: int = 1) -> tuple
         changed = min(items - new, shared)
         name = f"{new} new counts, {changed} of {shared} shared counts changed"
         cases.append(make(name, shared=shared, changed=changed, new=new))
-    return (*cases, bits_case(contract))
+    return cases
 
 
 # Many independent sessions of one mechanism on one small histogram.
@@ -330,11 +344,7 @@ def audit(
         raise InvalidParameter(
             f"confidence must be between 0 and 1 and epsilon not negative, not {confidence!r} and {epsilon!r}"
         )
-    plan: Plan | None = getattr(mechanism, "plan", None)
-    cases = standard_cases(mechanism.contract)
-    if plan is not None and plan.levels:
-        cases = weighted_cases(plan.contract, plan.levels[0].weight)
-    cases = (*cases, *more_cases)
+    cases = (*_cases_of(mechanism), *more_cases)
     each = runs // 4  # sessions of each of the two histograms in the half that counts
     if each < max(_LEAST_RUNS, 50 * len(cases)):
         raise InvalidParameter(f"runs must be at least {4 * max(_LEAST_RUNS, 50 * len(cases))}, not {runs!r}")
@@ -356,6 +366,16 @@ def audit(
         runs=runs,
         certificate=mechanism.certificate,
     )
+
+
+def _cases_of(mechanism: Mechanism) -> tuple[Case, ...]:
+    """The worst-case neighbours of a mechanism; with spread, its plan says how many steps a count has."""
+    if mechanism.contract.spread is None:
+        return standard_cases(mechanism.contract)
+    plan = getattr(mechanism, "plan", None)
+    if not isinstance(plan, Plan) or not isinstance(plan.noise, LatticeNoise):
+        raise InvalidParameter("a mechanism with spread must have its plan, with discrete noise, as `plan`")
+    return weighted_cases(plan.contract, plan.noise.lattice)
 
 
 def delta_lower_bound(hits: int, hits_other: int, runs: int, *, epsilon: float, risk: float) -> float:
@@ -424,3 +444,81 @@ def audit_plan(
         excess=excess,
     )
     return audit(PlannedMechanism(made), tap=SecureTap(), runs=runs)
+
+
+# The counting can be audited without noise, and so exactly: what one user changes must be what the plan allows.
+
+
+@dataclass(frozen=True)
+class Contribution:
+    """What one user changes: counts, and sums if there are any, of all items, with the user and without.
+
+    A row for each item, the count first, in the units of the engine. These are true counts: the events must be
+    synthetic. `problem` says how the change exceeds what the certificate covers, if it does.
+    """
+
+    counts: IntArray = field(repr=False)
+    neighbour: IntArray = field(repr=False)
+    problem: str | None
+
+    def case(self, name: str) -> Case:
+        """These neighbours, to attack the noise with: `audit(..., more_cases=[...])`."""
+        return case_of_counts(name, self.counts[:, 0].tolist(), self.neighbour[:, 0].tolist())
+
+
+def contribution_of_user(
+    engine: Engine, plan: Plan, events: Events, without: Events, *, summed: Sequence[str] = ()
+) -> Contribution:
+    """Count synthetic events under a plan with one user and `without` that user, and compare exactly.
+
+    `summed` names the column of each of the plan's sums. Top-k steps and public lists are not covered.
+    """
+    weights = tuple((level.items, level.weight) for level in plan.levels)
+    values = tuple(
+        Value(column, one.low, one.high, one.reach) for column, one in zip(summed, plan.sums, strict=True)
+    )
+    cap = weights[-1][0] if weights else plan.contract.items
+    task = Task(events, Choice(SecureTap().words(4).tobytes()), cap, values=values, weights=weights)
+    found, found_without = (_count_rows(engine, one) for one in (task, replace(task, events=without)))
+    items, none = sorted({*found, *found_without}, key=repr), (0,) * (1 + len(values))
+    counts, neighbour = (
+        np.array([rows.get(item, none) for item in items], dtype=np.int64).reshape(len(items), len(none))
+        for rows in (found, found_without)
+    )
+    reaches = [one.reach for one in plan.sums]
+    return Contribution(counts, neighbour, _problem(counts - neighbour, weights or ((cap, 1),), reaches))
+
+
+def _count_rows(engine: Engine, task: Task) -> dict[Any, tuple[int, ...]]:
+    """Items with their counts and sums."""
+    names, rows = len(task.events.items), {}
+    with engine.count(task) as counted:
+        for batch in counted.batches():
+            for row in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+                rows[row[:names]] = row[names:]
+    return rows
+
+
+def _problem(moved: IntArray, levels: Sequence[tuple[int, int]], reaches: Sequence[int]) -> str | None:
+    """Why no level covers a user who moves counts and sums by this, a row for each item."""
+    unit = levels[0][1]
+    by_count = moved[:, 0]
+    touched = moved[by_count != 0]
+    if moved[by_count == 0].any():
+        return "a sum changes where the count does not"
+    steps = np.unique(touched[:, 0]).tolist()
+    if len(steps) > 1:
+        return f"the counts change by different amounts, from {min(steps)} to {max(steps)} of {unit}"
+    if not steps:
+        return None
+    allowed = {weight: items for items, weight in levels}.get(steps[0])
+    if allowed is None:
+        return f"counts change by {steps[0]} of {unit}, which is not one of the plan's weights"
+    if len(touched) > allowed:
+        return f"{len(touched)} counts change by {steps[0]} of {unit}, and the plan allows {allowed}"
+    for place, reach in enumerate(reaches, start=1):
+        # Weighted sums are around the middle of their range already; the others begin at its lower end.
+        around = touched[:, place] - (reach if unit == 1 else 0)
+        if np.abs(around).max() * unit > reach * steps[0]:
+            return f"sum {place} changes by more than {steps[0]} of {unit} of half its range"
+    return None

@@ -23,6 +23,7 @@ from dphist.privacy.types import LatticeNoise, Plan
 PLANS: dict[str, dict[str, Any]] = {
     "gshm": {"epsilon": 1.0, "delta": 1e-6, "max_items_per_user": 10, "mechanism": "gaussian"},
     "small": {"epsilon": 0.1, "delta": 1e-9, "max_items_per_user": 3, "mechanism": "gaussian"},
+    "spread": {"epsilon": 1.0, "delta": 1e-6, "max_items_per_user": 3, "excess": "spread"},
     "public": {"epsilon": 1.0, "delta": 1e-6, "public_items": 200},
     "csh": {},
     "laplace": {"epsilon": 1.0, "delta": 1e-6, "max_items_per_user": 4, "mechanism": "laplace"},

@@ -29,6 +29,7 @@ REQUESTS: list[dict[str, Any]] = [
     {"max_items_per_user": 10, "mechanism": "gaussian"},
     {"public_items": 300},
     {"max_items_per_user": 2, "mechanism": "laplace"},
+    {"max_items_per_user": 3, "excess": "spread"},
 ]
 
 
@@ -52,10 +53,10 @@ def test_an_optimistic_distribution_would_be_noticed() -> None:
     assert any(to_pld(low).get_delta_for_epsilon(e) < certified_delta(plan)(e) for e in profile.epsilons[::10])
 
 
-@pytest.mark.parametrize("many", [2, 10])
-def test_two_ways_to_compose_agree(many: int) -> None:
+@pytest.mark.parametrize(("many", "request_"), [(2, REQUESTS[0]), (10, REQUESTS[0]), (4, REQUESTS[-1])])
+def test_two_ways_to_compose_agree(many: int, request_: dict[str, Any]) -> None:
     """Ours counts its rounding and dp_accounting its truncation, of 1e-15: both are above, and close."""
-    plan = planned(**REQUESTS[0])
+    plan = planned(**request_)
     theirs, ours = to_pld(plan).self_compose(many), compose((plan, many))
     for epsilon in (0.5, 1.0, 2.0, 3.0):
         assert ours.delta(epsilon) == pytest.approx(theirs.get_delta_for_epsilon(epsilon), rel=1e-6)

@@ -293,6 +293,16 @@ def test_a_user_changes_their_own_items_by_their_own_steps(engine: Factory, port
         assert set(moved.values()) == {steps_by_hand(len(own[user]), LEVELS)}
 
 
+@WITHOUT_CLUSTER
+def test_a_rank_is_that_of_the_steps(engine: Factory) -> None:
+    rows = drawn_rows(30)
+    steps = sorted(weighted_by_hand(rows, LEVELS).values(), reverse=True)
+    for rank, expected in ((1, steps[0]), (5, steps[4]), (len(steps), steps[-1]), (len(steps) + 1, 0)):
+        wanted = task(pairs_of(rows), portable=True, rank=rank, **cut(LEVELS))
+        with engine(Resources(threads=2)).count(wanted) as counted:
+            assert counted.at_rank == expected
+
+
 @EMBEDDED
 def test_a_source_that_can_be_read_once_is_read_once(engine: Factory) -> None:
     rows = drawn_rows(20)
@@ -321,7 +331,6 @@ def test_engines_agree(engine: Factory, tmp_path: Path) -> None:
         ({"weights": ((1, 2**21), (2, 6))}, "at most 2^20"),
         ({"max_items_per_user": 3}, "max_items_per_user must be the items of the last weight, 2, not 3"),
         ({"max_items_per_user": None}, "max_items_per_user"),
-        ({"rank": 1}, "rank"),
         ({"lower_threshold": 2}, "lower_threshold"),
         ({"weights": ((1, 6), (2, 4)), "values": (value("item"),)}, "must be whole"),
     ],

@@ -18,7 +18,7 @@ from test_release_leaks import TRUE, hidden_in, without_digests
 import dphist
 from dphist.errors import InputError, OverBudget
 from dphist.ledger import Ledger, SumComposer
-from dphist.releasing.spending import Attempt, composer_for
+from dphist.releasing.spending import Attempt, composer_for, spend_of
 from dphist.sampling import tap as tapping
 from postgres_server import PASSWORD, postgres_address  # noqa: F401
 from release_commands import BOOKED, BUDGET, COUNTS, FLAGS, bookings, certificate, command, log_in, names
@@ -193,6 +193,34 @@ def normal_of(folder: Path, releases: int) -> float:
     mu = math.sqrt(releases * 20) / certificate(folder, "0.csv")["plan"]["total_noise"]
     upper, lower = mu / 2 - 1.8 / mu, -mu / 2 - 1.8 / mu
     return float(special.ndtr(upper) - math.exp(1.8) * special.ndtr(lower))
+
+
+@pytest.mark.parametrize("accounting", ["pld", "zcdp"])
+def test_releases_with_spread_are_booked_until_the_total_is_spent(tmp_path: Path, accounting: str) -> None:
+    """With the rho or the profile of all levels; the first one that does not fit reads no event."""
+    folder = log_in(tmp_path, epsilon=1.8, delta=1e-6, accounting=accounting)
+    plan = dphist.plan(epsilon=1.0, delta=1e-7, max_items_per_user=5, excess="spread")
+    account = Ledger.open(folder / "a.ledger").account("log")
+    composer, spend = composer_for(accounting, account.total), spend_of(plan, accounting)
+    most = account.more_that_fit(spend, composer)
+    assert most >= 2, "more than by adding epsilons"
+    words = ["release", "events.parquet", *BUDGET, "--max-items-per-user", "5", "--excess", "spread", *BOOKED]
+    for number in range(most):
+        done = command(folder, *words, "--output", f"{number}.csv")
+        assert done.code == 0, done.err
+        assert certificate(folder, f"{number}.csv")["booking"]["dataset"] == "log"
+    assert all(one.spend.profile == spend.profile for one in bookings(folder))
+    before = names(folder)
+    done = command(folder, *words, "--output", "more.csv")
+    assert (done.code, done.out) == (2, "")
+    assert "has no room for epsilon 1.0 and delta 1e-07" in done.err
+    assert names(folder) == before
+    assert len(bookings(folder)) == most
+    # At least the normal law of a user whose items are all changed, at any level.
+    mu = math.sqrt(most * 5) / plan.sigma
+    normal = special.ndtr(mu / 2 - 1.8 / mu) - math.exp(1.8) * special.ndtr(-mu / 2 - 1.8 / mu)
+    spent = Ledger.open(folder / "a.ledger").account("log").left(composer)["delta_spent"]
+    assert normal * (1 - 1e-3) <= spent <= 1e-6
 
 
 def test_profiles_and_a_total_for_one_release(tmp_path: Path) -> None:

@@ -57,6 +57,8 @@ WAYS: dict[str, dict[str, Any]] = {
     "differences": {"top": 4, "offset": "none"},
     "top of a cap": {"top": 10000, "max_items_per_user": 3},
     "promise": {"max_nonzero": 4_000, "epsilon": 8.0},
+    "spread": {"max_items_per_user": 2, "excess": "spread"},
+    "spread, promise": {"max_nonzero": 4_000, "max_items_per_user": 2_000, "excess": "spread", "epsilon": 8.0},
     "lower threshold": {"max_items_per_user": 3, "lower_threshold": 100},
     "two columns": {"max_items_per_user": 3, "item": ("first=kind", "item"), "round": True},
 }
@@ -93,6 +95,8 @@ def test_a_broken_promise_releases_nothing(frame: DataFrame) -> None:
     assert len(dphist.release(frame, **ASKED, max_nonzero=USERS)) > 0
     assert len(dphist.release(frame, **ASKED, max_nonzero=USERS, max_items_per_user=USERS // 2)) == 0
     assert len(dphist.release(frame, **ASKED, max_nonzero=USERS, lower_threshold=2)) > 0
+    smaller: dict[str, Any] = {"max_items_per_user": USERS // 2, "excess": "spread"}
+    assert len(dphist.release(frame, **ASKED, max_nonzero=USERS, **smaller)) == 0
 
 
 def test_public_items(frame: DataFrame, spark: SparkSession) -> None:

@@ -263,8 +263,8 @@ def check_weights(task: Task) -> None:
             f"max_items_per_user must be the items of the last weight, {levels[-1][0]}, "
             f"not {task.max_items_per_user!r}"
         )
-    if task.rank is not None or task.lower_threshold > 1:
-        raise InvalidParameter("weights do not go together with a rank or a lower_threshold")
+    if task.lower_threshold > 1:
+        raise InvalidParameter("weights do not go together with a lower_threshold")
     if any(value.half_steps * steps % unit for value in task.values for _, steps in levels):
         raise InvalidParameter("the steps of half a range must be whole for each of the weights")
 

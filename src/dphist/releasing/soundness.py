@@ -89,7 +89,7 @@ def nonzero_rule(plan: Plan, *, promised: bool) -> Nonzero:
         return Nonzero.TOP_K
     # With shared noise other statements about the plan, such as its profile, rest on max_nonzero all the same.
     alone = plan.sigma_shared == 0.0 and contract.items < contract.max_nonzero
-    if alone and _keeps(plan, Contract(None, contract.items)):
+    if alone and _keeps(plan, Contract(None, contract.items, contract.spread)):
         return Nonzero.NOT_NEEDED
     if promised:
         return Nonzero.PROMISED
@@ -107,9 +107,10 @@ def top_k_keeps(plan: Plan) -> bool:
 
     A user who raises the (k+1)-th largest count lowers all others. That breaks a smaller limit on the items of a
     user, and with it the plan's profile. With sums it changes counts whose sums stay the same, and the reverse,
-    while the analysis assumes that both change together.
+    while the analysis assumes that both change together. It is not analysed for weighted counts.
     """
-    return plan.contract.items == plan.contract.max_nonzero and not plan.sums
+    contract = plan.contract
+    return contract.items == contract.max_nonzero and contract.spread is None and not plan.sums
 
 
 def _keeps(plan: Plan, contract: Contract) -> bool:

@@ -89,8 +89,11 @@ def fits(plan: Plan, request: dict[str, Any]) -> bool:
     capped = cap == AUTO or (isinstance(cap, int) and contract.items >= min(cap, contract.nonzero))
     if cap != AUTO and (contract.spread is not None) != (request.get("excess") == "spread"):
         return False
-    if contract.spread is not None and contract != contract_of(contract.max_nonzero, contract.items, True):
-        return False
+    if contract.spread is not None:
+        # The weights of another limit are not those of the plan's levels: a larger limit does not cover them.
+        own = cap == AUTO or (isinstance(cap, int) and contract.items == min(cap, contract.nonzero))
+        if not own or contract != contract_of(contract.max_nonzero, contract.items, True):
+            return False
     if (plan.mechanism == "known-domain") != ("items" in request):
         return False
     if plan.mechanism == "known-domain":
@@ -290,7 +293,9 @@ class Examination:
     def attempt(self, document: dict[str, Any], table: Any) -> None:
         """Examine a certificate of unknown origin."""
         try:
-            self.document(document, table)
+            # Numbers of unknown origin that overflow are not those of a release.
+            with np.errstate(over="raise", invalid="raise"):
+                self.document(document, table)
         except (TypeError, ValueError, KeyError, ArithmeticError, AttributeError, DphistError) as error:
             self.problems.append(f"the certificate cannot be understood ({type(error).__name__})")
 

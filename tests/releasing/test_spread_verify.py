@@ -1,0 +1,208 @@
+"""Certificates of releases with spread: every kind is verified, and careful forgeries of them are refused."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from test_verify import Forgery, forged, put
+
+import dphist
+from dphist.errors import NotPrivate
+from dphist.privacy.types import Contract, Plan
+from dphist.releasing.certificate import plan_facts
+from dphist.releasing.soundness import certify_again
+from release_commands import sized_events
+from release_data import events, resealed, restate
+
+BUDGET: dict[str, Any] = {"user": "user", "item": "item", "epsilon": 1.0, "delta": 1e-6}
+COUNTS = {f"item {place}": 2000 - 90 * place for place in range(8)}
+
+
+def release(folder: Path, table: Any = None, **options: Any) -> Path:
+    table = events(COUNTS, items_per_user=4) if table is None else table
+    table = table.append_column("amount", pa.array([place % 50 for place in range(table.num_rows)]))
+    path = folder / "out.csv"
+    dphist.release(table, **BUDGET, excess="spread", **options, output=path)
+    found = dphist.verify(path)
+    assert found.verified, found.problems
+    return path
+
+
+def document_of(path: Path) -> dict[str, Any]:
+    return dict(json.loads(Path(f"{path}.certificate.json").read_text()))
+
+
+@pytest.fixture(scope="module")
+def explicit(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return release(tmp_path_factory.mktemp("explicit"), max_items_per_user=2)
+
+
+@pytest.fixture(scope="module")
+def chosen(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Users with up to forty items, so that the factor is above 1."""
+    table = sized_events({1: 900, 12: 400, 40: 200})
+    return release(tmp_path_factory.mktemp("chosen"), table.select(["user", "item"]))
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"max_items_per_user": 2}, {"max_items_per_user": 2, "spread": 32}),
+        ({"max_items_per_user": 2, "sum": ["amount:0:100"], "mean": ["amount:0:100"]}, {"spread": 32}),
+        ({"max_items_per_user": 2, "items": "list.csv"}, {"max_nonzero": 9, "spread": 9}),
+        ({"max_items_per_user": 2, "max_nonzero": 20}, {"max_nonzero": 20, "spread": 20}),
+        ({"max_items_per_user": 9, "max_nonzero": 8}, {"max_items_per_user": 8, "max_nonzero": 8, "spread": 8}),
+    ],
+)
+def test_releases_with_spread_are_verified(
+    tmp_path: Path, options: dict[str, Any], expected: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "list.csv").write_text("item\n" + "\n".join([*COUNTS, "nobody has this"]) + "\n")
+    monkeypatch.chdir(tmp_path)
+    found = document_of(release(tmp_path, **options))
+    assert found["request"]["excess"] == "spread"
+    assert {name: found["plan"][name] for name in expected} == expected
+
+
+@pytest.mark.parametrize("limit", [2, 7])
+def test_a_broken_promise_releases_nothing(limit: int) -> None:
+    """A bound on all items is a promise with spread, even where a top-k step could keep it without."""
+    asked: dict[str, Any] = {**BUDGET, "max_items_per_user": limit, "excess": "spread"}
+    assert len(dphist.release(events(COUNTS, items_per_user=4), **asked, max_nonzero=7)) == 0
+    found = dphist.release(events(COUNTS, items_per_user=4), **asked, max_nonzero=8)
+    assert len(found) == 8
+    assert "max-nonzero" in found.document()["guarantee"]["conditions"]
+
+
+def noticed(path: Path, change: Forgery) -> tuple[str, ...]:
+    """The problems of a forgery; the certificate is as it was afterwards."""
+    place = Path(f"{path}.certificate.json")
+    original = place.read_text()
+    try:
+        found = forged(path, change)
+    finally:
+        place.write_text(original)
+    assert not found.verified
+    return found.problems
+
+
+def state_plan(plan: Plan) -> Forgery:
+    """Another plan, with its own certified delta and all statements as they would be for it."""
+    data = json.loads(json.dumps(plan_facts(certify_again(plan))))
+    return lambda document: restate(document, data)
+
+
+def planned(**options: Any) -> Plan:
+    return dphist.plan(epsilon=1.0, delta=1e-6, **options)
+
+
+@pytest.mark.parametrize(
+    ("name", "other"),
+    [
+        ("fewer items", lambda plan: replace(plan, contract=Contract(None, 2, spread=16))),
+        ("no spread at all", lambda _: planned(max_items_per_user=2, mechanism="gaussian")),
+        ("a smaller limit", lambda _: planned(max_items_per_user=1, excess="spread")),
+        ("spread from fewer items", lambda plan: replace(plan, contract=Contract(None, 1, spread=32))),
+        ("a bound on all items", lambda plan: replace(plan, contract=Contract(32, 2, spread=32))),
+    ],
+)
+def test_another_plan_that_agrees_with_itself(explicit: Path, name: str, other: Callable[[Plan], Plan]) -> None:
+    """Each of them is private: but it is not the plan by which these events were to be counted."""
+    right = planned(max_items_per_user=2, excess="spread")
+    problems = noticed(explicit, state_plan(other(right)))
+    assert "the plan relies on bounds that were not asked for, or is for another request" in problems, name
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda plan: replace(plan, contract=Contract(None, 2, spread=33)),
+        lambda plan: replace(plan, noise=replace(plan.noise, limit=plan.noise.limit - 1)),
+        lambda plan: replace(plan, noise=replace(plan.noise, variance=plan.noise.variance * Fraction(99, 100))),
+        lambda plan: replace(plan, noise=replace(plan.noise, lattice=plan.noise.lattice + 2)),
+    ],
+)
+def test_less_noise_or_more_items_than_the_certificate_covers(
+    explicit: Path, other: Callable[[Plan], Plan]
+) -> None:
+    """The threshold is the least one: a step less, or an item more, is above the budget."""
+    plan = other(planned(max_items_per_user=2, excess="spread"))
+    with pytest.raises(NotPrivate):
+        certify_again(plan)
+    problems = noticed(explicit, put("plan", json.loads(json.dumps(plan_facts(plan)))))
+    assert any("does not keep its budget" in problem for problem in problems)
+
+
+FORGERIES: list[tuple[str, Any]] = [
+    ("plan.spread", 31), ("plan.spread", 64), ("plan.spread", KeyError), ("plan.spread", None),
+    ("plan.spread", "32"),
+    ("plan.lattice", 256), ("plan.lattice", 1024), ("plan.max_items_per_user", 1), ("plan.limit_steps", 1),
+    ("request.excess", "drop"), ("request.excess", KeyError), ("request.excess", "both"),
+    ("request.max-items-per-user", 1), ("request.max-items-per-user", 3), ("request.goal", "keys"),
+    ("request.max-items-per-user", "auto"), ("choice", {}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("place", "value"), FORGERIES)
+def test_single_entries(explicit: Path, place: str, value: Any) -> None:
+    assert noticed(explicit, put(place, value))
+
+
+# --- estimates ----------------------------------------------------------------------------------------
+
+
+def rewrite(
+    path: Path, change: Callable[[dict[str, float]], None], factor: float | None = None
+) -> tuple[str, ...]:
+    """The problems of a release whose numbers and digest were changed, and its factor too if one is given."""
+    certificate = Path(f"{path}.certificate.json")
+    originals = path.read_bytes(), certificate.read_text()
+    names, *rows = (line.split(",") for line in path.read_text().splitlines())
+    try:
+        for row in rows:
+            numbers = dict(zip(names[1:], map(float, row[1:]), strict=True))
+            change(numbers)
+            row[1:] = [repr(number) for number in numbers.values()]
+        path.write_text("".join(",".join(row) + "\n" for row in [names, *rows]))
+        document = json.loads(originals[1])
+        document["output"]["sha256"] = hashlib.sha256(path.read_bytes()).hexdigest()
+        if factor is not None:
+            correction = document["choice"]["correction"]
+            correction["factors"] = [number * factor for number in correction["factors"]]
+        certificate.write_text(resealed(document))
+        return dphist.verify(path).problems
+    finally:
+        path.write_bytes(originals[0])
+        certificate.write_text(originals[1])
+
+
+def test_estimates_must_be_those_of_the_choice(chosen: Path) -> None:
+    document = document_of(chosen)
+    assert document["choice"]["excess"] == "spread"
+    assert document["choice"]["correction"]["factors"][0] > 1.05
+    assert rewrite(chosen, lambda numbers: None) == ()  # noqa: ARG005
+
+    def inflate(numbers: dict[str, float]) -> None:
+        numbers['"estimate"'] *= 1.01
+
+    (problem,) = rewrite(chosen, inflate)
+    assert problem == "the column 'estimate' does not follow from the plan and the column before it"
+    # With the factor to go with them, the noisy sizes contradict it.
+    problems = rewrite(chosen, inflate, factor=1.01)
+    assert problems[0] == "the cap was not chosen by what the certificate says"
+    assert rewrite(chosen, lambda numbers: numbers.update(dict.fromkeys(numbers, 1e308)))
+    assert noticed(
+        chosen, put("choice.correction.factors", [1e308] * len(document["choice"]["correction"]["factors"]))
+    )
+    assert noticed(chosen, put("choice.excess", "drop"))
+    assert noticed(chosen, put("choice.goal", "keys"))
+    assert noticed(chosen, put("request.excess", "drop"))
+    assert noticed(chosen, put("request.goal", "keys"))
