@@ -66,7 +66,7 @@ _JUMP: Final = 2.0
 # Keeps the fit finite where nothing but noise is seen; far too weak to matter elsewhere.
 _LEVEL_DEVIATION: Final = 10.0
 # Real data takes 10 to 50 steps; where noise is all there is, the fit may creep on without getting better.
-_MOST_STEPS: Final = 200
+_MOST_STEPS: Final = 1000
 _EXACT: Final = 1e-14
 # More users than there can be: a step of the fit beyond it must not overflow.
 _LARGEST_LOGARITHM: Final = 100.0

@@ -60,7 +60,7 @@ _CAVEATS: Final = {
         "counts cover the noise only."
     ),
     "estimate": (
-        "Estimates correct all counts by one factor for what the limit left out. That is right where users with "
+        "Estimates correct counts for what the limit left out on average. That is right where users with "
         "many items choose the same items as others. Where they do not, an estimate is off, and no interval shows "
         "by how much."
     ),

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 SEEDED: Final = "the noise was made from a seed, so that nobody is protected"
 # Decimal numbers of another version of the arithmetic may differ in the last digits.
 LAST_DIGITS: Final = 1e-9
-_SAME_FIT: Final = 1e-5
+_SAME_FIT: Final = 1e-4
 _VERSION: Final = re.compile(r"[0-9][0-9A-Za-z.+!-]{0,63}")
 _TIME: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z")
 _TEXTS: Final = (
