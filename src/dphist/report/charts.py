@@ -19,11 +19,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, Literal
 
-import numpy as np
-
 from dphist.display import count_items, figure, printable, raised
 from dphist.errors import InvalidParameter, MissingExtra
-from dphist.planning.auto_cap import Levels, items_kept, levels_of
+from dphist.planning.auto_cap import levels_of
 from dphist.planning.compare import Comparison, Frontier, frontier
 from dphist.planning.utility import ESTIMATE
 from dphist.privacy.types import Plan
@@ -517,50 +515,15 @@ def _plan_release(plan: Plan) -> Chart:
     return _probability(selection)
 
 
-def _limit_parts(plan: Plan) -> list[Chart]:
-    """What the items of a user count, by their number: each of them on average, and all together."""
-    levels = levels_of(plan)
-    (limit, _), (last, least) = levels[0], levels[-1]
+def _plan_limit(plan: Plan) -> Chart:
     if plan.contract.max_items_per_user is None:
         raise InvalidParameter("the plan has no limit on the items per user: there is nothing to draw")
-    # Weights fall in steps, from the end of each level to the next number of items.
-    ends = [items + more for items, _ in levels for more in (0, 1)]
-    items = np.unique(np.append(np.linspace(1, 1.5 * max(last, 2 * limit), 150).round(), ends))
-    ways: dict[str, Levels] = {"others dropped": ((limit, 1.0),)}
-    of_each = f"Each item of a user with up to {count_items(limit)} counts 1."
-    if plan.levels:
-        ways = {"others spread": levels, **ways}
-        of_each += f" With more items each counts less, down to {least:.3g} with {last:,} items."
-        of_all = (
-            f"{last:,} items of a user count {last * least:,.1f} together, and {limit:,} if the others were "
-            f"dropped. Users with more contribute a random {last:,} of them."
-        )
-    else:
-        of_all = f"Users with more contribute a random {limit:,} of them."
-    kept = {label: items_kept(of_way, items) for label, of_way in ways.items()}
-
-    def drawn(name: str, title: str, words: str, per: Any, **axis: Any) -> Chart:
-        series = [
-            Series(label, list(zip(items.tolist(), (number * weight / per).tolist(), strict=True)))
-            for label, (number, weight) in kept.items()
-        ]
-        return line_chart(name, title, words, series, [Mark("limit", limit)], x_label="items of a user", **axis)
-
-    return [
-        drawn("each", "Weight of each item of a user, on average", of_each, items, y_label="weight", share_y=True),
-        drawn("together", "Weight of all items of a user together", of_all, 1.0, y_label="sum of weights"),
-    ]
-
-
-def _plan_limit(plan: Plan) -> Chart:
-    parts = _limit_parts(plan)
-    words = " ".join(one.words for one in parts)
-    return panels("weights", "What the items of a user count", words, parts, columns=1)
+    return kept_chart(plan)
 
 
 def _plan_chart(plan: Plan) -> Chart:
     parts = [_plan_profile(plan), *([] if math.isinf(plan.threshold) else [_plan_release(plan)])]
-    parts += _limit_parts(plan) if plan.levels else []
+    parts += [kept_chart(plan)] if plan.levels else []
     title = f"{plan.mechanism}, epsilon = {plan.budget.epsilon:g}, delta = {plan.budget.delta:g}"
     return panels("plan", title, " ".join(one.words for one in parts), parts)
 
