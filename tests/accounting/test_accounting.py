@@ -48,7 +48,8 @@ def test_a_profile_is_never_below_the_certificates_and_close_to_them(name: str, 
     for epsilon in (*draws, plan.budget.epsilon, 0.0, 30.0):
         truth = delta(epsilon)
         assert truth <= profile.delta(epsilon)
-        near_a_kink = name == "laplace" and abs(epsilon - plan.budget.epsilon) < 2e-4
+        # Plans with spread have new and changed counts that are equally bad at their own epsilon.
+        near_a_kink = name in ("laplace", "spread") and abs(epsilon - plan.budget.epsilon) < 2e-4
         if not near_a_kink and truth > 1e-3 * plan.budget.delta:
             assert profile.delta(epsilon) <= truth * 1.001
 

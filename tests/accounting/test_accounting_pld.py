@@ -41,7 +41,9 @@ def test_a_distribution_reproduces_delta_within_a_thousandth_and_never_below(req
     for epsilon in (*off_grid, 0.0, 0.25, 0.5, 0.75, 1.0, 1.0001, 3.0):
         truth = delta(epsilon)
         assert truth <= pld.get_delta_for_epsilon(epsilon)
-        near_a_kink = plan.mechanism == "laplace" and abs(epsilon - 1.0) < 2e-4
+        # Plans with spread have new and changed counts that are equally bad at their own epsilon.
+        kinked = plan.mechanism == "laplace" or plan.contract.spread is not None
+        near_a_kink = kinked and abs(epsilon - 1.0) < 2e-4
         if not near_a_kink and truth >= 1e-9:
             assert pld.get_delta_for_epsilon(epsilon) <= truth * 1.001
 
