@@ -148,8 +148,8 @@ def test_charts_have_their_words(fields: dict[str, str]) -> None:
 def test_what_the_items_of_a_user_count() -> None:
     """Where items per user are not bounded there is nothing to draw."""
     words = {excess: ANSWERS["limit"]({**FIELDS, "excess": excess})["words"] for excess in ("drop", "spread")}
-    assert "contribute a random 20 of them" in words["drop"]
-    assert "down to 0.25 with 320 items. 320 items of a user count 80.0 together, and 20 if" in words["spread"]
+    assert "One with more counts for a random 20." in words["drop"]
+    assert "One with more counts less for each item: with 320 items 80 in all, 0.25 for each" in words["spread"]
     assert ANSWERS["limit"]({"epsilon": "1", "delta": "1e-6", "max_nonzero": "50"}) == {"svg": "", "words": ""}
 
 

@@ -87,20 +87,17 @@ def test_texts_of_others_are_text() -> None:
 
 
 def test_a_plan_has_what_the_items_of_a_user_count() -> None:
-    """Totals of min(n, m) items, and with spread what the levels say: on average n'w/n for each of n items."""
+    """Totals of min(n, m) items, and with spread what the levels say."""
     plan = dphist.plan(epsilon=1, delta=1e-6, max_items_per_user=10, excess="spread")
     rows = [row for row in data_of(dphist.chart(plan, "limit")) if row["y"] is not None]
-    assert {row["label"] for row in rows} == {"others spread", "others dropped"}
-    for row in rows:
-        kept, weight = min(row["x"], 160), 1.0
-        if row["label"] == "others dropped":
-            kept = min(row["x"], 10)
-        else:
-            weight = next(level.weight for level in plan.levels if level.items >= kept) / plan.levels[0].weight
-        assert min(abs(row["y"] - kept * weight), abs(row["y"] - kept * weight / row["x"])) < 1e-9
+    assert {row["label"] for row in rows} >= {"counted", "all items"}
+    for row in (row for row in rows if row["label"] == "counted"):
+        kept = min(row["x"], 160)
+        weight = next(level.weight for level in plan.levels if level.items >= kept) / plan.levels[0].weight
+        assert abs(row["y"] - kept * weight) < 1e-9
     assert dphist.chart(plan, "limit").words in dphist.chart(plan).words
     whole = dphist.chart(results()["plan"], "limit")
-    assert "contribute a random 10 of them" in whole.words
+    assert "One with more counts for a random 10." in whole.words
     with pytest.raises(InvalidParameter, match="no limit on the items per user"):
         dphist.chart(dphist.plan(epsilon=1, delta=1e-6, top=10), "limit")
 

@@ -595,7 +595,7 @@ def kept_chart(plan: Plan, users: Sequence[tuple[int, float]] = (), *, noisy: bo
         points += [((before + 1) * 1.0, (before + 1) * each), (items * 1.0, items * each)]
     points.append((float(last), most * weight))
     total = figure(most * weight)
-    words = f"A user with up to {count_items(limit)} counts in full, one with more counts {total} in all."
+    words = f"A user with up to {count_items(limit)} counts in full. One with more counts for a random {limit:,}."
     if most > limit:
         beyond = ", and with more items no more" if last > most else ""
         words = (
