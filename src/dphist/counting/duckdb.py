@@ -67,10 +67,13 @@ class DuckDBEngine:
             return int(session.execute(f"SELECT count(*) FROM {LISTED}", "the public items")[0][0])
 
     def public_table(self, listed: Events, kinds: list[str], null_items: bool) -> Any:
-        """A public list as an Arrow table: entries, their keys in these types, and which of them match."""
+        """A public list as an Arrow table: entries, their keys in these types, and which of them match.
+
+        In the order of the entries: their places are part of seeded noise.
+        """
         with self._session() as session:
             session.make_list(listed, lambda rows: sql.public_list(rows, kinds, null_items))
-            return session.connection.sql(f"FROM {LISTED}").to_arrow_table()
+            return session.connection.sql(f"FROM {LISTED} ORDER BY ALL").to_arrow_table()
 
     @contextmanager
     def count(self, task: Task, progress: Progress | None = None) -> Iterator[Counted]:
