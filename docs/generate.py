@@ -45,6 +45,7 @@ ORACLES = {
     "certify_discrete_laplace": "infinite_event_laplace",
     "certify_known_domain": "delta_discrete_case",
     "certify_lattice": "delta_discrete_case",
+    "certify_spread": "exact_delta_without_shared, exact_delta_public, brute_force_delta",
     "delta_laplace": "delta_laplace_single, delta_discrete_laplace_single",
     "delta_of_case": "delta_case",
     "gaussian_case": "delta_family, squared_sensitivity",

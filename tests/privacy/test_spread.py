@@ -14,7 +14,7 @@ import pytest
 import dphist
 import spread
 from dphist.accounting import compose, profile_of_plan, zcdp_of_plan
-from dphist.privacy.certificate import certify_noise
+from dphist.privacy.certificate import certify_noise, certify_spread
 from dphist.privacy.types import Contract, LatticeNoise, PublicNoise, SumNoise
 from scheduling import THOROUGH
 from spread import Case, Level
@@ -103,7 +103,7 @@ def test_the_certificate_is_above_the_exact_delta_of_random_plans_and_close(part
     rng = random.Random(f"spread {part}")
     for _ in range(PLANS_PER_PART):
         noise, contract, epsilon = random_plan(rng)
-        certified = certify_noise(noise, contract, epsilon=epsilon).delta
+        certified = certify_spread(noise, contract, epsilon=epsilon).delta
         exact, case = exact_delta(noise, contract, epsilon)
         assert certified >= exact * (1 - ORACLE_DIGITS), (noise, contract, epsilon, case)
         # Mixtures of new and changed counts are bounded by more than they have, which shows only for a large
