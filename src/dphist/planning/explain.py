@@ -45,6 +45,8 @@ def _choice_sentence(plan: Plan) -> str:
         reason = f"the {contract.max_nonzero:,} largest counts are wanted and items per user are not limited"
     elif contract.max_nonzero is not None:
         reason = f"at most {contract.max_nonzero:,} counts are not zero, {items:,} of them for one user"
+    elif contract.spread is not None:
+        reason = f"each user counts for at most {count_items(items)} in full and the number of items is not limited"
     else:
         reason = f"each user has at most {count_items(items)} and the number of items is not limited"
     dropped = f" Users with more than {count_items(items)} contribute a random {items:,} of them."
@@ -119,9 +121,10 @@ def _other_limits(plan: Plan) -> str:
     ]
     if not parts:
         return ""
+    lost = "more items of active users dropped" if plan.contract.spread is None else "active users counted less"
     return (
-        f"Other limits: the threshold would be {join_words(parts)}. A lower limit means less noise, and more "
-        "items of active users dropped; the best limit covers most users completely."
+        f"Other limits: the threshold would be {join_words(parts)}. A lower limit means less noise, and {lost}; "
+        "the best limit covers most users completely."
     )
 
 
