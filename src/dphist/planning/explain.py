@@ -46,7 +46,7 @@ def _choice_sentence(plan: Plan) -> str:
     elif contract.max_nonzero is not None:
         reason = f"at most {contract.max_nonzero:,} counts are not zero, {items:,} of them for one user"
     elif contract.spread is not None:
-        reason = f"each user counts for at most {count_items(items)} in full and the number of items is not limited"
+        reason = f"each user counts for at most {count_items(items)} in full and items are not limited in number"
     else:
         reason = f"each user has at most {count_items(items)} and the number of items is not limited"
     dropped = f" Users with more than {count_items(items)} contribute a random {items:,} of them."

@@ -75,8 +75,9 @@ def release(input: Any, **options: Any) -> Release:
 
     `input` is a path, a glob, a folder, the address of a database, or a frame (pandas, polars, Arrow, Spark). The
     options are the flags of `dphist release`, with _ for -: `user` and `item` (names of columns; several for
-    `item`), `epsilon`, `delta`, and one of `max_items_per_user`, `top`, `max_nonzero` or `items`. With `output`
-    the result is also written, together with its certificate. `progress` is called with the name of a step and the
+    `item`), `epsilon`, `delta`, and one of `max_items_per_user`, `top`, `max_nonzero` or `items`; without one, the
+    limit on users is chosen privately, and each count gets an estimate of the number of users. With `output` the
+    result is also written, together with its certificate. `progress` is called with the name of a step and the
     share of it that is done. The release of a Spark DataFrame stays on the cluster, as a `SparkRelease`.
 
     The columns of a frame are read as text, and items are released as text, because pandas and others infer types
