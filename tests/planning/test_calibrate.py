@@ -221,7 +221,7 @@ def test_comparison_has_all_rows_and_says_the_ratio() -> None:
     assert [row.mechanism for row in table.rows] == ["gshm", "gshm", "csh", "csh", "csh", "csh", "laplace"]
     without_k = compare(epsilon=0.35, delta=1e-5, max_items_per_user=4)
     assert [row.mechanism for row in without_k.rows] == ["gshm", "gshm", "gshm", "laplace"]
-    spread = plan(epsilon=0.35, delta=1e-5, max_items_per_user=4, excess="spread")
+    spread = make_plan(epsilon=0.35, delta=1e-5, max_items_per_user=4, excess="spread")
     both = compare(epsilon=0.35, delta=1e-5, max_nonzero=10, max_items_per_user=4)
     for row in (without_k.rows[-2], both.rows[-2]):
         assert (row.analysis, row.threshold) == ("exact, excess spread", spread.threshold)

@@ -257,7 +257,6 @@ def test_seed_is_marked_and_repeats() -> None:
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({}, "nothing limits the influence of one user"),
         ({"top": 3, "max_nonzero": 4}, "not both"),
         ({"top": 0}, "from 1 to"),
         ({"max_items_per_user": 2.5}, "whole number"),

@@ -122,7 +122,8 @@ def test_a_cap_chosen_privately_is_predicted(log: Any, found: dphist.Simulation)
         true = log.truth[out.index]
         items.append(out.index.size)
         errors += np.abs(out.values - true).sum()
-        estimates += np.abs(correction.factor * out.values - true).sum() + log.truth.sum() - true.sum()
+        found_here = correction.factors_at(out.values) * out.values
+        estimates += np.abs(found_here - true).sum() + log.truth.sum() - true.sum()
     assert np.mean(items) == pytest.approx(one.items, abs=4.5 * one.items_deviation * math.sqrt(1 / 60 + 1 / 64))
     assert errors / sum(items) == pytest.approx(one.mean_error, rel=0.05)
     assert estimates / 60 / log.truth.sum() == pytest.approx(one.estimate_distance, rel=0.02)
