@@ -28,6 +28,8 @@ def as_measurement(plan: Plan, *, measure: Measure = "approximate-dp", promise_m
     plan = certify_again(plan)
     if isinstance(plan.noise, PublicNoise) or plan.sums:
         raise InvalidParameter("plans for a public list of items or with sums are for dphist.release")
+    if plan.contract.spread is not None:
+        raise InvalidParameter("plans with spread are for dphist.release, which weighs the items of users")
     nonzero_rule(plan, promised=promise_max_nonzero)
     if measure not in ("approximate-dp", "approximate-zcdp"):
         raise InvalidParameter(f"measure must be approximate-dp or approximate-zcdp, not {measure!r}")

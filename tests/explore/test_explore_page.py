@@ -85,7 +85,7 @@ def test_numbers_and_charts_follow_every_field(opened: Opened, browser: Any) -> 
         assert assert_agrees(page)["threshold"] == spread.threshold
         assert "--excess spread --output" in page.inner_text("#release_command")
         assert drawing(page, "limit") != dropped
-        assert "192 items of a user count 48" in page.inner_text("#limit-words")
+        assert "with 192 items 48 in all" in page.inner_text("#limit-words")
         page.select_option("#excess", "drop")
         change(page, max_items_per_user="", top="250")
         page.select_option("#mechanism", "laplace")

@@ -266,6 +266,19 @@ def test_common_items_have_a_smaller_factor(levels: Levels) -> None:
     assert np.abs(estimates / truth[common] - 1.0).max() < 0.5 * np.abs(alike / truth[common] - 1.0).max()
 
 
+def test_with_a_public_list_nobody_has_more_than_all_of_it() -> None:
+    """The bucket beyond the list is empty, whatever its noise says: a limit of the whole list drops nothing."""
+    choice = CapChoice((1, 2, 4, 10), Fraction(900))
+    for beyond in (-80, 0, 90):
+        sizes = estimate_sizes(choice, [0, 0, 0, 500, beyond], most=10)
+        assert max(sizes.items) <= 10
+        found = sizes.corrections(cap(10))
+        assert set(found.factors) == {1.0}
+        assert max(found.errors) < 1e-9
+    one = estimate_sizes(CapChoice((1,), Fraction(900)), [5, 5], most=1)
+    assert set(one.corrections(cap(1)).factors) == {1.0}
+
+
 def test_corrections_of_nothing_and_of_bad_tables() -> None:
     levels: Levels = ((4, 1.0), (16, 0.5))
     assert Sizes((1.0, 10.0), (0.0, 0.0)).corrections(levels).to_dict() == {

@@ -63,7 +63,7 @@ def test_chosen_released_and_verified(folder: Path) -> None:
     assert {"user-limit", "spread"} & set(document["caveats"])
     assert "estimate" in document["caveats"]
     assert choice["excess"] == ("drop" if plan.get("spread") is None else "spread")
-    assert choice["correction"]["factor"] >= 1.0
+    assert choice["correction"]["factors"][0] >= 1.0
     verified = command(folder, "verify", "out.csv")
     assert verified.code == 0
     assert "choosing the cap and releasing are (1.0, 1e-06)-differentially private together" in verified.out

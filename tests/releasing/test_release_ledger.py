@@ -102,7 +102,7 @@ def test_the_receipt_is_in_the_certificate_and_the_state_in_the_ledger(folder: P
         # It is made before the noisy sizes are: it has the plans of all caps in common, and no cap.
         common = booking.spend.document["plan"]
         assert common == {key: value for key, value in document["choice"].items() if key in common}
-        assert document["choice"].keys() - common.keys() == {"noisy_users", "cap"}
+        assert document["choice"].keys() - common.keys() == {"noisy_users", "cap", "excess", "correction"}
     assert dphist.verify(folder / "out.csv").verified
     shown = command(folder, "ledger", "show", "a.ledger", "--expect", document["booking"]["hash"], "--json")
     assert shown.data["datasets"][0]["bookings"][0]["state"] == "written"

@@ -68,6 +68,9 @@ _LEVEL_DEVIATION: Final = 10.0
 # Real data takes 10 to 50 steps; where noise is all there is, the fit may creep on without getting better.
 _MOST_STEPS: Final = 1000
 _EXACT: Final = 1e-14
+# Noise is taken to be larger than it is by this: several buckets of huge users that it fills together by chance,
+# in one release of some hundred, would otherwise pass for a group of users.
+_CAUTION: Final = 1.5
 # More users than there can be: a step of the fit beyond it must not overflow.
 _LARGEST_LOGARITHM: Final = 100.0
 _POINTS_PER_BUCKET: Final = 8
@@ -191,14 +194,17 @@ def items_kept(levels: Levels, items: FloatArray) -> tuple[FloatArray, FloatArra
     return kept, weights[np.searchsorted(limits, kept)]
 
 
-def estimate_sizes(choice: CapChoice, noisy: Sequence[int]) -> Sizes:
+def estimate_sizes(choice: CapChoice, noisy: Sequence[int], *, most: int | None = None) -> Sizes:
     """The sizes behind the noise: the most likely smooth density of users, and how far off it may be.
 
-    By itself a bucket of huge users that only noise has filled would count for more than all others.
+    By itself a bucket of huge users that only noise has filled would count for more than all others. With a public
+    list, no user has more than its `most` items.
     """
-    found, deviation = np.asarray(noisy, dtype=np.float64), math.sqrt(choice.variance)
+    found, deviation = np.asarray(noisy, dtype=np.float64), _CAUTION * math.sqrt(choice.variance)
+    edges = (0, *choice.caps, *(() if most == choice.caps[-1] else (2 * choice.caps[-1],)))
+    found = found[: len(edges) - 1]
     # Sizes are whole: at most m means below m + 1/2.
-    ends = np.log(np.array((0, *choice.caps, 2 * choice.caps[-1])) + 0.5)
+    ends = np.log(np.array(edges) + 0.5)
     widths, middles = np.diff(ends), 0.5 * (ends[1:] + ends[:-1])
     prior, target = _smoothness(middles, level=math.log(deviation / widths[0]))
 
@@ -221,7 +227,8 @@ def estimate_sizes(choice: CapChoice, noisy: Sequence[int]) -> Sizes:
     users = users_of(density)
     # The inverse of R'R = J'J is the covariance of the logarithms.
     errors = np.linalg.inv(np.linalg.qr(jacobian(density), mode="r")).T * users
-    items, shares, tilts = _points_of_buckets(choice, np.gradient(density, middles))
+    slopes = np.gradient(density, middles) if middles.size > 1 else np.zeros(1)
+    items, shares, tilts = _points_of_buckets(edges, slopes)
     rows = np.vstack((errors @ shares, users[:, None] * tilts))
     return Sizes(tuple(items.tolist()), tuple((users @ shares).tolist()), tuple(map(tuple, rows.tolist())))
 
@@ -238,11 +245,10 @@ def _smoothness(middles: FloatArray, level: float) -> tuple[FloatArray, FloatArr
     return rows, np.concatenate(([level / _LEVEL_DEVIATION], _SLOPE * weights, np.zeros(changes.shape[0])))
 
 
-def _points_of_buckets(choice: CapChoice, slopes: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+def _points_of_buckets(edges: Sequence[int], slopes: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
     """A few sizes that stand for each bucket, the share of each bucket (row) that has each, and its error."""
-    lower, edges = (0, *choice.caps), (*choice.caps, 2 * choice.caps[-1])
     items, shares, tilts = [], [], []
-    for low, edge, slope in zip(lower, edges, np.clip(slopes, -_STEEPEST, _STEEPEST), strict=True):
+    for (low, edge), slope in zip(pairwise(edges), np.clip(slopes, -_STEEPEST, _STEEPEST), strict=True):
         ends = np.unique(np.linspace(low, edge, _POINTS_PER_BUCKET + 1).round())
         logs = np.log(ends + 0.5)
         middles = 0.5 * (logs[1:] + logs[:-1])
@@ -481,7 +487,7 @@ def choose_plan(planned: ChoicePlan, noisy: Sequence[int]) -> tuple[Plan, Correc
     """
     if len(noisy) != planned.choice.buckets:
         raise InvalidParameter(f"there must be {planned.choice.buckets} noisy sizes, not {len(noisy)}")
-    sizes = estimate_sizes(planned.choice, noisy)
+    sizes = estimate_sizes(planned.choice, noisy, most=planned.plans[0].contract.max_nonzero)
     candidates = [candidate_of(plan) for plan in planned.plans]
     best = choose_best(candidates, sizes, planned.goal)
     return planned.plans[best], sizes.corrections(candidates[best].levels)
@@ -624,9 +630,9 @@ def largest_of_all(plans: Sequence[Plan], points: Sequence[float]) -> list[Node]
     in between only where a chord does not show that it is smaller there: delta is convex in e^x.
     """
     alone = [plan for plan in plans if _shares_nothing(plan.noise)]
+    others = different_plans([plan for plan in plans if not _shares_nothing(plan.noise)])
     largest = _largest_together(alone, points) if alone else [0.0] * len(points)
     coarse = sorted({*range(0, len(points), _STEP), len(points) - 1})
-    others = different_plans([plan for plan in plans if plan not in alone])
     # The quick ones first: Laplace noise is the largest of all nearly everywhere below its epsilon.
     for plan in sorted(others, key=lambda plan: not isinstance(plan.noise, LaplaceNoise)):
         at = {place: delta_of_plan(plan, points[place]) for place in coarse}

@@ -105,7 +105,8 @@ def certify_continuous_noise(
 ) -> Certificate:
     """Certificate of continuous noise, with spread that of the worst level.
 
-    In units of a weight, noise and threshold are rounded down, so that a level is certified with less of both.
+    Weights are whole steps of 1/512. In units of a weight, noise and threshold are rounded down, so that a level
+    is certified with less of both.
     """
     if contract.spread is None:
         return certify_family(noise, contract, epsilon=epsilon, budget=budget)
@@ -114,7 +115,7 @@ def certify_continuous_noise(
     found = []
     for level in contract.levels(_LEVEL_STEPS):
         weight = Fraction(level.weight, _LEVEL_STEPS)
-        down = [math.nextafter(float(Fraction(x) / weight), 0.0) for x in (noise.sigma, noise.tau + 1.0)]
+        down = [math.nextafter(float(x / weight), 0.0) for x in (Fraction(noise.sigma), Fraction(noise.tau) + 1)]
         tau = math.nextafter(down[1] - 1.0, 0.0)
         if tau <= 0.0:
             raise NotPrivate(f"the threshold {noise.threshold:g} hides no new count of a user")

@@ -429,6 +429,8 @@ _LARGEST_LATTICE: Final = 1 << 12
 # summed over its steps for every level.
 _SPREAD_LATTICE: Final = 2048
 _SUMS_SPREAD_LATTICE: Final = 512
+# The samplers' largest deviation is 1e8 steps.
+_MOST_STEPS_OF_NOISE: Final = 2e7
 _SHARED_SPREAD_LATTICE: Final = 32
 _LEAST_SHARED_STEPS: Final = 4.0
 _LEAST_STEPS: Final = 8.0
@@ -477,6 +479,8 @@ def lattice_and_variances(
         # A power of two, for sums, and fine enough that weights lose little when they are rounded down to it.
         usual = _SPREAD_LATTICE if sums is None else _SUMS_SPREAD_LATTICE
         least = max(lattice, usual if gamma is None else _SHARED_SPREAD_LATTICE)
+        while least > lattice and least * continuous.sigma > _MOST_STEPS_OF_NOISE:
+            least //= 2
         lattice = 1 << (least - 1).bit_length()
     if gamma is not None and (lattice * continuous.sigma_shared) ** 2 < LEAST_VARIANCE:
         raise InvalidParameter(

@@ -294,7 +294,7 @@ def plan(
     as given); the other names are the paper's. Whatever analysis chose the plan, its certificate is the exact one
     in ball arithmetic.
     `excess` is what happens to the items of a user beyond `max_items_per_user`: `drop` leaves them out; `spread`
-    counts up to 16 times as many, each with a smaller weight, for the same noise and a slightly higher threshold.
+    counts up to 16 times as many, each with a smaller weight, for the same Gaussian noise and a higher threshold.
     `sums` are bounds (low, high) of values of which sums are to be released beside the counts. `weights` are their
     shares of the squared sensitivity, of which the counts have the rest; without them the best are taken.
 

@@ -347,6 +347,7 @@ def shared_part(plan: Plan) -> float:
 
 # The columns of estimates, where there are any.
 ESTIMATE: Final = "estimate"
+ESTIMATES: Final = tuple(ESTIMATE + end for end in ("", "_standard_error", "_low", "_high"))
 
 
 @dataclass(frozen=True)
@@ -423,7 +424,8 @@ def added_columns(
         added[ESTIMATE] = estimate
         added |= _beside(
             ESTIMATE, estimate, np.hypot(spread * factors, of_factor),
-            np.hypot(width * factors, outside * of_factor), error=error, interval=interval is not None,
+            np.hypot(width * factors, outside * of_factor) + (0.5 if rounded else 0.0),
+            error=error, interval=interval is not None,
         )  # fmt: skip
     return published, added
 

@@ -217,6 +217,8 @@ def certify_noise(
     Guarantee: `delta` is an upper bound in ball arithmetic, from the very rationals of `noise`.
     """
     if isinstance(noise, LaplaceNoise):
+        if contract.spread is not None:
+            raise InvalidParameter("Laplace noise cannot be combined with spread, which bounds squared lengths")
         return certify_discrete_laplace(noise.scale, noise.limit, contract, epsilon=epsilon)
     if contract.spread is not None:
         return certify_spread(noise, contract, epsilon=epsilon, budget=budget)

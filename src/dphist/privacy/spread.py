@@ -49,7 +49,9 @@ def _likeliest(noise: LatticeNoise, levels: Sequence[Level]) -> tuple[arb, Level
         passes = tail(noise.limit + noise.lattice - levels[first].weight + 1, variance)
         return 1 - (1 - passes) ** levels[last].items
 
-    worst, place = max((event(place, place), place) for place in {0, len(levels) - 1})
+    # Either end to begin with; the loop comes to both again.
+    place = 0 if event(0, 0) > event(len(levels) - 1, len(levels) - 1) else len(levels) - 1
+    worst = event(place, place)
     waiting = [(0, len(levels) - 1)]
     while waiting:
         first, last = waiting.pop()
@@ -103,7 +105,8 @@ class WeightedFamily:
             if thresholds and not isinstance(noise, PublicNoise):
                 found, level = _likeliest(noise, levels)
                 if not found <= event:
-                    event, worst = found, (level.items, Fraction(level.weight, noise.lattice))
+                    worst = level.items, Fraction(level.weight, noise.lattice)
+                event = event.max(found)
         # (1 - p)^n <= e^(-n p) for every level.
         passing = -(1 - event).log() if event < 1 else arb("inf")
         return cls(square, variance, factor, passing, event, worst, items)
@@ -139,7 +142,9 @@ class WeightedFamily:
         pure = max(balls.upper(self.gaussian(epsilon)), balls.upper(self.event))
         enough, worst = max(pure, budget or 0.0), pure
         # At least one of the counts is new and one is not. Shares are rounded down and up.
-        waiting = [(1.0 / self.items * (1.0 - 1e-15), 1.0)] if self.items > 1 and self.event > 0 else []
+        waiting = (
+            [(1.0 / self.items * (1.0 - 1e-15), 1.0)] if self.items > 1 and balls.upper(self.event) > 0.0 else []
+        )
         while waiting:
             first, last = waiting.pop()
             changed = self.gaussian(epsilon, first)

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from dphist.display import raised
 from dphist.errors import InvalidParameter
+from dphist.planning.planner import contract_of
 from dphist.planning.sums import FINEST_REACH
 from dphist.planning.utility import shared_part
 from dphist.privacy.types import (
@@ -56,8 +57,8 @@ _CAVEATS: Final = {
     ),
     "spread": (
         "Users with more than {cap} {noun} count less for each of them, down to {least}, and of more than {most} "
-        "items a random {most} count: a count is lower than the number of users. Standard errors and intervals of "
-        "counts cover the noise only."
+        "items a random {most} count: a count may be lower than the number of users. Standard errors and "
+        "intervals of counts cover the noise only."
     ),
     "estimate": (
         "Estimates correct counts for what the limit left out on average. That is right where users with "
@@ -89,6 +90,10 @@ _CAVEATS: Final = {
     "clamped-sums": (
         "Sums and means are over the users that were counted, of each user's own sum for the item, clamped "
         "({bounds}). Values that are missing or not numbers add nothing to it. They are of users, not of events."
+    ),
+    "weighted-sums": (
+        "Sums and means count each user by the same weight as the counts do. Estimates of sums suppose that the "
+        "values of users do not depend on how many items they have."
     ),
     "selected-sums": (
         "A sum takes part in the error of its count: the middle of its range is added once for each noisy user, "
@@ -169,6 +174,7 @@ def _caveats(plan: Plan, request: Mapping[str, Any]) -> list[str]:
         "sketch-with-offset" if plan.releases_offset else "sketch": "sketch" in request,
         "selection": not public,
         "clamped-sums": bool(plan.sums),
+        "weighted-sums": bool(plan.sums) and plan.contract.spread is not None,
         "selected-sums": bool(plan.sums) and not public,
         "shared-noise": plan.sigma_shared > 0.0,
     }
@@ -275,6 +281,9 @@ def plan_from(data: Any) -> Plan:
         noise = _noise_from(data)
     except (KeyError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
         raise InvalidParameter(f"the certificate's plan cannot be read ({type(error).__name__})") from None
+    if contract.spread is not None and contract != contract_of(contract.max_nonzero, contract.items, True):
+        # Before it is certified: the work grows with the number of levels.
+        raise InvalidParameter("the certificate's plan spreads the items of a user as no release does")
     return Plan(budget, contract, noise, "exact", certificate_of(noise, contract, budget))
 
 

@@ -50,7 +50,7 @@ def release_histogram(
     ['tea']
     """
     sound = certify_again(plan)
-    if sound.levels:
+    if sound.contract.spread is not None:
         raise InvalidParameter(
             "a plan with spread is for user events, whose items dphist.release weighs: plan with excess='drop'"
         )
@@ -105,7 +105,7 @@ def sketch_problem(plan: Plan, size: int) -> str | None:
     """
     if plan.sums:
         return "a plan with sums does not hold for a sketch, which counts only"
-    if plan.levels:
+    if plan.contract.spread is not None:
         return "a plan with spread does not hold for a sketch, which counts whole items"
     if isinstance(plan.noise, PublicNoise):
         return "a plan for a public list of items does not hold for a sketch, whose items are not public"

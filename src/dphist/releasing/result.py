@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from dphist.display import html_grid, printable, text_grid
 from dphist.errors import InvalidParameter
-from dphist.planning.utility import ESTIMATE
+from dphist.planning.utility import ESTIMATES
 from dphist.privacy.types import Budget, Certificate, Plan
 from dphist.releasing.certificate import NO_GUARANTEE, document_of, guarantee, not_covered, now
 from dphist.releasing.frames import Form, Names, Package, native_column, native_frame, take_rows
@@ -227,7 +227,7 @@ class Release:
         digits = 0 if whole else max(0, 1 - math.floor(math.log10(self.plan.total_noise)))
         shown = {self.names.count: self.counts, **self.added}
         # Estimates first, where there are any: they answer the question.
-        first = [name for name in self.added if name.startswith(ESTIMATE) and self.chosen is not None]
+        first = [name for name in self.added if name in ESTIMATES and self.chosen is not None]
         order = [*first, *(name for name in shown if name not in first)]
         numbers = [[f"{n:,.{digits}f}" for n in shown[name][where]] for name in order]
         return [(*self.names.items, *order), *zip(*texts, *numbers, strict=True)]

@@ -26,7 +26,7 @@ from dphist.counting.task import Choice, Counted, Engine, Progress, Resources, T
 from dphist.errors import InvalidParameter
 from dphist.planning.auto_cap import ChoicePlan
 from dphist.planning.planner import plan as make_plan
-from dphist.privacy.types import Budget, Plan, caps_up_to
+from dphist.privacy.types import Budget, Noise, Plan, caps_up_to
 from dphist.releasing.aggregates import sums_facts
 from dphist.releasing.certificate import plan_from
 from dphist.releasing.frames import ARROW, Names, Piece, empty_batch, frame_form, numbers_of, origins
@@ -185,10 +185,16 @@ def plan_request(request: Request, engine: Engine) -> Plan | ChoicePlan:
 
 
 def _outermost(plans: Sequence[Plan]) -> list[Plan]:
-    """Of each mechanism the plans with the least and the most noise: if these can be drawn, so can the others."""
-    kinds = {plan.mechanism for plan in plans}
-    of_kinds = [sorted((p for p in plans if p.mechanism == kind), key=lambda p: p.total_noise) for kind in kinds]
-    return [plan for of_kind in of_kinds for plan in (of_kind[0], of_kind[-1])]
+    """Of each kind the plans with the least and the most noise in steps: if these can be drawn, all others can."""
+
+    def kind(plan: Plan) -> tuple[str, bool]:
+        return plan.mechanism, plan.contract.spread is not None
+
+    def steps(plan: Plan) -> float:
+        return plan.sigma * (1 if isinstance(plan.noise, Noise) else plan.noise.lattice)
+
+    of_kinds = [[plan for plan in plans if kind(plan) == one] for one in sorted(set(map(kind, plans)))]
+    return [outermost(of_kind, key=steps) for of_kind in of_kinds for outermost in (min, max)]
 
 
 def _plan_choice(request: Request, public_items: int | None) -> ChoicePlan:

@@ -426,6 +426,8 @@ class Examination:
     def _request(self, plan: Plan, request: dict[str, Any], table: Any, budget: Budget) -> None:
         """The plan is one for the request: the same budget, and no bound that was not asked for."""
         if not request:
+            if plan.contract.spread is not None:
+                self.problems.append("a plan with spread is for user events, and the certificate has no request")
             return  # counted elsewhere: the guarantee names its conditions
         if not same_json([request.get("epsilon"), request.get("delta")], [budget.epsilon, budget.delta]):
             self.problems.append("the plan has another budget than the request")

@@ -33,7 +33,7 @@ from dphist.planning.auto_cap import (
 )
 from dphist.planning.compare import SPREAD_ROW, Comparison, compare
 from dphist.planning.planner import Excess, check_excess
-from dphist.planning.utility import ESTIMATE, Correction, added_columns, count_noise, half_width
+from dphist.planning.utility import ESTIMATE, ESTIMATES, Correction, added_columns, count_noise, half_width
 from dphist.privacy.types import Budget, Contract, Plan
 from dphist.releasing.certificate import is_difference, is_perhaps_reduced, plan_from
 from dphist.releasing.request import count_column
@@ -136,7 +136,7 @@ def rows_of(table: Any, plan: Plan, request: Mapping[str, Any], correction: Corr
     counts = np.asarray(table.column(place).to_pylist(), dtype=np.float64)
     by_size = np.argsort(-counts, kind="stable")
     ordered = table.take(by_size) if table.num_rows else table
-    estimated = [title for title in table.column_names[place:] if correction and title.startswith(ESTIMATE)]
+    estimated = [title for title in table.column_names[place:] if correction and title in ESTIMATES]
     others = [title for title in table.column_names[place:] if title not in estimated]
     ordered = ordered.select([*table.column_names[:place], *estimated, *others])
     whole = str(table.schema.field(place).type).startswith("int")
