@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from importlib import import_module
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+Word = TypeVar("Word", bound=str)
 
 
 class DphistError(Exception):
@@ -126,3 +128,11 @@ def positive_count(name: str, value: object) -> int:
     if not 1 <= count <= LARGEST_COUNT:
         raise InvalidParameter(f"{name} must be between 1 and {LARGEST_COUNT}, not {count}")
     return count
+
+
+def one_of(name: str, value: object, words: tuple[Word, ...]) -> Word:
+    """The value if it is one of the words."""
+    for word in words:
+        if value == word:
+            return word
+    raise InvalidParameter(f"{name} must be {' or '.join(map(repr, words))}, not {value!r}")

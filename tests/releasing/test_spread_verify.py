@@ -12,7 +12,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from test_verify import Forgery, forged, put
+from test_release_auto_forged import noticed
+from test_verify import Forgery, put
 
 import dphist
 from dphist.errors import InvalidParameter, NotPrivate
@@ -80,18 +81,6 @@ def test_a_broken_promise_releases_nothing(limit: int) -> None:
     found = dphist.release(events(COUNTS, items_per_user=4), **asked, max_nonzero=8)
     assert len(found) == 8
     assert "max-nonzero" in found.document()["guarantee"]["conditions"]
-
-
-def noticed(path: Path, change: Forgery) -> tuple[str, ...]:
-    """The problems of a forgery; the certificate is as it was afterwards."""
-    place = Path(f"{path}.certificate.json")
-    original = place.read_text()
-    try:
-        found = forged(path, change)
-    finally:
-        place.write_text(original)
-    assert not found.verified
-    return found.problems
 
 
 NO_RELEASE = "the certificate's plan spreads the items of a user as no release does"

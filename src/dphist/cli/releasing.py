@@ -25,6 +25,7 @@ from dphist.cli.base import (
 from dphist.cli.planning import show_plan
 from dphist.counting.task import Resources
 from dphist.counting.workspace import check_address_space
+from dphist.display import count_items
 from dphist.errors import DphistError, InvalidParameter
 from dphist.releasing.request import Request, read_request, request_from
 
@@ -212,10 +213,9 @@ def show_release(result: Release, report: str | None = None) -> None:
 def limit_words(plan: Plan) -> str:
     """The limit on the items of a user, and what happens beyond it."""
     limit, most = plan.contract.items, plan.contract.spread
-    items = "1 item" if limit == 1 else f"{limit:,} items"
     if most is None:
-        return f"{items} per user"
-    return f"{items} per user in full; up to {most:,} of users with more, each with a smaller weight"
+        return f"{count_items(limit)} per user"
+    return f"{count_items(limit)} per user in full; up to {most:,} of users with more, each with a smaller weight"
 
 
 def estimate_sentence(correction: Correction) -> str:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
 from itertools import pairwise
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 import numpy as np
 from flint import arb
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from scipy import linalg, optimize, special
 
 from dphist.display import html_grid, text_grid
-from dphist.errors import InvalidParameter, NoPlan, finite_number
+from dphist.errors import InvalidParameter, NoPlan, finite_number, one_of
 from dphist.planning.planner import Excess
 from dphist.planning.utility import Correction
 from dphist.privacy import balls
@@ -406,11 +406,7 @@ class ChoicePlan:
 
 def check_goal(goal: str) -> Goal:
     """What a release is to be best at, by name."""
-    if goal == "accuracy":
-        return "accuracy"
-    if goal == "keys":
-        return "keys"
-    raise InvalidParameter(f"goal must be 'accuracy' or 'keys', not {goal!r}")
+    return one_of("goal", goal, get_args(Goal))
 
 
 def excess_of(plan: Plan) -> Excess:

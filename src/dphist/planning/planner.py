@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
 from functools import lru_cache
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 from scipy import special
 
-from dphist.errors import InvalidParameter, NoPlan, NotPrivate, positive_number
+from dphist.errors import InvalidParameter, NoPlan, NotPrivate, one_of, positive_number
 from dphist.planning.optimum import (
     LEAST_SHARED,
     Calibration,
@@ -302,7 +302,7 @@ def plan(
     >>> round(dphist.plan(epsilon=0.35, delta=1e-5, max_nonzero=51914).threshold, 2)
     6988.5
     """
-    budget, objective = Budget(epsilon, delta), _objective(minimize)
+    budget, objective = Budget(epsilon, delta), one_of("minimize", minimize, get_args(Objective))
     if noise not in (None, "continuous", "discrete"):
         raise InvalidParameter(f"noise must be 'continuous' or 'discrete', not {noise!r}")
     if mechanism not in ("best", "gaussian", "laplace"):
@@ -351,11 +351,7 @@ def plan(
 
 def check_excess(excess: str) -> Excess:
     """What happens to the items of a user beyond the limit, by name."""
-    if excess == "drop":
-        return "drop"
-    if excess == "spread":
-        return "spread"
-    raise InvalidParameter(f"excess must be 'drop' or 'spread', not {excess!r}")
+    return one_of("excess", excess, get_args(Excess))
 
 
 def contract_of(max_nonzero: int | None, max_items_per_user: int | None, spreads: bool) -> Contract:
@@ -478,14 +474,6 @@ def _analysis_name(analysis: str) -> AnalysisName:
         if analysis == name:
             return name
     raise InvalidParameter(f"analysis must be one of best, {', '.join(ANALYSES)}, not {analysis!r}")
-
-
-def _objective(minimize: str) -> Objective:
-    if minimize == "threshold":
-        return "threshold"
-    if minimize == "noise":
-        return "noise"
-    raise InvalidParameter(f"minimize must be 'threshold' or 'noise', not {minimize!r}")
 
 
 def _gamma(gamma: Gamma | None, name: AnalysisName, contract: Contract) -> float | None:

@@ -412,8 +412,8 @@ def added_columns(
     """
     published = np.rint(counts).astype(np.int64) if rounded else counts
     # Rounding adds its own error, uniform on half a count to either side at worst.
-    spread = np.full(counts.size, math.hypot(plan.total_noise, math.sqrt(1.0 / 12.0) if rounded else 0.0))
-    width = np.zeros(counts.size) if interval is None else half_width(plan, interval) + (0.5 if rounded else 0.0)
+    spread = math.hypot(plan.total_noise, math.sqrt(1.0 / 12.0) if rounded else 0.0)
+    width = 0.0 if interval is None else half_width(plan, interval) + (0.5 if rounded else 0.0)
     added = _beside(name, published, spread, width, error=error, interval=interval is not None)
     if correction is not None:
         # Estimates rise more slowly than counts: the factor is an upper bound of what noise is multiplied by.
@@ -431,10 +431,16 @@ def added_columns(
 
 
 def _beside(
-    name: str, values: NDArray[Any], spread: FloatArray, width: FloatArray | float, *, error: bool, interval: bool
+    name: str,
+    values: NDArray[Any],
+    spread: FloatArray | float,
+    width: FloatArray | float,
+    *,
+    error: bool,
+    interval: bool,
 ) -> dict[str, NDArray[Any]]:
     """The standard error and the ends of the interval of a column, as far as they were asked for."""
-    added: dict[str, NDArray[Any]] = {f"{name}_standard_error": spread} if error else {}
+    added: dict[str, NDArray[Any]] = {f"{name}_standard_error": np.full(values.size, spread)} if error else {}
     if interval:
         low, high = values - width, values + width
         # Whole numbers have whole intervals, rounded outwards.
