@@ -8,7 +8,7 @@ import sys
 def main() -> None:
     """Run the command; an error of dphist is one sentence on standard error and exit code 2."""
     from dphist.cli.app import app
-    from dphist.cli.base import write_error
+    from dphist.cli.base import UsageError, usage_sentence, write_error
     from dphist.errors import DphistError, NotVerified, OutputError
 
     for stream in (sys.stdout, sys.stderr):
@@ -16,7 +16,13 @@ def main() -> None:
             # An item that the terminal cannot show is not an error.
             stream.reconfigure(errors="backslashreplace")
     try:
-        app()
+        code = app(standalone_mode=False)
+    except UsageError as error:
+        if type(error).__name__ == "NoArgsIsHelpError":
+            error.show()
+        else:
+            write_error(f"Error: {usage_sentence(error)}")
+        raise SystemExit(2) from None
     except (OutputError, NotVerified) as error:
         write_error(f"Error: {error}")
         raise SystemExit(1) from None
@@ -28,3 +34,5 @@ def main() -> None:
         booking = getattr(error, "booking", None)
         write_error(f"Error: cannot write: {error.strerror}" + (f". {booking['summary']}" if booking else ""))
         raise SystemExit(1) from None
+    if code:
+        raise SystemExit(code)

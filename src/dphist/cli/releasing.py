@@ -11,7 +11,7 @@ import typer
 
 from dphist.cli.base import (
     AsJson,
-    GroupedCommand,
+    Quiet,
     app,
     closed_pipe_ignored,
     print_json,
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from dphist.releasing.result import Release
 
 
-_EVENTS, _PRIVACY, _OUTPUT = "Events", "Privacy", "Output"
+_INPUT, _OUTPUT, _ADVANCED = "Input", "Output", "Advanced"
 _MOST_NOTES = 3
 
 Source = Annotated[
@@ -47,13 +47,13 @@ Source = Annotated[
         "postgresql://...), or a request file whose keys are these flags. Paths in a request file are relative to "
         "the working folder.",
         show_default=False,
-        rich_help_panel=_EVENTS,
+        rich_help_panel=_INPUT,
     ),
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the plan and what it means. No event is read.")]
 
 
-@app.command(cls=GroupedCommand)
+@app.command()
 @with_release_options
 def release(
     source: Source = None,
@@ -61,11 +61,11 @@ def release(
     input: Annotated[
         list[str] | None,
         typer.Option(metavar="INPUT", help="The input, instead of the first argument; may be repeated.",
-            rich_help_panel=_EVENTS,
+            rich_help_panel=_INPUT,
         ),
     ] = None,
     no_offset: Annotated[
-        bool, typer.Option("--no-offset", help="The same as --offset none.", rich_help_panel=_PRIVACY)
+        bool, typer.Option("--no-offset", help="The same as --offset none.", rich_help_panel=_ADVANCED)
     ] = False,
     report: Annotated[
         str | None,
@@ -75,27 +75,31 @@ def release(
     ] = None,
     dry_run: DryRun = False,
     as_json: AsJson = False,
+    quiet: Quiet = False,
     **options: Any,
 ) -> None:  # fmt: skip
     """Release how many users each item has, with differential privacy, from user events.
 
     \b
     Examples:
-      dphist release log.parquet --user user_id --item query --epsilon 1 --delta 1e-6 \\
-        --max-items-per-user 20 --output queries.parquet
-      dphist release 'logs/*.csv' --user user --item country --item page --where "status = '200'" \\
-        --epsilon 1 --delta 1e-6 --top 1000 --output pages.csv --interval 0.95
-      dphist release shop.sqlite --table orders --user customer --item product --items products.csv \\
-        --epsilon 0.5 --delta 1e-6 --max-items-per-user 10 --output sold.parquet
-      dphist release orders.csv --user customer --item product --sum amount:0:500 --mean rating:1:5 \\
-        --epsilon 1 --delta 1e-6 --max-items-per-user auto --ledger budget.db --dataset shop --output sold.csv \\
-        --sign release.key
+      dphist release log.parquet --user user_id --item query \\
+        --epsilon 1 --delta 1e-6 -o queries.parquet
+      dphist release 'logs/*.csv' --user user --item country --item page \\
+        --where "status = '200'" --top 1000 --interval 0.95 \\
+        --epsilon 1 --delta 1e-6 -o pages.csv
+      dphist release shop.sqlite --table orders --user customer \\
+        --item product --items products.csv --max-items-per-user 10 \\
+        --epsilon 0.5 --delta 1e-6 -o sold.parquet
+      dphist release orders.csv --user customer --item product \\
+        --sum amount:0:500 --mean rating:1:5 --epsilon 1 --delta 1e-6 \\
+        --ledger budget.db --dataset shop --sign release.key -o sold.csv
       dphist release request.toml --dry-run
-      dphist release hdfs://logs/2026/ --input-format parquet --engine spark --master spark://host:7077 \\
-        --user user_id --item query --epsilon 1 --delta 1e-6 --max-items-per-user 20 --output hdfs://out/queries
+      dphist release hdfs://logs/2026/ --input-format parquet \\
+        --engine spark --master spark://host:7077 --user user_id \\
+        --item query --epsilon 1 --delta 1e-6 -o hdfs://out/queries
     \b
-    Exit code 0: released. 1: the result could not be written. 2: bad parameters or unreadable input.
-    130, 143: interrupted; nothing was written.
+    Exit code 0: released. 1: the result could not be written. 2: bad
+    parameters or unreadable input. 130, 143: interrupted; nothing was written.
     """
     if not dry_run:
         # Before anything large is imported: without room, libraries abort the process instead of raising.
@@ -112,7 +116,7 @@ def release(
     if dry_run:
         _show_dry_run(request, as_json)
     else:
-        _release(request, as_json, report)
+        _release(request, as_json, report, quiet)
 
 
 def _add_input(source: str | None, input: list[str] | None, given: dict[str, Any]) -> dict[str, Any]:
@@ -129,7 +133,7 @@ def _add_input(source: str | None, input: list[str] | None, given: dict[str, Any
     return flags if source is None else {**flags, "input": source}
 
 
-def _release(request: Request, as_json: bool, report: str | None) -> None:
+def _release(request: Request, as_json: bool, report: str | None, quiet: bool) -> None:
     from dphist.cli.reporting import check_report, report_release
     from dphist.releasing.run import run
 
@@ -138,7 +142,7 @@ def _release(request: Request, as_json: bool, report: str | None) -> None:
     if request.output is None:
         raise InvalidParameter("give --output NAME (or --dry-run): a release is written with its certificate")
     failed = None
-    with _failures_as_json(as_json), stoppable() as placed, progress_bars() as watcher:
+    with _failures_as_json(as_json), stoppable() as placed, progress_bars(quiet) as watcher:
         result = run(replace(request, progress=watcher), placed.append)
         if report is not None:
             failed = report_release(report, request)
@@ -147,7 +151,7 @@ def _release(request: Request, as_json: bool, report: str | None) -> None:
     with closed_pipe_ignored():
         if as_json:
             print_json({**release_facts(result), **({} if report is None else {"report": written})})
-        else:
+        elif not quiet:
             show_release(result, written)
     if failed is not None:
         raise failed
