@@ -78,7 +78,7 @@ def test_a_plot_replaces_nothing_unless_told(tmp_path: Path) -> None:
     path = tmp_path / "a.png"
     path.write_text("mine")
     words = [*ZIPF, "--no-auto", "--caps", "1", "--tops", "", "--plot", str(path)]
-    with pytest.raises(OutputError, match="already exists; --force replaces it"):
+    with pytest.raises(OutputError, match="already exists; force=True replaces it"):
         run(*words)
     assert path.read_text() == "mine"
     run(*words, "--force")

@@ -8,7 +8,7 @@ import sys
 def main() -> None:
     """Run the command; an error of dphist is one sentence on standard error and exit code 2."""
     from dphist.cli.app import app
-    from dphist.cli.base import UsageError, usage_sentence, write_error
+    from dphist.cli.base import UsageError, error_sentence, usage_sentence, write_error
     from dphist.errors import DphistError, NotVerified, OutputError
 
     for stream in (sys.stdout, sys.stderr):
@@ -24,10 +24,10 @@ def main() -> None:
             write_error(f"Error: {usage_sentence(error)}")
         raise SystemExit(2) from None
     except (OutputError, NotVerified) as error:
-        write_error(f"Error: {error}")
+        write_error(f"Error: {error_sentence(error)}")
         raise SystemExit(1) from None
     except DphistError as error:
-        write_error(f"Error: {error}")
+        write_error(f"Error: {error_sentence(error)}")
         raise SystemExit(2) from None
     except OSError as error:
         # A full disk or a closed pipe: not the user's parameters, hence another exit code.

@@ -16,7 +16,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from dphist.display import printable, text_grid
-from dphist.errors import InvalidParameter
+from dphist.errors import DphistError, InvalidParameter, replace_names
 from dphist.releasing.request import PANELS, Option, Watcher, flag, options
 
 _WIDTH = 100
@@ -247,6 +247,13 @@ def write_out(text: str) -> None:
 def write_error(sentence: str) -> None:
     """One sentence on standard error, on one line whatever names are in it."""
     sys.stderr.write(printable(sentence) + "\n")
+
+
+def error_sentence(error: DphistError) -> str:
+    """The message of an error with all options as flags; some checks name them as Python does."""
+    names = [*(one.name for one in options()), "sigma_shared", "public_items"]
+    pattern = rf"(?<![\w.-])(?P<name>{'|'.join(name for name in names if '_' in name)})(?![\w.])"
+    return replace_names(pattern, lambda found: flag(found["name"]), error.with_flags)
 
 
 def wrap(sentence: str) -> str:

@@ -14,6 +14,7 @@ from dphist.cli.base import (
     Quiet,
     app,
     closed_pipe_ignored,
+    error_sentence,
     print_json,
     print_table,
     progress_bars,
@@ -166,8 +167,8 @@ def _failures_as_json(wanted: bool) -> Iterator[None]:
         booking = getattr(error, "booking", None)
         if wanted and booking is not None:
             # The text of an exception that is not ours may repeat a cell.
-            ours = isinstance(error, DphistError)
-            message = str(error) if ours else getattr(error, "message", type(error).__name__)
+            message = getattr(error, "message", type(error).__name__)
+            message = error_sentence(error) if isinstance(error, DphistError) else message
             with closed_pipe_ignored():
                 print_json({"error": message, "booking": booking})
         raise

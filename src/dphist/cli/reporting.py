@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from dphist.cli.base import AsJson, Quiet, app, closed_pipe_ignored, print_json, whole_number, write_out
+from dphist.cli.base import (
+    AsJson,
+    Quiet,
+    app,
+    closed_pipe_ignored,
+    error_sentence,
+    print_json,
+    whole_number,
+    write_out,
+)
 from dphist.errors import DphistError, InvalidParameter, OutputError
 
 if TYPE_CHECKING:
@@ -225,7 +234,7 @@ def report_release(name: str, request: Request) -> OutputError | None:
         write_files({path: encode_report(content)}, force=request.force, only_reports=True)
     except Exception as error:
         if isinstance(error, DphistError):
-            reason = str(error)
+            reason = error_sentence(error)
         else:
             reason = (isinstance(error, OSError) and error.strerror) or type(error).__name__
         return OutputError(f"the release was written, but its report was not: {reason}")

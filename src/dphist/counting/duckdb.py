@@ -281,7 +281,7 @@ def check_sizes_task(task: Task, bounds: Sequence[int]) -> None:
     for events in (task.events, task.public_items):
         what = None if events is None else read_once(events.source)
         if what is not None:
-            raise InputError(f"{what} can be read only once: give a cap by number (max_items_per_user=)")
+            raise InputError(f"{what} can be read only once: give --max-items-per-user a number")
 
 
 def in_buckets(found: Iterable[Sequence[int]], bounds: Sequence[int]) -> list[int]:

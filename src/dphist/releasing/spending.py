@@ -186,7 +186,7 @@ def booked_attempt(request: Request, placed: Callable[[Any], None] | None = None
 def _add_booking(error: BaseException, attempt: Attempt) -> None:
     booking = attempt.remaining_booking()
     if isinstance(error, DphistError):
-        message = f"{str(error).rstrip('.')}. {booking['summary']}"
+        message = f"{error.with_flags.rstrip('.')}. {booking['summary']}"
         error.args = (message,)
         if isinstance(error, ImportError):  # which keeps its text twice
             error.msg = message
