@@ -22,7 +22,8 @@ from dphist.errors import DphistError, InvalidParameter, NotPrivate
 from dphist.privacy.types import Contract, LatticeNoise, Plan
 from dphist.releasing.histogram import release_histogram
 from dphist.releasing.noise import Largest
-from dphist.releasing.result import NOT_PRIVATE, Release
+from dphist.releasing.result import Release
+from dphist.releasing.summary import NOT_PRIVATE
 
 # By name: they have no types that mypy could check.
 pd: Any = import_module("pandas")
