@@ -265,6 +265,6 @@ def column_digits(
     return {
         name: 0
         if values.dtype.kind == "i"
-        else min(12, max(0, 1 - math.floor(math.log10(max(error_of(name), 1e-12)))))
+        else min(12, max(0, 1 - math.floor(math.log10(max(1.96 * error_of(name), 1e-12)))))
         for name, values in columns.items()
     }
