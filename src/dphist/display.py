@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Iterable, Sequence
 from html import escape
 
@@ -44,6 +45,14 @@ def text_grid(head: Sequence[str], rows: Iterable[Sequence[str]], *, left: int =
     )
 
 
+def fill(text: str, label: str = "") -> str:
+    """Lines of 100 characters; after a label, the text stays in its own column."""
+    return textwrap.fill(
+        text, 100, initial_indent=label, subsequent_indent=" " * len(label), break_on_hyphens=False,
+        break_long_words=False,
+    )  # fmt: skip
+
+
 def printable(text: str) -> str:
     """The text without anything that moves the cursor, changes the direction of a line or cannot be encoded."""
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
@@ -62,6 +71,13 @@ def figure(number: float) -> str:
     if number != 0.0 and not 1e-4 <= abs(number) < 1e15:
         return f"{number:.4g}"
     return f"{number:,.0f}" if abs(number) >= 1000.0 else f"{number:.4g}"
+
+
+def plain_number(number: float) -> str:
+    """The shortest decimal that is this number: 1, 0.5, 1e-6."""
+    text = repr(float(number))
+    digits, exponent, power = text.removesuffix(".0").partition("e")
+    return f"{digits.removesuffix('.0')}e{int(power)}" if exponent else digits
 
 
 def count_items(number: int) -> str:

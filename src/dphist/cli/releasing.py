@@ -26,19 +26,15 @@ from dphist.cli.base import (
 from dphist.cli.planning import show_plan
 from dphist.counting.task import Resources
 from dphist.counting.workspace import check_address_space
-from dphist.display import count_items
 from dphist.errors import DphistError, InvalidParameter
 from dphist.releasing.request import Request, read_request, request_from
 
 if TYPE_CHECKING:
     from dphist.planning.auto_cap import ChoicePlan
-    from dphist.planning.utility import Correction
-    from dphist.privacy.types import Plan
     from dphist.releasing.result import Release
 
 
 _INPUT, _OUTPUT, _ADVANCED = "Input", "Output", "Advanced"
-_MOST_NOTES = 3
 
 Source = Annotated[
     str | None,
@@ -192,44 +188,15 @@ def release_facts(result: Release) -> dict[str, Any]:
 
 
 def show_release(result: Release, report: str | None = None) -> None:
-    """The result and its margin of error, the files, the guarantee, and what else matters."""
-    from dphist.planning.utility import half_width
-
+    """The result with its margin of error, the files, and warnings: the same words as `print(release)`."""
     written = result.written
-    write_out(f"{result!r}\n\nEach count carries ±{half_width(result.plan, 0.95):,.3g} of noise (95 %).\n")
-    if result.chosen is not None:
-        write_out(wrap(estimate_sentence(result.chosen.correction)) + "\n")
-    write_out("\n")
-    lines = {"Written to": written.address, "Certificate": written.certificate, "Signed by": written.signed_by}
+    files = {"Written to": written.address, "Certificate": written.certificate, "Signed by": written.signed_by}
     if result.receipt is not None:
-        lines["Booked"] = f"entry {result.receipt['entry']} of the dataset {result.receipt['dataset']!r}"
-    if result.chosen is not None:
-        lines["Limit"] = f"{limit_words(result.plan)}, chosen privately"
-    lines["Report"] = report
-    for name, value in lines.items():
-        if value is not None:
-            write_out(f"{name:<12} {value}\n")
-    write_out("\n" + wrap(f"Guarantee: {result.guarantee}") + "\n")
-    # The first two hold for every release.
-    for note in result.not_covered[2:][:_MOST_NOTES]:
-        write_out("\n" + wrap(f"Note: {note}") + "\n")
-
-
-def limit_words(plan: Plan) -> str:
-    """The limit on the items of a user, and what happens beyond it."""
-    limit, most = plan.contract.items, plan.contract.spread
-    if most is None:
-        return f"{count_items(limit)} per user"
-    return f"{count_items(limit)} per user in full; up to {most:,} of users with more, each with a smaller weight"
-
-
-def estimate_sentence(correction: Correction) -> str:
-    """How estimates were made, and what they suppose."""
-    return (
-        f"Each estimate of the number of users is the count times {correction.factor:.3g} (± "
-        f"{1.96 * correction.error:.2g}), less for very common items, for what the limit left out. It supposes "
-        "that users with many items choose the same items as others."
-    )
+        files["Booked"] = f"entry {result.receipt['entry']} of the dataset {result.receipt['dataset']!r}"
+    files["Report"] = report
+    lines = [f"{name:<12} {value}" for name, value in files.items() if value is not None]
+    table = "\n".join([result.table_text(), *([""] if len(result) else []), *lines])
+    write_out("\n".join(result.summary.lines(table.lstrip("\n"))) + "\n")
 
 
 # What --dry-run shows.

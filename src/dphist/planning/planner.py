@@ -25,6 +25,7 @@ from dphist.planning.optimum import (
     tune_gamma,
 )
 from dphist.planning.sums import Bounds, SumShares, check_bounds, share_budget, total
+from dphist.planning.verdict import verdict_of
 from dphist.privacy.certificate import certify_family, certify_noise
 from dphist.privacy.laplace import certify_discrete_laplace, tau_laplace
 from dphist.privacy.lattice import squared_sensitivity_top_k
@@ -162,11 +163,6 @@ def public_noise(
 
 # Plans beside the family for unknown items: Laplace noise, public lists; and notes on any plan.
 
-# e^3 is 20: from there on a belief of 5 % may pass 50 %.
-WEAK_EPSILON: Final = 3.0
-# One user in a thousand.
-_WEAK_DELTA: Final = 1e-3
-
 
 def offset_rule(offset: str | None) -> OffsetRule:
     """The rule by name; the opposite one unless another is asked for."""
@@ -214,23 +210,9 @@ def laplace_can_be_drawn(budget: Budget, contract: Contract) -> bool:
     return LEAST_SCALE <= Fraction(contract.items) / Fraction(budget.epsilon) <= LARGEST_SCALE
 
 
-def _weak_promises(budget: Budget) -> list[str]:
-    """Budgets with which a release is certified and all the same says much about a person."""
-    notes = []
-    if budget.epsilon > WEAK_EPSILON:
-        factor = f"{math.exp(budget.epsilon):,.0f}" if budget.epsilon < 30.0 else f"e^{budget.epsilon:g}"
-        notes.append(f"Epsilon {budget.epsilon:g} is a weak promise: odds may change by a factor of {factor}.")
-    if budget.delta > _WEAK_DELTA:
-        notes.append(
-            f"Delta {budget.delta:g} is large: it should be well below one over the number of users, for it "
-            "allows that the data of as large a share of them are published as they are."
-        )
-    return notes
-
-
 def notes_for(budget: Budget, contract: Contract, noise: AnyNoise) -> tuple[str, ...]:
     """What a person should know beside the numbers."""
-    notes = _weak_promises(budget)
+    notes = list(verdict_of(budget).warnings)
     scale = contract.items / budget.epsilon
     deviation = math.sqrt(2.0) * scale
     unknown_items = not isinstance(noise, (LaplaceNoise, PublicNoise)) and noise.mechanism != "top-k"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from fractions import Fraction
 from typing import Any, Final
@@ -184,6 +184,19 @@ def _caveats(plan: Plan, request: Mapping[str, Any]) -> list[str]:
 def not_covered(plan: Plan, request: Mapping[str, Any]) -> list[str]:
     """What a reader might assume and should not, as sentences."""
     return _sentences(_CAVEATS, _caveats(plan, request), plan, request)
+
+
+def caveats(plan: Plan, request: Mapping[str, Any], wanted: Sequence[str]) -> list[str]:
+    """Those of the wanted caveats that hold, as sentences, in the order wanted."""
+    found = _caveats(plan, request)
+    return _sentences(_CAVEATS, [code for code in wanted if code in found], plan, request)
+
+
+def conditions(plan: Plan, request: Mapping[str, Any], wanted: Sequence[str]) -> list[str]:
+    """Those of the wanted conditions that the guarantee rests on, as sentences, in the order wanted."""
+    found = _conditions(plan, request)
+    chosen = _sentences(_CONDITIONS, [code for code in wanted if code in found], plan, request)
+    return [f"The guarantee supposes that {one}." for one in chosen]
 
 
 def _sentences(texts: Mapping[str, str], codes: list[str], plan: Plan, request: Mapping[str, Any]) -> list[str]:

@@ -31,6 +31,7 @@ from dphist.releasing.noise import Begun
 from dphist.releasing.request import Columns, Request
 from dphist.releasing.result import Release
 from dphist.releasing.soundness import Nonzero
+from dphist.releasing.summary import Summary
 from dphist.sampling.keyed import DIGEST_BYTES, KEY_BYTES, KeyedWords
 from dphist.sampling.sampler import Repeatable
 from dphist.sampling.tap import ClosedTap, Tap
@@ -122,6 +123,15 @@ class SparkRelease(Release):
     def with_written(self, written: Any) -> Self:
         """The same release, with the place that it was written to."""
         return type(self)(self.frame, replace(self.head, written=written))
+
+    @cached_property
+    def summary(self) -> Summary:
+        """The summary, from the first rows."""
+        return self.head.summary
+
+    def table_text(self) -> str:
+        """The first rows."""
+        return self.head.table_text()
 
     def __repr__(self) -> str:
         return repr(self.head)

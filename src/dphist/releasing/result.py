@@ -3,39 +3,39 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from html import escape
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dphist.display import html_grid, printable, text_grid
+from dphist.display import html_grid, html_table, printable, text_grid
 from dphist.errors import InvalidParameter
 from dphist.planning.utility import ESTIMATES
 from dphist.privacy.types import Budget, Certificate, Plan
 from dphist.releasing.certificate import NO_GUARANTEE, document_of, guarantee, not_covered, now
 from dphist.releasing.frames import Form, Names, Package, native_column, native_frame, take_rows
 from dphist.releasing.soundness import Chosen
+from dphist.releasing.summary import (
+    INTERVALS_OF_ESTIMATES,
+    INTERVALS_OF_NOISE,
+    NOT_PRIVATE,
+    Summary,
+    column_digits,
+    summarize,
+)
 
 if TYPE_CHECKING:
     from dphist.outputs.targets import Target
     from dphist.outputs.write import Written
 
 
-NOT_PRIVATE: Final = "NOT PRIVATE: the noise was made from a seed"
 _ROWS_SHOWN: Final = 10
-_NOISE: Final = {
-    "gshm": "Gaussian noise",
-    "csh": "Gaussian noise, a part of it shared",
-    "top-k": "top-k with Gaussian noise",
-    "laplace": "Laplace noise",
-    "known-domain": "Gaussian noise, all of a public list",
-}
 
 
 @dataclass(frozen=True)
@@ -206,10 +206,16 @@ class Release:
         note = {"dphist": json.dumps(facts)}
         return note if self.private else {**note, "dphist_warning": NOT_PRIVATE}
 
-    def _summary(self) -> str:
-        budget, items = self.budget, "1 item" if len(self) == 1 else f"{len(self):,} items"
-        noise = _NOISE.get(self.plan.mechanism, self.plan.mechanism)
-        return f"Release of {items}: epsilon {budget.epsilon:g}, delta {budget.delta:g}, {noise}"
+    @cached_property
+    def summary(self) -> Summary:
+        """How many items, how exact, what is hidden, how private; as facts and in words."""
+        # A count of a sketch may exceed the number of users, by no more than the offset.
+        spare = (self.offset or 0.0) if "sketch" in self.request else 0.0
+        return summarize(
+            self.plan, self.request, self.budget, items=len(self),
+            largest=float(self.counts.max()) - spare if self.counts.size else None,
+            correction=None if self.chosen is None else self.chosen.correction, private=self.private,
+        )  # fmt: skip
 
     def _texts(self, column: Any, where: NDArray[np.int64]) -> list[str]:
         """Values as a terminal may show them: nothing in them can move the cursor or fail."""
@@ -223,28 +229,43 @@ class Release:
         """The first rows as texts, under the names of the columns; no more digits than the noise leaves."""
         where = np.arange(min(len(self), _ROWS_SHOWN), dtype=np.int64)
         texts = [self._texts(column, where) for column in self.columns]
-        whole = self.counts.dtype.kind == "i"
-        digits = 0 if whole else max(0, 1 - math.floor(math.log10(self.plan.total_noise)))
         shown = {self.names.count: self.counts, **self.added}
+        digits = column_digits(self.plan, self.request, self.counts, shown)
         # Estimates first, where there are any: they answer the question.
         first = [name for name in self.added if name in ESTIMATES and self.chosen is not None]
         order = [*first, *(name for name in shown if name not in first)]
-        numbers = [[f"{n:,.{digits}f}" for n in shown[name][where]] for name in order]
+        numbers = [[f"{n:,.{digits[name]}f}" for n in shown[name][where]] for name in order]
         return [(*self.names.items, *order), *zip(*texts, *numbers, strict=True)]
 
-    def __repr__(self) -> str:
-        head, *rows = self._first_rows()
-        lines = [] if self.private else [NOT_PRIVATE]
-        lines += [self._summary(), text_grid(head, rows, left=len(self.names.items))]
+    def table_text(self) -> str:
+        """The first rows, and how many more there are."""
         if not len(self):
-            lines.append("No count has passed the threshold.")
-            if self.request.get("types") == "text":
-                lines.append("(In frames, numbers of 2^53 and more count as missing; types='fixed' counts them.)")
-        if len(self) > _ROWS_SHOWN:
-            lines.append(f"... and {len(self) - _ROWS_SHOWN:,} more")
-        return "\n".join(lines)
+            hint = "(In frames, numbers of 2^53 and more count as missing; types='fixed' counts them.)"
+            return hint if self.request.get("types") == "text" else ""
+        head, *rows = self._first_rows()
+        more = f"\n... and {len(self) - _ROWS_SHOWN:,} more" if len(self) > _ROWS_SHOWN else ""
+        about = f"\n{self._about_intervals}" if self._about_intervals else ""
+        return text_grid(head, rows, left=len(self.names.items)) + more + about
+
+    @property
+    def _about_intervals(self) -> str:
+        """What intervals leave out, to be said beside them."""
+        if self.request.get("interval") is None or not self.summary.limit_leaves_out:
+            return ""
+        return INTERVALS_OF_ESTIMATES if self.chosen is not None else INTERVALS_OF_NOISE
+
+    def __repr__(self) -> str:
+        return "\n".join(self.summary.lines(self.table_text()))
 
     def _repr_html_(self) -> str:
         head, *rows = self._first_rows()
-        more = f"<p>... and {len(self) - _ROWS_SHOWN:,} more</p>" if len(self) > _ROWS_SHOWN else ""
-        return html_grid(self._summary(), head, rows, warning="" if self.private else NOT_PRIVATE) + more
+        found, more = self.summary, ""
+        if len(self) > _ROWS_SHOWN:
+            more = f"<p>... and {len(self) - _ROWS_SHOWN:,} more</p>"
+        notes = [text for text in (self._about_intervals, found.why_few, *found.warnings) if text]
+        return (
+            html_table(found.headline, found.rows(), warning="" if self.private else NOT_PRIVATE)
+            + (html_grid("", head, rows) if rows else "")
+            + more
+            + "".join(f"<p>{escape(note)}</p>" for note in notes)
+        )

@@ -25,7 +25,8 @@ from dphist.planning.auto_cap import levels_of
 from dphist.planning.compare import Comparison, Frontier, frontier
 from dphist.planning.utility import ESTIMATE
 from dphist.privacy.types import Plan
-from dphist.releasing.result import NOT_PRIVATE, Release
+from dphist.releasing.result import Release
+from dphist.releasing.summary import NOT_PRIVATE
 from dphist.report.facts import Facts, LimitChoice, Rows, Selection, curve_of, digits_of, rows_of, selection_of
 from dphist.report.words import BETWEEN, PEERS, passes, percent
 from dphist.simulation.population import NOTICE

@@ -10,11 +10,11 @@ from typing import Any, Final
 
 from dphist.display import count_items, figure, join_words, printable, raised
 from dphist.planning.explain import MECHANISMS
-from dphist.planning.planner import WEAK_EPSILON
 from dphist.planning.utility import Correction, half_width
+from dphist.planning.verdict import verdict_of
 from dphist.privacy.types import Budget, LaplaceNoise, Plan
 from dphist.releasing.certificate import NO_GUARANTEE, guarantee, not_covered
-from dphist.releasing.result import NOT_PRIVATE
+from dphist.releasing.summary import NOT_PRIVATE
 from dphist.report.facts import Facts, LimitChoice, Offer, Peer, Selection
 
 # By how much a factor may exceed e^epsilon, and how many delta that costs: 1/(1 - 1/1.1) = 11.
@@ -320,27 +320,9 @@ def cautions(facts: Facts) -> list[str]:
     """What makes the guarantee weak, from the budget and the released counts alone: verified is not yet safe."""
     if not facts.private:
         return []
-    (epsilon, delta), found = (facts.budget.epsilon, facts.budget.delta), []
-    if epsilon > WEAK_EPSILON:
-        factor = figure(math.exp(epsilon)) if epsilon < 30.0 else "e^epsilon"
-        found.append(
-            f"epsilon {raised(epsilon, 6)} is a weak guarantee: it allows the odds that a person is in the data "
-            f"to change by a factor of {factor}, and a belief of 1 % to become "
-            f"{at_most(move_belief(0.01, epsilon))}."
-        )
     # Noise aside, no count exceeds the number of users. A count of a sketch does, by no more than the offset.
     spare = (facts.document["counts"]["offset"] or 0.0) if facts.kind == "sketch" else 0.0
-    most = max(facts.rows.counts, default=0.0) - spare
-    if most >= 1.0 and delta * most > 1.0:
-        whose = {
-            "users": f"the {most:,.0f} users that one item has by its released count",
-            "differences": f"{most:,.0f}, the largest released difference, and its item has more users still",
-        }.get(facts.kind, f"{most:,.0f}, the largest released count{' less the offset' if spare else ''}")
-        found.append(
-            f"delta {raised(delta, 6)} is more than one over {whose}: by itself, such a delta allows publishing "
-            "all data of some users. Choose it well below one over the number of users."
-        )
-    return found
+    return list(verdict_of(facts.budget, max(facts.rows.counts, default=0.0) - spare).warnings)
 
 
 def checks(facts: Facts) -> list[str]:
