@@ -46,7 +46,7 @@ def _keyword(found: re.Match[str]) -> str:
 class DphistError(Exception):
     """Base of every error that dphist raises on purpose.
 
-    `str` names options as keyword arguments, and `with_flags` as the command does.
+    `str` names options as keyword arguments, and `with_flags` as the command does, which also shows an `example`.
 
     If a release fails after it was booked in a ledger, `booking` says which budget stays spent: ledger_file,
     ledger, dataset, entry, hash, epsilon, delta, state, written and summary. If only writing failed, `release` is
@@ -56,6 +56,7 @@ class DphistError(Exception):
 
     booking: Mapping[str, Any] | None = None
     release: Any = None
+    example: str = ""
 
     def __str__(self) -> str:
         return replace_names(_FLAG, _keyword, self.with_flags)

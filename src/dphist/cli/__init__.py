@@ -28,6 +28,8 @@ def main() -> None:
         raise SystemExit(1) from None
     except DphistError as error:
         write_error(f"Error: {error_sentence(error)}")
+        if error.example:
+            write_error(f"  {error.example}")
         raise SystemExit(2) from None
     except OSError as error:
         # A full disk or a closed pipe: not the user's parameters, hence another exit code.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -27,7 +29,9 @@ from dphist.cli.planning import show_plan
 from dphist.counting.task import Resources
 from dphist.counting.workspace import check_address_space
 from dphist.errors import DphistError, InvalidParameter
-from dphist.releasing.request import Request, read_request, request_from
+from dphist.outputs.targets import without_password
+from dphist.releasing.early_checks import check_early, missing_options, missing_sentence
+from dphist.releasing.request import Request, flag, read_request, request_from
 
 if TYPE_CHECKING:
     from dphist.planning.auto_cap import ChoicePlan
@@ -107,7 +111,9 @@ def release(
         if options["offset"] not in (None, "none"):
             raise InvalidParameter(f"--no-offset and --offset {options['offset']} contradict each other")
         given["offset"] = "none"
-    request = request_from(_add_input(source, input, given))
+    values = _add_input(source, input, given)
+    _check_required(values, dry_run)
+    request = request_from(values)
     if dry_run and report is not None:
         raise InvalidParameter("--report cannot be used with --dry-run: nothing is released")
     if dry_run:
@@ -123,21 +129,32 @@ def _add_input(source: str | None, input: list[str] | None, given: dict[str, Any
         return {**read_request(source), **flags}
     if source is not None and input:
         raise InvalidParameter("the input is given twice, as the first argument and with --input")
-    if source is None and not input:
-        raise InvalidParameter(
-            "give the input, or a request file, as the first argument; see dphist release --help"
-        )
     return flags if source is None else {**flags, "input": source}
+
+
+def _check_required(values: dict[str, Any], dry_run: bool) -> None:
+    """Raise, with an example, if required options are missing."""
+    missing = missing_options(values, output=not dry_run)
+    if not missing and values.get("input") is not None:
+        return
+    if values.get("input") is None:
+        names = ", ".join(["INPUT", *map(flag, missing)])
+        error = InvalidParameter(f"missing: {names} (see dphist release --help)")
+    else:
+        sentence, words = missing_sentence(values, missing)
+        error = InvalidParameter(f"{sentence}. For example:")
+        error.example = shlex.join(["dphist", *map(without_password, sys.argv[1:]), *words])
+    raise error
 
 
 def _release(request: Request, as_json: bool, report: str | None, quiet: bool) -> None:
     from dphist.cli.reporting import check_report, report_release
-    from dphist.releasing.run import run
 
+    check_early(request)
     if report is not None:
         check_report(report, request)
-    if request.output is None:
-        raise InvalidParameter("give --output NAME (or --dry-run): a release is written with its certificate")
+    from dphist.releasing.run import run
+
     failed = None
     with _failures_as_json(as_json), stoppable() as placed, progress_bars(quiet) as watcher:
         result = run(replace(request, progress=watcher), placed.append)

@@ -56,6 +56,12 @@ class DuckDBEngine:
         with self._session() as session:
             session.pairs(task, probe=True)
 
+    def columns(self, events: Events) -> list[str] | None:
+        """Names of the columns, from a header or a schema; None for JSON, where only all rows could say it."""
+        with self._session() as session:
+            names = session._wait_for(lambda: source_of(session.connection, events, EVENTS, probe=True)).names
+            return None if names is None else list(names)
+
     def size(self, public_items: Events) -> int:
         """The number of different items of a public list, in its own types."""
         with self._session() as session:

@@ -1,0 +1,121 @@
+"""What is wrong with a request and quickly noticed: missing files, columns and flags, outputs, ledgers.
+
+The command asks this before anything large is imported. `run` checks all of it again, and more.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from dphist.counting.task import Choice, Column, Events, Task
+from dphist.errors import DphistError
+from dphist.releasing.protected import local_paths
+from dphist.releasing.request import Request, flag, options
+
+_STREAM: Final = "-"
+_MOST_COLUMNS: Final = 40
+# What columns of users and of items are often called, the likeliest first.
+_USERS: Final = (
+    "user",
+    "customer",
+    "client",
+    "member",
+    "visitor",
+    "person",
+    "patient",
+    "account",
+    "device",
+    "uid",
+)
+_ITEMS: Final = (
+    "item", "query", "product", "page", "url", "word", "term", "search", "title", "tag", "category", "event",
+    "country", "city", "name",
+)  # fmt: skip
+# Columns that are seldom counted.
+_SELDOM: Final = re.compile(
+    r"(^|_)(id|day|date|time|timestamp|ts|at|amount|price|count|value|rating)$", re.IGNORECASE
+)
+
+
+def check_early(request: Request) -> None:
+    """Raise for a missing input, an output that cannot be written, an unknown ledger or a missing column."""
+    local = request.engine_name == "duckdb" and request.input != _STREAM
+    if local:
+        from dphist.counting.files import matching_files
+
+        for path in local_paths(request.input):
+            matching_files(path)
+    _check_output(request)
+    if request.ledger is not None and "\0" not in os.fspath(request.ledger):
+        from dphist.ledger import Ledger
+
+        assert request.dataset is not None
+        Ledger.open(os.fspath(request.ledger)).account(request.dataset)
+    if local and any(local_paths(request.input)):
+        from dphist.counting.duckdb import DuckDBEngine
+
+        DuckDBEngine().check(Task(request.events(), Choice(bytes(32))))
+
+
+def _check_output(request: Request) -> None:
+    # A release with an id may be there already.
+    if request.output in (None, _STREAM) or getattr(request, "id", None) is not None:
+        return
+    from dphist.outputs.write import check_target, target_of
+
+    assert request.output is not None
+    target = target_of(request.output, request.output_table, request.output_format)
+    if target.kind not in ("folder", "postgresql"):
+        check_target(target, force=request.force, columns=request.output_columns())
+
+
+def missing_options(values: Mapping[str, Any], *, output: bool) -> list[str]:
+    """The required options that have no value, `output` perhaps among them."""
+    required = [one.name for one in options() if one.required]
+    return [name for name in (*required, *(["output"] if output else [])) if values.get(name) is None]
+
+
+def missing_sentence(values: Mapping[str, Any], missing: Sequence[str]) -> tuple[str, list[str]]:
+    """One sentence about all missing options, with the columns of the input; and flags that would do."""
+    sentence = f"missing: {', '.join('INPUT' if name == 'input' else flag(name) for name in missing)}"
+    columns, about = _columns(values)
+    guessed = {"epsilon": "1", "delta": "1e-6", "output": "counts.csv", **_guess(columns or [], values)}
+    example = [word for name in missing for word in ("-o" if name == "output" else flag(name), guessed[name])]
+    return f"{sentence}. {about}" if about else sentence, example
+
+
+def _columns(values: Mapping[str, Any]) -> tuple[list[str] | None, str]:
+    """The columns of an input of this computer, by its header or schema; and a sentence about them."""
+    source = values.get("input")
+    if values.get("engine") == "spark" or not any(local_paths(source)) or source == _STREAM:
+        return None, ""
+    from dphist.counting.duckdb import DuckDBEngine
+
+    some = (Column("item", "item"),)
+    chosen = {name: values.get(name) for name in ("table", "query")}
+    try:
+        events = Events(source, "user", some, **chosen, file_format=values.get("input_format"))
+        names = DuckDBEngine().columns(events)
+    except DphistError as error:
+        return None, error.with_flags[:1].upper() + error.with_flags[1:]
+    what = os.fspath(source) if isinstance(source, (str, os.PathLike)) else "the input"
+    if names is None:
+        return None, ""
+    shown = [name if re.fullmatch(r"\w+", name) else repr(name) for name in names[:_MOST_COLUMNS]]
+    more = f" and {len(names) - _MOST_COLUMNS} more" if len(names) > _MOST_COLUMNS else ""
+    return names, f"Columns of {what}: {', '.join(shown)}{more}"
+
+
+def _guess(columns: Sequence[str], values: Mapping[str, Any]) -> dict[str, str]:
+    """Columns that may be the user and the item, by their names."""
+
+    def first(words: Sequence[str], names: Sequence[str]) -> str | None:
+        return next((name for word in words for name in names if word in name.lower()), None)
+
+    user = values.get("user") or first(_USERS, columns) or next(iter(columns), "USER")
+    others = [name for name in columns if name != user]
+    likely = [name for name in others if not _SELDOM.search(name)] or others
+    return {"user": str(user), "item": first(_ITEMS, likely) or next(iter(likely), "ITEM")}
