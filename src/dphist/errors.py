@@ -35,6 +35,11 @@ def replace_names(pattern: str, replacement: Callable[[re.Match[str]], str], mes
     )
 
 
+def with_keywords(message: str) -> str:
+    """A message with keyword arguments in place of flags."""
+    return replace_names(_FLAG, _keyword, message)
+
+
 def _keyword(found: re.Match[str]) -> str:
     """--engine spark as engine='spark'."""
     name, value = found["name"].replace("-", "_"), found["value"]
@@ -59,7 +64,7 @@ class DphistError(Exception):
     example: str = ""
 
     def __str__(self) -> str:
-        return replace_names(_FLAG, _keyword, self.with_flags)
+        return with_keywords(self.with_flags)
 
     @property
     def with_flags(self) -> str:
