@@ -189,12 +189,22 @@ def test_without_words_the_help_is_shown(tmp_path: Path) -> None:
 # What is noticed at once.
 
 EARLY: list[tuple[list[str], int, str]] = [
-    (["none.csv", *FLAGS, "-o", "x.csv"], 2, "'none.csv' does not exist"),
-    (["log.csv", *FLAGS, "-o", "x.csv"], 2, "has no column 'user' (did you mean 'user_id'?); its columns are"),
-    (["events.parquet", *FLAGS, "-o", "log.csv"], 1, "log.csv already exists"),
-    (["events.parquet", *FLAGS, "-o", "none/x.csv"], 1, "there is no folder none"),
-    (["events.parquet", *FLAGS, "-o", "x.csv", "--ledger", "none.db", "--dataset", "log"], 2, "no ledger none.db"),
-    (["log.csv"], 2, "missing: --user"),
+    (["release", "none.csv", *FLAGS, "-o", "x.csv"], 2, "'none.csv' does not exist"),
+    (
+        ["release", "log.csv", *FLAGS, "-o", "x.csv"],
+        2,
+        "has no column 'user' (did you mean 'user_id'?); its columns are",
+    ),
+    (["release", "events.parquet", *FLAGS, "-o", "log.csv"], 1, "log.csv already exists"),
+    (["release", "events.parquet", *FLAGS, "-o", "none/x.csv"], 1, "there is no folder none"),
+    (
+        ["release", "events.parquet", *FLAGS, "-o", "x.csv", "--ledger", "none.db", "--dataset", "log"],
+        2,
+        "no ledger none.db",
+    ),
+    (["release", "log.csv"], 2, "missing: --user"),
+    (["verify", "none.csv"], 2, "there is no file none.csv"),
+    (["report", "none.csv"], 2, "there is no file none.csv"),
 ]
 
 
@@ -205,7 +215,7 @@ def test_mistakes_are_noticed_before_anything_large_is_imported(
     heavy = "{'scipy', 'flint', 'numba', 'altair', 'dphist.planning.planner'} & set(sys.modules)"
     script = f"{SCRIPT.removesuffix('main()')}\ntry:\n    main()\nfinally:\n    print({heavy})"
     done = subprocess.run(
-        [sys.executable, "-c", script, "release", *words], cwd=folder, capture_output=True, text=True, check=False
+        [sys.executable, "-c", script, *words], cwd=folder, capture_output=True, text=True, check=False
     )
     assert done.returncode == code, done.stderr
     assert sentence in done.stderr

@@ -175,7 +175,7 @@ def test_a_seed_repeats_all_of_it_and_says_so(folder: Path) -> None:
 
 def test_a_reader_is_refused_before_it_is_read() -> None:
     reader = log().to_reader()
-    with pytest.raises(InputError, match="the Arrow reader can be read only once: give max_items_per_user a number") as caught:
+    with pytest.raises(InputError, match="can be read only once: give max_items_per_user a number") as caught:
         dphist.release(reader, **ASKED, **CHOSEN)
     assert "\n" not in str(caught.value)
     assert reader.read_all().num_rows == log().num_rows

@@ -36,5 +36,4 @@ def main() -> None:
         booking = getattr(error, "booking", None)
         write_error(f"Error: cannot write: {error.strerror}" + (f". {booking['summary']}" if booking else ""))
         raise SystemExit(1) from None
-    if code:
-        raise SystemExit(code)
+    raise SystemExit(code)

@@ -19,7 +19,7 @@ from dphist.cli.base import (
     whole_number,
     write_out,
 )
-from dphist.errors import DphistError, InvalidParameter, OutputError
+from dphist.errors import DphistError, InputError, InvalidParameter, OutputError
 
 if TYPE_CHECKING:
     from dphist.releasing.protected import Kept
@@ -79,6 +79,7 @@ def report(
     Exit code 0: written. 1: the release is not verified, or the report could
     not be written. 2: bad parameters.
     """
+    _check_exists(name)
     from dphist.releasing.protected import kept_of, refuse_overwriting
     from dphist.report.facts import gather_facts
     from dphist.report.render import report_data
@@ -133,6 +134,7 @@ def verify(
         --not-before 2026-11-01
       dphist verify results.duckdb --table queries --json
     """
+    _check_exists(name)
     from dphist.releasing.verify import verify as verify_release
 
     found = verify_release(
@@ -144,6 +146,12 @@ def verify(
         write_out(f"{found}\n")
     if not found.verified:
         raise typer.Exit(1)
+
+
+def _check_exists(name: str) -> None:
+    """Raise before anything large is imported if there is no such file or folder."""
+    if "://" not in name and not os.path.exists(name):
+        raise InputError(f"there is no file {name}")
 
 
 def chosen_format(output: Path | None, format: str | None) -> ReportFormat:

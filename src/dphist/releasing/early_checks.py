@@ -8,15 +8,18 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
-from dphist.counting.task import Choice, Column, Events, Task
+from dphist.counting.task import Choice, Column, Events, Resources, Task
 from dphist.errors import DphistError
 from dphist.releasing.protected import local_paths
 from dphist.releasing.request import Request, flag, options
 
 _STREAM: Final = "-"
 _MOST_COLUMNS: Final = 40
+# To look into more files than this is not quick.
+_MOST_FILES: Final = 20
 # What columns of users and of items are often called, the likeliest first.
 _USERS: Final = (
     "user",
@@ -42,22 +45,23 @@ _SELDOM: Final = re.compile(
 
 def check_early(request: Request) -> None:
     """Raise for a missing input, an output that cannot be written, an unknown ledger or a missing column."""
-    local = request.engine_name == "duckdb" and request.input != _STREAM
-    if local:
+    files: list[str] = []
+    if request.engine_name == "duckdb" and request.input != _STREAM:
         from dphist.counting.files import matching_files
 
-        for path in local_paths(request.input):
-            matching_files(path)
+        files = [file for path in local_paths(request.input) for file in matching_files(path)]
     _check_output(request)
     if request.ledger is not None and "\0" not in os.fspath(request.ledger):
         from dphist.ledger import Ledger
 
         assert request.dataset is not None
         Ledger.open(os.fspath(request.ledger)).account(request.dataset)
-    if local and any(local_paths(request.input)):
+    if 0 < len(files) <= _MOST_FILES:
         from dphist.counting.duckdb import DuckDBEngine
 
-        DuckDBEngine().check(Task(request.events(), Choice(bytes(32))))
+        folder = None if request.temp_folder is None else Path(request.temp_folder)
+        engine = DuckDBEngine(Resources(request.memory, request.threads, folder))
+        engine.check(Task(request.events(), Choice(bytes(32))))
 
 
 def _check_output(request: Request) -> None:
