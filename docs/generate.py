@@ -195,11 +195,10 @@ def release_module() -> str:
     others = [name for name in declared if name not in ("input", "_", *(option.name for option in ordered))]
     names = [*(option.name for option in ordered), *others]
     parameters = "".join(f"    {declared[name]},\n" for name in names)
-    indent = {"initial_indent": " " * 8, "subsequent_indent": " " * 12}
-    lines = "".join(
-        textwrap.fill(_explained(option), 115, **indent, break_on_hyphens=False, break_long_words=False) + "\n"
-        for option in ordered
+    wrapper = textwrap.TextWrapper(
+        115, initial_indent=" " * 8, subsequent_indent=" " * 12, break_on_hyphens=False, break_long_words=False
     )
+    lines = "".join(wrapper.fill(_explained(option)) + "\n" for option in ordered)
     module = RELEASE.read_text(encoding="utf-8")
     marks = r"(    # Generated from Request.*?\n).*?(    # End of the generated parameters)"
     module = _replace_between(marks, parameters, module)

@@ -20,7 +20,8 @@ _LITERAL: Final = (
     r"\bdphist (?:audit|certify|keygen|ledger|plan|release|report|simulate|sketch|verify)\b[^;,:]*"
 )
 _FLAG: Final = (
-    r"(?<![^\s(])--(?P<name>[a-z]+(?:-[a-z]+)*)(?: (?P<value>auto|none|spread|laplace|spark|[A-Z][A-Z=:]*))?"
+    r"(?<![^\s(])--(?P<name>[a-z]+(?:-[a-z]+)*)"
+    r"(?: (?P<value>auto|none|spread|laplace|spark|-|[A-Z]+(?:[=:][A-Z]+)*))?"
     r"(?=[\s,;:)]|\.?\s|\.?$)"
 )
 

@@ -10,7 +10,7 @@ import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -31,6 +31,7 @@ _COMMANDS = {
 }
 # What typer raises for a command line that it cannot parse.
 UsageError: Any = typer.BadParameter.__base__
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class Command(TyperCommand):
@@ -78,7 +79,7 @@ class App(typer.Typer):
             pretty_exceptions_enable=False, **settings,
         )  # fmt: skip
 
-    def command(self, *words: Any, **settings: Any) -> Any:
+    def command(self, *words: Any, **settings: Any) -> Callable[[Function], Function]:
         """Add a subcommand."""
         return super().command(*words, **{"cls": Command, **settings})
 
@@ -117,7 +118,7 @@ def _name_of(parameter: Any) -> str:
 def usage_sentence(error: Any) -> str:
     """One sentence for a command line that typer cannot parse."""
     parameter, near = getattr(error, "param", None), getattr(error, "possibilities", None)
-    sentence = error.message.rstrip(".").removeprefix("Value error, ")
+    sentence = str(error.message).rstrip(".").removeprefix("Value error, ")
     if parameter is not None:
         sentence = f"{_name_of(parameter)}: {sentence}"
     elif near:

@@ -99,9 +99,10 @@ def _columns(values: Mapping[str, Any]) -> tuple[list[str] | None, str]:
     from dphist.counting.duckdb import DuckDBEngine
 
     some = (Column("item", "item"),)
-    chosen = {name: values.get(name) for name in ("table", "query")}
     try:
-        events = Events(source, "user", some, **chosen, file_format=values.get("input_format"))
+        events = Events(
+            source, "user", some, values.get("table"), values.get("query"), file_format=values.get("input_format")
+        )
         names = DuckDBEngine().columns(events)
     except DphistError as error:
         return None, error.with_flags[:1].upper() + error.with_flags[1:]
