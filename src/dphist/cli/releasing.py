@@ -31,7 +31,7 @@ from dphist.counting.workspace import check_address_space
 from dphist.errors import DphistError, InvalidParameter
 from dphist.outputs.targets import without_password
 from dphist.releasing.early_checks import check_early, missing_options, missing_sentence
-from dphist.releasing.request import Request, flag, read_request, request_from
+from dphist.releasing.request import Request, read_request, request_from
 
 if TYPE_CHECKING:
     from dphist.planning.auto_cap import ChoicePlan
@@ -112,8 +112,12 @@ def release(
             raise InvalidParameter(f"--no-offset and --offset {options['offset']} contradict each other")
         given["offset"] = "none"
     values = _add_input(source, input, given)
-    _check_required(values, dry_run)
+    missing = missing_options(values, output=not dry_run)
+    if missing not in ([], ["output"]):
+        raise _missing(values, missing)
     request = request_from(values)
+    if missing:
+        raise _missing(values, missing)
     if dry_run and report is not None:
         raise InvalidParameter("--report cannot be used with --dry-run: nothing is released")
     if dry_run:
@@ -132,19 +136,15 @@ def _add_input(source: str | None, input: list[str] | None, given: dict[str, Any
     return flags if source is None else {**flags, "input": source}
 
 
-def _check_required(values: dict[str, Any], dry_run: bool) -> None:
-    """Raise, with an example, if required options are missing."""
-    missing = missing_options(values, output=not dry_run)
-    if not missing and values.get("input") is not None:
-        return
-    if values.get("input") is None:
-        names = ", ".join(["INPUT", *map(flag, missing)])
-        error = InvalidParameter(f"missing: {names} (see dphist release --help)")
-    else:
-        sentence, words = missing_sentence(values, missing)
-        error = InvalidParameter(f"{sentence}. For example:")
-        error.example = shlex.join(["dphist", *map(without_password, sys.argv[1:]), *words])
-    raise error
+def _missing(values: dict[str, Any], missing: list[str]) -> InvalidParameter:
+    """The error of missing options, with an example that has them."""
+    sentence, words = missing_sentence(values, missing)
+    # Settings of Spark may be secrets, which are not repeated.
+    if "input" in missing or values.get("spark_conf"):
+        return InvalidParameter(f"{sentence} (see dphist release --help)")
+    error = InvalidParameter(f"{sentence}. For example:")
+    error.example = shlex.join(["dphist", *map(without_password, sys.argv[1:]), *words])
+    return error
 
 
 def _release(request: Request, as_json: bool, report: str | None, quiet: bool) -> None:

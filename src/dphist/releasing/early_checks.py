@@ -77,16 +77,17 @@ def _check_output(request: Request) -> None:
 
 
 def missing_options(values: Mapping[str, Any], *, output: bool) -> list[str]:
-    """The required options that have no value, `output` perhaps among them."""
-    required = [one.name for one in options() if one.required]
-    return [name for name in (*required, *(["output"] if output else [])) if values.get(name) is None]
+    """What is required and has no value, `output` perhaps among it."""
+    required = ["input", *(one.name for one in options() if one.required), *(["output"] if output else [])]
+    return [name for name in required if values.get(name) is None]
 
 
 def missing_sentence(values: Mapping[str, Any], missing: Sequence[str]) -> tuple[str, list[str]]:
     """One sentence about all missing options, with the columns of the input; and flags that would do."""
     sentence = f"missing: {', '.join('INPUT' if name == 'input' else flag(name) for name in missing)}"
-    columns, about = _columns(values)
-    guessed = {"epsilon": "1", "delta": "1e-6", "output": "counts.csv", **_guess(columns or [], values)}
+    columns, about = _columns(values) if {"user", "item"} & set(missing) else (None, "")
+    guessed = {"epsilon": "1", "delta": "1e-6", "output": "counts.csv", "input": "INPUT"}
+    guessed |= _guess(columns or [], values)
     example = [word for name in missing for word in ("-o" if name == "output" else flag(name), guessed[name])]
     return f"{sentence}. {about}" if about else sentence, example
 
@@ -98,11 +99,11 @@ def _columns(values: Mapping[str, Any]) -> tuple[list[str] | None, str]:
         return None, ""
     from dphist.counting.duckdb import DuckDBEngine
 
-    some = (Column("item", "item"),)
+    table, query, form = (
+        value if isinstance(value, str) else None for value in map(values.get, ("table", "query", "input_format"))
+    )
     try:
-        events = Events(
-            source, "user", some, values.get("table"), values.get("query"), file_format=values.get("input_format")
-        )
+        events = Events(source, "user", (Column("item", "item"),), table, query, file_format=form)
         names = DuckDBEngine().columns(events)
     except DphistError as error:
         return None, error.with_flags[:1].upper() + error.with_flags[1:]
