@@ -193,7 +193,7 @@ BAD: list[tuple[list[str], str]] = [
     (["--max-items-per-user", "9" * 30], "--max-items-per-user must be a whole number from 1"),
     ([*AUTO, "--cap-share", "0"], "--cap-share"),
     ([*AUTO, "--cap-share", "0.6"], "--cap-share"),
-    ([*AUTO, "--cap-share", "nan"], "cap_share"),
+    ([*AUTO, "--cap-share", "nan"], "--cap-share"),
     (["--max-items-per-user", "3", "--cap-share", "0.1"], "--cap-share is for --max-items-per-user auto"),
     ([*QUICK, "--sum", "spent:0:9"], "need Gaussian noise"),
 ]
