@@ -181,3 +181,11 @@ def test_the_summary_as_data() -> None:
     assert json.loads(json.dumps(found)) == found
     assert found["verdict"] == "not private"
     assert [row["label"] for row in found["rows"]] == ["Margin of error", "Mostly hidden", "User limit", "Privacy"]
+
+
+def test_estimates_from_noise_alone_are_called_rough() -> None:
+    """3,000 users, and a noise of a few per size at epsilon 5 but of hundreds at epsilon 0.05."""
+    rough = made(epsilon=0.05)
+    assert "Estimates are rough" in " ".join(rough.summary.warnings)
+    assert "Estimates are rough" not in " ".join(made(epsilon=5.0).summary.warnings)
+    assert "Estimates are rough" not in " ".join(made(epsilon=0.05, max_items_per_user=2).summary.warnings)
