@@ -198,9 +198,11 @@ def _hidden_words(
 
 
 def _drops(plan: Plan, request: Mapping[str, Any]) -> bool:
-    """Whether a limit on the items of a user is applied."""
-    kept_by_top = "top" in request and plan.contract.max_nonzero is not None
-    return "max-items-per-user" in request and not kept_by_top
+    """Whether a limit on the items of a user is applied that can leave something out."""
+    most = plan.contract.max_nonzero
+    kept_by_top = "top" in request and most is not None
+    as_long_as_list = isinstance(plan.noise, PublicNoise) and plan.contract.items == most
+    return "max-items-per-user" in request and not kept_by_top and not as_long_as_list
 
 
 def _limit_words(plan: Plan, request: Mapping[str, Any], correction: Correction | None) -> str:

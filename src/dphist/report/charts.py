@@ -333,7 +333,7 @@ class Measured:
 def interval_chart(
     name: str, title: str, words: str, numbers: Sequence[Measured], *, x_label: str, what: str
 ) -> Chart:
-    """Numbers as dots with error bars, and the counts behind estimates; `what` names dots and bars in the legend."""
+    """Numbers as dots with error bars, and the counts behind estimates; `what` is the legend of the dots."""
 
     def draw() -> Any:
         import altair as alt
@@ -355,7 +355,9 @@ def interval_chart(
             for place, one in enumerate(numbers)
         ]  # fmt: skip
         base = _data(values).encode(alt.Y("place:O", axis=None))
-        key: dict[str, Any] = {"legend": alt.Legend(title=None, orient="top", direction="horizontal", columnPadding=60)}
+        key: dict[str, Any] = {
+            "legend": alt.Legend(title=None, orient="top", direction="horizontal", columnPadding=60)
+        }
         colour = alt.Scale(domain=names, range=colours[: len(names)])
         shape = alt.Scale(domain=names, range=shapes[: len(names)])
         # Long labels have several lines, all above their number.

@@ -59,7 +59,7 @@ _OFFERS: Final = 4
 class Column:
     """One column: texts (None where an item is missing), numbers rounded to `digits`, or intervals of numbers.
 
-    The values of an interval are its lower ends. `half` is half its width, where all are as wide, around the counts.
+    The values of an interval are its lower ends. `half` is half its width, if all are as wide, around the counts.
     """
 
     name: str
@@ -149,7 +149,13 @@ def rows_of(table: Any, plan: Plan, request: Mapping[str, Any], correction: Corr
     width = half_width(plan, LEVEL) + (0.5 if rounded else 0.0)
     if asked is None and correction is not None:
         _, made = added_columns(
-            counts.astype(np.float64), plan, "", error=False, interval=LEVEL, rounded=rounded, correction=correction
+            counts.astype(np.float64),
+            plan,
+            "",
+            error=False,
+            interval=LEVEL,
+            rounded=rounded,
+            correction=correction,
         )
         ends[ESTIMATE] = (made[f"{ESTIMATE}_low"], made[f"{ESTIMATE}_high"])
     elif asked is None and kind in _WITH_INTERVALS:
@@ -523,10 +529,8 @@ def facts_of(document: Mapping[str, Any], table: Any, verified: Verification, or
     budget = Budget(request["epsilon"], request["delta"]) if chosen else plan.budget
     correction = correction_from(document) if chosen else None
     kind, rows = counts_kind(plan, request), rows_of(table, plan, request, correction)
-    # A count of a sketch exceeds the number of users by no more than the offset.
-    spare = (document["counts"]["offset"] or 0.0) if kind == "sketch" else 0.0
     summary = summarize(
-        plan, request, budget, items=rows.total, largest=rows.counts[0] - spare if rows.total else None,
+        plan, request, budget, items=rows.total, largest=largest_users(rows, kind, document["counts"]),
         correction=correction, private=verified.private,
     )  # fmt: skip
     return Facts(
@@ -534,6 +538,12 @@ def facts_of(document: Mapping[str, Any], table: Any, verified: Verification, or
         curve_of(plan, verified.choice), peers_of(plan, budget),
         limit_choice(document["choice"], verified.choice) if chosen else None, summary, correction,
     )  # fmt: skip
+
+
+def largest_users(rows: Rows, kind: CountsKind, counts: Mapping[str, Any]) -> float | None:
+    """Users of the largest item, noise aside: a count of a sketch exceeds them by no more than the offset."""
+    spare = (counts["offset"] or 0.0) if kind == "sketch" else 0.0
+    return rows.counts[0] - spare if rows.total else None
 
 
 def _origin(

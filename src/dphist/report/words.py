@@ -306,25 +306,27 @@ def _beliefs(epsilon: float, delta: float) -> str:
     )
 
 
-def warnings(facts: Facts) -> list[str]:
-    """What a reader must see before the numbers: a weak budget, and few items."""
+def warnings(facts: Facts) -> list[tuple[str, str]]:
+    """What a reader must see before the numbers: warnings of a weak budget, and a note why there are few items."""
     summary, top = facts.summary, facts.request.get("top")
-    found = [*(summary.verdict.warnings if facts.private else ()), *([summary.why_few] if summary.why_few else [])]
-    if top is not None and facts.rows.total < top and not summary.why_few:
-        found.append(f"{summary.headline}. Mostly hidden: {summary.hidden_words}.")
-    return found
+    few = summary.why_few
+    if not few and top is not None and facts.rows.total < top:
+        few = f"{summary.headline}. Mostly hidden: {summary.hidden_words}."
+    weak = summary.verdict.warnings if facts.private else ()
+    return [*(("Warning", one) for one in weak), *([("Note", few)] if few else [])]
 
 
 # What a release at each level does against someone who sees it.
 _AGAINST: Final = {
-    "strong": "it would look nearly the same without any one user, so it hides whether a person is in the data at "
-    "all, and what they did.",
-    "moderate": "it would look much the same without any one user, so it mostly hides whether a person is in the "
-    "data, and what they did.",
-    "weak": "but only weakly. It may look clearly different without one user, and so tell a good deal about them.",
-    "very weak": "but hardly at all. It may show whether a person is in the data and what they did, and counts may "
-    "be close to the true ones.",
-}  # fmt: skip
+    "strong": "Anyone who sees this release, whatever else they know: it would look much the same without any one "
+    "user, so it hides whether a person is in the data, and what they did.",
+    "moderate": "Anyone who sees this release, whatever else they know: it would look similar without any one "
+    "user, so it partly hides whether a person is in the data, and what they did.",
+    "weak": "Only weakly against someone who sees this release: it may look clearly different without one user, "
+    "and so tell a good deal about them.",
+    "very weak": "Hardly against anything: this release may show whether a person is in the data and what they "
+    "did, and counts may be close to the true ones.",
+}
 
 
 def meaning(facts: Facts) -> list[tuple[str, list[str]]]:
@@ -351,10 +353,7 @@ def meaning(facts: Facts) -> list[tuple[str, list[str]]]:
             "Who is protected",
             [f"Every user in the data{whose}, with all of their data together, not each row by itself."],
         ),
-        (
-            "Against what",
-            [f"Anyone who sees this release, whatever else they know: {_AGAINST[facts.summary.verdict.level]}"],
-        ),
+        ("Against what", [_AGAINST[facts.summary.verdict.level]]),
         (f"How much: {facts.summary.verdict.level}", _belief_words(facts.budget)),
         ("What is not covered", not_safe),
         ("What was verified", verified_words(facts)),
@@ -367,6 +366,8 @@ def _belief_words(budget: Budget) -> list[str]:
     if rare >= 1.0:
         return ["No limit can be given for what someone may learn about a person: delta is too large."]
     half, little = at_most(move_belief(0.5, most)), at_most(move_belief(0.01, most))
+    if little == "100 %":
+        return ["Someone who is 1 % sure that a certain person is in the data can become 100 % sure."]
     return [
         f"Someone who is 50 % sure that a certain person is in the data can become at most {half} sure from this "
         f"release, and someone who is 1 % sure at most {little}.",
@@ -385,12 +386,12 @@ def verified_words(facts: Facts) -> list[str]:
         "valid": f"The release is signed by the key {verified.signed_by}; nobody said whose key that is.",
     }.get(verified.signature, "The release is not signed: nothing shows who made it.")
     same = "the released data are those that the certificate describes, and " if written else ""
-    proof = "the guarantee follows from the noise and the threshold in it, recomputed without the data"
+    proof = "the guarantee follows from the plan's noise and threshold, recomputed without the data"
     if not facts.private:
-        proof = "the plan in it is sound. This does not make noise from a seed private"
+        proof = "the plan's numbers fit together. This does not make noise from a seed private"
     return [
         f"Verified by dphist {__version__} when this report was made: {same}{proof}.",
-        *([signed] if written else []),
+        signed if written else certificate_note(facts),
         "Not verified, because no file can show it: that the data was complete and correct, and that the noise "
         "was drawn as the certificate says. For that you rely on the people who made the release.",
     ]
@@ -631,8 +632,8 @@ def selection_notes(facts: Facts) -> list[str]:
     least = "" if found.unlikely is None else f", and of at most 1 % up to {found.unlikely:,}"
     intervals = " The intervals in the table describe the noise before this selection."
     return [
-        f"The threshold hides items of few users: an item {passes(found)} with a probability of at least 50 % from "
-        f"{found.even:,} on ({found.axis}), of at least 99 % from {found.likely:,} on{least}.",
+        f"The threshold hides items of few users: an item {passes(found)} with a probability of at least 50 % "
+        f"from {found.even:,} on ({found.axis}), of at least 99 % from {found.likely:,} on{least}.",
         *(
             []
             if found.largest is None
@@ -653,7 +654,7 @@ def selection_head(facts: Facts) -> tuple[str, str, str, str]:
 
 
 def _request_with_effect(facts: Facts) -> Mapping[str, Any]:
-    """The request without a limit that is not below the length of the public list, so that it takes nothing away."""
+    """The request without a limit that takes nothing away: not below the length of the public list."""
     contract = facts.plan.contract
     if facts.plan.mechanism != "known-domain" or contract.items != contract.max_nonzero:
         return facts.request
@@ -768,8 +769,8 @@ def certificate_note(facts: Facts) -> str:
         return ""
     if facts.origin.written is None:
         return (
-            "This report is of a release in memory, which has no certificate yet: a certificate belongs to a "
-            "file. release.write(...) writes both; a report of that file includes it."
+            "This report is of a release in memory, which is not yet written: a certificate belongs to a file. "
+            "release.write(...) writes both; a report of that file includes it."
         )
     address, certificate = facts.origin.written
     return (
