@@ -38,6 +38,7 @@ from dphist.privacy.types import Budget, Contract, Plan
 from dphist.releasing.certificate import is_difference, is_perhaps_reduced, plan_from
 from dphist.releasing.request import count_column
 from dphist.releasing.result import Release
+from dphist.releasing.soundness import sizes_are_rough
 from dphist.releasing.summary import LEVEL, Summary, column_digits, summarize
 from dphist.releasing.verify import SEEDED, Examination, Verification, correction_from, read_and_verify
 from dphist.signatures import Trust
@@ -529,14 +530,15 @@ def facts_of(document: Mapping[str, Any], table: Any, verified: Verification, or
     budget = Budget(request["epsilon"], request["delta"]) if chosen else plan.budget
     correction = correction_from(document) if chosen else None
     kind, rows = counts_kind(plan, request), rows_of(table, plan, request, correction)
+    choice = limit_choice(document["choice"], verified.choice) if chosen else None
     summary = summarize(
         plan, request, budget, items=rows.total, largest=largest_users(rows, kind, document["counts"]),
-        correction=correction, private=verified.private,
+        correction=correction, rough=choice is not None and sizes_are_rough(choice.users, choice.deviation),
+        private=verified.private,
     )  # fmt: skip
     return Facts(
         document, plan, budget, verified, origin, kind, rows, selection_of(plan, request),
-        curve_of(plan, verified.choice), peers_of(plan, budget),
-        limit_choice(document["choice"], verified.choice) if chosen else None, summary, correction,
+        curve_of(plan, verified.choice), peers_of(plan, budget), choice, summary, correction,
     )  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from dphist.planning.explain import MECHANISMS
 from dphist.planning.utility import Correction, half_width
 from dphist.privacy.types import Budget, LaplaceNoise, Plan
 from dphist.releasing.certificate import NO_GUARANTEE, caveats, guarantee, not_covered
-from dphist.releasing.summary import INTERVALS_OF_ESTIMATES, INTERVALS_OF_NOISE, NOT_PRIVATE
+from dphist.releasing.summary import INTERVALS_OF_ESTIMATES, INTERVALS_OF_NOISE, NOT_PRIVATE, ROUGH_ESTIMATES
 from dphist.report.facts import Facts, LimitChoice, Offer, Peer, Selection
 
 # By how much a factor may exceed e^epsilon, and how many delta that costs: 1/(1 - 1/1.1) = 11.
@@ -307,13 +307,14 @@ def _beliefs(epsilon: float, delta: float) -> str:
 
 
 def warnings(facts: Facts) -> list[tuple[str, str]]:
-    """What a reader must see before the numbers: warnings of a weak budget, and a note why there are few items."""
+    """What a reader must see before the numbers: a weak budget, rough estimates, and why there are few items."""
     summary, top = facts.summary, facts.request.get("top")
     few = summary.why_few
     if not few and top is not None and facts.rows.total < top:
         few = f"{summary.headline}. Mostly hidden: {summary.hidden_words}."
-    weak = summary.verdict.warnings if facts.private else ()
-    return [*(("Warning", one) for one in weak), *([("Note", few)] if few else [])]
+    found = [*(summary.verdict.warnings if facts.private else ())]
+    found += [one for one in summary.warnings if one == ROUGH_ESTIMATES]
+    return [*(("Warning", one) for one in found), *([("Note", few)] if few else [])][:3]
 
 
 # What a release at each level does against someone who sees it.
