@@ -204,7 +204,8 @@ def rows_notes(facts: Facts) -> list[str]:
     if interval is None or not rows.total:
         return found
     if rows.estimated:
-        return [*found, INTERVALS_OF_ESTIMATES]
+        assumed = "Estimates suppose that users with many items choose the same items as others."
+        return [*found, INTERVALS_OF_ESTIMATES, assumed]
     if rows.width is not None:
         found.append(f"The {100 * rows.level:g} % interval of a count is the count ± {figure(rows.width)}.")
     return [*found, INTERVALS_OF_NOISE if facts.summary.limit_leaves_out else "Intervals cover the noise."]
