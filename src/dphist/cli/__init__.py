@@ -6,10 +6,13 @@ import sys
 
 
 def main() -> None:
-    """Run the command; an error of dphist is one sentence on standard error and exit code 2."""
+    """Run the command; an error of dphist is one sentence on standard error and an exit code by its kind.
+
+    1: could not be written or verified. 2: bad parameters or unreadable input. 3: over budget. 4: already running.
+    """
     from dphist.cli.app import app
     from dphist.cli.base import write_error
-    from dphist.errors import DphistError, NotVerified, OutputError
+    from dphist.errors import AlreadyRunning, DphistError, NotVerified, OutputError, OverBudget
 
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
@@ -22,7 +25,9 @@ def main() -> None:
         raise SystemExit(1) from None
     except DphistError as error:
         write_error(f"Error: {error}")
-        raise SystemExit(2) from None
+        raise SystemExit(
+            3 if isinstance(error, OverBudget) else 4 if isinstance(error, AlreadyRunning) else 2
+        ) from None
     except OSError as error:
         # A full disk or a closed pipe: not the user's parameters, hence another exit code.
         booking = getattr(error, "booking", None)

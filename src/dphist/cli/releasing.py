@@ -91,11 +91,14 @@ def release(
         --epsilon 1 --delta 1e-6 --max-items-per-user auto --ledger budget.db --dataset shop --output sold.csv \\
         --sign release.key
       dphist release request.toml --dry-run
+      dphist release log.parquet --user user_id --item query --epsilon 0.3 --delta 1e-8 --max-items-per-user 20 \\
+        --ledger budget.db --dataset log --id weekly-2026-46 --output queries-2026-46.parquet
       dphist release hdfs://logs/2026/ --input-format parquet --engine spark --master spark://host:7077 \\
         --user user_id --item query --epsilon 1 --delta 1e-6 --max-items-per-user 20 --output hdfs://out/queries
     \b
-    Exit code 0: released. 1: the result could not be written. 2: bad parameters or unreadable input.
-    130, 143: interrupted; nothing was written.
+    Exit code 0: released, or already released under this --id. 1: the result could not be written. 2: bad
+    parameters or unreadable input. 3: over budget. 4: another run of this --id is going on. 130, 143: interrupted;
+    nothing was written.
     """
     if not dry_run:
         # Before anything large is imported: without room, libraries abort the process instead of raising.
@@ -144,11 +147,20 @@ def _release(request: Request, as_json: bool, report: str | None) -> None:
             failed = report_release(report, request)
     # The release is shown even if its report has failed.
     written = report if failed is None else None
+    already = request.id is not None and not placed
     with closed_pipe_ignored():
         if as_json:
-            print_json({**release_facts(result), **({} if report is None else {"report": written})})
+            budget = {} if request.ledger is None else remaining_facts(request, result)
+            reported = {} if report is None else {"report": written}
+            print_json({**release_facts(result), **budget, **({"already": True} if already else {}), **reported})
         else:
+            if already:
+                write_out(
+                    f"Already released: the id {request.id!r} has this result. Nothing was drawn or booked.\n\n"
+                )
             show_release(result, written)
+            if request.ledger is not None:
+                show_remaining(request, result)
     if failed is not None:
         raise failed
 
@@ -208,6 +220,28 @@ def show_release(result: Release, report: str | None = None) -> None:
     # The first two hold for every release.
     for note in result.not_covered[2:][:_MOST_NOTES]:
         write_out("\n" + wrap(f"Note: {note}") + "\n")
+
+
+def show_remaining(request: Any, result: Release) -> None:
+    """What remains of the dataset's budget after a release that is booked."""
+    from dphist.releasing.spending import remaining_after
+
+    assert result.receipt is not None
+    left = remaining_after(request, result.receipt["entry"])
+    if left is not None:
+        sentence = f"Remaining budget of the dataset {request.dataset!r}: {left[0]}. {left[1]}"
+        write_out("\n" + wrap(sentence.rstrip()) + "\n")
+
+
+def remaining_facts(request: Any, result: Release) -> dict[str, Any]:
+    """The same as JSON."""
+    from dphist.releasing.spending import remaining_after
+
+    assert result.receipt is not None
+    left = remaining_after(request, result.receipt["entry"])
+    return (
+        {} if left is None else {"remaining": {"more": left[0].more, "largest_epsilon": left[0].largest_epsilon}}
+    )
 
 
 def limit_words(plan: Plan) -> str:

@@ -11,30 +11,33 @@ import math
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from dphist.errors import DphistError, InvalidParameter, LedgerError
+from dphist.errors import DphistError, InvalidParameter, LedgerError, OutputError
+from dphist.ledger.composing import AUTO, HALF, concentrated, largest_rho, round_down
 from dphist.planning.auto_cap import ChoicePlan
+from dphist.planning.planner import plan as make_plan
 from dphist.privacy.paper import delta_zcdp
 from dphist.privacy.types import Budget, Plan
 from dphist.releasing.certificate import guarantee_facts
 
 if TYPE_CHECKING:
     from dphist.accounting import Concentrated
-    from dphist.ledger import Booking, Composer, Ledger, Spend
+    from dphist.ledger import Account, Booking, Composer, Ledger, Remaining, Spend
     from dphist.releasing.request import Request
+    from dphist.releasing.run_once import Earlier
 
 
-def composer_for(accounting: str, total: Budget) -> Composer:
-    """The composer of a dataset with this accounting and total."""
+def composer_for(accounting: str, total: Budget, share: float = HALF) -> Composer:
+    """The composer of a dataset with this accounting and total; `share` is for zcdp, see `limits_of`."""
     from dphist.ledger import ConcentratedComposer, ProfileComposer, SumComposer
 
     if accounting == "sum":
         return SumComposer()
     if accounting == "zcdp":
-        return ConcentratedComposer(total, limits_of(total), delta_of_rho)
+        return ConcentratedComposer(total, limits_of(total, share), delta_of_rho, share)
     from dphist.accounting import Profile, total_delta
 
     def profile_of(spend: Spend) -> Profile:
@@ -78,17 +81,101 @@ def _concentrated(planned: Plan | ChoicePlan) -> Concentrated:
 
 
 @lru_cache(maxsize=256)
-def limits_of(total: Budget) -> tuple[float, float]:
-    """The largest rho, and the delta beside it, that a total allows: half of delta for each.
+def limits_of(total: Budget, share: float = HALF) -> tuple[float, float]:
+    """The largest rho, and the delta beside it, that a total allows: this share of delta beside it.
 
-    Guarantee: the delta of that rho at the total's epsilon was computed, and is within the half.
+    Guarantee: the delta of that rho at the total's epsilon was computed, and is within the rest of delta.
     """
-    half = total.delta / 2.0
-    low, high = 0.0, total.epsilon
-    for _ in range(80):
-        middle = 0.5 * (low + high)
-        low, high = (middle, high) if delta_zcdp(rho=middle, epsilon=total.epsilon) <= half else (low, middle)
-    return low, half
+    beside = total.delta * share
+    # Of a share of at least a half the difference is exact.
+    return largest_rho(total.epsilon, total.delta - beside, delta_of_rho), beside
+
+
+# With more of delta beside rho more releases of a small delta fit; rho shrinks with the logarithm of the rest.
+SHARES: Final = (HALF, 0.75, 0.9)
+
+
+def price_of(
+    planned: Plan | ChoicePlan, account: Account, document: dict[str, Any] | None = None
+) -> tuple[Spend, Composer]:
+    """What a release spends by the accounting of a dataset, and how that adds up.
+
+    The first booking of a dataset with the accounting auto decides between zcdp, with one of the shares of delta,
+    and sum: by which more releases like it fit, and zcdp if both are equal. Nothing was drawn yet: whatever
+    comes later, the limits do not depend on a result. See docs/theory/accounting.md.
+    """
+    if account.accounting != AUTO:
+        spend = spend_of(planned, account.accounting, document)
+        return spend, composer_for(account.accounting, account.total, account.share)
+    added, composed = (spend_of(planned, accounting, document) for accounting in ("sum", "zcdp"))
+    rho, delta = (float(number) for number in concentrated(composed))
+
+    def releases(share: float) -> float:
+        most, beside = limits_of(account.total, share)
+        return min(most / rho if rho else math.inf, beside / delta if delta else math.inf)
+
+    zcdp = composer_for("zcdp", account.total, max(SHARES, key=releases))
+    plain = composer_for("sum", account.total)
+    fit = account.more_that_fit(composed, zcdp)
+    if not fit or account.more_that_fit(added, plain) > fit:
+        return added, plain
+    return composed, zcdp
+
+
+WEEKS: Final = 52
+
+
+def weekly_budget(account: Account) -> Budget | None:
+    """About the largest budget of 52 equal releases, planned with a limit of 20 items; None if there is none."""
+    total = account.total
+    if account.accounting == "sum":
+        return Budget(round_down(total.epsilon / WEEKS), round_down(total.delta / WEEKS))
+    share = account.share if account.accounting == "zcdp" else SHARES[-1]
+    delta = round_down(total.delta * share / WEEKS)
+
+    def spend_at(epsilon: float, by: Composer) -> Spend:
+        return spend_of(make_plan(epsilon=epsilon, delta=delta, max_items_per_user=20), by.accounting)
+
+    composer = composer_for("zcdp", total, share)
+    first = spend_at(round_down(total.epsilon / 8), composer)
+    epsilon = account.largest_epsilon_like(first, composer, spend_at, times=WEEKS)
+    return Budget(epsilon, delta) if epsilon else None
+
+
+def remaining_for(request: Request, planned: Plan | ChoicePlan, account: Account) -> Remaining:
+    """What remains for releases like the one that is asked for; the largest epsilon is tried out."""
+    spend, composer = price_of(planned, account)
+    return account.remaining(composer, spend, "this one", lambda epsilon, by: replan(request, epsilon, by))
+
+
+def remaining_after(request: Request, entry: int) -> tuple[Remaining, str] | None:
+    """What remains after the release that is booked as this entry, and what a first one has decided."""
+    from dphist.ledger import Ledger
+
+    assert request.ledger is not None
+    assert request.dataset is not None
+    with suppress(LedgerError):  # the release is there: only this is not known
+        account = Ledger.open(request.ledger).account(request.dataset)
+        booking = next(one for one in account.bookings if one.number == entry)
+        composer = composer_for(account.accounting, account.total, account.share)
+        first = account.by_first and booking is account.bookings[0]
+        return account.remaining(composer, booking.spend), _DECIDED[account.accounting] if first else ""
+    return None
+
+
+_DECIDED: Final = {
+    "zcdp": "As the first release it fixes the accounting of the dataset: zcdp.",
+    "sum": "As the first release it fixes the accounting of the dataset: sum, because more releases like this one "
+    "fit if epsilons and deltas are added. Smaller releases would have added up less by zcdp.",
+}
+
+
+def replan(request: Request, epsilon: float, composer: Composer) -> Spend:
+    """What the release that is asked for would spend with another epsilon."""
+    from dphist.releasing.run import engine_for, plan_request
+
+    other = replace(request, epsilon=epsilon)
+    return spend_of(plan_request(other, engine_for(other)), composer.accounting)
 
 
 def delta_of_rho(rho: float, epsilon: float) -> float:
@@ -102,6 +189,7 @@ class Attempt:
 
     request: Request
     placed: Callable[[Any], None] | None = None
+    earlier: Earlier | None = None
     ledger: Ledger | None = None
     booking: Booking | None = None
     release: Any = None
@@ -115,15 +203,21 @@ class Attempt:
 
         assert self.request.dataset is not None
         self.ledger = Ledger.open(self.request.ledger)
-        account = self.ledger.account(self.request.dataset)
-        plan = planned.plans[0] if isinstance(planned, ChoicePlan) else planned
         recorded = self.request.to_dict()
+        plan = planned.plans[0] if isinstance(planned, ChoicePlan) else planned
         promise = guarantee_facts(plan, recorded, planned.budget)
         document = {"request": recorded, "plan": planned.to_dict(), "guarantee": promise}
-        self.booking = self.ledger.book(
-            account.name,
-            spend_of(planned, account.accounting, document),
-            composer_for(account.accounting, account.total),
+        earlier = self.earlier
+        if earlier is not None and earlier.booking is not None:
+            _check_same_spend(earlier.booking, planned, self.ledger.account(self.request.dataset), document)
+            self.booking = earlier.booking
+            return
+        self.booking = self.ledger.book_release(
+            self.request.dataset,
+            lambda account: price_of(planned, account, document),
+            spend_at=lambda epsilon, composer: replan(self.request, epsilon, composer),
+            id=self.request.id,
+            run=None if earlier is None else earlier.run,
         )
 
     @property
@@ -139,9 +233,26 @@ class Attempt:
 
     def settle(self, written: Any) -> None:
         """Note in the ledger where the release is. It stays booked if this fails."""
-        if written is not None and self.ledger is not None and self.booking is not None:
+        if written is None or self.ledger is None or self.booking is None:
+            return
+        try:
+            self.ledger.settle(self.booking, sha256=written.digest, address=written.address)
+        except LedgerError as error:
+            # Without this note the release of an id would be drawn again once its file has gone elsewhere.
+            if self.booking.id is not None:
+                raise OutputError(
+                    f"{error}. Run the same command again before the release is moved or used: it only notes it"
+                ) from None
+
+    def close(self, error: BaseException) -> None:
+        """Note a failure of a run with an id, so that no noise is drawn again, if it may depend on the events."""
+        if self.booking is None or self.booking.id is None or self.ledger is None or self.written is not None:
+            return
+        # An interrupt comes from outside, and to write happens after the noise.
+        if isinstance(error, Exception) and not isinstance(error, (OutputError, OSError)):
             with suppress(LedgerError):
-                self.ledger.settle(self.booking, sha256=written.digest, address=written.address)
+                self.ledger.fail(self.booking, type(error).__name__)
+                self.booking = replace(self.booking, failed=type(error).__name__)
 
     def remaining_booking(self) -> dict[str, Any]:
         """The booking that stays after a failure."""
@@ -153,6 +264,8 @@ class Attempt:
             "state": "unknown" if self.booking is None else "booked",
             "written": None if self.written is None else self.written.address,
         }  # fmt: skip
+        if self.booking is not None and self.booking.id is not None:
+            facts |= {"id": self.booking.id, "state": "booked" if self.booking.failed is None else "closed"}
         return {**facts, "summary": _summary(facts)}
 
 
@@ -164,6 +277,18 @@ def _summary(facts: Mapping[str, Any]) -> str:
     place = f"entry {facts['entry']} of the ledger {ledger}"
     if facts["written"] is not None:
         return f"The release was written to {facts['written']}, and its budget is booked as {place}"
+    if facts["state"] == "closed":
+        return (
+            f"The privacy budget was spent: {budget} stay booked as {place}. Such a failure may depend on the "
+            f"events, so the booking of the id {facts['id']!r} is closed: fix the cause, then choose another id, "
+            "which books again"
+        )
+    if "id" in facts:
+        return (
+            f"The privacy budget is booked: {budget}, as {place}. Run the same command again: the id "
+            f"{facts['id']!r} uses this booking, with new noise, which is sound only if nothing of this attempt was "
+            "published, copied or seen"
+        )
     return (
         f"The privacy budget was spent: {budget} stay booked as {place}. Every run books its budget again: fix "
         "the cause of the failure first"
@@ -171,16 +296,35 @@ def _summary(facts: Mapping[str, Any]) -> str:
 
 
 @contextmanager
-def booked_attempt(request: Request, placed: Callable[[Any], None] | None = None) -> Iterator[Attempt]:
-    """Any failure within says what stays booked: in its text, and in attributes (see `DphistError`)."""
-    attempt = Attempt(request, placed)
+def booked_attempt(
+    request: Request, placed: Callable[[Any], None] | None = None, earlier: Earlier | None = None
+) -> Iterator[Attempt]:
+    """Any failure within says what stays booked: in its text, and in attributes (see `DphistError`).
+
+    `earlier` is what an earlier run of the same id has left.
+    """
+    attempt = Attempt(request, placed, earlier)
     try:
         yield attempt
     except BaseException as error:
         # If the ledger itself refused, nothing is booked.
         if request.ledger is not None and (attempt.booking is not None or not isinstance(error, DphistError)):
+            attempt.close(error)
             _add_booking(error, attempt)
         raise
+
+
+def _check_same_spend(
+    booking: Booking, planned: Plan | ChoicePlan, account: Account, document: dict[str, Any]
+) -> None:
+    """Raise unless the plan is the one that was booked: another version of dphist may plan differently."""
+    now, then = price_of(planned, account, document)[0].through_json(), booking.spend
+    same = all(getattr(now, name) == getattr(then, name) for name in ("epsilon", "delta", "profile"))
+    if not same or now.document["plan"] != then.document.get("plan"):
+        raise LedgerError(
+            f"the plan of the id {booking.id!r} is not the one that was booked, as with another version of dphist: "
+            "choose another id"
+        )
 
 
 def _add_booking(error: BaseException, attempt: Attempt) -> None:
@@ -194,7 +338,8 @@ def _add_booking(error: BaseException, attempt: Attempt) -> None:
         error.add_note(booking["summary"])
     with suppress(AttributeError):
         error.booking = booking  # type: ignore[attr-defined]
-    if attempt.release is not None and attempt.written is None:
+    # With an id the next run draws again: this result must not be used as well.
+    if attempt.release is not None and attempt.written is None and attempt.request.id is None:
         error.add_note("error.release is the release: error.release.write(NAME) writes it without a new booking")
         with suppress(AttributeError):
             error.release = attempt.release  # type: ignore[attr-defined]
