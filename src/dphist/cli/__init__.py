@@ -25,9 +25,8 @@ def main() -> None:
         raise SystemExit(1) from None
     except DphistError as error:
         write_error(f"Error: {error}")
-        raise SystemExit(
-            3 if isinstance(error, OverBudget) else 4 if isinstance(error, AlreadyRunning) else 2
-        ) from None
+        codes: dict[type[DphistError], int] = {OverBudget: 3, AlreadyRunning: 4}
+        raise SystemExit(codes.get(type(error), 2)) from None
     except OSError as error:
         # A full disk or a closed pipe: not the user's parameters, hence another exit code.
         booking = getattr(error, "booking", None)

@@ -244,8 +244,8 @@ def _what_it_buys(account: Account) -> str:
     weekly = (
         ""
         if each is None
-        else f"about {WEEKS} weekly releases with epsilon {each.epsilon:g} and delta {each.delta:g} each (with a limit "
-        "on the items of each user, such as --max-items-per-user 20)"
+        else f"about {WEEKS} weekly releases with epsilon {each.epsilon:g} and delta {each.delta:g} each (with a "
+        "limit on the items of each user, such as --max-items-per-user 20)"
     )
     one = f"one release with epsilon {total.epsilon:g} and delta {total.delta:g}"
     if account.accounting == "zcdp":
@@ -296,15 +296,14 @@ def _show(accounts: Accounts, file: str, chosen: Sequence[Account], known: Check
     bookings = [booking for account in chosen for booking in account.bookings]
     if bookings:
         write_out("\n")
-        head = ("entry", "dataset", "booked", "epsilon", "delta", "id", "release", "where")
-        rows = [_row(booking) for booking in bookings]
-        if not any(booking.id for booking in bookings):
-            head, rows = (*head[:5], *head[6:]), [(*row[:5], *row[6:]) for row in rows]
-        print_table(head, rows, left=8)
+        # Without ids there is no column for them.
+        ids = ("id",) if any(booking.id for booking in bookings) else ()
+        head = ("entry", "dataset", "booked", "epsilon", "delta", *ids, "release", "where")
+        print_table(head, [_row(booking, ids=bool(ids)) for booking in bookings], left=len(head))
 
 
-def _row(booking: Booking) -> tuple[str, ...]:
+def _row(booking: Booking, *, ids: bool) -> tuple[str, ...]:
     spend, where = booking.spend, (booking.written or {}).get("address", "")
     budget = (repr(spend.epsilon), repr(spend.delta))
-    known = (booking.id or "", booking.state, str(where))
-    return (str(booking.number), booking.dataset, booking.created, *budget, *known)
+    id = (booking.id or "",) if ids else ()
+    return (str(booking.number), booking.dataset, booking.created, *budget, *id, booking.state, str(where))

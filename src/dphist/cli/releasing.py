@@ -150,7 +150,7 @@ def _release(request: Request, as_json: bool, report: str | None) -> None:
     already = request.id is not None and not placed
     with closed_pipe_ignored():
         if as_json:
-            budget = {} if request.ledger is None else remaining_facts(request, result)
+            budget = {} if request.ledger is None else {"remaining": remaining_sentence(request, result)}
             reported = {} if report is None else {"report": written}
             print_json({**release_facts(result), **budget, **({"already": True} if already else {}), **reported})
         else:
@@ -160,7 +160,8 @@ def _release(request: Request, as_json: bool, report: str | None) -> None:
                 )
             show_release(result, written)
             if request.ledger is not None:
-                show_remaining(request, result)
+                sentence = f"Remaining budget of the dataset {request.dataset!r}: "
+                write_out("\n" + wrap(sentence + remaining_sentence(request, result)) + "\n")
     if failed is not None:
         raise failed
 
@@ -222,26 +223,12 @@ def show_release(result: Release, report: str | None = None) -> None:
         write_out("\n" + wrap(f"Note: {note}") + "\n")
 
 
-def show_remaining(request: Any, result: Release) -> None:
+def remaining_sentence(request: Any, result: Release) -> str:
     """What remains of the dataset's budget after a release that is booked."""
     from dphist.releasing.spending import remaining_after
 
     assert result.receipt is not None
-    left = remaining_after(request, result.receipt["entry"])
-    if left is not None:
-        sentence = f"Remaining budget of the dataset {request.dataset!r}: {left[0]}. {left[1]}"
-        write_out("\n" + wrap(sentence.rstrip()) + "\n")
-
-
-def remaining_facts(request: Any, result: Release) -> dict[str, Any]:
-    """The same as JSON."""
-    from dphist.releasing.spending import remaining_after
-
-    assert result.receipt is not None
-    left = remaining_after(request, result.receipt["entry"])
-    return (
-        {} if left is None else {"remaining": {"more": left[0].more, "largest_epsilon": left[0].largest_epsilon}}
-    )
+    return remaining_after(request, result.receipt["entry"])
 
 
 def limit_words(plan: Plan) -> str:

@@ -28,6 +28,7 @@ from dphist.ledger.composing import (
     Composer,
     ConcentratedComposer,
     Spend,
+    concentrated,
     decimal_fraction,
     largest_float,
     round_down,
@@ -136,7 +137,8 @@ class Booking:
 class Remaining:
     """What is left of a total: `more` releases like one that is known, or one like it with another epsilon.
 
-    `largest_epsilon` is 0 if no epsilon would make it fit; then its delta is above `largest_delta`.
+    `largest_epsilon` is 0 if no epsilon would make it fit; `largest_delta` is what remains, if its delta is too
+    large, or else 0.
     """
 
     more: int
@@ -223,20 +225,22 @@ class Account:
 
         `spend_at` is for the message: what the same release would spend with another epsilon.
         """
+        together = self.delta_with([spend], composer)
         # So that NaN is refused.
-        if not self.delta_with([spend], composer) <= self.total.delta:
+        if not together <= self.total.delta:
+            reason = f"the total is epsilon {self.total.epsilon!r} and delta {self.total.delta!r}"
+            if composer.accounting == "pld":
+                reason = f"with it the delta at epsilon {self.total.epsilon!r} would be {together:.4g}"
             raise OverBudget(
-                f"the dataset {self.name!r} has no room for a release with epsilon {spend.epsilon!r} and delta "
-                f"{spend.delta!r}: its total is epsilon {self.total.epsilon!r} and delta {self.total.delta!r} "
-                f"(accounting {composer.accounting}). Remaining: "
-                f"{self.remaining(composer, spend, 'this one', spend_at)}"
+                f"the dataset {self.name!r} has no room for epsilon {spend.epsilon!r} and delta {spend.delta!r}: "
+                f"{reason}; remaining: {self.remaining_in_words(composer, spend, 'this one', spend_at)}"
             )
 
     def left(self, composer: Composer) -> dict[str, float]:
         """What is spent and what is left, in the numbers that the accounting has."""
         if isinstance(composer, ConcentratedComposer):
             return {"delta_spent": max(0.0, self.delta_with([], composer)), **composer.left(self.spends)}
-        if self.accounting != "sum":
+        if composer.accounting != "sum":
             return {"delta_spent": max(0.0, self.delta_with([], composer))}
         epsilon = decimal_fraction(self.total.epsilon) - _sum(spend.epsilon for spend in self.spends)
         delta = decimal_fraction(self.total.delta) - _sum(spend.delta for spend in self.spends)
@@ -248,15 +252,26 @@ class Account:
         """What remains, in releases like one that spends this; with `spend_at`, the epsilon was tried out."""
         more, left = self.more_that_fit(spend, composer), self.left(composer)
         largest = max(self.largest_epsilon_like(spend, composer, spend_at), spend.epsilon if more else 0.0)
-        return Remaining(
-            more, largest, left.get("delta_left", self.total.delta - left.get("delta_spent", 0)), like
-        )
+        needed = concentrated(spend)[1] if isinstance(composer, ConcentratedComposer) else spend.delta
+        delta = left["delta_left"] if "delta_left" in left else self.total.delta - left["delta_spent"]
+        return Remaining(more, largest, delta if needed > delta > 0.0 else 0.0, like)
 
-    def remaining_in_words(self, composer: Composer) -> str:
-        """What remains, for people: in releases like the last one."""
-        if not self.bookings:
-            return f"all of epsilon {self.total.epsilon!r} and delta {self.total.delta!r}"
-        return str(self.remaining(composer, self.spends[-1], "the last one"))
+    def remaining_in_words(
+        self,
+        composer: Composer,
+        spend: Spend | None = None,
+        like: str = "the last one",
+        spend_at: SpendAt | None = None,
+    ) -> str:
+        """What remains, for people: in releases like this one, or like the last one that is booked."""
+        total = self.total
+        if composer.accounting == "pld":
+            # To count releases would compose them again and again.
+            unspent = max(0.0, total.delta - self.left(composer)["delta_spent"])
+            return f"{unspent:.4g} of the delta {total.delta!r} at epsilon {total.epsilon!r}"
+        if spend is None and not self.bookings:
+            return f"all of epsilon {total.epsilon!r} and delta {total.delta!r}"
+        return str(self.remaining(composer, spend or self.spends[-1], like, spend_at))
 
     def more_that_fit(self, spend: Spend, composer: Composer) -> int:
         """How many more such spends the total allows, counted up to `MOST_COUNTED`.
@@ -303,7 +318,7 @@ class Account:
         def fits(epsilon: float) -> bool:
             return self.delta_with([Spend(epsilon, delta)], composer) <= self.total.delta
 
-        if self.accounting == "sum":
+        if composer.accounting == "sum":
             left = self.left(composer)["epsilon_left"]
             return left if left > 0.0 and fits(left) else 0.0
         fit, too_much = 0.0, self.total.epsilon

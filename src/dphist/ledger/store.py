@@ -25,8 +25,13 @@ from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
 from dphist.errors import InvalidParameter, LedgerError
-from dphist.publishing import WORKPLACE, fcntl, link_new, sweep, sync_folder, workplace
+from dphist.publishing import WORKPLACE, link_new, sweep, sync_folder, workplace
 from dphist.publishing import identity as file_identity
+
+try:
+    import fcntl
+except ImportError:  # not on Windows
+    fcntl = None  # type: ignore[assignment]
 
 # The entries of a ledger as a chain of hashes: each one carries the hash of the one before it.
 

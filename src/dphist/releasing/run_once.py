@@ -46,7 +46,7 @@ _MAY_DIFFER: Final = ("id", "ledger", "force", "sign")
 
 @dataclass(frozen=True)
 class Earlier:
-    """What an earlier run of the same id has left: its release, or a booking that can be used again, or nothing."""
+    """What an earlier run of the same id has left: its release, a booking that can be used again, or nothing."""
 
     release: Release | None = None
     booking: Booking | None = None
@@ -141,7 +141,7 @@ def _clear_unfinished(request: Request, booking: Booking, target: Target, ours: 
         sweep(target.path.parent)
     if ours or (not target.is_database and os.path.lexists(target.path) and not request.force):
         raise OutputError(
-            f"{target.title()} is there, but not with a valid certificate of entry {booking.number}. If an earlier "
+            f"{target.title()} is there, but without a valid certificate of entry {booking.number}. If an earlier "
             f"run of the id {booking.id!r} has left it, and nobody has copied or seen it, remove it and run the "
             "command again; otherwise choose another id"
         )

@@ -25,7 +25,7 @@ from dphist.releasing.certificate import guarantee_facts
 
 if TYPE_CHECKING:
     from dphist.accounting import Concentrated
-    from dphist.ledger import Account, Booking, Composer, Ledger, Remaining, Spend
+    from dphist.ledger import Account, Booking, Composer, Ledger, Spend
     from dphist.releasing.request import Request
     from dphist.releasing.run_once import Earlier
 
@@ -142,13 +142,7 @@ def weekly_budget(account: Account) -> Budget | None:
     return Budget(epsilon, delta) if epsilon else None
 
 
-def remaining_for(request: Request, planned: Plan | ChoicePlan, account: Account) -> Remaining:
-    """What remains for releases like the one that is asked for; the largest epsilon is tried out."""
-    spend, composer = price_of(planned, account)
-    return account.remaining(composer, spend, "this one", lambda epsilon, by: replan(request, epsilon, by))
-
-
-def remaining_after(request: Request, entry: int) -> tuple[Remaining, str] | None:
+def remaining_after(request: Request, entry: int) -> str:
     """What remains after the release that is booked as this entry, and what a first one has decided."""
     from dphist.ledger import Ledger
 
@@ -159,14 +153,15 @@ def remaining_after(request: Request, entry: int) -> tuple[Remaining, str] | Non
         booking = next(one for one in account.bookings if one.number == entry)
         composer = composer_for(account.accounting, account.total, account.share)
         first = account.by_first and booking is account.bookings[0]
-        return account.remaining(composer, booking.spend), _DECIDED[account.accounting] if first else ""
-    return None
+        left = account.remaining_in_words(composer, booking.spend, "this one")
+        return f"{left}. {_DECIDED[account.accounting] if first else ''}".rstrip()
+    return "not known, because the ledger cannot be read now."
 
 
 _DECIDED: Final = {
     "zcdp": "As the first release it fixes the accounting of the dataset: zcdp.",
-    "sum": "As the first release it fixes the accounting of the dataset: sum, because more releases like this one "
-    "fit if epsilons and deltas are added. Smaller releases would have added up less by zcdp.",
+    "sum": "As the first release it fixes the accounting of the dataset: sum (epsilons and deltas are added), by "
+    "which more releases like it fit than by zcdp.",
 }
 
 
@@ -286,8 +281,8 @@ def _summary(facts: Mapping[str, Any]) -> str:
     if "id" in facts:
         return (
             f"The privacy budget is booked: {budget}, as {place}. Run the same command again: the id "
-            f"{facts['id']!r} uses this booking, with new noise, which is sound only if nothing of this attempt was "
-            "published, copied or seen"
+            f"{facts['id']!r} uses this booking, with new noise, which is sound only if nothing of this attempt "
+            "was published, copied or seen"
         )
     return (
         f"The privacy budget was spent: {budget} stay booked as {place}. Every run books its budget again: fix "
@@ -322,8 +317,8 @@ def _check_same_spend(
     same = all(getattr(now, name) == getattr(then, name) for name in ("epsilon", "delta", "profile"))
     if not same or now.document["plan"] != then.document.get("plan"):
         raise LedgerError(
-            f"the plan of the id {booking.id!r} is not the one that was booked, as with another version of dphist: "
-            "choose another id"
+            f"the plan of the id {booking.id!r} is not the one that was booked, as with another version of "
+            "dphist: choose another id"
         )
 
 
