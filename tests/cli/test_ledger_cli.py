@@ -66,7 +66,8 @@ def test_init_book_show_and_plan(folder: Path) -> None:
     assert re.fullmatch(r"4 +log +20\S+Z +0\.5 +1e-06 +not known to be written", lines[8])
     planned = said("plan", "a.ledger", "--dataset", "log", "--epsilon", "0.5", "--delta", "1e-6")
     assert " ".join(planned.split()) == (
-        "It fits. The dataset 'log' has room for about 3 more releases like this one, or one with epsilon up to 1.5."
+        "It fits. The dataset 'log' has room for about 3 more releases like this one, or one with epsilon up to "
+        "1.5."
     )
 
 

@@ -126,8 +126,10 @@ def _find_release(request: Request, booking: Booking, target: Target, ledger: Le
             f"the id {booking.id!r} was released to {booking.written['address']}, which is {state}. Noise is not "
             "drawn twice for one booking: restore the file, or choose another id, which books again"
         )
+    if target.kind != "postgresql":
+        sweep(target.path.parent)
     if not whole:
-        _clear_unfinished(request, booking, target, ours)
+        _check_unseen(request, booking, target, ours)
         return None
     assert found is not None
     if booking.written is None:
@@ -135,10 +137,8 @@ def _find_release(request: Request, booking: Booking, target: Target, ledger: Le
     return _release_from(found, request, target)
 
 
-def _clear_unfinished(request: Request, booking: Booking, target: Target, ours: bool) -> None:
-    """Remove what a killed run had begun, or raise if it may have been seen already."""
-    if target.kind != "postgresql":
-        sweep(target.path.parent)
+def _check_unseen(request: Request, booking: Booking, target: Target, ours: bool) -> None:
+    """Raise if something is in the place of the release that a killed run may have put there."""
     if ours or (not target.is_database and os.path.lexists(target.path) and not request.force):
         raise OutputError(
             f"{target.title()} is there, but without a valid certificate of entry {booking.number}. If an earlier "
