@@ -135,6 +135,7 @@ def _add_input(source: str | None, input: list[str] | None, given: dict[str, Any
 def _release(request: Request, as_json: bool, report: str | None) -> None:
     from dphist.cli.reporting import check_report, report_release
     from dphist.releasing.run import run
+    from dphist.releasing.spending import remaining_after
 
     if report is not None:
         check_report(report, request)
@@ -148,9 +149,12 @@ def _release(request: Request, as_json: bool, report: str | None) -> None:
     # The release is shown even if its report has failed.
     written = report if failed is None else None
     already = request.id is not None and not placed
+    left = ""
+    if request.ledger is not None and request.dataset is not None:
+        left = remaining_after(request.ledger, request.dataset, result.receipt)
     with closed_pipe_ignored():
         if as_json:
-            budget = {} if request.ledger is None else {"remaining": remaining_sentence(request, result)}
+            budget = {"remaining": left} if left else {}
             reported = {} if report is None else {"report": written}
             print_json({**release_facts(result), **budget, **({"already": True} if already else {}), **reported})
         else:
@@ -159,9 +163,8 @@ def _release(request: Request, as_json: bool, report: str | None) -> None:
                     f"Already released: the id {request.id!r} has this result. Nothing was drawn or booked.\n\n"
                 )
             show_release(result, written)
-            if request.ledger is not None:
-                sentence = f"Remaining budget of the dataset {request.dataset!r}: "
-                write_out("\n" + wrap(sentence + remaining_sentence(request, result)) + "\n")
+            if left:
+                write_out("\n" + wrap(f"Remaining budget of the dataset {request.dataset!r}: {left}") + "\n")
     if failed is not None:
         raise failed
 
@@ -221,14 +224,6 @@ def show_release(result: Release, report: str | None = None) -> None:
     # The first two hold for every release.
     for note in result.not_covered[2:][:_MOST_NOTES]:
         write_out("\n" + wrap(f"Note: {note}") + "\n")
-
-
-def remaining_sentence(request: Any, result: Release) -> str:
-    """What remains of the dataset's budget after a release that is booked."""
-    from dphist.releasing.spending import remaining_after
-
-    assert result.receipt is not None
-    return remaining_after(request, result.receipt["entry"])
 
 
 def limit_words(plan: Plan) -> str:

@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Final
 
 from dphist.errors import DphistError, InvalidParameter, LedgerError, OutputError
@@ -22,11 +22,11 @@ from dphist.planning.planner import plan as make_plan
 from dphist.privacy.paper import delta_zcdp
 from dphist.privacy.types import Budget, Plan
 from dphist.releasing.certificate import guarantee_facts
+from dphist.releasing.request import Request
 
 if TYPE_CHECKING:
     from dphist.accounting import Concentrated
     from dphist.ledger import Account, Booking, Composer, Ledger, Spend
-    from dphist.releasing.request import Request
     from dphist.releasing.run_once import Earlier
 
 
@@ -142,15 +142,14 @@ def weekly_budget(account: Account) -> Budget | None:
     return Budget(epsilon, delta) if epsilon else None
 
 
-def remaining_after(request: Request, entry: int) -> str:
-    """What remains after the release that is booked as this entry, and what a first one has decided."""
+def remaining_after(ledger: str | os.PathLike[str], dataset: str, receipt: Mapping[str, Any] | None) -> str:
+    """What remains after the release with this receipt, and what it has decided if it was the first."""
     from dphist.ledger import Ledger
 
-    assert request.ledger is not None
-    assert request.dataset is not None
+    assert receipt is not None
     with suppress(LedgerError):  # the release is there: only this is not known
-        account = Ledger.open(request.ledger).account(request.dataset)
-        booking = next(one for one in account.bookings if one.number == entry)
+        account = Ledger.open(ledger).account(dataset)
+        booking = next(one for one in account.bookings if one.number == receipt["entry"])
         composer = composer_for(account.accounting, account.total, account.share)
         first = account.by_first and booking is account.bookings[0]
         left = account.remaining_in_words(composer, booking.spend, "this one")
@@ -178,11 +177,41 @@ def delta_of_rho(rho: float, epsilon: float) -> float:
     return delta_zcdp(rho=rho, epsilon=epsilon)
 
 
+@dataclass(frozen=True)
+class SketchRequest:
+    """What is booked of a release that is not made from events: the parts of a `Request` that a ledger needs."""
+
+    recorded: Mapping[str, Any]
+    ledger: str | os.PathLike[str] | None
+    dataset: str | None
+    id: None = None
+
+    def __post_init__(self) -> None:
+        if (self.ledger is None) != (self.dataset is None):
+            raise InvalidParameter("--ledger and --dataset go together: a ledger has a budget for each dataset")
+        if self.ledger is not None and "seed" in self.recorded:
+            raise InvalidParameter("--seed cannot be used with --ledger: a seeded release is not private")
+
+    @property
+    def epsilon(self) -> float:
+        """The epsilon of the plan."""
+        return float(self.recorded["epsilon"])
+
+    @property
+    def delta(self) -> float:
+        """The delta of the plan."""
+        return float(self.recorded["delta"])
+
+    def to_dict(self) -> dict[str, Any]:
+        """As the certificate records it."""
+        return dict(self.recorded)
+
+
 @dataclass
 class Attempt:
     """How far a release with a ledger has come: what is booked, and what a failure has to say about it."""
 
-    request: Request
+    request: Request | SketchRequest
     placed: Callable[[Any], None] | None = None
     earlier: Earlier | None = None
     ledger: Ledger | None = None
@@ -210,7 +239,7 @@ class Attempt:
         self.booking = self.ledger.book_release(
             self.request.dataset,
             lambda account: price_of(planned, account, document),
-            spend_at=lambda epsilon, composer: replan(self.request, epsilon, composer),
+            spend_at=partial(replan, self.request) if isinstance(self.request, Request) else None,
             id=self.request.id,
             run=None if earlier is None else earlier.run,
         )
@@ -292,7 +321,9 @@ def _summary(facts: Mapping[str, Any]) -> str:
 
 @contextmanager
 def booked_attempt(
-    request: Request, placed: Callable[[Any], None] | None = None, earlier: Earlier | None = None
+    request: Request | SketchRequest,
+    placed: Callable[[Any], None] | None = None,
+    earlier: Earlier | None = None,
 ) -> Iterator[Attempt]:
     """Any failure within says what stays booked: in its text, and in attributes (see `DphistError`).
 
@@ -340,7 +371,7 @@ def _add_booking(error: BaseException, attempt: Attempt) -> None:
             error.release = attempt.release  # type: ignore[attr-defined]
 
 
-def check_ledger(request: Request, target: Any) -> None:
+def check_ledger(request: Request | SketchRequest, target: Any) -> None:
     """Raise unless the ledger is there, has the dataset, and is not where the release will be written."""
     if request.ledger is None:
         return
