@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +17,20 @@ import dphist
 from dphist.errors import InputError, OverBudget
 from dphist.ledger import Ledger, SumComposer
 from dphist.releasing.spending import Attempt, composer_for, spend_of
-from dphist.sampling import tap as tapping
 from postgres_server import PASSWORD, postgres_address  # noqa: F401
-from release_commands import BOOKED, BUDGET, COUNTS, FLAGS, bookings, certificate, command, log_in, names
+from release_commands import (
+    BOOKED,
+    BUDGET,
+    COUNTS,
+    FLAGS,
+    Watched,
+    bookings,
+    certificate,
+    command,
+    log_in,
+    names,
+    watching,
+)
 from release_data import events
 
 ASKED: dict[str, Any] = {"user": "user", "item": "item", "epsilon": 1.0, "delta": 1e-7}
@@ -33,37 +42,6 @@ CHOSEN = ["--max-items-per-user", "auto", "--mechanism", "laplace"]
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     return log_in(tmp_path)
-
-
-class Watched:
-    """Words may be drawn only once a booking is in the file, read by another connection."""
-
-    def __init__(self, ledger: Path) -> None:
-        self.ledger, self.drawn, self.wanted = ledger, 0, 1
-
-    def see(self) -> None:
-        with closing(sqlite3.connect(self.ledger)) as other:
-            (found,) = other.execute("SELECT count(*) FROM entries WHERE kind = 'booking'").fetchone()
-        assert found == self.wanted, "noise before its booking"
-        self.drawn += 1
-
-
-def watching(ledger: Path, monkeypatch: pytest.MonkeyPatch) -> Watched:
-    """Every word of the secure tap and every key of its cipher is watched."""
-    watched = Watched(ledger)
-    words, rekey = tapping.SecureTap.words, tapping._Stream._rekey
-
-    def watched_words(tap: tapping.SecureTap, n: int, /) -> Any:
-        watched.see()
-        return words(tap, n)
-
-    def watched_key(stream: tapping._Stream) -> None:
-        watched.see()
-        rekey(stream)
-
-    monkeypatch.setattr(tapping.SecureTap, "words", watched_words)
-    monkeypatch.setattr(tapping._Stream, "_rekey", watched_key)
-    return watched
 
 
 @pytest.fixture

@@ -133,12 +133,12 @@ class Booking:
         return {"ledger": self.ledger, "dataset": self.dataset, "entry": self.number, "hash": self.hash}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Remaining:
     """What is left of a total: `more` releases like one that is known, or one like it with another epsilon.
 
     `largest_epsilon` is 0 if no epsilon would make it fit; `largest_delta` is what remains, if its delta is too
-    large, or else 0.
+    large, or else 0. Before the first release, `like` is empty and both are the total.
     """
 
     more: int
@@ -146,7 +146,9 @@ class Remaining:
     largest_delta: float
     like: str
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
+        if not self.like:
+            return f"all of epsilon {self.largest_epsilon!r} and delta {self.largest_delta!r}"
         if not self.more and not self.largest_epsilon:
             if not self.largest_delta:
                 return "nothing"
@@ -265,12 +267,12 @@ class Account:
     ) -> str:
         """What remains, for people: in releases like this one, or like the last one that is booked."""
         total = self.total
+        if not self.bookings and spend is None:
+            return repr(Remaining(0, total.epsilon, total.delta, ""))
         if composer.accounting == "pld":
             # To count releases would compose them again and again.
             unspent = max(0.0, total.delta - self.left(composer)["delta_spent"])
             return f"{unspent:.4g} of the delta {total.delta!r} at epsilon {total.epsilon!r}"
-        if spend is None and not self.bookings:
-            return f"all of epsilon {total.epsilon!r} and delta {total.delta!r}"
         return str(self.remaining(composer, spend or self.spends[-1], like, spend_at))
 
     def more_that_fit(self, spend: Spend, composer: Composer) -> int:

@@ -204,7 +204,7 @@ class SketchRequest:
 
     def to_dict(self) -> dict[str, Any]:
         """As the certificate records it."""
-        return dict(self.recorded)
+        return {**self.recorded, **({} if self.dataset is None else {"dataset": self.dataset})}
 
 
 @dataclass

@@ -360,11 +360,16 @@ class MisraGries:
         problem = sketch_problem(sound, self._k)
         if problem is not None:
             raise InvalidParameter(problem)
-        request = SketchRequest(sketch_request(sound, self._k, seed), ledger, dataset)
+        asked = sketch_request(sound, self._k, seed)
+        # As a certificate records them, where they are not what they are by default.
+        asked |= {} if count_name == "count" else {"count-name": count_name}
+        asked |= {"round": True} if rounded else {}
+        request = SketchRequest(asked, ledger, dataset)
         check_ledger(request, target)
         with booked_attempt(request, placed) as attempt:
             attempt.book(sound)
-            result = replace(self._add_noise(sound, names, rounded, seed), receipt=attempt.receipt)
+            noisy = self._add_noise(sound, names, rounded, seed)
+            result = replace(noisy, request=request.to_dict(), receipt=attempt.receipt)
             attempt.release = result
             if target is not None:
                 written = write_release(
@@ -388,12 +393,7 @@ class MisraGries:
             seed=seed,
         )  # fmt: skip
         counts, _ = added_columns(raw.counts, raw.plan, names.count, error=False, interval=None, rounded=rounded)
-        asked: dict[str, Any] = dict(raw.request)
-        if names.count != "count":
-            asked["count-name"] = names.count
-        if rounded:
-            asked["round"] = True
-        return replace(raw, counts=counts, request=asked)
+        return replace(raw, counts=counts)
 
     def _put(self, counters: Counters) -> None:
         self._table, self._counters, self._subtracted = None, counters, counters.subtracted
