@@ -75,6 +75,22 @@ def test_the_same_command_again_changes_nothing(folder: Path) -> None:
     assert data["booking"] == bookings(folder)[0].receipt()
 
 
+def test_the_report_is_made_by_each_run(folder: Path) -> None:
+    """Also by one that finds its release done: the run before it may have ended between the two."""
+    for _ in range(2):
+        assert command(folder, *RUN, "--report", "out.txt").code == 0
+    (folder / "out.txt").unlink()
+    assert command(folder, *RUN, "--report", "out.txt").code == 0
+    assert (folder / "out.txt").exists()
+    # What is not a report is not replaced.
+    done = command(folder, *RUN, "--report", "events.parquet.txt")
+    (folder / "events.parquet.txt").write_text("kept\n")
+    done = command(folder, *RUN, "--report", "events.parquet.txt")
+    assert done.code != 0
+    assert (folder / "events.parquet.txt").read_text() == "kept\n"
+    check_done(folder)
+
+
 def test_a_release_that_is_read_back_is_the_same(folder: Path) -> None:
     first = dphist.release(**asked(interval=0.95))
     again = dphist.release(**asked(interval=0.95))

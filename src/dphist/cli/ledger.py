@@ -232,7 +232,7 @@ def _planned(epsilon: float, delta: float, mechanism: str, contract: dict[str, A
 
 
 def _decides(composer: Composer) -> str:
-    return f" As the first release it fixes the accounting: {composer.accounting}."
+    return f" It would be the first release, which fixes the accounting: {composer.accounting}."
 
 
 def _what_it_buys(account: Account) -> str:

@@ -137,15 +137,17 @@ def _release(request: Request, as_json: bool, report: str | None) -> None:
     from dphist.releasing.run import run
     from dphist.releasing.spending import remaining_after
 
+    # The report of an id is made again by each run; only a report can be replaced.
+    reported_as = request if request.id is None else replace(request, force=True)
     if report is not None:
-        check_report(report, request)
+        check_report(report, reported_as)
     if request.output is None:
         raise InvalidParameter("give --output NAME (or --dry-run): a release is written with its certificate")
     failed = None
     with _failures_as_json(as_json), stoppable() as placed, progress_bars() as watcher:
         result = run(replace(request, progress=watcher), placed.append)
         if report is not None:
-            failed = report_release(report, request)
+            failed = report_release(report, reported_as)
     # The release is shown even if its report has failed.
     written = report if failed is None else None
     already = request.id is not None and not placed
