@@ -95,12 +95,17 @@ def release(
         --sum amount:0:500 --mean rating:1:5 --epsilon 1 --delta 1e-6 \\
         --ledger budget.db --dataset shop --sign release.key -o sold.csv
       dphist release request.toml --dry-run
+      dphist release log.parquet --user user_id --item query \\
+        --epsilon 0.3 --delta 1e-8 --ledger budget.db --dataset log \\
+        --id weekly-2026-46 -o queries-2026-46.parquet
       dphist release hdfs://logs/2026/ --input-format parquet \\
         --engine spark --master spark://host:7077 --user user_id \\
         --item query --epsilon 1 --delta 1e-6 -o hdfs://out/queries
     \b
-    Exit code 0: released. 1: the result could not be written. 2: bad
-    parameters or unreadable input. 130, 143: interrupted; nothing was written.
+    Exit code 0: released, or already released under this --id. 1: the
+    result could not be written. 2: bad parameters or unreadable input.
+    3: over budget. 4: another run of this --id is going on. 130, 143:
+    interrupted; nothing was written.
     """
     if not dry_run:
         # Before anything large is imported: without room, libraries abort the process instead of raising.
@@ -151,22 +156,37 @@ def _release(request: Request, as_json: bool, report: str | None, quiet: bool) -
     from dphist.cli.reporting import check_report, report_release
 
     check_early(request)
+    # The report of an id is made again by each run; only a report can be replaced.
+    reported_as = request if request.id is None else replace(request, force=True)
     if report is not None:
-        check_report(report, request)
+        check_report(report, reported_as)
     from dphist.releasing.run import run
+    from dphist.releasing.spending import remaining_after
 
     failed = None
     with _failures_as_json(as_json), stoppable() as placed, progress_bars(quiet) as watcher:
         result = run(replace(request, progress=watcher), placed.append)
         if report is not None:
-            failed = report_release(report, request)
+            failed = report_release(report, reported_as)
     # The release is shown even if its report has failed.
     written = report if failed is None else None
+    already = request.id is not None and not placed
+    left = ""
+    if request.ledger is not None and request.dataset is not None and (as_json or not quiet):
+        left = remaining_after(request.ledger, request.dataset, result.receipt)
     with closed_pipe_ignored():
         if as_json:
-            print_json({**release_facts(result), **({} if report is None else {"report": written})})
+            budget = {"remaining": left} if left else {}
+            reported = {} if report is None else {"report": written}
+            print_json({**release_facts(result), **budget, **({"already": True} if already else {}), **reported})
         elif not quiet:
+            if already:
+                write_out(
+                    f"Already released: the id {request.id!r} has this result. Nothing was drawn or booked.\n\n"
+                )
             show_release(result, written)
+            if left:
+                write_out("\n" + wrap(f"Remaining budget of the dataset {request.dataset!r}: {left}") + "\n")
     if failed is not None:
         raise failed
 

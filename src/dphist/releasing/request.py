@@ -151,6 +151,10 @@ class Request:
     ledger: Annotated[FilePath | None, _ledger("FILE",
         "Book the release in this ledger before any noise is drawn.", recorded=False)] = None
     dataset: Annotated[str | None, _ledger("NAME", "With --ledger: the dataset whose budget is spent.")] = None
+    id: Annotated[str | None, _ledger("NAME",
+        "With --ledger: name of this run, for scheduled work. Run the same command again after a crash: a release "
+        "that is written is not made again, and one that is not uses the same booking, with new noise. That is "
+        "sound only if nothing of the earlier attempt was published, copied or seen.", recorded=False)] = None
 
     engine: Annotated[Literal["duckdb", "spark"] | None, _engine("",
         "What reads and counts: this machine, or a Spark cluster. [duckdb]", recorded=True)] = None
@@ -227,6 +231,15 @@ class Request:
             raise InvalidParameter("--ledger and --dataset go together: a ledger has a budget for each dataset")
         if self.ledger is not None and self.seed is not None:
             raise InvalidParameter("--seed cannot be used with --ledger: a seeded release is not private")
+        if self.id is not None:
+            if self.ledger is None or self.output is None:
+                raise InvalidParameter("--id needs --ledger, --dataset and --output")
+            if os.fspath(self.output) == "-":
+                raise InvalidParameter(
+                    "--id needs a file or a table as --output: what is printed cannot be taken back"
+                )
+            if not self.id.isprintable() or not 0 < len(self.id.strip()) == len(self.id) <= 200:
+                raise InvalidParameter("--id must have 1 to 200 printable characters, and no space around them")
 
     def _check_columns(self) -> None:
         if self.sign is not None and self.output is None:
@@ -344,9 +357,12 @@ class Request:
         # A list has no users; any of its columns serves in that place.
         return Events(self.items, columns[0].name, columns, null_items=self.null_items)
 
-    def to_dict(self) -> dict[str, Any]:
-        """JSON by the names of the flags, for the certificate: without defaults and without passwords."""
-        recorded = {"input", "types"} | {option.name for option in options() if option.help.recorded}
+    def to_dict(self, *, everything: bool = False) -> dict[str, Any]:
+        """JSON by the names of the flags, for the certificate: without defaults and without passwords.
+
+        With `everything` also what affects neither privacy nor the numbers.
+        """
+        recorded = {"input", "types"} | {one.name for one in options() if one.help.recorded or everything}
         data: dict[str, Any] = {}
         for entry in fields(self):
             if entry.name in recorded:

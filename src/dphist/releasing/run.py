@@ -33,6 +33,7 @@ from dphist.releasing.noise import Cut, NoiseStage, blocks, rehearse
 from dphist.releasing.protected import local_paths, refuse_own_input
 from dphist.releasing.request import AUTO, Columns, FilePath, Request, Watcher, request_from
 from dphist.releasing.result import Facts, Release
+from dphist.releasing.run_once import only_run_of_id
 from dphist.releasing.soundness import (
     Chosen,
     Nonzero,
@@ -189,16 +190,19 @@ def release(
 def run(request: Request, placed: Placed | None = None) -> Release:
     """Carry out a request, which is step 1. `placed` is called once the files are there."""
     engine = engine_for(request)
-    target = _check_target(request)  # 2
-    _check_input(request, engine)
-    planned = plan_request(request, engine)  # 3
-    with booked_attempt(request, placed) as attempt:
-        attempt.book(planned)  # 4
-        job = _prepare_job(request, planned, engine, attempt.receipt)
-        with _count_users(job, engine) as counted:  # 5
-            attempt.release = _add_noise(job, counted, target, attempt.note_written)  # 6
-        result = _write(attempt.release, request, target, attempt.note_written)  # 7
-        attempt.settle(result.written)  # 8
+    with only_run_of_id(request) as earlier:
+        if earlier.release is not None:
+            return earlier.release
+        target = _check_target(request)  # 2
+        _check_input(request, engine)
+        planned = plan_request(request, engine)  # 3
+        with booked_attempt(request, placed, earlier) as attempt:
+            attempt.book(planned)  # 4
+            job = _prepare_job(request, planned, engine, attempt.receipt)
+            with _count_users(job, engine) as counted:  # 5
+                attempt.release = _add_noise(job, counted, target, attempt.note_written)  # 6
+            result = _write(attempt.release, request, target, attempt.note_written)  # 7
+            attempt.settle(result.written)  # 8
     return result
 
 
