@@ -88,6 +88,7 @@ def release(
     round: bool = False,
     ledger: FilePath | None = None,
     dataset: str | None = None,
+    id: str | None = None,
     engine: Literal["duckdb", "spark"] | None = None,
     master: str | None = None,
     spark_conf: str | Sequence[str] = (),
@@ -156,6 +157,9 @@ def release(
         round: Round counts to whole numbers.
         ledger: Book the release in this ledger before any noise is drawn.
         dataset: With ledger: the dataset whose budget is spent.
+        id: With ledger: name of this run, for scheduled work. Run the same command again after a crash: a release
+            that is written is not made again, and one that is not uses the same booking, with new noise. That is
+            sound only if nothing of the earlier attempt was published, copied or seen.
         engine: What reads and counts: this machine, or a Spark cluster. [duckdb]
         master: With engine='spark': spark://..., yarn, k8s://... [local[*]]
         spark_conf: With engine='spark': a Spark setting; also a list.
