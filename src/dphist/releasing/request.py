@@ -70,10 +70,13 @@ class Request:
     _: KW_ONLY
     user: Annotated[str, _events("COLUMN", "Column that identifies the user.")]
     item: Annotated[str | Sequence[str], _events("COLUMN",
-        "Column to count. Repeat it for several columns; NAME=COLUMN renames one.")]
+        "Column to count. Repeat it for several columns; NAME=COLUMN renames one, and NAME=EXPRESSION counts an "
+        "SQL expression of one row.")]
     where: Annotated[str | None, _events("SQL", "Count only events that satisfy this condition.")] = None
     table: Annotated[str | None, _events("NAME", "Table of the input database.")] = None
-    query: Annotated[str | None, _events("SQL", "Query for the input database, instead of a table.")] = None
+    query: Annotated[str | None, _events("SQL",
+        "Query for the input database, instead of a table. Over files: SELECT expressions FROM input WHERE "
+        "condition.")] = None
     input_format: Annotated[str | None, _events("FORMAT",
         "parquet, csv, jsonl or arrow, if the file names do not show the format.")] = None
     input_name: Annotated[str | None, _events("NAME",

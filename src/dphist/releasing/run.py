@@ -142,7 +142,8 @@ def _check_input(request: Request, engine: Engine) -> None:
     if engine.name == "duckdb":
         for path in local_paths(request.input):
             matching_files(path)
-    if request.ledger is None and request.max_items_per_user != AUTO:
+    written = request.where or request.query or any(one.name != one.source for one in request.columns)
+    if request.ledger is None and request.max_items_per_user != AUTO and not written:
         return
     values = tuple(Value(*one) for one in request.sums)
     task = Task(request.events(), Choice(bytes(32)), public_items=request.public_items(), values=values)
