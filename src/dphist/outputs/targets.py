@@ -14,7 +14,10 @@ from urllib.parse import unquote
 from dphist.errors import InvalidParameter, OutputError
 from dphist.outputs.seal import Sign
 
-OutputKind = Literal["parquet", "csv", "tsv", "jsonl", "arrow", "folder", "duckdb", "sqlite", "postgresql"]
+OutputKind = Literal[
+    "parquet", "csv", "tsv", "jsonl", "arrow", "csv.gz", "tsv.gz", "jsonl.gz", "folder", "duckdb", "sqlite",
+    "postgresql",
+]  # fmt: skip
 DATABASES: Final = ("duckdb", "sqlite", "postgresql")
 DEFAULT_TABLE: Final = "release"
 _SUFFIXES: Final[dict[str, OutputKind]] = {
@@ -31,6 +34,10 @@ _SUFFIXES: Final[dict[str, OutputKind]] = {
     ".sqlite": "sqlite",
     ".sqlite3": "sqlite",
     ".db": "sqlite",
+    ".csv.gz": "csv.gz",
+    ".tsv.gz": "tsv.gz",
+    ".jsonl.gz": "jsonl.gz",
+    ".ndjson.gz": "jsonl.gz",
 }
 # What of an address may be repeated; a password can also stand among its options.
 _PUBLIC_OPTIONS: Final = {"host", "port", "dbname", "user", "sslmode"}
@@ -128,7 +135,8 @@ def is_postgres(address: str) -> bool:
 
 def suffix_kind(address: str) -> OutputKind | None:
     """The kind by the ending of a name."""
-    return _SUFFIXES.get(Path(address).suffix.lower())
+    endings = Path(address.lower()).suffixes
+    return _SUFFIXES.get("".join(endings[-2:] if endings[-1:] == [".gz"] else endings[-1:]))
 
 
 def target_of(output: str | os.PathLike[str], table: str | None = None, file_format: str | None = None) -> Target:
