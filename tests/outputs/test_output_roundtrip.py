@@ -23,7 +23,8 @@ from dphist.outputs.write import check_target, write_release
 from scheduling import crossed
 
 FILES = [
-    "counts.parquet", "counts.csv", "counts.tsv", "counts.jsonl", "counts.arrow", "counts.csv.gz", "counts.jsonl.gz",
+    "counts.parquet", "counts.csv", "counts.tsv", "counts.jsonl", "counts.arrow", "counts.csv.gz",
+    "counts.jsonl.gz",
 ]  # fmt: skip
 BASES = ["counts.duckdb", "counts.sqlite"]
 PLACES = [*FILES, *BASES]

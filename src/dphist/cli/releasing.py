@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stdout
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -27,7 +28,7 @@ from dphist.counting.task import Resources
 from dphist.counting.workspace import check_address_space
 from dphist.display import count_items
 from dphist.errors import DphistError, InvalidParameter
-from dphist.releasing.request import Request, read_request, request_from
+from dphist.releasing.request import STREAM, Request, read_request, request_from
 
 if TYPE_CHECKING:
     from dphist.planning.auto_cap import ChoicePlan
@@ -44,8 +45,8 @@ Source = Annotated[
     typer.Argument(
         metavar="INPUT|REQUEST.toml",
         help="A file, glob or folder (Parquet, CSV, JSON lines, Arrow), a database (DuckDB, SQLite, "
-        "postgresql://...), or a request file whose keys are these flags. Paths in a request file are relative to "
-        "the working folder.",
+        "postgresql://...), - for standard input, or a request file whose keys are these flags. Paths in a "
+        "request file are relative to the working folder.",
         show_default=False,
         rich_help_panel=_EVENTS,
     ),
@@ -138,13 +139,15 @@ def _release(request: Request, as_json: bool, report: str | None) -> None:
     if request.output is None:
         raise InvalidParameter("give --output NAME (or --dry-run): a release is written with its certificate")
     failed = None
-    with _failures_as_json(as_json), stoppable() as placed, progress_bars() as watcher:
+    # Standard output has the release and nothing else.
+    aside = redirect_stdout(sys.stderr) if str(request.output) == STREAM else nullcontext()
+    with _failures_as_json(as_json, aside), stoppable() as placed, progress_bars() as watcher:
         result = run(replace(request, progress=watcher), placed.append)
         if report is not None:
             failed = report_release(report, request)
     # The release is shown even if its report has failed.
     written = report if failed is None else None
-    with closed_pipe_ignored():
+    with closed_pipe_ignored(), aside:
         if as_json:
             print_json({**release_facts(result), **({} if report is None else {"report": written})})
         else:
@@ -154,7 +157,7 @@ def _release(request: Request, as_json: bool, report: str | None) -> None:
 
 
 @contextmanager
-def _failures_as_json(wanted: bool) -> Iterator[None]:
+def _failures_as_json(wanted: bool, aside: AbstractContextManager[Any]) -> Iterator[None]:
     """With --json, a release that fails after it was booked prints what stays booked, for programs."""
     try:
         yield
@@ -164,7 +167,7 @@ def _failures_as_json(wanted: bool) -> Iterator[None]:
             # The text of an exception that is not ours may repeat a cell.
             ours = isinstance(error, DphistError)
             message = str(error) if ours else getattr(error, "message", type(error).__name__)
-            with closed_pipe_ignored():
+            with closed_pipe_ignored(), aside:
                 print_json({"error": message, "booking": booking})
         raise
 

@@ -39,6 +39,7 @@ _SUFFIXES: Final[dict[str, OutputKind]] = {
     ".jsonl.gz": "jsonl.gz",
     ".ndjson.gz": "jsonl.gz",
 }
+_STREAMED: Final[tuple[OutputKind, ...]] = ("csv", "tsv", "jsonl")
 # What of an address may be repeated; a password can also stand among its options.
 _PUBLIC_OPTIONS: Final = {"host", "port", "dbname", "user", "sslmode"}
 # PostgreSQL cuts longer names off without an error.
@@ -47,12 +48,21 @@ _POSTGRES_NAME_BYTES: Final = 63
 
 @dataclass(frozen=True)
 class Target:
-    """A place for a release. `table` is for databases alone; `sign` signs what is written there."""
+    """A place for a release. `table` is for databases alone; `sign` signs what is written there.
+
+    `certificate` is for standard output, which has no place beside it.
+    """
 
     address: str = field(repr=False)
     table: str | None
     kind: OutputKind
     sign: Sign | None = field(default=None, compare=False)
+    certificate: str | None = None
+
+    @property
+    def is_stdout(self) -> bool:
+        """Whether the release goes to standard output, and its certificate to the file `certificate`."""
+        return self.certificate is not None
 
     @property
     def is_database(self) -> bool:
@@ -72,6 +82,8 @@ class Target:
     @property
     def certificate_path(self) -> Path:
         """The certificate of a file stands next to it under the full name of the file."""
+        if self.certificate is not None:
+            return Path(self.certificate)
         return self.path.with_name(self.path.name + ".certificate.json")
 
     @property
@@ -87,7 +99,7 @@ class Target:
         """The release as a sentence names it."""
         if self.is_database:
             return f"table {self.table_name} in {self.public_address()}"
-        return self.public_address()
+        return "standard output" if self.is_stdout else self.public_address()
 
     def certificate_title(self) -> str:
         """The certificate as a sentence names it."""
@@ -139,9 +151,16 @@ def suffix_kind(address: str) -> OutputKind | None:
     return _SUFFIXES.get("".join(endings[-2:] if endings[-1:] == [".gz"] else endings[-1:]))
 
 
-def target_of(output: str | os.PathLike[str], table: str | None = None, file_format: str | None = None) -> Target:
-    """The place that a user names, of the kind by its ending or by `file_format`."""
+def target_of(
+    output: str | os.PathLike[str],
+    table: str | None = None,
+    file_format: str | None = None,
+    certificate: str | os.PathLike[str] | None = None,
+) -> Target:
+    """The place that a user names, of the kind by its ending or by `file_format`; - is standard output."""
     address = os.fspath(output)
+    if address == "-" and certificate is not None:
+        return _standard_output(table, file_format, os.fspath(certificate))
     if not isinstance(address, str) or not address or "\0" in address:
         raise InvalidParameter(f"output must be the name of a file or a postgresql:// address, not {address!r}")
     kind = _kind_of(address, file_format)
@@ -155,6 +174,17 @@ def target_of(output: str | os.PathLike[str], table: str | None = None, file_for
     if kind != "folder" and Path(address).name in ("", ".."):
         raise InvalidParameter(f"output must name a file, not the folder {address}")
     return Target(address, None, kind)
+
+
+def _standard_output(table: str | None, file_format: str | None, certificate: str) -> Target:
+    if table is not None:
+        raise InvalidParameter("table is for databases, and the output is standard output")
+    if "\0" in certificate or Path(certificate).name in ("", ".."):
+        raise InvalidParameter(f"--certificate must be the name of a file, not {certificate!r}")
+    kind = next((one for one in _STREAMED if one == (file_format or "csv")), None)
+    if kind is None:
+        raise InvalidParameter(f"standard output is written as {', '.join(_STREAMED)}, not as {file_format!r}")
+    return Target("-", None, kind, certificate=certificate)
 
 
 def _kind_of(address: str, file_format: str | None) -> OutputKind:
@@ -218,12 +248,13 @@ def check_columns(target: Target, columns: Sequence[str]) -> None:
 
 def check_files(target: Target, *, force: bool) -> None:
     """Raise `OutputError` if the files of a release cannot be where they are to be."""
-    folder = target.path.parent
+    paths = [target.certificate_path] if target.is_stdout else [target.path]
+    folder, name = paths[0].parent, target.certificate or target.address
     if not folder.is_dir():
-        raise OutputError(f"{target.address} cannot be written: there is no folder {folder}")
+        raise OutputError(f"{name} cannot be written: there is no folder {folder}")
     if not os.access(folder, os.W_OK | os.X_OK):
-        raise OutputError(f"{target.address} cannot be written: the folder {folder} is not writable")
-    for path in [target.path] if target.is_database else [target.path, target.certificate_path]:
+        raise OutputError(f"{name} cannot be written: the folder {folder} is not writable")
+    for path in paths if target.is_database or target.is_stdout else [*paths, target.certificate_path]:
         try:
             mode = os.lstat(path).st_mode
         except FileNotFoundError:

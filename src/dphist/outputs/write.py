@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import errno
 import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from hashlib import file_digest
+from hashlib import file_digest, sha256
+from io import BytesIO
 from typing import Any, Final
 
 from dphist.errors import InvalidParameter, OutputError
@@ -84,6 +86,8 @@ def write_release(
             check_files(target, force=force)
             if target.is_database:
                 digest = _write_into_file(plain, document, target, force, signals)
+            elif target.is_stdout:
+                digest = _write_stdout(plain, document, target, force, signals, escape_formulas)
             else:
                 digest = _write_files(plain, document, target, force, signals, escape_formulas)
         signed_by = None if target.sign is None else target.sign.fingerprint
@@ -127,6 +131,48 @@ def _write_files(
                 place_new([(data, target.path), (certificate, target.certificate_path)])
             sync_folder(target.path.parent)
     return digest
+
+
+def _write_stdout(
+    plain: Any, document: dict[str, Any], target: Target, force: bool, signals: Deferred, escape_formulas: bool
+) -> str:
+    """The data to standard output, then the certificate to its file: what was read there cannot be taken back."""
+    final = target.certificate_path
+    name = final.name.removesuffix(".certificate.json") if final.name.endswith(".certificate.json") else "-"
+    if target.sign is not None and name in ("-", ""):
+        raise InvalidParameter(
+            "--sign signs the name of the data: with --output -, --certificate must be NAME.certificate.json, "
+            "where NAME is the file that the data will be in"
+        )
+    data = BytesIO()
+    write_rows(plain, target.kind, data, signals.check, escape_formulas=escape_formulas)
+    digest = sha256(data.getbuffer()).hexdigest()
+    escaped = {"escape_formulas": True} if escape_formulas else {}
+    text = seal(document, {**output_facts(plain, target.kind, name, digest), **escaped}, target.sign)
+    with workplace(final.parent) as work:
+        certificate = work / "certificate"
+        write_synced(certificate, text.encode())
+        signals.check()
+        _send(data.getbuffer())
+        if force:
+            os.replace(certificate, final)
+        else:
+            place_new([(certificate, final)])
+        sync_folder(final.parent)
+    return digest
+
+
+def _send(data: memoryview) -> None:
+    """Write to standard output, through to whoever reads it."""
+    stream = sys.stdout.buffer
+    try:
+        stream.write(data)
+        stream.flush()
+    except OSError:
+        # What is left in the buffer would be tried again at the end of the process.
+        with suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        raise
 
 
 def _write_into_file(plain: Any, document: dict[str, Any], target: Target, force: bool, signals: Deferred) -> str:

@@ -79,7 +79,7 @@ def _own_files(target: Any) -> list[str]:
     """The files of a release and its certificate, or the folder."""
     if target.kind == "folder":
         return list(local_paths(target.address))
-    return [str(target.path), str(target.certificate_path)]
+    return [*([] if target.is_stdout else [str(target.path)]), str(target.certificate_path)]
 
 
 def _takes_table(source: Any, target: Any, table: str | None, query: str | None) -> bool:

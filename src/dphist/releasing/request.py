@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 # Called with the name of a step and the share of it that is done, never with a number from the data.
 Watcher = Callable[[str, float], None]
 AUTO: Final = "auto"
+STREAM: Final = "-"  # standard input or output
+STREAM_FORMATS: Final = ("csv", "tsv", "jsonl", "ndjson", "json", "parquet", "arrow")
 TEXT_FILE: Final = re.compile(r"\.(csv|tsv|json|jsonl|ndjson)(\.gz|\.zst)?$", re.IGNORECASE)
 
 
@@ -133,10 +135,12 @@ class Request:
     round: Annotated[bool, _columns("", "Round counts to whole numbers.")] = False
 
     output: Annotated[FilePath | None, _output("NAME",
-        "Where to write: .parquet, .csv, .tsv, .jsonl, .arrow or a database. The certificate is written beside "
-        "it. With --engine spark also a folder (NAME/ or hdfs://...), written by the executors.")] = None
+        "Where to write: .parquet, .csv, .tsv, .jsonl, .arrow, .csv.gz or a database. The certificate is written "
+        "beside it. - is standard output, as CSV. With --engine spark also a folder (NAME/ or hdfs://...), "
+        "written by the executors.")] = None
     output_table: Annotated[str | None, _output("NAME", "Table of the output database. [release]")] = None
     output_format: Annotated[str | None, _output("FORMAT", "Format, if the name does not show it.")] = None
+    certificate: Annotated[FilePath | None, _output("FILE", "With --output -: file for the certificate.")] = None
     sign: Annotated[FilePath | None, _output("KEY",
         "Sign data and certificate with this private key; see dphist keygen.")] = None
     escape_formulas: Annotated[bool, _output("",
@@ -183,6 +187,7 @@ class Request:
         self._check_contract()
         self._check_ledger()
         self._check_columns()
+        self._check_streams()
         self._check_engine()
 
     def _is_text_file(self) -> bool:
@@ -252,6 +257,22 @@ class Request:
             raise InvalidParameter("--sum and --mean need Gaussian noise, not --mechanism laplace")
         if self.aggregates and self.offset == "none":
             raise InvalidParameter("--sum and --mean cannot be used with --offset none")
+
+    def _check_streams(self) -> None:
+        from_stream = isinstance(self.input, str) and self.input == STREAM
+        if from_stream and (self.input_format or "").lower().lstrip(".") not in STREAM_FORMATS:
+            raise InvalidParameter(
+                f"standard input needs --input-format (input_format=), one of {', '.join(STREAM_FORMATS)}"
+            )
+        if from_stream and self.engine_name == "spark":
+            raise InvalidParameter("Spark cannot read standard input: name a file, or use the engine duckdb")
+        to_stream = self.output is not None and os.fspath(self.output) == STREAM
+        if to_stream and self.certificate is None:
+            raise InvalidParameter(
+                "--output - needs --certificate FILE: a release is written with its certificate"
+            )
+        if self.certificate is not None and not to_stream:
+            raise InvalidParameter("--certificate is for --output -: otherwise it is written beside the output")
 
     def _check_engine(self) -> None:
         if self.engine == "duckdb" and is_spark_frame(self.input):

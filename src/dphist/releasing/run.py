@@ -14,14 +14,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, ParamSpec, get_type_hints
 
 from dphist.counting.duckdb import check_sizes_task
-from dphist.counting.files import matching_files
+from dphist.counting.files import matching_files, spool_stdin
 from dphist.counting.task import Choice, Counted, Engine, Progress, Resources, Task, Value, is_frame
 from dphist.errors import InvalidParameter
 from dphist.planning.auto_cap import ChoicePlan
@@ -32,7 +32,7 @@ from dphist.releasing.certificate import plan_from
 from dphist.releasing.frames import ARROW, Names, Piece, empty_batch, frame_form, numbers_of, origins
 from dphist.releasing.noise import Cut, NoiseStage, blocks, rehearse
 from dphist.releasing.protected import local_paths, refuse_own_input
-from dphist.releasing.request import AUTO, Columns, Request, request_from
+from dphist.releasing.request import AUTO, STREAM, Columns, Request, request_from
 from dphist.releasing.result import Facts, Release
 from dphist.releasing.soundness import (
     Chosen,
@@ -100,15 +100,16 @@ def run(request: Request, placed: Placed | None = None) -> Release:
     """Carry out a request, which is step 1. `placed` is called once the files are there."""
     engine = engine_for(request)
     target = _check_target(request)  # 2
-    _check_input(request, engine)
-    planned = plan_request(request, engine)  # 3
-    with booked_attempt(request, placed) as attempt:
-        attempt.book(planned)  # 4
-        job = _prepare_job(request, planned, engine, attempt.receipt)
-        with _count_users(job, engine) as counted:  # 5
-            attempt.release = _add_noise(job, counted, target, attempt.note_written)  # 6
-        result = _write(attempt.release, request, target, attempt.note_written)  # 7
-        attempt.settle(result.written)  # 8
+    with _spool_input(request) as request:
+        _check_input(request, engine)
+        planned = plan_request(request, engine)  # 3
+        with booked_attempt(request, placed) as attempt:
+            attempt.book(planned)  # 4
+            job = _prepare_job(request, planned, engine, attempt.receipt)
+            with _count_users(job, engine) as counted:  # 5
+                attempt.release = _add_noise(job, counted, target, attempt.note_written)  # 6
+            result = _write(attempt.release, request, target, attempt.note_written)  # 7
+            attempt.settle(result.written)  # 8
     return result
 
 
@@ -123,7 +124,7 @@ def _check_target(request: Request) -> Any:
         raise InvalidParameter("types='text' and types='fixed' are for frames: files have the types they declare")
     target = None
     if request.output is not None:
-        target = target_of(request.output, request.output_table, request.output_format)
+        target = target_of(request.output, request.output_table, request.output_format, request.certificate)
         target = replace(target, sign=signer_of(request.sign))
         check_target(target, force=request.force, columns=request.output_columns())
         check_formulas(target, request.escape_formulas)
@@ -135,6 +136,18 @@ def _check_target(request: Request) -> Any:
     refuse_own_input(request, target)
     check_ledger(request, target)
     return target
+
+
+@contextmanager
+def _spool_input(request: Request) -> Iterator[Request]:
+    """The request, with standard input in a file of the private folder: the events are read more than once."""
+    if not isinstance(request.input, str) or request.input != STREAM:
+        yield request
+        return
+    assert request.input_format is not None
+    folder = None if request.temp_folder is None else Path(request.temp_folder)
+    with spool_stdin(request.input_format.lower().lstrip("."), folder) as path:
+        yield replace(request, input=path, input_name=request.input_name or STREAM)
 
 
 def _check_input(request: Request, engine: Engine) -> None:
