@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
@@ -264,3 +265,26 @@ def test_expressions_and_queries_are_in_the_certificate(tmp_path: Path) -> None:
     assert result.document()["request"]["item"] == ["word=lower(word)"]
     assert result.document()["request"]["query"] == query
     assert dphist.verify(tmp_path / "out.csv").verified
+
+
+def test_relations_in_and_out() -> None:
+    with duckdb.connect() as connection:
+        connection.register("given", pa.table({"user": range(600), "word": ["Tea", "milk"] * 300}))
+        connection.execute("CREATE TABLE log AS FROM given")
+        asked = {"user": "user", "item": "word", "epsilon": 1, "delta": 1e-6}
+        relation = connection.sql("SELECT user, lower(word) AS word FROM log WHERE user < 500")
+        # Read more than once: the limit is chosen.
+        found = dphist.release(relation, **asked)
+        assert "frame holds for one user" in found.guarantee
+        native = found.to_native()
+        assert isinstance(native, duckdb.DuckDBPyRelation)
+        assert sorted(native.columns) == ["count", "estimate", "word"]
+        assert sorted(row[0] for row in native.fetchall()) == ["milk", "tea"]
+        released = found.to_duckdb(connection)
+        assert connection.sql("SELECT word FROM released WHERE count > 100 ORDER BY 1").fetchall() == [
+            ("milk",), ("tea",),
+        ]  # fmt: skip
+        assert released.to_arrow_table().num_rows == 2
+        counts = connection.sql("SELECT word AS item, count(DISTINCT user) AS count FROM log GROUP BY 1")
+        plan = dphist.plan(epsilon=1, delta=1e-6, max_items_per_user=1)
+        assert isinstance(dphist.release_histogram(counts, plan=plan).to_native(), duckdb.DuckDBPyRelation)

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dphist.display import html_grid, printable, text_grid
-from dphist.errors import InvalidParameter
+from dphist.errors import InvalidParameter, package
 from dphist.planning.utility import ESTIMATES
 from dphist.privacy.types import Budget, Certificate, Plan
 from dphist.releasing.certificate import NO_GUARANTEE, document_of, guarantee, not_covered, now
@@ -103,6 +103,8 @@ class Release:
         form = self.form if self.came is None else self.came
         if form.shape == "columns":
             return self.items, native_column(self.counts, self.names.count, form.package)
+        if form.shape == "relation":
+            return self.to_duckdb()
         frame = self._frame(form.package)
         if form.shape == "lazy":
             return frame.lazy()
@@ -119,6 +121,11 @@ class Release:
     def to_arrow(self) -> Any:
         """An Arrow table; the metadata of its schema say whether it is private."""
         return self._frame("pyarrow")
+
+    def to_duckdb(self, connection: Any = None) -> Any:
+        """A DuckDB relation, in this connection or DuckDB's own default one."""
+        duckdb = package("duckdb")
+        return (duckdb if connection is None else connection).from_arrow(self.to_arrow())
 
     def to_spark(self, session: Any = None) -> Any:
         """A Spark DataFrame, in this session or the active one."""
