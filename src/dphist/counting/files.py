@@ -32,6 +32,7 @@ from dphist.counting.frames import BATCH, ArrowSource, Opened, Source, demand, d
 from dphist.counting.sql import FLOATS, WHOLE, name, text
 from dphist.counting.workspace import attempt, name_list, private_folder
 from dphist.errors import DphistError, InputError
+from dphist.objects import copy_objects, is_object, show
 
 FORMATS: Final = {
     ".parquet": "parquet", ".pq": "parquet", ".csv": "csv", ".tsv": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl",
@@ -86,12 +87,44 @@ def spool_stdin(kind: str, folder: Path | None) -> Iterator[str]:
             return str(path)
 
         path = attempt(spool, "standard input", "{what} cannot be read")
-        try:
+        with _named_as_given({f"the file {path!r}": "standard input", repr(path): "standard input"}):
             yield path
-        except DphistError as error:
-            said = str(error).replace(f"the file {path!r}", "standard input").replace(repr(path), "standard input")
-            error.args = (said,)
-            raise
+
+
+@contextmanager
+def spool_objects(given: Sequence[str], folder: Path | None) -> Iterator[tuple[str, ...]]:
+    """Local paths, with copies of the objects among them in a private folder that is gone afterwards."""
+    with private_folder(folder) as work:
+        found: list[str] = []
+        for number, one in enumerate(given):
+            place = work / str(number)
+            found += (
+                attempt(lambda one=one, place=place: copy_objects(one, place), show(one))  # type: ignore[misc]
+                if is_object(one)
+                else matching_files(one)
+            )
+        scheme = next(one for one in given if is_object(one)).partition("://")[0]
+        with _named_as_given({f"{work}{os.sep}{number}{os.sep}": f"{scheme}://" for number in range(len(given))}):
+            yield tuple(found)
+
+
+@contextmanager
+def _named_as_given(names: Mapping[str, str]) -> Iterator[None]:
+    """Errors name an input as it was given, and not the copy of it."""
+    try:
+        yield
+    except DphistError as error:
+        said = str(error)
+        for own, name in names.items():
+            said = said.replace(own, name)
+        error.args = (said,)
+        raise
+
+
+def given_paths(source: Any) -> list[str]:
+    """The paths and addresses that an input names; none for a frame."""
+    given = source if isinstance(source, (tuple, list)) else [source]
+    return [os.fspath(one) for one in given if isinstance(one, (str, os.PathLike))]
 
 
 def matching_files(path: str) -> list[str]:

@@ -13,6 +13,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 import zlib
 from collections.abc import Iterator
@@ -25,6 +26,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from dphist.errors import InputError, package
+from dphist.objects import beside, copy_objects, exists, is_object, name_of, show
 from dphist.outputs.formats import ESCAPES, PACKED, digest_of, holds, read_text, restore_column
 from dphist.outputs.seal import (
     LARGEST_CERTIFICATE,
@@ -37,6 +39,7 @@ from dphist.outputs.seal import (
 )
 from dphist.outputs.spark_folder import CERTIFICATE, whole_digest
 from dphist.outputs.stores import CERTIFICATE_COLUMN, Store, StoreError, store_of
+from dphist.outputs.targets import CERTIFICATE as SEALED
 from dphist.outputs.targets import DATABASES, OutputKind, Target, is_postgres, suffix_kind, target_of
 from dphist.publishing import open_regular
 
@@ -85,6 +88,9 @@ def read_release(
     Raises `InputError` where there are no data to read; whatever is wrong with them is in `problems`.
     """
     name = os.fspath(address)
+    if is_object(name) or (certificate is not None and is_object(os.fspath(certificate))):
+        with tempfile.TemporaryDirectory(prefix="dphist-read-") as folder:
+            return read_release(*_fetched(name, table, certificate, Path(folder)))
     if is_postgres(name):
         return _from_database(target_of(name, table), certificate)
     if not os.path.isfile(name) and not os.path.isdir(name):
@@ -98,6 +104,23 @@ def read_release(
         return _from_file(Path(name), kind, certificate)
     except OSError as error:
         raise InputError(f"{name} cannot be read: {error.strerror or 'reading it failed'}") from None
+
+
+def _fetched(
+    name: str, table: str | None, certificate: str | os.PathLike[str] | None, folder: Path
+) -> tuple[str, str | None, str | None]:
+    """What to read in place of objects: copies of them. A missing certificate is missing there too."""
+    copies = {}
+    sealed = beside(name, SEALED) if certificate is None else os.fspath(certificate)
+    for place, given in (("data", name), ("certificate", sealed)):
+        copies[place] = given
+        if is_object(given):
+            copies[place] = str(folder / place / name_of(given))
+            if exists(given):
+                (copies[place],) = copy_objects(given, folder / place)
+            elif place == "data":
+                raise InputError(f"there is no file {show(given)}")
+    return copies["data"], table, copies["certificate"]
 
 
 def _sniffed(path: Path) -> OutputKind | None:

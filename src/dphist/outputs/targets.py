@@ -12,6 +12,7 @@ from typing import Final, Literal
 from urllib.parse import unquote
 
 from dphist.errors import InvalidParameter, OutputError
+from dphist.objects import beside, is_object, show, without_options
 from dphist.outputs.seal import Sign
 
 OutputKind = Literal[
@@ -20,6 +21,7 @@ OutputKind = Literal[
 ]  # fmt: skip
 DATABASES: Final = ("duckdb", "sqlite", "postgresql")
 DEFAULT_TABLE: Final = "release"
+CERTIFICATE: Final = ".certificate.json"
 _SUFFIXES: Final[dict[str, OutputKind]] = {
     ".parquet": "parquet",
     ".pq": "parquet",
@@ -60,6 +62,11 @@ class Target:
     certificate: str | None = None
 
     @property
+    def is_object(self) -> bool:
+        """Whether the release is an object in S3 or Google Cloud Storage, and not a folder of Spark there."""
+        return is_object(self.address) and self.kind != "folder"
+
+    @property
     def is_stdout(self) -> bool:
         """Whether the release goes to standard output, and its certificate to the file `certificate`."""
         return self.certificate is not None
@@ -84,7 +91,7 @@ class Target:
         """The certificate of a file stands next to it under the full name of the file."""
         if self.certificate is not None:
             return Path(self.certificate)
-        return self.path.with_name(self.path.name + ".certificate.json")
+        return self.path.with_name(self.path.name + CERTIFICATE)
 
     @property
     def certificate_table(self) -> str:
@@ -93,6 +100,8 @@ class Target:
 
     def public_address(self) -> str:
         """The address without a password."""
+        if self.is_object:
+            return show(self.address)
         return without_password(self.address) if self.kind in ("postgresql", "folder") else self.address
 
     def title(self) -> str:
@@ -105,7 +114,7 @@ class Target:
         """The certificate as a sentence names it."""
         if self.is_database:
             return f"table {self.certificate_table} in {self.public_address()}"
-        return str(self.certificate_path)
+        return show(beside(self.address, CERTIFICATE)) if self.is_object else str(self.certificate_path)
 
 
 @dataclass(frozen=True)
@@ -156,14 +165,23 @@ def target_of(
     table: str | None = None,
     file_format: str | None = None,
     certificate: str | os.PathLike[str] | None = None,
+    *,
+    objects: bool = True,
 ) -> Target:
-    """The place that a user names, of the kind by its ending or by `file_format`; - is standard output."""
+    """The place that a user names, of the kind by its ending or by `file_format`; - is standard output.
+
+    Without `objects` an address in an object store is a folder, which Spark writes.
+    """
     address = os.fspath(output)
     if address == "-" and certificate is not None:
         return _standard_output(table, file_format, os.fspath(certificate))
     if not isinstance(address, str) or not address or "\0" in address:
         raise InvalidParameter(f"output must be the name of a file or a postgresql:// address, not {address!r}")
-    kind = _kind_of(address, file_format)
+    kind = _kind_of(without_options(address) if objects else address, file_format, objects)
+    if kind in DATABASES and is_object(address):
+        raise InvalidParameter(
+            f"a database cannot be written to {show(address)}: name a file, such as counts.parquet"
+        )
     if kind in DATABASES:
         target = Target(address, DEFAULT_TABLE if table is None else table, kind)
         _check_table(target)
@@ -187,12 +205,13 @@ def _standard_output(table: str | None, file_format: str | None, certificate: st
     return Target("-", None, kind, certificate=certificate)
 
 
-def _kind_of(address: str, file_format: str | None) -> OutputKind:
+def _kind_of(address: str, file_format: str | None, objects: bool) -> OutputKind:
     if is_postgres(address):
         if file_format not in (None, "postgresql"):
             raise InvalidParameter(f"file_format is {file_format!r}, and the output is a PostgreSQL address")
         return "postgresql"
-    if "://" in address or (address.endswith("/") and address.strip("/.")):
+    is_file = objects and is_object(address) and (file_format is not None or suffix_kind(address) is not None)
+    if not is_file and ("://" in address or (address.endswith("/") and address.strip("/."))):
         # Only Spark writes there; a folder of Parquet files is what it writes.
         if file_format not in (None, "parquet"):
             raise InvalidParameter(f"Spark writes folders of Parquet files, and file_format is {file_format!r}")

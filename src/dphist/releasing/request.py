@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Union, get_arg
 
 from dphist.counting.task import Column, Events, is_frame
 from dphist.errors import LARGEST_COUNT, InputError, InvalidParameter, finite_number, is_spark_frame
+from dphist.objects import without_options
 from dphist.outputs.targets import without_password
 from dphist.privacy.types import Budget
 
@@ -193,7 +194,7 @@ class Request:
     def _is_text_file(self) -> bool:
         paths = self.input if isinstance(self.input, (tuple, list)) else [self.input]
         names = paths if self.input_format is None else [f".{self.input_format.lstrip('.')}"]
-        return all(TEXT_FILE.search(str(name)) for name in names)
+        return all(TEXT_FILE.search(without_options(str(name))) for name in names)
 
     def _check_contract(self) -> None:
         ways = [name for name in ("top", "max_nonzero", "items") if getattr(self, name) is not None]

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -83,6 +83,9 @@ class Release:
     chosen: Chosen | None = None
     receipt: Mapping[str, Any] | None = None
     created: str = field(default_factory=now)
+
+    # Spark writes folders where others write objects.
+    _writes_objects: ClassVar[bool] = True
 
     def __len__(self) -> int:
         return int(self.counts.size)
@@ -186,7 +189,7 @@ class Release:
         from dphist.outputs.write import check_formulas, target_of
         from dphist.signatures import signer_of
 
-        target = replace(target_of(output, table), sign=signer_of(sign))
+        target = replace(target_of(output, table, objects=self._writes_objects), sign=signer_of(sign))
         check_formulas(target, escape_formulas)
         return self.with_written(self._write_to(target, force=force, escape_formulas=escape_formulas))
 

@@ -21,9 +21,10 @@ from pathlib import Path
 from typing import Any, Final, ParamSpec, get_type_hints
 
 from dphist.counting.duckdb import check_sizes_task
-from dphist.counting.files import matching_files, spool_stdin
-from dphist.counting.task import Choice, Counted, Engine, Progress, Resources, Task, Value, is_frame
+from dphist.counting.files import given_paths, matching_files, spool_objects, spool_stdin
+from dphist.counting.task import Choice, Counted, Engine, Events, Progress, Resources, Task, Value, is_frame
 from dphist.errors import InvalidParameter
+from dphist.objects import is_object
 from dphist.planning.auto_cap import ChoicePlan
 from dphist.planning.planner import plan as make_plan
 from dphist.privacy.types import Budget, Noise, Plan, caps_up_to
@@ -100,12 +101,12 @@ def run(request: Request, placed: Placed | None = None) -> Release:
     """Carry out a request, which is step 1. `placed` is called once the files are there."""
     engine = engine_for(request)
     target = _check_target(request)  # 2
-    with _spool_input(request) as request:
-        _check_input(request, engine)
+    with _spool_input(request) as events:
+        _check_input(request, engine, events)
         planned = plan_request(request, engine)  # 3
         with booked_attempt(request, placed) as attempt:
             attempt.book(planned)  # 4
-            job = _prepare_job(request, planned, engine, attempt.receipt)
+            job = _prepare_job(request, planned, engine, attempt.receipt, events)
             with _count_users(job, engine) as counted:  # 5
                 attempt.release = _add_noise(job, counted, target, attempt.note_written)  # 6
             result = _write(attempt.release, request, target, attempt.note_written)  # 7
@@ -124,7 +125,10 @@ def _check_target(request: Request) -> Any:
         raise InvalidParameter("types='text' and types='fixed' are for frames: files have the types they declare")
     target = None
     if request.output is not None:
-        target = target_of(request.output, request.output_table, request.output_format, request.certificate)
+        target = target_of(
+            request.output, request.output_table, request.output_format, request.certificate,
+            objects=request.engine_name != "spark",
+        )  # fmt: skip
         target = replace(target, sign=signer_of(request.sign))
         check_target(target, force=request.force, columns=request.output_columns())
         check_formulas(target, request.escape_formulas)
@@ -139,27 +143,31 @@ def _check_target(request: Request) -> Any:
 
 
 @contextmanager
-def _spool_input(request: Request) -> Iterator[Request]:
-    """The request, with standard input in a file of the private folder: the events are read more than once."""
-    if not isinstance(request.input, str) or request.input != STREAM:
-        yield request
-        return
-    assert request.input_format is not None
+def _spool_input(request: Request) -> Iterator[Events]:
+    """The events. Standard input and objects are copied to a private folder: they are read more than once."""
+    events, engine = request.events(), request.engine_name
     folder = None if request.temp_folder is None else Path(request.temp_folder)
-    with spool_stdin(request.input_format.lower().lstrip("."), folder) as path:
-        yield replace(request, input=path, input_name=request.input_name or STREAM)
+    if isinstance(request.input, str) and request.input == STREAM:
+        assert request.input_format is not None
+        with spool_stdin(request.input_format.lower().lstrip("."), folder) as path:
+            yield replace(events, source=path)
+    elif engine == "duckdb" and any(is_object(one) for one in given_paths(request.input)):
+        with spool_objects(given_paths(request.input), folder) as paths:
+            yield replace(events, source=paths)
+    else:
+        yield events
 
 
-def _check_input(request: Request, engine: Engine) -> None:
+def _check_input(request: Request, engine: Engine, events: Events) -> None:
     """A missing file, before any planning. An input that cannot be read, before anything is booked or chosen."""
     if engine.name == "duckdb":
-        for path in local_paths(request.input):
+        for path in local_paths(events.source):
             matching_files(path)
     written = request.where or request.query or any(one.name != one.source for one in request.columns)
     if request.ledger is None and request.max_items_per_user != AUTO and not written:
         return
     values = tuple(Value(*one) for one in request.sums)
-    task = Task(request.events(), Choice(bytes(32)), public_items=request.public_items(), values=values)
+    task = Task(events, Choice(bytes(32)), public_items=request.public_items(), values=values)
     if request.max_items_per_user == AUTO:
         check_sizes_task(task, caps_up_to(None))
     engine.check(task)
@@ -280,14 +288,18 @@ class Job:
 
 
 def _prepare_job(
-    request: Request, planned: Plan | ChoicePlan, engine: Engine, receipt: dict[str, Any] | None
+    request: Request,
+    planned: Plan | ChoicePlan,
+    engine: Engine,
+    receipt: dict[str, Any] | None,
+    events: Events,
 ) -> Job:
     """Choose the cap if it is to be chosen, and fix what is counted."""
     tap: Tap = SecureTap() if request.seed is None else SeededTap(request.seed)
     chosen: Chosen | None = None
     cap: int | None
     if isinstance(planned, ChoicePlan):
-        sizes = Task(request.events(), Choice(bytes(32)), public_items=request.public_items())
+        sizes = Task(events, Choice(bytes(32)), public_items=request.public_items())
         chosen = choose(planned, engine, sizes, tap, _watch(request, "choosing"))
         plan, cap = certify_again(chosen.release), chosen.cap
     else:
@@ -304,7 +316,7 @@ def _prepare_job(
     weights = tuple((level.items, level.weight) for level in plan.levels)
     pairs = zip(request.sums, plan.sums, strict=True)
     task = Task(
-        request.events(), Choice(tap.words(4).tobytes(), portable=not tap.private),
+        events, Choice(tap.words(4).tobytes(), portable=not tap.private),
         weights[-1][0] if weights else cap, request.lower_threshold, request.public_items(), rank,
         ordered=not tap.private, weights=weights,
         values=tuple(Value(column, low, high, noise.reach) for (column, low, high), noise in pairs),
