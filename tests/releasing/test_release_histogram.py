@@ -168,6 +168,7 @@ def test_batches_of_different_types_are_joined() -> None:
 
 def test_any_frame_with_the_interface_of_arrow_comes_in() -> None:
     relation = duckdb.sql("SELECT 'tea' AS item, 1000000 AS count UNION ALL SELECT 'rare', 1")
+    assert relation is not None
 
     class Other:
         def __arrow_c_stream__(self, requested: Any = None) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame
-from test_release_ledger import Watched, watching
+from release_commands import Watched, watching
 
 import dphist
 from dphist.errors import InputError
