@@ -1,7 +1,8 @@
-"""What the page shows for a request: the certified plan, the comparison, charts, a trial release. Plain data."""
+"""What the page shows for a request: what would be released, the command, the plan's numbers, a trial release."""
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Mapping
 from functools import lru_cache
@@ -9,13 +10,20 @@ from typing import Any, Final
 
 import numpy as np
 
-from dphist.explore.fields import BOUNDS, BUDGET, NOISE, POPULATION, WrongField, read_fields
-from dphist.explore.uploads import read_counts
-from dphist.planning.compare import Comparison, ComparisonRow, compare
-from dphist.planning.explain import explain
+from dphist.display import figure, plain_number
+from dphist.explore.fields import Request, WrongField, read_request
+from dphist.explore.picture import Expected, draw_items, draw_shares
+from dphist.explore.uploads import Upload, read_counts
+from dphist.planning.auto_cap import levels_of
+from dphist.planning.compare import SPREAD_ROW, Comparison, ComparisonRow, compare
+from dphist.planning.explain import MECHANISMS, explain
 from dphist.planning.planner import plan as make_plan
+from dphist.planning.utility import half_width, release_probability
 from dphist.privacy.types import Plan
+from dphist.releasing.summary import Summary, summarize
 from dphist.report.charts import Chart, chart, largest_counts_chart
+from dphist.report.words import PEERS
+from dphist.simulation.population import Population
 from dphist.simulation.predict import totals_of
 from dphist.simulation.trial import TrialData, given_population, trial, zipf_population
 
@@ -23,10 +31,15 @@ from dphist.simulation.trial import TrialData, given_population, trial, zipf_pop
 _EVENTS: Final = "events.parquet"
 _COLUMNS: Final = {"user": "user_id", "item": "item"}
 _OUTPUT: Final = {"output": "released.parquet"}
-_COLUMN_ORDER: Final = ("mechanism", "analysis", "threshold", "to GSHM", "total noise", "tau", "gamma")
+_LIST, _VALUE = "items.csv", "amount"
+_METHODS: Final = {
+    **PEERS,
+    SPREAD_ROW: "Gaussian noise, items beyond the limit with smaller weights",
+    "top": "The most common items, exact analysis (this plan)",
+}
 
 
-@lru_cache(maxsize=128)
+@lru_cache(maxsize=512)
 def _find_plan(**keywords: Any) -> Plan:
     return make_plan(**keywords)
 
@@ -36,32 +49,134 @@ def _find_comparison(**keywords: Any) -> Comparison:
     return compare(**keywords)
 
 
-def plan_answer(data: Mapping[str, object]) -> dict[str, Any]:
-    """The certified plan with its sentences, and the commands and code that make it."""
-    keywords = _plan_keywords(data)
-    found = _find_plan(**keywords)
+@lru_cache(maxsize=32)
+def _synthetic(**law: Any) -> TrialData:
+    return zipf_population(**law, cap=None)
+
+
+@lru_cache(maxsize=2)
+def _uploaded(text: str) -> tuple[Upload, TrialData]:
+    upload = read_counts(text)
+    return upload, given_population(np.array(upload.counts, dtype=np.int64), upload.items)
+
+
+def _data_of(data: Mapping[str, object], request: Request) -> tuple[TrialData, int]:
+    """Uploaded or synthetic counts, and how many uploaded ones were rounded."""
+    csv = data.get("csv")
+    if not csv:
+        return _synthetic(**request.law), 0
+    if not isinstance(csv, str):
+        read_counts(csv)  # says what is wrong
+    upload, found = _uploaded(str(csv))
+    return found, upload.rounded
+
+
+# ---- what would be released
+
+
+def plain_answer(data: Mapping[str, object]) -> dict[str, Any]:
+    """The whole answer for newcomers, and the numbers of the certified plan, all of one request."""
+    request = read_request(data)
+    plan, population = _find_plan(**request.plan), _data_of(data, request)[0].population
+    expected, shares = expect(plan, population, request)
+    released = float(expected.chance @ expected.number) if shares is None else shares["items"]
+    summary = summarize(
+        plan, {name.replace("_", "-"): value for name, value in _release_keywords(request.plan).items()},
+        plan.budget, items=round(released), largest=float(population.counts.max(initial=0.0)),
+    )  # fmt: skip
+    headline = _headline(plan, request, summary)
+    example = _example("the uploaded counts" if data.get("csv") else "this example", population.items, released)
+    pairs = [] if shares is None else [(kind, shares[kind]) for kind in ("released", "hidden", "cut")]
+    pairs_words = _pairs_words(dict(pairs))
     return {
-        "plan": found.to_dict(),
-        "rows": found.rows(),
-        "advice": [*(explain(found, alternatives=False) if found.noise.kind == "discrete" else []), *found.notes],
-        "recipes": recipes(keywords),
+        "headline": headline,
+        "example": f"{example} {pairs_words}",
+        "few": summary.why_few,
+        "privacy": dict(summary.rows())["Privacy"] + ".",
+        "level": summary.verdict.level,
+        "warnings": summary.verdict.warnings,
+        "active": _active_users(population),
+        "delta_used": f"δ = {plain_number(plan.budget.delta)}"
+        + ("." if data.get("delta") else f", chosen for {request.law['users']:,} users."),
+        "short": f"{round(released):,} of {population.items:,} items released, {summary.margin_words}",
+        "picture": draw_items(expected, f"{headline} {example}"),
+        "shares": draw_shares(pairs, pairs_words) if pairs else "",
+        "adjusted": request.adjusted,
+        "recipes": recipes(request.plan),
+        "plan": plan.to_dict(),
+        "mechanism": MECHANISMS[plan.mechanism][0],
+        "advice": [
+            *(explain(plan, alternatives=False) if plan.noise.kind == "discrete" else []),
+            *(note for note in summary.warnings if note not in summary.verdict.warnings),
+        ],
     }
 
 
-def _plan_keywords(data: Mapping[str, object]) -> dict[str, Any]:
-    keywords = read_fields(data, (*BUDGET, *BOUNDS, *NOISE))
-    if not keywords.keys() & {"max_nonzero", "max_items_per_user", "top"}:
-        raise WrongField("max_nonzero", "enter at least one of k, m and K")
-    if "excess" in keywords and "max_nonzero" in keywords:
-        # With shared noise each weight has a certificate that takes seconds.
-        raise WrongField("excess", "with k, use the command line for excess = 'spread': it may take minutes")
-    gamma, nonzero = keywords.get("gamma"), keywords.get("max_nonzero", 0)
-    # Otherwise a certificate takes minutes.
-    if isinstance(gamma, float) and gamma < nonzero / 1000:
-        raise WrongField(
-            "gamma", f"gamma must be at least {nonzero / 1000:g} here, a thousandth of k, not {gamma:g}"
+def expect(plan: Plan, population: Population, request: Request) -> tuple[Expected, dict[str, float] | None]:
+    """What is expected of each item, and of all: items released, and shares of pairs; not for continuous noise.
+
+    Where a limit serves in place of a top-k step, the largest counts are taken for those that noise makes largest.
+    """
+    limit = None if plan.releases_offset else request.plan.get("max_items_per_user")
+    counted, _ = population.under(levels_of(plan) if plan.levels else limit)
+    bound = None if plan.releases_offset else plan.contract.max_nonzero or request.plan.get("top")
+    kept = population if bound is None else population.first(bound)
+    floor = population.count_at(int(plan.contract.nonzero) + 1) if plan.releases_offset else 0.0
+    chance = release_probability(plan.noise, counted - floor) * (kept.number > 0.0)
+    listed = plan.mechanism == "known-domain"
+    line = None if listed else floor + plan.threshold
+    expected = Expected(population.number, population.counts, counted, chance, half_width(plan, 0.95), line)
+    if plan.noise.kind != "discrete":
+        return expected, None
+    pairs = float(population.counts @ population.number)
+    counted_pairs = float(counted @ population.number)
+    covered, items = counted_pairs, float(population.items)
+    if not listed:
+        totals = totals_of(plan, kept, cap=limit)
+        covered, items = totals.kept, min(totals.released, float(bound or math.inf))
+    released, cut = covered / pairs, max(0.0, 1.0 - counted_pairs / pairs)
+    return expected, {"items": items, "released": released, "cut": cut, "hidden": max(0.0, 1.0 - released - cut)}
+
+
+def _headline(plan: Plan, request: Request, summary: Summary) -> str:
+    """Which items are released, and how exact their counts are."""
+    margin, least, top = summary.margin_words, summary.hidden_below, request.plan.get("top")
+    if least is None:
+        return f"All {plan.contract.max_nonzero:,} items of the list are released: {margin}."
+    if plan.releases_offset:
+        return (
+            f"The {top:,} most common items are released, if they have about {least:,} users more than the item of "
+            f"rank {top + 1:,}: {margin}."
         )
-    return keywords
+    which = f"Items with about {least:,} users or more are released" + (
+        "" if top is None else f", but only the {top:,} most common"
+    )
+    return f"{which}: {margin}."
+
+
+def _example(where: str, items: int, released: float) -> str:
+    some = f"about {released:,.0f} of {items:,} items" if round(released) < items else f"all {items:,} items"
+    return f"In {where}, {some} are released."
+
+
+def _pairs_words(shares: Mapping[str, float]) -> str:
+    """Where the pairs of users and items go."""
+    if not shares:
+        return ""
+    found = f"The released counts cover {_percent(shares['released'])} of all (user, item) pairs"
+    lost = {"hidden": "are of hidden items", "cut": "are left out by the limit"}
+    parts = [f"{_percent(shares[kind])} {what}" for kind, what in lost.items() if shares[kind] >= 0.0005]
+    return f"{found}; {', '.join(parts)}." if parts else f"{found}."
+
+
+def _active_users(population: Population) -> str:
+    """How many items a very active user has."""
+    items, users = np.array(population.sizes, dtype=np.float64).T
+    many = items[np.searchsorted(np.cumsum(users), 0.99 * users.sum())]
+    return f"Then 1 in 100 users has about {many:,.0f} items or more."
+
+
+# ---- commands and code
 
 
 def recipes(keywords: dict[str, Any]) -> dict[str, str]:
@@ -69,13 +184,15 @@ def recipes(keywords: dict[str, Any]) -> dict[str, str]:
 
     Continuous noise is an ideal that is never drawn, so it has no release.
     """
+    flags = {name: value for name, value in keywords.items() if name != "sums"}
+    flags |= {"sum": f"{low}:{plain_number(high)}" for low, high in keywords.get("sums", ())}
     found = {
-        "command": shlex.join(["dphist", "plan", *_flags(keywords)]),
+        "command": shlex.join(["dphist", "plan", *_flags(flags)]),
         "python": f"import dphist\n\nplan = dphist.plan({_arguments(keywords)})\nprint(plan)",
     }
     if "noise" in keywords:
         return found
-    release = {**_COLUMNS, **keywords, **_OUTPUT}
+    release = {**_COLUMNS, **_release_keywords(keywords), **_OUTPUT}
     return {
         **found,
         "release_command": shlex.join(["dphist", "release", _EVENTS, *_flags(release)]),
@@ -85,31 +202,50 @@ def recipes(keywords: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def _flags(keywords: dict[str, Any]) -> list[str]:
-    pairs = ((f"--{name.replace('_', '-')}", str(value)) for name, value in keywords.items())
-    return [word for pair in pairs for word in pair]
+def _release_keywords(keywords: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a release with this plan, without its files and columns."""
+    found = {name: value for name, value in keywords.items() if name not in ("public_items", "sums", "noise")}
+    if "public_items" in keywords:
+        found["items"] = _LIST
+    for low, high in keywords.get("sums", ()):
+        found["sum"] = [f"{_VALUE}:{low}:{plain_number(high)}"]
+    return found
 
 
-def _arguments(keywords: dict[str, Any]) -> str:
+def _flags(keywords: Mapping[str, Any]) -> list[str]:
+    found = []
+    for name, value in keywords.items():
+        text = plain_number(value) if isinstance(value, float) else value[0] if isinstance(value, list) else value
+        found += [f"--{name.replace('_', '-')}", str(text)]
+    return found
+
+
+def _arguments(keywords: Mapping[str, Any]) -> str:
     return ", ".join(f"{name}={value!r}" for name, value in keywords.items())
 
 
+# ---- all numbers
+
+
 def table_answer(data: Mapping[str, object]) -> dict[str, Any]:
-    """All mechanisms side by side, and first the plan's own row where it is a top-k step."""
-    keywords = _plan_keywords(data)
+    """All methods side by side, and first the plan's own row where it is a top-k step; nothing for a list."""
+    keywords = read_request(data).plan
+    if "public_items" in keywords:
+        return {"columns": [], "rows": [], "thresholds": [], "note": "A known list needs no threshold."}
     comparison, found = _find_comparison(**_comparison_keywords(keywords)), _find_plan(**keywords)
     rows = list(comparison.rows)
     if found.mechanism == "top-k":
         gshm = next(row.tau for row in rows if row.analysis == "gshm-exact")
-        numbers = found.gamma, found.total_noise, found.tau, found.tau / gshm
-        rows.insert(0, ComparisonRow("top-k", "exact, with the offset", *numbers))
-    order = [comparison.columns.index(name) for name in _COLUMN_ORDER]
-    note = f"{comparison.title}, continuous noise. The lowest threshold is in bold."
+        rows.insert(0, ComparisonRow("top-k", "top", found.gamma, found.total_noise, found.tau, found.tau / gshm))
+    note = "The lowest threshold is in bold. For comparison only, with continuous noise: a release has discrete noise."
     if _is_top_alone(keywords):
         note += f" The other rows are for at most {keywords['top']:,} items in the data."
     return {
-        "columns": _COLUMN_ORDER,
-        "rows": [[row.cells()[place] for place in order] for row in rows],
+        "columns": ["method", "threshold", "noise (standard deviation)", "threshold compared with Gaussian noise"],
+        "rows": [
+            [_METHODS[row.analysis], figure(row.threshold), figure(row.total_noise), _percent(row.ratio)]
+            for row in rows
+        ],
         "thresholds": [row.threshold for row in rows],
         "note": note,
     }
@@ -120,25 +256,15 @@ def _is_top_alone(keywords: dict[str, Any]) -> bool:
 
 
 def _comparison_keywords(keywords: dict[str, Any]) -> dict[str, Any]:
-    """The budget and bounds under which mechanisms are compared; top-k alone is compared with k = K."""
+    """The budget and bounds under which methods are compared; top-k alone is compared with k = K."""
     found = {name: keywords[name] for name in ("epsilon", "delta")}
     found |= {name: keywords[name] for name in ("max_nonzero", "max_items_per_user") if name in keywords}
     return {**found, "max_nonzero": keywords["top"]} if _is_top_alone(keywords) else found
 
 
-def figure_answer(data: Mapping[str, object]) -> dict[str, Any]:
-    """The paper's figure for this budget and these bounds."""
-    return _chart_answer(chart(_find_comparison(**_comparison_keywords(_plan_keywords(data)))))
-
-
-def curve_answer(data: Mapping[str, object]) -> dict[str, Any]:
-    """The probability of release by the number of users of an item."""
-    return _chart_answer(chart(_find_plan(**_plan_keywords(data)), "release"))
-
-
 def limit_answer(data: Mapping[str, object]) -> dict[str, Any]:
     """What the items of a user count; nothing without a bound on them."""
-    found = _find_plan(**_plan_keywords(data))
+    found = _find_plan(**read_request(data).plan)
     if found.contract.max_items_per_user is None:
         return {"svg": "", "words": ""}
     return _chart_answer(chart(found, "limit"))
@@ -149,21 +275,15 @@ def _chart_answer(one: Chart) -> dict[str, Any]:
 
 
 def trial_answer(data: Mapping[str, object]) -> dict[str, Any]:
-    """A trial release of Zipf or uploaded counts, with noise from a seed. Nothing is kept."""
-    keywords, law = _plan_keywords(data), read_fields(data, POPULATION)
-    if "noise" in keywords:
-        raise WrongField("noise", "continuous noise cannot be drawn: choose discrete noise for a trial release")
-    seed, rounded = law.pop("seed"), 0
-    if data.get("csv"):
-        upload = read_counts(data["csv"])
-        rounded = upload.rounded
-        population = given_population(np.array(upload.counts, dtype=np.int64), upload.items)
-    else:
-        law.setdefault("spread", "geometric")
-        population = zipf_population(**law, cap=keywords.get("max_items_per_user"))
-    found, top = _find_plan(**keywords), keywords.get("top")
-    outcome = trial(found, population, seed, top)
-    outcome["missing"] = _missing_share(found, population, top)
+    """A trial release of synthetic or uploaded counts, with noise from a seed. Nothing is kept."""
+    request = read_request(data)
+    if "noise" in request.plan or "public_items" in request.plan:
+        why = "continuous noise is never drawn" if "noise" in request.plan else "all items of a list are released"
+        return {"sentences": [f"There is no trial release: {why}."], "top": [], "svg": "", "words": ""}
+    found, (population, rounded) = _find_plan(**request.plan), _data_of(data, request)
+    limit = request.plan.get("max_items_per_user")
+    capped = TrialData(population.population, None if data.get("csv") else limit, population.names)
+    outcome = trial(found, capped, request.seed, request.plan.get("top"))
     largest = outcome["top"]
     released = sum(row["released"] is not None for row in largest)
     words = (
@@ -183,9 +303,6 @@ def _trial_sentences(outcome: dict[str, Any], rounded: int) -> list[str]:
         f"(expected: {outcome['expected']:,.0f}).",
         f"Released items hold {_percent(outcome['share'])} of all (user, item) pairs.",
     ]
-    if outcome["kept"] < 0.9995:
-        sentences.append(f"The bounds keep {_percent(outcome['kept'])} of the pairs.")
-    sentences.append(f"A release is expected to miss {_percent(outcome['missing'])} of the pairs.")
     if outcome["mean_absolute_error"] is not None:
         sentences.append(
             f"The mean absolute error of a released count is {outcome['mean_absolute_error']:,.4g} users."
@@ -198,24 +315,7 @@ def _trial_sentences(outcome: dict[str, Any], rounded: int) -> list[str]:
 
 
 def _percent(share: float) -> str:
-    return f"{100 * share:.1f} %"
+    return f"{100 * share:.0f} %" if share >= 0.1 else f"{100 * share:.1f} %"
 
 
-def _missing_share(plan: Plan, data: TrialData, largest: int | None) -> float:
-    """The share of pairs that `simulate` calls missing: of items not released, or dropped by a cap; expected."""
-    # Where a cap serves in place of a top-k step, the largest counts are taken for those that noise makes largest.
-    bound, population = plan.contract.max_nonzero or largest, data.population
-    if bound is not None and not plan.releases_offset:
-        population = population.first(bound)
-    kept = totals_of(plan, population, cap=data.cap).kept
-    return min(1.0, max(0.0, 1.0 - kept / data.population.pairs))
-
-
-ANSWERS: Final = {
-    "plan": plan_answer,
-    "curve": curve_answer,
-    "limit": limit_answer,
-    "trial": trial_answer,
-    "table": table_answer,
-    "figure": figure_answer,
-}
+ANSWERS: Final = {"plain": plain_answer, "limit": limit_answer, "trial": trial_answer, "table": table_answer}
