@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 
 from dphist.display import figure, plain_number
-from dphist.explore.fields import Request, WrongField, read_request
+from dphist.explore.fields import Request, read_request
 from dphist.explore.picture import Expected, draw_items, draw_shares
 from dphist.explore.uploads import Upload, read_counts
 from dphist.planning.auto_cap import levels_of
@@ -80,9 +80,11 @@ def plain_answer(data: Mapping[str, object]) -> dict[str, Any]:
     plan, population = _find_plan(**request.plan), _data_of(data, request)[0].population
     expected, shares = expect(plan, population, request)
     released = float(expected.chance @ expected.number) if shares is None else shares["items"]
+    # Continuous noise has no release.
+    options = {} if "noise" in request.plan else _release_keywords(request.plan)
     summary = summarize(
-        plan, {name.replace("_", "-"): value for name, value in _release_keywords(request.plan).items()},
-        plan.budget, items=round(released), largest=float(population.counts.max(initial=0.0)),
+        plan, {name.replace("_", "-"): value for name, value in options.items()}, plan.budget,
+        items=round(released), largest=float(population.counts.max(initial=0.0)),
     )  # fmt: skip
     headline = _headline(plan, request, summary)
     example = _example("the uploaded counts" if data.get("csv") else "this example", population.items, released)
@@ -124,8 +126,8 @@ def expect(plan: Plan, population: Population, request: Request) -> tuple[Expect
     floor = population.count_at(int(plan.contract.nonzero) + 1) if plan.releases_offset else 0.0
     chance = release_probability(plan.noise, counted - floor) * (kept.number > 0.0)
     listed = plan.mechanism == "known-domain"
-    line = None if listed else floor + plan.threshold
-    expected = Expected(population.number, population.counts, counted, chance, half_width(plan, 0.95), line)
+    threshold = None if listed else floor + plan.threshold
+    expected = Expected(population.number, population.counts, counted, chance, half_width(plan, 0.95), threshold)
     if plan.noise.kind != "discrete":
         return expected, None
     pairs = float(population.counts @ population.number)
@@ -145,8 +147,8 @@ def _headline(plan: Plan, request: Request, summary: Summary) -> str:
         return f"All {plan.contract.max_nonzero:,} items of the list are released: {margin}."
     if plan.releases_offset:
         return (
-            f"The {top:,} most common items are released, if they have about {least:,} users more than the item of "
-            f"rank {top + 1:,}: {margin}."
+            f"The {top:,} most common items are released, if they have about {least:,} users more than the item "
+            f"of rank {top + 1:,}: {margin}."
         )
     which = f"Items with about {least:,} users or more are released" + (
         "" if top is None else f", but only the {top:,} most common"
@@ -184,8 +186,7 @@ def recipes(keywords: dict[str, Any]) -> dict[str, str]:
 
     Continuous noise is an ideal that is never drawn, so it has no release.
     """
-    flags = {name: value for name, value in keywords.items() if name != "sums"}
-    flags |= {"sum": f"{low}:{plain_number(high)}" for low, high in keywords.get("sums", ())}
+    flags = {"sum" if name == "sums" else name: value for name, value in keywords.items()}
     found = {
         "command": shlex.join(["dphist", "plan", *_flags(flags)]),
         "python": f"import dphist\n\nplan = dphist.plan({_arguments(keywords)})\nprint(plan)",
@@ -207,17 +208,23 @@ def _release_keywords(keywords: Mapping[str, Any]) -> dict[str, Any]:
     found = {name: value for name, value in keywords.items() if name not in ("public_items", "sums", "noise")}
     if "public_items" in keywords:
         found["items"] = _LIST
-    for low, high in keywords.get("sums", ()):
-        found["sum"] = [f"{_VALUE}:{low}:{plain_number(high)}"]
+    if "sums" in keywords:
+        found["sum"] = [f"{_VALUE}:{_text_of(keywords['sums'])}"]
     return found
 
 
 def _flags(keywords: Mapping[str, Any]) -> list[str]:
-    found = []
-    for name, value in keywords.items():
-        text = plain_number(value) if isinstance(value, float) else value[0] if isinstance(value, list) else value
-        found += [f"--{name.replace('_', '-')}", str(text)]
-    return found
+    pairs = ((f"--{name.replace('_', '-')}", _text_of(value)) for name, value in keywords.items())
+    return [word for pair in pairs for word in pair]
+
+
+def _text_of(value: Any) -> str:
+    """A value as it is written on a command line; of sums there is one."""
+    if isinstance(value, tuple):
+        return ":".join(map(_text_of, value[0]))
+    if isinstance(value, list):
+        return str(value[0])
+    return plain_number(value) if isinstance(value, float) else str(value)
 
 
 def _arguments(keywords: Mapping[str, Any]) -> str:
@@ -237,7 +244,7 @@ def table_answer(data: Mapping[str, object]) -> dict[str, Any]:
     if found.mechanism == "top-k":
         gshm = next(row.tau for row in rows if row.analysis == "gshm-exact")
         rows.insert(0, ComparisonRow("top-k", "top", found.gamma, found.total_noise, found.tau, found.tau / gshm))
-    note = "The lowest threshold is in bold. For comparison only, with continuous noise: a release has discrete noise."
+    note = "The lowest threshold is in bold. For comparison only: continuous noise, which is never released."
     if _is_top_alone(keywords):
         note += f" The other rows are for at most {keywords['top']:,} items in the data."
     return {

@@ -17,8 +17,8 @@ from typing import Any
 from jinja2 import Environment
 
 from dphist.errors import DphistError, InvalidParameter, MissingExtra
-from dphist.explore.answers import ANSWERS
 from dphist.explore import fields
+from dphist.explore.answers import ANSWERS
 from dphist.explore.guard import Guard, error_response, read_json
 from dphist.report.charts import require_plotting
 

@@ -89,7 +89,7 @@ PUBLISH: Final = (
           choices={"items": "All popular items", "top": "The most common items", "list": "Items of a known list",
                    "sums": "Popular items, with sums"}),
     Field("top", "How many of the most common", "100", whole=True, slider=Slider(1, 10_000, 80)),
-    Field("public_items", "Items on the list (the list is public)", "200", whole=True, slider=Slider(1, 10_000, 80)),
+    Field("public_items", "Items on the list, which is public", "200", whole=True, slider=Slider(1, 10_000, 80)),
     Field("sum_high", "Largest value of one user for an item", "100", least=0.001, most=10**9,
           hint="Values from 0 to this number are added up; larger ones are lowered to it.",
           slider=Slider(1, 10_000, 80)),
@@ -116,7 +116,8 @@ OPTIONS: Final = (
 EXAMPLE: Final = (
     Field("items", "Different items", "10000", whole=True, slider=_UP_TO_A_MILLION),
     Field("exponent", "How unequal items are (Zipf exponent)", "1", 0, 5, slider=Slider(0, 3, 60, linear=True)),
-    Field("spread", "Number of items", choices={"geometric": "varies from user to user", "same": "is equal for all users"}),
+    Field("spread", "Items per user",
+          choices={"geometric": "vary from user to user", "same": "the same number for all users"}),
     Field("seed", "Seed of the trial release", "1", most=2**31, whole=True),
 )  # fmt: skip
 FIELDS: Final = (*USERS, *ITEMS_PER_USER, *PUBLISH, *BUDGET, *OPTIONS, *EXAMPLE)
