@@ -34,36 +34,37 @@ demo: $(VENV)/.demo ## Release a synthetic search log, verify it and report on i
 	@mkdir -p demo-output
 	@echo "1. Input: a synthetic search log, with many queries that only one user searched for"
 	@$(BIN)/python examples/search_log/make_log.py --output demo-output/log.parquet
+	@$(BIN)/python examples/purchases/make_shop.py --output demo-output/shop.sqlite --orders > /dev/null
 	@echo
 	@echo "2. Release: how many users searched for each query?"
-	@echo '$$ dphist $(RELEASE) --output demo-output/queries.parquet --force' | fold -s -w 100
-	@$(BIN)/dphist $(RELEASE) --dry-run > demo-output/plan.txt
-	@$(BIN)/dphist $(RELEASE) --output demo-output/queries.parquet --force > demo-output/release.txt
-	@fold -s -w 100 demo-output/release.txt
+	@echo '$$ dphist $(RELEASE) --output demo-output/demo-queries.parquet --force' | fold -s -w 100
+	@$(BIN)/dphist $(RELEASE) --dry-run > demo-output/demo-plan.txt
+	@$(BIN)/dphist $(RELEASE) --output demo-output/demo-queries.parquet --force > demo-output/demo-release.txt
+	@fold -s -w 100 demo-output/demo-release.txt
 	@echo
 	@echo "3. Estimates and true counts (only synthetic data may be compared like this)"
-	@$(BIN)/python examples/search_log/look.py demo-output/log.parquet demo-output/queries.parquet
+	@$(BIN)/python examples/search_log/look.py demo-output/log.parquet demo-output/demo-queries.parquet
 	@echo
 	@echo "4. Verify: recipients can check the result against its certificate"
-	@echo '$$ dphist verify demo-output/queries.parquet'
-	@$(BIN)/dphist verify demo-output/queries.parquet
+	@echo '$$ dphist verify demo-output/demo-queries.parquet'
+	@$(BIN)/dphist verify demo-output/demo-queries.parquet
 	@echo
 	@echo "5. Report: what the release guarantees and how accurate it is, as a web page"
-	@echo '$$ dphist report demo-output/queries.parquet --output demo-output/report.html --force'
-	@$(BIN)/dphist report demo-output/queries.parquet --output demo-output/report.html --force
+	@echo '$$ dphist report demo-output/demo-queries.parquet --output demo-output/demo-report.html --force'
+	@$(BIN)/dphist report demo-output/demo-queries.parquet --output demo-output/demo-report.html --force
 	@echo
 	@echo "6. Compare: noise and threshold of every mechanism, for the budgets in the paper's figure"
 	@$(BIN)/dphist compare --epsilon 0.35 --epsilon 0.349 --delta 1e-5 --max-nonzero 51914 --max-nonzero 10 \
-		--plot demo-output/figure.png --force > demo-output/comparison.txt
-	@sed -n 1,10p demo-output/comparison.txt
+		--plot demo-output/demo-figure.png --force > demo-output/demo-comparison.txt
+	@sed -n 1,10p demo-output/demo-comparison.txt
 	@echo
 	@echo "Files in demo-output:"
-	@echo "  report.html                  open this one in a browser"
-	@echo "  queries.parquet              the released counts, with their certificate next to it"
-	@echo "  release.txt, comparison.txt  the output of steps 2 and 6; figure.png: step 6 as a chart"
-	@echo "  plan.txt                     the plan for step 2 (dphist release --dry-run reads no events)"
-	@echo "  log.parquet                  the input"
-	@echo "Next: examples/search_log, examples/purchases, examples/words."
+	@echo "  demo-report.html                       open this one in a browser"
+	@echo "  demo-queries.parquet                   the released counts, with their certificate next to it"
+	@echo "  demo-release.txt, demo-comparison.txt  the output of steps 2 and 6; demo-figure.png: step 6 as a chart"
+	@echo "  demo-plan.txt                          the plan for step 2 (dphist release --dry-run reads no events)"
+	@echo "  log.parquet, orders.csv, shop.sqlite   synthetic data for the commands in README.md and docs/"
+	@echo "Next, to run those commands: cd demo-output && . ../.venv/bin/activate"
 
 lint: setup ## Check formatting, lint and types
 	$(BIN)/ruff format --check .

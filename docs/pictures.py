@@ -15,7 +15,7 @@ from browser import opened_browser, opened_page
 from explore_page import change, explore
 
 ROOT = Path(__file__).resolve().parents[1]
-REPORT = ROOT / "demo-output" / "report.html"
+REPORT = ROOT / "demo-output" / "demo-report.html"
 IMAGES = ROOT / "docs" / "images"
 SIZE = {"width": 1200, "height": 1000}
 

@@ -1,7 +1,8 @@
 """A synthetic shop as an SQLite database: tables customers, products and orders.
 
 Run `python make_shop.py --customers 20000 --output shop.sqlite`. The product list, which the shop publishes
-anyway, is written beside it as products.csv. The same seed makes the same shop.
+anyway, is written beside it as products.csv, and with `--orders` all orders as one table: orders.csv and
+orders.parquet. The same seed makes the same shop.
 """
 
 from __future__ import annotations
@@ -14,6 +15,9 @@ from contextlib import closing
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
 from numpy.random import Generator
 from numpy.typing import NDArray
 
@@ -92,12 +96,27 @@ def write_products(path: Path) -> None:
             writer.writerows([product] for product in (*products, *(NEW[1:] if NEW[0] == group else ())))
 
 
+def write_orders(shop: Path) -> None:
+    """The orders as one table beside the shop, for those who have no database."""
+    names = ("customer", "country", "product", "units", "amount", "day")
+    with closing(sqlite3.connect(shop)) as database:
+        rows = database.execute(
+            "SELECT customers.id, country, orders.product, quantity, "
+            "quantity * (1 + length(orders.product)) / 2.0, day "
+            "FROM orders JOIN customers ON customers.id = customer_id ORDER BY orders.id"
+        ).fetchall()
+    orders = pa.table(dict(zip(names, zip(*rows, strict=True), strict=True)))
+    pa.csv.write_csv(orders, shop.with_name("orders.csv"), pa.csv.WriteOptions(quoting_style="needed"))
+    pa.parquet.write_table(orders, shop.with_name("orders.parquet"))
+
+
 def main() -> None:
     """Make the shop and say what is in it."""
     parser = argparse.ArgumentParser(description="Make a synthetic shop as an SQLite database.")
     parser.add_argument("--customers", type=int, default=20_000, metavar="N", help="How many customers.")
     parser.add_argument("--output", type=Path, default=Path("shop.sqlite"), metavar="FILE")
     parser.add_argument("--seed", type=int, default=1, metavar="N", help="The same seed makes the same shop.")
+    parser.add_argument("--orders", action="store_true", help="Also write orders.csv and orders.parquet.")
     given = parser.parse_args()
     if given.customers < 1:
         parser.error("--customers must be at least 1")
@@ -105,6 +124,8 @@ def main() -> None:
     orders = make_shop(given.output, given.customers, given.seed)
     products = given.output.with_name("products.csv")
     write_products(products)
+    if given.orders:
+        write_orders(given.output)
     sys.stdout.write(f"{given.output}: {orders:,} orders of {given.customers:,} customers\n{products}: the list\n")
 
 

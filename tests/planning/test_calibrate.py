@@ -232,8 +232,8 @@ def test_comparison_has_all_rows_and_says_the_ratio() -> None:
 
 def test_weak_promises_are_told() -> None:
     weak = plan(epsilon=8.0, delta=0.01, max_items_per_user=2).notes
-    assert any(note == "Epsilon 8 is a weak promise: odds may change by a factor of 2,981." for note in weak)
-    assert any(note.startswith("Delta 0.01 is large: it should be well below") for note in weak)
+    assert any(note.startswith("ε = 8 is a weak guarantee") and "right 100 % of the time" in note for note in weak)
+    assert any(note.startswith("δ = 0.01 is too large: it allows all data of 1 in 100 users") for note in weak)
     assert not any(
         "promise" in note or "large:" in note for note in plan(epsilon=3.0, delta=1e-3, max_nonzero=5).notes
     )

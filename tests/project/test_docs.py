@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,7 @@ from typing import Any
 import generate
 import pytest
 
-from markdown import PAGES, ROOT, Block, blocks, run_apart, run_console, run_python
+from markdown import PAGES, ROOT, Block, blocks, run_apart, run_console, run_python, run_shell
 
 # A process has one Spark session, and other tests have theirs.
 APART = ROOT / "docs" / "spark.md"
@@ -26,18 +28,34 @@ LONG = ("exact-analysis.md", "accounting.md", "audit.md", "discrete.md", "simula
         if page != APART
     ],
 )
-def test_code_blocks_print_what_the_page_says(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # What a page writes goes to a folder of its own.
-    monkeypatch.chdir(tmp_path)
+def test_code_blocks_print_what_the_page_says(
+    page: Path, demo_output: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All blocks of all pages, pasted in order into the folder that `make demo` leaves."""
+    monkeypatch.chdir(demo_output)
     namespace: dict[str, Any] = {"__name__": "__docs__"}
-    everything = blocks(page)
-    for block, following in pairwise([*everything, Block("end", "")]):
+    for block, following in pairwise([*blocks(page), Block("end", "")]):
         if block.language == "python":
             printed = run_python(block.text, namespace)
             if following.language == "text":
                 assert printed == following.text
         elif block.language == "console":
             assert run_console(block.text) == block.text
+        elif block.language == "sh":
+            printed = run_shell(block.text, fails=following.text.startswith("Error"))
+            assert not following.text.startswith("Error") or printed == following.text
+
+
+@pytest.fixture(scope="module")
+def demo_output(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The data of `make demo`, smaller."""
+    folder = tmp_path_factory.mktemp("demo-output")
+    for script, *options in (
+        ("search_log/make_log.py", "--events", "60000", "--output", "log.parquet"),
+        ("purchases/make_shop.py", "--customers", "4000", "--output", "shop.sqlite", "--orders"),
+    ):
+        subprocess.run([sys.executable, ROOT / "examples" / script, *options], cwd=folder, check=True)
+    return folder
 
 
 @pytest.mark.together("spark")

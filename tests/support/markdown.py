@@ -56,6 +56,24 @@ def run_apart(codes: list[str]) -> list[str]:
     return done.stdout.split(mark + "\n")[:-1]
 
 
+# What a reader does by hand, or what needs another machine.
+_BY_HAND = ("make ", "pip install ", "cd ", ". ", "dphist explore", "dphist --install-completion")
+
+
+def run_shell(text: str, fails: bool = False) -> str:
+    """What the `dphist` commands of a block print, pasted one after the other into the working folder."""
+    printed = ""
+    for command in re.sub(r"\\\n", " ", text).splitlines():
+        words = shlex.split(command, comments=True)
+        if not words or command.startswith(_BY_HAND):
+            continue
+        assert words[0] == "dphist", command
+        result = CliRunner().invoke(app, words[1:])
+        assert (result.exit_code != 0) == fails, f"{command}: {result.output}"
+        printed += result.output
+    return printed
+
+
 def run_console(text: str) -> str:
     """A transcript of the block's `$ dphist ...` commands with what they really print."""
     commands = re.findall(r"^\$ (.*(?:\\\n.*)*)$", text, re.MULTILINE)

@@ -175,6 +175,7 @@ def release_facts(result: Release) -> dict[str, Any]:
         "signed_by": written.signed_by,
         "rows": len(result),
         "private": result.private,
+        "summary": result.summary.to_dict(),
         "guarantee": document["guarantee"],
         "counts": document["counts"],
         **{name: document[name] for name in ("sums", "choice", "booking") if name in document},

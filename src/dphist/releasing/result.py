@@ -214,7 +214,8 @@ class Release:
         return summarize(
             self.plan, self.request, self.budget, items=len(self),
             largest=float(self.counts.max()) - spare if self.counts.size else None,
-            correction=None if self.chosen is None else self.chosen.correction, private=self.private,
+            correction=None if self.chosen is None else self.chosen.correction,
+            rough=self.chosen is not None and self.chosen.rough, private=self.private,
         )  # fmt: skip
 
     def _texts(self, column: Any, where: NDArray[np.int64]) -> list[str]:

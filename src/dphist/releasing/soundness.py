@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -129,6 +130,8 @@ def _certificate(noise: LatticeNoise | LaplaceNoise, contract: Contract, budget:
 
 # With a public list noise is shared only if a user may touch one item in so many: otherwise it helps little.
 _WORTH_SHARING: Final = 8
+# From so many deviations on, estimates were seen to be within their intervals.
+_CLEAR: Final = 50.0
 # For a smaller delta the certificates of all limits would take minutes.
 LEAST_DELTA: Final = 1e-30
 
@@ -157,6 +160,11 @@ class Chosen:
         """What happens to the items of a user beyond the limit."""
         return excess_of(self.release)
 
+    @property
+    def rough(self) -> bool:
+        """Whether the noisy numbers say so little that estimates lean on the model of typical data."""
+        return sizes_are_rough(self.noisy, math.sqrt(self.plan.choice.variance))
+
     def to_dict(self) -> dict[str, Any]:
         """Plain data for the certificate."""
         return {
@@ -166,6 +174,11 @@ class Chosen:
             "excess": self.excess,
             "correction": self.correction.to_dict(),
         }
+
+
+def sizes_are_rough(noisy: Sequence[float], deviation: float) -> bool:
+    """Whether all users together are few against the noise of one number of them (found on real data)."""
+    return sum(noisy) < _CLEAR * deviation
 
 
 def choice_for(

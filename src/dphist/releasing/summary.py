@@ -28,6 +28,10 @@ INTERVALS_OF_NOISE: Final = (
 INTERVALS_OF_ESTIMATES: Final = (
     "Intervals of estimates include what the user limit leaves out, as estimated; those of counts do not."
 )
+ROUGH_ESTIMATES: Final = (
+    "Estimates are rough: at this ε the numbers of active users are mostly noise, so what the limit leaves out "
+    "was guessed from typical data. Estimates may be off by more than their intervals; counts are not affected."
+)
 LEVEL: Final = 0.95
 _MOST_WARNINGS: Final = 3
 # With so few items a release explains itself.
@@ -103,15 +107,17 @@ def summarize(
     items: int,
     largest: float | None,
     correction: Correction | None = None,
+    rough: bool = False,
     private: bool = True,
 ) -> Summary:
-    """The summary of a release of so many `items`, whose `largest` count is this."""
+    """The summary of a release of so many `items`, whose `largest` count is this. `rough`: see `Chosen`."""
     verdict = verdict_of(budget, None if is_difference(plan, request) else largest)
     hidden = _hidden_below(plan, request, correction)
     warnings = [
         *(verdict.warnings if private else ()),
         *conditions(plan, request, _CONDITIONS),
-        *caveats(plan, request, _CAVEATS),
+        *([ROUGH_ESTIMATES] if rough else []),
+        *caveats(plan, request, [code for code in _CAVEATS if code != "estimate" or not rough]),
     ]
     return Summary(
         headline=_headline(plan, request, items),
@@ -265,6 +271,6 @@ def column_digits(
     return {
         name: 0
         if values.dtype.kind == "i"
-        else min(12, max(0, 1 - math.floor(math.log10(max(error_of(name), 1e-12)))))
+        else min(12, max(0, 1 - math.floor(math.log10(max(1.96 * error_of(name), 1e-12)))))
         for name, values in columns.items()
     }

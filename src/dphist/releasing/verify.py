@@ -21,9 +21,10 @@ from dphist.outputs.seal import SEAL, SIGNATURE, same_json
 from dphist.planning.auto_cap import ChoicePlan
 from dphist.planning.planner import contract_of, gamma_value
 from dphist.planning.utility import Correction, added_columns
+from dphist.planning.verdict import Verdict, verdict_of
 from dphist.privacy.types import FORMAT, Budget, LatticeNoise, Plan
 from dphist.releasing.aggregates import Published, aggregates_of, sum_columns, summed
-from dphist.releasing.certificate import counts_facts, document_of, plan_facts, plan_from
+from dphist.releasing.certificate import counts_facts, document_of, is_difference, plan_facts, plan_from
 from dphist.releasing.histogram import sketch_problem
 from dphist.releasing.request import AUTO, Request, count_column, request_from
 from dphist.releasing.soundness import Chosen, choice_for
@@ -206,6 +207,8 @@ class Verification:
     signed_by: str | None = None
     # The plans of all caps on offer, where one was chosen and the choice was found to be as it should be.
     choice: ChoicePlan | None = field(default=None, repr=False, compare=False)
+    # How much the guarantee that was verified protects: a weak one may be verified as well.
+    verdict: Verdict | None = None
 
     @property
     def verified(self) -> bool:
@@ -223,18 +226,33 @@ class Verification:
             "signed_by": self.signed_by,
             "checks": list(self.checks),
             "problems": list(self.problems),
+            "verdict": None if self.verdict is None else self.verdict.level,
+            "warnings": list(self.warnings),
         }
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What to know of a guarantee that is proved, and weak all the same."""
+        return () if self.verdict is None else self.verdict.warnings
+
+    def _result(self) -> str:
+        if not self.verified:
+            return f"{self.address} is NOT verified"
+        weak = f", but its guarantee is {self.verdict.level}" if self.verdict and self.verdict.weak else ""
+        return f"{self.address} is verified: it matches its certificate, which proves its guarantee{weak}"
 
     def __str__(self) -> str:
         # Certificates and the names of files may be of unknown origin.
         lines = [f"ok       {check}" for check in self.checks]
         lines += [f"PROBLEM  {problem}" for problem in self.problems]
-        lines.append(f"{self.address} is {'' if self.verified else 'NOT '}verified.")
+        lines += [f"WARNING  {warning}" for warning in self.warnings]
+        lines.append(f"{self._result()}.")
         return "\n".join(map(printable, lines))
 
     def _repr_html_(self) -> str:
         rows = [("ok", check) for check in self.checks] + [("PROBLEM", problem) for problem in self.problems]
-        return html_table(f"{self.address} is {'' if self.verified else 'NOT '}verified", rows)
+        rows += [("WARNING", warning) for warning in self.warnings]
+        return html_table(self._result(), rows)
 
 
 def verify(
@@ -288,7 +306,9 @@ class Examination:
         self.delta: float | None = None
         self.choice: ChoicePlan | None = None
         self.signed = signed
+        self.verdict: Verdict | None = None
         self._asked: Request | None = None
+        self._largest: float | None = None
 
     def attempt(self, document: dict[str, Any], table: Any) -> None:
         """Examine a certificate of unknown origin."""
@@ -303,7 +323,7 @@ class Examination:
         """The result, for the release of this name."""
         return Verification(
             address, tuple(self.checks), tuple(self.problems), self.private, self.delta, self.signed.status,
-            self.signed.fingerprint, self.choice,
+            self.signed.fingerprint, self.choice, self.verdict if self.private else None,
         )  # fmt: skip
 
     def document(self, document: dict[str, Any], table: Any) -> None:
@@ -331,6 +351,7 @@ class Examination:
             return
         chosen = self._choice(plan, document) if request.get("max-items-per-user") == AUTO else None
         budget = plan.budget if chosen is None else chosen.plan.budget
+        self.verdict = verdict_of(budget, self._largest)
         self._request(plan, request, table, budget)
         self._whole(plan, document, chosen)
 
@@ -476,6 +497,8 @@ class Examination:
         if values is None:
             self.problems.append("a count is not a number")
             return
+        if values.size and not is_difference(plan, request):
+            self._largest = float(values.max()) - ((offset or 0.0) if "sketch" in request else 0.0)
         passes = counts_facts(plan, request, offset)["greater_than"]
         if passes is not None:
             slack = 0.5 if rounded else 0.0
