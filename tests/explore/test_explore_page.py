@@ -60,16 +60,19 @@ def test_a_newcomer_gets_an_answer_from_three_questions(opened: Opened, browser:
         assert page.inner_text("#headline").startswith("Items with about 102 users or more are released: ±38")
         assert "--epsilon 1 --delta 1e-6 --max-items-per-user 20 --output" in page.inner_text("#release_command")
         before = {name: drawing(page, name) for name in ("picture", "shares")}
-        for act, command in (
-            (lambda: page.check("[name=privacy][value='3']"), "--epsilon 3 --delta 1e-6"),
-            (lambda: page.fill("#users", "2000000"), "--delta 1e-8"),
-            (lambda: page.fill("#mean_items", "4"), "--max-items-per-user 20"),
-            (lambda: page.fill("#max_items_per_user", "5"), "--max-items-per-user 5"),
-            (lambda: page.check("[name=publish][value=top]"), "--top 100"),
-            (lambda: page.check("[name=publish][value=list]"), "--items items.csv"),
-            (lambda: page.check("[name=publish][value=sums]"), "--sum amount:0:100"),
+        for name, value, command in (
+            ("privacy", "3", "--epsilon 3 --delta 1e-6"),
+            ("users", "2000000", "--delta 1e-8"),
+            ("mean_items", "4", "--max-items-per-user 20"),
+            ("max_items_per_user", "5", "--max-items-per-user 5"),
+            ("publish", "top", "--top 100"),
+            ("publish", "list", "--items items.csv"),
+            ("publish", "sums", "--sum amount:0:100"),
         ):
-            act()
+            if name in ("privacy", "publish"):
+                page.check(f"[name={name}][value='{value}']")
+            else:
+                page.fill(f"#{name}", value)
             settled(page)
             assert command in page.inner_text("#release_command")
             after = {name: drawing(page, name) for name in before}

@@ -13,7 +13,7 @@ import numpy as np
 from dphist.display import figure, plain_number
 from dphist.explore.fields import Request, read_request
 from dphist.explore.picture import Expected, draw_items, draw_shares
-from dphist.explore.uploads import Upload, read_counts
+from dphist.explore.uploads import read_counts
 from dphist.planning.auto_cap import levels_of
 from dphist.planning.compare import SPREAD_ROW, Comparison, ComparisonRow, compare
 from dphist.planning.explain import MECHANISMS, explain
@@ -54,21 +54,12 @@ def _synthetic(**law: Any) -> TrialData:
     return zipf_population(**law, cap=None)
 
 
-@lru_cache(maxsize=2)
-def _uploaded(text: str) -> tuple[Upload, TrialData]:
-    upload = read_counts(text)
-    return upload, given_population(np.array(upload.counts, dtype=np.int64), upload.items)
-
-
 def _data_of(data: Mapping[str, object], request: Request) -> tuple[TrialData, int]:
-    """Uploaded or synthetic counts, and how many uploaded ones were rounded."""
-    csv = data.get("csv")
-    if not csv:
+    """Uploaded or synthetic counts, and how many uploaded ones were rounded. Uploads are never kept."""
+    if not data.get("csv"):
         return _synthetic(**request.law), 0
-    if not isinstance(csv, str):
-        read_counts(csv)  # says what is wrong
-    upload, found = _uploaded(str(csv))
-    return found, upload.rounded
+    upload = read_counts(data["csv"])
+    return given_population(np.array(upload.counts, dtype=np.int64), upload.items), upload.rounded
 
 
 # ---- what would be released
@@ -78,8 +69,10 @@ def plain_answer(data: Mapping[str, object]) -> dict[str, Any]:
     """The whole answer for newcomers, and the numbers of the certified plan, all of one request."""
     request = read_request(data)
     plan, population = _find_plan(**request.plan), _data_of(data, request)[0].population
-    expected, shares = expect(plan, population, request)
-    released = float(expected.chance @ expected.number) if shares is None else shares["items"]
+    expected, released, shares = expect(plan, population, request)
+    adjusted = dict(request.adjusted)
+    if plan.releases_offset and "max_items_per_user" in request.plan:
+        adjusted["max_items_per_user"] = "Not used: without a limit the most common items need less noise."
     # Continuous noise has no release.
     options = {} if "noise" in request.plan else _release_keywords(request.plan)
     summary = summarize(
@@ -88,8 +81,7 @@ def plain_answer(data: Mapping[str, object]) -> dict[str, Any]:
     )  # fmt: skip
     headline = _headline(plan, request, summary)
     example = _example("the uploaded counts" if data.get("csv") else "this example", population.items, released)
-    pairs = [] if shares is None else [(kind, shares[kind]) for kind in ("released", "hidden", "cut")]
-    pairs_words = _pairs_words(dict(pairs))
+    pairs_words = _pairs_words(shares)
     return {
         "headline": headline,
         "example": f"{example} {pairs_words}",
@@ -102,8 +94,8 @@ def plain_answer(data: Mapping[str, object]) -> dict[str, Any]:
         + ("." if data.get("delta") else f", chosen for {request.law['users']:,} users."),
         "short": f"{round(released):,} of {population.items:,} items released, {summary.margin_words}",
         "picture": draw_items(expected, f"{headline} {example}"),
-        "shares": draw_shares(pairs, pairs_words) if pairs else "",
-        "adjusted": request.adjusted,
+        "shares": draw_shares(shares, pairs_words),
+        "adjusted": adjusted,
         "recipes": recipes(request.plan),
         "plan": plan.to_dict(),
         "mechanism": MECHANISMS[plan.mechanism][0],
@@ -114,8 +106,8 @@ def plain_answer(data: Mapping[str, object]) -> dict[str, Any]:
     }
 
 
-def expect(plan: Plan, population: Population, request: Request) -> tuple[Expected, dict[str, float] | None]:
-    """What is expected of each item, and of all: items released, and shares of pairs; not for continuous noise.
+def expect(plan: Plan, population: Population, request: Request) -> tuple[Expected, float, dict[str, float]]:
+    """What is expected of each item; how many items are released; and the shares of all pairs by their fate.
 
     Where a limit serves in place of a top-k step, the largest counts are taken for those that noise makes largest.
     """
@@ -126,18 +118,17 @@ def expect(plan: Plan, population: Population, request: Request) -> tuple[Expect
     floor = population.count_at(int(plan.contract.nonzero) + 1) if plan.releases_offset else 0.0
     chance = release_probability(plan.noise, counted - floor) * (kept.number > 0.0)
     listed = plan.mechanism == "known-domain"
-    threshold = None if listed else floor + plan.threshold
-    expected = Expected(population.number, population.counts, counted, chance, half_width(plan, 0.95), threshold)
-    if plan.noise.kind != "discrete":
-        return expected, None
-    pairs = float(population.counts @ population.number)
-    counted_pairs = float(counted @ population.number)
-    covered, items = counted_pairs, float(population.items)
-    if not listed:
+    expected = Expected(
+        population.number, population.counts, counted, chance,
+        margin=half_width(plan, 0.95), threshold=None if listed else floor + plan.threshold,
+    )  # fmt: skip
+    items, covered = float(chance @ kept.number), float((chance * counted) @ kept.number)
+    if plan.noise.kind == "discrete" and not listed:
         totals = totals_of(plan, kept, cap=limit)
-        covered, items = totals.kept, min(totals.released, float(bound or math.inf))
-    released, cut = covered / pairs, max(0.0, 1.0 - counted_pairs / pairs)
-    return expected, {"items": items, "released": released, "cut": cut, "hidden": max(0.0, 1.0 - released - cut)}
+        items, covered = min(totals.released, float(bound or math.inf)), totals.kept
+    pairs = float(population.counts @ population.number)
+    released, cut = covered / pairs, max(0.0, 1.0 - float(counted @ population.number) / pairs)
+    return expected, items, {"released": released, "hidden": max(0.0, 1.0 - released - cut), "cut": cut}
 
 
 def _headline(plan: Plan, request: Request, summary: Summary) -> str:
@@ -145,7 +136,7 @@ def _headline(plan: Plan, request: Request, summary: Summary) -> str:
     margin, least, top = summary.margin_words, summary.hidden_below, request.plan.get("top")
     if least is None:
         return f"All {plan.contract.max_nonzero:,} items of the list are released: {margin}."
-    if plan.releases_offset:
+    if plan.releases_offset and top is not None:
         return (
             f"The {top:,} most common items are released, if they have about {least:,} users more than the item "
             f"of rank {top + 1:,}: {margin}."
@@ -162,9 +153,6 @@ def _example(where: str, items: int, released: float) -> str:
 
 
 def _pairs_words(shares: Mapping[str, float]) -> str:
-    """Where the pairs of users and items go."""
-    if not shares:
-        return ""
     found = f"The released counts cover {_percent(shares['released'])} of all (user, item) pairs"
     lost = {"hidden": "are of hidden items", "cut": "are left out by the limit"}
     parts = [f"{_percent(shares[kind])} {what}" for kind, what in lost.items() if shares[kind] >= 0.0005]

@@ -87,7 +87,7 @@ def make_app(*, token: str, port: int) -> Starlette:
     template = (files("dphist.explore") / "page" / "index.html").read_text(encoding="utf-8")
     page = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(template)
     html = page.render(
-        users=fields.USERS, items_per_user=fields.ITEMS_PER_USER, publish=fields.PUBLISH, privacy=fields.PRIVACY,
+        size=fields.SIZE, items_per_user=fields.ITEMS_PER_USER, publish=fields.PUBLISH, privacy=fields.PRIVACY,
         budget=fields.BUDGET, options=fields.OPTIONS, example=fields.EXAMPLE,
     )  # fmt: skip
     # One computation at a time: the precision of ball arithmetic is global.

@@ -74,11 +74,12 @@ class Field:
         return int(number) if self.whole else number
 
 
-_UP_TO_A_MILLION: Final = Slider(1, 1e6, 120)
+_UP_TO_A_MILLION: Final = Slider(1, 1e6, 60)
 # One question each; the other groups are under "All options".
-USERS: Final = (
+SIZE: Final = (
     Field("users", "Users", "100000", most=10**9, whole=True, slider=Slider(100, 1e8, 60)),
-)  # fmt: skip
+    Field("items", "Different items", "10000", whole=True, slider=_UP_TO_A_MILLION),
+)
 ITEMS_PER_USER: Final = (
     Field("mean_items", "Items per user, on average", "10", slider=Slider(1, 200, 60)),
     Field("max_items_per_user", "Limit: items that count per user", "20", whole=True, placeholder="no limit",
@@ -114,13 +115,12 @@ OPTIONS: Final = (
     Field("minimize", "Make as small as possible", choices={"threshold": "the threshold", "noise": "the noise"}),
 )  # fmt: skip
 EXAMPLE: Final = (
-    Field("items", "Different items", "10000", whole=True, slider=_UP_TO_A_MILLION),
     Field("exponent", "How unequal items are (Zipf exponent)", "1", 0, 5, slider=Slider(0, 3, 60, linear=True)),
     Field("spread", "Items per user",
           choices={"geometric": "vary from user to user", "same": "the same number for all users"}),
     Field("seed", "Seed of the trial release", "1", most=2**31, whole=True),
 )  # fmt: skip
-FIELDS: Final = (*USERS, *ITEMS_PER_USER, *PUBLISH, *BUDGET, *OPTIONS, *EXAMPLE)
+FIELDS: Final = (*SIZE, *ITEMS_PER_USER, *PUBLISH, *BUDGET, *OPTIONS, *EXAMPLE)
 _LAW: Final = ("users", "mean_items", "items", "exponent", "spread")
 
 
@@ -139,7 +139,7 @@ def read_request(data: Mapping[str, object]) -> Request:
     values = {field.name: field.read(data) for field in FIELDS if field.name not in _unused(data)}
     values = {name: value for name, value in values.items() if value is not None}
     publish, seed = values.pop("publish", "items"), values.pop("seed")
-    law = {name: values.pop(name) for name in _LAW if name in values}
+    law: dict[str, Any] = {name: values.pop(name) for name in _LAW if name in values}
     adjusted: dict[str, str] = {}
 
     def leave_out(names: Iterable[str], why: str) -> None:
@@ -179,6 +179,7 @@ def read_request(data: Mapping[str, object]) -> Request:
             adjusted["gamma"] = f"{values['gamma']:g} is used, the least for this k."
     if "public_items" in values:
         law["items"] = values["public_items"]
+        adjusted["items"] = "Not used: only items on the list count."
     most = max(1.0, law["items"] / 2)
     if law["mean_items"] > most:
         law["mean_items"] = most

@@ -6,7 +6,7 @@ Colours are classes of the style sheet, which has them for light and dark.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Final
@@ -118,10 +118,10 @@ def draw_items(expected: Expected, words: str) -> str:
     return _svg(_HEIGHT, words, [*parts, *labels])
 
 
-def draw_shares(shares: Sequence[tuple[str, float]], words: str) -> str:
+def draw_shares(shares: Mapping[str, float], words: str) -> str:
     """One bar, divided into shares of one."""
     parts, before = [], 0.0
-    for kind, share in shares:
+    for kind, share in shares.items():
         parts.append(f'<rect class="{kind}" x="{_WIDTH * before:.1f}" width="{_WIDTH * share:.1f}" height="24"/>')
         before += share
     return _svg(24, words, parts)
