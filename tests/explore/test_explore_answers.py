@@ -25,7 +25,7 @@ pytest.importorskip("altair", reason="no altair: pip install -e '.[dev]'")
 pytest.importorskip("vl_convert", reason="no vl_convert: pip install -e '.[dev]'")
 
 from dphist.explore.answers import ANSWERS, expect, recipes
-from dphist.explore.fields import FIELDS, PRIVACY, delta_for, field_of, read_request
+from dphist.explore.fields import FIELDS, PRIVACY, delta_for, field_of, read_question
 from explore_page import START
 
 LAW = {"items": "1000", "users": "100000", "mean_items": "5"}
@@ -164,14 +164,16 @@ def test_the_first_answer_shows_the_trade_off() -> None:
     """Less privacy shows more items; a lower limit needs less noise and leaves out more."""
 
     def shares(**fields: str) -> dict[str, float]:
-        request = read_request({**START, **fields})
+        request = read_question({**START, **fields})
         population = zipf_population(**request.law, cap=None).population
         _, items, found = expect(dphist.plan(**request.plan), population, request)
         assert sum(found.values()) == pytest.approx(1.0, abs=1e-6)
         return {**found, "items": items}
 
     first = answer("plain", {})
-    assert first["headline"] == "Items with about 102 users or more are released: ±38 per count (95 %)."
+    assert first["headline"] == (
+        "Items with 102 users or more, counted after the limit, are mostly released: ±38 per count (95 %)."
+    )
     assert "about 1,020 of 10,000 items are released" in first["example"]
     assert "--epsilon 1 --delta 1e-6 --max-items-per-user 20" in first["recipes"]["release_command"]
     assert shares(epsilon="3")["items"] > 2 * shares()["items"] > 4 * shares(epsilon="0.3")["items"]
@@ -344,7 +346,7 @@ def test_expected_shares_are_those_of_simulate() -> None:
     nine = {"max_items_per_user": "9"}
     bounds = (nine, {**nine, "excess": "spread"}, {"publish": "top", "top": "100", **NO_LIMIT})
     for bound, one in zip(bounds, simulated.candidates, strict=True):
-        request = read_request({**START, **law, "delta": "1e-6", **bound})
+        request = read_question({**START, **law, "delta": "1e-6", **bound})
         population = zipf_population(**request.law, cap=None).population
         _, items, shares = expect(dphist.plan(**request.plan), population, request)
         assert 1 - shares["released"] == pytest.approx(one.missing, rel=1e-9)

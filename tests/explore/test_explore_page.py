@@ -57,7 +57,9 @@ def test_a_newcomer_gets_an_answer_from_three_questions(opened: Opened, browser:
         settled(page)
         assert not page.is_visible("#delta")
         assert not page.is_visible("#threshold")
-        assert page.inner_text("#headline").startswith("Items with about 102 users or more are released: ±38")
+        assert page.inner_text("#headline").startswith(
+            "Items with 102 users or more, counted after the limit, are mostly released: ±38"
+        )
         assert "--epsilon 1 --delta 1e-6 --max-items-per-user 20 --output" in page.inner_text("#release_command")
         before = {name: drawing(page, name) for name in ("picture", "shares")}
         for name, value, command in (

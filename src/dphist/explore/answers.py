@@ -1,4 +1,4 @@
-"""What the page shows for a request: what would be released, the command, the plan's numbers, a trial release."""
+"""What the page shows for a question: what would be released, the command, the plan's numbers, a trial release."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from dphist.display import figure, plain_number
-from dphist.explore.fields import Request, read_request
+from dphist.display import count_items, figure, plain_number
+from dphist.explore.fields import Question, read_question
 from dphist.explore.picture import Expected, draw_items, draw_shares
 from dphist.explore.uploads import read_counts
 from dphist.planning.auto_cap import levels_of
@@ -54,10 +54,10 @@ def _synthetic(**law: Any) -> TrialData:
     return zipf_population(**law, cap=None)
 
 
-def _data_of(data: Mapping[str, object], request: Request) -> tuple[TrialData, int]:
+def _data_of(data: Mapping[str, object], question: Question) -> tuple[TrialData, int]:
     """Uploaded or synthetic counts, and how many uploaded ones were rounded. Uploads are never kept."""
     if not data.get("csv"):
-        return _synthetic(**request.law), 0
+        return _synthetic(**question.law), 0
     upload = read_counts(data["csv"])
     return given_population(np.array(upload.counts, dtype=np.int64), upload.items), upload.rounded
 
@@ -66,20 +66,20 @@ def _data_of(data: Mapping[str, object], request: Request) -> tuple[TrialData, i
 
 
 def plain_answer(data: Mapping[str, object]) -> dict[str, Any]:
-    """The whole answer for newcomers, and the numbers of the certified plan, all of one request."""
-    request = read_request(data)
-    plan, population = _find_plan(**request.plan), _data_of(data, request)[0].population
-    expected, released, shares = expect(plan, population, request)
-    adjusted = dict(request.adjusted)
-    if plan.releases_offset and "max_items_per_user" in request.plan:
+    """The whole answer for newcomers, and the numbers of the certified plan, all of one question."""
+    question = read_question(data)
+    plan, population = _find_plan(**question.plan), _data_of(data, question)[0].population
+    expected, released, shares = expect(plan, population, question)
+    adjusted = dict(question.adjusted)
+    if plan.releases_offset and "max_items_per_user" in question.plan:
         adjusted["max_items_per_user"] = "Not used: without a limit the most common items need less noise."
     # Continuous noise has no release.
-    options = {} if "noise" in request.plan else _release_keywords(request.plan)
+    options = {} if "noise" in question.plan else _release_keywords(question.plan)
     summary = summarize(
         plan, {name.replace("_", "-"): value for name, value in options.items()}, plan.budget,
         items=round(released), largest=float(population.counts.max(initial=0.0)),
     )  # fmt: skip
-    headline = _headline(plan, request, summary)
+    headline = _headline(plan, question.plan.get("top"), summary, shares["cut"])
     example = _example("the uploaded counts" if data.get("csv") else "this example", population.items, released)
     pairs_words = _pairs_words(shares)
     return {
@@ -89,14 +89,14 @@ def plain_answer(data: Mapping[str, object]) -> dict[str, Any]:
         "privacy": dict(summary.rows())["Privacy"] + ".",
         "level": summary.verdict.level,
         "warnings": summary.verdict.warnings,
-        "active": _active_users(population),
+        "active": "" if data.get("csv") else _active_users(population),
         "delta_used": f"δ = {plain_number(plan.budget.delta)}"
-        + ("." if data.get("delta") else f", chosen for {request.law['users']:,} users."),
-        "short": f"{round(released):,} of {population.items:,} items released, {summary.margin_words}",
+        + ("." if data.get("delta") else f", chosen for {question.law['users']:,} users."),
+        "short": f"{round(released):,} of {population.items:,} items, {summary.margin_words}",
         "picture": draw_items(expected, f"{headline} {example}"),
         "shares": draw_shares(shares, pairs_words),
         "adjusted": adjusted,
-        "recipes": recipes(request.plan),
+        "recipes": recipes(question.plan),
         "plan": plan.to_dict(),
         "mechanism": MECHANISMS[plan.mechanism][0],
         "advice": [
@@ -106,14 +106,14 @@ def plain_answer(data: Mapping[str, object]) -> dict[str, Any]:
     }
 
 
-def expect(plan: Plan, population: Population, request: Request) -> tuple[Expected, float, dict[str, float]]:
+def expect(plan: Plan, population: Population, question: Question) -> tuple[Expected, float, dict[str, float]]:
     """What is expected of each item; how many items are released; and the shares of all pairs by their fate.
 
     Where a limit serves in place of a top-k step, the largest counts are taken for those that noise makes largest.
     """
-    limit = None if plan.releases_offset else request.plan.get("max_items_per_user")
+    limit = None if plan.releases_offset else question.plan.get("max_items_per_user")
     counted, _ = population.under(levels_of(plan) if plan.levels else limit)
-    bound = None if plan.releases_offset else plan.contract.max_nonzero or request.plan.get("top")
+    bound = None if plan.releases_offset else plan.contract.max_nonzero or question.plan.get("top")
     kept = population if bound is None else population.first(bound)
     floor = population.count_at(int(plan.contract.nonzero) + 1) if plan.releases_offset else 0.0
     chance = release_probability(plan.noise, counted - floor) * (kept.number > 0.0)
@@ -131,9 +131,9 @@ def expect(plan: Plan, population: Population, request: Request) -> tuple[Expect
     return expected, items, {"released": released, "hidden": max(0.0, 1.0 - released - cut), "cut": cut}
 
 
-def _headline(plan: Plan, request: Request, summary: Summary) -> str:
+def _headline(plan: Plan, top: int | None, summary: Summary, cut: float) -> str:
     """Which items are released, and how exact their counts are."""
-    margin, least, top = summary.margin_words, summary.hidden_below, request.plan.get("top")
+    margin, least = summary.margin_words, summary.hidden_below
     if least is None:
         return f"All {plan.contract.max_nonzero:,} items of the list are released: {margin}."
     if plan.releases_offset and top is not None:
@@ -141,10 +141,9 @@ def _headline(plan: Plan, request: Request, summary: Summary) -> str:
             f"The {top:,} most common items are released, if they have about {least:,} users more than the item "
             f"of rank {top + 1:,}: {margin}."
         )
-    which = f"Items with about {least:,} users or more are released" + (
-        "" if top is None else f", but only the {top:,} most common"
-    )
-    return f"{which}: {margin}."
+    which = f"Items with {least:,} users or more{', counted after the limit,' if cut >= 0.005 else ''}"
+    only = "" if top is None else f", but only the {top:,} most common"
+    return f"{which} are mostly released{only}: {margin}."
 
 
 def _example(where: str, items: int, released: float) -> str:
@@ -163,7 +162,7 @@ def _active_users(population: Population) -> str:
     """How many items a very active user has."""
     items, users = np.array(population.sizes, dtype=np.float64).T
     many = items[np.searchsorted(np.cumsum(users), 0.99 * users.sum())]
-    return f"Then 1 in 100 users has about {many:,.0f} items or more."
+    return f"Then 1 in 100 users has about {count_items(int(many))} or more."
 
 
 # ---- commands and code
@@ -224,7 +223,7 @@ def _arguments(keywords: Mapping[str, Any]) -> str:
 
 def table_answer(data: Mapping[str, object]) -> dict[str, Any]:
     """All methods side by side, and first the plan's own row where it is a top-k step; nothing for a list."""
-    keywords = read_request(data).plan
+    keywords = read_question(data).plan
     if "public_items" in keywords:
         return {"columns": [], "rows": [], "thresholds": [], "note": "A known list needs no threshold."}
     comparison, found = _find_comparison(**_comparison_keywords(keywords)), _find_plan(**keywords)
@@ -259,7 +258,7 @@ def _comparison_keywords(keywords: dict[str, Any]) -> dict[str, Any]:
 
 def limit_answer(data: Mapping[str, object]) -> dict[str, Any]:
     """What the items of a user count; nothing without a bound on them."""
-    found = _find_plan(**read_request(data).plan)
+    found = _find_plan(**read_question(data).plan)
     if found.contract.max_items_per_user is None:
         return {"svg": "", "words": ""}
     return _chart_answer(chart(found, "limit"))
@@ -271,14 +270,14 @@ def _chart_answer(one: Chart) -> dict[str, Any]:
 
 def trial_answer(data: Mapping[str, object]) -> dict[str, Any]:
     """A trial release of synthetic or uploaded counts, with noise from a seed. Nothing is kept."""
-    request = read_request(data)
-    if "noise" in request.plan or "public_items" in request.plan:
-        why = "continuous noise is never drawn" if "noise" in request.plan else "all items of a list are released"
+    question = read_question(data)
+    if "noise" in question.plan or "public_items" in question.plan:
+        why = "continuous noise is never drawn" if "noise" in question.plan else "all items of a list are released"
         return {"sentences": [f"There is no trial release: {why}."], "top": [], "svg": "", "words": ""}
-    found, (population, rounded) = _find_plan(**request.plan), _data_of(data, request)
-    limit = request.plan.get("max_items_per_user")
+    found, (population, rounded) = _find_plan(**question.plan), _data_of(data, question)
+    limit = question.plan.get("max_items_per_user")
     capped = TrialData(population.population, None if data.get("csv") else limit, population.names)
-    outcome = trial(found, capped, request.seed, request.plan.get("top"))
+    outcome = trial(found, capped, question.seed, question.plan.get("top"))
     largest = outcome["top"]
     released = sum(row["released"] is not None for row in largest)
     words = (

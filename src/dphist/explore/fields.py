@@ -1,6 +1,6 @@
 """The fields of the page, each declared once: its place in the form, its slider, and what it accepts.
 
-Fields never contradict each other: `read_request` adjusts or leaves out what does not fit, and says so beside the
+Fields never contradict each other: `read_question` adjusts or leaves out what does not fit, and says so beside the
 field. The limits keep every request short: the slowest answers within them, for epsilon near 0.05, take about ten
 seconds. The command line takes any number.
 """
@@ -125,7 +125,7 @@ _LAW: Final = ("users", "mean_items", "items", "exponent", "spread")
 
 
 @dataclass(frozen=True)
-class Request:
+class Question:
     """What the form asks for: keywords of a plan and of synthetic data, and what was adjusted, by field."""
 
     plan: dict[str, Any]
@@ -134,8 +134,8 @@ class Request:
     adjusted: dict[str, str]
 
 
-def read_request(data: Mapping[str, object]) -> Request:
-    """The request in the data of the form. Values that do not fit together are adjusted or left out."""
+def read_question(data: Mapping[str, object]) -> Question:
+    """The question in the data of the form. Values that do not fit together are adjusted or left out."""
     values = {field.name: field.read(data) for field in FIELDS if field.name not in _unused(data)}
     values = {name: value for name, value in values.items() if value is not None}
     publish, seed = values.pop("publish", "items"), values.pop("seed")
@@ -184,7 +184,7 @@ def read_request(data: Mapping[str, object]) -> Request:
     if law["mean_items"] > most:
         law["mean_items"] = most
         adjusted["mean_items"] = f"{most:g} is used, half of the {law['items']:,} items."
-    return Request({**budget, **values}, {"spread": "geometric", **law}, seed, adjusted)
+    return Question({**budget, **values}, {"spread": "geometric", **law}, seed, adjusted)
 
 
 def _unused(data: Mapping[str, object]) -> set[str]:

@@ -78,8 +78,13 @@ class _Axes:
         middle = (_TOP + _BOTTOM) / 2
         return [
             *parts,
-            _text((_LEFT + _RIGHT) / 2, _HEIGHT - 8, "items, from the most common to the rarest", "middle"),
-            f'<text class="middle" transform="translate(14 {middle}) rotate(-90)">users</text>',
+            _text(
+                (_LEFT + _RIGHT) / 2,
+                _HEIGHT - 8,
+                "items, from the most common to the rarest (logarithmic)",
+                "middle",
+            ),
+            f'<text class="middle" transform="translate(14 {middle}) rotate(-90)">users (logarithmic)</text>',
         ]
 
 
