@@ -2,6 +2,7 @@
 "use strict";
 
 const DELAY = 30; // milliseconds without a change before an answer is requested
+const TYPING = 250; // and of a field in which somebody types
 const SLOW = 300; // milliseconds after which a request shows a spinner
 const byId = (id) => document.getElementById(id);
 const form = byId("request"), results = byId("results"), more = byId("more");
@@ -31,7 +32,7 @@ async function ask(kind, signal) {
   return null;
 }
 
-async function update() {
+async function update(delay = DELAY) {
   newest.abort();
   newest = new AbortController();
   const { signal } = newest;
@@ -39,7 +40,7 @@ async function update() {
   markStale(more, true);
   byId("copied").textContent = "";
   saveState();
-  await wait(DELAY);
+  await wait(delay);
   if (signal.aborted) return;
   const slow = setTimeout(() => setState("computing…", "busy"), SLOW);
   signal.addEventListener("abort", () => clearTimeout(slow));
@@ -202,7 +203,7 @@ function changed({ target }) {
   if (target.name === "privacy") byId("epsilon").value = target.value;
   if (target.dataset.for) target.setAttribute("aria-valuetext", byId(target.dataset.for).value);
   followFields(target);
-  update();
+  update(target.type === "text" ? TYPING : DELAY);
 }
 
 // Values that differ from the start are in the address, after #, which is not sent to the server.
