@@ -311,7 +311,7 @@ def test_sliders_always_have_a_plan() -> None:
 
 def test_odd_but_right_numbers_are_answered() -> None:
     for fields in (
-        {"epsilon": ".5", "delta": "1E-6", "max_items_per_user": "1e3"},
+        {"epsilon": ".5", "delta": "1E-6", "max_items_per_user": "1e3", "users": "1,000,000"},
         {"epsilon": "100", "delta": "1e-12", "max_items_per_user": "1"},
         {"epsilon": "0.05", "delta": "0.001", "max_items_per_user": "1000000"},
         {"epsilon": " 2 ", "delta": "1e-9", "max_nonzero": "9", "gamma": "0.5", "noise": "continuous"},

@@ -16,6 +16,8 @@ from typing import Any, Final
 from dphist.errors import DphistError, InvalidParameter
 
 _NUMBER: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,3})?", re.ASCII)
+# 100,000, of whole numbers only: elsewhere 1,500 may be meant as 1.5.
+_GROUPED: Final = re.compile(r"\d{1,3}(,\d{3})+", re.ASCII)
 
 
 class WrongField(InvalidParameter):
@@ -67,6 +69,8 @@ class Field:
             return None
         if text and text == self.word:
             return text
+        if self.whole and _GROUPED.fullmatch(text):
+            text = text.replace(",", "")
         number = float(text) if len(text) <= 40 and _NUMBER.fullmatch(text) else math.nan
         if not self.least <= number <= self.most or (self.whole and not number.is_integer()):
             kind = "whole number" if self.whole else "number"

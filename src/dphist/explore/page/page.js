@@ -185,7 +185,7 @@ function fromSlider({ value, max, dataset }) {
 }
 
 function toSlider(slider) {
-  const { first, last } = slider.dataset, field = byId(slider.dataset.for), value = Number(field.value);
+  const { first, last } = slider.dataset, field = byId(slider.dataset.for), value = Number(field.value.replaceAll(",", ""));
   const part = "linear" in slider.dataset ? (value - first) / (last - first) : Math.log(value / first) / Math.log(last / first);
   slider.value = field.value.trim() === "" || Number.isNaN(part) ? 0 : Math.round(Math.min(1, Math.max(0, part)) * slider.max);
   slider.setAttribute("aria-valuetext", field.value || field.placeholder);
