@@ -25,6 +25,7 @@ def test_twelve_months_cost_far_less_than_twelve_shares() -> None:
     assert max(year.threshold_ratios) < 0.33
 
 
+@pytest.mark.slow
 def test_different_requests_and_weights() -> None:
     both = plan_many([GAUSSIAN, {"public_items": 300}], epsilon=1.0, delta=1e-6, weights=[3, 1])
     assert both.delta <= 1e-6

@@ -87,7 +87,9 @@ def peak(path: Path, memory: str) -> int:
     return int(found)
 
 
-@pytest.mark.parametrize("ending", ["jsonl", "arrow", "sqlite"])
+@pytest.mark.parametrize(
+    "ending", ["jsonl", *(pytest.param(ending, marks=pytest.mark.slow) for ending in ("arrow", "sqlite"))]
+)
 def test_long_values_stay_within_the_memory(tmp_path: Path, ending: str) -> None:
     """300 values of 1 MB took 0.8 to 1.4 GB, and the release failed, while values could have any length."""
     path = tmp_path / f"events.{ending}"

@@ -178,7 +178,9 @@ CASES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", list(CASES))
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name == "chosen cap, spread" else ()) for name in CASES]
+)
 @pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_every_entry(every: bool, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made: dict[str, Any] = {}

@@ -109,7 +109,10 @@ def check(
     )
 
 
-@pytest.mark.parametrize(("k", "m"), [(10, None), (None, 5), pytest.param(1, None, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("k", "m"),
+    [pytest.param(10, None, marks=pytest.mark.slow), (None, 5), pytest.param(1, None, marks=pytest.mark.slow)],
+)
 def test_family_conforms(k: int | None, m: int | None) -> None:
     """False alarm below 1e-9 for each."""
     made = plan(epsilon=1.0, delta=1e-5, max_nonzero=k, max_items_per_user=m, mechanism="gaussian")
@@ -126,6 +129,7 @@ def test_family_conforms(k: int | None, m: int | None) -> None:
     assert "conforms" in str(report)
 
 
+@pytest.mark.slow
 def test_laplace_conforms() -> None:
     """False alarm below 1e-9, as in the next two."""
     laplace = plan(epsilon=1.0, delta=1e-5, max_items_per_user=1, mechanism="laplace")
@@ -140,6 +144,7 @@ def test_laplace_conforms() -> None:
     assert report.passed, str(report)
 
 
+@pytest.mark.slow
 def test_a_public_list_conforms() -> None:
     listed = plan(epsilon=1.0, delta=1e-5, public_items=10**6)
     variance, shared = listed.noise.total_noise**2, listed.noise.sigma_shared**2
@@ -258,6 +263,7 @@ def test_a_missing_number_never_passes() -> None:
     assert student(np.ones(5), 2.0) == np.inf
 
 
+@pytest.mark.slow
 def test_student_bound_keeps_its_false_alarm() -> None:
     """The tail formula of the comment, checked where a simulation can see it: z = 3, not 8."""
     generator = np.random.default_rng(4)
