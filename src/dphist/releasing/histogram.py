@@ -120,12 +120,14 @@ def sketch_problem(plan: Plan, size: int) -> str | None:
 
 def sketch_request(plan: Plan, size: int, seed: int | None) -> dict[str, Any]:
     """What a certificate says was asked for, of a sketch."""
-    seeded = {} if seed is None else {"seed": seed}
-    offset = isinstance(plan.noise, LatticeNoise) and plan.releases_offset
-    return {
+    request: dict[str, Any] = {
         "sketch": "misra-gries", "sketch-size": size, "epsilon": plan.budget.epsilon, "delta": plan.budget.delta,
-        **seeded, **({"offset": plan.noise.offset} if offset else {}),
     }  # fmt: skip
+    if seed is not None:
+        request["seed"] = seed
+    if isinstance(plan.noise, LatticeNoise) and plan.releases_offset:
+        request["offset"] = plan.noise.offset
+    return request
 
 
 def release_sketch(
