@@ -758,7 +758,7 @@ def counts_chart(rows: Rows, most: int) -> Chart:
     counts = rows.counts if rows.estimated else [None] * shown
     lows, highs = interval.values, interval.upper
     if (half := interval.half) is not None:
-        lows, highs = ([n + side for n in numbers.values[:shown]] for side in (-half, half))
+        lows, highs = (tuple(n + side for n in numbers.values[:shown]) for side in (-half, half))
     columns = zip(labels, numbers.values, lows, highs, counts, strict=False)
     measured = [Measured(*one) for one in columns]
     level = f"{100 * rows.level:g} %"
