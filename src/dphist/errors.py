@@ -3,18 +3,56 @@
 from __future__ import annotations
 
 import math
+import re
 from importlib import import_module
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 Word = TypeVar("Word", bound=str)
 
 
+# Messages name options as flags. Text in quotes is a value of the user, and a command is to be typed as it is.
+_LITERAL: Final = (
+    r"""(?<!\w)'(?:\\.|[^'\\])*'|(?<!\w)"(?:\\.|[^"\\])*"|"""
+    r"\bdphist (?:audit|certify|keygen|ledger|plan|release|report|simulate|sketch|verify)\b[^;,:]*"
+)
+_FLAG: Final = (
+    r"(?<![^\s(])--(?P<name>[a-z]+(?:-[a-z]+)*)"
+    r"(?: (?P<value>auto|none|spread|laplace|spark|-|[A-Z]+(?:[=:][A-Z]+)*))?"
+    r"(?=[\s,;:)]|\.?\s|\.?$)"
+)
+
+
+def replace_names(pattern: str, replacement: Callable[[re.Match[str]], str], message: str) -> str:
+    """Replace names of options in a message, but nothing in its quotes and in commands that it shows.
+
+    The pattern has a group `name`.
+    """
+    return re.sub(
+        f"{_LITERAL}|{pattern}", lambda found: replacement(found) if found["name"] else found[0], message
+    )
+
+
+def with_keywords(message: str) -> str:
+    """A message with keyword arguments in place of flags."""
+    return replace_names(_FLAG, _keyword, message)
+
+
+def _keyword(found: re.Match[str]) -> str:
+    """--engine spark as engine='spark'."""
+    name, value = found["name"].replace("-", "_"), found["value"]
+    if value is not None:
+        return f"{name}={value!r}"
+    return "force=True" if name == "force" else name
+
+
 class DphistError(Exception):
     """Base of every error that dphist raises on purpose.
+
+    `str` names options as keyword arguments, and `with_flags` as the command does, which also shows an `example`.
 
     If a release fails after it was booked in a ledger, `booking` says which budget stays spent: ledger_file,
     ledger, dataset, entry, hash, epsilon, delta, state, written and summary. If only writing failed, `release` is
@@ -24,6 +62,15 @@ class DphistError(Exception):
 
     booking: Mapping[str, Any] | None = None
     release: Any = None
+    example: str = ""
+
+    def __str__(self) -> str:
+        return with_keywords(self.with_flags)
+
+    @property
+    def with_flags(self) -> str:
+        """The message as it was written, with flags such as --max-items-per-user."""
+        return super().__str__()
 
 
 class InvalidParameter(DphistError, ValueError):
@@ -56,6 +103,10 @@ class LedgerError(DphistError):
 
 class OverBudget(LedgerError):
     """The release does not fit the remaining budget of the dataset; nothing was booked."""
+
+
+class AlreadyRunning(LedgerError):
+    """Another run of the same id is going on; nothing was booked and nothing was drawn."""
 
 
 class MissingExtra(DphistError, ImportError):

@@ -163,11 +163,11 @@ BAD_PLANS = [
     ({"--delta": "2"}, "delta must be below 1, not 2.0"),
     ({"--delta": "nan"}, "delta must be a finite number, not nan"),
     ({"--delta": "1e-301"}, "delta must be at least 1e-300, not 1e-301"),
-    ({"--max-nonzero": "0"}, "max_nonzero must be between 1 and 1000000000000, not 0"),
-    ({"--max-nonzero": "-3"}, "max_nonzero must be between 1 and 1000000000000, not -3"),
+    ({"--max-nonzero": "0"}, "--max-nonzero must be between 1 and 1000000000000, not 0"),
+    ({"--max-nonzero": "-3"}, "--max-nonzero must be between 1 and 1000000000000, not -3"),
     ({"--max-nonzero": "2.5"}, "'2.5' is not a whole number"),
-    ({"--max-items-per-user": "6"}, "max_items_per_user (6) must not exceed max_nonzero (5)"),
-    ({"--max-nonzero": None}, "max_nonzero or max_items_per_user must be given"),
+    ({"--max-items-per-user": "6"}, "--max-items-per-user (6) must not exceed --max-nonzero (5)"),
+    ({"--max-nonzero": None}, "--max-nonzero or --max-items-per-user must be given"),
     ({"--noise": "discrete", "--analysis": "csh-tighter"}, "discrete noise has the exact analysis only"),
     ({"--noise": "pink"}, "'pink'"),
     ({"--analysis": "magic"}, "'magic'"),
@@ -176,7 +176,7 @@ BAD_PLANS = [
     ({"--gamma": "nan"}, "gamma must be a finite number, not nan"),
     ({"--gamma": "root"}, "'root' is not a number or sqrt"),
     ({"--gamma": "3", "--analysis": "gshm-exact"}, "gamma = 3.0 makes no sense with gshm-exact"),
-    ({"--max-nonzero": None, "--max-items-per-user": "3", "--gamma": "sqrt"}, "needs max_nonzero"),
+    ({"--max-nonzero": None, "--max-items-per-user": "3", "--gamma": "sqrt"}, "needs --max-nonzero"),
     ({"--analysis": "csh-add-the-deltas", "--minimize": "noise"}, "no plan of least noise"),
 ]  # fmt: skip
 
@@ -195,10 +195,10 @@ NOISE = {"--epsilon": "1", "--sigma": "30", "--tau": "165", "--max-nonzero": "50
 BAD_CERTIFICATES = [
     ({"--sigma": "0"}, "sigma must be greater than zero, not 0.0"),
     ({"--sigma": "nan"}, "sigma must be a finite number, not nan"),
-    ({"--sigma-shared": "-1"}, "sigma_shared must not be negative, not -1.0"),
+    ({"--sigma-shared": "-1"}, "--sigma-shared must not be negative, not -1.0"),
     ({"--tau": "-1"}, "tau must be greater than zero, not -1.0"),
     ({"--tau": "inf"}, "tau must be a finite number, not inf"),
-    ({"--sigma-shared": "1", "--gamma": "2"}, "give sigma_shared (1.0) or gamma (2.0), not both"),
+    ({"--sigma-shared": "1", "--gamma": "2"}, "give --sigma-shared (1.0) or gamma (2.0), not both"),
     ({"--sigma": "0.01"}, "is not private: at epsilon = 1 its delta is 1"),
     ({"--delta": "1e-9"}, "is not private: at epsilon = 1 its delta is"),
 ]  # fmt: skip

@@ -73,7 +73,6 @@ def test_the_certificate_repeats_the_request_and_the_request_repeats_the_release
     [
         ('max-item-per-user = 2\ninput = "x"', "did you mean 'max-items-per-user'"),
         ("epsilon = ", "not valid TOML"),
-        ('input = "events.parquet"', "needs --user"),
         ('epsilon = 1\nmax_items_per_user = 1\n"max-items-per-user" = 1', "twice"),
         ('user = "user"\nitem = 5\ninput = "x"\nepsilon = 1\ndelta = 0.1\ntop = 1', "name of a column"),
         ('user = "user"\nitem = "i"\ninput = "x"\nepsilon = "1"\ndelta = 0.1\ntop = 1', "must be a number"),
@@ -89,7 +88,7 @@ def test_bad_request_files(folder: Path, text: str, sentence: str) -> None:
 
 
 BAD: list[tuple[list[str], int, str]] = [
-    (["events.parquet"], 2, "needs --user"),
+    (["events.parquet"], 2, "missing: --user"),
     (["missing.parquet", *FLAGS, "--output", "x.csv"], 2, "missing.parquet"),
     (["events.parquet", *FLAGS], 2, "--output"),
     (["events.parquet", *FLAGS, "--output", "x.docx"], 2, "x.docx"),

@@ -19,7 +19,7 @@ ROWS = (
     ("counting", "outputs"),
     ("signatures", "ledger"),
     ("releasing",),
-    ("sketch", "simulation", "audit", "opendp"),
+    ("sketch", "simulation", "audit", "opendp", "session"),
     ("report",),
     ("explore",),
     ("cli",),

@@ -175,7 +175,7 @@ def test_a_seed_repeats_all_of_it_and_says_so(folder: Path) -> None:
 
 def test_a_reader_is_refused_before_it_is_read() -> None:
     reader = log().to_reader()
-    with pytest.raises(InputError, match="the Arrow reader can be read only once: give a cap by number") as caught:
+    with pytest.raises(InputError, match="can be read only once: give max_items_per_user a number") as caught:
         dphist.release(reader, **ASKED, **CHOSEN)
     assert "\n" not in str(caught.value)
     assert reader.read_all().num_rows == log().num_rows
@@ -193,7 +193,7 @@ BAD: list[tuple[list[str], str]] = [
     (["--max-items-per-user", "9" * 30], "--max-items-per-user must be a whole number from 1"),
     ([*AUTO, "--cap-share", "0"], "--cap-share"),
     ([*AUTO, "--cap-share", "0.6"], "--cap-share"),
-    ([*AUTO, "--cap-share", "nan"], "cap_share"),
+    ([*AUTO, "--cap-share", "nan"], "--cap-share"),
     (["--max-items-per-user", "3", "--cap-share", "0.1"], "--cap-share is for --max-items-per-user auto"),
     ([*QUICK, "--sum", "spent:0:9"], "need Gaussian noise"),
 ]
@@ -212,7 +212,7 @@ def test_bad_words_are_one_sentence(folder: Path, dry: list[str]) -> None:
 
 @pytest.mark.parametrize("cap", ["Auto", "AUTO", "20", 1.5, 0, -1, True, float("nan")])
 def test_bad_caps_in_python(cap: Any) -> None:
-    with pytest.raises(InvalidParameter, match="--max-items-per-user must be a whole number"):
+    with pytest.raises(InvalidParameter, match="max_items_per_user must be a whole number"):
         dphist.release(log(), **ASKED, max_items_per_user=cap)
 
 

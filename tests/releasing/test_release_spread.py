@@ -96,12 +96,12 @@ def test_without_a_limit_one_is_chosen_and_estimates_are_added(path: Path) -> No
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"top": 5, "max_items_per_user": 3, "excess": "spread"}, "--excess needs --max-items-per-user"),
-        ({"top": 5, "excess": "drop"}, "--excess needs --max-items-per-user"),
-        ({"max_items_per_user": 3, "excess": "spread", "lower_threshold": 4}, "--lower-threshold"),
+        ({"top": 5, "max_items_per_user": 3, "excess": "spread"}, "excess needs max_items_per_user"),
+        ({"top": 5, "excess": "drop"}, "excess needs max_items_per_user"),
+        ({"max_items_per_user": 3, "excess": "spread", "lower_threshold": 4}, "with lower_threshold"),
         ({"max_items_per_user": 3, "excess": "spread", "mechanism": "laplace"}, "Laplace"),
         ({"mechanism": "laplace", "excess": "spread"}, "Laplace"),
-        ({"max_items_per_user": 3, "goal": "keys"}, "--goal needs --max-items-per-user auto"),
+        ({"max_items_per_user": 3, "goal": "keys"}, "goal needs max_items_per_user='auto'"),
         ({"max_items_per_user": 3, "excess": "both"}, "one of drop, spread"),
         ({"goal": "all"}, "one of accuracy, keys"),
         ({"item": "estimate"}, "two columns would be called 'estimate'"),

@@ -311,7 +311,7 @@ def test_older_releases(tmp_path: Path, keys: Path) -> None:
         assert f"is of {made}, before 2999" in refused(path, keys / "own", not_before=date).problems[0]
     sealed_again(path, lambda document: document.update(created="2999-12-31T00:00:00Z"))
     assert refused(path, keys / "own", not_before="2999-01-01").signature == "invalid"
-    with pytest.raises(InvalidParameter, match="needs --public-key"):
+    with pytest.raises(InvalidParameter, match="needs public_key"):
         dphist.verify(path, not_before="2020-01-01")
     for wrong in ("yesterday", "", 5):
         with pytest.raises(InvalidParameter, match="must be a date"):
@@ -538,7 +538,7 @@ def test_request_files(tmp_path: Path) -> None:
 
 
 def test_a_signature_needs_an_output(tmp_path: Path, keys: Path) -> None:
-    with pytest.raises(InvalidParameter, match="--sign needs --output"):
+    with pytest.raises(InvalidParameter, match="sign needs output"):
         dphist.release(
             events({"tea": 900}), user="user", item="item", epsilon=1, delta=1e-6, max_items_per_user=1,
             sign=keys / "own",

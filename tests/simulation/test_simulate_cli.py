@@ -78,7 +78,7 @@ def test_a_plot_replaces_nothing_unless_told(tmp_path: Path) -> None:
     path = tmp_path / "a.png"
     path.write_text("mine")
     words = [*ZIPF, "--no-auto", "--caps", "1", "--tops", "", "--plot", str(path)]
-    with pytest.raises(OutputError, match="already exists; --force replaces it"):
+    with pytest.raises(OutputError, match="already exists; force=True replaces it"):
         run(*words)
     assert path.read_text() == "mine"
     run(*words, "--force")
@@ -92,7 +92,7 @@ def test_a_plot_replaces_nothing_unless_told(tmp_path: Path) -> None:
     [
         ([], "public data or a law"),
         (["--zipf", "1"], "S,N,USERS"),
-        ([*ZIPF, "--caps", "1,x"], "--caps must be whole numbers"),
+        ([*ZIPF, "--caps", "1,x"], "caps must be whole numbers"),
         ([*ZIPF, "--user", "u"], "made-up data has no 'user'"),
         ([*ZIPF, "--plot", "a.txt"], "must end in"),
         (["--from", "x.csv"], "column of the user"),

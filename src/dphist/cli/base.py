@@ -10,32 +10,132 @@ import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
 from dphist.display import printable, text_grid
-from dphist.releasing.request import Option, Watcher, flag, options
+from dphist.errors import DphistError, InvalidParameter, replace_names
+from dphist.releasing.request import PANELS, Option, Watcher, flag, options
 
 _WIDTH = 100
-_SETTINGS: dict[str, Any] = {
-    "no_args_is_help": True,
-    "add_completion": False,
-    "rich_markup_mode": None,
-    "context_settings": {"help_option_names": ["-h", "--help"], "max_content_width": 110},
+_FEW_FLAGS = 12
+# What `dphist --help` shows, in this order; commands that are not listed come last.
+_COMMANDS = {
+    "Release": ("release", "verify", "report"),
+    "Choose a plan": ("plan", "simulate", "compare", "explore"),
+    "Budgets and keys": ("ledger", "keygen"),
+    "Streams": ("sketch",),
+    "Analyse a plan": ("certify", "profile", "audit"),
 }
-app = typer.Typer(
+# What typer raises for a command line that it cannot parse.
+UsageError: Any = typer.BadParameter.__base__
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+class Command(TyperCommand):
+    """A command whose help shows its flags in panels, and that names all missing flags at once."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the panels of flags in the order of work."""
+        _write_panels(formatter, _panels_of(self, ctx), ("Arguments", "Options", *PANELS))
+
+    def parse_args(self, ctx: Any, args: list[str]) -> Any:
+        """Parse; an error names every required flag that is missing, not only the first."""
+        words = list(args)
+        try:
+            return super().parse_args(ctx, args)
+        except UsageError as error:
+            if type(error).__name__ != "MissingParameter":
+                raise
+            given = self.make_parser(ctx).parse_args(args=words)[0]
+            lacking = [one for one in self.get_params(ctx) if one.required and given.get(one.name) is None]
+        names = ", ".join(_name_of(one) for one in lacking)
+        raise InvalidParameter(f"missing: {names} (see {ctx.command_path} --help)")
+
+
+class Group(TyperGroup):
+    """A command with subcommands, whose help describes each of them in full."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the subcommands in panels, each with the first paragraph of its help."""
+        panel_of = {name: panel for panel, names in _COMMANDS.items() for name in names if ctx.parent is None}
+        order = [*panel_of, *(name for name in self.commands if name not in panel_of)]
+        panels: dict[str, list[tuple[str, str]]] = {}
+        for name in sorted(self.commands, key=order.index):
+            text = " ".join((self.commands[name].help or "").split("\n\n")[0].split())
+            panels.setdefault(panel_of.get(name, "Commands"), []).append((name, text))
+        _write_panels(formatter, panels, (*_COMMANDS, "Commands"))
+
+
+class App(typer.Typer):
+    """A command with subcommands. Each of them is a `Command`."""
+
+    def __init__(self, **settings: Any) -> None:
+        names = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+        super().__init__(
+            cls=Group, no_args_is_help=True, rich_markup_mode=None, context_settings=names,
+            pretty_exceptions_enable=False, **settings,
+        )  # fmt: skip
+
+    def command(self, *words: Any, **settings: Any) -> Callable[[Function], Function]:
+        """Add a subcommand."""
+        return super().command(*words, **{"cls": Command, **settings})
+
+
+def _panels_of(command: Any, ctx: Any) -> dict[str, list[tuple[str, str]]]:
+    """Names and help of all parameters by their panels; few flags need no panels."""
+    panels: dict[str, list[tuple[str, str]]] = {}
+    parameters = command.get_params(ctx)
+    few = len(parameters) <= _FEW_FLAGS
+    for parameter in parameters:
+        record = parameter.get_help_record(ctx)
+        if record is None:
+            continue
+        is_argument = parameter.param_type_name == "argument"
+        name, text = (_name_of(parameter), parameter.help) if is_argument else record
+        panel = "Options" if few else parameter.rich_help_panel or "Other options"
+        if is_argument and not isinstance(parameter.rich_help_panel, str):
+            panel = "Arguments"
+        panels.setdefault(panel, []).append((name, text))
+    return panels
+
+
+def _write_panels(formatter: Any, panels: dict[str, list[tuple[str, str]]], order: Sequence[str]) -> None:
+    for title in sorted(panels, key=order.index):
+        with formatter.section(title):
+            formatter.write_dl(panels[title])
+
+
+def _name_of(parameter: Any) -> str:
+    """A flag in its long form, or the placeholder of an argument."""
+    if parameter.param_type_name == "argument":
+        return str(parameter.metavar or parameter.name.upper())
+    return str(max(parameter.opts, key=len))
+
+
+def usage_sentence(error: Any) -> str:
+    """One sentence for a command line that typer cannot parse."""
+    parameter, near = getattr(error, "param", None), getattr(error, "possibilities", None)
+    sentence = str(error.message).rstrip(".").removeprefix("Value error, ")
+    if parameter is not None:
+        sentence = f"{_name_of(parameter)}: {sentence}"
+    elif near:
+        sentence += f", did you mean {' or '.join(sorted(near))}?"
+    where = "" if error.ctx is None else f" (see {error.ctx.command_path} --help)"
+    return sentence[:1].lower() + sentence[1:] + where
+
+
+app = App(
     name="dphist",
     help="How many users per item? Private histograms with the least noise and the lowest provable threshold.",
-    pretty_exceptions_enable=False,
-    **_SETTINGS,
 )
 
 
 def group(name: str, help_text: str) -> typer.Typer:
     """Subcommands under one name."""
-    subcommands = typer.Typer(name=name, help=help_text, **_SETTINGS)
+    subcommands = App(name=name, help=help_text)
     app.add_typer(subcommands)
     return subcommands
 
@@ -59,14 +159,19 @@ def whole_number(text: str, words: Sequence[str] = ()) -> Any:
         raise typer.BadParameter(" or ".join((f"{text!r} is not a whole number", *words))) from None
 
 
-def option(name: str, *, metavar: str = "", help: str = "") -> Any:
-    """The flag of an option of a release, for any command that has it too."""
+def option(name: str, *, metavar: str = "", help: str = "", required: bool = False) -> Any:
+    """The flag of an option of a release, for any command that has it too.
+
+    A request file may hold what is `required`, so that only the help says so.
+    """
     declared = next(one for one in options() if one.name == name)
     parser = {int: whole_number, float: number}.get(declared.kind)
+    shown = declared.help
     return typer.Option(
-        flag(name), metavar=metavar or declared.help.metavar or None,
+        *([shown.short] if shown.short else []), flag(name), metavar=metavar or shown.metavar or None,
         parser=None if parser is None else partial(parser, words=declared.words),
-        help=help or declared.help.text, rich_help_panel=declared.help.group, show_default=False,
+        help=(help or shown.text) + ("  [required]" if required else ""), rich_help_panel=shown.panel,
+        show_default=False,
     )  # fmt: skip
 
 
@@ -79,7 +184,7 @@ def with_release_options(command: Callable[..., None]) -> Callable[..., None]:
             one.name,
             inspect.Parameter.KEYWORD_ONLY,
             default=False if one.kind is bool else None,
-            annotation=Annotated[_flag_type(one), option(one.name)],
+            annotation=Annotated[_flag_type(one), option(one.name, required=one.required)],
         )
         for one in options()
     ]
@@ -97,22 +202,6 @@ def _flag_type(one: Option) -> Any:
     return list[kind] | None if one.many else kind | None  # type: ignore[valid-type]
 
 
-class GroupedCommand(TyperCommand):
-    """A command whose help shows its flags in groups."""
-
-    def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write the groups in the order of their first flags; those of the command itself come last."""
-        groups: dict[str, list[tuple[str, str]]] = {}
-        for parameter in sorted(self.get_params(ctx), key=lambda one: not getattr(one, "rich_help_panel", None)):
-            record = parameter.get_help_record(ctx)
-            if record is not None:
-                title = getattr(parameter, "rich_help_panel", None) or "Other options"
-                groups.setdefault(title, []).append(record)
-        for title, records in groups.items():
-            with formatter.section(title):
-                formatter.write_dl(records)
-
-
 Epsilon = Annotated[float, option("epsilon")]
 Delta = Annotated[float, option("delta")]
 MaxNonzero = Annotated[
@@ -122,15 +211,26 @@ MaxNonzero = Annotated[
 MaxItems = Annotated[
     int | None,
     typer.Option(
-        "--max-items-per-user", metavar="M", parser=whole_number, help="Number of counts one user can change."
+        "--max-items-per-user",
+        metavar="M",
+        parser=whole_number,
+        help="Number of counts one user can change.",
+        rich_help_panel="Limit per user",
     ),
 ]
 GammaOption = Annotated[Any, option("gamma")]
 PublicItems = Annotated[
-    int | None, typer.Option("--public-items", metavar="N", parser=whole_number, help="Length of a public list.")
-]
+    int | None,
+    typer.Option(
+        "--public-items", metavar="N", parser=whole_number, help="Length of a public list.",
+        rich_help_panel="Limit per user",
+    ),
+]  # fmt: skip
 Force = Annotated[bool, typer.Option("--force", help="Replace an existing file.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Quiet = Annotated[
+    bool, typer.Option("-q", "--quiet", help="Print nothing on success, except what --json asks for.")
+]
 
 
 # What commands print. Names in it cannot move the cursor of a terminal.
@@ -148,6 +248,13 @@ def write_out(text: str) -> None:
 def write_error(sentence: str) -> None:
     """One sentence on standard error, on one line whatever names are in it."""
     sys.stderr.write(printable(sentence) + "\n")
+
+
+def error_sentence(error: DphistError) -> str:
+    """The message of an error with all options as flags; some checks name them as Python does."""
+    names = [*(one.name for one in options()), "sigma_shared", "public_items"]
+    pattern = rf"(?<![\w.-])(?P<name>{'|'.join(name for name in names if '_' in name)})(?![\w.])"
+    return replace_names(pattern, lambda found: flag(found["name"]), error.with_flags)
 
 
 def wrap(sentence: str) -> str:
@@ -176,9 +283,9 @@ def print_table(
 
 
 @contextmanager
-def progress_bars() -> Iterator[Watcher | None]:
+def progress_bars(quiet: bool = False) -> Iterator[Watcher | None]:
     """Bars on a terminal, nothing in pipes. They show shares of the work, never a number from the data."""
-    if not sys.stderr.isatty():
+    if quiet or not sys.stderr.isatty():
         yield None
         return
     from rich.console import Console

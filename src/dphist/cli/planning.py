@@ -66,11 +66,19 @@ def plan(
     mechanism: Annotated[Literal["best", "gaussian", "laplace"], option("mechanism")] = "best",
     noise: Annotated[
         Literal["continuous", "discrete"] | None,
-        typer.Option(help="Discrete noise can be drawn exactly. [discrete; continuous for the paper's]"),
+        typer.Option(
+            help="Discrete noise can be drawn exactly. [discrete; continuous for the paper's]",
+            rich_help_panel="Advanced",
+        ),
     ] = None,
     analysis: Annotated[
         Literal["best", "exact", "gshm-add-the-deltas", "gshm-exact", "csh-add-the-deltas", "csh-tighter"],
-        typer.Option(help="Privacy analysis that chooses the plan."),
+        typer.Option(
+            metavar="ANALYSIS",
+            help="Privacy analysis that chooses the plan: best, exact, or one of the paper's: gshm-exact, "
+            "gshm-add-the-deltas, csh-tighter, csh-add-the-deltas.",
+            rich_help_panel="Advanced",
+        ),
     ] = "best",
     gamma: GammaOption = None,
     minimize: Annotated[Literal["threshold", "noise"], option("minimize")] = "threshold",
@@ -88,11 +96,13 @@ def plan(
     \b
     Examples:
       dphist plan --epsilon 1 --delta 1e-6 --max-items-per-user 20
-      dphist plan --epsilon 1 --delta 1e-6 --max-items-per-user 20 --excess spread
+      dphist plan --epsilon 1 --delta 1e-6 --max-items-per-user 20 \\
+        --excess spread
       dphist plan --epsilon 1 --delta 1e-6 --top 1000
       dphist plan --epsilon 1 --delta 1e-6 --max-items-per-user 20 --sum 0:500
       dphist plan --epsilon 0.35 --delta 1e-5 --max-nonzero 51914 --json
-      dphist plan --epsilon 1 --delta 1e-6 --max-nonzero 1000 --max-items-per-user 100 --minimize noise
+      dphist plan --epsilon 1 --delta 1e-6 --max-nonzero 1000 \\
+        --max-items-per-user 100 --minimize noise
     """
     from dphist.planning.explain import explain
     from dphist.planning.planner import plan as make_plan
@@ -137,8 +147,10 @@ def certify(
 
     \b
     Examples:
-      dphist certify --epsilon 0.35 --sigma 1113.76 --gamma sqrt --tau 6987.3 --max-nonzero 51914
-      dphist certify --epsilon 1 --sigma 30 --tau 165 --max-items-per-user 50 --delta 1e-6 --json
+      dphist certify --epsilon 0.35 --sigma 1113.76 --gamma sqrt \\
+        --tau 6987.3 --max-nonzero 51914
+      dphist certify --epsilon 1 --sigma 30 --tau 165 \\
+        --max-items-per-user 50 --delta 1e-6 --json
     """
     from dphist.planning.certify import certify as certify_plan
 
@@ -171,11 +183,13 @@ def compare(
     \b
     Examples:
       dphist compare --epsilon 1 --delta 1e-6 --max-items-per-user 20
-      dphist compare --epsilon 0.35 --delta 1e-5 --max-nonzero 51914 --plot figure.png
-    \b
-    Both panels of the paper's figure, for epsilon = 0.35 and the 0.349 its text quotes:
-      dphist compare --epsilon 0.35 --epsilon 0.349 --delta 1e-5 --max-nonzero 51914 --max-nonzero 10 \\
+      dphist compare --epsilon 0.35 --delta 1e-5 --max-nonzero 51914 \\
         --plot figure.png
+    \b
+    Both panels of the paper's figure, for epsilon = 0.35 and the 0.349 of
+    its text:
+      dphist compare --epsilon 0.35 --epsilon 0.349 --delta 1e-5 \\
+        --max-nonzero 51914 --max-nonzero 10 --plot figure.png
     """
     from dphist.planning.compare import compare as compare_all
 
@@ -221,7 +235,8 @@ def profile(
 
     \b
     Examples:
-      dphist profile --sigma 30 --tau 165 --max-items-per-user 50 --epsilon 0.5 --epsilon 1 --delta 1e-5
+      dphist profile --sigma 30 --tau 165 --max-items-per-user 50 \\
+        --epsilon 0.5 --epsilon 1 --delta 1e-5
     """
     from dphist.planning.certify import profile_of
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -11,9 +13,10 @@ import typer
 
 from dphist.cli.base import (
     AsJson,
-    GroupedCommand,
+    Quiet,
     app,
     closed_pipe_ignored,
+    error_sentence,
     print_json,
     print_table,
     progress_bars,
@@ -26,6 +29,8 @@ from dphist.cli.planning import show_plan
 from dphist.counting.task import Resources
 from dphist.counting.workspace import check_address_space
 from dphist.errors import DphistError, InvalidParameter
+from dphist.outputs.targets import without_password
+from dphist.releasing.early_checks import check_early, missing_options, missing_sentence
 from dphist.releasing.request import Request, read_request, request_from
 
 if TYPE_CHECKING:
@@ -33,7 +38,7 @@ if TYPE_CHECKING:
     from dphist.releasing.result import Release
 
 
-_EVENTS, _PRIVACY, _OUTPUT = "Events", "Privacy", "Output"
+_INPUT, _OUTPUT, _ADVANCED = "Input", "Output", "Advanced"
 
 Source = Annotated[
     str | None,
@@ -43,13 +48,13 @@ Source = Annotated[
         "postgresql://...), or a request file whose keys are these flags. Paths in a request file are relative to "
         "the working folder.",
         show_default=False,
-        rich_help_panel=_EVENTS,
+        rich_help_panel=_INPUT,
     ),
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the plan and what it means. No event is read.")]
 
 
-@app.command(cls=GroupedCommand)
+@app.command()
 @with_release_options
 def release(
     source: Source = None,
@@ -57,11 +62,11 @@ def release(
     input: Annotated[
         list[str] | None,
         typer.Option(metavar="INPUT", help="The input, instead of the first argument; may be repeated.",
-            rich_help_panel=_EVENTS,
+            rich_help_panel=_INPUT,
         ),
     ] = None,
     no_offset: Annotated[
-        bool, typer.Option("--no-offset", help="The same as --offset none.", rich_help_panel=_PRIVACY)
+        bool, typer.Option("--no-offset", help="The same as --offset none.", rich_help_panel=_ADVANCED)
     ] = False,
     report: Annotated[
         str | None,
@@ -71,27 +76,36 @@ def release(
     ] = None,
     dry_run: DryRun = False,
     as_json: AsJson = False,
+    quiet: Quiet = False,
     **options: Any,
 ) -> None:  # fmt: skip
     """Release how many users each item has, with differential privacy, from user events.
 
     \b
     Examples:
-      dphist release log.parquet --user user_id --item query --epsilon 1 --delta 1e-6 \\
-        --max-items-per-user 20 --output queries.parquet
-      dphist release 'logs/*.csv' --user user --item country --item page --where "status = '200'" \\
-        --epsilon 1 --delta 1e-6 --top 1000 --output pages.csv --interval 0.95
-      dphist release shop.sqlite --table orders --user customer --item product --items products.csv \\
-        --epsilon 0.5 --delta 1e-6 --max-items-per-user 10 --output sold.parquet
-      dphist release orders.csv --user customer --item product --sum amount:0:500 --mean rating:1:5 \\
-        --epsilon 1 --delta 1e-6 --max-items-per-user auto --ledger budget.db --dataset shop --output sold.csv \\
-        --sign release.key
+      dphist release log.parquet --user user_id --item query \\
+        --epsilon 1 --delta 1e-6 -o queries.parquet
+      dphist release 'logs/*.csv' --user user --item country --item page \\
+        --where "status = '200'" --top 1000 --interval 0.95 \\
+        --epsilon 1 --delta 1e-6 -o pages.csv
+      dphist release shop.sqlite --table orders --user customer \\
+        --item product --items products.csv --max-items-per-user 10 \\
+        --epsilon 0.5 --delta 1e-6 -o sold.parquet
+      dphist release orders.csv --user customer --item product \\
+        --sum amount:0:500 --mean rating:1:5 --epsilon 1 --delta 1e-6 \\
+        --ledger budget.db --dataset shop --sign release.key -o sold.csv
       dphist release request.toml --dry-run
-      dphist release hdfs://logs/2026/ --input-format parquet --engine spark --master spark://host:7077 \\
-        --user user_id --item query --epsilon 1 --delta 1e-6 --max-items-per-user 20 --output hdfs://out/queries
+      dphist release log.parquet --user user_id --item query \\
+        --epsilon 0.3 --delta 1e-8 --ledger budget.db --dataset log \\
+        --id weekly-2026-46 -o queries-2026-46.parquet
+      dphist release hdfs://logs/2026/ --input-format parquet \\
+        --engine spark --master spark://host:7077 --user user_id \\
+        --item query --epsilon 1 --delta 1e-6 -o hdfs://out/queries
     \b
-    Exit code 0: released. 1: the result could not be written. 2: bad parameters or unreadable input.
-    130, 143: interrupted; nothing was written.
+    Exit code 0: released, or already released under this --id. 1: the
+    result could not be written. 2: bad parameters or unreadable input.
+    3: over budget. 4: another run of this --id is going on. 130, 143:
+    interrupted; nothing was written.
     """
     if not dry_run:
         # Before anything large is imported: without room, libraries abort the process instead of raising.
@@ -102,13 +116,19 @@ def release(
         if options["offset"] not in (None, "none"):
             raise InvalidParameter(f"--no-offset and --offset {options['offset']} contradict each other")
         given["offset"] = "none"
-    request = request_from(_add_input(source, input, given))
+    values = _add_input(source, input, given)
+    missing = missing_options(values, output=not dry_run)
+    if missing not in ([], ["output"]):
+        raise _missing(values, missing)
+    request = request_from(values)
+    if missing:
+        raise _missing(values, missing)
     if dry_run and report is not None:
         raise InvalidParameter("--report cannot be used with --dry-run: nothing is released")
     if dry_run:
         _show_dry_run(request, as_json)
     else:
-        _release(request, as_json, report)
+        _release(request, as_json, report, quiet)
 
 
 def _add_input(source: str | None, input: list[str] | None, given: dict[str, Any]) -> dict[str, Any]:
@@ -118,33 +138,55 @@ def _add_input(source: str | None, input: list[str] | None, given: dict[str, Any
         return {**read_request(source), **flags}
     if source is not None and input:
         raise InvalidParameter("the input is given twice, as the first argument and with --input")
-    if source is None and not input:
-        raise InvalidParameter(
-            "give the input, or a request file, as the first argument; see dphist release --help"
-        )
     return flags if source is None else {**flags, "input": source}
 
 
-def _release(request: Request, as_json: bool, report: str | None) -> None:
-    from dphist.cli.reporting import check_report, report_release
-    from dphist.releasing.run import run
+def _missing(values: dict[str, Any], missing: list[str]) -> InvalidParameter:
+    """The error of missing options, with an example that has them."""
+    sentence, words = missing_sentence(values, missing)
+    # Settings of Spark may be secrets, which are not repeated.
+    if "input" in missing or values.get("spark_conf"):
+        return InvalidParameter(f"{sentence} (see dphist release --help)")
+    error = InvalidParameter(f"{sentence}. For example:")
+    error.example = shlex.join(["dphist", *map(without_password, sys.argv[1:]), *words])
+    return error
 
+
+def _release(request: Request, as_json: bool, report: str | None, quiet: bool) -> None:
+    from dphist.cli.reporting import check_report, report_release
+
+    check_early(request)
+    # The report of an id is made again by each run; only a report can be replaced.
+    reported_as = request if request.id is None else replace(request, force=True)
     if report is not None:
-        check_report(report, request)
-    if request.output is None:
-        raise InvalidParameter("give --output NAME (or --dry-run): a release is written with its certificate")
+        check_report(report, reported_as)
+    from dphist.releasing.run import run
+    from dphist.releasing.spending import remaining_after
+
     failed = None
-    with _failures_as_json(as_json), stoppable() as placed, progress_bars() as watcher:
+    with _failures_as_json(as_json), stoppable() as placed, progress_bars(quiet) as watcher:
         result = run(replace(request, progress=watcher), placed.append)
         if report is not None:
-            failed = report_release(report, request)
+            failed = report_release(report, reported_as)
     # The release is shown even if its report has failed.
     written = report if failed is None else None
+    already = request.id is not None and not placed
+    left = ""
+    if request.ledger is not None and request.dataset is not None and (as_json or not quiet):
+        left = remaining_after(request.ledger, request.dataset, result.receipt)
     with closed_pipe_ignored():
         if as_json:
-            print_json({**release_facts(result), **({} if report is None else {"report": written})})
-        else:
+            budget = {"remaining": left} if left else {}
+            reported = {} if report is None else {"report": written}
+            print_json({**release_facts(result), **budget, **({"already": True} if already else {}), **reported})
+        elif not quiet:
+            if already:
+                write_out(
+                    f"Already released: the id {request.id!r} has this result. Nothing was drawn or booked.\n\n"
+                )
             show_release(result, written)
+            if left:
+                write_out("\n" + wrap(f"Remaining budget of the dataset {request.dataset!r}: {left}") + "\n")
     if failed is not None:
         raise failed
 
@@ -158,8 +200,8 @@ def _failures_as_json(wanted: bool) -> Iterator[None]:
         booking = getattr(error, "booking", None)
         if wanted and booking is not None:
             # The text of an exception that is not ours may repeat a cell.
-            ours = isinstance(error, DphistError)
-            message = str(error) if ours else getattr(error, "message", type(error).__name__)
+            message = getattr(error, "message", type(error).__name__)
+            message = error_sentence(error) if isinstance(error, DphistError) else message
             with closed_pipe_ignored():
                 print_json({"error": message, "booking": booking})
         raise

@@ -9,8 +9,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from dphist.cli.base import AsJson, app, closed_pipe_ignored, print_json, whole_number, write_out
-from dphist.errors import DphistError, InvalidParameter, OutputError
+from dphist.cli.base import (
+    AsJson,
+    Quiet,
+    app,
+    closed_pipe_ignored,
+    error_sentence,
+    print_json,
+    whole_number,
+    write_out,
+)
+from dphist.errors import DphistError, InputError, InvalidParameter, OutputError
 
 if TYPE_CHECKING:
     from dphist.releasing.protected import Kept
@@ -38,7 +47,8 @@ PublicKey = Annotated[
 def report(
     name: Annotated[str, typer.Argument(metavar="RELEASE", help="A released file, a folder, or a database.")],
     output: Annotated[
-        Path | None, typer.Option(metavar="FILE", help=".html, .md or .txt. [text on the screen]")
+        Path | None,
+        typer.Option("-o", "--output", metavar="FILE", help=".html, .md or .txt. [text on the screen]"),
     ] = None,
     format: Format = None,
     figures: Figures = None,
@@ -52,6 +62,7 @@ def report(
         bool, typer.Option("--force", help="Replace an earlier report and its figures, and nothing else.")
     ] = False,
     as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> None:
     """Explain a release: its guarantee, what the numbers mean, what is not covered.
 
@@ -61,12 +72,14 @@ def report(
     \b
     Examples:
       dphist report queries.parquet
-      dphist report queries.parquet --output report.html
-      dphist report queries.parquet --output report.html --public-key release.key.pub
-      dphist report results.duckdb --table queries --output report.md --figures charts
+      dphist report queries.parquet -o report.html
+      dphist report queries.parquet -o report.html --public-key release.key.pub
+      dphist report results.duckdb --table queries -o report.md --figures charts
     \b
-    Exit code 0: written. 1: the release is not verified, or the report could not be written. 2: bad parameters.
+    Exit code 0: written. 1: the release is not verified, or the report could
+    not be written. 2: bad parameters.
     """
+    _check_exists(name)
     from dphist.releasing.protected import kept_of, refuse_overwriting
     from dphist.report.facts import gather_facts
     from dphist.report.render import report_data
@@ -88,15 +101,15 @@ def report(
             print_json({**paths, **report_data(facts)})
         elif output is None:
             write_out(content)
-        else:
+        elif not quiet:
             write_out(f"Report written to {output}\n")
-        if not as_json and written and output is not None:
+        if not as_json and not quiet and written and output is not None:
             write_out("Figures written to " + ", ".join(written) + "\n")
 
 
 @app.command()
 def verify(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="A released file, or a database.")],
+    name: Annotated[str, typer.Argument(metavar="RELEASE", help="A released file, a folder, or a database.")],
     table: Annotated[str | None, typer.Option(metavar="NAME", help="Table of the database.")] = None,
     certificate: Annotated[
         str | None, typer.Option(metavar="FILE", help="The certificate, if it is not beside the release.")
@@ -106,6 +119,7 @@ def verify(
         str | None, typer.Option(metavar="DATE", help="With --public-key: refuse a release older than this date.")
     ] = None,
     as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> None:
     """Verify a release: it matches its certificate, and the certificate proves its guarantee.
 
@@ -116,9 +130,11 @@ def verify(
     \b
     Examples:
       dphist verify queries.parquet
-      dphist verify queries.parquet --public-key release.key.pub --not-before 2026-11-01
+      dphist verify queries.parquet --public-key release.key.pub \\
+        --not-before 2026-11-01
       dphist verify results.duckdb --table queries --json
     """
+    _check_exists(name)
     from dphist.releasing.verify import verify as verify_release
 
     found = verify_release(
@@ -126,10 +142,16 @@ def verify(
     )
     if as_json:
         print_json(found.to_dict())
-    else:
+    elif not quiet or not found.verified:
         write_out(f"{found}\n")
     if not found.verified:
         raise typer.Exit(1)
+
+
+def _check_exists(name: str) -> None:
+    """Raise before anything large is imported if there is no such file or folder."""
+    if "://" not in name and not os.path.exists(name):
+        raise InputError(f"there is no file {name}")
 
 
 def chosen_format(output: Path | None, format: str | None) -> ReportFormat:
@@ -220,7 +242,7 @@ def report_release(name: str, request: Request) -> OutputError | None:
         write_files({path: encode_report(content)}, force=request.force, only_reports=True)
     except Exception as error:
         if isinstance(error, DphistError):
-            reason = str(error)
+            reason = error_sentence(error)
         else:
             reason = (isinstance(error, OSError) and error.strerror) or type(error).__name__
         return OutputError(f"the release was written, but its report was not: {reason}")
@@ -257,6 +279,7 @@ def keygen(
         str, typer.Argument(metavar="KEY", help="File for the private key; the public key is KEY.pub.")
     ],
     as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> None:
     """Make a key pair (Ed25519) that signs releases and ledger checkpoints.
 
@@ -266,8 +289,8 @@ def keygen(
     \b
     Examples:
       dphist keygen release.key
-      dphist release log.parquet --user user_id --item query --epsilon 1 --delta 1e-6 \\
-        --max-items-per-user 20 --output queries.parquet --sign release.key
+      dphist release log.parquet --user user_id --item query \\
+        --epsilon 1 --delta 1e-6 --sign release.key -o queries.parquet
       dphist verify queries.parquet --public-key release.key.pub
     """
     from dphist.signatures import make_key
@@ -276,6 +299,6 @@ def keygen(
     with closed_pipe_ignored():
         if as_json:
             print_json({"private_key": key, "public_key": f"{key}.pub", "fingerprint": fingerprint})
-        else:
+        elif not quiet:
             write_out(f"Private key  {key} (keep it secret)\nPublic key   {key}.pub\n")
             write_out(f"Fingerprint  {fingerprint}\n")

@@ -31,7 +31,13 @@ def simulate(
     epsilon: Epsilon,
     delta: Delta,
     source: Annotated[
-        str | None, typer.Option("--from", metavar="INPUT", help="PUBLIC data: a file, glob, folder or database.")
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="INPUT",
+            help="PUBLIC data: a file, glob, folder or database.",
+            rich_help_panel="Input",
+        ),
     ] = None,
     zipf: Annotated[
         str | None,
@@ -39,6 +45,7 @@ def simulate(
             metavar="S,N,USERS[,ITEMS]",
             help="Synthetic data instead: N items, up to 1e8, by Zipf's law with exponent S; users have ITEMS of "
             "them on average, by a geometric law. [ITEMS: 10]",
+            rich_help_panel="Input",
         ),
     ] = None,
     user: Annotated[str | None, option("user")] = None,
@@ -74,9 +81,11 @@ def simulate(
     \b
     Examples:
       dphist simulate --zipf 1.1,100000,50000 --epsilon 1 --delta 1e-6
-      dphist simulate --from public.parquet --user user --item word --epsilon 1 --delta 1e-6 --for keys
-      dphist simulate --from public.csv --user user --item word --epsilon 1 --delta 1e-6 --caps 1,10,100 \\
-        --tops 1000 --plot candidates.png
+      dphist simulate --from public.parquet --user user --item word \\
+        --epsilon 1 --delta 1e-6 --for keys
+      dphist simulate --from public.csv --user user --item word \\
+        --epsilon 1 --delta 1e-6 --caps 1,10,100 --tops 1000 \\
+        --plot candidates.png
     """
     from dphist.simulation.simulate import simulate as run
 

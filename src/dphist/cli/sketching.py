@@ -13,6 +13,7 @@ from dphist.cli.base import (
     Delta,
     Epsilon,
     Force,
+    Quiet,
     closed_pipe_ignored,
     group,
     option,
@@ -43,19 +44,31 @@ _SECRET = "SECRET: it holds true counts and is not private. Keep it as secret as
 Input = Annotated[
     list[str],
     typer.Argument(
-        metavar="INPUT...",
+        metavar="INPUT",
         help="Files, globs or folders (Parquet, CSV, JSON lines, Arrow), or a database. All files with events of "
         "the same users must be in one build.",
     ),
 ]
-Size = Annotated[int, typer.Option("--size", metavar="K", parser=whole_number, help="Largest number of counters.")]
+Size = Annotated[
+    int,
+    typer.Option(
+        "--size", metavar="K", parser=whole_number, help="Largest number of counters.", rich_help_panel="Output"
+    ),
+]
 ExpectedSize = Annotated[
     int | None, typer.Option("--size", metavar="K", parser=whole_number, help="Refuse a sketch of another size.")
 ]
 SketchOutput = Annotated[
-    str, typer.Option("--output", metavar="FILE", help="File of the sketch; only its owner can read it.")
+    str,
+    typer.Option(
+        "-o",
+        "--output",
+        metavar="FILE",
+        help="File of the sketch; only its owner can read it.",
+        rich_help_panel="Output",
+    ),
 ]
-Sketches = Annotated[list[str], typer.Argument(metavar="SKETCH...", help="Sketches of DIFFERENT users.")]
+Sketches = Annotated[list[str], typer.Argument(metavar="SKETCH", help="Sketches of DIFFERENT users.")]
 One = Annotated[str, typer.Argument(metavar="SKETCH", help="A file of dphist sketch build or merge.")]
 Offset = Annotated[
     Literal["opposite", "independent", "none"],
@@ -79,6 +92,7 @@ def build(
     threads: Annotated[int | None, option("threads")] = None,
     temp_folder: Annotated[str | None, option("temp_folder")] = None,
     as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> None:
     """Build the sketch of user events.
 
@@ -87,30 +101,34 @@ def build(
 
     \b
     Examples:
-      dphist sketch build log.parquet --user user_id --item query --size 1000 --output log.sketch
-      dphist sketch build 'users-0/*.csv' --user user --item country --item page \\
-        --where "status = '200'" --size 1000 --output users-0.sketch --memory 2GB
+      dphist sketch build log.parquet --user user_id --item query \\
+        --size 1000 -o log.sketch
+      dphist sketch build 'users-0/*.csv' --user user --item country \\
+        --item page --where "status = '200'" --size 1000 \\
+        --memory 2GB -o users-0.sketch
     \b
-    Exit code 0: built. 1: the sketch could not be written. 2: bad parameters or unreadable input.
-    130, 143: interrupted; nothing was written.
+    Exit code 0: built. 1: the sketch could not be written. 2: bad parameters
+    or unreadable input. 130, 143: interrupted; nothing was written.
     """
     check_address_space(Resources(memory))
     from dphist.sketch import build as build_sketch
     from dphist.sketch.file import check_place, write_secret
 
     check_place(output, force=force)
-    with stoppable() as placed, progress_bars() as watcher:
+    with stoppable() as placed, progress_bars(quiet) as watcher:
         built = build_sketch(
             inputs[0] if len(inputs) == 1 else inputs, size, user=user, item=item, table=table, query=query,
             where=where, input_format=input_format, memory=memory, threads=threads, temp_folder=temp_folder,
             progress=None if watcher is None else lambda share: watcher("counting", share),
         )  # fmt: skip
         write_secret(output, built.to_bytes(), force=force, placed=placed.append)
-    _show_sketch(built, output, as_json)
+    _show_sketch(built, output, as_json, quiet)
 
 
 @sketch.command()
-def merge(sketches: Sketches, output: SketchOutput, force: Force = False, as_json: AsJson = False) -> None:
+def merge(
+    sketches: Sketches, output: SketchOutput, force: Force = False, as_json: AsJson = False, quiet: Quiet = False
+) -> None:
     """Merge sketches of DIFFERENT users into one.
 
     No user may be in two of them: split the events by user before the sketches are built, for example by a hash of
@@ -121,7 +139,7 @@ def merge(sketches: Sketches, output: SketchOutput, force: Force = False, as_jso
 
     \b
     Example:
-      dphist sketch merge users-0.sketch users-1.sketch users-2.sketch --output all.sketch
+      dphist sketch merge users-0.sketch users-1.sketch -o all.sketch
     """
     from dphist.sketch import MisraGries
     from dphist.sketch.file import check_place, write_secret
@@ -134,7 +152,7 @@ def merge(sketches: Sketches, output: SketchOutput, force: Force = False, as_jso
         first, *others = [MisraGries.load(name) for name in sketches]
         merged = first.merge(*others)
         write_secret(output, merged.to_bytes(), force=force, placed=placed.append)
-    _show_sketch(merged, output, as_json)
+    _show_sketch(merged, output, as_json, quiet)
 
 
 @sketch.command()
@@ -153,9 +171,12 @@ def release(
     output_format: Annotated[str | None, option("output_format")] = None,
     sign: Annotated[str | None, option("sign")] = None,
     force: Annotated[bool, option("force")] = False,
+    ledger: Annotated[str | None, option("ledger")] = None,
+    dataset: Annotated[str | None, option("dataset")] = None,
     seed: Annotated[int | None, option("seed")] = None,
     dry_run: DryRun = False,
     as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> None:
     """Release a sketch: noise, threshold, and a certificate beside the result.
 
@@ -165,16 +186,19 @@ def release(
 
     \b
     Examples:
-      dphist sketch release all.sketch --epsilon 1 --delta 1e-6 --output queries.parquet
-      dphist sketch release all.sketch --epsilon 1 --delta 1e-6 --output queries.csv --sign release.key
+      dphist sketch release all.sketch --epsilon 1 --delta 1e-6 -o queries.parquet
+      dphist sketch release all.sketch --epsilon 1 --delta 1e-6 -o queries.csv --sign release.key
+      dphist sketch release all.sketch --epsilon 1 --delta 1e-6 -o queries.csv \\
+        --ledger budget.db --dataset log
       dphist sketch release all.sketch --epsilon 1 --delta 1e-6 --dry-run
       dphist verify queries.parquet
     \b
-    Exit code 0: released. 1: the result could not be written. 2: bad parameters or unreadable input.
-    130, 143: interrupted; nothing was written.
+    Exit code 0: released. 1: the result could not be written. 2: bad parameters or unreadable input. 3: over
+    budget. 130, 143: interrupted; nothing was written.
     """
-    from dphist.outputs.write import target_of
+    from dphist.outputs.write import check_target, target_of
     from dphist.planning.planner import plan as make_plan
+    from dphist.releasing.spending import remaining_after
     from dphist.signatures import signer_of
     from dphist.sketch import MisraGries
 
@@ -193,14 +217,22 @@ def release(
         return
     if output is None:
         raise InvalidParameter("give --output NAME (or --dry-run): a release is written with its certificate")
-    said = {"count_name": count_name, "rounded": round_counts, "seed": seed}
     target = replace(target_of(output, output_table, output_format), sign=signer)
-    result = _release_and_write(found, plan, target, force, said)
+    # What cannot be written is an error before noise is drawn.
+    check_target(target, force=force, columns=[*found.kind.names, count_name])
+    with stoppable() as placed:
+        result = found.release_and_write(
+            plan, target, count_name=count_name, rounded=round_counts, seed=seed, ledger=ledger, dataset=dataset,
+            force=force, placed=placed.append,
+        )  # fmt: skip
+    left = "" if ledger is None or dataset is None else remaining_after(ledger, dataset, result.receipt)
     with closed_pipe_ignored():
         if as_json:
-            print_json(release_facts(result))
-        else:
+            print_json({**release_facts(result), **({"remaining": left} if left else {})})
+        elif not quiet:
             show_release(result)
+            if left:
+                write_out("\n" + wrap(f"Remaining budget of the dataset {dataset!r}: {left}") + "\n")
 
 
 def _show_plan(plan: Any, as_json: bool) -> None:
@@ -213,24 +245,13 @@ def _show_plan(plan: Any, as_json: bool) -> None:
     write_out("\nNothing was released (--dry-run).\n")
 
 
-def _release_and_write(found: MisraGries, plan: Any, target: Any, force: bool, said: dict[str, Any]) -> Any:
-    """Release and write. What cannot be written is an error before noise is drawn."""
-    from dphist.outputs.write import check_target, write_release
-
-    check_target(target, force=force, columns=[*found.kind.names, said["count_name"]])
-    with stoppable() as placed:
-        result = found.release(plan, **said)
-        written = write_release(result.to_arrow(), result.document(), target, force=force, placed=placed.append)
-    return replace(result, written=written)
-
-
-def _show_sketch(built: MisraGries, output: str, as_json: bool) -> None:
+def _show_sketch(built: MisraGries, output: str, as_json: bool, quiet: bool) -> None:
     """Where the sketch is, and that it is secret; no number from the data."""
     with closed_pipe_ignored():
         if as_json:
             columns = {name: str(kind) for name, kind in zip(built.kind.names, built.kind.types, strict=True)}
             print_json({"output": output, "size": built.k, "items": columns, "secret": True})
-        else:
+        elif not quiet:
             write_out(f"Sketch of size {built.k:,} written to {output}\n\n{wrap(_SECRET)}\n")
 
 

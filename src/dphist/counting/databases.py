@@ -50,7 +50,7 @@ def choose_table(events: Events, what: str, tables: list[tuple[str, str]]) -> tu
             return tables[0]
         if not tables:
             raise InputError(f"{what} has no tables")
-        raise InputError(f"{what} has several tables: say which with --table (table=), one of {name_list(names)}")
+        raise InputError(f"{what} has several tables: say which with --table, one of {name_list(names)}")
     exact = [k for k, (schema, table) in enumerate(tables) if events.table in (names[k], f"{schema}.{table}")]
     if not exact:
         raise InputError(f"{what} has no table {events.table!r}; its tables are {name_list(names)}")

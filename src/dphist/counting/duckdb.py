@@ -56,6 +56,12 @@ class DuckDBEngine:
         with self._session() as session:
             session.pairs(task, probe=True)
 
+    def columns(self, events: Events) -> list[str] | None:
+        """Names of the columns, from a header or a schema; None for JSON, where only all rows could say it."""
+        with self._session() as session:
+            names = session._wait_for(lambda: source_of(session.connection, events, EVENTS, probe=True)).names
+            return None if names is None else list(names)
+
     def size(self, public_items: Events) -> int:
         """The number of different items of a public list, in its own types."""
         with self._session() as session:
@@ -281,7 +287,7 @@ def check_sizes_task(task: Task, bounds: Sequence[int]) -> None:
     for events in (task.events, task.public_items):
         what = None if events is None else read_once(events.source)
         if what is not None:
-            raise InputError(f"{what} can be read only once: give a cap by number (max_items_per_user=)")
+            raise InputError(f"{what} can be read only once: give --max-items-per-user a number")
 
 
 def in_buckets(found: Iterable[Sequence[int]], bounds: Sequence[int]) -> list[int]:

@@ -93,8 +93,7 @@ def kind_of(path: str) -> str:
     kind = FORMATS.get(plain.with_suffix("").suffix if squeezed else plain.suffix)
     if kind is None or (squeezed and kind not in ("csv", "tsv", "json", "jsonl")):
         raise InputError(
-            f"the name {path!r} does not tell the format; give --input-format (input_format=), one of "
-            f"{', '.join(NAMES)}"
+            f"the name {path!r} does not tell the format; give --input-format, one of {', '.join(NAMES)}"
         )
     return kind
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import difflib
 import json
 import math
 import re
@@ -180,7 +181,9 @@ def demand(what: str, names: Sequence[str], wanted: Sequence[str]) -> None:
     times = Counter(names)
     for column in wanted:
         if times[column] == 0:
-            raise InputError(f"{what} has no column {column!r}; its columns are {name_list(list(names))}")
+            near = difflib.get_close_matches(column.lower(), [name.lower() for name in times], n=1, cutoff=0.5)
+            hint = "".join(f" (did you mean {name!r}?)" for name in times if near and name.lower() == near[0])
+            raise InputError(f"{what} has no column {column!r}{hint}; its columns are {name_list(list(names))}")
         if times[column] > 1:
             raise InputError(f"{what} has {times[column]} columns with the name {column!r}")
 

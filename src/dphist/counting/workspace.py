@@ -27,8 +27,8 @@ T = TypeVar("T")
 
 DAMAGED: Final = "{what} cannot be read: it is damaged, or it is of another kind than its name says"
 NO_ROOM: Final = (
-    "there is not enough memory, or space for temporary files, to count {what}: allow more with --memory "
-    "(memory=), choose a temporary folder on a larger disk, or use fewer threads (long values, long lines of CSV "
+    "there is not enough memory, or space for temporary files, to count {what}: allow more with --memory, "
+    "choose a temporary folder on a larger disk, or use fewer threads (long values, long lines of CSV "
     "and large row groups of Parquet need more)"
 )
 # In the texts of errors whose types do not say it.
@@ -161,7 +161,7 @@ def check_address_space(resources: Resources) -> None:
         raise InvalidParameter(
             f"a release in this much memory needs {least:,} MB of address space, and the limit of this process is "
             f"{space // MEGABYTE:,} MB: raise it (ulimit -v {least * 1000}, or unlimited)"
-            + ("" if needed <= LEAST else ", or give less --memory (memory=)")
+            + ("" if needed <= LEAST else ", or give less --memory")
         )
 
 

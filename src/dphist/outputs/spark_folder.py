@@ -28,7 +28,7 @@ CERTIFICATE: Final = "_certificate.json"
 UNFINISHED: Final = "_temporary"
 # Spark reads a whole file to compute its digest.
 ROWS_A_FILE: Final = 5_000_000
-EXISTS: Final = "{} already exists: choose another name, or replace it with --force (force=True)"
+EXISTS: Final = "{} already exists: choose another name, or replace it with --force"
 NOT_A_RELEASE: Final = "{} is not a folder that a release wrote, and only such a folder is replaced"
 
 

@@ -644,9 +644,7 @@ def _existing(store: Store, target: Target, force: bool) -> list[str]:
         if found != "table":
             raise OutputError(f"{where} already exists and is a {found}: choose another name")
         if not force:
-            raise OutputError(
-                f"table {where} already exists: choose another name, or replace it with --force (force=True)"
-            )
+            raise OutputError(f"table {where} already exists: choose another name, or replace it with --force")
         tables.append(name)
     return tables
 

@@ -229,6 +229,4 @@ def check_files(target: Target, *, force: bool) -> None:
         if not stat.S_ISREG(mode):
             raise OutputError(f"{path} cannot be written: it is not a file")
         if not force and not target.is_database:
-            raise OutputError(
-                f"{path} already exists: choose another name, or replace it with --force (force=True)"
-            )
+            raise OutputError(f"{path} already exists: choose another name, or replace it with --force")

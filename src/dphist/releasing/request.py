@@ -11,7 +11,7 @@ import os
 import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, fields
+from dataclasses import KW_ONLY, MISSING, dataclass, fields
 from fractions import Fraction
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
@@ -40,24 +40,32 @@ TEXT_FILE: Final = re.compile(r"\.(csv|tsv|json|jsonl|ndjson)(\.gz|\.zst)?$", re
 
 @dataclass(frozen=True)
 class Help:
-    """How an option is shown: its group in `dphist release --help`, its placeholder and its help.
+    """How an option is shown: its panel in `dphist release --help`, its placeholder, its help, its short flag.
 
     An option that affects neither privacy nor the numbers is not `recorded` in the certificate.
     """
 
-    group: str
+    panel: str
     metavar: str
     text: str
     recorded: bool = True
+    short: str = ""
 
 
-_events = partial(Help, "Events")
+# In the order of work.
+PANELS: Final = (
+    "Input", "Privacy", "Limit per user", "Sums and means", "Output", "Budget", "Engine", "Other options",
+    "Advanced",
+)  # fmt: skip
+_input = partial(Help, "Input")
 _privacy = partial(Help, "Privacy")
+_limit = partial(Help, "Limit per user")
 _sums = partial(Help, "Sums and means")
-_columns = partial(Help, "Columns of the result")
+_columns = partial(Help, "Output")
 _output = partial(Help, "Output", recorded=False)
-_ledger = partial(Help, "Budget of several releases")
+_ledger = partial(Help, "Budget")
 _engine = partial(Help, "Engine", recorded=False)
+_advanced = partial(Help, "Advanced")
 FilePath = str | os.PathLike[str]
 
 
@@ -68,50 +76,50 @@ class Request:
     # fmt: off
     input: Any
     _: KW_ONLY
-    user: Annotated[str, _events("COLUMN", "Column that identifies the user.")]
-    item: Annotated[str | Sequence[str], _events("COLUMN",
+    user: Annotated[str, _input("COLUMN", "Column that identifies the user.")]
+    item: Annotated[str | Sequence[str], _input("COLUMN",
         "Column to count. Repeat it for several columns; NAME=COLUMN renames one.")]
-    where: Annotated[str | None, _events("SQL", "Count only events that satisfy this condition.")] = None
-    table: Annotated[str | None, _events("NAME", "Table of the input database.")] = None
-    query: Annotated[str | None, _events("SQL", "Query for the input database, instead of a table.")] = None
-    input_format: Annotated[str | None, _events("FORMAT",
+    where: Annotated[str | None, _input("SQL", "Count only events that satisfy this condition.")] = None
+    table: Annotated[str | None, _input("NAME", "Table of the input database.")] = None
+    query: Annotated[str | None, _input("SQL", "Query for the input database, instead of a table.")] = None
+    input_format: Annotated[str | None, _input("FORMAT",
         "parquet, csv, jsonl or arrow, if the file names do not show the format.")] = None
-    input_name: Annotated[str | None, _events("NAME",
+    input_name: Annotated[str | None, _advanced("NAME",
         "Name of the input in certificate and report, instead of its path.")] = None
-    null_items: Annotated[bool, _events("", "Count a missing item as an item of its own.")] = False
+    null_items: Annotated[bool, _input("", "Count a missing item as an item of its own.")] = False
     types: Literal["text", "fixed", "none"] | None = None
 
     epsilon: Annotated[float, _privacy("E", "Privacy loss ε, above 0. Smaller is more private.")]
     delta: Annotated[float, _privacy("D",
         "Probability that the ε guarantee may fail, e.g. 1e-6. Choose it well below 1 / number of users.")]
-    max_items_per_user: Annotated[int | Literal["auto"] | None, _privacy("M|auto",
+    max_items_per_user: Annotated[int | Literal["auto"] | None, _limit("M|auto",
         "Limit on the items of one user. auto chooses it privately, for a small share of the budget, and adds "
         "an estimate of the number of users to each count. [auto]")] = None
-    excess: Annotated[Literal["drop", "spread"] | None, _privacy("",
+    excess: Annotated[Literal["drop", "spread"] | None, _limit("",
         "What happens to the items of a user beyond M: drop leaves them out, at random; spread keeps up to 16 M, "
         "each with a smaller weight. [drop; auto: the better one]")] = None
-    goal: Annotated[Literal["accuracy", "keys"] | None, _privacy("",
+    goal: Annotated[Literal["accuracy", "keys"] | None, _limit("",
         "With auto: accurate counts, or as many items as possible. [accuracy]")] = None
-    cap_share: Annotated[float | None, _privacy("SHARE",
+    cap_share: Annotated[float | None, _advanced("SHARE",
         "With auto: share of the budget spent on choosing M. [0.02; for keys 0.005]")] = None
-    top: Annotated[int | None, _privacy("K",
-        "Release the K largest counts. Users are not limited; the count of rank K + 1 is subtracted.")] = None
-    offset: Annotated[Literal["opposite", "independent", "none"] | None, _privacy("",
+    top: Annotated[int | None, _limit("K",
+        "Instead of a limit: release the K largest counts. The count of rank K + 1 is subtracted.")] = None
+    offset: Annotated[Literal["opposite", "independent", "none"] | None, _advanced("",
         "With --top: how the subtracted count is released. independent is the paper's rule.")] = None
-    max_nonzero: Annotated[int | None, _privacy("K",
+    max_nonzero: Annotated[int | None, _advanced("K",
         "Public bound on the number of items. Alone it is enforced: with more items, the count of rank K + 1 is "
         "subtracted from all. With a smaller --max-items-per-user, or with sums, you guarantee it: with more "
         "items nothing is released.")] = None
-    items: Annotated[Any, _privacy("FILE",
+    items: Annotated[Any, _limit("FILE",
         "Public list of items. Exactly these are counted, and all are released.")] = None
-    lower_threshold: Annotated[int, _privacy("T",
+    lower_threshold: Annotated[int, _advanced("T",
         "Remove counts below T before adding noise (or they were removed already). [1]")] = 1
-    mechanism: Annotated[Literal["best", "gaussian", "laplace"], _privacy("", "Kind of noise. [best]")] = "best"
-    gamma: Annotated[float | Literal["sqrt"] | None, _privacy("G|sqrt",
+    mechanism: Annotated[Literal["best", "gaussian", "laplace"], _advanced("", "Kind of noise. [best]")] = "best"
+    gamma: Annotated[float | Literal["sqrt"] | None, _advanced("G|sqrt",
         "Variance of each count's own noise, divided by that of the shared noise.")] = None
-    minimize: Annotated[Literal["threshold", "noise"], _privacy("",
+    minimize: Annotated[Literal["threshold", "noise"], _advanced("",
         "What to make as small as possible. [threshold]")] = "threshold"
-    seed: Annotated[int | None, _privacy("N",
+    seed: Annotated[int | None, _advanced("N",
         "For tests: seed of the noise. The release is NOT PRIVATE.")] = None
 
     sum: Annotated[str | Sequence[str], _sums("COLUMN:LOW:HIGH",
@@ -119,19 +127,13 @@ class Request:
         "NAME=COLUMN:LOW:HIGH renames it.")] = ()
     mean: Annotated[str | Sequence[str], _sums("COLUMN:LOW:HIGH",
         "Add the mean over the users of an item; bounds as for --sum.")] = ()
-    weight: Annotated[float | Sequence[float], _sums("SHARE",
+    weight: Annotated[float | Sequence[float], _advanced("SHARE",
         "Share of the budget of each sum, in order; the counts get the rest. [the best]")] = ()
-
-    count_name: Annotated[str, _columns("NAME", "Name of the column of counts. [count]")] = "count"
-    standard_error: Annotated[bool, _columns("", "Add a column with the standard error.")] = False
-    interval: Annotated[float | None, _columns("LEVEL",
-        "Add a confidence interval for each count (e.g. 0.95). Covers noise, not items dropped by the user "
-        "limit.")] = None
-    round: Annotated[bool, _columns("", "Round counts to whole numbers.")] = False
 
     output: Annotated[FilePath | None, _output("NAME",
         "Where to write: .parquet, .csv, .tsv, .jsonl, .arrow or a database. The certificate is written beside "
-        "it. With --engine spark also a folder (NAME/ or hdfs://...), written by the executors.")] = None
+        "it. With --engine spark also a folder (NAME/ or hdfs://...), written by the executors.",
+        short="-o")] = None
     output_table: Annotated[str | None, _output("NAME", "Table of the output database. [release]")] = None
     output_format: Annotated[str | None, _output("FORMAT", "Format, if the name does not show it.")] = None
     sign: Annotated[FilePath | None, _output("KEY",
@@ -139,10 +141,20 @@ class Request:
     escape_formulas: Annotated[bool, _output("",
         "CSV and TSV: put ' before text that a spreadsheet would run as a formula (=, +, -, @, tab).")] = False
     force: Annotated[bool, _output("", "Replace an existing release.")] = False
+    count_name: Annotated[str, _columns("NAME", "Name of the column of counts. [count]")] = "count"
+    standard_error: Annotated[bool, _columns("", "Add a column with the standard error.")] = False
+    interval: Annotated[float | None, _columns("LEVEL",
+        "Add a confidence interval for each count (e.g. 0.95). Covers noise, not items dropped by the user "
+        "limit.")] = None
+    round: Annotated[bool, _columns("", "Round counts to whole numbers.")] = False
 
     ledger: Annotated[FilePath | None, _ledger("FILE",
         "Book the release in this ledger before any noise is drawn.", recorded=False)] = None
     dataset: Annotated[str | None, _ledger("NAME", "With --ledger: the dataset whose budget is spent.")] = None
+    id: Annotated[str | None, _ledger("NAME",
+        "With --ledger: name of this run, for scheduled work. Run the same command again after a crash: a release "
+        "that is written is not made again, and one that is not uses the same booking, with new noise. That is "
+        "sound only if nothing of the earlier attempt was published, copied or seen.", recorded=False)] = None
 
     engine: Annotated[Literal["duckdb", "spark"] | None, _engine("",
         "What reads and counts: this machine, or a Spark cluster. [duckdb]", recorded=True)] = None
@@ -219,6 +231,15 @@ class Request:
             raise InvalidParameter("--ledger and --dataset go together: a ledger has a budget for each dataset")
         if self.ledger is not None and self.seed is not None:
             raise InvalidParameter("--seed cannot be used with --ledger: a seeded release is not private")
+        if self.id is not None:
+            if self.ledger is None or self.output is None:
+                raise InvalidParameter("--id needs --ledger, --dataset and --output")
+            if os.fspath(self.output) == "-":
+                raise InvalidParameter(
+                    "--id needs a file or a table as --output: what is printed cannot be taken back"
+                )
+            if not self.id.isprintable() or not 0 < len(self.id.strip()) == len(self.id) <= 200:
+                raise InvalidParameter("--id must have 1 to 200 printable characters, and no space around them")
 
     def _check_columns(self) -> None:
         if self.sign is not None and self.output is None:
@@ -336,9 +357,12 @@ class Request:
         # A list has no users; any of its columns serves in that place.
         return Events(self.items, columns[0].name, columns, null_items=self.null_items)
 
-    def to_dict(self) -> dict[str, Any]:
-        """JSON by the names of the flags, for the certificate: without defaults and without passwords."""
-        recorded = {"input", "types"} | {option.name for option in options() if option.help.recorded}
+    def to_dict(self, *, everything: bool = False) -> dict[str, Any]:
+        """JSON by the names of the flags, for the certificate: without defaults and without passwords.
+
+        With `everything` also what affects neither privacy nor the numbers.
+        """
+        recorded = {"input", "types"} | {one.name for one in options() if one.help.recorded or everything}
         data: dict[str, Any] = {}
         for entry in fields(self):
             if entry.name in recorded:
@@ -391,13 +415,14 @@ class Option:
 
 @lru_cache(maxsize=1)
 def options() -> tuple[Option, ...]:
-    """All options, in the order of their declarations."""
-    hints, required = get_type_hints(Request, include_extras=True), {"user", "item", "epsilon", "delta"}
-    return tuple(
-        _option(entry.name, *get_args(hints[entry.name]), required=entry.name in required)
+    """All options, in the order of their panels."""
+    hints = get_type_hints(Request, include_extras=True)
+    found = (
+        _option(entry.name, *get_args(hints[entry.name]), required=entry.default is MISSING)
         for entry in fields(Request)
         if get_origin(hints[entry.name]) is Annotated
     )
+    return tuple(sorted(found, key=lambda option: PANELS.index(option.help.panel)))
 
 
 def _option(name: str, hint: Any, help: Help, *, required: bool) -> Option:

@@ -12,13 +12,12 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, ParamSpec, get_type_hints
+from typing import Any, Final, Literal
 
 from dphist.counting.duckdb import check_sizes_task
 from dphist.counting.files import matching_files
@@ -32,8 +31,9 @@ from dphist.releasing.certificate import plan_from
 from dphist.releasing.frames import ARROW, Names, Piece, empty_batch, frame_form, numbers_of, origins
 from dphist.releasing.noise import Cut, NoiseStage, blocks, rehearse
 from dphist.releasing.protected import local_paths, refuse_own_input
-from dphist.releasing.request import AUTO, Columns, Request, request_from
+from dphist.releasing.request import AUTO, Columns, FilePath, Request, Watcher, request_from
 from dphist.releasing.result import Facts, Release
+from dphist.releasing.run_once import only_run_of_id
 from dphist.releasing.soundness import (
     Chosen,
     Nonzero,
@@ -54,61 +54,155 @@ _BLOCK_BYTES: Final = 64_000_000
 _FRAMES: Final = {"pandas", "polars", "pyarrow", "duckdb", "_duckdb", "pyspark"}
 
 Placed = Callable[[Any], None]
-P = ParamSpec("P")
 
 
-def _with_options_of(_: Callable[P, Request]) -> Callable[[Callable[..., Release]], Callable[P, Release]]:
-    """Give a function the parameters of `Request`, for type checkers, editors and `inspect`."""
-
-    def decorate(function: Callable[..., Release]) -> Callable[P, Release]:
-        hints, signature = get_type_hints(Request), inspect.signature(Request)
-        named = [one.replace(annotation=hints[name]) for name, one in signature.parameters.items()]
-        function.__signature__ = inspect.Signature(named, return_annotation=Release)  # type: ignore[attr-defined]
-        return function
-
-    return decorate
-
-
-@_with_options_of(Request)
-def release(input: Any, **options: Any) -> Release:
+def release(
+    input: Any,
+    *,
+    # Generated from Request by `make docs`.
+    user: str,
+    item: str | Sequence[str],
+    epsilon: float,
+    delta: float,
+    where: str | None = None,
+    table: str | None = None,
+    query: str | None = None,
+    input_format: str | None = None,
+    null_items: bool = False,
+    max_items_per_user: int | Literal["auto"] | None = None,
+    excess: Literal["drop", "spread"] | None = None,
+    goal: Literal["accuracy", "keys"] | None = None,
+    top: int | None = None,
+    items: Any = None,
+    sum: str | Sequence[str] = (),
+    mean: str | Sequence[str] = (),
+    output: FilePath | None = None,
+    output_table: str | None = None,
+    output_format: str | None = None,
+    sign: FilePath | None = None,
+    escape_formulas: bool = False,
+    force: bool = False,
+    count_name: str = "count",
+    standard_error: bool = False,
+    interval: float | None = None,
+    round: bool = False,
+    ledger: FilePath | None = None,
+    dataset: str | None = None,
+    engine: Literal["duckdb", "spark"] | None = None,
+    master: str | None = None,
+    spark_conf: str | Sequence[str] = (),
+    memory: str | None = None,
+    threads: int | None = None,
+    temp_folder: FilePath | None = None,
+    input_name: str | None = None,
+    cap_share: float | None = None,
+    offset: Literal["opposite", "independent", "none"] | None = None,
+    max_nonzero: int | None = None,
+    lower_threshold: int = 1,
+    mechanism: Literal["best", "gaussian", "laplace"] = "best",
+    gamma: float | Literal["sqrt"] | None = None,
+    minimize: Literal["threshold", "noise"] = "threshold",
+    seed: int | None = None,
+    weight: float | Sequence[float] = (),
+    types: Literal["text", "fixed", "none"] | None = None,
+    progress: Watcher | None = None,
+    # End of the generated parameters.
+) -> Release:
     """The private histogram "how many users per item" of user events.
 
-    `input` is a path, a glob, a folder, the address of a database, or a frame (pandas, polars, Arrow, Spark). The
-    options are the flags of `dphist release`, with _ for -: `user` and `item` (names of columns; several for
-    `item`), `epsilon`, `delta`, and one of `max_items_per_user`, `top`, `max_nonzero` or `items`; without one, the
-    limit on users is chosen privately, and each count gets an estimate of the number of users. With `output` the
-    result is also written, together with its certificate. `progress` is called with the name of a step and the
-    share of it that is done. The release of a Spark DataFrame stays on the cluster, as a `SparkRelease`.
-
-    The columns of a frame are read as text, and items are released as text, because pandas and others infer types
-    from values: a single row can turn all whole numbers into floats. `types="fixed"` keeps the frame's types; use
-    it if they were declared before the data was seen, by a database, a Parquet file or `dtype=`, for example.
+    Without `max_items_per_user`, `top`, `max_nonzero` or `items`, the limit on the items of a user is chosen
+    privately, and each count gets an estimate of the number of users. With `output` the result is also written,
+    together with its certificate. The release of a Spark DataFrame stays on the cluster, as a `SparkRelease`.
 
     >>> import dphist, pandas
     >>> log = pandas.DataFrame({"user": range(900), "query": ["tea"] * 600 + ["milk"] * 300})
     >>> found = dphist.release(log, user="user", item="query", epsilon=1, delta=1e-6, max_items_per_user=1, seed=7)
     >>> found.to_pandas()["query"].tolist()
     ['tea', 'milk']
+
+    Args:
+        input: A path, a glob, a folder, the address of a database, or a frame (pandas, polars, Arrow, Spark).
+        user: Column that identifies the user.
+        item: Column to count. A list for several columns; NAME=COLUMN renames one.
+        epsilon: Privacy loss ε, above 0. Smaller is more private.
+        delta: Probability that the ε guarantee may fail, e.g. 1e-6. Choose it well below 1 / number of users.
+        where: Count only events that satisfy this condition.
+        table: Table of the input database.
+        query: Query for the input database, instead of a table.
+        input_format: parquet, csv, jsonl or arrow, if the file names do not show the format.
+        null_items: Count a missing item as an item of its own.
+        max_items_per_user: Limit on the items of one user. auto chooses it privately, for a small share of the
+            budget, and adds an estimate of the number of users to each count. [auto]
+        excess: What happens to the items of a user beyond M: drop leaves them out, at random; spread keeps up to
+            16 M, each with a smaller weight. [drop; auto: the better one]
+        goal: With auto: accurate counts, or as many items as possible. [accuracy]
+        top: Instead of a limit: release the K largest counts. The count of rank K + 1 is subtracted.
+        items: Public list of items. Exactly these are counted, and all are released.
+        sum: COLUMN:LOW:HIGH. Add the sum of a column. Each user's own sum for an item is clamped to LOW..HIGH.
+            Also a list; NAME=COLUMN:LOW:HIGH renames it.
+        mean: COLUMN:LOW:HIGH. Add the mean over the users of an item; bounds as for sum.
+        output: Where to write: .parquet, .csv, .tsv, .jsonl, .arrow or a database. The certificate is written
+            beside it. With engine='spark' also a folder (NAME/ or hdfs://...), written by the executors.
+        output_table: Table of the output database. [release]
+        output_format: Format, if the name does not show it.
+        sign: Sign data and certificate with this private key; see dphist keygen.
+        escape_formulas: CSV and TSV: put ' before text that a spreadsheet would run as a formula (=, +, -, @,
+            tab).
+        force: Replace an existing release.
+        count_name: Name of the column of counts. [count]
+        standard_error: Add a column with the standard error.
+        interval: Add a confidence interval for each count (e.g. 0.95). Covers noise, not items dropped by the user
+            limit.
+        round: Round counts to whole numbers.
+        ledger: Book the release in this ledger before any noise is drawn.
+        dataset: With ledger: the dataset whose budget is spent.
+        engine: What reads and counts: this machine, or a Spark cluster. [duckdb]
+        master: With engine='spark': spark://..., yarn, k8s://... [local[*]]
+        spark_conf: With engine='spark': a Spark setting; also a list.
+        memory: Memory limit for counting, such as 2GB.
+        threads: Threads used for counting.
+        temp_folder: Folder for data that exceeds the memory limit.
+        input_name: Name of the input in certificate and report, instead of its path.
+        cap_share: With auto: share of the budget spent on choosing M. [0.02; for keys 0.005]
+        offset: With top: how the subtracted count is released. independent is the paper's rule.
+        max_nonzero: Public bound on the number of items. Alone it is enforced: with more items, the count of rank
+            K + 1 is subtracted from all. With a smaller max_items_per_user, or with sums, you guarantee it: with
+            more items nothing is released.
+        lower_threshold: Remove counts below T before adding noise (or they were removed already). [1]
+        mechanism: Kind of noise. [best]
+        gamma: Variance of each count's own noise, divided by that of the shared noise.
+        minimize: What to make as small as possible. [threshold]
+        seed: For tests: seed of the noise. The release is NOT PRIVATE.
+        weight: Share of the budget of each sum, in order; the counts get the rest. [the best]
+        types: For frames. The columns of a frame are read as text, and items are released as text, because pandas
+            and others infer types from values: a single row can turn all whole numbers into floats. "fixed" keeps
+            the frame's types; use it if they were declared before the data was seen, by a database, a Parquet
+            file or `dtype=`, for example.
+        progress: Called with the name of a step and the share of it that is done.
     """
+    given = {**locals()}
     if is_frame(input) and not origins(input) & _FRAMES:
         raise InvalidParameter(f"input must be a path, an address or a frame, not {type(input).__name__}")
-    progress = options.pop("progress", None)
-    return run(replace(request_from({"input": input, **options}), progress=progress))
+    del given["progress"]
+    return run(replace(request_from(given), progress=progress))
 
 
 def run(request: Request, placed: Placed | None = None) -> Release:
     """Carry out a request, which is step 1. `placed` is called once the files are there."""
     engine = engine_for(request)
-    target = _check_target(request)  # 2
-    _check_input(request, engine)
-    planned = plan_request(request, engine)  # 3
-    with booked_attempt(request, placed) as attempt:
-        attempt.book(planned)  # 4
-        job = _prepare_job(request, planned, engine, attempt.receipt)
-        with _count_users(job, engine) as counted:  # 5
-            attempt.release = _add_noise(job, counted, target, attempt.note_written)  # 6
-        result = _write(attempt.release, request, target, attempt.note_written)  # 7
-        attempt.settle(result.written)  # 8
+    with only_run_of_id(request) as earlier:
+        if earlier.release is not None:
+            return earlier.release
+        target = _check_target(request)  # 2
+        _check_input(request, engine)
+        planned = plan_request(request, engine)  # 3
+        with booked_attempt(request, placed, earlier) as attempt:
+            attempt.book(planned)  # 4
+            job = _prepare_job(request, planned, engine, attempt.receipt)
+            with _count_users(job, engine) as counted:  # 5
+                attempt.release = _add_noise(job, counted, target, attempt.note_written)  # 6
+            result = _write(attempt.release, request, target, attempt.note_written)  # 7
+            attempt.settle(result.written)  # 8
     return result
 
 

@@ -35,7 +35,7 @@ def check_place(path: str | os.PathLike[str], *, force: bool) -> Path:
     if place.is_dir():
         raise OutputError(f"{name} cannot be written: it is a folder")
     if not force and os.path.lexists(place):
-        raise OutputError(f"{name} already exists: choose another name, or replace it with --force (force=True)")
+        raise OutputError(f"{name} already exists: choose another name, or replace it with --force")
     return place
 
 
@@ -53,7 +53,7 @@ def write_secret(
             if placed is not None:
                 placed(place)
         except FileExistsError:
-            raise OutputError(f"{place} already exists: replace it with --force (force=True)") from None
+            raise OutputError(f"{place} already exists: replace it with --force") from None
         except OSError as error:
             raise OutputError(f"{place} cannot be written: {error.strerror}") from None
 

@@ -1,0 +1,268 @@
+"""The command line itself: help, short flags, completion, missing and wrong words, what is noticed at once."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from dataclasses import fields
+from inspect import signature
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+import dphist
+from dphist.cli.app import app
+from dphist.errors import InputError, InvalidParameter, MissingExtra
+from dphist.releasing.request import PANELS, Request
+from release_commands import command
+from release_data import events
+
+FLAGS = ["--user", "user", "--item", "item", "--epsilon", "1", "--delta", "1e-6", "--max-items-per-user", "2"]
+COMMANDS = [
+    [], ["release"], ["plan"], ["certify"], ["compare"], ["profile"], ["audit"], ["simulate"], ["report"],
+    ["verify"], ["explore"], ["keygen"], ["sketch"], ["sketch", "build"], ["sketch", "merge"], ["ledger"],
+]  # fmt: skip
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    pq.write_table(events({"tea": 900, "milk": 700}), tmp_path / "events.parquet")
+    (tmp_path / "log.csv").write_text("user_id,query,day\nAnna,hidden words,2\n")
+    return tmp_path
+
+
+# Help.
+
+
+@pytest.mark.parametrize("width", [80, 100])
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_help_fits_the_terminal_and_nothing_is_cut_off(
+    words: list[str], width: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    done = command(tmp_path, *words, "--help")
+    assert done.code == 0
+    for line in done.out.splitlines():
+        assert len(line) <= width, line
+        assert "…" not in line
+        assert line.startswith("Usage: ") or not re.search(r"\w\.\.\.$", line), line
+
+
+def test_the_help_of_release_follows_the_order_of_work(tmp_path: Path) -> None:
+    shown = command(tmp_path, "release", "--help").out
+    titles = [line[:-1] for line in shown.splitlines() if line and line[0] != " " and line.endswith(":")]
+    assert titles == list(PANELS)
+    advanced = shown.partition("\nAdvanced:\n")[2]
+    for name in ("gamma", "cap-share", "lower-threshold", "minimize", "offset", "mechanism", "seed"):
+        assert f"  --{name} " in advanced
+    assert shown.count("[required]") == 4
+
+
+def test_every_command_is_in_a_panel_of_the_help(tmp_path: Path) -> None:
+    shown = command(tmp_path, "--help").out
+    assert "\nCommands:" not in shown
+    assert all(
+        f"\n  {one.name or one.callback.__name__} " in shown for one in app.registered_commands if one.callback
+    )
+
+
+# Short flags and completion.
+
+
+def test_quiet_prints_nothing_but_json(folder: Path) -> None:
+    quiet = command(folder, "release", "events.parquet", *FLAGS, "-o", "a.csv", "-q")
+    assert (quiet.code, quiet.out, quiet.err) == (0, "", "")
+    assert (folder / "a.csv").exists()
+    both = command(folder, "release", "events.parquet", *FLAGS, "-o", "b.csv", "-q", "--json")
+    assert json.loads(both.out)["output"] == "b.csv"
+    assert command(folder, "verify", "a.csv", "-q").out == ""
+    assert command(folder, "report", "a.csv", "-o", "a.md", "--quiet").out == ""
+    assert command(folder, "keygen", "a.key", "-q").out == ""
+    build = ("sketch", "build", "events.parquet", "--user", "user", "--item", "item", "--size", "9")
+    assert command(folder, *build, "-o", "a.sketch", "-q").out == ""
+    assert command(folder, "sketch", "merge", "a.sketch", "-o", "b.sketch", "-q").out == ""
+    assert {"a.md", "a.key", "a.key.pub", "a.sketch", "b.sketch"} <= {path.name for path in folder.iterdir()}
+    refused = command(folder, "release", "events.parquet", *FLAGS, "-o", "a.csv", "-q")
+    assert (refused.code, refused.out) == (1, "")
+    assert "already exists" in refused.err
+    (folder / "a.csv").write_text((folder / "a.csv").read_text().replace("tea", "coffee"))
+    changed = command(folder, "verify", "a.csv", "-q")
+    assert changed.code == 1
+    assert changed.out
+
+
+SCRIPT = "import sys; sys.argv[0] = 'dphist'; from dphist.cli import main; main()"
+
+
+@pytest.mark.parametrize(
+    ("typed", "place", "offered"),
+    [
+        ("dphist rel", 1, {"release"}),
+        ("dphist release --max-", 2, {"--max-items-per-user", "--max-nonzero"}),
+        ("dphist release --engine ", 3, {"duckdb", "spark"}),
+    ],
+)
+def test_completion(typed: str, place: int, offered: set[str]) -> None:
+    asked = {"_DPHIST_COMPLETE": "complete_bash", "COMP_WORDS": typed, "COMP_CWORD": str(place)}
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT], env={"PYTHONPATH": ":".join(sys.path), **asked}, capture_output=True,
+        text=True, check=True,
+    )  # fmt: skip
+    assert set(done.stdout.split()) == offered
+
+
+def test_completion_can_be_installed(tmp_path: Path) -> None:
+    shown = command(tmp_path, "--help").out
+    assert "--install-completion" in shown
+    assert "--show-completion" in shown
+
+
+# Missing and wrong words.
+
+
+def test_all_missing_flags_at_once_with_the_columns_and_an_example(folder: Path) -> None:
+    done = command(folder, "release", "log.csv")
+    assert (done.code, done.out) == (2, "")
+    assert done.err == (
+        "Error: missing: --user, --item, --epsilon, --delta, --output. Columns of log.csv: user_id, query, day. "
+        "For example:\n"
+        "  dphist release log.csv --user user_id --item query --epsilon 1 --delta 1e-6 -o counts.csv\n"
+    )
+    some = command(folder, "release", "log.csv", "--user", "day", "--delta", "1e-9", "--dry-run")
+    assert some.err.startswith("Error: missing: --item, --epsilon. Columns of log.csv: user_id, query, day. ")
+    assert some.err.endswith(
+        "  dphist release log.csv --user day --delta 1e-9 --dry-run --item query --epsilon 1\n"
+    )
+    for name, sentence in (("none.csv", "The file 'none.csv' does not exist"), ("x.jsonl", "INPUT")):
+        missing = command(folder, "release", *([name] if name == "none.csv" else []))
+        assert sentence in missing.err
+        assert "Anna" not in missing.err + some.err + done.err
+        assert "hidden" not in missing.err + some.err + done.err
+
+
+def test_the_example_works(folder: Path) -> None:
+    done = command(folder, "release", "events.parquet", "--max-items-per-user", "1")
+    words = done.err.splitlines()[-1].split()
+    assert words[:2] == ["dphist", "release"]
+    assert command(folder, *words[1:]).code == 0
+
+
+def test_odd_columns_are_quoted(folder: Path) -> None:
+    pq.write_table(events({"tea": 2}).rename_columns(["my user", "it's\n\x1b[31m"]), folder / "odd.parquet")
+    done = command(folder, "release", "odd.parquet")
+    assert "--user 'my user'" in done.err
+    assert "\x1b" not in done.err
+    assert done.err.count("\n") == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["plan"], "missing: --epsilon, --delta (see dphist plan --help)"),
+        (["verify"], "missing: RELEASE (see dphist verify --help)"),
+        (["sketch", "merge"], "missing: SKETCH, --output (see dphist sketch merge --help)"),
+        (["plan", "--epsilon", "x"], "--epsilon: 'x' is not a number (see dphist plan --help)"),
+        (
+            ["plan", "--noise", "pink"],
+            "--noise: 'pink' is not one of 'continuous', 'discrete' (see dphist plan --help)",
+        ),
+        (["plan", "--epsilo", "1"], "no such option: --epsilo, did you mean --epsilon? (see dphist plan --help)"),
+        (["plam"], "no such command 'plam'. Did you mean 'plan'? (see dphist --help)"),
+        (["verify", "a", "b"], "got unexpected extra argument(s) (b) (see dphist verify --help)"),
+    ],
+)
+def test_a_wrong_command_line_gets_one_sentence(tmp_path: Path, words: list[str], sentence: str) -> None:
+    done = command(tmp_path, *words)
+    assert (done.code, done.out) == (2, "")
+    assert done.err == f"Error: {sentence}\n"
+
+
+def test_without_words_the_help_is_shown(tmp_path: Path) -> None:
+    done = command(tmp_path)
+    assert done.code == 2
+    assert done.err.startswith("Usage: dphist ")
+
+
+# What is noticed at once.
+
+EARLY: list[tuple[list[str], int, str]] = [
+    (["release", "none.csv", *FLAGS, "-o", "x.csv"], 2, "'none.csv' does not exist"),
+    (
+        ["release", "log.csv", *FLAGS, "-o", "x.csv"],
+        2,
+        "has no column 'user' (did you mean 'user_id'?); its columns are",
+    ),
+    (["release", "events.parquet", *FLAGS, "-o", "log.csv"], 1, "log.csv already exists"),
+    (["release", "events.parquet", *FLAGS, "-o", "none/x.csv"], 1, "there is no folder none"),
+    (
+        ["release", "events.parquet", *FLAGS, "-o", "x.csv", "--ledger", "none.db", "--dataset", "log"],
+        2,
+        "no ledger none.db",
+    ),
+    (["release", "log.csv"], 2, "missing: --user"),
+    (["verify", "none.csv"], 2, "there is no file none.csv"),
+    (["report", "none.csv"], 2, "there is no file none.csv"),
+]
+
+
+@pytest.mark.parametrize(("words", "code", "sentence"), EARLY)
+def test_mistakes_are_noticed_before_anything_large_is_imported(
+    folder: Path, words: list[str], code: int, sentence: str
+) -> None:
+    heavy = "{'scipy', 'flint', 'numba', 'altair', 'dphist.planning.planner'} & set(sys.modules)"
+    script = f"{SCRIPT.removesuffix('main()')}\ntry:\n    main()\nfinally:\n    print({heavy})"
+    done = subprocess.run(
+        [sys.executable, "-c", script, *words], cwd=folder, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == code, done.stderr
+    assert sentence in done.stderr
+    assert done.stdout == "set()\n"
+
+
+# Python.
+
+
+@pytest.mark.parametrize(
+    ("written", "keywords"),
+    [
+        ("--sign needs --output: it signs the file", "sign needs output: it signs the file"),
+        ("--interval cannot be used with --offset none: no", "interval cannot be used with offset='none': no"),
+        ("--goal needs --max-items-per-user auto", "goal needs max_items_per_user='auto'"),
+        ("rename it with --item NAME=COLUMN, please", "rename it with item='NAME=COLUMN', please"),
+        ("x.csv already exists: replace it with --force", "x.csv already exists: replace it with force=True"),
+        ("--top must be 1, not '--top 3'", "top must be 1, not '--top 3'"),
+        ("the user's column \"it's --top\" needs --items", "the user's column \"it's --top\" needs items"),
+        ("dir/--force is not a file; a--top-b", "dir/--force is not a file; a--top-b"),
+        (
+            "make it with dphist ledger init FILE --dataset log",
+            "make it with dphist ledger init FILE --dataset log",
+        ),
+    ],
+)
+def test_errors_name_options_in_the_language_of_the_caller(written: str, keywords: str) -> None:
+    for kind in (InvalidParameter, InputError, MissingExtra):
+        error = kind(written)
+        assert str(error) == keywords
+        assert error.with_flags == written
+
+
+def test_the_same_mistake_in_both_languages(folder: Path) -> None:
+    done = command(folder, "plan", "--epsilon", "1", "--delta", "1e-6", "--max-nonzero", "0")
+    assert "Error: --max-nonzero must be between" in done.err
+    with pytest.raises(InvalidParameter, match=r"^max_nonzero must be between"):
+        dphist.plan(epsilon=1, delta=1e-6, max_nonzero=0)
+    done = command(folder, "release", "events.parquet", *FLAGS, "-o", "x.csv", "--master", "yarn")
+    assert done.err == "Error: --master needs --engine spark\n"
+    with pytest.raises(InvalidParameter, match=r"^master needs engine='spark'$"):
+        dphist.release("events.parquet", user="user", item="item", epsilon=1, delta=1e-6, master="yarn")
+
+
+def test_release_shows_its_options_to_editors() -> None:
+    parameters = signature(dphist.release).parameters
+    assert set(parameters) == {entry.name for entry in fields(Request)}
+    documented = dphist.release.__doc__ or ""
+    for name in parameters:
+        assert f"\n        {name}: " in documented, name
