@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
+from functools import cached_property
 from itertools import pairwise
 from typing import Any, Final, Literal, get_args
 
@@ -134,7 +135,7 @@ class Sizes:
         if not self.errors or weights <= 0.0:
             return 0.0
         gradient = (self._items - self.correction(levels) * self._weights(levels)) / weights
-        return float(np.linalg.norm(np.asarray(self.errors) @ gradient))
+        return float(np.linalg.norm(self._errors @ gradient))
 
     def corrections(self, levels: Levels) -> Correction:
         """The factor of an item by its weighted count. For rare ones it is that of `correction`.
@@ -153,7 +154,7 @@ class Sizes:
         # Sizes that are off move the chance that belongs to a count, and with it the number of users.
         per_count = (slope @ users) / (slope @ (users * weight))
         moves = has * (1.0 - per_count[:, None] * weight)
-        errors = np.linalg.norm(moves @ np.asarray(self.errors).T, axis=1) / count if self.errors else 0.0 * count
+        errors = np.linalg.norm(moves @ self._errors.T, axis=1) / count if self.errors else 0.0 * count
         # Six digits: the last ones of a fit differ between machines. Counts that hardly differ are one.
         apart = np.concatenate(([True], np.diff(count) > 1e-3 * count[1:]))
         rows = ([_six_digits(float(one)) for one in column[apart]] for column in (count, number / count, errors))
@@ -172,13 +173,17 @@ class Sizes:
         mean = pairs @ weight / pairs.sum()
         return float(np.sqrt(pairs @ (weight - mean) ** 2 / pairs.sum()) / mean)
 
-    @property
+    @cached_property
     def _items(self) -> FloatArray:
         return np.asarray(self.items, dtype=np.float64)
 
-    @property
+    @cached_property
     def _users(self) -> FloatArray:
         return np.maximum(0.0, np.asarray(self.users, dtype=np.float64))
+
+    @cached_property
+    def _errors(self) -> FloatArray:
+        return np.asarray(self.errors, dtype=np.float64)
 
     def _weights(self, levels: Levels) -> FloatArray:
         """The sum of the weights of one user of each size."""

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Final, Protocol
 
 import numpy as np
@@ -258,6 +258,7 @@ def _tau_for_mixture(contract: Contract, noise: Noise, target: float, epsilon: f
     return _tau_for_delta(delta, noise.tau, target)
 
 
+@lru_cache(maxsize=256)
 def tau_of_infinite_event(
     analysis: CaseAnalysis, contract: Contract, *, sigma: float, sigma_shared: float, delta: float
 ) -> float:
