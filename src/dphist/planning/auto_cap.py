@@ -596,9 +596,12 @@ def _proposal(budget: Budget, deviation: float) -> tuple[float, float]:
     """
     whole = largest_sensitivity_per_sigma(epsilon=budget.epsilon, delta=budget.delta)
     losses, weights = _losses(deviation)
+    # Further out, whatever the divergence is would be lost in rounding.
+    near = weights > 1e-20 * budget.delta
+    gaussian = np.zeros_like(weights)
 
     def delta_of(mu: float) -> float:
-        gaussian = np.asarray(hockey_stick_normal(mu, budget.epsilon - losses))
+        gaussian[near] = hockey_stick_normal(mu, budget.epsilon - losses[near])
         low, high = 0.0, budget.delta
         for _ in range(40):
             middle = 0.5 * (low + high)
