@@ -138,7 +138,9 @@ def _add_input(source: str | None, input: list[str] | None, given: dict[str, Any
 
 def _missing(values: dict[str, Any], missing: list[str]) -> InvalidParameter:
     """The error of missing options, with an example that has them."""
-    sentence, words = missing_sentence(values, missing)
+    # A look at the columns has a temporary folder, which goes when the command is stopped.
+    with stoppable():
+        sentence, words = missing_sentence(values, missing)
     # Settings of Spark may be secrets, which are not repeated.
     if "input" in missing or values.get("spark_conf"):
         return InvalidParameter(f"{sentence} (see dphist release --help)")
@@ -150,13 +152,13 @@ def _missing(values: dict[str, Any], missing: list[str]) -> InvalidParameter:
 def _release(request: Request, as_json: bool, report: str | None, quiet: bool) -> None:
     from dphist.cli.reporting import check_report, report_release
 
-    check_early(request)
     if report is not None:
         check_report(report, request)
-    from dphist.releasing.run import run
-
     failed = None
     with _failures_as_json(as_json), stoppable() as placed, progress_bars(quiet) as watcher:
+        check_early(request)
+        from dphist.releasing.run import run
+
         result = run(replace(request, progress=watcher), placed.append)
         if report is not None:
             failed = report_release(report, request)
