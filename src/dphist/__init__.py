@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dphist import accounting, ledger, opendp, signatures, sketch
     from dphist.errors import (
+        AlreadyRunning,
         DphistError,
         InputError,
         InvalidParameter,
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from dphist.releasing.verify import Verification, verify
     from dphist.report.charts import chart
     from dphist.report.render import make_report
+    from dphist.session import Session
     from dphist.simulation.simulate import Simulation, simulate
 
 
@@ -55,8 +57,8 @@ __version__ = "0.1.0"
 # Where each public name is, for `__getattr__`; the imports above say the same to type checkers.
 _HOMES = {
     "dphist.errors": (
-        "DphistError", "InputError", "InvalidParameter", "LedgerError", "MissingExtra", "NoPlan", "NotPrivate",
-        "NotVerified", "OutputError", "OverBudget",
+        "AlreadyRunning", "DphistError", "InputError", "InvalidParameter", "LedgerError", "MissingExtra", "NoPlan",
+        "NotPrivate", "NotVerified", "OutputError", "OverBudget",
     ),
     "dphist.planning.certify": ("Certification", "certify", "delta_at", "epsilon_at", "profile"),
     "dphist.planning.compare": (
@@ -71,6 +73,7 @@ _HOMES = {
     "dphist.report.charts": ("chart",),
     "dphist.report.render": ("make_report",),
     "dphist.planning.explain": ("explain",),
+    "dphist.session": ("Session",),
     "dphist.simulation.simulate": ("Simulation", "simulate"),
 }  # fmt: skip
 # Parts of the package that are used by their own name, such as dphist.sketch.MisraGries.
@@ -78,9 +81,10 @@ _SUBMODULES = ("accounting", "ledger", "opendp", "signatures", "sketch")
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
-    "Budget", "Certificate", "Certification", "Comparison", "Contract", "DphistError", "Frontier", "InputError",
-    "InvalidParameter", "LedgerError", "MissingExtra", "NeighbourCase", "NoPlan", "Noise", "NotPrivate",
-    "NotVerified", "OutputError", "OverBudget", "Plan", "Release", "Simulation", "SumsComparison", "Verification",
+    "AlreadyRunning", "Budget", "Certificate", "Certification", "Comparison", "Contract", "DphistError",
+    "Frontier", "InputError", "InvalidParameter", "LedgerError", "MissingExtra", "NeighbourCase", "NoPlan",
+    "Noise", "NotPrivate", "NotVerified", "OutputError", "OverBudget", "Plan", "Release", "Session", "Simulation",
+    "SumsComparison", "Verification",
     "accounting", "certify", "chart", "compare", "compare_sums", "delta_at", "epsilon_at", "explain",
     "frontier", "ledger", "make_report", "opendp", "plan", "profile", "release", "release_histogram",
     "signatures", "simulate", "sketch", "tau_for_noise", "verify",

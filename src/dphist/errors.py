@@ -105,6 +105,10 @@ class OverBudget(LedgerError):
     """The release does not fit the remaining budget of the dataset; nothing was booked."""
 
 
+class AlreadyRunning(LedgerError):
+    """Another run of the same id is going on; nothing was booked and nothing was drawn."""
+
+
 class MissingExtra(DphistError, ImportError):
     """An optional package is not installed."""
 

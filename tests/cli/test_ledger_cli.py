@@ -45,7 +45,11 @@ def init(dataset: str = "log", *words: str) -> str:
 
 
 def test_init_book_show_and_plan(folder: Path) -> None:
-    assert init() == "The dataset 'log' has epsilon 3.0 and delta 1e-05 in the ledger a.ledger\n"
+    assert " ".join(init().split()) == (
+        "The dataset 'log' has epsilon 3.0 and delta 1e-05 in the ledger a.ledger. That is enough for one release "
+        "with epsilon 3 and delta 1e-05, or for about 52 weekly releases with epsilon 0.057 and delta 1.9e-07 "
+        "each (with a limit on the items of each user, such as --max-items-per-user 20)."
+    )
     ledger = Ledger.open("a.ledger")
     first = ledger.book("log", Spend(1, 1e-6, None, {"guarantee": "a sentence"}), SumComposer())
     ledger.book("log", Spend(0.5, 1e-6), SumComposer())
@@ -55,13 +59,15 @@ def test_init_book_show_and_plan(folder: Path) -> None:
     assert lines[0] == f"Ledger {ledger.accounts().id} in a.ledger"
     assert lines[1] == f"Head: entry 5, {ledger.accounts().chain.hash}"
     assert lines[3].split("  ")[0] == "dataset"
-    assert lines[4].endswith("epsilon 1.5 and delta 8e-06")
+    assert lines[4].endswith("about 3 more releases like the last one, or one with epsilon up to 1.5")
     assert re.fullmatch(r"3 +log +20\S+Z +1\.0 +1e-06 +written +out \[red\]\.parquet\\x1b", lines[7]), (
         "brackets and escapes are text"
     )
     assert re.fullmatch(r"4 +log +20\S+Z +0\.5 +1e-06 +not known to be written", lines[8])
-    assert said("plan", "a.ledger", "--dataset", "log", "--epsilon", "0.5", "--delta", "1e-6") == (
-        "3 such releases fit in the remaining budget of the dataset 'log': epsilon 1.5 and delta 8e-06.\n"
+    planned = said("plan", "a.ledger", "--dataset", "log", "--epsilon", "0.5", "--delta", "1e-6")
+    assert " ".join(planned.split()) == (
+        "It fits. The dataset 'log' has room for about 3 more releases like this one, or one with epsilon up to "
+        "1.5."
     )
 
 
@@ -91,10 +97,9 @@ def test_what_does_not_fit_has_another_exit_code(folder: Path) -> None:
     init()
     words = ["plan", "a.ledger", "--dataset", "log", "--epsilon", "3.5", "--delta", "1e-6"]
     result = run(*words)
-    assert result.exit_code == 1
-    assert " ".join(result.stdout.split()) == (
-        "It does not fit in the remaining budget of the dataset 'log': epsilon 3.0 and delta 1e-05; with this "
-        "delta the largest epsilon is 3.0."
+    assert result.exit_code == 3
+    assert result.stdout == (
+        "It does not fit. The dataset 'log' has room for one release like this one with epsilon up to 3.\n"
     )
     facts = json.loads(run(*words, "--json").stdout)
     assert (facts["fits"], facts["more"], facts["largest_epsilon"]) == (False, 0, 3.0)
@@ -108,7 +113,7 @@ def test_plan_with_a_bound_plans_the_release(folder: Path) -> None:
     init()
     words = ["plan", "a.ledger", "--dataset", "log", "--epsilon", "1", "--delta", "1e-6"]
     facts = json.loads(said(*words, "--max-items-per-user", "20", "--json"))
-    assert (facts["fits"], facts["more"], facts["largest_epsilon"]) == (True, 3, None)
+    assert (facts["fits"], facts["more"], facts["largest_epsilon"]) == (True, 3, 3.0)
     with pytest.raises(InvalidParameter, match=r"max_items_per_user \(9\) must not exceed max_nonzero \(5\)"):
         run(*words, "--max-items-per-user", "9", "--max-nonzero", "5")
 

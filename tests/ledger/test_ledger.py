@@ -40,7 +40,7 @@ def test_booked_until_nothing_is_left(path: Path) -> None:
         Ledger.open(path).book("log", Spend(1e-9, 1e-6), SUM)
     assert str(refused.value) == (
         "the dataset 'log' has no room for epsilon 1e-09 and delta 1e-06: the total is epsilon 0.3 and delta "
-        "1e-05; remaining: epsilon 0.0 and delta 7e-06"
+        "1e-05; remaining: nothing"
     )
     bookings = Ledger.open(path).account("log").bookings
     assert [one.spend.document for one in bookings] == [{"request": number} for number in range(3)]
@@ -128,7 +128,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"delta": math.inf}, "delta must be a finite number, not inf"),
     ({"delta": -1e-9}, "delta must be greater than zero, not -1e-09"),
     ({"delta": 1}, "delta must be below 1, not 1"),
-    ({"accounting": "moments"}, "accounting must be one of zcdp, pld, sum, not 'moments'"),
+    ({"accounting": "moments"}, "accounting must be one of auto, zcdp, pld, sum, not 'moments'"),
     ({"dataset": ""}, "dataset must be a name of 1 to 200 characters, not ''"),
     ({"dataset": "x" * 201}, "dataset must be a name of 1 to 200 characters"),
     ({"dataset": "a\nb"}, "dataset must be a name of characters that can be printed, not 'a\\nb'"),

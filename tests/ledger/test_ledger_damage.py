@@ -181,7 +181,7 @@ def booked_while_replaced(path: Path, before: bool) -> None:
     with ledger._writing(ledger.accounts()) as page:
         if before:
             replace()
-        page.book("log", Spend(0.1, 1e-6))
+        page.book("log", Spend(0.1, 1e-6), SumComposer(), None, None)
         if not before:
             replace()
 

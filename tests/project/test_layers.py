@@ -12,14 +12,14 @@ import dphist
 PACKAGE = Path(dphist.__file__).parent
 # A room imports from the rows above its own, and from its own row to its left.
 ROWS = (
-    ("errors", "display", "publishing"),
+    ("errors", "display", "publishing", "objects"),
     ("privacy",),
     ("sampling",),
     ("planning", "accounting"),
     ("counting", "outputs"),
     ("signatures", "ledger"),
     ("releasing",),
-    ("sketch", "simulation", "audit", "opendp"),
+    ("sketch", "simulation", "audit", "opendp", "session"),
     ("report",),
     ("explore",),
     ("cli",),

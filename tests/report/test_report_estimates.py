@@ -15,8 +15,8 @@ from scipy import stats
 
 import dphist
 from dphist.planning.auto_cap import candidate_of, estimate_sizes, levels_of, predicted_loss
-from dphist.report.charts import Chart, Estimate, estimates_chart, kept_chart, report_charts
-from dphist.report.facts import Facts, gather_facts, selection_of
+from dphist.report.charts import Chart, Measured, interval_chart, kept_chart, report_charts
+from dphist.report.facts import Column, Facts, gather_facts, selection_of
 from dphist.report.render import FORMATS, render, report_data
 from report_cases import BUDGET, Page, made
 
@@ -48,6 +48,12 @@ def values(facts: Facts, name: str) -> list[float]:
     return list(next(column.values for column in facts.rows.columns if column.name == name))
 
 
+def interval_of(facts: Facts) -> Column:
+    interval = facts.rows.main[1]
+    assert interval is not None
+    return interval
+
+
 def data_of(chart: Chart) -> list[dict[str, Any]]:
     """The rows of all data of a chart, which is checked against the schema of Vega-Lite."""
 
@@ -64,13 +70,14 @@ def test_estimates_come_first_with_their_margins() -> None:
     facts = facts_of(excess="spread")
     assert facts.correction is not None
     names, _ = facts.rows.first(3)
-    assert names == ["item", "estimate", "± (95 %)", "count", "low (95 %)", "high (95 %)"]
+    assert names == ["item", "estimate", "95 % interval", "count"]
     counts, step = np.array(values(facts, "count")), 10.0 ** -next(c.digits for c in facts.rows.columns[1:2])
     table = facts.document["choice"]["correction"]
     factor, error = (np.interp(counts, table["counts"], table[name]) for name in ("factors", "standard_errors"))
     np.testing.assert_allclose(values(facts, "estimate"), factor * counts, atol=factor.max() * step)
     due = stats.norm.ppf(0.975) * np.hypot(factor * facts.plan.total_noise, error * counts)
-    np.testing.assert_allclose(values(facts, "± (95 %)"), due, atol=2.0 * step)
+    for ends, sign in ((interval_of(facts).values, -1), (interval_of(facts).upper, 1)):
+        np.testing.assert_allclose(ends, factor * counts + sign * due, atol=(2.0 + factor.max()) * step)
     page = render(facts, "html")
     data = Page(page).data
     assert [column["name"] for column in data["columns"]] == names
@@ -78,22 +85,24 @@ def test_estimates_come_first_with_their_margins() -> None:
     assert re.findall(r'<th [^>]*aria-sort="descending"[^>]*><button[^>]*>([^<]*)', page) == ["estimate"]
     for format in ("markdown", "text"):
         assert any(
-            line.replace("|", " ").split()[:3] == ["item", "estimate", "±"]
+            line.replace("|", " ").split()[:3] == ["item", "estimate", "95"]
             for line in render(facts, format).splitlines()
         )
 
 
 def test_intervals_of_the_release_itself_replace_the_margins() -> None:
-    facts = facts_of(excess="drop", interval=0.9, standard_error=True, round=True)
+    options = {"excess": "drop", "interval": 0.9, "standard_error": True, "round": True}
+    facts = facts_of(**options)
     names = [column.name for column in facts.rows.columns]
-    assert names[1:5] == ["estimate", "estimate_standard_error", "estimate_low (90 %)", "estimate_high (90 %)"]
-    assert names[5] == "count"
+    assert names[1:] == [
+        "estimate", "estimate_standard_error", "90 % interval of estimate",
+        "count", "count_standard_error", "90 % interval of count",
+    ]  # fmt: skip
     assert facts.rows.width is None
-    lows, highs = values(facts, names[3]), values(facts, names[4])
-    for estimate, low, high, margin in zip(
-        values(facts, "estimate"), lows, highs, facts.rows.margins, strict=True
-    ):
-        assert (low, high) == pytest.approx((estimate - margin, estimate + margin), abs=1.0)
+    interval, written = interval_of(facts), release_of(**options).to_arrow()
+    assert interval.name == "90 % interval of estimate"
+    assert list(interval.values) == written.column("estimate_low").to_pylist()
+    assert list(interval.upper) == written.column("estimate_high").to_pylist()
 
 
 def test_every_format_says_how_estimates_are_made_and_what_they_suppose() -> None:
@@ -138,7 +147,7 @@ def test_with_spread_no_item_is_said_to_be_dropped_that_counts() -> None:
         assert "weight from 1" not in text
     # Without estimates the first thing to know is that counts are weighted.
     for text in flat(made("spread")[1]).values():
-        assert "A count here is weighted" in text[: text.index("Counted")]
+        assert "A count here is weighted" in text[: text.index("item 0")]
     found = selection_of(made("spread")[1].plan, made("spread")[1].request)
     assert found is not None
     assert found.axis == "true weighted count"
@@ -180,10 +189,10 @@ def test_the_report_has_both_charts_where_they_say_something() -> None:
     names = {name: [chart.name for chart in report_charts(facts)] for name, facts in (
         ("auto", facts_of(excess="spread")), ("given", made("spread")[1]), ("drop", made("gshm")[1]),
     )}  # fmt: skip
-    assert names["auto"][-3:] == ["kept", "sizes", "counts"]
+    assert all(found[0] == "counts" for found in names.values())
+    assert names["auto"][-2:] == ["kept", "sizes"]
     assert names["given"][-1] == "kept"
     assert "kept" not in names["drop"]
-    assert "counts" not in names["given"]
     page = render(facts_of(excess="spread"), "html")
     assert {"kept-title", "counts-title", "sizes-title"} <= set(Page(page).ids)
 
@@ -196,12 +205,11 @@ def test_the_chart_of_a_release_shows_estimates_with_error_bars() -> None:
     for row in rows:
         place = row["place"]
         assert row["value"] == pytest.approx(values(facts, "estimate")[place])
-        assert row["end"] - row["value"] == pytest.approx(facts.rows.margins[place])
+        assert (row["begin"], row["end"]) == (interval_of(facts).values[place], interval_of(facts).upper[place])
         assert row["begin"] < row["value"] < row["end"]
         # The factor is at least 1; both are rounded.
         assert row["count"] <= row["value"] + 1.0
-    assert "not the assumption that users with many items choose the same items" in chart.words
-    evil = estimates_chart("counts", "t", "w", [Estimate(EVIL, 9.0, 1.0, 5.0)], x_label="users", margin="95 %")
+    evil = interval_chart("counts", "t", "w", [Measured(EVIL, 9.0, 8.0, 10.0, 5.0)], x_label="users", what="dots")
     assert "<script" not in evil.svg()
     assert "9.0 ± 1.0" in evil.svg()
 

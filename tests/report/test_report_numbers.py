@@ -82,7 +82,8 @@ def check_data(facts: Facts, name: str) -> None:
     assert (data["booking"] is None) == (name != "booked")
     assert (data["selection"] is None) == (name == "known-domain")
     assert (data["interval"] is None) == (name in ("csh", "top-k, differences"))
-    assert data["charts"][0]["name"] == "guarantee"
+    assert data["charts"][0]["name"] == ("guarantee" if name == "nothing" else "counts")
+    assert data["summary"] == facts.summary.to_dict()
 
 
 def test_the_curve_is_the_certified_one() -> None:
@@ -175,7 +176,7 @@ def test_bounds_are_never_rounded_down() -> None:
     assert (shown["Epsilon"], shown["Delta"]) == ("1.23457", "1.23457e-06")
     assert float(shown["Delta, as proved"]) >= facts.delta_certified
     assert "delta = 1.23457e-06" in " ".join(promise(Budget(epsilon, delta), 0.1))
-    assert "epsilon 1.23457, delta 1.23457e-06" in render(facts, "html")
+    assert "ε = 1.2345611, δ = 1.2345611e-6" in render(facts, "html")
 
 
 def test_the_promise_is_what_a_budget_allows() -> None:

@@ -12,9 +12,8 @@ import pytest
 import dphist
 from dphist.errors import InputError
 from dphist.report.charts import report_charts
-from dphist.report.facts import Facts, LimitChoice, counts_kind, gather_facts, limit_choice
+from dphist.report.facts import Facts, LimitChoice, counts_kind, gather_facts, largest_users, limit_choice
 from dphist.report.render import FORMATS, render, report_data
-from dphist.report.words import cautions
 from release_data import events
 from report_cases import BUDGET, Page, forged, made
 from report_cases import released as released_file
@@ -58,9 +57,9 @@ def test_differences_are_not_taken_for_numbers_of_users(tmp_path: Path) -> None:
         data = report_data(facts)
         assert (facts.kind, data["counts_are"], data["interval"]) == (kind, kind, None)
         for format, text in flat(facts).items():
-            assert says in text[: text.index("Counted")], format
-            assert says in text[text.rindex("The released counts") :], format
-            assert not any(wrong in text for wrong in ("low (95", "high (95")), format
+            # Before the first number.
+            assert says in text[: text.index("item 0") if kind == "differences" else text.index("i0")], format
+            assert "95 % interval" not in text, format
         names = [column["name"] for column in Page(render(facts, "html")).data["columns"]]
         assert names == ["item", "count"]
 
@@ -96,9 +95,9 @@ def test_a_histogram_with_a_bound_says_that_counts_may_be_reduced(tmp_path: Path
 def test_a_seed_is_named_by_every_format_and_every_chart(tmp_path: Path) -> None:
     facts = gather_facts(released_file(tmp_path, max_items_per_user=2, seed=1))
     assert report_data(facts)["title"].startswith("NOT PRIVATE: ")
-    assert cautions(facts) == []
+    assert report_data(facts)["cautions"] == []
     charts = report_charts(facts)
-    assert len(charts) == 5
+    assert len(charts) == 6
     for chart in charts:
         assert chart.title.startswith("NOT PRIVATE: ")
         assert chart.words.startswith("NOT PRIVATE: ")
@@ -108,33 +107,70 @@ def test_a_seed_is_named_by_every_format_and_every_chart(tmp_path: Path) -> None
         assert "what was proved holds for the plan only, not for this release" in text, format
         assert "neither the curve nor the mark holds for this release" in text, format
         assert ">this release</text>" not in text
-    assert "planned for epsilon 1, delta 1e-06" in render(facts, "html")
-    assert "Verified</span>" not in render(facts, "html")
+        assert "Nobody. NOT PRIVATE" in text, format
+        assert "does not make noise from a seed private" in text, format
+    assert report_data(facts)["summary"]["verdict"] == "not private"
+    assert "✗ Not private" in render(facts, "html")
+    assert "Strong" not in render(facts, "html")
 
 
 def test_a_weak_budget_is_named_before_anything_else() -> None:
     weak, sound = histogram(8.0, 0.01), histogram()
-    assert report_data(weak)["cautions"] == cautions(weak)
-    assert cautions(sound) == []
-    # e^8 is 2,980.96; odds of 1 to 99 become odds of 2,981 to 99.
-    assert "factor of 2,981, and a belief of 1 % to become 96.8 %" in cautions(weak)[0]
+    assert report_data(weak)["cautions"] == list(weak.summary.verdict.warnings)
+    assert len(weak.summary.verdict.warnings) == 2
+    assert report_data(sound)["cautions"] == []
     for format, text in flat(weak).items():
-        top = text[: text.index("Counted")]
-        assert top.lower().count("caution:") == 2, format
-    assert all("caution" not in text.partition("Counted")[0].lower() for text in flat(sound).values())
+        top = text[: text.index("tea")]
+        assert top.count("WARNING:" if format == "text" else "Warning:") == 2, format
+        assert weak.summary.verdict.level in text, format
+        # Nothing of the numbers is claimed that so little noise does not give.
+        assert "so it hides" not in text
+        assert "no true count" not in text.lower()
+    assert all("warning:" not in text.lower() for text in flat(sound).values())
+
+
+def test_an_officer_reads_a_belief_that_holds() -> None:
+    """The odds times 1.1 e^epsilon, but for 11 delta; nothing is promised where there is no limit."""
+    found = {one["label"]: " ".join(one["sentences"]) for one in report_data(histogram())["meaning"]}
+    assert list(found) == [
+        "Who is protected", "Against what", "How much: strong", "What is not covered", "What was verified"
+    ]  # fmt: skip
+    # 1.1 e is 2.99: odds of 1 to 1 and of 1 to 99 become 74.94 % and 2.93 %.
+    assert "50 % sure that a certain person is in the data can become at most 75.0 %" in found["How much: strong"]
+    assert "1 % sure at most 3.0 %" in found["How much: strong"]
+    assert "at most 1 in 90,909" in found["How much: strong"]
+    assert "who contributed to at most 3 of the counts" in found["Who is protected"]
+    assert "no file can show it: that the data was complete" in found["What was verified"]
+    for epsilon, delta, says in ((50.0, 0.01, "can become 100 % sure"), (1.0, 0.2, "No limit can be given")):
+        shown = {one["label"]: one["sentences"] for one in report_data(histogram(epsilon, delta))["meaning"]}
+        (sentence,) = shown[next(label for label in shown if label.startswith("How much"))]
+        assert says in sentence
+
+
+def test_few_items_are_explained_at_the_top(tmp_path: Path) -> None:
+    facts = gather_facts(released_file(tmp_path, top=60))
+    assert facts.rows.total < 60
+    for text in flat(facts).values():
+        assert f"{facts.rows.total} of at most 60 items stood out. Mostly hidden: items with" in text
+        assert text.index("Mostly hidden: items with") < text.index("item 0")
 
 
 def test_a_large_delta_is_named_by_the_released_counts_alone() -> None:
+    def cautions(facts: Facts) -> list[str]:
+        found: list[str] = report_data(facts)["cautions"]
+        return found
+
     assert len(cautions(histogram(delta=0.01, largest=2000))) == 1
     assert cautions(histogram(delta=1e-4, largest=2000)) == []
     assert cautions(histogram(delta=0.01, largest=2000, seed=1)) == []
-    # From a count of a sketch the offset is taken first.
+
+
+def test_from_a_count_of_a_sketch_the_offset_is_taken_first() -> None:
     facts = made("sketch")[1]
-    offset = facts.document["counts"]["offset"]
-    largest = max(next(column.values for column in facts.rows.columns if column.name == facts.rows.count))
-    assert offset is not None
-    for delta, number in ((0.9 / (largest - offset), 0), (1.1 / (largest - offset), 1)):
-        assert len(cautions(replace(facts, budget=replace(facts.budget, delta=delta)))) == number
+    offset, largest = facts.document["counts"]["offset"], max(facts.rows.counts)
+    assert offset != 0.0
+    assert largest_users(facts.rows, "sketch", facts.document["counts"]) == largest - offset
+    assert largest_users(facts.rows, "users", facts.document["counts"]) == largest
 
 
 def test_a_limit_as_long_as_the_public_list_drops_nothing(tmp_path: Path) -> None:
@@ -150,8 +186,10 @@ def test_a_limit_as_long_as_the_public_list_drops_nothing(tmp_path: Path) -> Non
         assert next(one["value"] for one in data["numbers"] if one["label"] == "Items per user") == value
         assert any(one.startswith("Users with more than") for one in data["not_covered"]) == (limit == 2)
         # The level of an interval that the release has itself is in its heads.
-        assert [column.name for column in facts.rows.columns][2:] == ["count_low (90 %)", "count_high (90 %)"]
-        assert all("count_high (90 %)" in text for text in flat(facts).values())
+        assert [column.name for column in facts.rows.columns] == ["item", "count", "90 % interval"]
+        for text in flat(facts).values():
+            assert "90 % interval" in text
+            assert ("not what the user limit leaves out" in text) == (limit == 2)
 
 
 def test_noise_below_zero_is_shown_and_drawn_without_length() -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import io
 import json
+import sqlite3
 import sys
 from collections.abc import Mapping
-from contextlib import chdir, redirect_stderr, redirect_stdout
+from contextlib import chdir, closing, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,11 @@ from unittest.mock import patch
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
 from dphist.cli import main
 from dphist.ledger import Booking, Ledger
+from dphist.sampling import tap as tapping
 from release_data import events
 
 COUNTS = {"tea": 900, "milk": 700, "bread": 500, "rare": 2}
@@ -86,3 +89,34 @@ def sized_events(users: Mapping[int, int]) -> pa.Table:
         first += many
     columns = list(zip(*rows, strict=True))
     return pa.table({"user": columns[0], "item": columns[1], "spent": columns[2]})
+
+
+class Watched:
+    """Words may be drawn only once a booking is in the file, read by another connection."""
+
+    def __init__(self, ledger: Path) -> None:
+        self.ledger, self.drawn, self.wanted = ledger, 0, 1
+
+    def see(self) -> None:
+        with closing(sqlite3.connect(self.ledger)) as other:
+            (found,) = other.execute("SELECT count(*) FROM entries WHERE kind = 'booking'").fetchone()
+        assert found == self.wanted, "noise before its booking"
+        self.drawn += 1
+
+
+def watching(ledger: Path, monkeypatch: pytest.MonkeyPatch) -> Watched:
+    """Every word of the secure tap and every key of its cipher is watched."""
+    watched = Watched(ledger)
+    words, rekey = tapping.SecureTap.words, tapping._Stream._rekey
+
+    def watched_words(tap: tapping.SecureTap, n: int, /) -> Any:
+        watched.see()
+        return words(tap, n)
+
+    def watched_key(stream: tapping._Stream) -> None:
+        watched.see()
+        rekey(stream)
+
+    monkeypatch.setattr(tapping.SecureTap, "words", watched_words)
+    monkeypatch.setattr(tapping._Stream, "_rekey", watched_key)
+    return watched

@@ -1,6 +1,7 @@
-"""Processes that release with a ledger, for tests: they race, or they book too late.
+"""Processes that release with a ledger, for tests: they race, wait, or book too late.
 
 `race` reads folders, one per line, releases the events of each once and says "released" or what refused it.
+`wait FOLDER STEP` releases with an id, says STEP when it has come to it, and waits there for a line.
 `late WORDS` is the command `dphist WORDS`, but books when the release is written.
 `small WORDS` is the command `dphist WORDS` on a disk that takes no file above 100,000 bytes.
 `kill VARIANT` reads requests as JSON, one per line, runs the command of each in a child and kills it: at a moment,
@@ -63,6 +64,20 @@ def race() -> None:
             said = f"error: {error}"
         sys.stdout.write(said + "\n")
         sys.stdout.flush()
+
+
+def wait(folder: Path, step: str) -> None:
+    def watch(name: str, share: float) -> None:
+        if name == step:
+            sys.stdout.write(f"{step}\n")
+            sys.stdout.flush()
+            sys.stdin.readline()
+
+    os.chdir(folder)
+    dphist.release(
+        "events.parquet", user="user", item="item", epsilon=1.0, delta=1e-7, max_items_per_user=2,
+        ledger="a.ledger", dataset="log", id="weekly-46", output="out.csv", progress=watch,
+    )  # fmt: skip
 
 
 def certificate_first(data: Path, final: Path, certificate: Path, certified: Path, work: Path) -> None:
@@ -181,6 +196,9 @@ if __name__ == "__main__":
     mode = sys.argv.pop(1)
     if mode == "kill":
         kills(sys.argv[1])
+        sys.exit()
+    if mode == "wait":
+        wait(Path(sys.argv[1]), sys.argv[2])
         sys.exit()
     if mode == "late":
         vars(spending)["Attempt"] = Late

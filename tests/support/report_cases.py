@@ -121,7 +121,7 @@ def made(name: str, *, curve: bool = False) -> tuple[Path, Facts]:
         return path, gather_facts(path)
 
 
-VOID = {"meta", "input", "br", "img", "link", "hr"}
+VOID = {"meta", "input", "br", "img", "link", "hr", "wbr"}
 
 
 class Page(HTMLParser):

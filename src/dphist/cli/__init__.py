@@ -6,10 +6,13 @@ import sys
 
 
 def main() -> None:
-    """Run the command; an error of dphist is one sentence on standard error and exit code 2."""
+    """Run the command; an error of dphist is one sentence on standard error and an exit code by its kind.
+
+    1: could not be written or verified. 2: bad parameters or unreadable input. 3: over budget. 4: already running.
+    """
     from dphist.cli.app import app
     from dphist.cli.base import UsageError, error_sentence, usage_sentence, write_error
-    from dphist.errors import DphistError, NotVerified, OutputError
+    from dphist.errors import AlreadyRunning, DphistError, NotVerified, OutputError, OverBudget
 
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
@@ -30,7 +33,8 @@ def main() -> None:
         write_error(f"Error: {error_sentence(error)}")
         if error.example:
             write_error(f"  {error.example}")
-        raise SystemExit(2) from None
+        codes: dict[type[DphistError], int] = {OverBudget: 3, AlreadyRunning: 4}
+        raise SystemExit(codes.get(type(error), 2)) from None
     except OSError as error:
         # A full disk or a closed pipe: not the user's parameters, hence another exit code.
         booking = getattr(error, "booking", None)

@@ -27,6 +27,8 @@ from dphist.errors import InvalidParameter
 
 if TYPE_CHECKING:
     from dphist.ledger import Account, Accounts, Booking, Checkpoint, Composer, Spend
+    from dphist.planning.auto_cap import ChoicePlan
+    from dphist.privacy.types import Plan
 
 
 ledger = group("ledger", "Ledgers: a total budget per dataset; every release is booked before its noise is drawn.")
@@ -40,11 +42,13 @@ Expect = Annotated[
     ),
 ]
 Accounting = Annotated[
-    Literal["zcdp", "pld", "sum"],
+    Literal["auto", "zcdp", "pld", "sum"],
     typer.Option(
         "--accounting",
         help="How releases add up. zcdp: tightly, however they are chosen. sum: epsilons and deltas are added. "
-        "pld: a little tighter than zcdp, but only if all releases are fixed before the first result is seen.",
+        "auto: the first release decides, before its noise is drawn: the one of the two by which more releases "
+        "like it fit. pld: a little tighter than zcdp, but only if all releases are fixed before the first result "
+        "is seen.",
     ),
 ]
 
@@ -55,7 +59,7 @@ def init(
     dataset: Dataset,
     epsilon: Epsilon,
     delta: Delta,
-    accounting: Accounting = "zcdp",
+    accounting: Accounting = "auto",
     as_json: AsJson = False,
 ) -> None:
     """Give a dataset its total budget, in a new or an existing ledger.
@@ -76,7 +80,8 @@ def init(
             print_json({"ledger": file, **_facts(made)})
         else:
             total = f"epsilon {made.total.epsilon!r} and delta {made.total.delta!r}"
-            write_out(f"The dataset {made.name!r} has {total} in the ledger {file}\n")
+            write_out(f"The dataset {made.name!r} has {total} in the ledger {file}.\n")
+            write_out(wrap(_what_it_buys(made)) + "\n")
 
 
 @ledger.command()
@@ -163,12 +168,13 @@ def plan(
     max_items_per_user: MaxItems = None,
     top: Annotated[int | None, option("top")] = None,
     public_items: PublicItems = None,
+    mechanism: Annotated[Literal["best", "gaussian", "laplace"], option("mechanism")] = "best",
     as_json: AsJson = False,
 ) -> None:
     """Show whether a release would fit the remaining budget, and how many of them. Nothing is booked.
 
-    With a limit on items, as in `dphist plan`, the release is planned, and unless the accounting is sum it counts
-    by what its own noise spends, so that more of them fit. Exit code 1 if it does not fit.
+    The release is planned, as `dphist release` would do it: with these limits, or with an automatic limit on the
+    items of each user. Exit code 3 if it does not fit.
 
     \b
     Examples:
@@ -176,49 +182,75 @@ def plan(
       dphist ledger plan budget.ledger --dataset searches --epsilon 1 --delta 1e-7 --max-items-per-user 20
     """
     from dphist.ledger import Ledger
+    from dphist.releasing.spending import price_of, spend_of
 
     account = Ledger.open(file).account(dataset)
-    composer = _composer(account)
     contract = {
         "max_nonzero": max_nonzero, "max_items_per_user": max_items_per_user, "top": top,
         "public_items": public_items,
     }  # fmt: skip
-    spend = _spend_of(
-        account, epsilon, delta, {key: value for key, value in contract.items() if value is not None}
-    )
-    more = account.more_that_fit(spend, composer)
+    given = {key: value for key, value in contract.items() if value is not None}
+    spend, composer = price_of(_planned(epsilon, delta, mechanism, given), account)
+
+    def spend_at(other: float, by: Composer) -> Spend:
+        return spend_of(_planned(other, delta, mechanism, given), by.accounting)
+
+    left = account.remaining(composer, spend, spend_at=spend_at)
     facts = {
-        **_facts(account), "fits": more > 0, "more": more, "delta_with_it": account.delta_with([spend], composer),
-        "largest_epsilon": None if more else account.largest_epsilon(delta, composer),
+        **_facts(account), "fits": left.more > 0, "more": left.more,
+        "delta_with_it": account.delta_with([spend], composer), "largest_epsilon": left.largest_epsilon,
     }  # fmt: skip
     with closed_pipe_ignored():
         if as_json:
             print_json(facts)
         else:
-            _show_fit(account, facts)
-    if not more:
-        raise typer.Exit(1)
+            fits = "It fits" if left.more else "It does not fit"
+            start = "" if account.accounting == composer.accounting else _decides(composer)
+            write_out(wrap(f"{fits}. The dataset {account.name!r} has room for {left}.{start}") + "\n")
+    if not left.more:
+        raise typer.Exit(3)
 
 
 def _composer(account: Account) -> Composer:
     from dphist.releasing.spending import composer_for
 
-    return composer_for(account.accounting, account.total)
+    # Before anything is booked both ways say the same: nothing is spent.
+    return composer_for(
+        "sum" if account.accounting == "auto" else account.accounting, account.total, account.share
+    )
 
 
-def _spend_of(account: Account, epsilon: float, delta: float, contract: dict[str, Any]) -> Spend:
-    """The spend of a release as it would be booked; without a contract, its budget."""
-    from dphist.ledger import Spend
+def _planned(epsilon: float, delta: float, mechanism: str, contract: dict[str, Any]) -> Plan | ChoicePlan:
+    """The plan of a release; without a contract that of an automatic limit."""
     from dphist.planning.planner import plan as make_plan
-    from dphist.releasing.spending import spend_of
+    from dphist.privacy.types import Budget
+    from dphist.releasing.soundness import choice_for
 
     if not contract:
-        return Spend(epsilon, delta)
-    return spend_of(make_plan(epsilon=epsilon, delta=delta, **contract), account.accounting)
+        return choice_for(Budget(epsilon, delta), mechanism=mechanism)
+    return make_plan(epsilon=epsilon, delta=delta, mechanism=mechanism, **contract)
 
 
-def _state(booking: Booking) -> str:
-    return "not known to be written" if booking.written is None else "written"
+def _decides(composer: Composer) -> str:
+    return f" It would be the first release, which fixes the accounting: {composer.accounting}."
+
+
+def _what_it_buys(account: Account) -> str:
+    """What a new total is enough for: one release, or one every week of a year."""
+    from dphist.releasing.spending import WEEKS, weekly_budget
+
+    total = account.total
+    each = None if account.accounting == "pld" else weekly_budget(account)
+    weekly = (
+        ""
+        if each is None
+        else f"about {WEEKS} weekly releases with epsilon {each.epsilon:g} and delta {each.delta:g} each (with a "
+        "limit on the items of each user, such as --max-items-per-user 20)"
+    )
+    one = f"one release with epsilon {total.epsilon:g} and delta {total.delta:g}"
+    if account.accounting == "zcdp":
+        return f"That is enough for {weekly}." if weekly else ""
+    return f"That is enough for {one}" + (f", or for {weekly}." if weekly else ".")
 
 
 def _facts(account: Account) -> dict[str, Any]:
@@ -234,7 +266,8 @@ def _ledger_facts(
     def entry(booking: Booking) -> dict[str, Any]:
         facts = {
             **booking.receipt(), "created": booking.created, "epsilon": booking.spend.epsilon,
-            "delta": booking.spend.delta, "state": _state(booking), "written": booking.written,
+            "delta": booking.spend.delta, "state": booking.state, "written": booking.written,
+            **({} if booking.id is None else {"id": booking.id}),
         }  # fmt: skip
         return {**facts, "certificate": booking.spend.document} if certificates else facts
 
@@ -263,29 +296,14 @@ def _show(accounts: Accounts, file: str, chosen: Sequence[Account], known: Check
     bookings = [booking for account in chosen for booking in account.bookings]
     if bookings:
         write_out("\n")
-        head = ("entry", "dataset", "booked", "epsilon", "delta", "release", "where")
-        print_table(head, [_row(booking) for booking in bookings], left=7)
+        # Without ids there is no column for them.
+        ids = ("id",) if any(booking.id for booking in bookings) else ()
+        head = ("entry", "dataset", "booked", "epsilon", "delta", *ids, "release", "where")
+        print_table(head, [_row(booking, ids=bool(ids)) for booking in bookings], left=len(head))
 
 
-def _row(booking: Booking) -> tuple[str, ...]:
+def _row(booking: Booking, *, ids: bool) -> tuple[str, ...]:
     spend, where = booking.spend, (booking.written or {}).get("address", "")
     budget = (repr(spend.epsilon), repr(spend.delta))
-    return (str(booking.number), booking.dataset, booking.created, *budget, _state(booking), str(where))
-
-
-def _show_fit(account: Account, facts: dict[str, Any]) -> None:
-    from dphist.ledger import MOST_COUNTED
-
-    more, largest = facts["more"], facts["largest_epsilon"]
-    remaining = (
-        f"the remaining budget of the dataset {account.name!r}: {account.remaining_in_words(_composer(account))}"
-    )
-    if more:
-        number = "One such release fits" if more == 1 else f"{more} such releases fit"
-        if more >= MOST_COUNTED:
-            number = f"{more} such releases and more fit"
-        sentence = f"{number} in {remaining}."
-    else:
-        hint = f"; with this delta the largest epsilon is {largest!r}" if largest else ""
-        sentence = f"It does not fit in {remaining}{hint}."
-    write_out(wrap(sentence) + "\n")
+    id = (booking.id or "",) if ids else ()
+    return (str(booking.number), booking.dataset, booking.created, *budget, *id, booking.state, str(where))

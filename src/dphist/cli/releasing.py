@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stdout
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -31,7 +31,7 @@ from dphist.counting.workspace import check_address_space
 from dphist.errors import DphistError, InvalidParameter
 from dphist.outputs.targets import without_password
 from dphist.releasing.early_checks import check_early, missing_options, missing_sentence
-from dphist.releasing.request import Request, read_request, request_from
+from dphist.releasing.request import STREAM, Request, read_request, request_from
 
 if TYPE_CHECKING:
     from dphist.planning.auto_cap import ChoicePlan
@@ -45,8 +45,8 @@ Source = Annotated[
     typer.Argument(
         metavar="INPUT|REQUEST.toml",
         help="A file, glob or folder (Parquet, CSV, JSON lines, Arrow), a database (DuckDB, SQLite, "
-        "postgresql://...), or a request file whose keys are these flags. Paths in a request file are relative to "
-        "the working folder.",
+        "postgresql://...), - for standard input, or a request file whose keys are these flags. Paths in a "
+        "request file are relative to the working folder.",
         show_default=False,
         rich_help_panel=_INPUT,
     ),
@@ -95,12 +95,17 @@ def release(
         --sum amount:0:500 --mean rating:1:5 --epsilon 1 --delta 1e-6 \\
         --ledger budget.db --dataset shop --sign release.key -o sold.csv
       dphist release request.toml --dry-run
+      dphist release log.parquet --user user_id --item query \\
+        --epsilon 0.3 --delta 1e-8 --ledger budget.db --dataset log \\
+        --id weekly-2026-46 -o queries-2026-46.parquet
       dphist release hdfs://logs/2026/ --input-format parquet \\
         --engine spark --master spark://host:7077 --user user_id \\
         --item query --epsilon 1 --delta 1e-6 -o hdfs://out/queries
     \b
-    Exit code 0: released. 1: the result could not be written. 2: bad
-    parameters or unreadable input. 130, 143: interrupted; nothing was written.
+    Exit code 0: released, or already released under this --id. 1: the
+    result could not be written. 2: bad parameters or unreadable input.
+    3: over budget. 4: another run of this --id is going on. 130, 143:
+    interrupted; nothing was written.
     """
     if not dry_run:
         # Before anything large is imported: without room, libraries abort the process instead of raising.
@@ -152,29 +157,46 @@ def _missing(values: dict[str, Any], missing: list[str]) -> InvalidParameter:
 def _release(request: Request, as_json: bool, report: str | None, quiet: bool) -> None:
     from dphist.cli.reporting import check_report, report_release
 
+    # The report of an id is made again by each run; only a report can be replaced.
+    reported_as = request if request.id is None else replace(request, force=True)
     if report is not None:
-        check_report(report, request)
+        check_report(report, reported_as)
     failed = None
-    with _failures_as_json(as_json), stoppable() as placed, progress_bars(quiet) as watcher:
+    # Standard output has the release and nothing else.
+    aside = redirect_stdout(sys.stderr) if str(request.output) == STREAM else nullcontext()
+    with _failures_as_json(as_json, aside), stoppable() as placed, progress_bars(quiet) as watcher:
         check_early(request)
         from dphist.releasing.run import run
+        from dphist.releasing.spending import remaining_after
 
         result = run(replace(request, progress=watcher), placed.append)
         if report is not None:
-            failed = report_release(report, request)
+            failed = report_release(report, reported_as)
     # The release is shown even if its report has failed.
     written = report if failed is None else None
-    with closed_pipe_ignored():
+    already = request.id is not None and not placed
+    left = ""
+    if request.ledger is not None and request.dataset is not None and (as_json or not quiet):
+        left = remaining_after(request.ledger, request.dataset, result.receipt)
+    with closed_pipe_ignored(), aside:
         if as_json:
-            print_json({**release_facts(result), **({} if report is None else {"report": written})})
+            budget = {"remaining": left} if left else {}
+            reported = {} if report is None else {"report": written}
+            print_json({**release_facts(result), **budget, **({"already": True} if already else {}), **reported})
         elif not quiet:
+            if already:
+                write_out(
+                    f"Already released: the id {request.id!r} has this result. Nothing was drawn or booked.\n\n"
+                )
             show_release(result, written)
+            if left:
+                write_out("\n" + wrap(f"Remaining budget of the dataset {request.dataset!r}: {left}") + "\n")
     if failed is not None:
         raise failed
 
 
 @contextmanager
-def _failures_as_json(wanted: bool) -> Iterator[None]:
+def _failures_as_json(wanted: bool, aside: AbstractContextManager[Any]) -> Iterator[None]:
     """With --json, a release that fails after it was booked prints what stays booked, for programs."""
     try:
         yield
@@ -184,7 +206,7 @@ def _failures_as_json(wanted: bool) -> Iterator[None]:
             # The text of an exception that is not ours may repeat a cell.
             message = getattr(error, "message", type(error).__name__)
             message = error_sentence(error) if isinstance(error, DphistError) else message
-            with closed_pipe_ignored():
+            with closed_pipe_ignored(), aside:
                 print_json({"error": message, "booking": booking})
         raise
 

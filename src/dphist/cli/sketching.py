@@ -171,9 +171,12 @@ def release(
     output_format: Annotated[str | None, option("output_format")] = None,
     sign: Annotated[str | None, option("sign")] = None,
     force: Annotated[bool, option("force")] = False,
+    ledger: Annotated[str | None, option("ledger")] = None,
+    dataset: Annotated[str | None, option("dataset")] = None,
     seed: Annotated[int | None, option("seed")] = None,
     dry_run: DryRun = False,
     as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> None:
     """Release a sketch: noise, threshold, and a certificate beside the result.
 
@@ -183,16 +186,19 @@ def release(
 
     \b
     Examples:
-      dphist sketch release all.sketch --epsilon 1 --delta 1e-6 --output queries.parquet
-      dphist sketch release all.sketch --epsilon 1 --delta 1e-6 --output queries.csv --sign release.key
+      dphist sketch release all.sketch --epsilon 1 --delta 1e-6 -o queries.parquet
+      dphist sketch release all.sketch --epsilon 1 --delta 1e-6 -o queries.csv --sign release.key
+      dphist sketch release all.sketch --epsilon 1 --delta 1e-6 -o queries.csv \\
+        --ledger budget.db --dataset log
       dphist sketch release all.sketch --epsilon 1 --delta 1e-6 --dry-run
       dphist verify queries.parquet
     \b
-    Exit code 0: released. 1: the result could not be written. 2: bad parameters or unreadable input.
-    130, 143: interrupted; nothing was written.
+    Exit code 0: released. 1: the result could not be written. 2: bad parameters or unreadable input. 3: over
+    budget. 130, 143: interrupted; nothing was written.
     """
-    from dphist.outputs.write import target_of
+    from dphist.outputs.write import check_target, target_of
     from dphist.planning.planner import plan as make_plan
+    from dphist.releasing.spending import remaining_after
     from dphist.signatures import signer_of
     from dphist.sketch import MisraGries
 
@@ -211,14 +217,22 @@ def release(
         return
     if output is None:
         raise InvalidParameter("give --output NAME (or --dry-run): a release is written with its certificate")
-    said = {"count_name": count_name, "rounded": round_counts, "seed": seed}
     target = replace(target_of(output, output_table, output_format), sign=signer)
-    result = _release_and_write(found, plan, target, force, said)
+    # What cannot be written is an error before noise is drawn.
+    check_target(target, force=force, columns=[*found.kind.names, count_name])
+    with stoppable() as placed:
+        result = found.release_and_write(
+            plan, target, count_name=count_name, rounded=round_counts, seed=seed, ledger=ledger, dataset=dataset,
+            force=force, placed=placed.append,
+        )  # fmt: skip
+    left = "" if ledger is None or dataset is None else remaining_after(ledger, dataset, result.receipt)
     with closed_pipe_ignored():
         if as_json:
-            print_json(release_facts(result))
-        else:
+            print_json({**release_facts(result), **({"remaining": left} if left else {})})
+        elif not quiet:
             show_release(result)
+            if left:
+                write_out("\n" + wrap(f"Remaining budget of the dataset {dataset!r}: {left}") + "\n")
 
 
 def _show_plan(plan: Any, as_json: bool) -> None:
@@ -229,17 +243,6 @@ def _show_plan(plan: Any, as_json: bool) -> None:
         return
     show_plan(plan, explain(plan))
     write_out("\nNothing was released (--dry-run).\n")
-
-
-def _release_and_write(found: MisraGries, plan: Any, target: Any, force: bool, said: dict[str, Any]) -> Any:
-    """Release and write. What cannot be written is an error before noise is drawn."""
-    from dphist.outputs.write import check_target, write_release
-
-    check_target(target, force=force, columns=[*found.kind.names, said["count_name"]])
-    with stoppable() as placed:
-        result = found.release(plan, **said)
-        written = write_release(result.to_arrow(), result.document(), target, force=force, placed=placed.append)
-    return replace(result, written=written)
 
 
 def _show_sketch(built: MisraGries, output: str, as_json: bool, quiet: bool) -> None:

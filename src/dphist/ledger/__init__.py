@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from dphist.ledger.composing import (
     ACCOUNTINGS,
+    AUTO,
     Composer,
     ConcentratedComposer,
     ProfileComposer,
     Spend,
     SumComposer,
 )
-from dphist.ledger.ledger import MOST_COUNTED, Account, Accounts, Booking, Checkpoint, Ledger
+from dphist.ledger.ledger import MOST_COUNTED, Account, Accounts, Booking, Checkpoint, Ledger, Remaining
 
 __all__ = [
     "ACCOUNTINGS",
+    "AUTO",
     "MOST_COUNTED",
     "Account",
     "Accounts",
@@ -23,6 +25,7 @@ __all__ = [
     "ConcentratedComposer",
     "Ledger",
     "ProfileComposer",
+    "Remaining",
     "Spend",
     "SumComposer",
 ]

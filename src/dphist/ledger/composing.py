@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from decimal import ROUND_FLOOR, Context
 from fractions import Fraction
 from typing import Any, Final, Protocol
 
@@ -13,7 +14,11 @@ from dphist.errors import InvalidParameter
 from dphist.ledger.store import canonical
 from dphist.privacy.types import Budget
 
-ACCOUNTINGS: Final = ("zcdp", "pld", "sum")
+# "auto" is zcdp or sum: the first booking says which, before any noise is drawn.
+AUTO: Final = "auto"
+ACCOUNTINGS: Final = (AUTO, "zcdp", "pld", "sum")
+# The part of delta that zcdp reserves for counts that pass a threshold; the rest is that of rho.
+HALF: Final = 0.5
 # Profiles are drawn a little above the truth.
 _NEAR: Final = 1.01
 
@@ -82,8 +87,9 @@ class SumComposer:
 class ConcentratedComposer:
     """The accounting by zero-concentrated privacy: rho and the delta beside it add up, each within its own limit.
 
-    `limits` are those of a dataset's whole `total`, and `convert` gives the delta of a rho at an epsilon. A spend
-    has its rho and delta as its profile; without one they are epsilon^2/2 and delta, true of any such release.
+    `limits` are those of a dataset's whole `total`, with this `share` of delta beside rho, and `convert` gives the
+    delta of a rho at an epsilon. A spend has its rho and delta as its profile; without one they are epsilon^2/2
+    and delta, true of any such release.
 
     *Guarantee*: holds however the spends were chosen, by looking at earlier results too: both limits are fixed
     beforehand. (A limit on their converted sum would not do: who may choose where to end could gain by it.)
@@ -92,9 +98,13 @@ class ConcentratedComposer:
     accounting: Final = "zcdp"
 
     def __init__(
-        self, total: Budget, limits: tuple[float, float], convert: Callable[[float, float], float]
+        self,
+        total: Budget,
+        limits: tuple[float, float],
+        convert: Callable[[float, float], float],
+        share: float = HALF,
     ) -> None:
-        self._total, self._limits, self._convert = total, limits, convert
+        self._total, self._limits, self._convert, self.share = total, limits, convert, share
 
     def left(self, spends: Sequence[Spend]) -> dict[str, float]:
         """What is left of both limits."""
@@ -111,6 +121,32 @@ class ConcentratedComposer:
         together = self._convert(float(rho), epsilon) if rho else 0.0
         # Within the limits it is within the total; what rounding adds must not turn a fit into none.
         return min(self._total.delta, math.nextafter(together + float(delta), math.inf)) if spends else 0.0
+
+    def largest_epsilon(self, spend: Spend, spends: Sequence[Spend], times: int = 1) -> float:
+        """About the largest epsilon with which `spend` fits so many times after the others; 0 if there is none.
+
+        Rather too small: of Laplace noise rho grows with the square of epsilon, of Gaussian noise as the largest
+        rho that epsilon and delta allow, and the smaller of the two answers is taken.
+        """
+        (rho, delta), left = concentrated(spend), self.left(spends)
+        if times * delta > left["delta_left"] or not left["rho_left"] or not rho:
+            return 0.0
+        growth = left["rho_left"] / float(times * rho)
+        wanted = largest_rho(spend.epsilon, spend.delta, self._convert) * growth
+        low, high = 0.0, self._total.epsilon
+        for _ in range(40):
+            middle = 0.5 * (low + high)
+            low, high = (middle, high) if self._convert(wanted, middle) >= spend.delta else (low, middle)
+        return min(low, spend.epsilon * math.sqrt(growth))
+
+
+def largest_rho(epsilon: float, delta: float, convert: Callable[[float, float], float]) -> float:
+    """*Guarantee*: the delta of the result at this epsilon was computed, and is at most `delta`."""
+    low, high = 0.0, epsilon
+    for _ in range(80):
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if convert(middle, epsilon) <= delta else (low, middle)
+    return low
 
 
 def concentrated(spend: Spend) -> tuple[Fraction, Fraction]:
@@ -166,6 +202,11 @@ class ProfileComposer:
         if not profile.delta(spend.epsilon) <= _NEAR * spend.delta:
             raise InvalidParameter("a spend's profile is above its own delta at its own epsilon")
         return profile
+
+
+def round_down(number: float) -> float:
+    """The number to two digits, rounded down, so that what was to fit still fits."""
+    return float(Context(prec=2, rounding=ROUND_FLOOR).create_decimal_from_float(number))
 
 
 def decimal_fraction(number: float) -> Fraction:

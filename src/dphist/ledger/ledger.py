@@ -9,25 +9,29 @@ import re
 import secrets
 import sqlite3
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
-from decimal import ROUND_FLOOR, Context
 from fractions import Fraction
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
 
 from dphist.display import html_grid, html_table, text_grid, text_table
-from dphist.errors import DphistError, InvalidParameter, LedgerError, OverBudget
+from dphist.errors import AlreadyRunning, DphistError, InvalidParameter, LedgerError, OverBudget
 from dphist.ledger import store
 from dphist.ledger.composing import (
     ACCOUNTINGS,
+    AUTO,
+    HALF,
     Composer,
     ConcentratedComposer,
     Spend,
+    concentrated,
     decimal_fraction,
     largest_float,
+    round_down,
 )
 from dphist.ledger.store import NOTHING, Chain, Damage, Entry, Kind
 from dphist.outputs.seal import SIGNATURE, certificate_text
@@ -93,12 +97,18 @@ _LONGEST_NAME: Final = 200
 MOST_COUNTED: Final = 1000
 # For an epsilon within a thousandth of the total.
 _HALVINGS: Final = 10
+# An estimate of the largest epsilon is nearly always right at once; to plan a release takes up to a second.
+_TRIES: Final = 3
 _COLUMNS: Final = ("entry", "booked", "epsilon", "delta", "written to")
 
 
 @dataclass(frozen=True)
 class Booking:
-    """A spend in a ledger. It counts in full, whether or not the release is known to have been written."""
+    """A spend in a ledger. It counts in full, whether or not the release is known to have been written.
+
+    A run with an `id` records what it was asked for, in `run`. `failed` is the name of the error that closed the
+    booking of such a run.
+    """
 
     ledger: str
     dataset: str
@@ -107,20 +117,69 @@ class Booking:
     created: str
     spend: Spend
     written: dict[str, Any] | None = None
+    id: str | None = None
+    run: dict[str, Any] | None = None
+    failed: str | None = None
+
+    @property
+    def state(self) -> str:
+        """Whether the release is known to be written."""
+        if self.written is not None:
+            return "written"
+        return "not known to be written" if self.failed is None else f"failed ({self.failed})"
 
     def receipt(self) -> dict[str, Any]:
         """For the certificate of the release: where its booking is, and the hash by which to find it again."""
         return {"ledger": self.ledger, "dataset": self.dataset, "entry": self.number, "hash": self.hash}
 
 
+@dataclass(frozen=True, repr=False)
+class Remaining:
+    """What is left of a total: `more` releases like one that is known, or one like it with another epsilon.
+
+    `largest_epsilon` is 0 if no epsilon would make it fit; `largest_delta` is what remains, if its delta is too
+    large, or else 0. Before the first release, `like` is empty and both are the total.
+    """
+
+    more: int
+    largest_epsilon: float
+    largest_delta: float
+    like: str
+
+    def __repr__(self) -> str:
+        if not self.like:
+            return f"all of epsilon {self.largest_epsilon!r} and delta {self.largest_delta!r}"
+        if not self.more and not self.largest_epsilon:
+            if not self.largest_delta:
+                return "nothing"
+            return f"too little for its delta: a release needs a delta of at most {_shown(self.largest_delta)}"
+        largest = _shown(self.largest_epsilon)
+        if not self.more:
+            return f"one release like {self.like} with epsilon up to {largest}"
+        number = f"about {self.more}" if self.more < MOST_COUNTED else f"over {self.more}"
+        releases = f"{number} more release{'s' if self.more > 1 else ''} like {self.like}"
+        return f"{releases}, or one with epsilon up to {largest}"
+
+
+def _shown(number: float) -> str:
+    """Two digits, rounded down so that it fits; a number that was given with up to six digits as it was given."""
+    return f"{number if float(f'{number:g}') == number else round_down(number):g}"
+
+
 @dataclass(frozen=True)
 class Account:
-    """A dataset: the total that all releases of it may cost together, and what was booked."""
+    """A dataset: the total that all releases of it may cost together, and what was booked.
+
+    With the accounting `auto` nothing is booked yet: the first booking says how releases add up (`by_first`).
+    `share` is the part of delta that zcdp reserves for counts that pass a threshold.
+    """
 
     name: str
     total: Budget
     accounting: str
     bookings: tuple[Booking, ...] = ()
+    share: float = HALF
+    by_first: bool = False
 
     @property
     def spends(self) -> list[Spend]:
@@ -151,61 +210,70 @@ class Account:
     def _repr_html_(self) -> str:
         return html_grid(self.title, _COLUMNS, self.cells())
 
+    def booking_of(self, id: str) -> Booking | None:
+        """The booking of a run with this id."""
+        return next((booking for booking in self.bookings if booking.id == id), None)
+
     def delta_with(self, spends: Sequence[Spend], composer: Composer) -> float:
         """The delta at the total epsilon of all that was booked and of these."""
-        if composer.accounting != self.accounting:
+        if composer.accounting not in ((self.accounting,) if self.accounting != AUTO else ("zcdp", "sum")):
             raise InvalidParameter(
                 f"the dataset {self.name!r} has the accounting {self.accounting!r}, not {composer.accounting!r}"
             )
         return composer.total_delta([*self.spends, *spends], self.total.epsilon)
 
-    def check_fits(self, spend: Spend, composer: Composer) -> None:
-        """Raise `OverBudget`, with what is left, if the total does not allow this spend."""
+    def check_fits(self, spend: Spend, composer: Composer, spend_at: SpendAt | None = None) -> None:
+        """Raise `OverBudget`, with what is left, if the total does not allow this spend.
+
+        `spend_at` is for the message: what the same release would spend with another epsilon.
+        """
         together = self.delta_with([spend], composer)
         # So that NaN is refused.
         if not together <= self.total.delta:
+            reason = f"the total is epsilon {self.total.epsilon!r} and delta {self.total.delta!r}"
+            if composer.accounting == "pld":
+                reason = f"with it the delta at epsilon {self.total.epsilon!r} would be {together:.4g}"
             raise OverBudget(
                 f"the dataset {self.name!r} has no room for epsilon {spend.epsilon!r} and delta {spend.delta!r}: "
-                f"{self._reason(together)}; remaining: {self.remaining_in_words(composer)}"
+                f"{reason}; remaining: {self.remaining_in_words(composer, spend, 'this one', spend_at)}"
             )
-
-    def _reason(self, together: float) -> str:
-        if self.accounting == "sum":
-            return f"the total is epsilon {self.total.epsilon!r} and delta {self.total.delta!r}"
-        if self.accounting == "zcdp":
-            return "it needs more rho, or more delta beside it, than remains"
-        return f"with it the delta at epsilon {self.total.epsilon!r} would be {together:.4g}"
 
     def left(self, composer: Composer) -> dict[str, float]:
         """What is spent and what is left, in the numbers that the accounting has."""
         if isinstance(composer, ConcentratedComposer):
             return {"delta_spent": max(0.0, self.delta_with([], composer)), **composer.left(self.spends)}
-        if self.accounting != "sum":
+        if composer.accounting != "sum":
             return {"delta_spent": max(0.0, self.delta_with([], composer))}
         epsilon = decimal_fraction(self.total.epsilon) - _sum(spend.epsilon for spend in self.spends)
         delta = decimal_fraction(self.total.delta) - _sum(spend.delta for spend in self.spends)
         return {"epsilon_left": largest_float(epsilon), "delta_left": largest_float(delta)}
 
-    def remaining_in_words(self, composer: Composer) -> str:
-        """What remains, for people: in releases, where the accounting has no epsilon that is left."""
-        left, total = self.left(composer), self.total
-        if self.accounting == "sum":
-            return f"epsilon {left['epsilon_left']!r} and delta {left['delta_left']!r}"
-        if self.accounting == "pld":
-            unspent = max(0.0, total.delta - left["delta_spent"])
+    def remaining(
+        self, composer: Composer, spend: Spend, like: str = "this one", spend_at: SpendAt | None = None
+    ) -> Remaining:
+        """What remains, in releases like one that spends this; with `spend_at`, the epsilon was tried out."""
+        more, left = self.more_that_fit(spend, composer), self.left(composer)
+        largest = max(self.largest_epsilon_like(spend, composer, spend_at), spend.epsilon if more else 0.0)
+        needed = concentrated(spend)[1] if isinstance(composer, ConcentratedComposer) else spend.delta
+        delta = left["delta_left"] if "delta_left" in left else self.total.delta - left["delta_spent"]
+        return Remaining(more, largest, delta if needed > delta > 0.0 else 0.0, like)
+
+    def remaining_in_words(
+        self,
+        composer: Composer,
+        spend: Spend | None = None,
+        like: str = "the last one",
+        spend_at: SpendAt | None = None,
+    ) -> str:
+        """What remains, for people: in releases like this one, or like the last one that is booked."""
+        total = self.total
+        if not self.bookings and spend is None:
+            return repr(Remaining(0, total.epsilon, total.delta, ""))
+        if composer.accounting == "pld":
+            # To count releases would compose them again and again.
+            unspent = max(0.0, total.delta - self.left(composer)["delta_spent"])
             return f"{unspent:.4g} of the delta {total.delta!r} at epsilon {total.epsilon!r}"
-        if not self.bookings:
-            return f"all of epsilon {total.epsilon!r} and delta {total.delta!r}"
-        last = self.spends[-1]
-        more, largest = self.more_that_fit(last, composer), self.largest_epsilon(last.delta, composer)
-        if not more and not largest:
-            return f"too little for any release with delta {last.delta!r}"
-        like = (
-            "1 more release" if more == 1 else f"{more if more < MOST_COUNTED else f'over {more}'} more releases"
-        )
-        # Rounded down, so that it fits.
-        rounded = Context(prec=2, rounding=ROUND_FLOOR).create_decimal(largest)
-        return f"{like} like the last one, or one release with epsilon up to {rounded:f}"
+        return str(self.remaining(composer, spend or self.spends[-1], like, spend_at))
 
     def more_that_fit(self, spend: Spend, composer: Composer) -> int:
         """How many more such spends the total allows, counted up to `MOST_COUNTED`.
@@ -225,6 +293,24 @@ class Account:
             fit, too_many = (middle, too_many) if fits(middle) else (fit, middle)
         return fit
 
+    def largest_epsilon_like(
+        self, spend: Spend, composer: Composer, spend_at: SpendAt | None = None, times: int = 1
+    ) -> float:
+        """About the largest epsilon with which a release like this one fits so many times; 0 if there is none.
+
+        *Guarantee*: with `spend_at`, the release was planned with this epsilon, and fits.
+        """
+        if not isinstance(composer, ConcentratedComposer) or spend.profile is None:
+            return self.largest_epsilon(spend.delta, composer)
+        for _ in range(_TRIES):
+            epsilon = composer.largest_epsilon(spend, self.spends, times)
+            if spend_at is None or not epsilon:
+                return epsilon
+            spend = spend_at(round_down(epsilon), composer)
+            if self.delta_with([spend] * times, composer) <= self.total.delta:
+                return spend.epsilon
+        return 0.0
+
     def largest_epsilon(self, delta: float, composer: Composer) -> float:
         """About the largest epsilon that any one further release with this delta may have; 0 if there is none.
 
@@ -234,7 +320,7 @@ class Account:
         def fits(epsilon: float) -> bool:
             return self.delta_with([Spend(epsilon, delta)], composer) <= self.total.delta
 
-        if self.accounting == "sum":
+        if composer.accounting == "sum":
             left = self.left(composer)["epsilon_left"]
             return left if left > 0.0 and fits(left) else 0.0
         fit, too_much = 0.0, self.total.epsilon
@@ -244,6 +330,10 @@ class Account:
             middle = (fit + too_much) / 2.0
             fit, too_much = (middle, too_much) if fits(middle) else (fit, middle)
         return fit
+
+
+# What a release would spend with another epsilon.
+SpendAt = Callable[[float, Composer], Spend]
 
 
 def _sum(numbers: Any) -> Fraction:
@@ -302,13 +392,13 @@ class Accounts:
         return None
 
 
-def checked_name(dataset: str) -> str:
+def checked_name(name: str, what: str = "dataset") -> str:
     """A name that can stand in tables and sentences."""
-    if not isinstance(dataset, str) or not dataset.strip() or len(dataset) > _LONGEST_NAME:
-        raise InvalidParameter(f"dataset must be a name of 1 to {_LONGEST_NAME} characters, not {dataset!r:.80}")
-    if not dataset.isprintable() or dataset != dataset.strip():
-        raise InvalidParameter(f"dataset must be a name of characters that can be printed, not {dataset!r}")
-    return dataset
+    if not isinstance(name, str) or not name.strip() or len(name) > _LONGEST_NAME:
+        raise InvalidParameter(f"{what} must be a name of 1 to {_LONGEST_NAME} characters, not {name!r:.80}")
+    if not name.isprintable() or name != name.strip():
+        raise InvalidParameter(f"{what} must be a name of characters that can be printed, not {name!r}")
+    return name
 
 
 def alike(one: str, other: str) -> bool:
@@ -340,9 +430,9 @@ def accounts_of(chain: Chain) -> Accounts:
                 _add_dataset(datasets, entry, body)
                 bookings[entry.dataset] = {}
             elif entry.kind == "booking":
-                bookings[entry.dataset][entry.number] = _booking_from(name, entry, body)
+                _add_booking(datasets, bookings[entry.dataset], _booking_from(name, entry, body), body)
             else:
-                _settle(bookings[entry.dataset], body)
+                _close(bookings[entry.dataset], entry.kind, body)
         except (KeyError, TypeError, ValueError, RecursionError, DphistError):
             raise Damage(f"entry {entry.number} makes no sense") from None
     if not datasets:
@@ -368,14 +458,39 @@ def _add_dataset(datasets: dict[str, Account], entry: Entry, body: Any) -> None:
 
 def _booking_from(name: str, entry: Entry, body: Any) -> Booking:
     spend = Spend(body["epsilon"], body["delta"], body["profile"], body["document"])
-    return Booking(name, entry.dataset, entry.number, entry.hash, entry.created, spend)
-
-
-def _settle(bookings: dict[int, Booking], body: Any) -> None:
-    booking = bookings[body["booking"]]
-    if booking.written is not None:
+    id, run = body.get("id"), body.get("run")
+    if (id is None) != (run is None) or (id is not None and not isinstance(run, dict)):
         raise ValueError
-    bookings[booking.number] = replace(booking, written={"sha256": body["sha256"], "address": body["address"]})
+    if id is not None:
+        checked_name(id, "id")
+    return Booking(name, entry.dataset, entry.number, entry.hash, entry.created, spend, id=id, run=run)
+
+
+def _add_booking(datasets: dict[str, Account], bookings: dict[int, Booking], booking: Booking, body: Any) -> None:
+    """One booking more; that of a dataset with the accounting auto, if it is the first, says what that is."""
+    account, rule = datasets[booking.dataset], body.get("accounting")
+    if (account.accounting == AUTO) is not (rule is not None):
+        raise ValueError
+    if rule is not None:
+        share = rule.get("share", HALF)
+        if rule["name"] not in ("zcdp", "sum") or not isinstance(share, float) or not 0.0 < share < 1.0:
+            raise ValueError
+        datasets[booking.dataset] = replace(account, accounting=rule["name"], share=share, by_first=True)
+    if booking.id is not None and any(one.id == booking.id for one in bookings.values()):
+        raise ValueError
+    bookings[booking.number] = booking
+
+
+def _close(bookings: dict[int, Booking], kind: Kind, body: Any) -> None:
+    """A booking of which it is known that its release was written, or that it failed."""
+    booking = bookings[body["booking"]]
+    if booking.written is not None or booking.failed is not None:
+        raise ValueError
+    if kind == "settlement":
+        closed = replace(booking, written={"sha256": body["sha256"], "address": body["address"]})
+    else:
+        closed = replace(booking, failed=str(body["error"]))
+    bookings[booking.number] = closed
 
 
 # After so many attempts that others were faster than, the ledger is kept locked while the spends are composed.
@@ -398,9 +513,18 @@ class _Page:
         self.chain = Chain((*self.chain.entries, entry))
         return entry
 
-    def book(self, dataset: str, spend: Spend) -> Booking:
-        entry = self.append("booking", dataset, spend.to_dict())
-        return Booking(self.accounts.id, dataset, entry.number, entry.hash, entry.created, spend)
+    def book(self, dataset: str, spend: Spend, composer: Composer, id: str | None, run: Any) -> Booking:
+        account = self.accounts.find(dataset)
+        body = spend.to_dict()
+        if account.accounting == AUTO:
+            share = {"share": composer.share} if isinstance(composer, ConcentratedComposer) else {}
+            body["accounting"] = {"name": composer.accounting, **share}
+        if id is not None:
+            if account.booking_of(id) is not None:
+                raise AlreadyRunning(f"another run of the id {id!r} has just booked its release")
+            body |= {"id": id, "run": run}
+        entry = self.append("booking", dataset, body)
+        return Booking(self.accounts.id, dataset, entry.number, entry.hash, entry.created, spend, id=id, run=run)
 
 
 class Ledger:
@@ -453,7 +577,7 @@ class Ledger:
         *,
         epsilon: float,
         delta: float,
-        accounting: str = "zcdp",
+        accounting: str = AUTO,
         wait_seconds: float = store.WAIT_SECONDS,
     ) -> Ledger:
         """A dataset and its total, in a new ledger or one that is there. A total is never changed afterwards."""
@@ -492,29 +616,63 @@ class Ledger:
         *Guarantee*: once this returns, the booking survives a crash of the process and of the machine, and all
         bookings of the dataset together, composed, are within its total. Draw noise after it, never before.
         """
-        spend = spend.through_json()
+        return self.book_release(dataset, lambda _: (spend, composer))
+
+    def book_release(
+        self,
+        dataset: str,
+        price: Callable[[Account], tuple[Spend, Composer]],
+        *,
+        spend_at: SpendAt | None = None,
+        id: str | None = None,
+        run: dict[str, Any] | None = None,
+    ) -> Booking:
+        """The same for a release whose spend depends on the accounting: `price` gives both for the account.
+
+        With an `id` this is its only booking; `run` is what was asked for. `spend_at` is for `check_fits`.
+        """
         for _ in range(_ATTEMPTS):
             # Composing may take seconds: others can book meanwhile, and then it is done again.
             before = self.accounts()
-            before.find(dataset).check_fits(spend, composer)
+            account = before.find(dataset)
+            spend, composer = price(account)
+            spend = spend.through_json()
+            account.check_fits(spend, composer, spend_at)
             with self._writing(before) as page:
-                if _unchanged(before.find(dataset), page.accounts.find(dataset)):
-                    return page.book(dataset, spend)
+                if _unchanged(account, page.accounts.find(dataset)):
+                    return page.book(dataset, spend, composer, id, run)
         with self._writing(before) as page:
             # Nobody can be faster any more.
-            page.accounts.find(dataset).check_fits(spend, composer)
-            return page.book(dataset, spend)
+            spend, composer = price(page.accounts.find(dataset))
+            spend = spend.through_json()
+            page.accounts.find(dataset).check_fits(spend, composer, spend_at)
+            return page.book(dataset, spend, composer, id, run)
 
     def settle(self, booking: Booking, *, sha256: str, address: str) -> None:
         """Note that the release of a booking was written, and where. What it costs stays the same."""
-        body = {"booking": booking.number, "sha256": str(sha256), "address": str(address)}
+        self._close(booking, "settlement", {"sha256": str(sha256), "address": str(address)})
+
+    def fail(self, booking: Booking, error: str) -> None:
+        """Note that a run with an id has failed, so that its booking is not used again."""
+        self._close(booking, "failure", {"error": error})
+
+    def _close(self, booking: Booking, kind: Kind, facts: dict[str, Any]) -> None:
         with self._writing(self.accounts()) as page:
             found = page.accounts.booking(booking.number, booking.hash)
             if found is None:
                 raise LedgerError(f"the ledger {self._path} has no booking {booking.number} with this hash")
-            if found.written is not None:
+            if found.written is not None or found.failed is not None:
                 raise LedgerError(f"booking {booking.number} of the ledger {self._path} is settled already")
-            page.append("settlement", found.dataset, body)
+            page.append(kind, found.dataset, {"booking": booking.number, **facts})
+
+    @contextmanager
+    def only_run_of(self, dataset: str, id: str) -> Iterator[None]:
+        """Raise `AlreadyRunning` while another process, or thread, has this context for the same id."""
+        name = sha256(store.canonical([dataset, id]).encode()).hexdigest()[:16]
+        with store.lock_file(self._path.with_name(f".{self._path.name}.{name}.lock")) as held:
+            if not held:
+                raise AlreadyRunning(f"another run of the id {id!r} of the dataset {dataset!r} is going on")
+            yield
 
     @contextmanager
     def _connection(self) -> Iterator[sqlite3.Connection]:

@@ -26,10 +26,16 @@ from typing import Any, Final, Literal, get_args
 
 from dphist.errors import InvalidParameter, LedgerError
 from dphist.publishing import WORKPLACE, link_new, sweep, sync_folder, workplace
+from dphist.publishing import identity as file_identity
+
+try:
+    import fcntl
+except ImportError:  # not on Windows
+    fcntl = None  # type: ignore[assignment]
 
 # The entries of a ledger as a chain of hashes: each one carries the hash of the one before it.
 
-Kind = Literal["ledger", "dataset", "booking", "settlement"]
+Kind = Literal["ledger", "dataset", "booking", "settlement", "failure"]
 _LIST: Final = json.JSONEncoder(separators=(",", ":"))
 _KINDS: Final = frozenset(get_args(Kind))
 # What the first entry names as the one before it.
@@ -255,6 +261,40 @@ def publish(file: Path, place: Path) -> bool:
         os.unlink(file)
     sync_folder(place.parent)
     return True
+
+
+@contextmanager
+def lock_file(path: Path) -> Iterator[bool]:
+    """Whether this process has the lock of this name. It ends with the process; its file goes with it."""
+    if fcntl is None:
+        raise InvalidParameter("--id needs the file locks of Linux or macOS")
+    try:
+        descriptor = _take_lock(path)
+    except OSError as error:
+        raise LedgerError(f"the lock {path} cannot be made: {error.strerror}") from None
+    try:
+        yield descriptor >= 0
+    finally:
+        if descriptor >= 0:
+            with suppress(OSError):
+                os.unlink(path)
+            os.close(descriptor)
+
+
+def _take_lock(path: Path) -> int:
+    """The descriptor that holds the lock, or -1 if another one does."""
+    while True:
+        descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            return -1
+        found = os.fstat(descriptor)
+        if file_identity(path) == (found.st_dev, found.st_ino):
+            return descriptor
+        # The process that had it before has just removed the file.
+        os.close(descriptor)
 
 
 @contextmanager

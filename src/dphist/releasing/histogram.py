@@ -118,6 +118,16 @@ def sketch_problem(plan: Plan, size: int) -> str | None:
     return None
 
 
+def sketch_request(plan: Plan, size: int, seed: int | None) -> dict[str, Any]:
+    """What a certificate says was asked for, of a sketch."""
+    seeded = {} if seed is None else {"seed": seed}
+    offset = {"offset": plan.noise.offset} if isinstance(plan.noise, LatticeNoise) and plan.releases_offset else {}
+    return {
+        "sketch": "misra-gries", "sketch-size": size, "epsilon": plan.budget.epsilon, "delta": plan.budget.delta,
+        **seeded, **offset,
+    }  # fmt: skip
+
+
 def release_sketch(
     columns: tuple[Any, ...], counts: IntArray, plan: Plan, *, size: int, subtracted: int, names: Names, seed: Any
 ) -> Release:
@@ -133,17 +143,11 @@ def release_sketch(
     # No error where counts are too large, nor where too much was subtracted: it would tell of them.
     largest = LARGEST_EXACT // sound.noise.lattice
     tap: Tap = SecureTap() if seed is None else SeededTap(seed)
-    request: dict[str, Any] = {
-        "sketch": "misra-gries", "sketch-size": size, "epsilon": sound.budget.epsilon, "delta": sound.budget.delta,
-    }  # fmt: skip
-    if seed is not None:
-        request["seed"] = seed
     rule, cut = Nonzero.PROMISED, Cut()
     if isinstance(sound.noise, LatticeNoise) and sound.releases_offset:
         rule, cut = Nonzero.TOP_K, Cut(min(subtracted, largest))
-        request["offset"] = sound.noise.offset
     # The stage takes what was subtracted again.
     whole = np.minimum(counts, largest) + cut.subtracted
     stage = NoiseStage(sound, rule, names, tap, cut, distinct=True)
     stage.add([Span(Piece(ARROW, columns, whole), 0, whole.size)])
-    return replace(stage.release(), request=request)
+    return replace(stage.release(), request=sketch_request(sound, size, seed))

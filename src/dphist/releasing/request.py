@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Union, get_arg
 
 from dphist.counting.task import Column, Events, is_frame
 from dphist.errors import LARGEST_COUNT, InputError, InvalidParameter, finite_number, is_spark_frame
+from dphist.objects import without_options
 from dphist.outputs.targets import without_password
 from dphist.privacy.types import Budget
 
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 # Called with the name of a step and the share of it that is done, never with a number from the data.
 Watcher = Callable[[str, float], None]
 AUTO: Final = "auto"
+STREAM: Final = "-"  # standard input or output
+STREAM_FORMATS: Final = ("csv", "tsv", "jsonl", "ndjson", "json", "parquet", "arrow")
 TEXT_FILE: Final = re.compile(r"\.(csv|tsv|json|jsonl|ndjson)(\.gz|\.zst)?$", re.IGNORECASE)
 
 
@@ -78,10 +81,13 @@ class Request:
     _: KW_ONLY
     user: Annotated[str, _input("COLUMN", "Column that identifies the user.")]
     item: Annotated[str | Sequence[str], _input("COLUMN",
-        "Column to count. Repeat it for several columns; NAME=COLUMN renames one.")]
+        "Column to count. Repeat it for several columns; NAME=COLUMN renames one, and NAME=EXPRESSION counts an "
+        "SQL expression of one row.")]
     where: Annotated[str | None, _input("SQL", "Count only events that satisfy this condition.")] = None
     table: Annotated[str | None, _input("NAME", "Table of the input database.")] = None
-    query: Annotated[str | None, _input("SQL", "Query for the input database, instead of a table.")] = None
+    query: Annotated[str | None, _input("SQL",
+        "Query for the input database, instead of a table. Over files: SELECT expressions FROM input WHERE "
+        "condition.")] = None
     input_format: Annotated[str | None, _input("FORMAT",
         "parquet, csv, jsonl or arrow, if the file names do not show the format.")] = None
     input_name: Annotated[str | None, _advanced("NAME",
@@ -131,11 +137,12 @@ class Request:
         "Share of the budget of each sum, in order; the counts get the rest. [the best]")] = ()
 
     output: Annotated[FilePath | None, _output("NAME",
-        "Where to write: .parquet, .csv, .tsv, .jsonl, .arrow or a database. The certificate is written beside "
-        "it. With --engine spark also a folder (NAME/ or hdfs://...), written by the executors.",
-        short="-o")] = None
+        "Where to write: .parquet, .csv, .tsv, .jsonl, .arrow, .csv.gz or a database. The certificate is written "
+        "beside it. - is standard output, as CSV. With --engine spark also a folder (NAME/ or hdfs://...), "
+        "written by the executors.", short="-o")] = None
     output_table: Annotated[str | None, _output("NAME", "Table of the output database. [release]")] = None
     output_format: Annotated[str | None, _output("FORMAT", "Format, if the name does not show it.")] = None
+    certificate: Annotated[FilePath | None, _output("FILE", "With --output -: file for the certificate.")] = None
     sign: Annotated[FilePath | None, _output("KEY",
         "Sign data and certificate with this private key; see dphist keygen.")] = None
     escape_formulas: Annotated[bool, _output("",
@@ -151,6 +158,10 @@ class Request:
     ledger: Annotated[FilePath | None, _ledger("FILE",
         "Book the release in this ledger before any noise is drawn.", recorded=False)] = None
     dataset: Annotated[str | None, _ledger("NAME", "With --ledger: the dataset whose budget is spent.")] = None
+    id: Annotated[str | None, _ledger("NAME",
+        "With --ledger: name of this run, for scheduled work. Run the same command again after a crash: a release "
+        "that is written is not made again, and one that is not uses the same booking, with new noise. That is "
+        "sound only if nothing of the earlier attempt was published, copied or seen.", recorded=False)] = None
 
     engine: Annotated[Literal["duckdb", "spark"] | None, _engine("",
         "What reads and counts: this machine, or a Spark cluster. [duckdb]", recorded=True)] = None
@@ -188,12 +199,13 @@ class Request:
         self._check_contract()
         self._check_ledger()
         self._check_columns()
+        self._check_streams()
         self._check_engine()
 
     def _is_text_file(self) -> bool:
         paths = self.input if isinstance(self.input, (tuple, list)) else [self.input]
         names = paths if self.input_format is None else [f".{self.input_format.lstrip('.')}"]
-        return all(TEXT_FILE.search(str(name)) for name in names)
+        return all(TEXT_FILE.search(without_options(str(name))) for name in names)
 
     def _check_contract(self) -> None:
         ways = [name for name in ("top", "max_nonzero", "items") if getattr(self, name) is not None]
@@ -227,6 +239,15 @@ class Request:
             raise InvalidParameter("--ledger and --dataset go together: a ledger has a budget for each dataset")
         if self.ledger is not None and self.seed is not None:
             raise InvalidParameter("--seed cannot be used with --ledger: a seeded release is not private")
+        if self.id is not None:
+            if self.ledger is None or self.output is None:
+                raise InvalidParameter("--id needs --ledger, --dataset and --output")
+            if os.fspath(self.output) == "-":
+                raise InvalidParameter(
+                    "--id needs a file or a table as --output: what is printed cannot be taken back"
+                )
+            if not self.id.isprintable() or not 0 < len(self.id.strip()) == len(self.id) <= 200:
+                raise InvalidParameter("--id must have 1 to 200 printable characters, and no space around them")
 
     def _check_columns(self) -> None:
         if self.sign is not None and self.output is None:
@@ -257,6 +278,20 @@ class Request:
             raise InvalidParameter("--sum and --mean need Gaussian noise, not --mechanism laplace")
         if self.aggregates and self.offset == "none":
             raise InvalidParameter("--sum and --mean cannot be used with --offset none")
+
+    def _check_streams(self) -> None:
+        from_stream = isinstance(self.input, str) and self.input == STREAM
+        if from_stream and (self.input_format or "").lower().lstrip(".") not in STREAM_FORMATS:
+            raise InvalidParameter(f"standard input needs --input-format, one of {', '.join(STREAM_FORMATS)}")
+        if from_stream and self.engine_name == "spark":
+            raise InvalidParameter("Spark cannot read standard input: name a file, or use the engine duckdb")
+        to_stream = self.output is not None and os.fspath(self.output) == STREAM
+        if to_stream and self.certificate is None:
+            raise InvalidParameter(
+                "--output - needs --certificate FILE: a release is written with its certificate"
+            )
+        if self.certificate is not None and not to_stream:
+            raise InvalidParameter("--certificate is for --output -: otherwise it is written beside the output")
 
     def _check_engine(self) -> None:
         if self.engine == "duckdb" and is_spark_frame(self.input):
@@ -344,9 +379,12 @@ class Request:
         # A list has no users; any of its columns serves in that place.
         return Events(self.items, columns[0].name, columns, null_items=self.null_items)
 
-    def to_dict(self) -> dict[str, Any]:
-        """JSON by the names of the flags, for the certificate: without defaults and without passwords."""
-        recorded = {"input", "types"} | {option.name for option in options() if option.help.recorded}
+    def to_dict(self, *, everything: bool = False) -> dict[str, Any]:
+        """JSON by the names of the flags, for the certificate: without defaults and without passwords.
+
+        With `everything` also what affects neither privacy nor the numbers.
+        """
+        recorded = {"input", "types"} | {one.name for one in options() if one.help.recorded or everything}
         data: dict[str, Any] = {}
         for entry in fields(self):
             if entry.name in recorded:

@@ -204,9 +204,11 @@ def _hidden_words(
 
 
 def _drops(plan: Plan, request: Mapping[str, Any]) -> bool:
-    """Whether a limit on the items of a user is applied."""
-    kept_by_top = "top" in request and plan.contract.max_nonzero is not None
-    return "max-items-per-user" in request and not kept_by_top
+    """Whether a limit on the items of a user is applied that can leave something out."""
+    most = plan.contract.max_nonzero
+    kept_by_top = "top" in request and most is not None
+    as_long_as_list = isinstance(plan.noise, PublicNoise) and plan.contract.items == most
+    return "max-items-per-user" in request and not kept_by_top and not as_long_as_list
 
 
 def _limit_words(plan: Plan, request: Mapping[str, Any], correction: Correction | None) -> str:
@@ -259,18 +261,20 @@ def column_digits(
     errors = {}
     if plan.sums:
         noises = dict(zip(summed(aggregates_of(request)), plan.sums, strict=True))
-        typical = max(1.0, float(np.median(counts))) if counts.size else 1.0
+        # Means of large items are the more exact: one item in ten is larger than this.
+        typical = max(1.0, float(np.quantile(counts, 0.9))) if counts.size else 1.0
         for one in aggregates_of(request):
             noise = noises[one.of]
             errors[one.name] = sum_error(plan, noise) if one.kind == "sum" else noise.sigma / typical
 
     def error_of(name: str) -> float:
         base = next((one for one in sorted(errors, key=len, reverse=True) if name.startswith(one)), None)
-        return plan.total_noise if base is None or name in ESTIMATES else errors[base]
+        error = plan.total_noise if base is None or name in ESTIMATES else errors[base]
+        return error if name.endswith("_standard_error") else 1.96 * error
 
     return {
         name: 0
         if values.dtype.kind == "i"
-        else min(12, max(0, 1 - math.floor(math.log10(max(1.96 * error_of(name), 1e-12)))))
+        else min(12, max(0, 1 - math.floor(math.log10(max(error_of(name), 1e-12)))))
         for name, values in columns.items()
     }

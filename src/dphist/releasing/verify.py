@@ -125,7 +125,8 @@ def fits_sketch(plan: Plan, request: dict[str, Any]) -> bool:
         due["offset"] = plan.noise.offset
     if name != "count" and "count-name" in request:
         due["count-name"] = name
-    due |= {name: request[name] for name in ("round", "seed") if name in request}
+    due |= {name: request[name] for name in ("round", "seed", "dataset") if name in request}
+    # The dataset is compared with that of the booking.
     return request.get("round", True) is True and same_json(due, request)
 
 

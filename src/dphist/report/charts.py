@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import re
 import struct
+import textwrap
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,7 +24,6 @@ from dphist.display import count_items, figure, printable, raised
 from dphist.errors import InvalidParameter, MissingExtra
 from dphist.planning.auto_cap import levels_of
 from dphist.planning.compare import Comparison, Frontier, frontier
-from dphist.planning.utility import ESTIMATE
 from dphist.privacy.types import Plan
 from dphist.releasing.result import Release
 from dphist.releasing.summary import NOT_PRIVATE
@@ -53,6 +53,10 @@ _HEIGHT: Final = 240
 _LOG_RATIO: Final = 25.0
 # The largest counts that the chart of a report shows.
 _SHOWN: Final = 10
+# Characters of a line of a label, the most lines, and the height of one.
+_LABEL_WIDTH: Final = 52
+_LABEL_LINES: Final = 12
+_LINE: Final = 15
 # 10k and 1M, but 0.5; powers of ten as 1e-6.
 _TICKS: Final = "datum.value >= 1e4 ? format(datum.value, '~s') : format(datum.value, '.6~g')"
 _POWERS: Final = (
@@ -311,45 +315,56 @@ def _length_axis(field: str, label: str, lengths: Sequence[float]) -> tuple[Any,
 
 
 @dataclass(frozen=True)
-class Estimate:
-    """A labelled estimate with its margin, and the count that it is made of."""
+class Measured:
+    """A labelled number with its interval; an estimate has the count that it is made of as well."""
 
     label: str
     value: float
-    margin: float
-    count: float
+    low: float
+    high: float
+    count: float | None = None
 
     def __str__(self) -> str:
-        digits = digits_of(self.margin)
-        return f"{self.value:,.{digits}f} ± {self.margin:,.{digits}f}"
+        margin = (self.high - self.low) / 2.0
+        digits = digits_of(margin)
+        return f"{self.value:,.{digits}f} ± {margin:,.{digits}f}"
 
 
-def estimates_chart(
-    name: str, title: str, words: str, estimates: Sequence[Estimate], *, x_label: str, margin: str
+def interval_chart(
+    name: str, title: str, words: str, numbers: Sequence[Measured], *, x_label: str, what: str
 ) -> Chart:
-    """Estimates with error bars, and the counts behind them; `margin` says what an error bar is."""
+    """Numbers as dots with error bars, and the counts behind estimates; `what` is the legend of the dots."""
 
     def draw() -> Any:
         import altair as alt
 
-        places = [(max(0.0, one.count), max(0.0, one.value)) for one in estimates]
-        ends = [max(0.0, one.value + one.margin) for one in estimates]
-        x, low = _length_axis("value:Q", x_label, [*ends, *(place for pair in places for place in pair)])
-        names, colours, shapes = [f"estimate, ± {margin}", "count"], [BLUE, GREY], ["circle", "diamond"]
+        ends = [max(0.0, one.high) for one in numbers]
+        dots = [max(0.0, one.value) for one in numbers]
+        counts = [max(0.0, one.count) for one in numbers if one.count is not None]
+        x, low = _length_axis("value:Q", x_label, [*ends, *dots, *counts])
+        names, colours, shapes = [what, "count"], [BLUE, GREY], ["circle", "diamond"]
+        names = names if counts else names[:1]
+        labels = [_lines(one.label) for one in numbers]
+        most = max(map(len, labels))
         values = [
             {
-                "place": place, "label": one.label, "number": str(one), "low": low, "end": ends[place],
-                "begin": max(low, one.value - one.margin), "value": places[place][1], "count": places[place][0],
-                "estimated": names[0], "counted": names[1],
+                "place": place, "number": str(one), "low": low, "begin": max(low, one.low), "end": ends[place],
+                "value": dots[place], "count": None if one.count is None else max(0.0, one.count),
+                "main": what, "behind": "count", **{f"line{n}": line for n, line in enumerate(labels[place])},
             }
-            for place, one in enumerate(estimates)
+            for place, one in enumerate(numbers)
         ]  # fmt: skip
         base = _data(values).encode(alt.Y("place:O", axis=None))
-        key: dict[str, Any] = {"legend": alt.Legend(title=None, orient="top", direction="horizontal")}
-        colour, shape = alt.Scale(domain=names, range=colours), alt.Scale(domain=names, range=shapes)
+        key: dict[str, Any] = {
+            "legend": alt.Legend(title=None, orient="top", direction="horizontal", columnPadding=60)
+        }
+        colour = alt.Scale(domain=names, range=colours[: len(names)])
+        shape = alt.Scale(domain=names, range=shapes[: len(names)])
+        # Long labels have several lines, all above their number.
+        down = 0.5 * _LINE * (most - 1)
 
-        def dots(field: str, kind: str) -> Any:
-            point = base.mark_point(filled=True, size=90, opacity=1)
+        def points(field: str, kind: str) -> Any:
+            point = base.mark_point(filled=True, size=90, opacity=1, yOffset=down)
             return point.encode(
                 x=alt.X(f"{field}:Q"),
                 color=alt.Color(f"{kind}:N", scale=colour, **key),
@@ -357,19 +372,30 @@ def estimates_chart(
             )
 
         return alt.layer(
-            base.mark_rule(color=INK, opacity=0.2, strokeWidth=2).encode(x, x2="low:Q"),
-            base.mark_rule(color=BLUE, strokeWidth=2.5).encode(alt.X("begin:Q"), x2="end:Q"),
+            base.mark_rule(color=INK, opacity=0.2, strokeWidth=2, yOffset=down).encode(x, x2="low:Q"),
+            base.mark_rule(color=BLUE, strokeWidth=2.5, yOffset=down).encode(alt.X("begin:Q"), x2="end:Q"),
             *(
-                base.mark_tick(color=BLUE, thickness=2.5, size=12).encode(alt.X(f"{end}:Q"))
+                base.mark_tick(color=BLUE, thickness=2.5, size=12, yOffset=down).encode(alt.X(f"{end}:Q"))
                 for end in ("begin", "end")
             ),
-            dots("count", "counted"),
-            dots("value", "estimated"),
-            base.mark_text(align="left", dy=-17).encode(x=alt.value(0), text="label:N"),
-            base.mark_text(align="left", dx=9).encode(alt.X("end:Q"), text="number:N"),
-        ).properties(width=_WIDTH, height=alt.Step(42))
+            *([points("count", "behind")] if counts else []),
+            points("value", "main"),
+            *(
+                base.mark_text(align="left", dy=down - 17 - _LINE * n).encode(x=alt.value(0), text=f"line{n}:N")
+                for n in range(most)
+            ),
+            base.mark_text(align="left", dx=9, yOffset=down).encode(alt.X("end:Q"), text="number:N"),
+        ).properties(width=_WIDTH, height=alt.Step(42 + _LINE * (most - 1)))
 
     return Chart(name, title, words, draw)
+
+
+def _lines(label: str) -> list[str]:
+    """The lines of a long label, the last one first."""
+    lines = textwrap.wrap(label, _LABEL_WIDTH) or [""]
+    if len(lines) > _LABEL_LINES:
+        lines = [*lines[: _LABEL_LINES - 1], lines[_LABEL_LINES - 1][:-1] + "…"]
+    return lines[::-1]
 
 
 def bar_number(value: float) -> str:
@@ -704,7 +730,7 @@ def largest_counts_chart(rows: Sequence[Mapping[str, Any]], words: str) -> Chart
 
 
 def release_chart(release: Release) -> Chart:
-    """The largest released counts as bars."""
+    """The largest released counts."""
     chosen = release.chosen
     rows = rows_of(
         release.to_arrow(),
@@ -719,25 +745,31 @@ def release_chart(release: Release) -> Chart:
 
 
 def counts_chart(rows: Rows, most: int) -> Chart:
-    """The largest counts of a release as bars; where it has estimates, these with their margins."""
-    shown = min(most, rows.total)
+    """The largest numbers of a release with their intervals, estimates where there are any; or bars without."""
+    shown, (numbers, interval) = min(most, rows.total), rows.main
     cells = zip(*(column.texts(shown) for column in rows.columns[: len(rows.items)]), strict=True)
-    labels, counts = [printable(", ".join(one))[:60] for one in cells], rows.counts[:shown]
-    if not rows.margins:
-        words = f"The {shown} largest of {rows.total:,} released counts, from {counts[0]:,} to {counts[-1]:,}."
-        bars = [Bar(label, float(count), own=True) for label, count in zip(labels, counts, strict=True)]
-        return bar_chart("counts", "The largest released counts", words, bars, x_label=rows.count)
-    estimated = next(column.values for column in rows.columns if column.name == ESTIMATE)
-    columns = zip(labels, estimated[:shown], rows.margins[:shown], counts, strict=True)
-    estimates = [Estimate(label, *map(float, values)) for label, *values in columns]
-    words = (
-        f"The {shown} largest of {rows.total:,} estimates, from {estimates[0]} to {estimates[-1]}, and the counts "
-        f"that they are made of. Error bars ({100 * rows.level:g} %) cover the noise of the count and of the "
-        "factor, not the assumption that users with many items choose the same items as others."
-    )
-    return estimates_chart(
-        "counts", "The largest estimates", words, estimates, x_label="users", margin=f"{100 * rows.level:g} %"
-    )
+    labels = [printable(", ".join(one)) for one in cells]
+    which = f"The {shown} largest of {rows.total:,}" if shown < rows.total else f"All {rows.total:,}"
+    what = "estimates" if rows.estimated else "released counts"
+    if interval is None:
+        bars = [Bar(label, float(n), own=True) for label, n in zip(labels, numbers.values, strict=False)]
+        words = f"{which} {what}, from {bars[0].value:,.0f} to {bars[-1].value:,.0f}."
+        return bar_chart("counts", f"The largest {what}", words, bars, x_label=rows.count)
+    counts = rows.counts if rows.estimated else [None] * shown
+    lows: Sequence[Any] = interval.values
+    highs: Sequence[Any] = interval.upper
+    if (half := interval.half) is not None:
+        lows, highs = ([n + side for n in numbers.values[:shown]] for side in (-half, half))
+    columns = zip(labels, numbers.values, lows, highs, counts, strict=False)
+    measured = [Measured(*one) for one in columns]
+    level = f"{100 * rows.level:g} %"
+    words = f"{which} {what}, from {measured[0]} to {measured[-1]} ({level} intervals)"
+    words += ", and the counts that they are made of." if rows.estimated else "."
+    kind = "estimate" if rows.estimated else "count"
+    return interval_chart(
+        "counts", f"The largest {what}", words, measured, x_label="users" if rows.estimated else rows.count,
+        what=f"{kind}, {level} interval",
+    )  # fmt: skip
 
 
 # --- the charts of a report
@@ -745,7 +777,7 @@ def counts_chart(rows: Rows, most: int) -> Chart:
 
 def report_charts(facts: Facts) -> tuple[Chart, ...]:
     """All charts of a report, in its order."""
-    found = [_guarantee(facts)]
+    found = [*([counts_chart(facts.rows, _SHOWN)] if facts.rows.total else []), _guarantee(facts)]
     if len(facts.peers) > 1:
         numbers = [(PEERS[peer.analysis], peer.noise, peer.threshold) for peer in facts.peers]
         noises = [(label, noise) for label, noise, _ in numbers]
@@ -763,8 +795,6 @@ def report_charts(facts: Facts) -> tuple[Chart, ...]:
         found.append(kept_chart(facts.plan, facts.choice.sizes() if facts.choice else (), noisy=True))
     if facts.choice is not None:
         found.append(_choice(facts.choice))
-    if facts.rows.margins:
-        found.append(counts_chart(facts.rows, _SHOWN))
     return tuple(found if facts.private else map(_with_warning, found))
 
 

@@ -38,14 +38,14 @@ from dphist.privacy.types import Budget, Contract, Plan
 from dphist.releasing.certificate import is_difference, is_perhaps_reduced, plan_from
 from dphist.releasing.request import count_column
 from dphist.releasing.result import Release
+from dphist.releasing.soundness import sizes_are_rough
+from dphist.releasing.summary import LEVEL, Summary, column_digits, summarize
 from dphist.releasing.verify import SEEDED, Examination, Verification, correction_from, read_and_verify
 from dphist.signatures import Trust
 
 CountsKind = Literal["users", "weighted", "differences", "perhaps_reduced", "sketch"]
-# The level of the intervals that a report adds where the release has none.
-LEVEL: Final = 0.95
-# Items longer than this are cut short in a report.
-LONGEST_ITEM: Final = 300
+# Kinds of counts that a report gives intervals where the release has none.
+_WITH_INTERVALS: Final = ("users", "weighted", "sketch")
 # Items that could be mistaken for another are shown in quotation marks. The page uses the same pattern.
 QUOTED: Final = r'^"*\((?:missing|empty)\)"*$|^[ \u3000]|[ \u3000]$'
 # Certified points of the curve. With shared noise or a chosen limit each takes a tenth of a second.
@@ -58,28 +58,36 @@ _OFFERS: Final = 4
 
 @dataclass(frozen=True)
 class Column:
-    """One column: texts (None where an item is missing), or numbers rounded to `digits`."""
+    """One column: texts (None where an item is missing), numbers rounded to `digits`, or intervals of numbers.
+
+    The values of an interval are its lower ends. `half` is half its width, if all are as wide, around the counts.
+    """
 
     name: str
-    kind: Literal["text", "number"]
+    kind: Literal["text", "number", "interval"]
     values: tuple[Any, ...]
     digits: int = 0
     by_number: bool = False
+    upper: tuple[float, ...] = ()
+    half: float | None = None
 
     def texts(self, first: int) -> list[str]:
         """The first rows for people."""
         if self.kind == "text":
             return [label_item(value) for value in self.values[:first]]
-        return [f"{value:,.{self.digits}f}" for value in self.values[:first]]
+        numbers, *upper = (
+            [f"{value:,.{self.digits}f}" for value in values[:first]]
+            for values in (self.values, *([self.upper] if self.kind == "interval" else []))
+        )
+        return [" to ".join(ends) for ends in zip(numbers, *upper, strict=True)]
 
 
 @dataclass(frozen=True)
 class Rows:
     """All released rows in columns, the largest counts first.
 
-    `width` is half an interval around each count, where the release has no intervals and there can be some.
-    `own_ends` are the columns of intervals that the release has itself. Estimates, where there are any, come
-    before counts; `margins` are theirs, at `level`.
+    Estimates, where there are any, come before counts, and each number before its interval at `level`. `width` is
+    half an interval around each count, where the release has no intervals and there can be some.
     """
 
     columns: tuple[Column, ...]
@@ -88,33 +96,30 @@ class Rows:
     total: int
     width: float | None
     level: float
-    cut: bool
-    own_ends: tuple[str, ...] = ()
-    margins: tuple[float, ...] = ()
+    estimated: bool = False
+
+    def column(self, name: str) -> Column:
+        """The column of numbers of this name."""
+        return next(column for column in self.columns[len(self.items) :] if column.name == name)
 
     @property
     def counts(self) -> tuple[float, ...]:
         """The counts, rounded as they are shown."""
-        return next(column.values for column in self.columns if column.name == self.count)
+        return self.column(self.count).values
 
     @property
-    def interval_names(self) -> tuple[str, str]:
-        """Names of the columns that are made of the count and `width`."""
-        return f"low ({100 * self.level:g} %)", f"high ({100 * self.level:g} %)"
+    def main(self) -> tuple[Column, Column | None]:
+        """The numbers that answer the question, estimates or counts, and their intervals."""
+        numbers = self.column(ESTIMATE if self.estimated else self.count)
+        place = self.columns.index(numbers)
+        # Right after the numbers, or after their standard errors.
+        near = (column for column in self.columns[place + 1 : place + 3] if column.kind == "interval")
+        return numbers, next(near, None)
 
     def first(self, number: int) -> tuple[list[str], list[list[str]]]:
-        """Names of all columns, intervals included, and the first rows as texts."""
-        names: list[str] = []
-        columns: list[list[str]] = []
-        for column in self.columns:
-            names.append(column.name)
-            columns.append(column.texts(number))
-            if column.name == self.count and self.width is not None:
-                for name, sign in zip(self.interval_names, (-1, 1), strict=True):
-                    names.append(name)
-                    ends = [value + sign * self.width for value in column.values[:number]]
-                    columns.append([f"{end:,.{column.digits}f}" for end in ends])
-        return names, [list(row) for row in zip(*columns, strict=True)]
+        """Names of all columns and the first rows as texts."""
+        rows = zip(*(column.texts(number) for column in self.columns), strict=True)
+        return [column.name for column in self.columns], [list(row) for row in rows]
 
 
 def label_item(item: str | None) -> str:
@@ -131,54 +136,59 @@ def digits_of(spread: float) -> int:
 
 def rows_of(table: Any, plan: Plan, request: Mapping[str, Any], correction: Correction | None = None) -> Rows:
     """The rows of a release, an Arrow table; with a `correction`, its estimates come first."""
-    name, level = count_column(request, table), request.get("interval")
+    name, asked = count_column(request, table), request.get("interval")
     place = table.column_names.index(name)
-    counts = np.asarray(table.column(place).to_pylist(), dtype=np.float64)
+    numbers = {title: _numbers(table.column(title)) for title in table.column_names[place:]}
+    counts, level, rounded = numbers[name], float(asked or LEVEL), request.get("round") is True
+    digits = column_digits(plan, request, counts, numbers)
     by_size = np.argsort(-counts, kind="stable")
     ordered = table.take(by_size) if table.num_rows else table
-    estimated = [title for title in table.column_names[place:] if correction and title in ESTIMATES]
-    others = [title for title in table.column_names[place:] if title not in estimated]
-    ordered = ordered.select([*table.column_names[:place], *estimated, *others])
-    whole = str(table.schema.field(place).type).startswith("int")
-    digits, digits_of_estimates = (
-        0 if whole else digits_of(plan.total_noise * factor)
-        for factor in (1.0, correction.factor if correction else 1.0)
-    )
-    margins = _margins(counts[by_size], plan, request, correction)
-    ends = {f"{one}{end}" for one in table.column_names[place:] for end in ("_low", "_high")} if level else set()
-    columns = []
-    for index, title in enumerate(ordered.column_names):
-        column = ordered.column(index)
-        if index < place:
-            columns.append(_text_column(printable(title), column))
-        else:
-            near = title == name or title.removeprefix(name) in ("_low", "_high", "_standard_error")
-            label = f" ({100 * float(level):g} %)" if level and title in ends else ""
-            shown = digits_of_estimates if title in estimated else digits if near else None
-            columns.append(_number_column(printable(title) + label, column.to_pylist(), shown))
-            if title == ESTIMATE and estimated and not level:
-                columns.append(_number_column(f"± ({100 * LEVEL:g} %)", margins, shown))
-    width = half_width(plan, LEVEL) + (0.5 if request.get("round") is True else 0.0)
-    intervals = level is None and counts_kind(plan, request) in ("users", "weighted", "sketch")
-    own = [f"{name}{end}" for end in ("_low", "_high")] if level else []
+    estimated = [title for title in numbers if correction and title in ESTIMATES]
+    columns = [_text_column(printable(title), ordered.column(title)) for title in table.column_names[:place]]
+    # Those that the release has itself, or those of its noise: none of counts beside those of estimates.
+    kind, ends = counts_kind(plan, request), {}
+    width = half_width(plan, LEVEL) + (0.5 if rounded else 0.0)
+    if asked is None and correction is not None:
+        _, made = added_columns(
+            counts.astype(np.float64),
+            plan,
+            "",
+            error=False,
+            interval=LEVEL,
+            rounded=rounded,
+            correction=correction,
+        )
+        ends[ESTIMATE] = (made[f"{ESTIMATE}_low"], made[f"{ESTIMATE}_high"])
+    elif asked is None and kind in _WITH_INTERVALS:
+        ends[name] = (counts - width, counts + width)
+    elif asked is not None:
+        ends = {
+            title: (numbers[f"{title}_low"], numbers[f"{title}_high"])
+            for title in numbers
+            if f"{title}_low" in numbers and f"{title}_high" in numbers
+        }
+    hidden = {f"{title}{end}" for title in ends for end in ("_low", "_high")} if asked is not None else set()
+    for title in (*estimated, *(title for title in numbers if title not in estimated)):
+        if title in hidden:
+            continue
+        columns.append(_number_column(printable(title), numbers[title][by_size], digits[title]))
+        base = title.removesuffix("_standard_error")
+        # After the standard error, where there is one.
+        if base in ends and (title != base or f"{base}_standard_error" not in numbers):
+            low, high = (_rounded(end[by_size], digits[base]) for end in ends[base])
+            half = width if asked is None and base == name else None
+            label = f"{100 * level:g} % interval" + (f" of {printable(base)}" if len(ends) > 1 else "")
+            columns.append(Column(label, "interval", low, digits[base], upper=high, half=half))
     return Rows(
-        tuple(columns), tuple(map(printable, table.column_names[:place])), printable(name), table.num_rows,
-        width if intervals else None, float(level or LEVEL),
-        any(text and len(text) > LONGEST_ITEM for one in columns[:place] for text in one.values),
-        tuple(printable(end) for end in own if end in table.column_names), tuple(margins),
+        tuple(columns), tuple(column.name for column in columns[:place]), printable(name), table.num_rows,
+        width if asked is None and kind in _WITH_INTERVALS else None, level, bool(estimated),
     )  # fmt: skip
 
 
-def _margins(
-    counts: NDArray[np.float64], plan: Plan, request: Mapping[str, Any], correction: Correction | None
-) -> list[float]:
-    """The margins of the estimates: of the noise of the counts and of the factor."""
-    if correction is None:
-        return []
-    level, rounded = float(request.get("interval") or LEVEL), request.get("round") is True
-    _, added = added_columns(counts, plan, "", error=False, interval=level, rounded=rounded, correction=correction)
-    margins: list[float] = (added[f"{ESTIMATE}_high"] - added[ESTIMATE]).tolist()
-    return margins
+def _numbers(column: Any) -> NDArray[Any]:
+    """A column of numbers; whole ones stay so."""
+    whole = str(column.type).startswith("int") and not column.null_count
+    return np.asarray(column.to_pylist(), dtype=np.int64 if whole else np.float64)
 
 
 def _text_column(name: str, column: Any) -> Column:
@@ -186,9 +196,8 @@ def _text_column(name: str, column: Any) -> Column:
     texts = [
         None if text is None else text.encode("utf-8", "backslashreplace").decode() for text in _texts(column)
     ]
-    short = [text if text is None or len(text) <= LONGEST_ITEM else text[:LONGEST_ITEM] + "…" for text in texts]
     is_number = str(column.type).startswith(("int", "uint", "float", "double", "decimal"))
-    return Column(name, "text", tuple(short), by_number=is_number)
+    return Column(name, "text", tuple(texts), by_number=is_number)
 
 
 def _texts(column: Any) -> list[str | None]:
@@ -205,13 +214,13 @@ def _texts(column: Any) -> list[str | None]:
         return ["?"] * len(column)
 
 
-def _number_column(name: str, values: Sequence[float | None], digits: int | None) -> Column:
-    numbers = [float(value) if value is not None else math.nan for value in values]
-    if digits is None:
-        largest = max((abs(number) for number in numbers if math.isfinite(number)), default=1.0)
-        digits = min(6, max(0, 4 - math.ceil(math.log10(max(largest, 1e-6)))))
-    rounded = tuple(int(n) if digits == 0 and math.isfinite(n) else n for n in (round(n, digits) for n in numbers))
-    return Column(name, "number", rounded, digits)
+def _number_column(name: str, values: NDArray[Any], digits: int) -> Column:
+    return Column(name, "number", _rounded(values, digits), digits)
+
+
+def _rounded(values: NDArray[Any], digits: int) -> tuple[float, ...]:
+    numbers = (round(float(value), digits) for value in values.tolist())
+    return tuple(int(n) if digits == 0 and math.isfinite(n) else n for n in numbers)
 
 
 def counts_kind(plan: Plan, request: Mapping[str, Any]) -> CountsKind:
@@ -451,6 +460,7 @@ class Facts:
     curve: tuple[tuple[float, float], ...]
     peers: tuple[Peer, ...]
     choice: LimitChoice | None
+    summary: Summary
     # With a chosen limit, what makes estimates of the counts.
     correction: Correction | None = None
 
@@ -519,11 +529,23 @@ def facts_of(document: Mapping[str, Any], table: Any, verified: Verification, or
     chosen = "choice" in document
     budget = Budget(request["epsilon"], request["delta"]) if chosen else plan.budget
     correction = correction_from(document) if chosen else None
-    return Facts(
-        document, plan, budget, verified, origin, counts_kind(plan, request),
-        rows_of(table, plan, request, correction), selection_of(plan, request), curve_of(plan, verified.choice),
-        peers_of(plan, budget), limit_choice(document["choice"], verified.choice) if chosen else None, correction,
+    kind, rows = counts_kind(plan, request), rows_of(table, plan, request, correction)
+    choice = limit_choice(document["choice"], verified.choice) if chosen else None
+    summary = summarize(
+        plan, request, budget, items=rows.total, largest=largest_users(rows, kind, document["counts"]),
+        correction=correction, rough=choice is not None and sizes_are_rough(choice.users, choice.deviation),
+        private=verified.private,
     )  # fmt: skip
+    return Facts(
+        document, plan, budget, verified, origin, kind, rows, selection_of(plan, request),
+        curve_of(plan, verified.choice), peers_of(plan, budget), choice, summary, correction,
+    )  # fmt: skip
+
+
+def largest_users(rows: Rows, kind: CountsKind, counts: Mapping[str, Any]) -> float | None:
+    """Users of the largest item, noise aside: a count of a sketch exceeds them by no more than the offset."""
+    spare = (counts["offset"] or 0.0) if kind == "sketch" else 0.0
+    return rows.counts[0] - spare if rows.total else None
 
 
 def _origin(

@@ -11,12 +11,13 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from importlib.resources import files
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 from urllib.parse import quote
 
 from jinja2 import Environment, PackageLoader
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from dphist.display import printable, raised, text_grid, text_table
 from dphist.errors import InvalidParameter
@@ -32,22 +33,25 @@ _ENDINGS: Final[dict[str, ReportFormat]] = {
     ".html": "html", ".htm": "html", ".md": "markdown", ".markdown": "markdown", ".txt": "text",
 }  # fmt: skip
 # Rows that each format shows; the page has the others as data.
-_ROWS: Final[dict[ReportFormat, int]] = {"html": 20, "markdown": 100, "text": 20}
+_ROWS: Final[dict[ReportFormat, int]] = {"html": 25, "markdown": 100, "text": 20}
 # The most that rows may take of a page, so that it opens on a phone; the rest is in the release.
 LARGEST: Final = 8_000_000
 _WIDTH: Final = 100
-_LONGEST_CELL: Final = 60
+_CELL: Final = 60
 _TITLES: Final = {
+    "results": "Results",
+    "meaning": "What it means for people in the data",
+    "limits": "What the numbers leave out",
+    "expert": "For experts: the proof, the noise and the certificate",
     "about": "What was released",
     "promise": "What is guaranteed",
+    "checks": "What was verified",
     "numbers": "The numbers of this release",
     "curve": "The guarantee for every epsilon",
     "others": "Compared with other analyses",
     "selection": "What is released, and how accurate it is",
     "cap": "The limit on items per user",
-    "rows": "The released counts",
     "booking": "Booked in a ledger",
-    "limits": "Not covered",
     "certificate": "Certificate and verification",
 }
 
@@ -112,11 +116,17 @@ def render(facts: Facts, format: ReportFormat, figures: Mapping[str, str] | None
     described = words.describe(facts)
     names, rows = facts.rows.first(_ROWS[format])
     skipped = {"cap": not described["limit_notes"], "booking": not described["booking"]}
-    sealed = described["certificate"] or {}
+    sealed, summary = described["certificate"] or {}, facts.summary
+    *first, (_, privacy) = summary.rows()
     shared = {
         "r": described,
         "titles": {name: title for name, title in _TITLES.items() if not skipped.get(name)},
-        "state": words.state(facts),
+        "strip": [("Items", summary.headline, ""), *((label, *_split(text)) for label, text in first)],
+        "summary_rows": [("Items", summary.headline), *summary.rows()],
+        "privacy": privacy.replace(f"; {summary.verdict.level}: ", ": "),
+        "verdict": summary.verdict.level.capitalize() if facts.private else "Not private",
+        "weak": not facts.private or summary.verdict.weak,
+        "warnings": words.warnings(facts),
         "count_note": words.count_note(facts),
         "about": [
             ("Released items", f"{facts.rows.total:,}"),
@@ -147,7 +157,7 @@ def render(facts: Facts, format: ReportFormat, figures: Mapping[str, str] | None
     }
     if format == "html":
         return _html(facts, shared, rows)
-    shared["rows"] = [[_short(cell) for cell in row] for row in rows]
+    shared |= {"rows": rows, "row_lines": _wrap_cells(rows, len(facts.rows.items))}
     if format == "markdown":
         return _markdown().get_template("report.md").render(shared, mark=MARKDOWN_MARK, figures=figures or {})
     return _text().get_template("report.txt").render(shared, mark=TEXT_MARK)
@@ -189,9 +199,20 @@ def _selection_rows(facts: Facts) -> list[tuple[str, str, str, str]]:
     ]
 
 
-def _short(cell: str) -> str:
-    shown = printable(cell)
-    return shown if len(shown) <= _LONGEST_CELL else shown[: _LONGEST_CELL - 1] + "…"
+def _split(text: str) -> tuple[str, str]:
+    """A text of the summary as what is large and what explains it."""
+    large, _, more = (text[:1].upper() + text[1:]).partition("; ")
+    return large, more[:1].upper() + more[1:]
+
+
+def _wrap_cells(rows: list[list[str]], items: int) -> list[list[str]]:
+    """Rows of text whose long names go on in lines of their own."""
+    found = []
+    for row in rows:
+        names = [textwrap.wrap(printable(name), _CELL // items) or [""] for name in row[:items]]
+        for place, line in enumerate(zip_longest(*names, fillvalue="")):
+            found.append([*line, *(row[items:] if place == 0 else [""] * (len(row) - items))])
+    return found
 
 
 # --- text and Markdown
@@ -235,10 +256,9 @@ def _markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]], texts: i
 
 def _html(facts: Facts, shared: dict[str, Any], rows: list[list[str]]) -> str:
     environment = _environment(autoescape=True)
-    environment.filters |= {"visible": make_visible, "raised": raised, "base64": _base64}
+    environment.filters |= {"visible": make_visible, "breakable": _breakable, "base64": _base64}
     data, shown = page_data(facts.rows)
     certificate = facts.origin.certificate
-    counts = [column.name for column in facts.rows.columns if column.kind == "number"]
     return environment.get_template("report.html").render(
         shared,
         rows=rows,
@@ -248,10 +268,8 @@ def _html(facts: Facts, shared: dict[str, Any], rows: list[list[str]]) -> str:
         digest=_digest,
         data=data,
         shown=shown,
-        kinds=[
-            "number" if name in {*counts, *facts.rows.interval_names} else "text" for name in shared["row_names"]
-        ],
-        sorted_by=counts[0],
+        kinds=[column.kind for column in facts.rows.columns],
+        sorted_by=facts.rows.main[0].name,
         certificate=certificate,
         # What is downloaded is as it was written; what is shown has nothing in it that cannot be seen.
         certificate_shown="\n".join(map(printable, (certificate or "").split("\n"))),
@@ -261,6 +279,11 @@ def _html(facts: Facts, shared: dict[str, Any], rows: list[list[str]]) -> str:
 
 def _read(name: str) -> str:
     return files("dphist.report").joinpath("templates", name).read_text(encoding="utf-8")
+
+
+def _breakable(name: str) -> Markup:
+    """A name of a column that may go on in the next line after a _."""
+    return escape(name).replace("_", Markup("_<wbr>"))
 
 
 def _base64(text: str) -> str:
@@ -293,23 +316,27 @@ def page_data(rows: Rows) -> tuple[str, int]:
         shown = min(shown - 1, int(0.98 * shown * LARGEST / size))
 
 
+def _finite(values: Sequence[float]) -> list[float | None]:
+    return [value if math.isfinite(value) else None for value in values]
+
+
 def _page_json(rows: Rows, shown: int) -> str:
     """JSON that cannot end its script: it has no `<`, and nothing that cannot be seen."""
     columns: list[dict[str, Any]] = []
+    names = [column.name for column in rows.columns]
     for column in rows.columns:
-        values = column.values[:shown]
         entry: dict[str, Any] = {"name": column.name, "kind": column.kind}
         if column.kind == "text":
-            columns.append({**entry, "number": column.by_number, "values": values})
+            columns.append({**entry, "number": column.by_number, "values": column.values[:shown]})
             continue
-        finite = [value if math.isfinite(value) else None for value in values]
-        wide = max((len(text) for text in column.texts(1)), default=1) + 1
-        columns.append({**entry, "digits": column.digits, "wide": wide, "values": finite})
-        if column.name == rows.count and rows.width is not None:
-            made = {"kind": "number", "digits": column.digits, "wide": wide, "of": len(columns) - 1}
-            low, high = rows.interval_names
-            columns += [{"name": low, **made, "plus": -rows.width}, {"name": high, **made, "plus": rows.width}]
-    order = next((place for place, column in enumerate(columns) if column["kind"] == "number"), 0)
+        entry["digits"] = column.digits
+        if column.half is not None:
+            columns.append({**entry, "of": names.index(rows.count, len(rows.items)), "half": column.half})
+            continue
+        columns.append({**entry, "values": _finite(column.values[:shown])})
+        if column.kind == "interval":
+            columns[-1]["upper"] = _finite(column.upper[:shown])
+    order = next(place for place, column in enumerate(columns) if column["kind"] == "number")
     found = {"rows": shown, "sorted": order, "unseen": _UNSEEN, "quoted": QUOTED, "columns": columns}
     text = json.dumps(found, ensure_ascii=False, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
     return re.sub(f"[{_CLASS}]", lambda unseen: json.dumps(unseen[0])[1:-1], text)

@@ -11,10 +11,9 @@ from typing import Any, Final
 from dphist.display import count_items, figure, join_words, printable, raised
 from dphist.planning.explain import MECHANISMS
 from dphist.planning.utility import Correction, half_width
-from dphist.planning.verdict import verdict_of
 from dphist.privacy.types import Budget, LaplaceNoise, Plan
-from dphist.releasing.certificate import NO_GUARANTEE, guarantee, not_covered
-from dphist.releasing.summary import NOT_PRIVATE
+from dphist.releasing.certificate import NO_GUARANTEE, caveats, guarantee, not_covered
+from dphist.releasing.summary import INTERVALS_OF_ESTIMATES, INTERVALS_OF_NOISE, NOT_PRIVATE, ROUGH_ESTIMATES
 from dphist.report.facts import Facts, LimitChoice, Offer, Peer, Selection
 
 # By how much a factor may exceed e^epsilon, and how many delta that costs: 1/(1 - 1/1.1) = 11.
@@ -37,6 +36,11 @@ ABOUT: Final = {
     "query": "Query", "where": "Only events with", "user": "User column", "items": "Public list",
     "dataset": "Dataset", "created": "Created", "made_by": "Made by", "sha256": "SHA-256 of the data",
 }  # fmt: skip
+# Caveats that say what happens to the numbers.
+_LIMITS: Final = (
+    "user-limit", "spread", "max-nonzero", "differences", "perhaps-reduced", "reduced", "sketch",
+    "sketch-with-offset", "clamped-sums", "weighted-sums", "selected-sums", "shared-noise",
+)  # fmt: skip
 CURVE: Final = (
     "A release has a curve of guarantees: for every epsilon, a delta for which it is proved to be (epsilon, "
     "delta)-differentially private. Lower is safer."
@@ -141,17 +145,17 @@ def title(facts: Facts) -> str:
     """The title of the report."""
     what, also = ", ".join(facts.rows.items), also_released(facts.document.get("sums", ()))
     found = {
-        "users": f"Users per {what}",
-        "weighted": f"Users per {what}" + ("" if facts.correction else ", weighted"),
-        "differences": f"Differences in users per {what}",
-        "perhaps_reduced": f"Users per {what}, possibly reduced",
-        "sketch": f"Users per {what}, estimated by a sketch",
+        "users": f"Number of users per {what}",
+        "weighted": f"Number of users per {what}" + ("" if facts.correction else ", weighted"),
+        "differences": f"Differences in the number of users per {what}",
+        "perhaps_reduced": f"Number of users per {what}, possibly reduced",
+        "sketch": f"Number of users per {what}, estimated by a sketch",
     }[facts.kind]
     return ("" if facts.private else "NOT PRIVATE: ") + found + (f", with {also}" if also else "")
 
 
 def lead(facts: Facts) -> str:
-    """The first sentences of a report."""
+    """What was released, from what and when."""
     rows, also = facts.rows.total, also_released(facts.document.get("sums", ()))
     counts = {
         "users": "the number of users",
@@ -168,7 +172,8 @@ def lead(facts: Facts) -> str:
     else:
         items = "1 item" if rows == 1 else f"each of {rows:,} items"
         found = f"This release gives {counts} for {items}{f', and {also}' if also else ''}, with noise."
-    return f"{found} It was made from {about(facts)['source']}. Neither it nor this report has a true count in it."
+    known = about(facts)
+    return f"{found} It was made from {known['source']} on {known['created'].partition('T')[0]}."
 
 
 def about(facts: Facts) -> dict[str, str]:
@@ -193,21 +198,17 @@ def about(facts: Facts) -> dict[str, str]:
 
 
 def rows_notes(facts: Facts) -> list[str]:
-    """What the counts and their intervals are."""
-    rows, note = facts.rows, count_note(facts)
+    """What the counts and their intervals are, and what intervals do not cover."""
+    rows, note, (_, interval) = facts.rows, count_note(facts), facts.rows.main
     found = [note] if note else []
-    found += estimate_notes(facts)
-    level = f"{100 * rows.level:g} %"
+    if interval is None or not rows.total:
+        return found
+    if rows.estimated:
+        assumed = "Estimates suppose that users with many items choose the same items as others."
+        return [*found, INTERVALS_OF_ESTIMATES, assumed]
     if rows.width is not None:
-        found.append(f"Intervals are the count ± {figure(rows.width)}: the noise stays within that with {level}.")
-    if rows.own_ends:
-        low, high = rows.own_ends[:2]
-        found.append(
-            f"{low} and {high} are the ends of a {level} interval: the noise stays within it with {level}."
-        )
-    if rows.cut:
-        found.append("Long items are cut short here; the release has them in full.")
-    return found
+        found.append(f"The {100 * rows.level:g} % interval of a count is the count ± {figure(rows.width)}.")
+    return [*found, INTERVALS_OF_NOISE if facts.summary.limit_leaves_out else "Intervals cover the noise."]
 
 
 def estimate_notes(facts: Facts) -> list[str]:
@@ -218,9 +219,9 @@ def estimate_notes(facts: Facts) -> list[str]:
     return [
         "The estimate is the count times a factor that makes up for what the limit on users leaves out: "
         f"{factors_of(facts, correction)} (one standard error). The factor follows from the noisy numbers of "
-        "users by number of items. It supposes that users with many items choose the same items as others: the "
-        f"margin of an estimate ({100 * facts.rows.level:g} %) covers the noise of the count and of the factor, "
-        "and no interval covers how far users with many items choose differently."
+        "users by number of items. It supposes that users with many items choose the same items as others: "
+        "intervals of estimates cover the noise of the count and of the factor, and no interval covers how far "
+        "users with many items choose differently."
     ]
 
 
@@ -234,16 +235,6 @@ def factors_of(facts: Facts, correction: Correction) -> str:
 
 
 # --- the guarantee
-
-
-def state(facts: Facts) -> str:
-    """Whether it can be published, in a few words."""
-    if not facts.private:
-        return "NOT PRIVATE: the noise comes from a seed. Do not publish this."
-    warned = {0: "", 1: ", with a caution"}.get(len(cautions(facts)), ", with cautions")
-    if facts.origin.certificate is not None:
-        return f"Verified, private{warned}"
-    return f"Guarantee verified, private{warned}" + ("" if facts.origin.written else ", not yet written")
 
 
 def guarantee_of(facts: Facts) -> str:
@@ -316,13 +307,109 @@ def _beliefs(epsilon: float, delta: float) -> str:
     )
 
 
-def cautions(facts: Facts) -> list[str]:
-    """What makes the guarantee weak, from the budget and the released counts alone: verified is not yet safe."""
+def warnings(facts: Facts) -> list[tuple[str, str]]:
+    """What a reader must see before the numbers: a weak budget, rough estimates, and why there are few items."""
+    summary, top = facts.summary, facts.request.get("top")
+    few = summary.why_few
+    if not few and top is not None and facts.rows.total < top:
+        few = f"{summary.headline}. Mostly hidden: {summary.hidden_words}."
+    found = [*(summary.verdict.warnings if facts.private else ())]
+    found += [one for one in summary.warnings if one == ROUGH_ESTIMATES]
+    return [*(("Warning", one) for one in found), *([("Note", few)] if few else [])][:3]
+
+
+# What a release at each level does against someone who sees it.
+_AGAINST: Final = {
+    "strong": "Anyone who sees this release, whatever else they know: it would look much the same without any one "
+    "user, so it hides whether a person is in the data, and what they did.",
+    "moderate": "Anyone who sees this release, whatever else they know: it would look similar without any one "
+    "user, so it partly hides whether a person is in the data, and what they did.",
+    "weak": "Only weakly against someone who sees this release: it may look clearly different without one user, "
+    "and so tell a good deal about them.",
+    "very weak": "Hardly against anything: this release may show whether a person is in the data and what they "
+    "did, and counts may be close to the true ones.",
+}
+
+
+def meaning(facts: Facts) -> list[tuple[str, list[str]]]:
+    """What a privacy officer asks, and the answers, without symbols."""
     if not facts.private:
-        return []
-    # Noise aside, no count exceeds the number of users. A count of a sketch does, by no more than the offset.
-    spare = (facts.document["counts"]["offset"] or 0.0) if facts.kind == "sketch" else 0.0
-    return list(verdict_of(facts.budget, max(facts.rows.counts, default=0.0) - spare).warnings)
+        return [
+            (
+                "Who is protected",
+                [f"Nobody. {NOT_PRIVATE}, for tests: anyone who knows or guesses the seed can remove the noise."],
+            ),
+            ("What was verified", verified_words(facts)),
+        ]
+    # Where someone else counted, the guarantee covers users with no more items than the plan assumes.
+    whose = "" if facts.request else f" who contributed to at most {facts.plan.contract.items:,} of the counts"
+    condition = guarantee_of(facts).partition(", provided that ")[2]
+    not_safe = [
+        "Other releases of the same data: what they tell about a person adds to what this one tells.",
+        *caveats(facts.plan, facts.request, ("groups",)),
+        "People in general: what the counts show of many users may also hold for someone who is not among them.",
+        *([f"The guarantee rests on what no proof can show: that {condition}"] if condition else []),
+    ]
+    return [
+        (
+            "Who is protected",
+            [f"Every user in the data{whose}, with all of their data together, not each row by itself."],
+        ),
+        ("Against what", [_AGAINST[facts.summary.verdict.level]]),
+        (f"How much: {facts.summary.verdict.level}", _belief_words(facts.budget)),
+        ("What is not covered", not_safe),
+        ("What was verified", verified_words(facts)),
+    ]
+
+
+def _belief_words(budget: Budget) -> list[str]:
+    """How far a belief can go, by `_beliefs`, for readers without mathematics."""
+    rare, most = DELTAS * budget.delta, budget.epsilon + math.log(SLACK)
+    if rare >= 1.0:
+        return ["No limit can be given for what someone may learn about a person: delta is too large."]
+    half, little = at_most(move_belief(0.5, most)), at_most(move_belief(0.01, most))
+    if little == "100 %":
+        return ["Someone who is 1 % sure that a certain person is in the data can become 100 % sure."]
+    return [
+        f"Someone who is 50 % sure that a certain person is in the data can become at most {half} sure from this "
+        f"release, and someone who is 1 % sure at most {little}.",
+        f"The chance that a release tells more than that is at most {one_in(rare)}. How often a guess is right, "
+        "above, is the average over all possible releases.",
+    ]
+
+
+def verified_words(facts: Facts) -> list[str]:
+    """What was verified and by whom, and what was not."""
+    from dphist import __version__
+
+    verified, written = facts.verified, facts.origin.certificate is not None
+    signed = {
+        "trusted": f"The release is signed by the expected key, {verified.signed_by}.",
+        "valid": f"The release is signed by the key {verified.signed_by}; nobody said whose key that is.",
+    }.get(verified.signature, "The release is not signed: nothing shows who made it.")
+    same = "the released data are those that the certificate describes, and " if written else ""
+    proof = "the guarantee follows from the plan's noise and threshold, recomputed without the data"
+    if not facts.private:
+        proof = "the plan's numbers fit together. This does not make noise from a seed private"
+    return [
+        f"Verified by dphist {__version__} when this report was made: {same}{proof}.",
+        signed if written else certificate_note(facts),
+        "Not verified, because no file can show it: that the data was complete and correct, and that the noise "
+        "was drawn as the certificate says. For that you rely on the people who made the release.",
+    ]
+
+
+def limits(facts: Facts) -> list[str]:
+    """What the limit and the threshold do to the numbers, and who is not counted."""
+    found = [*caveats(facts.plan, _request_with_effect(facts), _LIMITS), *estimate_notes(facts)]
+    found += selection_notes(facts)[:-1] if facts.selection else selection_notes(facts)
+    if facts.rows.total > 1:
+        found.append(_total(facts.plan, facts.document["counts"], facts.rows.total))
+    if facts.request and "sketch" not in facts.request:
+        rows = "a user" if facts.request.get("null-items") else "a user or an item"
+        hidden = "" if facts.selection is None else ", and users all of whose items are below the threshold"
+        found.append(f"Not counted: rows without {rows}{hidden}.")
+    return found
 
 
 def checks(facts: Facts) -> list[str]:
@@ -544,11 +631,11 @@ def selection_notes(facts: Facts) -> list[str]:
             "Every item of the public list is released, whatever its count: nothing is selected and no count is "
             f"biased. Each count has a standard error of {figure(facts.plan.total_noise)}."
         ]
-    least = "" if found.unlikely is None else f"; up to {found.unlikely:,}, with at most 1 %"
+    least = "" if found.unlikely is None else f", and of at most 1 % up to {found.unlikely:,}"
     intervals = " The intervals in the table describe the noise before this selection."
     return [
-        f"An item {passes(found)} with a probability that grows with its users: from {found.even:,} on "
-        f"({found.axis}) with at least 50 %, from {found.likely:,} on with at least 99 %{least}.",
+        f"The threshold hides items of few users: an item {passes(found)} with a probability of at least 50 % "
+        f"from {found.even:,} on ({found.axis}), of at least 99 % from {found.likely:,} on{least}.",
         *(
             []
             if found.largest is None
@@ -568,14 +655,18 @@ def selection_head(facts: Facts) -> tuple[str, str, str, str]:
     return found.axis, "released with" if found.largest is None else "passes with", "too high by", "deviation"
 
 
+def _request_with_effect(facts: Facts) -> Mapping[str, Any]:
+    """The request without a limit that takes nothing away: not below the length of the public list."""
+    contract = facts.plan.contract
+    if facts.plan.mechanism != "known-domain" or contract.items != contract.max_nonzero:
+        return facts.request
+    return {key: value for key, value in facts.request.items() if key != "max-items-per-user"}
+
+
 def uncovered(facts: Facts) -> list[str]:
     """What a reader might assume and should not."""
     plan, rows = facts.plan, facts.rows.total
-    request = dict(facts.request)
-    if plan.mechanism == "known-domain" and plan.contract.items == plan.contract.max_nonzero:
-        # The limit is not below the length of the public list, so it takes nothing away.
-        request.pop("max-items-per-user", None)
-    found = not_covered(plan, request)
+    found = not_covered(plan, _request_with_effect(facts))
     if rows > 1:
         found.append(_total(plan, facts.document["counts"], rows))
     return [
@@ -680,8 +771,8 @@ def certificate_note(facts: Facts) -> str:
         return ""
     if facts.origin.written is None:
         return (
-            "This report is of a release in memory, which has no certificate yet: a certificate belongs to a "
-            "file. release.write(...) writes both; a report of that file includes it."
+            "This report is of a release in memory, which is not yet written: a certificate belongs to a file. "
+            "release.write(...) writes both; a report of that file includes it."
         )
     address, certificate = facts.origin.written
     return (
@@ -703,7 +794,8 @@ def describe(facts: Facts) -> dict[str, Any]:
     found = {
         "title": title(facts),
         "lead": lead(facts),
-        "cautions": cautions(facts),
+        "summary": facts.summary.to_dict(),
+        "cautions": list(facts.summary.verdict.warnings) if facts.private else [],
         "release": facts.verified.address,
         "written": certificate is not None or facts.origin.written is not None,
         "private": facts.private,
@@ -714,6 +806,8 @@ def describe(facts: Facts) -> dict[str, Any]:
         "signed_by": facts.verified.signed_by,
         "guarantee": guarantee_of(facts),
         "promise": promise_of(facts),
+        "meaning": [{"label": label, "sentences": sentences} for label, sentences in meaning(facts)],
+        "limits": limits(facts),
         "epsilon": facts.budget.epsilon,
         "delta": facts.budget.delta,
         "delta_certified": facts.delta_certified,

@@ -35,6 +35,8 @@ from dphist.sketch.values import (
 )
 
 if TYPE_CHECKING:
+    from dphist.outputs.targets import Target
+    from dphist.releasing.frames import Names
     from dphist.releasing.result import Release
 
 
@@ -310,22 +312,78 @@ class MisraGries:
         return cls.of_counters(*decode(read_secret(path), f"the sketch {os.fspath(path)}", k))
 
     def release(
-        self, plan: Plan, *, count_name: str = "count", rounded: bool = False, seed: int | None = None
+        self,
+        plan: Plan,
+        *,
+        count_name: str = "count",
+        rounded: bool = False,
+        seed: int | None = None,
+        ledger: str | os.PathLike[str] | None = None,
+        dataset: str | None = None,
     ) -> Release:
         """Noisy counts above the threshold, for a plan with `max_nonzero` of at least k.
 
         The guarantee rests on this: all items of a user came in one update of one sketch, and neither which one,
         nor the order of the other users' updates, nor what was merged in which order depended on another user.
         One `build`, one `build_on_spark`, and one `merge` of all such sketches keep the order by themselves.
+        With `ledger` and `dataset` the release is booked before any noise is drawn.
         `seed` is for tests: what it makes is not private.
         """
-        from dphist.planning.utility import added_columns
-        from dphist.releasing.frames import checked_names, release_order
-        from dphist.releasing.histogram import release_sketch
+        return self.release_and_write(
+            plan, None, count_name=count_name, rounded=rounded, seed=seed, ledger=ledger, dataset=dataset
+        )
+
+    def release_and_write(
+        self,
+        plan: Plan,
+        target: Target | None,
+        *,
+        count_name: str = "count",
+        rounded: bool = False,
+        seed: int | None = None,
+        ledger: str | os.PathLike[str] | None = None,
+        dataset: str | None = None,
+        force: bool = False,
+        placed: Callable[[Any], None] | None = None,
+    ) -> Release:
+        """The same, and both result and certificate in their place; `placed` is called once they are there."""
+        from dphist.outputs.write import write_release
+        from dphist.releasing.frames import checked_names
+        from dphist.releasing.histogram import sketch_problem, sketch_request
+        from dphist.releasing.soundness import certify_again
+        from dphist.releasing.spending import SketchRequest, booked_attempt, check_ledger
 
         names = checked_names(self._kind.names, count_name)
         if not isinstance(rounded, bool):
             raise InvalidParameter(f"rounded must be True or False, not {rounded!r}")
+        sound = certify_again(plan)
+        problem = sketch_problem(sound, self._k)
+        if problem is not None:
+            raise InvalidParameter(problem)
+        asked = sketch_request(sound, self._k, seed)
+        # As a certificate records them, where they are not what they are by default.
+        asked |= {} if count_name == "count" else {"count-name": count_name}
+        asked |= {"round": True} if rounded else {}
+        request = SketchRequest(asked, ledger, dataset)
+        check_ledger(request, target)
+        with booked_attempt(request, placed) as attempt:
+            attempt.book(sound)
+            noisy = self._add_noise(sound, names, rounded, seed)
+            result = replace(noisy, request=request.to_dict(), receipt=attempt.receipt)
+            attempt.release = result
+            if target is not None:
+                written = write_release(
+                    result.to_arrow(), result.document(), target, force=force, placed=attempt.note_written
+                )
+                result = result.with_written(written)
+                attempt.settle(written)
+        return result
+
+    def _add_noise(self, plan: Plan, names: Names, rounded: bool, seed: int | None) -> Release:
+        from dphist.planning.utility import added_columns
+        from dphist.releasing.frames import release_order
+        from dphist.releasing.histogram import release_sketch
+
         counters = self._as_counters()
         # In the order of the items: so a seed repeats a release, whatever the order of the users was.
         order = release_order(np.zeros(counters.counts.size), counters.items)
@@ -334,13 +392,8 @@ class MisraGries:
             columns, counters.counts[order], plan, size=self._k, subtracted=counters.subtracted, names=names,
             seed=seed,
         )  # fmt: skip
-        counts, _ = added_columns(raw.counts, raw.plan, count_name, error=False, interval=None, rounded=rounded)
-        asked: dict[str, Any] = dict(raw.request)
-        if count_name != "count":
-            asked["count-name"] = count_name
-        if rounded:
-            asked["round"] = True
-        return replace(raw, counts=counts, request=asked)
+        counts, _ = added_columns(raw.counts, raw.plan, names.count, error=False, interval=None, rounded=rounded)
+        return replace(raw, counts=counts)
 
     def _put(self, counters: Counters) -> None:
         self._table, self._counters, self._subtracted = None, counters, counters.subtracted

@@ -1,19 +1,20 @@
 "use strict";
-// Only the rows in view are in the document: a hundred thousand would freeze it. Items are untrusted: they are set as
+// Only one page of rows is in the document: a hundred thousand would freeze it. Items are untrusted: they are set as
 // text, never as markup.
 (() => {
   const data = JSON.parse(document.getElementById("data").textContent);
-  const SPARE = 12, ON_PAPER = 100;
-  // The height of a row follows the reader's font size: it is measured, starting from this.
-  let height = 32;
-  const scroll = document.getElementById("scroll"), table = document.getElementById("table");
+  const ON_SCREEN = 25, ON_PAPER = 100;
+  const table = document.getElementById("table"), scroll = document.getElementById("scroll");
   const body = table.tBodies[0], heads = [...table.tHead.rows[0].cells];
   const search = document.getElementById("search"), found = document.getElementById("found");
+  const pager = document.getElementById("pager"), [first, previous, next, last] = pager.querySelectorAll("button");
   const columns = data.columns, total = data.rows;
   const numbers = columns.map((c) => new Intl.NumberFormat("en", {
     minimumFractionDigits: c.digits || 0, maximumFractionDigits: c.digits || 0 }));
   const value = (c, row) => columns[c].of === undefined
-    ? columns[c].values[row] : columns[columns[c].of].values[row] + columns[c].plus;
+    ? columns[c].values[row] : columns[columns[c].of].values[row] - columns[c].half;
+  const upper = (c, row) => columns[c].of === undefined
+    ? columns[c].upper[row] : columns[columns[c].of].values[row] + columns[c].half;
   // Characters that cannot be seen are spelled out, except those that belong to an emoji (the first group).
   const UNSEEN = new RegExp(data.unseen, "gu"), QUOTED = new RegExp(data.quoted, "u");
   const spelled = (text) => text.replace(UNSEEN, (c, joiner) => {
@@ -24,63 +25,69 @@
   const shown = (item) => item === null ? "(missing)" : item === "" ? "(empty)" : QUOTED.test(item) ? `"${spelled(item)}"` : spelled(item);
   const paper = matchMedia("print"), printed = document.getElementById("printed");
   let order = Uint32Array.from({ length: total }, (_, i) => i);
-  let matching = order, sorted = data.sorted, down = true, asked = 0;
+  let matching = order, sorted = data.sorted, down = true, asked = 0, start = 0;
 
   const cell = (row, c) => {
-    const td = document.createElement("td"), v = value(c, row);
-    if (columns[c].kind === "text") {
-      td.className = v === null || v === "" ? "text missing" : "text";
+    const td = document.createElement("td"), v = value(c, row), kind = columns[c].kind;
+    td.className = kind;
+    td.dataset.label = spelled(columns[c].name);
+    td.setAttribute("role", "cell");
+    if (kind === "text") {
+      if (v === null || v === "") td.classList.add("missing");
+      else if (v.length > 60) td.classList.add("long");
       td.dir = "auto";
       td.textContent = shown(v);
-      if (v !== null && v.length > 20) td.title = td.textContent;
-    } else td.textContent = v === null ? "" : numbers[c].format(v);
+    } else if (v !== null) {
+      td.textContent = numbers[c].format(v) + (kind === "interval" ? ` to ${numbers[c].format(upper(c, row))}` : "");
+    }
     return td;
   };
-  const gap = (rows) => {
-    const tr = document.createElement("tr"), td = document.createElement("td");
-    tr.className = "gap";
-    tr.setAttribute("aria-hidden", "true");
-    td.colSpan = columns.length;
-    td.style.height = rows * height + "px";
-    tr.append(td);
-    return tr;
-  };
-  const put = (first, last) => {
-    const rows = [gap(first)];
-    for (let place = first; place < last; place++) {
+  const put = (from, until) => {
+    const rows = [];
+    for (let place = from; place < until; place++) {
       const tr = document.createElement("tr");
+      tr.setAttribute("role", "row");
       tr.setAttribute("aria-rowindex", place + 2);
       tr.append(...columns.map((_, c) => cell(matching[place], c)));
       rows.push(tr);
     }
-    rows.push(gap(matching.length - last));
     body.replaceChildren(...rows);
     table.setAttribute("aria-rowcount", matching.length + 1);
   };
-  const draw = (again = true) => {
+  const words = (n) => n.toLocaleString("en");
+  const draw = () => {
     // The media query may match before the listener below is called.
     if (paper.matches) return void print();
-    const first = Math.min(Math.max(0, matching.length - 1), Math.max(0, Math.floor(scroll.scrollTop / height) - SPARE));
-    const last = Math.min(matching.length, first + Math.ceil(scroll.clientHeight / height) + 2 * SPARE);
-    put(first, last);
-    const found = body.querySelector("tr:not(.gap)")?.getBoundingClientRect().height;
-    if (again && found && Math.abs(found - height) > 0.01) {
-      height = found;
-      draw(false);
-    }
+    const until = Math.min(matching.length, start + ON_SCREEN);
+    put(start, until);
+    pager.hidden = matching.length <= ON_SCREEN;
+    pager.querySelector("span").textContent = `${words(start + 1)} to ${words(until)} of ${words(matching.length)}`;
+    first.disabled = previous.disabled = start === 0;
+    next.disabled = last.disabled = until === matching.length;
   };
-  // Print has the first matching rows, without space for all others.
+  const turn = (place) => {
+    start = Math.max(0, place);
+    draw();
+    if (scroll.getBoundingClientRect().top < 0) scroll.scrollIntoView();
+  };
+  // Print has the first matching rows, and everything that is folded.
+  const folded = [...document.querySelectorAll("details")];
+  let wereOpen = null;
   const print = () => {
-    const last = Math.min(matching.length, ON_PAPER), more = matching.length - last;
-    put(0, last);
-    // Print has the whole guarantee and all checks.
-    document.querySelectorAll("#promise details").forEach((part) => { part.open = true; });
+    const until = Math.min(matching.length, ON_PAPER), more = matching.length - until;
+    put(0, until);
+    wereOpen ??= folded.map((part) => part.open);
+    folded.forEach((part) => { part.open = true; });
     const searched = matching.length < total ? `Only rows with "${search.value.trim()}" in them. ` : "";
-    printed.textContent = searched + (more ? `And ${more.toLocaleString("en")} more rows, which are in the release.` : "");
+    printed.textContent = searched + (more ? `And ${words(more)} more rows, which are in the release.` : "");
+  };
+  const backToScreen = () => {
+    wereOpen?.forEach((open, place) => { folded[place].open = open; });
+    wereOpen = null;
+    draw();
   };
   const showNumber = () => {
-    const all = total.toLocaleString("en");
-    found.textContent = matching.length === total ? `${all} rows` : `${matching.length.toLocaleString("en")} of ${all} rows`;
+    found.textContent = matching.length === total ? `${words(total)} rows` : `${words(matching.length)} of ${words(total)} rows`;
   };
   const texts = columns.map((c, i) => (c.kind === "text" ? i : -1)).filter((i) => i >= 0);
   // In pieces, so that the page responds while many rows are searched.
@@ -96,7 +103,7 @@
       }
       if (place < total) return void setTimeout(step);
       matching = kept;
-      scroll.scrollTop = 0;
+      start = 0;
       showNumber();
       draw();
     };
@@ -130,25 +137,24 @@
     find();
   };
 
-  const wide = columns.map((c) => c.kind === "text" ? 12 : 2.6 + 0.62 * Math.max(c.name.length + 2, c.wide));
-  table.style.minWidth = wide.reduce((a, b) => a + b, 0) + "rem";
   heads.forEach((head, c) => {
-    if (columns[c].kind !== "text") head.style.width = wide[c] + "rem";
     head.firstElementChild.disabled = false;
     head.firstElementChild.addEventListener("click", () => sort(c));
   });
-  let waiting = 0, framed = false;
+  let waiting = 0;
   search.disabled = false;
   search.addEventListener("input", () => { clearTimeout(waiting); waiting = setTimeout(find, 150); });
-  scroll.addEventListener("scroll", () => {
-    if (framed) return;
-    framed = true;
-    requestAnimationFrame(() => { framed = false; draw(); });
-  }, { passive: true });
-  addEventListener("resize", () => draw());
+  first.addEventListener("click", () => turn(0));
+  previous.addEventListener("click", () => turn(start - ON_SCREEN));
+  next.addEventListener("click", () => turn(start + ON_SCREEN));
+  last.addEventListener("click", () => turn(ON_SCREEN * Math.floor((matching.length - 1) / ON_SCREEN)));
+  // A link to a folded part opens it.
+  const unfold = () => { const part = document.getElementById(location.hash.slice(1)); if (part) for (let at = part; at; at = at.parentElement) if (at.tagName === "DETAILS") at.open = true; };
+  addEventListener("hashchange", unfold);
   addEventListener("beforeprint", print);
-  addEventListener("afterprint", () => draw());
-  paper.addEventListener("change", () => draw());
+  addEventListener("afterprint", backToScreen);
+  paper.addEventListener("change", () => paper.matches ? print() : backToScreen());
+  unfold();
   showNumber();
   draw();
 })();

@@ -1,0 +1,216 @@
+"""One release per id: a run that is repeated neither spends twice nor draws noise twice, if that can be avoided.
+
+The first run of an id books its release under the id. A later run finds the booking, and then one of these:
+
+- The release is noted as written: it is read back, and nothing else happens.
+- It is not noted, but its files are there, or only the certificate has not got its name: that is made up for.
+- Neither: the first run was killed, or stopped, before it had written anything. What it had begun is removed, and
+  this run uses the same booking and draws new noise.
+- The first run is still running (a lock says so), or has failed in a way that may depend on the events: an error.
+
+*Guarantee*: the last case with new noise is as private as one release if nothing of the earlier attempt was
+published, copied or seen, and it did not end because of what is in the events. Then all that anyone knows is the
+result of the last attempt, and the earlier ones, drawn independently, could as well not have been made.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from hashlib import file_digest
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from dphist.errors import InputError, InvalidParameter, LedgerError, OutputError
+from dphist.outputs.readback import Readback, read_release
+from dphist.outputs.seal import output_of, parse_certificate, same_json
+from dphist.outputs.targets import Target, Written, target_of
+from dphist.planning.auto_cap import ChoicePlan
+from dphist.publishing import WORKPLACE, place_new, sweep, sync_folder
+from dphist.releasing.certificate import plan_from
+from dphist.releasing.frames import Names
+from dphist.releasing.request import Request
+from dphist.releasing.result import Release
+from dphist.releasing.soundness import Chosen
+from dphist.releasing.spending import check_ledger
+from dphist.signatures import NO_TRUST, examine
+
+if TYPE_CHECKING:
+    from dphist.ledger import Booking, Ledger
+
+# What may differ between two runs of an id: neither the question nor the place of the answer depends on it.
+_MAY_DIFFER: Final = ("id", "ledger", "force", "sign")
+
+
+@dataclass(frozen=True)
+class Earlier:
+    """What an earlier run of the same id has left: its release, a booking that can be used again, or nothing."""
+
+    release: Release | None = None
+    booking: Booking | None = None
+    run: dict[str, Any] | None = None
+
+
+@contextmanager
+def only_run_of_id(request: Request) -> Iterator[Earlier]:
+    """What earlier runs have left. Within this context no other process can run the same id."""
+    if request.id is None:
+        yield Earlier()
+        return
+    from dphist.ledger import Ledger
+
+    assert request.output is not None
+    assert request.ledger is not None
+    assert request.dataset is not None
+    target = target_of(request.output, request.output_table, request.output_format, request.certificate)
+    if target.is_stdout or target.is_object:
+        raise InvalidParameter(
+            "--id needs an output that a later run can find and finish, a file or a database: not - and not an "
+            "object store"
+        )
+    if request.engine_name == "spark" or target.kind == "folder":
+        raise InvalidParameter(
+            "--id cannot be used with Spark: executors of a run that was killed may still be writing"
+        )
+    check_ledger(request, target)
+    ledger, run = Ledger.open(request.ledger), _run_facts(request, target)
+    with ledger.only_run_of(request.dataset, request.id):
+        booking = ledger.account(request.dataset).booking_of(request.id)
+        if booking is None:
+            yield Earlier(run=run)
+            return
+        _check_same(request.id, booking.run or {}, run)
+        found = _find_release(request, booking, target, ledger)
+        yield Earlier(found, booking, run)
+
+
+def _run_facts(request: Request, target: Target) -> dict[str, Any]:
+    """Everything that must be the same in all runs of an id; also what can make a run fail, such as --memory."""
+    facts = request.to_dict(everything=True)
+    for name in _MAY_DIFFER:
+        facts.pop(name, None)
+    title = target.title()
+    # A relative path is another place in another folder.
+    facts["output"] = title if target.kind == "postgresql" else title.replace(
+        target.address, os.path.realpath(target.address)
+    )  # fmt: skip
+    return facts
+
+
+def _check_same(id: str, before: dict[str, Any], now: dict[str, Any]) -> None:
+    names = [name for name in sorted({*before, *now}) if not same_json(before.get(name), now.get(name))]
+    if names:
+        differences = "; ".join(
+            f"{name} was {before.get(name, 'not given')!r:.80} and is {now.get(name, 'not given')!r:.80}"
+            for name in names[:3]
+        )
+        raise LedgerError(
+            f"the id {id!r} is that of another release ({differences}): every run of an id must be the same, so "
+            "choose another id"
+        )
+
+
+def _find_release(request: Request, booking: Booking, target: Target, ledger: Ledger) -> Release | None:
+    """The release of a booking, if it is there; then it is noted. None if noise has to be drawn again."""
+    if booking.failed is not None:
+        raise LedgerError(
+            f"the run of the id {booking.id!r} failed after its release was booked ({booking.failed}), which may "
+            "depend on the events: its booking is closed. Choose another id, which books again"
+        )
+    if booking.written is None:
+        _place_certificate(booking, target)
+    found = _read(target)
+    ours = found is not None and (found.document or {}).get("booking") == booking.receipt()
+    whole = ours and found is not None and not found.problems and found.table is not None
+    digest = "" if found is None else str(output_of(found.document).get("sha256"))
+    if booking.written is not None and not (whole and digest == booking.written["sha256"]):
+        state = "no longer there" if found is None else "not what was written then"
+        raise OutputError(
+            f"the id {booking.id!r} was released to {booking.written['address']}, which is {state}. Noise is not "
+            "drawn twice for one booking: restore the file, or choose another id, which books again"
+        )
+    if target.kind != "postgresql":
+        sweep(target.path.parent)
+    if not whole:
+        _check_unseen(request, booking, target, ours)
+        return None
+    assert found is not None
+    if booking.written is None:
+        ledger.settle(booking, sha256=digest, address=target.title())
+    return _release_from(found, request, target)
+
+
+def _check_unseen(request: Request, booking: Booking, target: Target, ours: bool) -> None:
+    """Raise if something is in the place of the release that a killed run may have put there."""
+    if ours or (not target.is_database and os.path.lexists(target.path) and not request.force):
+        raise OutputError(
+            f"{target.title()} is there, but without a valid certificate of entry {booking.number}. If an earlier "
+            f"run of the id {booking.id!r} has left it, and nobody has copied or seen it, remove it and run the "
+            "command again; otherwise choose another id"
+        )
+
+
+def _read(target: Target) -> Readback | None:
+    """What is at the output, if anything is."""
+    with suppress(InputError):
+        found = read_release(target.address, target.table_name if target.is_database else None)
+        return None if found.table is None and found.document is None else found
+    return None
+
+
+def _place_certificate(booking: Booking, target: Target) -> None:
+    """Give the certificate its name if a killed run had given the data theirs: both are whole then."""
+    if target.is_database or not target.path.is_file() or os.path.lexists(target.certificate_path):
+        return
+    folder = target.path.parent
+    for name in os.listdir(folder):
+        made = folder / name / "certificate"
+        if WORKPLACE.fullmatch(name) and made.is_file() and _belongs(made, booking, target.path):
+            with suppress(OSError):
+                place_new([(made, target.certificate_path)])
+                sync_folder(folder)
+            return
+
+
+def _belongs(certificate: Path, booking: Booking, data: Path) -> bool:
+    """Whether it is the whole certificate of these data, under this booking."""
+    try:
+        document, problems = parse_certificate(certificate.read_bytes(), certificate.name)
+        with data.open("rb") as file:
+            digest = file_digest(file, "sha256").hexdigest()
+    except OSError:
+        return False
+    if document is None or problems or document.get("booking") != booking.receipt():
+        return False
+    return bool(output_of(document).get("sha256") == digest)
+
+
+def _release_from(found: Readback, request: Request, target: Target) -> Release:
+    """The release as it was written, with the certificate that was written."""
+    from dphist.releasing.run import engine_for, plan_request
+
+    document, table = found.document, found.table
+    assert document is not None
+    assert table is not None
+    chosen = None
+    if "choice" in document:
+        planned = plan_request(request, engine_for(request))
+        assert isinstance(planned, ChoicePlan)
+        chosen = Chosen.by(planned, tuple(document["choice"]["noisy_users"]))
+    plan = plan_from(document["plan"])
+    items = tuple(column.name for column in request.columns)
+    numbers = {name: table.column(name).to_numpy() for name in table.column_names if name not in items}
+    counts = numbers.pop(request.count_name)
+    written = Written(
+        target.title(), target.certificate_title(), str(output_of(document)["sha256"]),
+        signed_by=examine(document, target.address, target.table, NO_TRUST).fingerprint,
+    )  # fmt: skip
+    return Release(
+        tuple(table.column(name).combine_chunks() for name in items), counts,
+        plan.certificate if chosen is None else chosen.plan.certificate, plan, bool(document["private"]),
+        Names(items, request.count_name), offset=document["counts"].get("offset"), added=numbers,
+        request=document["request"], written=written, chosen=chosen, receipt=document["booking"],
+        created=document["created"],
+    )  # fmt: skip

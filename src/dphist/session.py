@@ -1,0 +1,130 @@
+"""`Session`: several releases of the same events under one total budget, in a notebook or a script."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import weakref
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from dphist.display import html_grid, text_grid
+from dphist.errors import InvalidParameter
+from dphist.ledger import AUTO, Account, Ledger, Remaining
+from dphist.releasing.run import release
+from dphist.releasing.spending import composer_for
+
+if TYPE_CHECKING:
+    from dphist.releasing.result import Release
+
+_COLUMNS: Final = ("item", "epsilon", "delta", "written to")
+_DATASET: Final = "events"
+
+
+class Session:
+    """One input, one column of users, and a total budget for everything that is released from them.
+
+    Every release is booked before its noise is drawn, as in a ledger: one that does not fit raises `OverBudget`.
+    Without `ledger` the bookings last as long as this object, and the total holds for it alone; with `ledger` and
+    `dataset` they last in that file. A dataset that is there already keeps its total; `epsilon` and `delta` are
+    for a new one.
+
+    >>> import dphist, pandas
+    >>> log = pandas.DataFrame({"user": range(900), "query": ["tea"] * 600 + ["milk"] * 300})
+    >>> session = dphist.Session(log, user="user", epsilon=3, delta=1e-6)
+    >>> found = session.release(item="query", epsilon=1, delta=1e-7, max_items_per_user=1)
+    >>> len(session.account.bookings)
+    1
+    """
+
+    def __init__(
+        self,
+        input: Any,
+        *,
+        user: str,
+        epsilon: float | None = None,
+        delta: float | None = None,
+        ledger: str | os.PathLike[str] | None = None,
+        dataset: str | None = None,
+        accounting: str = AUTO,
+        **options: Any,
+    ) -> None:
+        """`options` are those of `dphist.release` that all releases share, such as `where` or `table`."""
+        if (ledger is None) != (dataset is None):
+            raise InvalidParameter("ledger and dataset go together: a ledger has a budget for each dataset")
+        if (epsilon is None) != (delta is None):
+            raise InvalidParameter("epsilon and delta go together: they are the total of all releases")
+        self._given = {"input": input, "user": user, **options}
+        if ledger is None or dataset is None:
+            if epsilon is None or delta is None:
+                raise InvalidParameter("a session needs the total epsilon and delta, or a ledger and a dataset")
+            folder = tempfile.mkdtemp(prefix="dphist-session-")
+            weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+            ledger, dataset = Path(folder) / "ledger", _DATASET
+        self._path, self._dataset = ledger, dataset
+        if epsilon is not None and delta is not None:
+            self._ledger = self._init(epsilon, delta, accounting)
+        else:
+            self._ledger = Ledger.open(ledger)
+            self._ledger.account(dataset)
+
+    def _init(self, epsilon: float, delta: float, accounting: str) -> Ledger:
+        """The ledger with this total, or the one that is there with the same total."""
+        if os.path.lexists(self._path):
+            ledger = Ledger.open(self._path)
+            known = ledger.accounts().datasets.get(self._dataset)
+            if known is not None:
+                if (known.total.epsilon, known.total.delta) != (epsilon, delta):
+                    raise InvalidParameter(
+                        f"the dataset {self._dataset!r} has a total of epsilon {known.total.epsilon!r} and delta "
+                        f"{known.total.delta!r}, which cannot be changed: leave epsilon and delta out"
+                    )
+                return ledger
+        return Ledger.init(self._path, self._dataset, epsilon=epsilon, delta=delta, accounting=accounting)
+
+    @property
+    def account(self) -> Account:
+        """The total and all bookings."""
+        return self._ledger.account(self._dataset)
+
+    def release(self, **options: Any) -> Release:
+        """`dphist.release` of the session's events, with these options; raises `OverBudget` if it does not fit."""
+        for name in ("ledger", "dataset"):
+            if name in options:
+                raise InvalidParameter(f"{name} is the session's: give it to dphist.Session")
+        return release(**{**self._given, **options, "ledger": self._path, "dataset": self._dataset})
+
+    @property
+    def remaining(self) -> Remaining:
+        """What is left, in words and numbers: in releases like the last one."""
+        account = self.account
+        total = account.total
+        if not account.bookings:
+            return Remaining(0, total.epsilon, total.delta, "")
+        composer = composer_for(account.accounting, total, account.share)
+        return account.remaining(composer, account.spends[-1], "the last one")
+
+    def _title(self) -> str:
+        total = self.account.total
+        whole = f"epsilon {total.epsilon:g} and delta {total.delta:g}"
+        return f"Session with a total of {whole}; remaining: {self.remaining}"
+
+    def _cells(self) -> list[tuple[str, ...]]:
+        """Each release: what was counted, and what it has spent."""
+        return [
+            (
+                ", ".join(booking.spend.document.get("request", {}).get("item", ["-"])),
+                f"{booking.spend.epsilon:g}",
+                f"{booking.spend.delta:g}",
+                "-" if booking.written is None else str(booking.written["address"]),
+            )
+            for booking in self.account.bookings
+        ]
+
+    def __repr__(self) -> str:
+        cells = self._cells()
+        return self._title() + (f"\n\n{text_grid(_COLUMNS, cells)}" if cells else "")
+
+    def _repr_html_(self) -> str:
+        return html_grid(self._title(), _COLUMNS, self._cells())

@@ -1,0 +1,148 @@
+"""`dphist.Session`: several releases under one total, in memory or in a ledger."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import dphist
+from dphist.errors import InvalidParameter, LedgerError, OverBudget
+from dphist.ledger import Ledger
+from release_data import events
+
+COUNTS = {"tea": 900, "milk": 700, "bread": 500}
+ASKED: dict[str, Any] = {"item": "item", "epsilon": 1.0, "delta": 1e-7, "max_items_per_user": 2}
+TOTAL: dict[str, Any] = {"epsilon": 3.0, "delta": 1e-6}
+
+
+def session(**more: Any) -> dphist.Session:
+    return dphist.Session(events(COUNTS), user="user", **{**TOTAL, **more})
+
+
+def test_releases_until_the_total_is_spent() -> None:
+    made = session()
+    assert repr(made) == (
+        "Session with a total of epsilon 3 and delta 1e-06; remaining: all of epsilon 3.0 and delta 1e-06"
+    )
+    asked = {**ASKED, "mechanism": "gaussian"}
+    first = made.release(**asked)
+    assert sorted(first.items.to_pylist()) == ["bread", "milk", "tea"]
+    assert first.receipt is not None
+    more = made.remaining.more
+    assert more == 6
+    assert made.remaining.largest_epsilon > 1.0
+    assert str(made.remaining).startswith("about 6 more releases like the last one, or one with epsilon up to 2.")
+    for _ in range(more):
+        made.release(**asked)
+    assert made.remaining.more == 0
+    with pytest.raises(OverBudget, match="remaining: "):
+        made.release(**asked)
+    assert len(made.account.bookings) == 7
+
+
+def test_all_of_the_total_at_once() -> None:
+    made = session(epsilon=1.0)
+    made.release(**{**ASKED, "delta": 1e-6})
+    assert str(made.remaining) == "nothing"
+    assert made.account.accounting == "sum"
+    with pytest.raises(OverBudget):
+        made.release(**{**ASKED, "epsilon": 0.01})
+
+
+def test_over_budget_before_any_event_is_read() -> None:
+    table, read = events(COUNTS), []
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for batch in table.to_batches():
+            read.append(batch.num_rows)
+            yield batch
+
+    reader = pa.RecordBatchReader.from_batches(table.schema, batches())
+    made = dphist.Session(reader, user="user", **TOTAL)
+    with pytest.raises(OverBudget):
+        made.release(**{**ASKED, "epsilon": 4.0})
+    assert read == []
+    # And the same reader is read when it fits.
+    assert len(made.release(**ASKED)) == 3
+    assert sum(read) == table.num_rows
+
+
+def test_how_it_is_shown() -> None:
+    made = session(accounting="sum")
+    made.release(**ASKED)
+    made.release(**{**ASKED, "item": "word=item", "epsilon": 0.5})
+    lines = repr(made).split("\n")
+    assert lines[0] == (
+        "Session with a total of epsilon 3 and delta 1e-06; remaining: about 3 more releases like the last one, "
+        "or one with epsilon up to 1.5"
+    )
+    assert [line.split()[0] for line in lines[2:]] == ["item", "item", "word=item"]
+    html = made._repr_html_()
+    assert html.startswith("<table><caption>Session with a total of epsilon 3")
+    assert "<td>word=item</td><td>0.5</td><td>1e-07</td>" in html
+
+
+def test_the_file_of_a_session_in_memory_goes_with_it() -> None:
+    made = session()
+    made.release(**ASKED)
+    folder = Path(made._path).parent
+    assert folder.is_dir()
+    del made
+    gc.collect()
+    assert not folder.exists()
+
+
+def test_a_session_that_lasts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    place: dict[str, Any] = {"ledger": "budget.ledger", "dataset": "log", "accounting": "sum"}
+    session(**place).release(**ASKED, output="a.csv")
+    # The same words again, as a notebook runs them: the total is that of before, and so is what was spent.
+    again = session(**place)
+    assert again.remaining.more == 2
+    assert "a.csv" in repr(again)
+    known = dphist.Session(events(COUNTS), user="user", ledger="budget.ledger", dataset="log")
+    known.release(**{**ASKED, "epsilon": 2.0})
+    assert again.remaining.more == 0
+    with pytest.raises(
+        InvalidParameter, match=r"has a total of epsilon 3\.0 and delta 1e-06, which cannot be changed"
+    ):
+        session(**place, epsilon=9.0)
+    assert [one.written is not None for one in Ledger.open("budget.ledger").account("log").bookings] == [
+        True,
+        False,
+    ]
+
+
+BAD = [
+    ({"epsilon": None, "delta": None}, InvalidParameter, "needs the total epsilon and delta, or a ledger"),
+    ({"delta": None}, InvalidParameter, "epsilon and delta go together"),
+    ({"ledger": "a"}, InvalidParameter, "ledger and dataset go together"),
+    ({"epsilon": None, "delta": None, "ledger": "none", "dataset": "log"}, LedgerError, "there is no ledger none"),
+    ({"epsilon": -1.0}, InvalidParameter, "epsilon must be"),
+    ({"accounting": "moments"}, InvalidParameter, "accounting must be one of"),
+]
+
+
+@pytest.mark.parametrize(("more", "kind", "message"), BAD)
+def test_bad_sessions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: dict[str, Any], kind: Any, message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(kind, match=message):
+        session(**more)
+
+
+def test_options_that_are_the_sessions() -> None:
+    made = session(where="item <> 'milk'")
+    assert sorted(made.release(**ASKED).items.to_pylist()) == ["bread", "tea"]
+    for name in ("ledger", "dataset"):
+        with pytest.raises(InvalidParameter, match=f"{name} is the session's"):
+            made.release(**ASKED, **{name: "x"})
+    with pytest.raises(InvalidParameter, match="--seed cannot be used with --ledger"):
+        made.release(**ASKED, seed=1)
+    assert len(made.account.bookings) == 1
