@@ -759,7 +759,7 @@ def counts_chart(rows: Rows, most: int) -> Chart:
     lows: Sequence[Any] = interval.values
     highs: Sequence[Any] = interval.upper
     if (half := interval.half) is not None:
-        lows, highs = ([n + side for n in numbers.values[:shown]] for side in (-half, half))
+        lows, highs = (tuple(n + side for n in numbers.values[:shown]) for side in (-half, half))
     columns = zip(labels, numbers.values, lows, highs, counts, strict=False)
     measured = [Measured(*one) for one in columns]
     level = f"{100 * rows.level:g} %"
