@@ -143,7 +143,9 @@ def _add_input(source: str | None, input: list[str] | None, given: dict[str, Any
 
 def _missing(values: dict[str, Any], missing: list[str]) -> InvalidParameter:
     """The error of missing options, with an example that has them."""
-    sentence, words = missing_sentence(values, missing)
+    # A look at the columns has a temporary folder, which goes when the command is stopped.
+    with stoppable():
+        sentence, words = missing_sentence(values, missing)
     # Settings of Spark may be secrets, which are not repeated.
     if "input" in missing or values.get("spark_conf"):
         return InvalidParameter(f"{sentence} (see dphist release --help)")
@@ -155,18 +157,18 @@ def _missing(values: dict[str, Any], missing: list[str]) -> InvalidParameter:
 def _release(request: Request, as_json: bool, report: str | None, quiet: bool) -> None:
     from dphist.cli.reporting import check_report, report_release
 
-    check_early(request)
     # The report of an id is made again by each run; only a report can be replaced.
     reported_as = request if request.id is None else replace(request, force=True)
     if report is not None:
         check_report(report, reported_as)
-    from dphist.releasing.run import run
-    from dphist.releasing.spending import remaining_after
-
     failed = None
     # Standard output has the release and nothing else.
     aside = redirect_stdout(sys.stderr) if str(request.output) == STREAM else nullcontext()
     with _failures_as_json(as_json, aside), stoppable() as placed, progress_bars(quiet) as watcher:
+        check_early(request)
+        from dphist.releasing.run import run
+        from dphist.releasing.spending import remaining_after
+
         result = run(replace(request, progress=watcher), placed.append)
         if report is not None:
             failed = report_release(report, reported_as)

@@ -143,7 +143,7 @@ def _check_object(target: Target, *, force: bool) -> None:
         with _store_errors():
             if not force and exists(address):
                 raise OutputError(
-                    f"{show(address)} already exists: choose another name, or replace it with --force (force=True)"
+                    f"{show(address)} already exists: choose another name, or replace it with --force"
                 )
 
 

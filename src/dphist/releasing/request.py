@@ -282,9 +282,7 @@ class Request:
     def _check_streams(self) -> None:
         from_stream = isinstance(self.input, str) and self.input == STREAM
         if from_stream and (self.input_format or "").lower().lstrip(".") not in STREAM_FORMATS:
-            raise InvalidParameter(
-                f"standard input needs --input-format (input_format=), one of {', '.join(STREAM_FORMATS)}"
-            )
+            raise InvalidParameter(f"standard input needs --input-format, one of {', '.join(STREAM_FORMATS)}")
         if from_stream and self.engine_name == "spark":
             raise InvalidParameter("Spark cannot read standard input: name a file, or use the engine duckdb")
         to_stream = self.output is not None and os.fspath(self.output) == STREAM
