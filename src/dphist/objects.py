@@ -51,7 +51,8 @@ def show(address: str) -> str:
 
 def open_store(address: str) -> tuple[Any, str]:
     """The file system of an address, and the path in it."""
-    return _try(lambda: package("pyarrow.fs").FileSystem.from_uri(address), address)
+    store, path = _try(lambda: package("pyarrow.fs").FileSystem.from_uri(address), address)
+    return store, str(path)
 
 
 def _try(action: Callable[[], T], address: str, done: str = "read") -> T:

@@ -271,7 +271,7 @@ def test_relations_in_and_out() -> None:
     with duckdb.connect() as connection:
         connection.register("given", pa.table({"user": range(600), "word": ["Tea", "milk"] * 300}))
         connection.execute("CREATE TABLE log AS FROM given")
-        asked = {"user": "user", "item": "word", "epsilon": 1, "delta": 1e-6}
+        asked: dict[str, Any] = {"user": "user", "item": "word", "epsilon": 1, "delta": 1e-6}
         relation = connection.sql("SELECT user, lower(word) AS word FROM log WHERE user < 500")
         # Read more than once: the limit is chosen.
         found = dphist.release(relation, **asked)

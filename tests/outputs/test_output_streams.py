@@ -197,7 +197,7 @@ def test_a_reader_that_is_gone(tmp_path: Path) -> None:
     ],
 )
 def test_places_that_do_not_fit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: dict[str, str], said: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: dict[str, Any], said: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "log.csv").write_bytes(packed("csv"))

@@ -211,8 +211,8 @@ def check_ledger(request: Request, target: Any) -> None:
         raise InvalidParameter(f"--ledger must be the name of a file, not {ledger!r}")
     # SQLite would take a file in the place of its journal for one, and remove it.
     own = {os.path.realpath(ledger), os.path.realpath(ledger) + "-journal"}
-    certificate = None if target is None else target.certificate or f"{target.address}.certificate.json"
-    for place in () if target is None else (target.address, certificate):
+    places = [] if target is None else [target.address, f"{target.address}.certificate.json"]
+    for place in places if target is None or target.certificate is None else [target.certificate]:
         if os.path.realpath(place) in own:
             raise InvalidParameter(f"the release cannot be written to {place}, which is its ledger")
     assert request.dataset is not None
