@@ -172,6 +172,7 @@ def test_any_frame_with_the_interface_of_arrow_comes_in() -> None:
 
     class Other:
         def __arrow_c_stream__(self, requested: Any = None) -> Any:
+            assert relation is not None
             return relation.to_arrow_table().__arrow_c_stream__(requested)
 
     assert release_histogram(Other(), plan=GSHM).to_native().column("item").to_pylist() == ["tea"]
