@@ -1,10 +1,9 @@
-"""How quickly the page answers a slider: certified plans and what follows them, through a real server on one core.
+"""How quickly the page answers a slider: 50 typical moves, through a real server on one core.
 
     python benchmarks/explore.py
 
-Every request has another epsilon and delta, so that nothing comes from the cache. A slider waits for the plan
-alone; the chart of released items, a trial release, the table and the paper's figure follow. The times are
-those of the processor, of the server and of the client, so that other work on the computer does not count.
+Every move is to new values, so that no plan comes from the cache. The times are those of the processor, of the
+server and of the client, so that other work on the computer does not count.
 """
 
 from __future__ import annotations
@@ -13,34 +12,38 @@ import os
 import statistics
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
-from explore_page import serving
+from explore_page import START, serving
 
-CASES = [
-    {"max_items_per_user": "20"},
-    {"max_nonzero": "10"},
-    {"max_nonzero": "1000"},
-    {"max_nonzero": "51914"},
-    {"max_nonzero": "1000000"},
-    {"max_nonzero": "1000", "max_items_per_user": "100"},
-    {"max_nonzero": "1000000", "max_items_per_user": "100"},
-    {"top": "1000"},
-    {"top": "1000000"},
-]
-LAW = {"items": "10000", "users": "1000000", "exponent": "1", "mean_items": "20", "seed": "1"}
-FOLLOWING = ("curve", "limit", "trial", "table", "figure")
-ROUNDS = 15
 TOKEN = "benchmark"
+# The first values of a slider that is moved in steps; other fields are as at the start.
+MOVES: dict[str, tuple[dict[str, str], list[float]]] = {
+    "privacy": ({}, [0.1, 0.25, 0.5, 0.75, 1.2, 1.5, 2, 2.5, 4, 6, 8, 9.5]),
+    "limit": ({}, [1, 2, 3, 5, 8, 13, 30, 50, 100, 300]),
+    "users": ({}, [1000, 5000, 20_000, 500_000, 2_000_000, 10_000_000]),
+    "items per user": ({}, [1, 3, 5, 20, 50, 150]),
+    "most common items": ({"publish": "top"}, [10, 30, 100, 300, 1000, 3000]),
+    "known list": ({"publish": "list"}, [10, 50, 200, 1000, 5000]),
+    "sums": ({"publish": "sums"}, [1, 10, 50, 200, 1000]),
+}
+FIELDS = ("epsilon", "max_items_per_user", "users", "mean_items", "top", "public_items", "sum_high")
 
 
-def timed(client: httpx.Client, kind: str, fields: dict[str, str]) -> float:
+def typical_moves() -> Iterator[tuple[str, dict[str, str]]]:
+    for field, (name, (fixed, values)) in zip(FIELDS, MOVES.items(), strict=True):
+        for value in values:
+            yield name, {**START, **fixed, field: f"{value:g}"}
+
+
+def timed(client: httpx.Client, data: dict[str, str]) -> float:
     began = time.process_time()
-    response = client.post(f"/{TOKEN}/api/{kind}", json={**LAW, **fields})
+    response = client.post(f"/{TOKEN}/api/plain", json=data)
     assert response.status_code == 200, response.text
     return 1e3 * (time.process_time() - began)
 
@@ -48,21 +51,15 @@ def timed(client: httpx.Client, kind: str, fields: dict[str, str]) -> float:
 def main() -> None:
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-    heads = ("plan: median", "worst", *FOLLOWING)
-    print(f"{'milliseconds for':<50}" + "".join(f"{head:>13}" for head in heads))
+    times: dict[str, list[float]] = {name: [] for name in MOVES}
     with serving(TOKEN) as client:
-        for kind in ("plan", *FOLLOWING):
-            timed(client, kind, {"epsilon": "1", "delta": "1e-6", **CASES[0]})
-        for case in CASES:
-            asked = [
-                {"epsilon": f"{0.35 + 0.01 * i:.4g}", "delta": f"{1e-5 + 1e-7 * i:.6g}", **case}
-                for i in range(ROUNDS)
-            ]
-            plans = [timed(client, "plan", fields) for fields in asked]
-            others = [timed(client, kind, asked[0]) for kind in FOLLOWING]
-            bounds = ", ".join(f"{name} {value}" for name, value in case.items())
-            numbers = (statistics.median(plans), max(plans), *others)
-            print(f"{bounds:<50}" + "".join(f"{number:>13.0f}" for number in numbers))
+        timed(client, START)
+        for name, data in typical_moves():
+            times[name].append(timed(client, data))
+    every = [one for found in times.values() for one in found]
+    for name, found in {**times, "all moves": every}.items():
+        middle, slowest = statistics.median(found), max(found)
+        print(f"{name:<20} {len(found):3} moves: median {middle:4.0f} ms, slowest {slowest:4.0f} ms")
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from dphist.errors import InputError, InvalidParameter, OutputError
+from dphist.objects import without_options
 from dphist.outputs.seal import SEAL, SIGNATURE, output_of
 from dphist.outputs.targets import DATABASES, DEFAULT_TABLE
 from dphist.publishing import Deferred, open_regular, write_files
@@ -234,7 +235,7 @@ def examine(document: dict[str, Any] | None, address: PathLike, table: str | Non
 
 def _place(address: PathLike, table: str | None, kind: Any) -> dict[str, str]:
     """The place of a release as certificates have it: the name of its file, or of its table and database."""
-    path = os.path.basename(os.path.abspath(os.fspath(address)))
+    path = os.path.basename(os.path.abspath(without_options(os.fspath(address))))
     file = path.encode("utf-8", "backslashreplace").decode()
     if kind not in DATABASES:
         return {"name": file}

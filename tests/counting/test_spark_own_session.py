@@ -178,8 +178,8 @@ def test_masters_that_do_not_answer(master: str, said: str) -> None:
 
 def test_settings_that_are_none(tmp_path: Path) -> None:
     for wrong in ("memory=1g", "spark.executor.memory", ("spark.a=b", "=")):
-        assert sentence(spark_conf=wrong) == "--spark-conf must be of the form spark.NAME=VALUE, and one is not"
-    assert sentence(master="local[1]", engine="duckdb") == "--master needs --engine spark"
+        assert sentence(spark_conf=wrong) == "spark_conf must be of the form spark.NAME=VALUE, and one is not"
+    assert sentence(master="local[1]", engine="duckdb") == "master needs engine='spark'"
 
 
 def test_what_does_not_fit_a_session_that_is_there() -> None:

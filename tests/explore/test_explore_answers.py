@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import shlex
 from contextlib import redirect_stdout
 from io import StringIO
@@ -23,33 +24,41 @@ pytest.importorskip("starlette", reason="no starlette: pip install -e '.[dev]'")
 pytest.importorskip("altair", reason="no altair: pip install -e '.[dev]'")
 pytest.importorskip("vl_convert", reason="no vl_convert: pip install -e '.[dev]'")
 
-from dphist.explore.answers import ANSWERS, recipes
-from dphist.explore.fields import BOUNDS, BUDGET, NOISE, POPULATION, field_of
+from dphist.explore.answers import ANSWERS, expect, recipes
+from dphist.explore.fields import FIELDS, PRIVACY, delta_for, field_of, read_question
+from explore_page import START
 
-FIELDS = {"epsilon": "1", "delta": "1e-6", "max_items_per_user": "20"}
-LAW = {"items": "1000", "users": "100000", "exponent": "1", "mean_items": "5", "seed": "1"}
+LAW = {"items": "1000", "users": "100000", "mean_items": "5"}
+NO_LIMIT = {"max_items_per_user": ""}
 
 REQUESTS: list[dict[str, str]] = [
-    {"epsilon": "0.35", "delta": "1e-5", "max_nonzero": "51914"},
+    {"epsilon": "0.35", "delta": "1e-5", "max_nonzero": "51914", **NO_LIMIT},
     {"epsilon": "1.5", "delta": "3e-7", "max_nonzero": "100", "max_items_per_user": "10"},
-    {"epsilon": "1", "delta": "1e-6", "top": "1000"},
-    {"epsilon": "1", "delta": "1e-6", "top": "1000", "max_items_per_user": "3"},
-    {"epsilon": "2", "delta": "1e-6", "max_items_per_user": "1"},
-    {"epsilon": "1", "delta": "1e-6", "max_items_per_user": "20", "excess": "spread"},
-    {"epsilon": "1", "delta": "1e-6", "max_nonzero": "50", "mechanism": "laplace"},
-    {"epsilon": "1", "delta": "1e-6", "max_nonzero": "50", "gamma": "sqrt", "minimize": "noise"},
-    {"epsilon": "1", "delta": "1e-6", "max_nonzero": "50", "gamma": "4", "noise": "continuous"},
+    {"publish": "top", "top": "1000", **NO_LIMIT},
+    {"publish": "top", "top": "1000", "max_items_per_user": "3"},
+    {"epsilon": "2", "max_items_per_user": "1"},
+    {"excess": "spread"},
+    {"max_nonzero": "50", "mechanism": "laplace", **NO_LIMIT},
+    {"max_nonzero": "50", "gamma": "sqrt", "minimize": "noise", **NO_LIMIT},
+    {"max_nonzero": "50", "gamma": "4", "noise": "continuous", **NO_LIMIT},
+    {"publish": "list", "public_items": "4", "mean_items": "2", "max_items_per_user": "2"},
+    {"publish": "sums", "sum_high": "7.5"},
 ]
 
 
+def answer(kind: str, fields: dict[str, Any]) -> dict[str, Any]:
+    """What the page shows where these fields are not as at first."""
+    return ANSWERS[kind]({**START, **fields})
+
+
 def trial_release(fields: dict[str, Any]) -> dict[str, Any]:
-    return ANSWERS["trial"]({**LAW, **fields})
+    return answer("trial", {**LAW, **fields})
 
 
 def refusal(kind: str, fields: dict[str, Any]) -> tuple[str | None, str]:
     """The field that is refused, and the sentence."""
     with pytest.raises(InvalidParameter) as caught:
-        ANSWERS[kind](fields)
+        answer(kind, fields)
     return field_of(caught.value), str(caught.value)
 
 
@@ -73,38 +82,42 @@ def executed(code: str) -> dict[str, Any]:
 @pytest.mark.parametrize("fields", REQUESTS, ids=str)
 def test_the_page_the_command_and_the_code_agree(fields: dict[str, str]) -> None:
     """Digit by digit; the command is run as it is shown."""
-    found = ANSWERS["plan"](fields)
+    found = answer("plain", fields)
     by_command = json.loads(run(found["recipes"]["command"], "--json"))
     by_command.pop("advice")
     shown = json.loads(json.dumps(found["plan"]))
     assert by_command == shown
     assert json.loads(json.dumps(executed(found["recipes"]["python"])["plan"].to_dict())) == shown
-    assert found["advice"]
+    assert found["adjusted"].keys() <= {"items"}
 
 
-@pytest.mark.parametrize("fields", REQUESTS, ids=str)
+@pytest.mark.parametrize("fields", REQUESTS[:9], ids=str)
 def test_the_table_is_that_of_compare(fields: dict[str, str]) -> None:
-    found, own = ANSWERS["table"](fields), ANSWERS["plan"](fields)["plan"]
-    bounds = {name: int(fields[name]) for name in ("max_nonzero", "max_items_per_user") if name in fields}
+    found, own = answer("table", fields), answer("plain", fields)["plan"]
+    whole = {**START, **fields}
+    bounds = {name: int(whole[name]) for name in ("max_nonzero", "max_items_per_user") if whole[name]}
     expected = dphist.compare(
-        epsilon=float(fields["epsilon"]),
-        delta=float(fields["delta"]),
-        **bounds or {"max_nonzero": int(fields["top"])},
+        epsilon=float(whole["epsilon"]),
+        delta=float(whole["delta"] or 1e-6),
+        **bounds or {"max_nonzero": int(whole["top"])},
     )
     thresholds = [row.threshold for row in expected.rows]
     if own["mechanism"] == "top-k":
         thresholds = [own["threshold"], *thresholds]
     assert found["thresholds"] == thresholds
-    assert [row[2] for row in found["rows"]] == [f"{threshold:.3f}" for threshold in thresholds]
+    cells = " ".join(cell for row in [found["columns"], *found["rows"]] for cell in row)
+    assert not any(word in cells for word in ("gshm", "csh", "GSHM", "CSH", "tau", "add-the-deltas"))
 
 
 def test_the_shown_releases_run_and_have_the_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Continuous noise is never drawn, so it has no release."""
     monkeypatch.chdir(tmp_path)
     users = np.arange(40_000)
-    pandas.DataFrame({"user_id": users, "item": [f"i{user % 4}" for user in users]}).to_parquet("events.parquet")
+    events = {"user_id": users, "item": [f"i{user % 4}" for user in users], "amount": users % 10}
+    pandas.DataFrame(events).to_parquet("events.parquet")
+    Path("items.csv").write_text("item\n" + "".join(f"i{number}\n" for number in range(4)))
     for fields in REQUESTS:
-        found = ANSWERS["plan"](fields)
+        found = answer("plain", fields)
         shown = found["recipes"]
         if "noise" in fields:
             assert set(shown) == {"command", "python"}
@@ -129,28 +142,82 @@ def test_recipes_quote_nothing_odd() -> None:
     assert found["command"] == "dphist plan --epsilon 0.001 --delta 1e-10 --max-nonzero 1000000 --gamma sqrt"
     assert "gamma='sqrt'" in found["python"]
     assert recipes({"epsilon": 1.0, "delta": 1e-6, "top": 9})["release_command"] == (
-        "dphist release events.parquet --user user_id --item item --epsilon 1.0 --delta 1e-06 --top 9 "
+        "dphist release events.parquet --user user_id --item item --epsilon 1 --delta 1e-6 --top 9 "
         "--output released.parquet"
     )
 
 
-@pytest.mark.parametrize("fields", REQUESTS[:3], ids=str)
-def test_charts_have_their_words(fields: dict[str, str]) -> None:
-    for kind in ("curve", "figure", "limit"):
-        found = ANSWERS[kind]({**fields, **({"max_items_per_user": "3"} if kind == "limit" else {})})
-        assert found["svg"].startswith("<svg ")
-        # The page's policy would drop inline styles.
-        assert "style=" not in found["svg"]
-        assert "<style" not in found["svg"]
-        assert len(found["words"]) > 40
-
-
 def test_what_the_items_of_a_user_count() -> None:
     """Where items per user are not bounded there is nothing to draw."""
-    words = {excess: ANSWERS["limit"]({**FIELDS, "excess": excess})["words"] for excess in ("drop", "spread")}
-    assert "One with more counts for a random 20." in words["drop"]
-    assert "One with more counts less for each item: with 320 items 80 in all, 0.25 for each" in words["spread"]
-    assert ANSWERS["limit"]({"epsilon": "1", "delta": "1e-6", "max_nonzero": "50"}) == {"svg": "", "words": ""}
+    found = {excess: answer("limit", {"excess": excess}) for excess in ("drop", "spread")}
+    assert "One with more counts for a random 20." in found["drop"]["words"]
+    weights = "One with more counts less for each item: with 320 items 80 in all, 0.25 for each"
+    assert weights in found["spread"]["words"]
+    assert found["drop"]["svg"].startswith("<svg ")
+    assert answer("limit", {"max_nonzero": "50", **NO_LIMIT}) == {"svg": "", "words": ""}
+
+
+# ---- the answer for newcomers
+
+
+def test_the_first_answer_shows_the_trade_off() -> None:
+    """Less privacy shows more items; a lower limit needs less noise and leaves out more."""
+
+    def shares(**fields: str) -> dict[str, float]:
+        request = read_question({**START, **fields})
+        population = zipf_population(**request.law, cap=None).population
+        _, items, found = expect(dphist.plan(**request.plan), population, request)
+        assert sum(found.values()) == pytest.approx(1.0, abs=1e-6)
+        return {**found, "items": items}
+
+    first = answer("plain", {})
+    assert first["headline"] == (
+        "Items with 102 users or more, counted after the limit, are mostly released: ±38 per count (95 %)."
+    )
+    assert "about 1,020 of 10,000 items are released" in first["example"]
+    assert "--epsilon 1 --delta 1e-6 --max-items-per-user 20" in first["recipes"]["release_command"]
+    assert shares(epsilon="3")["items"] > 2 * shares()["items"] > 4 * shares(epsilon="0.3")["items"]
+    assert shares(max_items_per_user="5")["cut"] > 4 * shares()["cut"]
+    assert (
+        shares(max_items_per_user="5")["hidden"] < shares()["hidden"] < shares(max_items_per_user="100")["hidden"]
+    )
+    listed = answer("plain", {"publish": "list"})
+    assert listed["headline"] == "All 200 items of the list are released: ±36 per count (95 %)."
+    assert "per amount_sum" in answer("plain", {"publish": "sums"})["headline"]
+    assert "rank 101" in answer("plain", {"publish": "top", **NO_LIMIT})["headline"]
+    assert answer("plain", {"users": "100"})["few"].startswith("No item passed the threshold.")
+
+
+@pytest.mark.parametrize("fields", REQUESTS, ids=str)
+def test_pictures_have_words_and_no_styles(fields: dict[str, str]) -> None:
+    """The page's policy would drop inline styles."""
+    found = answer("plain", fields)
+    for name in ("picture", "shares"):
+        assert found[name].startswith('<svg viewBox="0 0 640 ')
+        assert 'role="img" aria-label="' in found[name]
+        assert "style" not in found[name]
+    assert found["headline"] in found["picture"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "level"),
+    [
+        *(({"epsilon": epsilon}, level) for level, epsilon in PRIVACY.items()),
+        ({"epsilon": "50"}, "very weak"),
+        ({"delta": "0.01"}, "weak"),
+        ({"users": "100000000", "delta": "1e-6"}, "weak"),
+    ],
+)
+def test_a_weak_budget_has_a_warning(fields: dict[str, str], level: str) -> None:
+    found = answer("plain", fields)
+    assert found["level"] == level
+    assert bool(found["warnings"]) == (level in ("weak", "very weak"))
+
+
+def test_delta_follows_the_number_of_users() -> None:
+    assert [delta_for(users) for users in (1, 10**5, 10**5 + 1, 10**9)] == [1e-6, 1e-6, 1e-7, 1e-10]
+    assert answer("plain", {"users": "20000000"})["plan"]["delta"] == 1e-9
+    assert answer("plain", {"users": "20000000", "delta": "1e-5"})["plan"]["delta"] == 1e-5
 
 
 # ---- fields
@@ -163,12 +230,12 @@ NONSENSE: list[Any] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("field", [*BUDGET, *BOUNDS, *NOISE, *POPULATION], ids=lambda field: field.name)
+@pytest.mark.parametrize("field", FIELDS, ids=lambda field: field.name)
 def test_nonsense_in_every_field_is_one_sentence(field: Any) -> None:
-    whole = {**FIELDS, **LAW, "max_nonzero": "100"}
+    publish = {"top": "top", "public_items": "list", "sum_high": "sums"}.get(field.name, "items")
     required = not (field.placeholder or field.choices)
     for value in [*NONSENSE, *(["", " "] if required else [])]:
-        name, sentence = refusal("trial", {**whole, field.name: value})
+        name, sentence = refusal("plain", {"publish": publish, field.name: value})
         assert name == field.name, (value, sentence)
         assert len(sentence) < 200
         assert "\n" not in sentence
@@ -177,111 +244,147 @@ def test_nonsense_in_every_field_is_one_sentence(field: Any) -> None:
 @pytest.mark.parametrize(
     ("fields", "field", "part"),
     [
-        ({"epsilon": "1", "delta": "1e-6"}, "max_nonzero", "at least one"),
-        ({**FIELDS, "top": "5", "max_nonzero": "5"}, "top", "exclude"),
-        ({**FIELDS, "top": "5", "noise": "continuous"}, "top", "exclude"),
-        ({**FIELDS, "gamma": "3"}, None, "needs max_nonzero"),
-        ({**FIELDS, "max_nonzero": "9"}, "max_items_per_user", "must not exceed"),
-        ({**FIELDS, "max_nonzero": "90", "gamma": "3", "mechanism": "laplace"}, None, "no gamma"),
-        ({**FIELDS, "max_nonzero": "90", "gamma": "1e-9"}, "gamma", "from 0.01"),
-        ({**FIELDS, "max_nonzero": "90", "gamma": "0.5"}, "gamma", "whole number from 1 on"),
-        ({**FIELDS, "epsilon": "0.049"}, "epsilon", "from 0.05 to 100"),
-        ({**FIELDS, "max_nonzero": "1000000", "gamma": "999"}, "gamma", "at least 1000 here"),
-        ({**FIELDS, "excess": "spread", "max_nonzero": "90"}, "excess", "with k, use the command line"),
-        ({**FIELDS, "excess": "spread", "mechanism": "laplace"}, "excess", "discrete Gaussian noise"),
-        (
-            {**FIELDS, "excess": "spread", "max_items_per_user": "", "top": "5"},
-            "excess",
-            "needs max_items_per_user",
-        ),
-        ({"epsilon": "1", "delta": "1e-6", "excess": "spread"}, "max_nonzero", "at least one"),
-        ({**FIELDS, "delta": "1"}, "delta", "from 1e-12 to 0.001"),
-        ({**FIELDS, "max_nonzero": "1.5"}, "max_nonzero", "whole number"),
-        ({**FIELDS, "max_nonzero": "1000001"}, "max_nonzero", "to 1,000,000"),
+        (NO_LIMIT, "max_items_per_user", "Please enter a limit"),
+        ({"publish": "sums", **NO_LIMIT}, "max_items_per_user", "Please enter a limit"),
+        ({"epsilon": "0.049"}, "epsilon", "from 0.05 to 100"),
+        ({"delta": "1"}, "delta", "from 1e-12 to 0.1"),
+        ({"max_nonzero": "1.5"}, "max_nonzero", "whole number"),
+        ({"max_nonzero": "1000001"}, "max_nonzero", "to 1,000,000"),
     ],
 )
 def test_what_is_refused(fields: dict[str, str], field: str, part: str) -> None:
-    name, sentence = refusal("plan", fields)
+    name, sentence = refusal("plain", fields)
     assert name == field
     assert part in sentence
 
 
+@pytest.mark.parametrize(
+    ("fields", "field", "part"),
+    [
+        ({"publish": "top", "max_nonzero": "5"}, "max_nonzero", "all popular items"),
+        ({"publish": "top", "noise": "continuous"}, "noise", "all popular items"),
+        ({"publish": "sums", "mechanism": "laplace"}, "mechanism", "all popular items"),
+        ({"publish": "list"}, "items", "on the list"),
+        ({"publish": "top", "top": "50", "max_items_per_user": "1000"}, "max_items_per_user", "without a limit"),
+        ({"gamma": "3"}, "gamma", "only if k is given"),
+        ({"max_nonzero": "9"}, "max_items_per_user", "9 is used"),
+        ({"max_nonzero": "90", "gamma": "3", "mechanism": "laplace"}, "gamma", "Laplace"),
+        ({"max_nonzero": "90", "gamma": "0.5"}, "gamma", "1 is used"),
+        ({"max_nonzero": "1000000", "gamma": "999", "noise": "continuous"}, "gamma", "1000 is used"),
+        ({"excess": "spread", "max_nonzero": "90"}, "excess", "command line"),
+        ({"excess": "spread", "mechanism": "laplace"}, "excess", "Laplace"),
+        ({"excess": "spread", "noise": "continuous"}, "noise", "discrete noise"),
+        ({"excess": "spread", "max_nonzero": "90", **NO_LIMIT}, "excess", "command line"),
+        ({"items": "10", "mean_items": "9"}, "mean_items", "5 is used, half of the 10 items"),
+    ],
+)
+def test_values_that_do_not_fit_together_are_adjusted(fields: dict[str, str], field: str, part: str) -> None:
+    found = answer("plain", fields)
+    assert list(found["adjusted"]) == [field]
+    assert part in found["adjusted"][field]
+
+
+def slider_positions(rng: random.Random) -> dict[str, str]:
+    """Some fields moved anywhere, often to an end, by their sliders or choices."""
+    moved = {}
+    for field in rng.sample(FIELDS, rng.choice([1, 2, 4, 8, len(FIELDS)])):
+        if field.choices:
+            moved[field.name] = rng.choice(list(field.choices))
+        elif field.slider:
+            first, last = field.slider.first, field.slider.last
+            part = rng.choice([0, 1, rng.randint(0, field.slider.steps) / field.slider.steps])
+            value = first + (last - first) * part if field.slider.linear else first * (last / first) ** part
+            rounded = float(f"{value:.{field.slider.digits}g}")
+            moved[field.name] = str(round(rounded) if field.whole else rounded)
+    # What these two take is their own: certificates of seconds.
+    return moved if rng.random() < 0.1 else {**moved, "max_nonzero": "", "gamma": ""}
+
+
+def test_sliders_always_have_a_plan() -> None:
+    rng = random.Random(1)
+    for _ in range(60):
+        fields = slider_positions(rng)
+        found = answer("plain", fields)
+        assert found["plan"]["delta_certified"] <= found["plan"]["delta"], fields
+        json.dumps(found, allow_nan=False)
+
+
 def test_odd_but_right_numbers_are_answered() -> None:
     for fields in (
-        {"epsilon": ".5", "delta": "1E-6", "max_items_per_user": "1e3"},
+        {"epsilon": ".5", "delta": "1E-6", "max_items_per_user": "1e3", "users": "1,000,000"},
         {"epsilon": "100", "delta": "1e-12", "max_items_per_user": "1"},
         {"epsilon": "0.05", "delta": "0.001", "max_items_per_user": "1000000"},
         {"epsilon": " 2 ", "delta": "1e-9", "max_nonzero": "9", "gamma": "0.5", "noise": "continuous"},
     ):
-        json.dumps(ANSWERS["plan"](fields), allow_nan=False)
+        json.dumps(answer("plain", fields), allow_nan=False)
 
 
 # ---- trial releases
 
 
-def test_a_simulation_is_what_is_expected() -> None:
-    found = trial_release({**FIELDS, **LAW, "seed": "7"})
+def test_a_trial_is_what_is_expected() -> None:
+    found = trial_release({"seed": "7"})
     assert found["notice"].startswith("NOT PRIVATE")
     assert abs(found["released"] - found["expected"]) < 4 * np.sqrt(found["expected"]) + 4
-    assert found == trial_release({**FIELDS, **LAW, "seed": "7"})
-    assert found["top"] != trial_release({**FIELDS, **LAW, "seed": "8"})["top"]
+    assert found == trial_release({"seed": "7"})
+    assert found["top"] != trial_release({"seed": "8"})["top"]
     assert [row["true"] for row in found["top"]] == sorted((row["true"] for row in found["top"]), reverse=True)
     assert len(found["top"]) == 50
     assert 0.0 < found["share"] <= 1.0
     assert found["kept"] == pytest.approx(1 - 0.8**20, rel=1e-3)
+    assert found["svg"].startswith("<svg ")
+    for fields in ({"noise": "continuous"}, {"publish": "list"}):
+        assert trial_release(fields)["sentences"][0].startswith("There is no trial release")
 
 
-def test_missing_pairs_are_those_of_simulate() -> None:
-    """What a cap drops is missing, though its item is released; so are all items beyond a promised bound."""
-    budget = {"epsilon": "1", "delta": "1e-6"}
+def test_expected_shares_are_those_of_simulate() -> None:
+    """What a limit drops is missing, though its item is released."""
     law = {"items": "1000", "users": "500000", "exponent": "0.5", "mean_items": "40"}
-    told = dphist.simulate(zipf=(0.5, 1000, 500_000, 40), epsilon=1, delta=1e-6, caps=[9], tops=[100], auto=False)
-    nine = {"max_items_per_user": "9"}
-    capped, spread, topped = (
-        trial_release({**budget, **law, **bound}) for bound in (nine, {**nine, "excess": "spread"}, {"top": "100"})
+    simulated = dphist.simulate(
+        zipf=(0.5, 1000, 500_000, 40), epsilon=1, delta=1e-6, caps=[9], tops=[100], auto=False
     )
-    for found, one in zip((capped, spread, topped), told.candidates, strict=True):
-        assert found["missing"] == pytest.approx(one.missing, rel=1e-9)
-        assert found["expected"] == pytest.approx(one.items, rel=1e-9)
-    assert spread["kept"] == pytest.approx(1 - spread["missing"], abs=1e-3)
-    assert spread["missing"] < capped["missing"]
-    assert capped["share"] == 1.0
-    assert capped["missing"] == pytest.approx(1 - capped["kept"], abs=1e-3)
-    assert capped["missing"] > 0.7
-    bounded = trial_release({**budget, **law, "max_nonzero": "100"})
-    assert bounded["missing"] == pytest.approx(1 - bounded["share"], abs=1e-3)
-    assert bounded["released"] == 100
+    nine = {"max_items_per_user": "9"}
+    bounds = (nine, {**nine, "excess": "spread"}, {"publish": "top", "top": "100", **NO_LIMIT})
+    for bound, one in zip(bounds, simulated.candidates, strict=True):
+        request = read_question({**START, **law, "delta": "1e-6", **bound})
+        population = zipf_population(**request.law, cap=None).population
+        _, items, shares = expect(dphist.plan(**request.plan), population, request)
+        assert 1 - shares["released"] == pytest.approx(one.missing, rel=1e-9)
+        assert items == pytest.approx(one.items, rel=1e-9)
+        assert trial_release({**law, "delta": "1e-6", **bound})["expected"] == pytest.approx(one.items, rel=1e-9)
 
 
 def test_a_cap_costs_pairs_and_a_promise_cuts_items() -> None:
-    law = {**LAW, "exponent": "0.2", "users": "1000000", "mean_items": "50", "spread": "same"}
-    capped = trial_release({**FIELDS, **law})
+    law = {"exponent": "0.2", "users": "1000000", "mean_items": "50", "spread": "same"}
+    capped = trial_release(law)
     assert capped["kept"] == pytest.approx(0.4, rel=0.01)
-    cut = trial_release({"epsilon": "1", "delta": "1e-6", "max_nonzero": "100", **law})
-    assert cut["cut"] == 900
-    both = trial_release({"epsilon": "1", "delta": "1e-6", "max_nonzero": "100", "max_items_per_user": "9", **law})
+    cut = trial_release({"max_nonzero": "100", **NO_LIMIT, **law})
+    assert (cut["cut"], cut["released"]) == (900, 100)
+    both = trial_release({"max_nonzero": "100", "max_items_per_user": "9", **law})
     assert both["released"] > 0
-    top = trial_release({"epsilon": "1", "delta": "1e-6", "top": "100", **law})
+    top = trial_release({"publish": "top", "top": "100", **NO_LIMIT, **law})
     assert 0 < top["released"] <= 100
     assert top["mean_absolute_error"] < 1000
 
 
-def test_the_largest_simulation_is_possible() -> None:
+def test_the_largest_trial_is_possible() -> None:
     law = {"items": "1000000", "users": "10000000", "exponent": "1.1", "mean_items": "30"}
-    found = trial_release({**FIELDS, **law})
+    found = trial_release(law)
     assert found["released"] > 1000
 
 
 def test_uploaded_counts() -> None:
     text = "item,count\n" + "\n".join(f"word{i},{10_000 // i}" for i in range(1, 200)) + "\n"
-    found = trial_release({**FIELDS, "csv": text})
+    found = trial_release({"csv": text})
     assert found["items"] == 199
     assert found["top"][0]["item"] == "word1"
     assert found["top"][0]["true"] == 10_000
     assert found["top"][0]["released"] is not None
-    plain = trial_release({**FIELDS, "csv": "\ufeff5\n5000\n\n0\r\n7"})
+    example = answer("plain", {"csv": text})["example"]
+    assert f"In the uploaded counts, about {found['expected']:.0f} of 199 items are released" in example
+    plain = trial_release({"csv": "\ufeff5\n5000\n\n0\r\n7"})
     assert (plain["items"], plain["top"][0]["true"], plain["released"]) == (3, 5000, 1)
-    quoted = trial_release({**FIELDS, "csv": '"a, b",900\n"<b>",1\n'})
+    quoted = trial_release({"csv": '"a, b",900\n"<b>",1\n'})
     assert [row["item"] for row in quoted["top"]] == ["a, b", "<b>"]
 
 
@@ -302,7 +405,7 @@ RELEASED = 'item,count,count_low,count_high\n"Brot, alt",1747.0416666666667,-3.5
     ],
 )
 def test_uploads_in_other_shapes(text: str, items: list[tuple[str, int]], rounded: int) -> None:
-    found = trial_release({**FIELDS, "csv": text})
+    found = trial_release({"csv": text})
     assert [(row["item"], row["true"]) for row in found["top"]] == items
     assert any(f"{rounded} uploaded counts had decimals" in sentence for sentence in found["sentences"]) == (
         rounded > 0
@@ -337,7 +440,7 @@ def test_uploads_in_other_shapes(text: str, items: list[tuple[str, int]], rounde
     ids=[str(place) for place in range(21)],
 )
 def test_uploads_that_are_no_counts(text: object, part: str) -> None:
-    field, sentence = refusal("trial", {**FIELDS, **LAW, "csv": text})
+    field, sentence = refusal("plain", {"csv": text})
     assert field == "csv"
     assert part in sentence
     assert len(sentence) < 150

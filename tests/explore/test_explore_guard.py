@@ -27,14 +27,12 @@ import httpx
 
 from dphist.explore.answers import ANSWERS
 from dphist.explore.app import listen, make_app, serve
-from explore_page import serving
+from explore_page import START, serving
 from processes import wait_until
 
 TOKEN = "A-token-of-the-tests"
 # Names of tests are the same in every process: a port is put in where this stands.
 PORT = "PORT"
-FIELDS = {"epsilon": "1", "delta": "1e-6", "max_items_per_user": "20"}
-LAW = {"items": "1000", "users": "100000", "exponent": "1", "mean_items": "5", "seed": "1"}
 NONSENSE: list[Any] = ["NaN", "1e999", "-1", "💥", "\ud800", "9" * 5000, [], {}, 7, True]
 
 
@@ -55,7 +53,7 @@ def with_port(client: httpx.Client, text: str) -> str:
 
 @pytest.mark.parametrize("token", ["", "x/", TOKEN[:-1] + "/", TOKEN + "x/", TOKEN.upper() + "/", "%ED%A0%80/"])
 def test_nothing_is_served_without_the_token(client: httpx.Client, token: str) -> None:
-    for path in ("", "static/page.js", "api/plan", "favicon.ico", f"?token={TOKEN}", f"%2e%2e/{TOKEN}/"):
+    for path in ("", "static/page.js", "api/plain", "favicon.ico", f"?token={TOKEN}", f"%2e%2e/{TOKEN}/"):
         for method in ("GET", "POST", "PUT", "DELETE", "OPTIONS", "HEAD"):
             response = client.request(method, f"/{token}{path}", headers={"Cookie": f"token={TOKEN}"})
             assert response.status_code == 403, (method, path)
@@ -75,14 +73,14 @@ def test_other_hosts_are_refused_even_with_the_token(client: httpx.Client, host:
         response = client.get(path, headers={"Host": host})
         assert response.status_code in (400, 421)  # 400 where it is not a host at all
         assert len(response.content) < 120
-    assert post(client, "plan", FIELDS, Host=host).status_code in (400, 421)
+    assert post(client, "plain", START, Host=host).status_code in (400, 421)
 
 
 @pytest.mark.parametrize(
     "origin", ["http://evil.example", "null", "", f"https://127.0.0.1:{PORT}", f"http://127.0.0.1:{PORT}/", None]
 )
 def test_other_origins_are_refused_even_with_the_token(client: httpx.Client, origin: str | None) -> None:
-    request = client.build_request("POST", f"/{TOKEN}/api/plan", json=FIELDS)
+    request = client.build_request("POST", f"/{TOKEN}/api/plain", json=START)
     if origin is None:
         del request.headers["Origin"]
     else:
@@ -95,7 +93,7 @@ def test_other_origins_are_refused_even_with_the_token(client: httpx.Client, ori
 def test_headers_keep_the_page_to_itself(client: httpx.Client) -> None:
     page = client.get(f"/{TOKEN}/")
     assert TOKEN not in page.text
-    for response in (page, client.get(f"/{TOKEN}/static/page.js"), post(client, "plan", FIELDS), client.get("/")):
+    for response in (page, client.get(f"/{TOKEN}/static/page.js"), post(client, "plain", START), client.get("/")):
         assert response.headers["cache-control"] == "no-store"
         policy = response.headers["content-security-policy"]
         assert "default-src 'none'" in policy
@@ -109,13 +107,13 @@ def test_headers_keep_the_page_to_itself(client: httpx.Client) -> None:
 def test_addresses_methods_and_sizes(client: httpx.Client) -> None:
     for path in ("nowhere", "static/app.py", "static/..%2fapp.py", "static/../app.py", "static/", "api"):
         assert client.get(f"/{TOKEN}/{path}").status_code == 404, path
-    assert post(client, "nothing", FIELDS).status_code == 404
-    assert client.get(f"/{TOKEN}/api/plan").status_code == 405
+    assert post(client, "nothing", START).status_code == 404
+    assert client.get(f"/{TOKEN}/api/plain").status_code == 405
     assert client.post(f"/{TOKEN}/").status_code == 405
-    assert post(client, "plan", FIELDS, **{"Content-Type": "text/plain"}).status_code == 415
+    assert post(client, "plain", START, **{"Content-Type": "text/plain"}).status_code == 415
     as_json = {"Content-Type": "application/json"}
     for body in (b"", b"{", b"\xff\xfe", b"[" * 100_000, b"NaN", b'"x"', b"[]", b"null"):
-        response = client.post(f"/{TOKEN}/api/plan", content=body, headers=as_json)
+        response = client.post(f"/{TOKEN}/api/plain", content=body, headers=as_json)
         assert response.status_code == 400
         assert response.json()["error"]
     big = client.post(f"/{TOKEN}/api/trial", content=b" " * (11 * 1024**2), headers=as_json)
@@ -125,19 +123,19 @@ def test_addresses_methods_and_sizes(client: httpx.Client) -> None:
 def test_nonsense_is_never_a_fault(client: httpx.Client) -> None:
     for name in ("epsilon", "delta", "max_items_per_user"):
         for value in NONSENSE:
-            response = post(client, "plan", {**FIELDS, name: value})
+            response = post(client, "plain", {**START, name: value})
             assert response.status_code == 422
             assert response.json()["field"] == name
     for csv in ("item,count\na,900\nb\ud800,900\n", "\0", ["1"], {"a": 1}):
-        response = post(client, "trial", {**FIELDS, **LAW, "csv": csv})
+        response = post(client, "plain", {**START, "csv": csv})
         assert (response.status_code, response.json()["field"]) == (422, "csv")
 
 
 def test_all_kinds_are_answered(client: httpx.Client) -> None:
-    answers = {kind: post(client, kind, {**FIELDS, **LAW}) for kind in ANSWERS}
+    answers = {kind: post(client, kind, START) for kind in ANSWERS}
     assert {response.status_code for response in answers.values()} == {200}
     expected = dphist.plan(epsilon=1, delta=1e-6, max_items_per_user=20).to_dict()
-    assert answers["plan"].json()["plan"] == json.loads(json.dumps(expected))
+    assert answers["plain"].json()["plan"] == json.loads(json.dumps(expected))
 
 
 def test_a_slow_request_blocks_nothing_else(client: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,17 +147,17 @@ def test_a_slow_request_blocks_nothing_else(client: httpx.Client, monkeypatch: p
         assert release.wait(60)
         return data
 
-    monkeypatch.setitem(ANSWERS, "plan", slow)
+    monkeypatch.setitem(ANSWERS, "plain", slow)
     with ThreadPoolExecutor(1) as beside:
-        first = beside.submit(post, client, "plan", {"name": "first"})
+        first = beside.submit(post, client, "plain", {"name": "first"})
         wait_until(lambda: computed, "the first request", 60)
         assert client.get(f"/{TOKEN}/").status_code == client.get(f"/{TOKEN}/static/page.js").status_code == 200
         tab = httpx.Client(base_url=client.base_url, headers=client.headers, trust_env=False)
         with tab, pytest.raises(httpx.ReadTimeout):
-            tab.post(f"/{TOKEN}/api/plan", json={"name": "given up"}, timeout=0.5)
+            tab.post(f"/{TOKEN}/api/plain", json={"name": "given up"}, timeout=0.5)
         release.set()
         assert first.result().json() == {"name": "first"}
-        assert post(client, "plan", {"name": "last"}).json() == {"name": "last"}
+        assert post(client, "plain", {"name": "last"}).json() == {"name": "last"}
     assert computed == ["first", "last"]
 
 
@@ -170,15 +168,15 @@ def test_a_fault_is_reported_and_the_next_request_answered(
         raise KeyError("a fault")
 
     with monkeypatch.context() as patched:
-        patched.setitem(ANSWERS, "plan", fail)
-        response = post(client, "plan", FIELDS)
+        patched.setitem(ANSWERS, "plain", fail)
+        response = post(client, "plain", START)
     assert (response.status_code, response.json()["field"]) == (500, None)
     assert "a fault" not in response.text
     assert "content-security-policy" in response.headers
     error = capfd.readouterr().err
     assert "KeyError: 'a fault'" in error
     assert TOKEN not in error
-    assert post(client, "plan", FIELDS).status_code == 200
+    assert post(client, "plain", START).status_code == 200
 
 
 def test_cookies_of_other_services_do_not_shut_the_page(client: httpx.Client) -> None:

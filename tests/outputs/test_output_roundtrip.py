@@ -22,7 +22,10 @@ from dphist.outputs.targets import target_of
 from dphist.outputs.write import check_target, write_release
 from scheduling import crossed
 
-FILES = ["counts.parquet", "counts.csv", "counts.tsv", "counts.jsonl", "counts.arrow"]
+FILES = [
+    "counts.parquet", "counts.csv", "counts.tsv", "counts.jsonl", "counts.arrow", "counts.csv.gz",
+    "counts.jsonl.gz",
+]  # fmt: skip
 BASES = ["counts.duckdb", "counts.sqlite"]
 PLACES = [*FILES, *BASES]
 DOCUMENT: dict[str, Any] = {

@@ -19,6 +19,9 @@ from dphist.outputs.write import check_target
         ("a.csv", "csv"),
         ("a.tsv", "tsv"),
         ("a.b.jsonl", "jsonl"),
+        ("a.b.csv.gz", "csv.gz"),
+        ("a.TSV.GZ", "tsv.gz"),
+        ("a.ndjson.gz", "jsonl.gz"),
         ("a.ndjson", "jsonl"),
         ("a.arrow", "arrow"),
         ("a.feather", "arrow"),
@@ -47,6 +50,8 @@ def test_certificates_of_one_stem_differ() -> None:
     ("values", "said"),
     [
         (("a.txt",), "must end in one of"),
+        (("a.gz",), "must end in one of"),
+        (("a.parquet.gz",), "must end in one of"),
         (("a",), "must end in one of"),
         (("",), "must be the name of a file"),
         (("a\0.csv",), "must be the name of a file"),

@@ -12,7 +12,7 @@ import dphist
 PACKAGE = Path(dphist.__file__).parent
 # A room imports from the rows above its own, and from its own row to its left.
 ROWS = (
-    ("errors", "display", "publishing"),
+    ("errors", "display", "publishing", "objects"),
     ("privacy",),
     ("sampling",),
     ("planning", "accounting"),

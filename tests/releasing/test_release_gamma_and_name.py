@@ -42,16 +42,16 @@ def test_gamma_is_that_of_the_plan(tmp_path: Path, gamma: Any, whole: float) -> 
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"max_items_per_user": 3, "gamma": 3}, "--gamma needs --max-nonzero"),
-        ({"top": 3, "gamma": 3}, "--gamma needs --max-nonzero"),
+        ({"max_items_per_user": 3, "gamma": 3}, "gamma needs max_nonzero"),
+        ({"top": 3, "gamma": 3}, "gamma needs max_nonzero"),
         ({"max_nonzero": 50, "gamma": 0.5}, "whole number from 1 on"),
         ({"max_nonzero": 50, "gamma": "root"}, "gamma must be a number or sqrt, not 'root'"),
         ({"max_nonzero": 50, "gamma": True}, "gamma"),
         ({"max_nonzero": 50, "gamma": 3, "mechanism": "laplace"}, "no gamma"),
         ({"max_nonzero": 50, "gamma": 3, "sum": "user:0:1"}, "with gamma tuned"),
-        ({"max_nonzero": 50, "input_name": " "}, "--input-name must have 1 to 200 characters"),
-        ({"max_nonzero": 50, "input_name": "x" * 201}, "--input-name must have 1 to 200 characters"),
-        ({"max_nonzero": 50, "input_name": 7}, "--input-name must be a text"),
+        ({"max_nonzero": 50, "input_name": " "}, "input_name must have 1 to 200 characters"),
+        ({"max_nonzero": 50, "input_name": "x" * 201}, "input_name must have 1 to 200 characters"),
+        ({"max_nonzero": 50, "input_name": 7}, "input_name must be a text"),
     ],
 )
 def test_what_makes_no_sense_is_refused(options: dict[str, Any], told: str) -> None:

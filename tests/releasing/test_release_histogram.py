@@ -168,8 +168,17 @@ def test_batches_of_different_types_are_joined() -> None:
 
 def test_any_frame_with_the_interface_of_arrow_comes_in() -> None:
     relation = duckdb.sql("SELECT 'tea' AS item, 1000000 AS count UNION ALL SELECT 'rare', 1")
+    assert relation is not None
+
+    class Other:
+        def __arrow_c_stream__(self, requested: Any = None) -> Any:
+            assert relation is not None
+            return relation.to_arrow_table().__arrow_c_stream__(requested)
+
+    assert release_histogram(Other(), plan=GSHM).to_native().column("item").to_pylist() == ["tea"]
     out = release_histogram(relation, plan=GSHM).to_native()
-    assert out.column("item").to_pylist() == ["tea"]
+    assert isinstance(out, duckdb.DuckDBPyRelation)
+    assert [row[0] for row in out.fetchall()] == ["tea"]
 
 
 def test_all_kinds_agree_and_order_is_by_noisy_count_then_item() -> None:

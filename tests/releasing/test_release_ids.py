@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_release_kills import Scene, Server, Wrong, server
+from test_release_kills import Scene, Server, Wrong, events_of, server
 
 import dphist
 import release_workers
@@ -83,11 +83,9 @@ def test_the_report_is_made_by_each_run(folder: Path) -> None:
     assert command(folder, *RUN, "--report", "out.txt").code == 0
     assert (folder / "out.txt").exists()
     # What is not a report is not replaced.
-    done = command(folder, *RUN, "--report", "events.parquet.txt")
-    (folder / "events.parquet.txt").write_text("kept\n")
-    done = command(folder, *RUN, "--report", "events.parquet.txt")
-    assert done.code != 0
-    assert (folder / "events.parquet.txt").read_text() == "kept\n"
+    (folder / "notes.txt").write_text("kept\n")
+    assert command(folder, *RUN, "--report", "notes.txt").code == 2
+    assert (folder / "notes.txt").read_text() == "kept\n"
     check_done(folder)
 
 
@@ -299,6 +297,8 @@ def check_retry(one: Scene) -> None:
         "not booked" if not booked else "noted" if noted else "whole" if whole else "data" if noisy else "booked"
     )
     one.left[label] += 1
+    if not booked and one.left[label] > 3:
+        return  # as without an id, which other tests see to
     again = command(one.folder, *one.words)
     if again.code != 0:
         raise Wrong(f"the next run fails: {again.err}")
@@ -337,7 +337,7 @@ def kill_at_each_event(served: Server, one: Scene) -> None:
         check_retry(one)
 
 
-@pytest.mark.parametrize("force", [False, True], ids=["new", "replaced"])
+@pytest.mark.parametrize("force", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["new", "replaced"])
 def test_a_kill_at_any_event_and_the_same_command_again(tmp_path: Path, force: bool) -> None:
     """At each event of Python that names a file: before the booking, before and between the files, at the note."""
     one = id_scene(tmp_path, force=force)
@@ -356,7 +356,9 @@ def test_kills_find_noise_that_is_drawn_twice(tmp_path: Path, monkeypatch: pytes
     one = id_scene(tmp_path, force=True)
     wrong = pytest.raises((Wrong, AssertionError, LedgerError))
     with server(tmp_path / "temp", outputs=("out.csv",)) as served, wrong:
-        kill_at_each_event(served, one)
+        for number in range(events_of(served, one), 0, -1):
+            assert served.ask(folder=one.afresh(), words=one.words, event=number)["killed"]
+            check_retry(one)
     assert one.left["whole"] + one.left["noted"] > 0
 
 

@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame
-from test_release_ledger import Watched, watching
 
 import dphist
 from dphist.errors import InputError
 from dphist.releasing.spending import Attempt
-from release_commands import bookings, certificate, log_in, sized_events
+from release_commands import Watched, bookings, certificate, log_in, sized_events, watching
 from spark_cluster import ON_SPARK
 from spark_shared import shared_session
 

@@ -108,10 +108,10 @@ def test_what_is_refused(folder: Path) -> None:
         ),
         (
             InvalidParameter,
-            "laplace.*give --offset none",
+            "laplace.*give offset='none'",
             ["release", "s.sketch", *BUDGET, "--mechanism", "laplace"],
         ),
-        (InvalidParameter, "give --output", ["release", "s.sketch", *BUDGET]),
+        (InvalidParameter, "give output", ["release", "s.sketch", *BUDGET]),
         (OutputError, "there is no folder", ["release", "s.sketch", *BUDGET, "--output", "no/x.csv"]),
     ]
     for kind, sentence, words in cases:

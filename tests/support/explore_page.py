@@ -21,7 +21,11 @@ from typer.testing import CliRunner
 
 from dphist.cli.app import app
 from dphist.explore.app import listen, make_app, server_config
+from dphist.explore.fields import FIELDS
 from processes import wait_until
+
+# What the page sends at first.
+START = {field.name: next(iter(field.choices), "") if field.choices else field.start for field in FIELDS}
 
 
 @contextmanager
@@ -91,7 +95,15 @@ def explore(folder: Path) -> Iterator[Opened]:
 
 def settled(page: Any) -> None:
     """Until everything that belongs to the newest change is shown."""
-    page.wait_for_selector("#results:not(:has(section.stale)) #state.certified", timeout=120_000)
+    page.wait_for_selector("#results:not(.stale)", timeout=120_000)
+    page.wait_for_selector("#more:not([open]), #more[open]:not(.stale)", timeout=120_000)
+
+
+def unfold(page: Any) -> None:
+    """Show all options and all numbers."""
+    page.click("#options > summary")
+    page.click("#more > summary")
+    settled(page)
 
 
 def change(page: Any, **fields: str) -> None:
@@ -100,13 +112,14 @@ def change(page: Any, **fields: str) -> None:
     settled(page)
 
 
-def shown(page: Any, name: str) -> float:
-    return float(page.get_attribute(f"#{name}", "data-value"))
+def shown(page: Any, name: str) -> Any:
+    """A number of the plan; None where it has none."""
+    return json.loads(page.get_attribute(f"#{name}", "data-value"))
 
 
 def assert_agrees(page: Any) -> dict[str, Any]:
     """The page shows what its own command prints; that is returned."""
-    words = page.inner_text("#command").split()
+    words = page.text_content("#command").split()
     assert words[:2] == ["dphist", "plan"]
     run = CliRunner().invoke(app, [*words[1:], "--json"])
     assert run.exit_code == 0

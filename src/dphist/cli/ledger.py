@@ -70,7 +70,8 @@ def init(
     \b
     Examples:
       dphist ledger init budget.ledger --dataset searches --epsilon 3 --delta 1e-6
-      dphist ledger init budget.ledger --dataset orders --epsilon 1 --delta 1e-6 --accounting sum
+      dphist ledger init budget.ledger --dataset orders --epsilon 1 \\
+        --delta 1e-6 --accounting sum
     """
     from dphist.ledger import Ledger
 
@@ -107,8 +108,10 @@ def show(
     Examples:
       dphist ledger show budget.ledger
       dphist ledger show budget.ledger --dataset searches --json
-      dphist ledger show budget.ledger --checkpoint november.json --public-key release.key.pub
-      dphist ledger show budget.ledger --expect 5feceb66ffc86f38d952786c6d696c79c2dbc239dd4e91b46729d73a27fb57e9
+      dphist ledger show budget.ledger --checkpoint november.json \\
+        --public-key release.key.pub
+      dphist ledger show budget.ledger --expect \\
+        5feceb66ffc86f38d952786c6d696c79c2dbc239dd4e91b46729d73a27fb57e9
     """
     from dphist.ledger import Checkpoint, Ledger
 
@@ -133,7 +136,7 @@ def show(
 def make_checkpoint(
     file: File,
     sign: Annotated[str, typer.Option(metavar="KEY", help="The private key; see dphist keygen.")],
-    output: Annotated[str, typer.Option(metavar="FILE", help="A new file.")],
+    output: Annotated[str, typer.Option("-o", "--output", metavar="FILE", help="A new file.")],
     as_json: AsJson = False,
 ) -> None:
     """Sign the state of the ledger: its id, its number of entries, the hash of the last one, and the date.
@@ -143,8 +146,10 @@ def make_checkpoint(
 
     \b
     Examples:
-      dphist ledger checkpoint budget.ledger --sign release.key --output november.json
-      dphist ledger show budget.ledger --checkpoint november.json --public-key release.key.pub
+      dphist ledger checkpoint budget.ledger --sign release.key \\
+        -o november.json
+      dphist ledger show budget.ledger --checkpoint november.json \\
+        --public-key release.key.pub
     """
     from dphist.ledger import Ledger
 
@@ -179,7 +184,8 @@ def plan(
     \b
     Examples:
       dphist ledger plan budget.ledger --dataset searches --epsilon 1 --delta 1e-7
-      dphist ledger plan budget.ledger --dataset searches --epsilon 1 --delta 1e-7 --max-items-per-user 20
+      dphist ledger plan budget.ledger --dataset searches --epsilon 1 \\
+        --delta 1e-7 --max-items-per-user 20
     """
     from dphist.ledger import Ledger
     from dphist.releasing.spending import price_of, spend_of

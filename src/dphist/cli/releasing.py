@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stdout
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -31,7 +31,7 @@ from dphist.counting.workspace import check_address_space
 from dphist.errors import DphistError, InvalidParameter
 from dphist.outputs.targets import without_password
 from dphist.releasing.early_checks import check_early, missing_options, missing_sentence
-from dphist.releasing.request import Request, read_request, request_from
+from dphist.releasing.request import STREAM, Request, read_request, request_from
 
 if TYPE_CHECKING:
     from dphist.planning.auto_cap import ChoicePlan
@@ -45,8 +45,8 @@ Source = Annotated[
     typer.Argument(
         metavar="INPUT|REQUEST.toml",
         help="A file, glob or folder (Parquet, CSV, JSON lines, Arrow), a database (DuckDB, SQLite, "
-        "postgresql://...), or a request file whose keys are these flags. Paths in a request file are relative to "
-        "the working folder.",
+        "postgresql://...), - for standard input, or a request file whose keys are these flags. Paths in a "
+        "request file are relative to the working folder.",
         show_default=False,
         rich_help_panel=_INPUT,
     ),
@@ -143,7 +143,9 @@ def _add_input(source: str | None, input: list[str] | None, given: dict[str, Any
 
 def _missing(values: dict[str, Any], missing: list[str]) -> InvalidParameter:
     """The error of missing options, with an example that has them."""
-    sentence, words = missing_sentence(values, missing)
+    # A look at the columns has a temporary folder, which goes when the command is stopped.
+    with stoppable():
+        sentence, words = missing_sentence(values, missing)
     # Settings of Spark may be secrets, which are not repeated.
     if "input" in missing or values.get("spark_conf"):
         return InvalidParameter(f"{sentence} (see dphist release --help)")
@@ -155,16 +157,18 @@ def _missing(values: dict[str, Any], missing: list[str]) -> InvalidParameter:
 def _release(request: Request, as_json: bool, report: str | None, quiet: bool) -> None:
     from dphist.cli.reporting import check_report, report_release
 
-    check_early(request)
     # The report of an id is made again by each run; only a report can be replaced.
     reported_as = request if request.id is None else replace(request, force=True)
     if report is not None:
         check_report(report, reported_as)
-    from dphist.releasing.run import run
-    from dphist.releasing.spending import remaining_after
-
     failed = None
-    with _failures_as_json(as_json), stoppable() as placed, progress_bars(quiet) as watcher:
+    # Standard output has the release and nothing else.
+    aside = redirect_stdout(sys.stderr) if str(request.output) == STREAM else nullcontext()
+    with _failures_as_json(as_json, aside), stoppable() as placed, progress_bars(quiet) as watcher:
+        check_early(request)
+        from dphist.releasing.run import run
+        from dphist.releasing.spending import remaining_after
+
         result = run(replace(request, progress=watcher), placed.append)
         if report is not None:
             failed = report_release(report, reported_as)
@@ -174,7 +178,7 @@ def _release(request: Request, as_json: bool, report: str | None, quiet: bool) -
     left = ""
     if request.ledger is not None and request.dataset is not None and (as_json or not quiet):
         left = remaining_after(request.ledger, request.dataset, result.receipt)
-    with closed_pipe_ignored():
+    with closed_pipe_ignored(), aside:
         if as_json:
             budget = {"remaining": left} if left else {}
             reported = {} if report is None else {"report": written}
@@ -192,7 +196,7 @@ def _release(request: Request, as_json: bool, report: str | None, quiet: bool) -
 
 
 @contextmanager
-def _failures_as_json(wanted: bool) -> Iterator[None]:
+def _failures_as_json(wanted: bool, aside: AbstractContextManager[Any]) -> Iterator[None]:
     """With --json, a release that fails after it was booked prints what stays booked, for programs."""
     try:
         yield
@@ -202,7 +206,7 @@ def _failures_as_json(wanted: bool) -> Iterator[None]:
             # The text of an exception that is not ours may repeat a cell.
             message = getattr(error, "message", type(error).__name__)
             message = error_sentence(error) if isinstance(error, DphistError) else message
-            with closed_pipe_ignored():
+            with closed_pipe_ignored(), aside:
                 print_json({"error": message, "booking": booking})
         raise
 

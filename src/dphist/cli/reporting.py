@@ -215,7 +215,12 @@ def check_report(name: str, request: Request) -> None:
     check_place(path, force=request.force, only_reports=True)
     if request.output is None:
         return
-    target = target_of(request.output, request.output_table, request.output_format)
+    target = target_of(
+        request.output, request.output_table, request.output_format, request.certificate,
+        objects=request.engine_name != "spark",
+    )  # fmt: skip
+    if target.is_stdout:
+        raise InvalidParameter("--report has to read the release back, and standard output cannot be: name a file")
     master = request.master or dict(request.spark_settings).get("spark.master", "local")
     # A report is of the written release, and only files of this machine can be read back.
     if target.kind == "folder" and ("://" in target.address or not master.startswith("local")):

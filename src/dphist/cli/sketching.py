@@ -187,14 +187,16 @@ def release(
     \b
     Examples:
       dphist sketch release all.sketch --epsilon 1 --delta 1e-6 -o queries.parquet
-      dphist sketch release all.sketch --epsilon 1 --delta 1e-6 -o queries.csv --sign release.key
+      dphist sketch release all.sketch --epsilon 1 --delta 1e-6 -o queries.csv \\
+        --sign release.key
       dphist sketch release all.sketch --epsilon 1 --delta 1e-6 -o queries.csv \\
         --ledger budget.db --dataset log
       dphist sketch release all.sketch --epsilon 1 --delta 1e-6 --dry-run
       dphist verify queries.parquet
     \b
-    Exit code 0: released. 1: the result could not be written. 2: bad parameters or unreadable input. 3: over
-    budget. 130, 143: interrupted; nothing was written.
+    Exit code 0: released. 1: the result could not be written. 2: bad
+    parameters or unreadable input. 3: over budget. 130, 143: interrupted;
+    nothing was written.
     """
     from dphist.outputs.write import check_target, target_of
     from dphist.planning.planner import plan as make_plan

@@ -17,9 +17,10 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from dphist.counting import sql
+from dphist.counting import expressions, sql
 from dphist.counting.databases import database_source, postgres_source
 from dphist.counting.files import file_source, files_of
 from dphist.counting.frames import Opened, Source, demand, frame_source, read_once
@@ -315,8 +316,12 @@ def source_of(connection: Any, events: Events, label: str, probe: bool) -> Sourc
         return frame_source(source, as_text=events.as_text).as_source(connection, label, probe)
     files, kind = files_of(source, events.file_format)
     if kind not in ("duckdb", "sqlite", "db"):
-        no_database(events, "files")
-        return file_source(connection, files, kind, label, probe)
+        no_database(replace(events, query=None), "files")
+        found = file_source(connection, files, kind, label, probe)
+        if events.query is None:
+            return found
+        tables = ["input", *(Path(files[0]).name.split(".")[:1] if len(files) == 1 else [])]
+        return expressions.query_source(connection, found, events.query, tables)
     if len(files) > 1:
         raise InputError(f"a database must be a single file, and {len(files)} were given")
     return database_source(connection, files[0], kind, events, label, probe)
@@ -342,11 +347,14 @@ def opened_rows(
     A public list has no user. The columns that are `summed` must be of types that have numbers.
     """
     source = source_of(connection, events, label, probe)
+    source = expressions.with_items(connection, source, events.items, as_text=events.as_text)
     values = ([events.user] if with_user else []) + [column.source for column in events.items]
     numbers = list(dict.fromkeys(summed))
     if source.names is not None:
         demand(source.what, source.names, [*values, *numbers])
-    named = [] if events.where is None else sql.columns_of(connection, events.where, source.names)
+    named = (
+        [] if events.where is None else expressions.columns_of(connection, events.where, source.names, "condition")
+    )
     if source.names is not None:
         demand(source.what, source.names, named)
     opened = source.open(list(dict.fromkeys([*values, *named, *numbers])))
@@ -357,7 +365,8 @@ def opened_rows(
                 raise sql.no_number(number)
         columns = {column: sql.text_column(*columns[column]) for column in (*values, *named)}
     if events.where is not None:
-        sql.bind(connection, events.where, {column: columns[column][1] for column in named}, source.names)
+        types = {column: columns[column][1] for column in named}
+        expressions.bind(connection, events.where, types, source.names, "condition")
     rows = Rows(
         opened.relation,
         tuple((*columns[column], column) for column in values),

@@ -19,7 +19,10 @@ import io
 import itertools
 import os
 import re
+import shutil
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -27,8 +30,9 @@ from urllib.parse import unquote
 
 from dphist.counting.frames import BATCH, ArrowSource, Opened, Source, demand, describe
 from dphist.counting.sql import FLOATS, WHOLE, name, text
-from dphist.counting.workspace import attempt, name_list
-from dphist.errors import InputError
+from dphist.counting.workspace import attempt, name_list, private_folder
+from dphist.errors import DphistError, InputError
+from dphist.objects import copy_objects, is_object, show
 
 FORMATS: Final = {
     ".parquet": "parquet", ".pq": "parquet", ".csv": "csv", ".tsv": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl",
@@ -37,6 +41,8 @@ FORMATS: Final = {
 }  # fmt: skip
 NAMES: Final = {suffix[1:]: kind for suffix, kind in FORMATS.items()}
 COMPRESSED: Final = (".gz", ".zst")
+COMPRESSION_MARKS: Final = {b"\x1f\x8b": ".gz", b"\x28\xb5\x2f\xfd": ".zst"}
+SPOOL: Final = 1 << 20
 
 
 def files_of(source: Any, file_format: str | None) -> tuple[list[str], str]:
@@ -58,6 +64,67 @@ def files_of(source: Any, file_format: str | None) -> tuple[list[str], str]:
             f"the files have several formats, such as {name_list(list(kinds.values()))}; give files of one format"
         )
     return found, next(iter(kinds))
+
+
+@contextmanager
+def spool_stdin(kind: str, folder: Path | None) -> Iterator[str]:
+    """A file with all of standard input, in a private folder that is gone afterwards, even after a kill.
+
+    Messages name it as what it is. Whether it is compressed shows in its first bytes.
+    """
+    stream = getattr(sys.stdin, "buffer", None)
+    if stream is None or stream.closed or stream.isatty():
+        raise InputError("there is nothing on standard input: pipe the events into the command")
+    with private_folder(folder) as work:
+
+        def spool() -> str:
+            first = stream.read(SPOOL)
+            ending = next((end for mark, end in COMPRESSION_MARKS.items() if first.startswith(mark)), "")
+            path = work / f"input.{kind}{ending}"
+            with open(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
+                file.write(first)
+                shutil.copyfileobj(stream, file, SPOOL)
+            return str(path)
+
+        path = attempt(spool, "standard input", "{what} cannot be read")
+        with _named_as_given({f"the file {path!r}": "standard input", repr(path): "standard input"}):
+            yield path
+
+
+@contextmanager
+def spool_objects(given: Sequence[str], folder: Path | None) -> Iterator[tuple[str, ...]]:
+    """Local paths, with copies of the objects among them in a private folder that is gone afterwards."""
+    with private_folder(folder) as work:
+        found: list[str] = []
+        for number, one in enumerate(given):
+            place = work / str(number)
+            found += (
+                attempt(lambda one=one, place=place: copy_objects(one, place), show(one))  # type: ignore[misc]
+                if is_object(one)
+                else matching_files(one)
+            )
+        scheme = next(one for one in given if is_object(one)).partition("://")[0]
+        with _named_as_given({f"{work}{os.sep}{number}{os.sep}": f"{scheme}://" for number in range(len(given))}):
+            yield tuple(found)
+
+
+@contextmanager
+def _named_as_given(names: Mapping[str, str]) -> Iterator[None]:
+    """Errors name an input as it was given, and not the copy of it."""
+    try:
+        yield
+    except DphistError as error:
+        said = str(error)
+        for own, name in names.items():
+            said = said.replace(own, name)
+        error.args = (said,)
+        raise
+
+
+def given_paths(source: Any) -> list[str]:
+    """The paths and addresses that an input names; none for a frame."""
+    given = source if isinstance(source, (tuple, list)) else [source]
+    return [os.fspath(one) for one in given if isinstance(one, (str, os.PathLike))]
 
 
 def matching_files(path: str) -> list[str]:

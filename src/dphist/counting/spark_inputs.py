@@ -30,6 +30,7 @@ from pyspark.sql import functions as sql
 from pyspark.sql.types import StringType, StructField, StructType
 
 from dphist.counting.duckdb import no_database
+from dphist.counting.expressions import CALL_OR_CAST, title_of
 from dphist.counting.files import (
     FORMATS,
     MARK,
@@ -48,6 +49,7 @@ from dphist.counting.frames import ArrowSource, demand, frame_source
 from dphist.counting.spark_session import arrow_frame
 from dphist.counting.sql import EXACT, NUMBER, no_number, not_summable
 from dphist.counting.task import LONGEST_VALUE, Events, is_frame
+from dphist.counting.task import Column as Item
 from dphist.counting.workspace import LONGEST, attempt, name_list
 from dphist.errors import InputError, is_spark_frame
 
@@ -102,6 +104,8 @@ QUOTED: Final = re.compile(
 QUERY: Final = re.compile(r"\(\s*(select|with|values|table|from|map|reduce)\b|(^|[(,.])\s*\*", re.IGNORECASE)
 # Expressions that are not Spark's own.
 FOREIGN: Final = re.compile(r"UDF|Udf|UserDefined|Hive|Reflection|ApplyFunction|VariableReference|SQLFunction")
+# Expressions that change from one job over the events to the next.
+CHANGING: Final = re.compile(r"^Current|^Now$|^Local")
 
 
 @dataclass(frozen=True)
@@ -123,30 +127,47 @@ def read_rows(session: Any, events: Events, summed: Sequence[str] = (), *, probe
     The columns are called c0, c1, ... in this order. A probe has their types; its rows do not matter.
     """
     source = find_source(session, events)
+    computed = [column.source for column in events.items if is_computed(source, column)]
     values = [events.user, *(column.source for column in events.items), *summed]
+    plain = [name for name in values if name not in computed]
     if source.names is not None:
-        demand(source.what, source.names, values)
-    named = {} if events.where is None else columns_named(session, source, events.where)
-    wanted = list(dict.fromkeys([*values, *named.values()]))
+        demand(source.what, source.names, plain)
+    texts = [*([] if events.where is None else [events.where]), *computed]
+    named = columns_named(session, source, "\n".join(texts)) if texts else {}
+    wanted = list(dict.fromkeys([*plain, *named.values()]))
     frame = source.select(wanted, probe)
     if events.as_text:
         frame = columns_as_text(frame, wanted, summed)
     cells = {name: frame[f"c{k}"] for k, name in enumerate(wanted)}
-    if events.where is None:
+    if not texts:
         return frame.select(*(cells[name].alias(f"c{k}") for k, name in enumerate(values))), source.what
     if not hasattr(frame, "_jdf"):
         raise InputError("conditions are not supported through Spark Connect: filter the DataFrame before")
-    check_text(events.where)
+    for text in texts:
+        check_text(text, "condition" if text == events.where else "expression")
     own = "dphist_"
-    while own in events.where.casefold():  # the condition cannot name the values by our names
+    while own in "".join(texts).casefold():  # no expression can name the values by our names
         own += "_"
-    chosen = [cells[name].alias(f"{own}{k}") for k, name in enumerate(values)]
+    places = {name: f"{own}{k}" for k, name in enumerate(values)}
+    chosen = [cells[name].alias(places[name]) for name in dict.fromkeys(plain)]
     chosen += [cells[column].alias(written) for written, column in named.items()]
     # Without an alias Spark would also find the columns that these were made of.
-    view, where = frame.select(*chosen).alias(f"{own}rows"), events.where
-    rows = bind_condition(lambda: matching_rows(view, where), where, source)
-    check_plan(rows, where)
-    return rows.select(*(rows[f"{own}{k}"].alias(f"c{k}") for k in range(len(values)))), source.what
+    rows = view = frame.select(*chosen).alias(f"{own}rows")
+    if events.where is not None:
+        where = events.where
+        rows = bind_text(lambda: view.filter(value_or_null(view, where)), where, source, "condition")
+        check_plan(rows, where, "condition")
+    found = {text: computed_column(view, text, source) for text in computed}
+    rows = rows.select(*(
+        (found[name] if name in found else rows[places[name]]).alias(f"c{k}") for k, name in enumerate(values)
+    ))  # fmt: skip
+    if events.as_text and computed:
+        kinds = dict(rows.dtypes)
+        of_items = {f"c{k}" for k, name in enumerate(values) if name in found}
+        rows = rows.select(*(
+            (as_text(rows[c], kinds[c]) if c in of_items else rows[c]).alias(c) for c in rows.columns
+        ))  # fmt: skip
+    return rows, source.what
 
 
 def find_source(session: Any, events: Events) -> SparkSource:
@@ -544,7 +565,7 @@ def as_text(column: Any, kind: str) -> Any:
     return column if kind.startswith((*NESTED, "variant")) else column.cast("string")
 
 
-# The user's condition: an expression of Spark SQL about one row and nothing else.
+# The user's conditions and items that are computed: expressions of Spark SQL about one row and nothing else.
 
 
 def columns_named(session: Any, source: SparkSource, condition: str) -> dict[str, str]:
@@ -578,26 +599,44 @@ def words_of(condition: str) -> list[str]:
     return list(dict.fromkeys((one[1] or "").replace("``", "`") or one[2] for one in first if one))
 
 
-def check_text(condition: str) -> None:
+def check_text(text: str, kind: str) -> None:
     """Raise `InputError` for what is not one expression about the columns that it names."""
-    bare = QUOTED.sub(" ", condition)
-    if not condition.strip() or ";" in bare:
-        raise InputError(f"the condition {condition!r} is not a condition in SQL")
+    bare = QUOTED.sub(" ", text)
+    title = title_of(kind, text)
+    if not text.strip() or ";" in bare:
+        raise InputError(f"{title} is not {'an' if kind == 'expression' else 'a'} {kind} in SQL")
     if QUERY.search(bare):
-        raise InputError(f"the condition {condition!r} must be about single rows: no subqueries and no *")
+        raise InputError(f"{title} must be about single rows: no subqueries and no *")
 
 
-def matching_rows(view: Any, condition: str) -> Any:
-    """The rows on which the condition is true. Where it fails it is NULL: an error would tell of that row."""
+def value_or_null(view: Any, text: str) -> Column:
+    """The value of an expression. Where it fails it is NULL: an error would tell of that row."""
     # Spark's own TryEval, and not a function by its name, which a session can replace.
     spark = view.sparkSession._jvm.org.apache.spark.sql
-    expression = spark.classic.ExpressionUtils.expression(sql.expr(condition)._jc)
-    tried = spark.catalyst.expressions.TryEval(expression)
-    return view.filter(Column(spark.classic.ExpressionUtils.column(tried)))
+    expression = spark.classic.ExpressionUtils.expression(sql.expr(text)._jc)
+    return Column(spark.classic.ExpressionUtils.column(spark.catalyst.expressions.TryEval(expression)))
 
 
-def check_plan(rows: Any, condition: str) -> None:
-    """Raise `InputError` unless the condition is a function of one row that never changes.
+def is_computed(source: SparkSource, column: Item) -> bool:
+    """Whether an item is an expression in SQL. A column of the input always wins."""
+    if column.name == column.source:
+        return False
+    if source.names is None:
+        return CALL_OR_CAST.search(column.source) is not None
+    return column.source not in source.names and PART.fullmatch(column.source) is None
+
+
+def computed_column(view: Any, text: str, source: SparkSource) -> Column:
+    """An item that is computed. It is checked as a condition, where Spark allows one row and nothing else."""
+    probe = bind_text(lambda: view.filter(value_or_null(view, text).isNull()), text, source, "expression")
+    check_plan(probe, text, "expression")
+    # What was checked is what is evaluated, and not what its text may stand for by then.
+    checked = probe._jdf.queryExecution().analyzed().condition().child()
+    return Column(view.sparkSession._jvm.org.apache.spark.sql.classic.ExpressionUtils.column(checked))
+
+
+def check_plan(rows: Any, text: str, kind: str) -> None:
+    """Raise `InputError` unless the condition of a filter is a function of one row that never changes.
 
     It is read from the very plan that is executed. The text of a condition does not tell which function a name
     stands for: sessions and catalogs can have functions that read other rows, tables and files, and call them in
@@ -611,14 +650,16 @@ def check_plan(rows: Any, condition: str) -> None:
         kinds = {str(node.get("class", "")).rpartition(".")[2] for node in json.loads(plan.condition().toJSON())}
         if any(FOREIGN.search(kind) for kind in kinds):
             wrong = "functions and variables of your own are not supported; filter the DataFrame before"
-        elif not plan.condition().deterministic():
+        elif not plan.condition().deterministic() or (
+            kind == "expression" and any(CHANGING.search(one) for one in kinds)
+        ):
             wrong = "it must give the same for the same row, whenever it is evaluated"
     if wrong:
-        raise InputError(f"the condition {condition!r} cannot be used: {wrong}")
+        raise InputError(f"{title_of(kind, text)} cannot be used: {wrong}")
 
 
-def bind_condition(action: Callable[[], T], condition: str, source: SparkSource) -> T:
-    """The action's result; what Spark says about the condition, in one line without data."""
+def bind_text(action: Callable[[], T], text: str, source: SparkSource, kind: str) -> T:
+    """The action's result; what Spark says about the user's SQL, in one line without data."""
     try:
         return action()
     except Exception as error:
@@ -629,4 +670,4 @@ def bind_condition(action: Callable[[], T], condition: str, source: SparkSource)
         said += "" if source.names is None else f"; the columns are {name_list(source.names)}"
     elif len(said) > LONGEST:
         said = said[: LONGEST - 3] + "..."
-    raise InputError(f"the condition {condition!r} cannot be used: {said}")
+    raise InputError(f"{title_of(kind, text)} cannot be used: {said}")

@@ -1,4 +1,4 @@
-"""The SQL of the embedded engine, from values in one spelling to the histogram; and the user's condition.
+"""The SQL of the embedded engine, from values in one spelling to the histogram.
 
 Sums of floats depend on the order of their rows, and so on those of other users; sums of whole numbers do not. So
 rows are added up in whole fine steps (see `events.Value`). Nothing here can fail because of a value: bounds come
@@ -7,14 +7,11 @@ before casts, and casts are TRY_CAST.
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 from dphist.counting.task import FINE_LIMIT, FINE_STEPS, LONGEST_VALUE, Events, Value
-from dphist.counting.workspace import about_sql, name_list
 from dphist.errors import InputError
 
 FLOATS: Final = frozenset({"FLOAT", "DOUBLE"})
@@ -454,76 +451,3 @@ def users_by_size(pairs: Pairs, source: str) -> str:
         f"FROM {source} WINDOW item AS {item}"
     )
     return f"SELECT {COUNT}, alike, {ITEMS}, count(*) AS pairs FROM ({each}) GROUP BY {COUNT}, alike, {ITEMS}"
-
-
-def parse(connection: Any, condition: str) -> tuple[dict[str, Any], list[Any]]:
-    """DuckDB's parse of a query with a condition, without positions in the text; and the condition, taken out."""
-    # On lines of its own, so that a comment in it ends before ours.
-    query = f"SELECT 1 FROM t WHERE TRY((\n{condition}\n))"
-    rows = connection.execute("SELECT json_serialize_sql(?::VARCHAR)", [query]).fetchall()
-    tree: dict[str, Any] = json.loads(rows[0][0], object_hook=_without_places)
-    try:
-        return tree, tree["statements"][0]["node"]["where_clause"].pop("children")
-    except (KeyError, IndexError, TypeError, AttributeError):
-        return tree, []
-
-
-def _without_places(node: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in node.items() if not key.startswith("query_location")}
-
-
-def nodes(tree: Any) -> Iterator[dict[str, Any]]:
-    """All nodes of a parse."""
-    if isinstance(tree, dict):
-        yield tree
-    for value in tree.values() if isinstance(tree, dict) else tree if isinstance(tree, list) else ():
-        yield from nodes(value)
-
-
-def check_condition(connection: Any, condition: str) -> list[dict[str, Any]]:
-    """The nodes of a condition, after making sure that it is one condition, on one row, and nothing else."""
-    bad = f"the condition {condition!r} is not a condition in SQL"
-    if not condition.strip():
-        raise InputError(bad)
-    query, parts = parse(connection, condition)
-    if query.get("error"):
-        raise InputError(f"{bad}: {about_sql(Exception(query.get('error_message', 'syntax error')))}")
-    # What is left of the query must be ours.
-    if len(parts) != 1 or query != parse(connection, "TRUE")[0]:
-        raise InputError(bad)
-    found = list(nodes(parts))
-    if any(node.get("class") in ("SUBQUERY", "WINDOW", "PARAMETER", "STAR") for node in found):
-        # Such a condition could let one user decide about the rows of another.
-        raise InputError(f"the condition {condition!r} must be about single rows: no subqueries and no *")
-    return found
-
-
-def columns_of(connection: Any, condition: str, names: Sequence[str] | None) -> list[str]:
-    """The input's columns that a condition names: exactly, or else without regard to case, as SQL has it."""
-    found: dict[str, str] = {}
-    for node in check_condition(connection, condition):
-        if node.get("class") == "COLUMN_REF":
-            written = str(node["column_names"][0])
-            alike = [one for one in names or [written] if one.casefold() == written.casefold()]
-            matches = [written] if written in alike else alike
-            if len(matches) > 1 or (matches and found.get(written.casefold(), matches[0]) != matches[0]):
-                raise InputError(f"the condition {condition!r} cannot tell apart the columns {name_list(alike)}")
-            if matches:
-                found[written.casefold()] = matches[0]
-    return list(found.values())
-
-
-def bind(connection: Any, condition: str, types: dict[str, str], names: Sequence[str] | None) -> None:
-    """Bind a condition against columns without rows: what DuckDB says then is about names and types alone."""
-    typed = [f"CAST(NULL AS {kind}) AS {name(column)}" for column, kind in types.items()] or ["1"]
-    try:
-        connection.execute(
-            f"EXPLAIN SELECT 1 FROM (SELECT {', '.join(typed)} LIMIT 0) WHERE TRY((\n{condition}\n))"
-        ).fetchall()
-        return
-    except Exception as error:
-        reason = about_sql(error)
-    raise InputError(
-        f"the condition {condition!r} cannot be used: {reason}. The columns are {name_list(list(names or types))}"
-        "; those of CSV, JSON and frames are text: write CAST(column AS DOUBLE), or pass types='fixed' for a frame"
-    )

@@ -282,8 +282,10 @@ def connect_duckdb(resources: Resources, folder: Path) -> Any:
         "TimeZone": "UTC",
     }
     connection = duckdb.connect(":memory:")
-    for setting, value in settings.items():
-        connection.execute(f"SET {setting} = '{value.replace(chr(39), chr(39) * 2)}'")
+    # In one call: each costs about a millisecond.
+    connection.execute(
+        "; ".join(f"SET {name} = '{value.replace(chr(39), chr(39) * 2)}'" for name, value in settings.items())
+    )
     # In a notebook without widgets DuckDB refuses to report progress; all else works.
     with suppress(duckdb.InvalidInputException):
         connection.execute("SET enable_progress_bar = true")

@@ -1,7 +1,8 @@
-"""What the page shows for a request: the certified plan, the comparison, charts, a trial release. Plain data."""
+"""What the page shows for a question: what would be released, the command, the plan's numbers, a trial release."""
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Mapping
 from functools import lru_cache
@@ -9,13 +10,20 @@ from typing import Any, Final
 
 import numpy as np
 
-from dphist.explore.fields import BOUNDS, BUDGET, NOISE, POPULATION, WrongField, read_fields
+from dphist.display import count_items, figure, plain_number
+from dphist.explore.fields import Question, read_question
+from dphist.explore.picture import Expected, draw_items, draw_shares
 from dphist.explore.uploads import read_counts
-from dphist.planning.compare import Comparison, ComparisonRow, compare
-from dphist.planning.explain import explain
+from dphist.planning.auto_cap import levels_of
+from dphist.planning.compare import SPREAD_ROW, Comparison, ComparisonRow, compare
+from dphist.planning.explain import MECHANISMS, explain
 from dphist.planning.planner import plan as make_plan
+from dphist.planning.utility import half_width, release_probability
 from dphist.privacy.types import Plan
+from dphist.releasing.summary import Summary, summarize
 from dphist.report.charts import Chart, chart, largest_counts_chart
+from dphist.report.words import PEERS
+from dphist.simulation.population import Population
 from dphist.simulation.predict import totals_of
 from dphist.simulation.trial import TrialData, given_population, trial, zipf_population
 
@@ -23,10 +31,15 @@ from dphist.simulation.trial import TrialData, given_population, trial, zipf_pop
 _EVENTS: Final = "events.parquet"
 _COLUMNS: Final = {"user": "user_id", "item": "item"}
 _OUTPUT: Final = {"output": "released.parquet"}
-_COLUMN_ORDER: Final = ("mechanism", "analysis", "threshold", "to GSHM", "total noise", "tau", "gamma")
+_LIST, _VALUE = "items.csv", "amount"
+_METHODS: Final = {
+    **PEERS,
+    SPREAD_ROW: "Gaussian noise, items beyond the limit with smaller weights",
+    "top": "The most common items, exact analysis (this plan)",
+}
 
 
-@lru_cache(maxsize=128)
+@lru_cache(maxsize=512)
 def _find_plan(**keywords: Any) -> Plan:
     return make_plan(**keywords)
 
@@ -36,32 +49,123 @@ def _find_comparison(**keywords: Any) -> Comparison:
     return compare(**keywords)
 
 
-def plan_answer(data: Mapping[str, object]) -> dict[str, Any]:
-    """The certified plan with its sentences, and the commands and code that make it."""
-    keywords = _plan_keywords(data)
-    found = _find_plan(**keywords)
+@lru_cache(maxsize=32)
+def _synthetic(**law: Any) -> TrialData:
+    return zipf_population(**law, cap=None)
+
+
+def _data_of(data: Mapping[str, object], question: Question) -> tuple[TrialData, int]:
+    """Uploaded or synthetic counts, and how many uploaded ones were rounded. Uploads are never kept."""
+    if not data.get("csv"):
+        return _synthetic(**question.law), 0
+    upload = read_counts(data["csv"])
+    return given_population(np.array(upload.counts, dtype=np.int64), upload.items), upload.rounded
+
+
+# ---- what would be released
+
+
+def plain_answer(data: Mapping[str, object]) -> dict[str, Any]:
+    """The whole answer for newcomers, and the numbers of the certified plan, all of one question."""
+    question = read_question(data)
+    plan, population = _find_plan(**question.plan), _data_of(data, question)[0].population
+    expected, released, shares = expect(plan, population, question)
+    adjusted = dict(question.adjusted)
+    if plan.releases_offset and "max_items_per_user" in question.plan:
+        adjusted["max_items_per_user"] = "Not used: without a limit the most common items need less noise."
+    # Continuous noise has no release.
+    options = {} if "noise" in question.plan else _release_keywords(question.plan)
+    summary = summarize(
+        plan, {name.replace("_", "-"): value for name, value in options.items()}, plan.budget,
+        items=round(released), largest=float(population.counts.max(initial=0.0)),
+    )  # fmt: skip
+    headline = _headline(plan, question.plan.get("top"), summary, shares["cut"])
+    example = _example("the uploaded counts" if data.get("csv") else "this example", population.items, released)
+    pairs_words = _pairs_words(shares)
     return {
-        "plan": found.to_dict(),
-        "rows": found.rows(),
-        "advice": [*(explain(found, alternatives=False) if found.noise.kind == "discrete" else []), *found.notes],
-        "recipes": recipes(keywords),
+        "headline": headline,
+        "example": f"{example} {pairs_words}",
+        "few": summary.why_few,
+        "privacy": dict(summary.rows())["Privacy"] + ".",
+        "level": summary.verdict.level,
+        "warnings": summary.verdict.warnings,
+        "active": "" if data.get("csv") else _active_users(population),
+        "delta_used": f"δ = {plain_number(plan.budget.delta)}"
+        + ("." if data.get("delta") else f", chosen for {question.law['users']:,} users."),
+        "short": f"{round(released):,} of {population.items:,} items, {summary.margin_words}",
+        "picture": draw_items(expected, f"{headline} {example}"),
+        "shares": draw_shares(shares, pairs_words),
+        "adjusted": adjusted,
+        "recipes": recipes(question.plan),
+        "plan": plan.to_dict(),
+        "mechanism": MECHANISMS[plan.mechanism][0],
+        "advice": [
+            *(explain(plan, alternatives=False) if plan.noise.kind == "discrete" else []),
+            *(note for note in summary.warnings if note not in summary.verdict.warnings),
+        ],
     }
 
 
-def _plan_keywords(data: Mapping[str, object]) -> dict[str, Any]:
-    keywords = read_fields(data, (*BUDGET, *BOUNDS, *NOISE))
-    if not keywords.keys() & {"max_nonzero", "max_items_per_user", "top"}:
-        raise WrongField("max_nonzero", "enter at least one of k, m and K")
-    if "excess" in keywords and "max_nonzero" in keywords:
-        # With shared noise each weight has a certificate that takes seconds.
-        raise WrongField("excess", "with k, use the command line for excess = 'spread': it may take minutes")
-    gamma, nonzero = keywords.get("gamma"), keywords.get("max_nonzero", 0)
-    # Otherwise a certificate takes minutes.
-    if isinstance(gamma, float) and gamma < nonzero / 1000:
-        raise WrongField(
-            "gamma", f"gamma must be at least {nonzero / 1000:g} here, a thousandth of k, not {gamma:g}"
+def expect(plan: Plan, population: Population, question: Question) -> tuple[Expected, float, dict[str, float]]:
+    """What is expected of each item; how many items are released; and the shares of all pairs by their fate.
+
+    Where a limit serves in place of a top-k step, the largest counts are taken for those that noise makes largest.
+    """
+    limit = None if plan.releases_offset else question.plan.get("max_items_per_user")
+    counted, _ = population.under(levels_of(plan) if plan.levels else limit)
+    bound = None if plan.releases_offset else plan.contract.max_nonzero or question.plan.get("top")
+    kept = population if bound is None else population.first(bound)
+    floor = population.count_at(int(plan.contract.nonzero) + 1) if plan.releases_offset else 0.0
+    chance = release_probability(plan.noise, counted - floor) * (kept.number > 0.0)
+    listed = plan.mechanism == "known-domain"
+    expected = Expected(
+        population.number, population.counts, counted, chance,
+        margin=half_width(plan, 0.95), threshold=None if listed else floor + plan.threshold,
+    )  # fmt: skip
+    items, covered = float(chance @ kept.number), float((chance * counted) @ kept.number)
+    if plan.noise.kind == "discrete" and not listed:
+        totals = totals_of(plan, kept, cap=limit)
+        items, covered = min(totals.released, float(bound or math.inf)), totals.kept
+    pairs = float(population.counts @ population.number)
+    released, cut = covered / pairs, max(0.0, 1.0 - float(counted @ population.number) / pairs)
+    return expected, items, {"released": released, "hidden": max(0.0, 1.0 - released - cut), "cut": cut}
+
+
+def _headline(plan: Plan, top: int | None, summary: Summary, cut: float) -> str:
+    """Which items are released, and how exact their counts are."""
+    margin, least = summary.margin_words, summary.hidden_below
+    if least is None:
+        return f"All {plan.contract.max_nonzero:,} items of the list are released: {margin}."
+    if plan.releases_offset and top is not None:
+        return (
+            f"The {top:,} most common items are released, if they have about {least:,} users more than the item "
+            f"of rank {top + 1:,}: {margin}."
         )
-    return keywords
+    which = f"Items with {least:,} users or more{', counted after the limit,' if cut >= 0.005 else ''}"
+    only = "" if top is None else f", but only the {top:,} most common"
+    return f"{which} are mostly released{only}: {margin}."
+
+
+def _example(where: str, items: int, released: float) -> str:
+    some = f"about {released:,.0f} of {items:,} items" if round(released) < items else f"all {items:,} items"
+    return f"In {where}, {some} are released."
+
+
+def _pairs_words(shares: Mapping[str, float]) -> str:
+    found = f"The released counts cover {_percent(shares['released'])} of all (user, item) pairs"
+    lost = {"hidden": "are of hidden items", "cut": "are left out by the limit"}
+    parts = [f"{_percent(shares[kind])} {what}" for kind, what in lost.items() if shares[kind] >= 0.0005]
+    return f"{found}; {', '.join(parts)}." if parts else f"{found}."
+
+
+def _active_users(population: Population) -> str:
+    """How many items a very active user has."""
+    items, users = np.array(population.sizes, dtype=np.float64).T
+    many = items[np.searchsorted(np.cumsum(users), 0.99 * users.sum())]
+    return f"Then 1 in 100 users has about {count_items(int(many))} or more."
+
+
+# ---- commands and code
 
 
 def recipes(keywords: dict[str, Any]) -> dict[str, str]:
@@ -69,13 +173,14 @@ def recipes(keywords: dict[str, Any]) -> dict[str, str]:
 
     Continuous noise is an ideal that is never drawn, so it has no release.
     """
+    flags = {"sum" if name == "sums" else name: value for name, value in keywords.items()}
     found = {
-        "command": shlex.join(["dphist", "plan", *_flags(keywords)]),
+        "command": shlex.join(["dphist", "plan", *_flags(flags)]),
         "python": f"import dphist\n\nplan = dphist.plan({_arguments(keywords)})\nprint(plan)",
     }
     if "noise" in keywords:
         return found
-    release = {**_COLUMNS, **keywords, **_OUTPUT}
+    release = {**_COLUMNS, **_release_keywords(keywords), **_OUTPUT}
     return {
         **found,
         "release_command": shlex.join(["dphist", "release", _EVENTS, *_flags(release)]),
@@ -85,31 +190,56 @@ def recipes(keywords: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def _flags(keywords: dict[str, Any]) -> list[str]:
-    pairs = ((f"--{name.replace('_', '-')}", str(value)) for name, value in keywords.items())
+def _release_keywords(keywords: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a release with this plan, without its files and columns."""
+    found = {name: value for name, value in keywords.items() if name not in ("public_items", "sums", "noise")}
+    if "public_items" in keywords:
+        found["items"] = _LIST
+    if "sums" in keywords:
+        found["sum"] = [f"{_VALUE}:{_text_of(keywords['sums'])}"]
+    return found
+
+
+def _flags(keywords: Mapping[str, Any]) -> list[str]:
+    pairs = ((f"--{name.replace('_', '-')}", _text_of(value)) for name, value in keywords.items())
     return [word for pair in pairs for word in pair]
 
 
-def _arguments(keywords: dict[str, Any]) -> str:
+def _text_of(value: Any) -> str:
+    """A value as it is written on a command line; of sums there is one."""
+    if isinstance(value, tuple):
+        return ":".join(map(_text_of, value[0]))
+    if isinstance(value, list):
+        return str(value[0])
+    return plain_number(value) if isinstance(value, float) else str(value)
+
+
+def _arguments(keywords: Mapping[str, Any]) -> str:
     return ", ".join(f"{name}={value!r}" for name, value in keywords.items())
 
 
+# ---- all numbers
+
+
 def table_answer(data: Mapping[str, object]) -> dict[str, Any]:
-    """All mechanisms side by side, and first the plan's own row where it is a top-k step."""
-    keywords = _plan_keywords(data)
+    """All methods side by side, and first the plan's own row where it is a top-k step; nothing for a list."""
+    keywords = read_question(data).plan
+    if "public_items" in keywords:
+        return {"columns": [], "rows": [], "thresholds": [], "note": "A known list needs no threshold."}
     comparison, found = _find_comparison(**_comparison_keywords(keywords)), _find_plan(**keywords)
     rows = list(comparison.rows)
     if found.mechanism == "top-k":
         gshm = next(row.tau for row in rows if row.analysis == "gshm-exact")
-        numbers = found.gamma, found.total_noise, found.tau, found.tau / gshm
-        rows.insert(0, ComparisonRow("top-k", "exact, with the offset", *numbers))
-    order = [comparison.columns.index(name) for name in _COLUMN_ORDER]
-    note = f"{comparison.title}, continuous noise. The lowest threshold is in bold."
+        rows.insert(0, ComparisonRow("top-k", "top", found.gamma, found.total_noise, found.tau, found.tau / gshm))
+    note = "The lowest threshold is in bold. For comparison only: continuous noise, which is never released."
     if _is_top_alone(keywords):
         note += f" The other rows are for at most {keywords['top']:,} items in the data."
     return {
-        "columns": _COLUMN_ORDER,
-        "rows": [[row.cells()[place] for place in order] for row in rows],
+        "columns": ["method", "threshold", "noise (standard deviation)", "threshold compared with Gaussian noise"],
+        "rows": [
+            [_METHODS[row.analysis], figure(row.threshold), figure(row.total_noise), _percent(row.ratio)]
+            for row in rows
+        ],
         "thresholds": [row.threshold for row in rows],
         "note": note,
     }
@@ -120,25 +250,15 @@ def _is_top_alone(keywords: dict[str, Any]) -> bool:
 
 
 def _comparison_keywords(keywords: dict[str, Any]) -> dict[str, Any]:
-    """The budget and bounds under which mechanisms are compared; top-k alone is compared with k = K."""
+    """The budget and bounds under which methods are compared; top-k alone is compared with k = K."""
     found = {name: keywords[name] for name in ("epsilon", "delta")}
     found |= {name: keywords[name] for name in ("max_nonzero", "max_items_per_user") if name in keywords}
     return {**found, "max_nonzero": keywords["top"]} if _is_top_alone(keywords) else found
 
 
-def figure_answer(data: Mapping[str, object]) -> dict[str, Any]:
-    """The paper's figure for this budget and these bounds."""
-    return _chart_answer(chart(_find_comparison(**_comparison_keywords(_plan_keywords(data)))))
-
-
-def curve_answer(data: Mapping[str, object]) -> dict[str, Any]:
-    """The probability of release by the number of users of an item."""
-    return _chart_answer(chart(_find_plan(**_plan_keywords(data)), "release"))
-
-
 def limit_answer(data: Mapping[str, object]) -> dict[str, Any]:
     """What the items of a user count; nothing without a bound on them."""
-    found = _find_plan(**_plan_keywords(data))
+    found = _find_plan(**read_question(data).plan)
     if found.contract.max_items_per_user is None:
         return {"svg": "", "words": ""}
     return _chart_answer(chart(found, "limit"))
@@ -149,21 +269,15 @@ def _chart_answer(one: Chart) -> dict[str, Any]:
 
 
 def trial_answer(data: Mapping[str, object]) -> dict[str, Any]:
-    """A trial release of Zipf or uploaded counts, with noise from a seed. Nothing is kept."""
-    keywords, law = _plan_keywords(data), read_fields(data, POPULATION)
-    if "noise" in keywords:
-        raise WrongField("noise", "continuous noise cannot be drawn: choose discrete noise for a trial release")
-    seed, rounded = law.pop("seed"), 0
-    if data.get("csv"):
-        upload = read_counts(data["csv"])
-        rounded = upload.rounded
-        population = given_population(np.array(upload.counts, dtype=np.int64), upload.items)
-    else:
-        law.setdefault("spread", "geometric")
-        population = zipf_population(**law, cap=keywords.get("max_items_per_user"))
-    found, top = _find_plan(**keywords), keywords.get("top")
-    outcome = trial(found, population, seed, top)
-    outcome["missing"] = _missing_share(found, population, top)
+    """A trial release of synthetic or uploaded counts, with noise from a seed. Nothing is kept."""
+    question = read_question(data)
+    if "noise" in question.plan or "public_items" in question.plan:
+        why = "continuous noise is never drawn" if "noise" in question.plan else "all items of a list are released"
+        return {"sentences": [f"There is no trial release: {why}."], "top": [], "svg": "", "words": ""}
+    found, (population, rounded) = _find_plan(**question.plan), _data_of(data, question)
+    limit = question.plan.get("max_items_per_user")
+    capped = TrialData(population.population, None if data.get("csv") else limit, population.names)
+    outcome = trial(found, capped, question.seed, question.plan.get("top"))
     largest = outcome["top"]
     released = sum(row["released"] is not None for row in largest)
     words = (
@@ -183,9 +297,6 @@ def _trial_sentences(outcome: dict[str, Any], rounded: int) -> list[str]:
         f"(expected: {outcome['expected']:,.0f}).",
         f"Released items hold {_percent(outcome['share'])} of all (user, item) pairs.",
     ]
-    if outcome["kept"] < 0.9995:
-        sentences.append(f"The bounds keep {_percent(outcome['kept'])} of the pairs.")
-    sentences.append(f"A release is expected to miss {_percent(outcome['missing'])} of the pairs.")
     if outcome["mean_absolute_error"] is not None:
         sentences.append(
             f"The mean absolute error of a released count is {outcome['mean_absolute_error']:,.4g} users."
@@ -198,24 +309,7 @@ def _trial_sentences(outcome: dict[str, Any], rounded: int) -> list[str]:
 
 
 def _percent(share: float) -> str:
-    return f"{100 * share:.1f} %"
+    return f"{100 * share:.0f} %" if share >= 0.1 else f"{100 * share:.1f} %"
 
 
-def _missing_share(plan: Plan, data: TrialData, largest: int | None) -> float:
-    """The share of pairs that `simulate` calls missing: of items not released, or dropped by a cap; expected."""
-    # Where a cap serves in place of a top-k step, the largest counts are taken for those that noise makes largest.
-    bound, population = plan.contract.max_nonzero or largest, data.population
-    if bound is not None and not plan.releases_offset:
-        population = population.first(bound)
-    kept = totals_of(plan, population, cap=data.cap).kept
-    return min(1.0, max(0.0, 1.0 - kept / data.population.pairs))
-
-
-ANSWERS: Final = {
-    "plan": plan_answer,
-    "curve": curve_answer,
-    "limit": limit_answer,
-    "trial": trial_answer,
-    "table": table_answer,
-    "figure": figure_answer,
-}
+ANSWERS: Final = {"plain": plain_answer, "limit": limit_answer, "trial": trial_answer, "table": table_answer}

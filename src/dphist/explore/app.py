@@ -17,8 +17,8 @@ from typing import Any
 from jinja2 import Environment
 
 from dphist.errors import DphistError, InvalidParameter, MissingExtra
+from dphist.explore import fields
 from dphist.explore.answers import ANSWERS
-from dphist.explore.fields import BOUNDS, BUDGET, NOISE, POPULATION, field_of
 from dphist.explore.guard import Guard, error_response, read_json
 from dphist.report.charts import require_plotting
 
@@ -86,7 +86,10 @@ def make_app(*, token: str, port: int) -> Starlette:
     """The application below this token, for requests to this port."""
     template = (files("dphist.explore") / "page" / "index.html").read_text(encoding="utf-8")
     page = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(template)
-    html = page.render(budget=BUDGET, bounds=BOUNDS, noise=NOISE, population=POPULATION)
+    html = page.render(
+        size=fields.SIZE, items_per_user=fields.ITEMS_PER_USER, publish=fields.PUBLISH, privacy=fields.PRIVACY,
+        budget=fields.BUDGET, options=fields.OPTIONS, example=fields.EXAMPLE,
+    )  # fmt: skip
     # One computation at a time: the precision of ball arithmetic is global.
     computing = asyncio.Lock()
 
@@ -104,7 +107,7 @@ def make_app(*, token: str, port: int) -> Starlette:
             try:
                 return JSONResponse(await run_in_daemon_thread(lambda: find(data)))
             except DphistError as error:
-                return error_response(422, str(error), field_of(error))
+                return error_response(422, str(error), fields.field_of(error))
             except Exception as error:
                 traceback.print_exception(error)
                 return error_response(500, "This could not be computed: a bug in dphist, see the terminal.")

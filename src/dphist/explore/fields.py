@@ -1,6 +1,7 @@
 """The fields of the page, each declared once: its place in the form, its slider, and what it accepts.
 
-The limits keep every request short: the slowest answers within them, for epsilon near 0.05, take about ten
+Fields never contradict each other: `read_question` adjusts or leaves out what does not fit, and says so beside the
+field. The limits keep every request short: the slowest answers within them, for epsilon near 0.05, take about ten
 seconds. The command line takes any number.
 """
 
@@ -15,6 +16,8 @@ from typing import Any, Final
 from dphist.errors import DphistError, InvalidParameter
 
 _NUMBER: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,3})?", re.ASCII)
+# 100,000, of whole numbers only: elsewhere 1,500 may be meant as 1.5.
+_GROUPED: Final = re.compile(r"\d{1,3}(,\d{3})+", re.ASCII)
 
 
 class WrongField(InvalidParameter):
@@ -32,7 +35,7 @@ class Slider:
     first: float
     last: float
     steps: int
-    digits: int = 3
+    digits: int = 2
     linear: bool = False
 
 
@@ -66,52 +69,137 @@ class Field:
             return None
         if text and text == self.word:
             return text
+        if self.whole and _GROUPED.fullmatch(text):
+            text = text.replace(",", "")
         number = float(text) if len(text) <= 40 and _NUMBER.fullmatch(text) else math.nan
         if not self.least <= number <= self.most or (self.whole and not number.is_integer()):
-            kind, given = "whole number" if self.whole else "number", repr(text[:40]) if text else "empty"
-            raise WrongField(
-                self.name, f"{self.name} must be a {kind} from {self.least:,} to {self.most:,}, not {given}"
-            )
+            kind = "whole number" if self.whole else "number"
+            raise WrongField(self.name, f"Please enter a {kind} from {self.least:,} to {self.most:,}.")
         return int(number) if self.whole else number
 
 
-_UP_TO_A_MILLION: Final = Slider(1, 1e6, 300)
+_UP_TO_A_MILLION: Final = Slider(1, 1e6, 60)
+# One question each; the other groups are under "All options".
+SIZE: Final = (
+    Field("users", "Users", "100000", most=10**9, whole=True, slider=Slider(100, 1e8, 60)),
+    Field("items", "Different items", "10000", whole=True, slider=_UP_TO_A_MILLION),
+)
+ITEMS_PER_USER: Final = (
+    Field("mean_items", "Items per user, on average", "10", slider=Slider(1, 200, 60)),
+    Field("max_items_per_user", "Limit: items that count per user", "20", whole=True, placeholder="no limit",
+          slider=Slider(1, 1000, 80)),
+)  # fmt: skip
+PUBLISH: Final = (
+    Field("publish", "What do you want to publish?",
+          choices={"items": "All popular items", "top": "The most common items", "list": "Items of a known list",
+                   "sums": "Popular items, with sums"}),
+    Field("top", "How many of the most common", "100", whole=True, slider=Slider(1, 10_000, 80)),
+    Field("public_items", "Items on the list, which is public", "200", whole=True, slider=Slider(1, 10_000, 80)),
+    Field("sum_high", "Largest value of one user for an item", "100", least=0.001, most=10**9,
+          hint="Values from 0 to this number are added up; larger ones are lowered to it.",
+          slider=Slider(1, 10_000, 80)),
+)  # fmt: skip
 BUDGET: Final = (
-    Field("epsilon", "ε (epsilon)", "1", 0.05, 100, slider=Slider(0.05, 10, 300)),
-    Field("delta", "δ (delta)", "1e-6", 1e-12, 0.001, slider=Slider(1e-12, 1e-3, 90, digits=1)),
+    Field("epsilon", "Epsilon (ε): smaller is more private", "1", 0.05, 100, slider=Slider(0.1, 10, 60)),
 )
-BOUNDS: Final = (
-    Field("max_nonzero", "k: items in the data, at most", whole=True, placeholder="no bound",
+PRIVACY: Final = {"strong": "1", "moderate": "3", "weak": "10"}
+OPTIONS: Final = (
+    Field("delta", "Delta (δ): probability that the ε guarantee fails", "", 1e-12, 0.1,
+          placeholder="automatic", slider=Slider(1e-12, 1e-3, 90, digits=1)),
+    Field("max_nonzero", "Most items with users in any possible data (k)", whole=True, placeholder="no bound",
           slider=_UP_TO_A_MILLION),
-    Field("max_items_per_user", "m: items per user, at most", "20", whole=True, placeholder="no bound",
-          slider=Slider(1, 1e5, 250)),
-    Field("excess", "Items of a user beyond m",
-          choices={"drop": "are dropped", "spread": "count too, all with a smaller weight"}),
-    Field("top", "K: release only the top K items", whole=True, placeholder="all items", slider=_UP_TO_A_MILLION),
+    Field("excess", "Items of a user beyond the limit",
+          choices={"drop": "are left out", "spread": "count too, each item with a smaller weight"}),
+    Field("mechanism", "Kind of noise",
+          choices={"best": "the better one", "gaussian": "Gaussian", "laplace": "Laplace"}),
+    Field("gamma", "Variance of own noise / shared noise (γ)", least=0.01, placeholder="the best",
+          word="sqrt", hint="Needs k. “sqrt” is √k.", slider=Slider(1, 1e5, 100)),
+    Field("noise", "Values of the noise",
+          choices={"discrete": "discrete (for releases)", "continuous": "continuous (for comparison only)"}),
+    Field("minimize", "Make as small as possible", choices={"threshold": "the threshold", "noise": "the noise"}),
 )  # fmt: skip
-NOISE: Final = (
-    Field("mechanism", "Distribution",
-          choices={"best": "the better of both", "gaussian": "Gaussian", "laplace": "Laplace"}),
-    Field("gamma", "γ: own variance / shared variance", least=0.01, placeholder="tuned", word="sqrt",
-          hint="Needs k. “sqrt” is the paper's choice, √k. Discrete noise rounds γ to a whole number.",
-          slider=Slider(1, 1e5, 240)),
-    Field("noise", "Values", choices={"discrete": "discrete (for releases)", "continuous": "continuous (ideal)"}),
-    Field("minimize", "Minimize", choices={"threshold": "the threshold", "noise": "the noise"}),
+EXAMPLE: Final = (
+    Field("exponent", "How unequal items are (Zipf exponent)", "1", 0, 5, slider=Slider(0, 3, 60, linear=True)),
+    Field("spread", "Items per user",
+          choices={"geometric": "vary from user to user", "same": "the same number for all users"}),
+    Field("seed", "Seed of the trial release", "1", most=2**31, whole=True),
 )  # fmt: skip
-POPULATION: Final = (
-    Field("exponent", "Zipf exponent", "1", 0, 5, slider=Slider(0, 3, 60, linear=True)),
-    Field("items", "Items", "10000", whole=True, slider=_UP_TO_A_MILLION),
-    Field("users", "Users", "1000000", most=10**9, whole=True, slider=Slider(10, 1e8, 350)),
-    Field("mean_items", "Items per user, on average", "20", slider=Slider(1, 1e3, 150, digits=2)),
-    Field("spread", "Items per user", choices={"geometric": "vary (geometric)", "same": "the same for all users"}),
-    Field("seed", "Seed", "1", most=2**31, whole=True),
-)
+FIELDS: Final = (*SIZE, *ITEMS_PER_USER, *PUBLISH, *BUDGET, *OPTIONS, *EXAMPLE)
+_LAW: Final = ("users", "mean_items", "items", "exponent", "spread")
 
 
-def read_fields(data: Mapping[str, object], fields: Iterable[Field]) -> dict[str, Any]:
-    """The values of these fields that are not the default, as keyword arguments."""
-    values = {field.name: field.read(data) for field in fields}
-    return {name: value for name, value in values.items() if value is not None}
+@dataclass(frozen=True)
+class Question:
+    """What the form asks for: keywords of a plan and of synthetic data, and what was adjusted, by field."""
+
+    plan: dict[str, Any]
+    law: dict[str, Any]
+    seed: int
+    adjusted: dict[str, str]
+
+
+def read_question(data: Mapping[str, object]) -> Question:
+    """The question in the data of the form. Values that do not fit together are adjusted or left out."""
+    values = {field.name: field.read(data) for field in FIELDS if field.name not in _unused(data)}
+    values = {name: value for name, value in values.items() if value is not None}
+    publish, seed = values.pop("publish", "items"), values.pop("seed")
+    law: dict[str, Any] = {name: values.pop(name) for name in _LAW if name in values}
+    adjusted: dict[str, str] = {}
+
+    def leave_out(names: Iterable[str], why: str) -> None:
+        for name in names:
+            if values.pop(name, None) is not None:
+                adjusted[name] = f"Not used: {why}."
+
+    budget = {"epsilon": values.pop("epsilon"), "delta": values.pop("delta", delta_for(law["users"]))}
+    if publish != "items":
+        only = ("max_nonzero", "excess", "mechanism", "gamma", "noise", "minimize")
+        leave_out(only, "this is for all popular items without sums")
+    if "max_nonzero" in values:
+        leave_out(["excess"], "with k this may take minutes, use the command line")
+    else:
+        leave_out(["gamma"], "noise is shared only if k is given")
+    if "max_items_per_user" not in values:
+        leave_out(["excess"], "there is no limit")
+    if values.get("mechanism") == "laplace":
+        leave_out(("excess", "gamma", "noise"), "Laplace noise has one form only")
+    if "excess" in values:
+        leave_out(["noise"], "smaller weights need discrete noise")
+    if "sum_high" in values:
+        high = values.pop("sum_high")
+        values["sums"] = ((0, int(high) if high.is_integer() else high),)
+    bound = values.get("public_items", values.get("max_nonzero"))
+    limit = values.get("max_items_per_user")
+    if bound is None and limit is None and "top" not in values:
+        raise WrongField("max_items_per_user", "Please enter a limit, such as 20.")
+    if bound is not None and limit is not None and limit > bound:
+        values["max_items_per_user"] = bound
+        adjusted["max_items_per_user"] = f"{bound:,} is used: there are no more items."
+    if isinstance(values.get("gamma"), float):
+        # Below a thousandth of k a certificate takes minutes.
+        least = max(values["max_nonzero"] / 1000, 0.01 if "noise" in values else 1.0)
+        if values["gamma"] < least:
+            values["gamma"] = float(math.ceil(least)) if least >= 1 else least
+            adjusted["gamma"] = f"{values['gamma']:g} is used, the least for this k."
+    if "public_items" in values:
+        law["items"] = values["public_items"]
+        adjusted["items"] = "Not used: only items on the list count."
+    most = max(1.0, law["items"] / 2)
+    if law["mean_items"] > most:
+        law["mean_items"] = most
+        adjusted["mean_items"] = f"{most:g} is used, half of the {law['items']:,} items."
+    return Question({**budget, **values}, {"spread": "geometric", **law}, seed, adjusted)
+
+
+def _unused(data: Mapping[str, object]) -> set[str]:
+    """Fields of other answers to what is to be published."""
+    own = {"top": "top", "public_items": "list", "sum_high": "sums"}
+    return {name for name, publish in own.items() if data.get("publish") != publish}
+
+
+def delta_for(users: int) -> float:
+    """1e-6, or for many users a power of ten that is at most a tenth of one over their number."""
+    return min(1e-6, float(f"1e-{len(str(users - 1)) + 1}"))
 
 
 def field_of(error: DphistError) -> str | None:
@@ -119,4 +207,4 @@ def field_of(error: DphistError) -> str | None:
     if isinstance(error, WrongField):
         return error.field
     first = str(error).removeprefix("the ").split(" ", 1)[0]
-    return first if first in {field.name for field in (*BUDGET, *BOUNDS, *NOISE, *POPULATION)} else None
+    return first if first in {field.name for field in FIELDS} else None

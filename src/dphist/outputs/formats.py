@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import math
 import re
@@ -242,7 +243,10 @@ def column_of(cells: list[Any], described: str | None) -> Any:
 # more quote, can be undone exactly.
 _ESCAPE: Final = (r"^('*[=+\-@\t\r])", r"'\1")
 _UNESCAPE: Final = (r"^'('*[=+\-@\t\r])", r"\1")
-ESCAPES: Final = ("csv", "tsv")
+ESCAPES: Final = ("csv", "tsv", "csv.gz", "tsv.gz")
+# Packed text: the same bytes for the same rows, without the time or the name of a file.
+PACKED: Final = ".gz"
+_PACKING: Final = 6
 # Signals are looked for after each piece; in Parquet it is one row group.
 _PIECE: Final = 262_144
 
@@ -255,7 +259,11 @@ def write_rows(
     try:
         if escape_formulas:
             table = _escape_formulas(table)
-        _WRITERS[kind](table, file, check)
+        write = _WRITERS[kind.removesuffix(PACKED)]
+        if not kind.endswith(PACKED):
+            return write(table, file, check)
+        with gzip.GzipFile("", "wb", _PACKING, file, mtime=0) as packed:
+            write(table, packed, check)  # type: ignore[arg-type]
     except OSError:
         raise
     except (pa.ArrowException, ValueError, TypeError, OverflowError):
@@ -341,8 +349,12 @@ def _simple(kind: Any) -> bool:
 def read_text(
     file: BinaryIO, kind: str, types: dict[str, str], columns: list[str], *, escape_formulas: bool = False
 ) -> Any:
-    """The table of a text file with these columns; `types` are what the columns were written from."""
+    """The table of a text file with these columns; `types` are what the columns were written from.
+
+    A packed file is unpacked by the caller, who knows how large it may be.
+    """
     file.seek(0)
+    kind = kind.removesuffix(PACKED)
     if kind == "jsonl":
         return _read_jsonl(file, types, columns)
     return _read_csv(file, "\t" if kind == "tsv" else ",", types, columns, escape_formulas)

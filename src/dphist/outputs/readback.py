@@ -8,22 +8,26 @@ files need none of this: they decode to a few times their size.
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import subprocess
 import sys
+import tempfile
 import threading
+import zlib
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import file_digest
 from importlib.abc import MetaPathFinder
-from io import BufferedReader
+from io import BufferedReader, BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from dphist.errors import InputError, package
-from dphist.outputs.formats import ESCAPES, digest_of, holds, read_text, restore_column
+from dphist.objects import beside, copy_objects, exists, is_object, name_of, show
+from dphist.outputs.formats import ESCAPES, PACKED, digest_of, holds, read_text, restore_column
 from dphist.outputs.seal import (
     LARGEST_CERTIFICATE,
     SIGNATURE,
@@ -35,12 +39,16 @@ from dphist.outputs.seal import (
 )
 from dphist.outputs.spark_folder import CERTIFICATE, whole_digest
 from dphist.outputs.stores import CERTIFICATE_COLUMN, Store, StoreError, store_of
+from dphist.outputs.targets import CERTIFICATE as SEALED
 from dphist.outputs.targets import DATABASES, OutputKind, Target, is_postgres, suffix_kind, target_of
 from dphist.publishing import open_regular
 
 # A table may take so many bytes in memory, or so many times the bytes of its file, whichever is more.
 LEAST_BYTES: Final = 1 << 30
 TIMES: Final = 32
+# Packed text is parsed in this process, where it takes a few times its size.
+LEAST_TEXT: Final = 256 << 20
+_BLOCK: Final = 1 << 20
 # What the decoder takes for itself: its libraries, and what it holds of a batch.
 _OVERHEAD: Final = 1 << 30
 SECONDS = 600.0
@@ -52,7 +60,7 @@ _FOLDED: Final = (
     "sparse_union",
 )  # fmt: skip
 _REFUSED, _TOO_LARGE, _FAILED = 3, 4, 5
-_FILES: Final[tuple[OutputKind, ...]] = ("parquet", "csv", "tsv", "jsonl", "arrow")
+_FILES: Final[tuple[OutputKind, ...]] = ("parquet", "csv", "tsv", "jsonl", "arrow", "csv.gz", "tsv.gz", "jsonl.gz")
 _NO_MATCH: Final = "does not match the digest in its certificate: one of them was changed or damaged"
 # Some minutes of work to digest; a sparse file can be of any size.
 _LARGEST_FILE: Final = 256 << 30
@@ -80,6 +88,9 @@ def read_release(
     Raises `InputError` where there are no data to read; whatever is wrong with them is in `problems`.
     """
     name = os.fspath(address)
+    if is_object(name) or (certificate is not None and is_object(os.fspath(certificate))):
+        with tempfile.TemporaryDirectory(prefix="dphist-read-") as folder:
+            return read_release(*_fetched(name, table, certificate, Path(folder)))
     if is_postgres(name):
         return _from_database(target_of(name, table), certificate)
     if not os.path.isfile(name) and not os.path.isdir(name):
@@ -93,6 +104,23 @@ def read_release(
         return _from_file(Path(name), kind, certificate)
     except OSError as error:
         raise InputError(f"{name} cannot be read: {error.strerror or 'reading it failed'}") from None
+
+
+def _fetched(
+    name: str, table: str | None, certificate: str | os.PathLike[str] | None, folder: Path
+) -> tuple[str, str | None, str | None]:
+    """What to read in place of objects: copies of them. A missing certificate is missing there too."""
+    copies = {}
+    sealed = beside(name, SEALED) if certificate is None else os.fspath(certificate)
+    for place, given in (("data", name), ("certificate", sealed)):
+        copies[place] = given
+        if is_object(given):
+            copies[place] = str(folder / place / name_of(given))
+            if exists(given):
+                (copies[place],) = copy_objects(given, folder / place)
+            elif place == "data":
+                raise InputError(f"there is no file {show(given)}")
+    return copies["data"], table, copies["certificate"]
 
 
 def _sniffed(path: Path) -> OutputKind | None:
@@ -160,12 +188,26 @@ def _read_file(file: BufferedReader, kind: OutputKind, output: dict[str, Any]) -
             table = read_file(file, kind, rows if isinstance(rows, int) else 0)
             return _restore_types(table, output)
         escaped = output.get("escape_formulas") is True
-        return read_text(file, kind, types_of(output, names), names, escape_formulas=escaped)
+        text = _unpack(file) if kind.endswith(PACKED) else file
+        return read_text(text, kind, types_of(output, names), names, escape_formulas=escaped)
     except (
         package("pyarrow").ArrowException, OSError, ValueError, KeyError, TypeError, RecursionError, MemoryError,
+        EOFError, zlib.error,
     ):  # fmt: skip
         # The error's own words could repeat a cell.
         raise StoreError("") from None
+
+
+def _unpack(file: BufferedReader) -> BinaryIO:
+    """The text of a packed file, which a few KB could stretch to any number of GB."""
+    allowed, text = max(LEAST_TEXT, TIMES * os.fstat(file.fileno()).st_size), BytesIO()
+    file.seek(0)
+    with gzip.GzipFile(fileobj=file) as packed:
+        while block := packed.read(_BLOCK):
+            text.write(block)
+            if text.tell() > allowed:
+                raise StoreError(f"it unpacks to more than {allowed >> 20:,} MiB, which is too much for its size")
+    return text
 
 
 def _restore_types(table: Any, output: dict[str, Any]) -> Any:

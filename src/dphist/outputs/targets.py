@@ -12,11 +12,16 @@ from typing import Final, Literal
 from urllib.parse import unquote
 
 from dphist.errors import InvalidParameter, OutputError
+from dphist.objects import beside, is_object, show, without_options
 from dphist.outputs.seal import Sign
 
-OutputKind = Literal["parquet", "csv", "tsv", "jsonl", "arrow", "folder", "duckdb", "sqlite", "postgresql"]
+OutputKind = Literal[
+    "parquet", "csv", "tsv", "jsonl", "arrow", "csv.gz", "tsv.gz", "jsonl.gz", "folder", "duckdb", "sqlite",
+    "postgresql",
+]  # fmt: skip
 DATABASES: Final = ("duckdb", "sqlite", "postgresql")
 DEFAULT_TABLE: Final = "release"
+CERTIFICATE: Final = ".certificate.json"
 _SUFFIXES: Final[dict[str, OutputKind]] = {
     ".parquet": "parquet",
     ".pq": "parquet",
@@ -31,7 +36,12 @@ _SUFFIXES: Final[dict[str, OutputKind]] = {
     ".sqlite": "sqlite",
     ".sqlite3": "sqlite",
     ".db": "sqlite",
+    ".csv.gz": "csv.gz",
+    ".tsv.gz": "tsv.gz",
+    ".jsonl.gz": "jsonl.gz",
+    ".ndjson.gz": "jsonl.gz",
 }
+_STREAMED: Final[tuple[OutputKind, ...]] = ("csv", "tsv", "jsonl")
 # What of an address may be repeated; a password can also stand among its options.
 _PUBLIC_OPTIONS: Final = {"host", "port", "dbname", "user", "sslmode"}
 # PostgreSQL cuts longer names off without an error.
@@ -40,12 +50,26 @@ _POSTGRES_NAME_BYTES: Final = 63
 
 @dataclass(frozen=True)
 class Target:
-    """A place for a release. `table` is for databases alone; `sign` signs what is written there."""
+    """A place for a release. `table` is for databases alone; `sign` signs what is written there.
+
+    `certificate` is for standard output, which has no place beside it.
+    """
 
     address: str = field(repr=False)
     table: str | None
     kind: OutputKind
     sign: Sign | None = field(default=None, compare=False)
+    certificate: str | None = None
+
+    @property
+    def is_object(self) -> bool:
+        """Whether the release is an object in S3 or Google Cloud Storage, and not a folder of Spark there."""
+        return is_object(self.address) and self.kind != "folder"
+
+    @property
+    def is_stdout(self) -> bool:
+        """Whether the release goes to standard output, and its certificate to the file `certificate`."""
+        return self.certificate is not None
 
     @property
     def is_database(self) -> bool:
@@ -65,7 +89,9 @@ class Target:
     @property
     def certificate_path(self) -> Path:
         """The certificate of a file stands next to it under the full name of the file."""
-        return self.path.with_name(self.path.name + ".certificate.json")
+        if self.certificate is not None:
+            return Path(self.certificate)
+        return self.path.with_name(self.path.name + CERTIFICATE)
 
     @property
     def certificate_table(self) -> str:
@@ -74,19 +100,21 @@ class Target:
 
     def public_address(self) -> str:
         """The address without a password."""
+        if self.is_object:
+            return show(self.address)
         return without_password(self.address) if self.kind in ("postgresql", "folder") else self.address
 
     def title(self) -> str:
         """The release as a sentence names it."""
         if self.is_database:
             return f"table {self.table_name} in {self.public_address()}"
-        return self.public_address()
+        return "standard output" if self.is_stdout else self.public_address()
 
     def certificate_title(self) -> str:
         """The certificate as a sentence names it."""
         if self.is_database:
             return f"table {self.certificate_table} in {self.public_address()}"
-        return str(self.certificate_path)
+        return show(beside(self.address, CERTIFICATE)) if self.is_object else str(self.certificate_path)
 
 
 @dataclass(frozen=True)
@@ -128,15 +156,32 @@ def is_postgres(address: str) -> bool:
 
 def suffix_kind(address: str) -> OutputKind | None:
     """The kind by the ending of a name."""
-    return _SUFFIXES.get(Path(address).suffix.lower())
+    endings = Path(address.lower()).suffixes
+    return _SUFFIXES.get("".join(endings[-2:] if endings[-1:] == [".gz"] else endings[-1:]))
 
 
-def target_of(output: str | os.PathLike[str], table: str | None = None, file_format: str | None = None) -> Target:
-    """The place that a user names, of the kind by its ending or by `file_format`."""
+def target_of(
+    output: str | os.PathLike[str],
+    table: str | None = None,
+    file_format: str | None = None,
+    certificate: str | os.PathLike[str] | None = None,
+    *,
+    objects: bool = True,
+) -> Target:
+    """The place that a user names, of the kind by its ending or by `file_format`; - is standard output.
+
+    Without `objects` an address in an object store is a folder, which Spark writes.
+    """
     address = os.fspath(output)
+    if address == "-" and certificate is not None:
+        return _standard_output(table, file_format, os.fspath(certificate))
     if not isinstance(address, str) or not address or "\0" in address:
         raise InvalidParameter(f"output must be the name of a file or a postgresql:// address, not {address!r}")
-    kind = _kind_of(address, file_format)
+    kind = _kind_of(without_options(address) if objects else address, file_format, objects)
+    if kind in DATABASES and is_object(address):
+        raise InvalidParameter(
+            f"a database cannot be written to {show(address)}: name a file, such as counts.parquet"
+        )
     if kind in DATABASES:
         target = Target(address, DEFAULT_TABLE if table is None else table, kind)
         _check_table(target)
@@ -149,12 +194,24 @@ def target_of(output: str | os.PathLike[str], table: str | None = None, file_for
     return Target(address, None, kind)
 
 
-def _kind_of(address: str, file_format: str | None) -> OutputKind:
+def _standard_output(table: str | None, file_format: str | None, certificate: str) -> Target:
+    if table is not None:
+        raise InvalidParameter("table is for databases, and the output is standard output")
+    if "\0" in certificate or Path(certificate).name in ("", ".."):
+        raise InvalidParameter(f"--certificate must be the name of a file, not {certificate!r}")
+    kind = next((one for one in _STREAMED if one == (file_format or "csv")), None)
+    if kind is None:
+        raise InvalidParameter(f"standard output is written as {', '.join(_STREAMED)}, not as {file_format!r}")
+    return Target("-", None, kind, certificate=certificate)
+
+
+def _kind_of(address: str, file_format: str | None, objects: bool) -> OutputKind:
     if is_postgres(address):
         if file_format not in (None, "postgresql"):
             raise InvalidParameter(f"file_format is {file_format!r}, and the output is a PostgreSQL address")
         return "postgresql"
-    if "://" in address or (address.endswith("/") and address.strip("/.")):
+    is_file = objects and is_object(address) and (file_format is not None or suffix_kind(address) is not None)
+    if not is_file and ("://" in address or (address.endswith("/") and address.strip("/."))):
         # Only Spark writes there; a folder of Parquet files is what it writes.
         if file_format not in (None, "parquet"):
             raise InvalidParameter(f"Spark writes folders of Parquet files, and file_format is {file_format!r}")
@@ -210,12 +267,13 @@ def check_columns(target: Target, columns: Sequence[str]) -> None:
 
 def check_files(target: Target, *, force: bool) -> None:
     """Raise `OutputError` if the files of a release cannot be where they are to be."""
-    folder = target.path.parent
+    paths = [target.certificate_path] if target.is_stdout else [target.path]
+    folder, name = paths[0].parent, target.certificate or target.address
     if not folder.is_dir():
-        raise OutputError(f"{target.address} cannot be written: there is no folder {folder}")
+        raise OutputError(f"{name} cannot be written: there is no folder {folder}")
     if not os.access(folder, os.W_OK | os.X_OK):
-        raise OutputError(f"{target.address} cannot be written: the folder {folder} is not writable")
-    for path in [target.path] if target.is_database else [target.path, target.certificate_path]:
+        raise OutputError(f"{name} cannot be written: the folder {folder} is not writable")
+    for path in paths if target.is_database or target.is_stdout else [*paths, target.certificate_path]:
         try:
             mode = os.lstat(path).st_mode
         except FileNotFoundError:

@@ -12,17 +12,20 @@ from __future__ import annotations
 
 import errno
 import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from hashlib import file_digest
+from hashlib import file_digest, sha256
+from io import BytesIO
 from typing import Any, Final
 
-from dphist.errors import InvalidParameter, OutputError
+from dphist.errors import InputError, InvalidParameter, OutputError
+from dphist.objects import beside, exists, name_of, remove_object, show, write_object
 from dphist.outputs.formats import ESCAPES, compact, write_rows
 from dphist.outputs.seal import output_facts, seal
 from dphist.outputs.spark_folder import check_folder
 from dphist.outputs.stores import check_database, roll_back, write_database
-from dphist.outputs.targets import Target, Written, check_columns, check_files, target_of
+from dphist.outputs.targets import CERTIFICATE, Target, Written, check_columns, check_files, target_of
 from dphist.publishing import Deferred, alone, place_new, replace_pair, sync_folder, workplace, write_synced
 
 __all__ = ["Target", "Written", "check_target", "target_of", "write_release"]
@@ -45,6 +48,8 @@ def check_target(target: Target, *, force: bool, columns: Sequence[str] = ()) ->
     check_columns(target, columns)
     if target.kind == "folder":
         return check_folder(target, force=force)
+    if target.is_object:
+        return _check_object(target, force=force)
     if target.kind != "postgresql":
         check_files(target, force=force)
     if target.kind == "sqlite" and os.path.lexists(target.path):
@@ -80,10 +85,14 @@ def write_release(
     with Deferred() as signals, _system_errors(target):
         if target.kind == "postgresql":
             digest = write_database(plain, document, target, target.address, force=force, check=signals.check)
+        elif target.is_object:
+            digest = _write_object(plain, document, target, force, signals, escape_formulas)
         else:
             check_files(target, force=force)
             if target.is_database:
                 digest = _write_into_file(plain, document, target, force, signals)
+            elif target.is_stdout:
+                digest = _write_stdout(plain, document, target, force, signals, escape_formulas)
             else:
                 digest = _write_files(plain, document, target, force, signals, escape_formulas)
         signed_by = None if target.sign is None else target.sign.fingerprint
@@ -127,6 +136,101 @@ def _write_files(
                 place_new([(data, target.path), (certificate, target.certificate_path)])
             sync_folder(target.path.parent)
     return digest
+
+
+def _check_object(target: Target, *, force: bool) -> None:
+    for address in (target.address, beside(target.address, CERTIFICATE)):
+        with _store_errors():
+            if not force and exists(address):
+                raise OutputError(
+                    f"{show(address)} already exists: choose another name, or replace it with --force"
+                )
+
+
+@contextmanager
+def _store_errors() -> Iterator[None]:
+    try:
+        yield
+    except InputError as error:
+        sentence = str(error)
+    else:
+        return
+    raise OutputError(sentence)
+
+
+def _write_object(
+    plain: Any, document: dict[str, Any], target: Target, force: bool, signals: Deferred, escape_formulas: bool
+) -> str:
+    """The data, then the certificate: each appears whole, but a store cannot put two in place at once.
+
+    With `force` the old certificate goes first: nothing ever vouches for other data.
+    """
+    _check_object(target, force=force)
+    data, text, digest = _rendered(plain, document, target, name_of(target.address), signals, escape_formulas)
+    certificate = beside(target.address, CERTIFICATE)
+    with _store_errors():
+        if force:
+            remove_object(certificate)
+        signals.check()
+        write_object(target.address, data)
+        try:
+            write_object(certificate, text)
+        except BaseException:
+            with suppress(InputError):
+                remove_object(target.address)
+            raise
+    return digest
+
+
+def _rendered(
+    plain: Any, document: dict[str, Any], target: Target, name: str, signals: Deferred, escape_formulas: bool
+) -> tuple[bytes, bytes, str]:
+    """Data and certificate as bytes, and the digest of the data."""
+    file = BytesIO()
+    write_rows(plain, target.kind, file, signals.check, escape_formulas=escape_formulas)
+    data = file.getvalue()
+    digest = sha256(data).hexdigest()
+    escaped = {"escape_formulas": True} if escape_formulas else {}
+    text = seal(document, {**output_facts(plain, target.kind, name, digest), **escaped}, target.sign)
+    return data, text.encode(), digest
+
+
+def _write_stdout(
+    plain: Any, document: dict[str, Any], target: Target, force: bool, signals: Deferred, escape_formulas: bool
+) -> str:
+    """The data to standard output, then the certificate to its file: what was read there cannot be taken back."""
+    final = target.certificate_path
+    name = final.name.removesuffix(CERTIFICATE) if final.name.endswith(CERTIFICATE) else "-"
+    if target.sign is not None and name in ("-", ""):
+        raise InvalidParameter(
+            "--sign signs the name of the data: with --output -, --certificate must be NAME.certificate.json, "
+            "where NAME is the file that the data will be in"
+        )
+    data, text, digest = _rendered(plain, document, target, name, signals, escape_formulas)
+    with workplace(final.parent) as work:
+        certificate = work / "certificate"
+        write_synced(certificate, text)
+        signals.check()
+        _send(data)
+        if force:
+            os.replace(certificate, final)
+        else:
+            place_new([(certificate, final)])
+        sync_folder(final.parent)
+    return digest
+
+
+def _send(data: bytes) -> None:
+    """Write to standard output, through to whoever reads it."""
+    stream = sys.stdout.buffer
+    try:
+        stream.write(data)
+        stream.flush()
+    except OSError:
+        # What is left in the buffer would be tried again at the end of the process.
+        with suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        raise
 
 
 def _write_into_file(plain: Any, document: dict[str, Any], target: Target, force: bool, signals: Deferred) -> str:

@@ -12,13 +12,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
+from functools import cached_property
 from itertools import pairwise
 from typing import Any, Final, Literal, get_args
 
 import numpy as np
 from flint import arb
 from numpy.typing import NDArray
-from scipy import linalg, optimize, special
+from scipy import special
 
 from dphist.display import html_grid, text_grid
 from dphist.errors import InvalidParameter, NoPlan, finite_number, one_of
@@ -65,9 +66,10 @@ _CURVATURE: Final = 1.6
 _JUMP: Final = 2.0
 # Keeps the fit finite where nothing but noise is seen; far too weak to matter elsewhere.
 _LEVEL_DEVIATION: Final = 10.0
-# Real data takes 10 to 50 steps; where noise is all there is, the fit may creep on without getting better.
+# The fit takes 10 to 100 steps, to the last digits that there are: another machine must find the same numbers.
 _MOST_STEPS: Final = 1000
-_EXACT: Final = 1e-14
+_SHORT_STEP: Final = 0.1
+_EXACT: Final = 1e-12
 # Noise is taken to be larger than it is by this: several buckets of huge users that it fills together by chance,
 # in one release of some hundred, would otherwise pass for a group of users.
 _CAUTION: Final = 1.5
@@ -133,7 +135,7 @@ class Sizes:
         if not self.errors or weights <= 0.0:
             return 0.0
         gradient = (self._items - self.correction(levels) * self._weights(levels)) / weights
-        return float(np.linalg.norm(np.asarray(self.errors) @ gradient))
+        return float(np.linalg.norm(self._errors @ gradient))
 
     def corrections(self, levels: Levels) -> Correction:
         """The factor of an item by its weighted count. For rare ones it is that of `correction`.
@@ -152,7 +154,7 @@ class Sizes:
         # Sizes that are off move the chance that belongs to a count, and with it the number of users.
         per_count = (slope @ users) / (slope @ (users * weight))
         moves = has * (1.0 - per_count[:, None] * weight)
-        errors = np.linalg.norm(moves @ np.asarray(self.errors).T, axis=1) / count if self.errors else 0.0 * count
+        errors = np.linalg.norm(moves @ self._errors.T, axis=1) / count if self.errors else 0.0 * count
         # Six digits: the last ones of a fit differ between machines. Counts that hardly differ are one.
         apart = np.concatenate(([True], np.diff(count) > 1e-3 * count[1:]))
         rows = ([_six_digits(float(one)) for one in column[apart]] for column in (count, number / count, errors))
@@ -171,13 +173,17 @@ class Sizes:
         mean = pairs @ weight / pairs.sum()
         return float(np.sqrt(pairs @ (weight - mean) ** 2 / pairs.sum()) / mean)
 
-    @property
+    @cached_property
     def _items(self) -> FloatArray:
         return np.asarray(self.items, dtype=np.float64)
 
-    @property
+    @cached_property
     def _users(self) -> FloatArray:
         return np.maximum(0.0, np.asarray(self.users, dtype=np.float64))
+
+    @cached_property
+    def _errors(self) -> FloatArray:
+        return np.asarray(self.errors, dtype=np.float64)
 
     def _weights(self, levels: Levels) -> FloatArray:
         """The sum of the weights of one user of each size."""
@@ -219,11 +225,14 @@ def estimate_sizes(choice: CapChoice, noisy: Sequence[int], *, most: int | None 
         jumps = prior / np.hypot(1.0, (prior @ density - target) / _JUMP)[:, None]
         return np.vstack((np.diag(users_of(density) / deviation), jumps))
 
+    def curvature(density: FloatArray) -> FloatArray:
+        jumps = (prior @ density - target) / _JUMP
+        bends = -np.arcsinh(jumps) * jumps / np.hypot(1.0, jumps) ** 3
+        users = users_of(density)
+        return np.diag((users - found) * users / deviation**2) + prior.T @ (bends[:, None] * prior)
+
     start = np.log(np.maximum(found, deviation) / widths)
-    # To the last digits that there are: another machine must find the same numbers.
-    density = optimize.least_squares(
-        residuals, start, jacobian, method="lm", ftol=_EXACT, xtol=_EXACT, gtol=_EXACT, max_nfev=_MOST_STEPS
-    ).x
+    density = _least_squares(residuals, jacobian, curvature, start)
     users = users_of(density)
     # The inverse of R'R = J'J is the covariance of the logarithms.
     errors = np.linalg.inv(np.linalg.qr(jacobian(density), mode="r")).T * users
@@ -231,6 +240,35 @@ def estimate_sizes(choice: CapChoice, noisy: Sequence[int], *, most: int | None 
     items, shares, tilts = _points_of_buckets(edges, slopes)
     rows = np.vstack((errors @ shares, users[:, None] * tilts))
     return Sizes(tuple(items.tolist()), tuple((users @ shares).tolist()), tuple(map(tuple, rows.tolist())))
+
+
+def _least_squares(
+    residuals: Callable[[FloatArray], FloatArray],
+    jacobian: Callable[[FloatArray], FloatArray],
+    curvature: Callable[[FloatArray], FloatArray],
+    start: FloatArray,
+) -> FloatArray:
+    """The minimum of the sum of squares that damped Gauss-Newton steps from `start` lead to.
+
+    `curvature` is what the second derivatives of the residuals add to the Hessian. It is used near the minimum
+    alone: there it makes the last steps quick, further out it might lead to another one.
+    """
+    found, left, damping, near = start, residuals(start), 0.0, False
+    for _ in range(_MOST_STEPS):
+        rows = jacobian(found)
+        hessian = rows.T @ rows + damping * np.eye(start.size)
+        step = -np.linalg.solve(hessian + curvature(found) if near else hessian, rows.T @ left)
+        trial, size = residuals(found + step), float(np.abs(step).max())
+        # But for rounding.
+        near = trial @ trial <= left @ left * (1.0 + _EXACT)
+        if near:
+            found, left, near = found + step, trial, size < _SHORT_STEP
+            damping = damping / 8.0 if damping > 1e-6 else 0.0
+        else:
+            damping = max(4.0 * damping, 1e-3)
+        if size <= _EXACT:
+            break
+    return found
 
 
 def _smoothness(middles: FloatArray, level: float) -> tuple[FloatArray, FloatArray]:
@@ -257,7 +295,16 @@ def _points_of_buckets(edges: Sequence[int], slopes: FloatArray) -> tuple[FloatA
         items.append(0.5 * (ends[:-1] + 1.0 + ends[1:]))
         shares.append(share)
         tilts.append(_TILT * share * (middles - share @ middles))
-    return np.concatenate(items), linalg.block_diag(*shares), linalg.block_diag(*tilts)
+    return np.concatenate(items), _block_diagonal(shares), _block_diagonal(tilts)
+
+
+def _block_diagonal(rows: Sequence[FloatArray]) -> FloatArray:
+    """A matrix with each of the rows below and to the right of the one before."""
+    ends = np.cumsum([row.size for row in rows])
+    matrix = np.zeros((len(rows), ends[-1]))
+    for place, (row, end) in enumerate(zip(rows, ends, strict=True)):
+        matrix[place, end - row.size : end] = row
+    return matrix
 
 
 @dataclass(frozen=True)
@@ -549,9 +596,12 @@ def _proposal(budget: Budget, deviation: float) -> tuple[float, float]:
     """
     whole = largest_sensitivity_per_sigma(epsilon=budget.epsilon, delta=budget.delta)
     losses, weights = _losses(deviation)
+    # Further out, whatever the divergence is would be lost in rounding.
+    near = weights > 1e-20 * budget.delta
+    gaussian = np.zeros_like(weights)
 
     def delta_of(mu: float) -> float:
-        gaussian = np.asarray(hockey_stick_normal(mu, budget.epsilon - losses))
+        gaussian[near] = hockey_stick_normal(mu, budget.epsilon - losses[near])
         low, high = 0.0, budget.delta
         for _ in range(40):
             middle = 0.5 * (low + high)

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Final, Protocol
 
 import numpy as np
@@ -38,7 +38,7 @@ from dphist.privacy.paper import (
     tau_csh_add_the_deltas,
     tau_gshm_add_the_deltas,
 )
-from dphist.privacy.search import golden_minimum, least_passing, log_excess, round_up
+from dphist.privacy.search import golden_minimum, least_passing, least_whole_passing, log_excess, round_up
 from dphist.privacy.spread import WeightedFamily, at_level
 from dphist.privacy.types import (
     LEAST_VARIANCE,
@@ -258,6 +258,7 @@ def _tau_for_mixture(contract: Contract, noise: Noise, target: float, epsilon: f
     return _tau_for_delta(delta, noise.tau, target)
 
 
+@lru_cache(maxsize=256)
 def tau_of_infinite_event(
     analysis: CaseAnalysis, contract: Contract, *, sigma: float, sigma_shared: float, delta: float
 ) -> float:
@@ -588,22 +589,17 @@ def _limit(
     items = np.array([level.items for level in levels])
     spare = np.array([lattice - level.weight for level in levels])
 
-    def passes(limit: int) -> bool:
+    def excess(limit: int) -> float:
         if shared == 0:
             tails = discrete_gaussian_tail(limit + spare + 1, variance=float(variance))
-            return bool((-np.expm1(items * np.log1p(-tails)) <= budget.delta).all())
-        return all(
+            return log_excess(float((-np.expm1(items * np.log1p(-tails))).max()), budget.delta)
+        events = (
             infinite_event_discrete(
                 count=level.items, variance=float(variance), variance_shared=float(shared),
                 limit=limit + lattice - level.weight, smallest=budget.delta,
-            ) <= budget.delta
+            )
             for level in levels
         )  # fmt: skip
+        return log_excess(max(events), budget.delta)
 
-    low, high = 0, max(1, math.ceil(lattice * noise.tau))
-    while not passes(high):
-        low, high = high, 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if passes(middle) else (middle, high)
-    return high
+    return least_whole_passing(excess, max(1, math.ceil(lattice * noise.tau)))

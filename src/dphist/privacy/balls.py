@@ -120,9 +120,10 @@ def tail(n: int, variance: arb) -> arb:
         # Nothing beside any delta at this precision: a rough enclosure is as good as a fine one.
         return _tail_by_convexity(n, variance)
     corrections, previous, current = arb(0), arb(1), t
+    coefficients = _midpoint_coefficients(ctx.prec)
     for order in range(1, 2 * _TERMS):
         if order % 2 == 1:
-            corrections -= arb(midpoint_coefficient(order)) * current / deviation**order
+            corrections -= coefficients[order // 2] * current / deviation**order
         previous, current = current, t * current - order * previous
     value = normal_cdf(-t) + density * corrections / deviation
     remainder = _remainder(t, deviation)
@@ -146,9 +147,21 @@ def _remainder(t: arb, deviation: arb) -> arb:
     |R| <= 4 zeta(N)/(2 pi)^N times the integral of |f^(N)| from t on, N = 20, and Cramer's inequality
     |He_N(t)| <= 1.0865 sqrt(N!) e^(t^2/4).
     """
+    return _remainder_factor(ctx.prec) * normal_cdf(-t / arb(2).sqrt()) / deviation ** (2 * _TERMS)
+
+
+@cache
+def _remainder_factor(_bits: int) -> arb:
+    """What does not depend on t and the deviation, at the precision that is set."""
     order = 2 * _TERMS
     constant = arb("4.1") * arb("1.0865") * arb(math.factorial(order)).sqrt() / (2 * arb.pi()) ** order
-    return constant * arb(2).sqrt() * normal_cdf(-t / arb(2).sqrt()) / deviation**order
+    return constant * arb(2).sqrt()
+
+
+@cache
+def _midpoint_coefficients(_bits: int) -> tuple[arb, ...]:
+    """The coefficients of all odd orders, at the precision that is set."""
+    return tuple(arb(midpoint_coefficient(order)) for order in range(1, 2 * _TERMS, 2))
 
 
 def _tail_by_terms(n: int, variance: arb) -> arb:

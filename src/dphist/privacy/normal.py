@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 import numpy as np
@@ -78,6 +78,7 @@ _INTEGRATE_BELOW_MU: Final = 0.5
 _UNDERFLOW_A: Final = 27.3
 _ASYMPTOTIC_FROM: Final = 8.0
 _ASYMPTOTIC_TERMS: Final = 20
+_FEW_POINTS: Final = 64
 # Gauss-Legendre rules for half-widths up to the given one, each exact to about 1e-13 there.
 _RULES = [(limit, *np.polynomial.legendre.leggauss(n)) for limit, n in ((0.01, 3), (0.05, 4), (math.inf, 6))]
 
@@ -111,9 +112,15 @@ def _erfcx_drop(middle: FloatArray, half: FloatArray) -> FloatArray:
     """erfcx(middle - half) - erfcx(middle + half) for arguments above -1/2, without cancellation."""
     widest = float(half.max())
     nodes, weights = next((nodes, weights) for limit, nodes, weights in _RULES if widest <= limit)
+    # Few points cost calls, so all nodes go into one; many points cost memory.
+    slopes: Iterable[FloatArray] = (
+        _minus_erfcx_slope(middle + nodes[:, None] * half)
+        if middle.size <= _FEW_POINTS
+        else (_minus_erfcx_slope(middle + node * half) for node in nodes)
+    )
     total = np.zeros_like(middle)
-    for node, weight in zip(nodes, weights, strict=True):
-        total += weight * _minus_erfcx_slope(middle + node * half)
+    for weight, slope in zip(weights, slopes, strict=True):
+        total += weight * slope
     return total * half
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 import numpy as np
 from scipy import special
@@ -56,6 +57,7 @@ def delta_correlated_gaussian(*, dimension: int, gamma: float, sigma: float, eps
     return delta_gaussian(sensitivity=math.sqrt(dimension + gamma) / 2.0, sigma=sigma, epsilon=epsilon)
 
 
+@lru_cache(maxsize=256)
 def largest_sensitivity_per_sigma(*, epsilon: float, delta: float) -> float:
     """The largest mu = sensitivity/sigma at which the Gaussian mechanism is (epsilon, delta)-private.
 

@@ -18,6 +18,7 @@ from dphist.errors import NoPlan
 
 # Searches that return a value which was itself tested and passed, and roundings to the safe side.
 
+_MOST_SECANTS: Final = 12
 _GOLDEN = (math.sqrt(5.0) - 1.0) / 2.0
 
 
@@ -86,6 +87,31 @@ def _next_trial(
     trial = low + (high - low) * f_low / spread
     trial += step if side >= 0 else -step
     return (trial, side) if low + step < trial < high - step else (middle, 0)
+
+
+def least_whole_passing(excess: Callable[[int], float], start: int) -> int:
+    """The least whole n >= 1 with excess(n) <= 0, for an excess that falls as n grows.
+
+    Guarantee: the returned n was tested and passed, and n - 1 is 0 or did not. Secant steps need few tests if the
+    excess is nearly a line and `start` is near; after some of them the bracket is halved.
+    """
+    low, high, trial = 0, 0, start  # a high of 0: nothing has passed yet
+    before, f_before, tests = start, 0.0, 0
+    while True:
+        f_trial, tests = excess(trial), tests + 1
+        low, high = (low, trial) if f_trial <= 0.0 else (trial, high)
+        if high == low + 1:
+            return high
+        slope = (f_trial - f_before) / (trial - before) if tests > 1 else 0.0
+        if tests == 1:
+            # A neighbour: often that is the end, otherwise it gives the slope.
+            aim = trial - 1 if f_trial <= 0.0 else trial + 1
+        elif tests < _MOST_SECANTS and -math.inf < slope < 0.0:
+            aim = math.ceil(trial - f_trial / slope)
+        else:
+            aim = (low + high) // 2 if high else 2 * low
+        before, f_before = trial, f_trial
+        trial = max(low + 1, min(aim, high - 1 if high else 2 * low))
 
 
 def golden_minimum(

@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import cache
 
 from flint import arb
 
@@ -45,9 +46,13 @@ def _likeliest(noise: LatticeNoise, levels: Sequence[Level]) -> tuple[arb, Level
     """
     variance = rational(noise.variance)
 
+    @cache
+    def hidden(first: int) -> arb:
+        """The probability that one new count does not pass."""
+        return 1 - tail(noise.limit + noise.lattice - levels[first].weight + 1, variance)
+
     def event(first: int, last: int) -> arb:
-        passes = tail(noise.limit + noise.lattice - levels[first].weight + 1, variance)
-        return 1 - (1 - passes) ** levels[last].items
+        return 1 - hidden(first) ** levels[last].items
 
     # Either end to begin with; the loop comes to both again.
     place = 0 if event(0, 0) > event(len(levels) - 1, len(levels) - 1) else len(levels) - 1

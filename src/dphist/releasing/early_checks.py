@@ -14,9 +14,8 @@ from typing import Any, Final
 from dphist.counting.task import Choice, Column, Events, Resources, Task
 from dphist.errors import DphistError
 from dphist.releasing.protected import local_paths
-from dphist.releasing.request import Request, flag, options
+from dphist.releasing.request import STREAM, Request, flag, options
 
-_STREAM: Final = "-"
 _MOST_COLUMNS: Final = 40
 # To look into more files than this is not quick.
 _MOST_FILES: Final = 20
@@ -46,7 +45,7 @@ _SELDOM: Final = re.compile(
 def check_early(request: Request) -> None:
     """Raise for a missing input, an output that cannot be written, an unknown ledger or a missing column."""
     files: list[str] = []
-    if request.engine_name == "duckdb" and request.input != _STREAM:
+    if request.engine_name == "duckdb" and request.input != STREAM:
         from dphist.counting.files import matching_files
 
         files = [file for path in local_paths(request.input) for file in matching_files(path)]
@@ -66,7 +65,7 @@ def check_early(request: Request) -> None:
 
 def _check_output(request: Request) -> None:
     # A release with an id may be there already.
-    if request.output in (None, _STREAM) or getattr(request, "id", None) is not None:
+    if request.output in (None, STREAM) or request.id is not None:
         return
     from dphist.outputs.write import check_target, target_of
 
@@ -95,7 +94,7 @@ def missing_sentence(values: Mapping[str, Any], missing: Sequence[str]) -> tuple
 def _columns(values: Mapping[str, Any]) -> tuple[list[str] | None, str]:
     """The columns of an input of this computer, by its header or schema; and a sentence about them."""
     source = values.get("input")
-    if values.get("engine") == "spark" or not any(local_paths(source)) or source == _STREAM:
+    if values.get("engine") == "spark" or not any(local_paths(source)) or source == STREAM:
         return None, ""
     from dphist.counting.duckdb import DuckDBEngine
 

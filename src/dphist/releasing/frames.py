@@ -21,7 +21,7 @@ from dphist.sampling.mechanisms import IntArray, check_counts
 
 Positions = NDArray[np.int64]
 Package = Literal["list", "numpy", "pandas", "polars", "pyarrow"]
-Shape = Literal["columns", "frame", "lazy", "reader"]
+Shape = Literal["columns", "frame", "lazy", "reader", "relation"]
 
 _SERIES: Final = {"Series", "Index", "Array", "ChunkedArray"}
 _SHAPES: Final[dict[str, dict[str, Shape]]] = {
@@ -95,6 +95,8 @@ def frame_form(value: object) -> Form | None:
         for base in type(value).__mro__:
             if base.__name__ in _SHAPES[name]:
                 return Form(name, _SHAPES[name][base.__name__])  # type: ignore[arg-type]
+    if type(value).__name__ == "DuckDBPyRelation":
+        return Form("pyarrow", "relation")
     return ARROW if hasattr(value, "__arrow_c_stream__") and not _is_series(value) else None
 
 

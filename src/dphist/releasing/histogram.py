@@ -121,10 +121,10 @@ def sketch_problem(plan: Plan, size: int) -> str | None:
 def sketch_request(plan: Plan, size: int, seed: int | None) -> dict[str, Any]:
     """What a certificate says was asked for, of a sketch."""
     seeded = {} if seed is None else {"seed": seed}
-    offset = isinstance(plan.noise, LatticeNoise) and plan.releases_offset
+    offset = {"offset": plan.noise.offset} if isinstance(plan.noise, LatticeNoise) and plan.releases_offset else {}
     return {
         "sketch": "misra-gries", "sketch-size": size, "epsilon": plan.budget.epsilon, "delta": plan.budget.delta,
-        **seeded, **({"offset": plan.noise.offset} if offset else {}),
+        **seeded, **offset,
     }  # fmt: skip
 
 

@@ -67,6 +67,8 @@ class SparkRelease(Release):
     `collect()` brings all rows here, and so does all else that needs them, such as `to_pandas()` or `counts`.
     """
 
+    _writes_objects = False
+
     def __init__(self, frame: Any, head: Head) -> None:
         self.__dict__.update(frame=frame, head=head)
         for name in Release.__dataclass_fields__.keys() - {"columns", "counts", "added"}:

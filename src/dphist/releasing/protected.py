@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from dphist.display import printable
 from dphist.errors import DphistError, InvalidParameter
+from dphist.objects import beside, is_object, without_options
 from dphist.releasing.request import Request
 
 # The file itself, its certificate, and the journals of databases.
@@ -59,7 +60,9 @@ def refuse_own_input(request: Request, target: Any) -> None:
     """Raise `InvalidParameter` if a release would replace its own input. A database may hold both."""
     if target is None:
         return
-    if target.is_database:
+    if target.is_object:
+        taken = any(_is_same_object(target.address, one) for one in given_objects(request))
+    elif target.is_database:
         taken = _takes_table(request.input, target, request.table, request.query)
         taken = taken or _takes_table(request.items, target, None, None)
     else:
@@ -75,11 +78,27 @@ def refuse_own_input(request: Request, target: Any) -> None:
         )
 
 
+def given_objects(request: Request) -> list[str]:
+    """The addresses in object stores that a release is made of."""
+    sources = [one if isinstance(one, (tuple, list)) else [one] for one in (request.input, request.items)]
+    return [one for source in sources for one in source if is_object(one)]
+
+
+def _is_same_object(written: str, read: str) -> bool:
+    """Whether an object, or its certificate, is among those that an address stands for."""
+    source = without_options(read).rstrip("/")
+    names = [without_options(beside(written, ending)) for ending in ("", ".certificate.json")]
+    return any(
+        name == source or name.startswith(source + "/") or _matches(name.split("/"), source.split("/"))
+        for name in names
+    )
+
+
 def _own_files(target: Any) -> list[str]:
     """The files of a release and its certificate, or the folder."""
     if target.kind == "folder":
         return list(local_paths(target.address))
-    return [str(target.path), str(target.certificate_path)]
+    return [*([] if target.is_stdout else [str(target.path)]), str(target.certificate_path)]
 
 
 def _takes_table(source: Any, target: Any, table: str | None, query: str | None) -> bool:

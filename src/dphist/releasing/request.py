@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Union, get_arg
 
 from dphist.counting.task import Column, Events, is_frame
 from dphist.errors import LARGEST_COUNT, InputError, InvalidParameter, finite_number, is_spark_frame
+from dphist.objects import without_options
 from dphist.outputs.targets import without_password
 from dphist.privacy.types import Budget
 
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 # Called with the name of a step and the share of it that is done, never with a number from the data.
 Watcher = Callable[[str, float], None]
 AUTO: Final = "auto"
+STREAM: Final = "-"  # standard input or output
+STREAM_FORMATS: Final = ("csv", "tsv", "jsonl", "ndjson", "json", "parquet", "arrow")
 TEXT_FILE: Final = re.compile(r"\.(csv|tsv|json|jsonl|ndjson)(\.gz|\.zst)?$", re.IGNORECASE)
 
 
@@ -78,10 +81,13 @@ class Request:
     _: KW_ONLY
     user: Annotated[str, _input("COLUMN", "Column that identifies the user.")]
     item: Annotated[str | Sequence[str], _input("COLUMN",
-        "Column to count. Repeat it for several columns; NAME=COLUMN renames one.")]
+        "Column to count. Repeat it for several columns; NAME=COLUMN renames one, and NAME=EXPRESSION counts an "
+        "SQL expression of one row.")]
     where: Annotated[str | None, _input("SQL", "Count only events that satisfy this condition.")] = None
     table: Annotated[str | None, _input("NAME", "Table of the input database.")] = None
-    query: Annotated[str | None, _input("SQL", "Query for the input database, instead of a table.")] = None
+    query: Annotated[str | None, _input("SQL",
+        "Query for the input database, instead of a table. Over files: SELECT expressions FROM input WHERE "
+        "condition.")] = None
     input_format: Annotated[str | None, _input("FORMAT",
         "parquet, csv, jsonl or arrow, if the file names do not show the format.")] = None
     input_name: Annotated[str | None, _advanced("NAME",
@@ -131,11 +137,12 @@ class Request:
         "Share of the budget of each sum, in order; the counts get the rest. [the best]")] = ()
 
     output: Annotated[FilePath | None, _output("NAME",
-        "Where to write: .parquet, .csv, .tsv, .jsonl, .arrow or a database. The certificate is written beside "
-        "it. With --engine spark also a folder (NAME/ or hdfs://...), written by the executors.",
-        short="-o")] = None
+        "Where to write: .parquet, .csv, .tsv, .jsonl, .arrow, .csv.gz or a database. The certificate is written "
+        "beside it. - is standard output, as CSV. With --engine spark also a folder (NAME/ or hdfs://...), "
+        "written by the executors.", short="-o")] = None
     output_table: Annotated[str | None, _output("NAME", "Table of the output database. [release]")] = None
     output_format: Annotated[str | None, _output("FORMAT", "Format, if the name does not show it.")] = None
+    certificate: Annotated[FilePath | None, _output("FILE", "With --output -: file for the certificate.")] = None
     sign: Annotated[FilePath | None, _output("KEY",
         "Sign data and certificate with this private key; see dphist keygen.")] = None
     escape_formulas: Annotated[bool, _output("",
@@ -192,12 +199,13 @@ class Request:
         self._check_contract()
         self._check_ledger()
         self._check_columns()
+        self._check_streams()
         self._check_engine()
 
     def _is_text_file(self) -> bool:
         paths = self.input if isinstance(self.input, (tuple, list)) else [self.input]
         names = paths if self.input_format is None else [f".{self.input_format.lstrip('.')}"]
-        return all(TEXT_FILE.search(str(name)) for name in names)
+        return all(TEXT_FILE.search(without_options(str(name))) for name in names)
 
     def _check_contract(self) -> None:
         ways = [name for name in ("top", "max_nonzero", "items") if getattr(self, name) is not None]
@@ -270,6 +278,20 @@ class Request:
             raise InvalidParameter("--sum and --mean need Gaussian noise, not --mechanism laplace")
         if self.aggregates and self.offset == "none":
             raise InvalidParameter("--sum and --mean cannot be used with --offset none")
+
+    def _check_streams(self) -> None:
+        from_stream = isinstance(self.input, str) and self.input == STREAM
+        if from_stream and (self.input_format or "").lower().lstrip(".") not in STREAM_FORMATS:
+            raise InvalidParameter(f"standard input needs --input-format, one of {', '.join(STREAM_FORMATS)}")
+        if from_stream and self.engine_name == "spark":
+            raise InvalidParameter("Spark cannot read standard input: name a file, or use the engine duckdb")
+        to_stream = self.output is not None and os.fspath(self.output) == STREAM
+        if to_stream and self.certificate is None:
+            raise InvalidParameter(
+                "--output - needs --certificate FILE: a release is written with its certificate"
+            )
+        if self.certificate is not None and not to_stream:
+            raise InvalidParameter("--certificate is for --output -: otherwise it is written beside the output")
 
     def _check_engine(self) -> None:
         if self.engine == "duckdb" and is_spark_frame(self.input):

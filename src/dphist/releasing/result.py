@@ -9,13 +9,13 @@ from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from html import escape
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dphist.display import html_grid, html_table, printable, text_grid
-from dphist.errors import InvalidParameter
+from dphist.errors import InvalidParameter, package
 from dphist.planning.utility import ESTIMATES
 from dphist.privacy.types import Budget, Certificate, Plan
 from dphist.releasing.certificate import NO_GUARANTEE, document_of, guarantee, not_covered, now
@@ -84,6 +84,9 @@ class Release:
     receipt: Mapping[str, Any] | None = None
     created: str = field(default_factory=now)
 
+    # Spark writes folders where others write objects.
+    _writes_objects: ClassVar[bool] = True
+
     def __len__(self) -> int:
         return int(self.counts.size)
 
@@ -103,6 +106,8 @@ class Release:
         form = self.form if self.came is None else self.came
         if form.shape == "columns":
             return self.items, native_column(self.counts, self.names.count, form.package)
+        if form.shape == "relation":
+            return self.to_duckdb()
         frame = self._frame(form.package)
         if form.shape == "lazy":
             return frame.lazy()
@@ -119,6 +124,11 @@ class Release:
     def to_arrow(self) -> Any:
         """An Arrow table; the metadata of its schema say whether it is private."""
         return self._frame("pyarrow")
+
+    def to_duckdb(self, connection: Any = None) -> Any:
+        """A DuckDB relation, in this connection or DuckDB's own default one."""
+        duckdb = package("duckdb")
+        return (duckdb if connection is None else connection).from_arrow(self.to_arrow())
 
     def to_spark(self, session: Any = None) -> Any:
         """A Spark DataFrame, in this session or the active one."""
@@ -179,7 +189,7 @@ class Release:
         from dphist.outputs.write import check_formulas, target_of
         from dphist.signatures import signer_of
 
-        target = replace(target_of(output, table), sign=signer_of(sign))
+        target = replace(target_of(output, table, objects=self._writes_objects), sign=signer_of(sign))
         check_formulas(target, escape_formulas)
         return self.with_written(self._write_to(target, force=force, escape_formulas=escape_formulas))
 

@@ -13,16 +13,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal
 
 from dphist.counting.duckdb import check_sizes_task
-from dphist.counting.files import matching_files
-from dphist.counting.task import Choice, Counted, Engine, Progress, Resources, Task, Value, is_frame
+from dphist.counting.files import given_paths, matching_files, spool_objects, spool_stdin
+from dphist.counting.task import Choice, Counted, Engine, Events, Progress, Resources, Task, Value, is_frame
 from dphist.errors import InvalidParameter
+from dphist.objects import is_object
 from dphist.planning.auto_cap import ChoicePlan
 from dphist.planning.planner import plan as make_plan
 from dphist.privacy.types import Budget, Noise, Plan, caps_up_to
@@ -31,7 +32,7 @@ from dphist.releasing.certificate import plan_from
 from dphist.releasing.frames import ARROW, Names, Piece, empty_batch, frame_form, numbers_of, origins
 from dphist.releasing.noise import Cut, NoiseStage, blocks, rehearse
 from dphist.releasing.protected import local_paths, refuse_own_input
-from dphist.releasing.request import AUTO, Columns, FilePath, Request, Watcher, request_from
+from dphist.releasing.request import AUTO, STREAM, Columns, FilePath, Request, Watcher, request_from
 from dphist.releasing.result import Facts, Release
 from dphist.releasing.run_once import only_run_of_id
 from dphist.releasing.soundness import (
@@ -79,6 +80,7 @@ def release(
     output: FilePath | None = None,
     output_table: str | None = None,
     output_format: str | None = None,
+    certificate: FilePath | None = None,
     sign: FilePath | None = None,
     escape_formulas: bool = False,
     force: bool = False,
@@ -88,6 +90,7 @@ def release(
     round: bool = False,
     ledger: FilePath | None = None,
     dataset: str | None = None,
+    id: str | None = None,
     engine: Literal["duckdb", "spark"] | None = None,
     master: str | None = None,
     spark_conf: str | Sequence[str] = (),
@@ -123,12 +126,14 @@ def release(
     Args:
         input: A path, a glob, a folder, the address of a database, or a frame (pandas, polars, Arrow, Spark).
         user: Column that identifies the user.
-        item: Column to count. A list for several columns; NAME=COLUMN renames one.
+        item: Column to count. A list for several columns; NAME=COLUMN renames one, and NAME=EXPRESSION counts an
+            SQL expression of one row.
         epsilon: Privacy loss ε, above 0. Smaller is more private.
         delta: Probability that the ε guarantee may fail, e.g. 1e-6. Choose it well below 1 / number of users.
         where: Count only events that satisfy this condition.
         table: Table of the input database.
-        query: Query for the input database, instead of a table.
+        query: Query for the input database, instead of a table. Over files: SELECT expressions FROM input WHERE
+            condition.
         input_format: parquet, csv, jsonl or arrow, if the file names do not show the format.
         null_items: Count a missing item as an item of its own.
         max_items_per_user: Limit on the items of one user. auto chooses it privately, for a small share of the
@@ -141,10 +146,12 @@ def release(
         sum: COLUMN:LOW:HIGH. Add the sum of a column. Each user's own sum for an item is clamped to LOW..HIGH.
             Also a list; NAME=COLUMN:LOW:HIGH renames it.
         mean: COLUMN:LOW:HIGH. Add the mean over the users of an item; bounds as for sum.
-        output: Where to write: .parquet, .csv, .tsv, .jsonl, .arrow or a database. The certificate is written
-            beside it. With engine='spark' also a folder (NAME/ or hdfs://...), written by the executors.
+        output: Where to write: .parquet, .csv, .tsv, .jsonl, .arrow, .csv.gz or a database. The certificate is
+            written beside it. - is standard output, as CSV. With engine='spark' also a folder (NAME/ or
+            hdfs://...), written by the executors.
         output_table: Table of the output database. [release]
         output_format: Format, if the name does not show it.
+        certificate: With output='-': file for the certificate.
         sign: Sign data and certificate with this private key; see dphist keygen.
         escape_formulas: CSV and TSV: put ' before text that a spreadsheet would run as a formula (=, +, -, @,
             tab).
@@ -156,6 +163,9 @@ def release(
         round: Round counts to whole numbers.
         ledger: Book the release in this ledger before any noise is drawn.
         dataset: With ledger: the dataset whose budget is spent.
+        id: With ledger: name of this run, for scheduled work. Run the same command again after a crash: a release
+            that is written is not made again, and one that is not uses the same booking, with new noise. That is
+            sound only if nothing of the earlier attempt was published, copied or seen.
         engine: What reads and counts: this machine, or a Spark cluster. [duckdb]
         master: With engine='spark': spark://..., yarn, k8s://... [local[*]]
         spark_conf: With engine='spark': a Spark setting; also a list.
@@ -194,15 +204,16 @@ def run(request: Request, placed: Placed | None = None) -> Release:
         if earlier.release is not None:
             return earlier.release
         target = _check_target(request)  # 2
-        _check_input(request, engine)
-        planned = plan_request(request, engine)  # 3
-        with booked_attempt(request, placed, earlier) as attempt:
-            attempt.book(planned)  # 4
-            job = _prepare_job(request, planned, engine, attempt.receipt)
-            with _count_users(job, engine) as counted:  # 5
-                attempt.release = _add_noise(job, counted, target, attempt.note_written)  # 6
-            result = _write(attempt.release, request, target, attempt.note_written)  # 7
-            attempt.settle(result.written)  # 8
+        with _spool_input(request) as events:
+            _check_input(request, engine, events)
+            planned = plan_request(request, engine)  # 3
+            with booked_attempt(request, placed, earlier) as attempt:
+                attempt.book(planned)  # 4
+                job = _prepare_job(request, planned, engine, attempt.receipt, events)
+                with _count_users(job, engine) as counted:  # 5
+                    attempt.release = _add_noise(job, counted, target, attempt.note_written)  # 6
+                result = _write(attempt.release, request, target, attempt.note_written)  # 7
+                attempt.settle(result.written)  # 8
     return result
 
 
@@ -217,7 +228,10 @@ def _check_target(request: Request) -> Any:
         raise InvalidParameter("types='text' and types='fixed' are for frames: files have the types they declare")
     target = None
     if request.output is not None:
-        target = target_of(request.output, request.output_table, request.output_format)
+        target = target_of(
+            request.output, request.output_table, request.output_format, request.certificate,
+            objects=request.engine_name != "spark",
+        )  # fmt: skip
         target = replace(target, sign=signer_of(request.sign))
         check_target(target, force=request.force, columns=request.output_columns())
         check_formulas(target, request.escape_formulas)
@@ -231,15 +245,32 @@ def _check_target(request: Request) -> Any:
     return target
 
 
-def _check_input(request: Request, engine: Engine) -> None:
+@contextmanager
+def _spool_input(request: Request) -> Iterator[Events]:
+    """The events. Standard input and objects are copied to a private folder: they are read more than once."""
+    events, engine = request.events(), request.engine_name
+    folder = None if request.temp_folder is None else Path(request.temp_folder)
+    if isinstance(request.input, str) and request.input == STREAM:
+        assert request.input_format is not None
+        with spool_stdin(request.input_format.lower().lstrip("."), folder) as path:
+            yield replace(events, source=path)
+    elif engine == "duckdb" and any(is_object(one) for one in given_paths(request.input)):
+        with spool_objects(given_paths(request.input), folder) as paths:
+            yield replace(events, source=paths)
+    else:
+        yield events
+
+
+def _check_input(request: Request, engine: Engine, events: Events) -> None:
     """A missing file, before any planning. An input that cannot be read, before anything is booked or chosen."""
     if engine.name == "duckdb":
-        for path in local_paths(request.input):
+        for path in local_paths(events.source):
             matching_files(path)
-    if request.ledger is None and request.max_items_per_user != AUTO:
+    written = request.where or request.query or any(one.name != one.source for one in request.columns)
+    if request.ledger is None and request.max_items_per_user != AUTO and not written:
         return
     values = tuple(Value(*one) for one in request.sums)
-    task = Task(request.events(), Choice(bytes(32)), public_items=request.public_items(), values=values)
+    task = Task(events, Choice(bytes(32)), public_items=request.public_items(), values=values)
     if request.max_items_per_user == AUTO:
         check_sizes_task(task, caps_up_to(None))
     engine.check(task)
@@ -360,14 +391,18 @@ class Job:
 
 
 def _prepare_job(
-    request: Request, planned: Plan | ChoicePlan, engine: Engine, receipt: dict[str, Any] | None
+    request: Request,
+    planned: Plan | ChoicePlan,
+    engine: Engine,
+    receipt: dict[str, Any] | None,
+    events: Events,
 ) -> Job:
     """Choose the cap if it is to be chosen, and fix what is counted."""
     tap: Tap = SecureTap() if request.seed is None else SeededTap(request.seed)
     chosen: Chosen | None = None
     cap: int | None
     if isinstance(planned, ChoicePlan):
-        sizes = Task(request.events(), Choice(bytes(32)), public_items=request.public_items())
+        sizes = Task(events, Choice(bytes(32)), public_items=request.public_items())
         chosen = choose(planned, engine, sizes, tap, _watch(request, "choosing"))
         plan, cap = certify_again(chosen.release), chosen.cap
     else:
@@ -384,7 +419,7 @@ def _prepare_job(
     weights = tuple((level.items, level.weight) for level in plan.levels)
     pairs = zip(request.sums, plan.sums, strict=True)
     task = Task(
-        request.events(), Choice(tap.words(4).tobytes(), portable=not tap.private),
+        events, Choice(tap.words(4).tobytes(), portable=not tap.private),
         weights[-1][0] if weights else cap, request.lower_threshold, request.public_items(), rank,
         ordered=not tap.private, weights=weights,
         values=tuple(Value(column, low, high, noise.reach) for (column, low, high), noise in pairs),

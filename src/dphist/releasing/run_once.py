@@ -64,7 +64,12 @@ def only_run_of_id(request: Request) -> Iterator[Earlier]:
     assert request.output is not None
     assert request.ledger is not None
     assert request.dataset is not None
-    target = target_of(request.output, request.output_table, request.output_format)
+    target = target_of(request.output, request.output_table, request.output_format, request.certificate)
+    if target.is_stdout or target.is_object:
+        raise InvalidParameter(
+            "--id needs an output that a later run can find and finish, a file or a database: not - and not an "
+            "object store"
+        )
     if request.engine_name == "spark" or target.kind == "folder":
         raise InvalidParameter(
             "--id cannot be used with Spark: executors of a run that was killed may still be writing"

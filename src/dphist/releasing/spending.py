@@ -382,7 +382,8 @@ def check_ledger(request: Request | SketchRequest, target: Any) -> None:
         raise InvalidParameter(f"--ledger must be the name of a file, not {ledger!r}")
     # SQLite would take a file in the place of its journal for one, and remove it.
     own = {os.path.realpath(ledger), os.path.realpath(ledger) + "-journal"}
-    for place in () if target is None else (target.address, f"{target.address}.certificate.json"):
+    places = () if target is None else (target.address, target.certificate or f"{target.address}.certificate.json")
+    for place in places:
         if os.path.realpath(place) in own:
             raise InvalidParameter(f"the release cannot be written to {place}, which is its ledger")
     assert request.dataset is not None

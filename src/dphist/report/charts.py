@@ -766,7 +766,8 @@ def counts_chart(rows: Rows, most: int) -> Chart:
         words = f"{which} {what}, from {bars[0].value:,.0f} to {bars[-1].value:,.0f}."
         return bar_chart("counts", f"The largest {what}", words, bars, x_label=rows.count)
     counts = rows.counts if rows.estimated else [None] * shown
-    lows, highs = interval.values, interval.upper
+    lows: Sequence[Any] = interval.values
+    highs: Sequence[Any] = interval.upper
     if (half := interval.half) is not None:
         lows, highs = (tuple(n + side for n in numbers.values[:shown]) for side in (-half, half))
     columns = zip(labels, numbers.values, lows, highs, counts, strict=False)

@@ -297,18 +297,21 @@ def deal(units: list[int], *, cell_bits: int, low_bits: int) -> NDArray[np.int64
     cells = 1 << cell_bits
     capacity = sum(units) // cells
     scale = (1 << low_bits) // capacity
-    left = units + [0] * (cells - len(units))
-    entries = list(range(cells))  # threshold 0 and oneself as the other block: the whole cell is one's own
-    poor = [block for block in range(cells) if left[block] < capacity]
-    rich = [block for block in range(cells) if left[block] >= capacity]
-    while poor:
-        # Invariant: the blocks still to be settled hold `capacity` units on average, so one of them is rich.
-        block, donor = poor.pop(), rich[-1]
-        entries[block] = (left[block] * scale << cell_bits) | donor
-        left[donor] -= capacity - left[block]
-        if left[donor] < capacity:
-            poor.append(rich.pop())
-    packed = np.array(entries, dtype=np.int64)
+    left = np.zeros(cells, dtype=np.int64)
+    left[: len(units)] = units
+    # The poor, last first, get what they lack from the rich, last first. A rich one that has given too much gets
+    # the rest back from the next one: so it is all in the running totals of what is lacking and what is spare.
+    poor, rich = np.flatnonzero(left < capacity)[::-1], np.flatnonzero(left >= capacity)[::-1]
+    lacking, spare = np.cumsum(capacity - left[poor]), np.cumsum(left[rich] - capacity)
+    # Threshold 0 and oneself as the other block: the whole cell is one's own.
+    thresholds, others = np.zeros(cells, dtype=np.int64), np.arange(cells, dtype=np.int64)
+    if poor.size:
+        before = np.concatenate((np.zeros(1, dtype=np.int64), lacking[:-1]))
+        thresholds[poor], others[poor] = left[poor] * scale, rich[np.searchsorted(spare, before)]
+        spent = np.flatnonzero(spare < lacking[-1])
+        owed = lacking[np.searchsorted(lacking, spare[spent], side="right")] - spare[spent]
+        thresholds[rich[spent]], others[rich[spent]] = (capacity - owed) * scale, rich[spent + 1]
+    packed = (thresholds << cell_bits) | others
     packed.flags.writeable = False
     return packed
 

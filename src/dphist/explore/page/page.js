@@ -1,128 +1,106 @@
-// Fields in, certified numbers out. All numbers, sentences and charts come from the server.
+// Fields in, answers out. All numbers, sentences and pictures come from the server, those on the screen from one answer.
 "use strict";
 
-const DELAY = 80; // milliseconds without a change before a plan is requested
-const REST = 500; // and before the slower answers are
+const DELAY = 30; // milliseconds without a change before an answer is requested
+const TYPING = 250; // and of a field in which somebody types
 const SLOW = 300; // milliseconds after which a request shows a spinner
-const NAMES = { gshm: "Gaussian (GSHM)", csh: "correlated Gaussian (CSH)", "top-k": "top-k with its offset", laplace: "Laplace" };
 const byId = (id) => document.getElementById(id);
-const PLAN = ["plan", "code-section", "curve-section", "limit-section", "table-section", "figure-section", "trial-section"];
-const TRIAL = ["trial-section"];
+const form = byId("request"), results = byId("results"), more = byId("more");
+const sliders = [...document.querySelectorAll("input[type=range]")];
 let csv = "";
-let current = new AbortController(); // of the newest change of the plan
-let currentTrial = new AbortController(); // of the newest change of plan or counts
+let newest = new AbortController(); // of the newest question: answers to older ones are dropped
 
 // ---- requests -----------------------------------------------------------------------------------------------
 
 const wait = (milliseconds) => new Promise((resolve) => { setTimeout(resolve, milliseconds); });
 
-// The answer, or null where the values have changed since or the request was refused.
+// The answer; null if the values have changed since or were refused.
 async function ask(kind, signal) {
   let found;
-  const data = Object.fromEntries([...new FormData(byId("request")), ...new FormData(byId("population"))]);
   try {
     const response = await fetch(`api/${kind}`, {
-      method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(kind === "trial" ? { ...data, csv } : data), signal,
+      method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify({ ...Object.fromEntries(new FormData(form)), csv }), signal,
     });
     found = await response.json();
   } catch (error) {
-    if (signal.aborted) return null;
     found = { error: "The server does not answer. Run dphist explore again.", field: null };
   }
   if (signal.aborted) return null;
   if (!found.error) return found;
-  clearProblems();
   showProblem(found.field, found.error);
-  if (kind === "trial") byId("outcome").textContent = `No trial release: ${found.error}.`;
-  else setState("no plan", "wrong");
+  setState("no answer for these values", "wrong");
   return null;
 }
 
-async function update() {
-  current.abort();
-  current = new AbortController();
-  const { signal } = current;
-  markStale(PLAN);
-  currentTrial.abort();
-  await wait(DELAY);
+async function update(delay = DELAY) {
+  newest.abort();
+  newest = new AbortController();
+  const { signal } = newest;
+  markStale(results, true);
+  markStale(more, true);
+  byId("copied").textContent = "";
+  saveState();
+  await wait(delay);
   if (signal.aborted) return;
   const slow = setTimeout(() => setState("computing…", "busy"), SLOW);
   signal.addEventListener("abort", () => clearTimeout(slow));
-  const plan = await ask("plan", signal);
+  const answer = await ask("plain", signal);
   clearTimeout(slow);
-  if (!plan) return;
-  clearProblems();
-  showPlan(plan);
-  const curve = await ask("curve", signal);
-  if (!curve) return;
-  showChart("curve", curve);
-  const limit = await ask("limit", signal);
-  if (!limit) return;
-  byId("limit-section").hidden = !limit.svg;
-  if (limit.svg) showChart("limit", limit);
-  else markFresh("limit-section");
-  await updateTrial();
-  await wait(REST);
-  if (signal.aborted) return;
-  const table = await ask("table", signal);
-  if (table) showTable(table);
-  const figure = table && await ask("figure", signal);
-  if (figure) showChart("figure", figure);
+  if (!answer) return;
+  showAnswer(answer);
+  markStale(results, false);
+  if (more.open) await updateMore();
 }
 
-async function updateTrial() {
-  currentTrial.abort();
-  currentTrial = new AbortController();
-  const { signal } = currentTrial;
-  markStale(TRIAL);
-  await wait(DELAY);
-  if (signal.aborted) return;
-  const trial = await ask("trial", signal);
-  if (!trial) return;
-  clearProblems();
-  showTrial(trial);
+// The slower answers, of the same values, are shown together.
+async function updateMore() {
+  const { signal } = newest, found = {};
+  for (const kind of ["limit", "trial", "table"]) {
+    found[kind] = await ask(kind, signal);
+    if (!found[kind]) return;
+  }
+  showMore(found);
+  markStale(more, false);
 }
 
 // ---- what is shown ------------------------------------------------------------------------------------------
 
-// Until a new answer is shown, the old one is pale.
-function markStale(sections) {
-  for (const id of sections) byId(id).classList.add("stale");
-  byId("copied").textContent = "";
-  if (sections === PLAN) setState("", "");
-}
-
-function markFresh(id) {
-  byId(id).classList.remove("stale");
+// Until a new answer is shown as a whole, the old one is pale.
+function markStale(part, stale) {
+  part.classList.toggle("stale", stale);
+  part.setAttribute("aria-busy", String(stale));
 }
 
 function setState(words, kind) {
   byId("state").textContent = words;
   byId("state").className = `state ${kind}`;
-  if (words) byId("summary").textContent = words;
+  byId("summary").textContent = words;
+}
+
+function showNote(field, sentence, kind) {
+  const note = element("p", sentence);
+  note.className = kind;
+  note.id = `${field}-${kind}`;
+  document.querySelector(`[data-field="${field}"]`).append(note);
+  return note;
 }
 
 function showProblem(field, sentence) {
-  const input = field && byId(field);
-  const place = input ? document.querySelector(`[data-field="${field}"]`) : null;
-  if (!place) {
+  clearNotes();
+  if (!document.querySelector(`[data-field="${field}"]`)) {
     byId("problem").hidden = false;
     byId("problem").textContent = sentence;
     return;
   }
-  const note = byId(`${field}-error`) || element("p", "");
-  note.id = `${field}-error`;
-  note.className = "error";
+  const note = showNote(field, sentence, "error");
   note.setAttribute("role", "alert");
-  note.textContent = sentence;
-  place.append(note);
-  input.setAttribute("aria-invalid", "true");
-  input.setAttribute("aria-errormessage", note.id);
+  byId(field).setAttribute("aria-invalid", "true");
+  byId(field).setAttribute("aria-errormessage", note.id);
 }
 
-function clearProblems() {
+function clearNotes() {
   byId("problem").hidden = true;
-  document.querySelectorAll("[data-field] .error").forEach((note) => note.remove());
+  document.querySelectorAll("[data-field] :is(.error, .adjusted)").forEach((note) => note.remove());
   document.querySelectorAll("[aria-invalid]").forEach((input) => { input.removeAttribute("aria-invalid"); input.removeAttribute("aria-errormessage"); });
 }
 
@@ -147,53 +125,54 @@ function fillRows(body, rows, cell = "td") {
   }));
 }
 
-function showPlan({ plan, rows, advice, recipes }) {
-  for (const name of ["threshold", "total_noise", "sigma", "sigma_shared", "delta_certified"]) {
-    byId(name).textContent = format(plan[name]);
-    byId(name).dataset.value = String(plan[name]);
-  }
-  byId("mechanism_chosen").textContent = NAMES[plan.mechanism] || plan.mechanism;
-  byId("mechanism_chosen").dataset.value = plan.mechanism;
-  byId("advice").replaceChildren(...advice.map((sentence) => element("p", sentence)));
-  fillRows(byId("all").querySelector("tbody"), rows);
-  for (const name of ["command", "python", "release_command", "release_python"]) {
-    byId(`${name}-box`).hidden = !recipes[name];
-    byId(name).textContent = recipes[name] || "";
-  }
-  byId("release-hint").textContent = recipes.release_command
-    ? "Replace events.parquet, user_id and item with your own file and columns."
-    : "Releases need discrete noise: choose it to see the commands of a release.";
-  setState("certified", "certified");
-  byId("summary").textContent = `Threshold ${format(plan.threshold)} · noise ${format(plan.total_noise)} · certified`;
-  markFresh("plan");
-  markFresh("code-section");
-}
-
 // The parser makes an inert document: nothing in it runs or loads.
-function showChart(name, { svg, words }) {
-  byId(name).replaceChildren(new DOMParser().parseFromString(svg, "text/html").body.firstElementChild);
-  byId(`${name}-words`).textContent = words;
-  if (name !== "largest") markFresh(`${name}-section`);
+function draw(name, svg) {
+  byId(name).replaceChildren(...new DOMParser().parseFromString(svg, "text/html").body.children);
 }
 
-function showTable({ columns, rows, thresholds, note }) {
-  fillRows(byId("comparison").querySelector("thead"), [columns], "th");
-  fillRows(byId("comparison").querySelector("tbody"), rows);
-  const least = Math.min(...thresholds);
-  [...byId("comparison").querySelector("tbody").rows].forEach((row, place) => row.classList.toggle("best", thresholds[place] === least));
-  byId("table-note").textContent = note;
-  markFresh("table-section");
+function showAnswer(found) {
+  clearNotes();
+  for (const [field, sentence] of Object.entries(found.adjusted)) showNote(field, sentence, "adjusted");
+  for (const name of ["headline", "example", "few", "privacy", "active", "delta_used"]) byId(name).textContent = found[name];
+  byId("few").hidden = !found.few;
+  byId("warnings").hidden = !found.warnings.length;
+  byId("warnings").replaceChildren(...found.warnings.map((sentence) => element("li", sentence)));
+  draw("picture", found.picture);
+  draw("shares", found.shares);
+  setState(`privacy: ${found.level}`, found.level.replace(" ", "-"));
+  byId("summary").textContent = found.short;
+  for (const name of ["command", "python", "release_command", "release_python"]) {
+    byId(`${name}-box`).hidden = !found.recipes[name];
+    byId(name).textContent = found.recipes[name] || "";
+  }
+  byId("release-hint").textContent = found.recipes.release_command
+    ? "Replace the names of files and columns with your own."
+    : "Continuous noise cannot be released: choose discrete noise under “All options”.";
+  for (const name of ["threshold", "total_noise", "sigma", "sigma_shared", "delta_certified"]) {
+    byId(name).textContent = found.plan[name] === null ? "none" : format(found.plan[name]);
+    byId(name).dataset.value = String(found.plan[name]);
+  }
+  byId("mechanism_chosen").textContent = found.mechanism;
+  byId("mechanism_chosen").dataset.value = found.plan.mechanism;
+  byId("advice").replaceChildren(...found.advice.map((sentence) => element("p", sentence)));
 }
 
-function showTrial(found) {
-  byId("outcome").textContent = found.sentences.join(" ");
-  byId("outcome").dataset.released = String(found.released);
-  showChart("largest", found);
-  const table = byId("largest-table");
-  fillRows(table.querySelector("thead"), [["item", "true count", "released count"]], "th");
-  fillRows(table.querySelector("tbody"), found.top.map((one) =>
+function showMore({ limit, trial, table }) {
+  byId("limit-section").hidden = !limit.svg;
+  for (const [name, chart] of Object.entries({ limit, trial })) {
+    draw(name, chart.svg);
+    byId(`${name}-words`).textContent = chart.words;
+  }
+  byId("outcome").textContent = trial.sentences.join(" ");
+  byId("largest").hidden = !trial.top.length;
+  fillRows(byId("largest").querySelector("thead"), [["item", "true count", "released count"]], "th");
+  fillRows(byId("largest").querySelector("tbody"), trial.top.map((one) =>
     [one.item, format(one.true), one.released === null ? "not released" : format(one.released)]));
-  markFresh("trial-section");
+  fillRows(byId("comparison").querySelector("thead"), [table.columns], "th");
+  fillRows(byId("comparison").querySelector("tbody"), table.rows);
+  const least = Math.min(...table.thresholds);
+  [...byId("comparison").querySelector("tbody").rows].forEach((row, place) => row.classList.toggle("best", table.thresholds[place] === least));
+  byId("table-note").textContent = table.note;
 }
 
 // ---- fields -------------------------------------------------------------------------------------------------
@@ -206,50 +185,63 @@ function fromSlider({ value, max, dataset }) {
 }
 
 function toSlider(slider) {
-  const { first, last } = slider.dataset, field = byId(slider.dataset.for), value = Number(field.value);
+  const { first, last } = slider.dataset, field = byId(slider.dataset.for), value = Number(field.value.replaceAll(",", ""));
   const part = "linear" in slider.dataset ? (value - first) / (last - first) : Math.log(value / first) / Math.log(last / first);
   slider.value = field.value.trim() === "" || Number.isNaN(part) ? 0 : Math.round(Math.min(1, Math.max(0, part)) * slider.max);
   slider.setAttribute("aria-valuetext", field.value || field.placeholder);
 }
 
-// Top-k and a bound on the items exclude each other: the one that is entered last stays.
-function clearOther(name) {
-  if (name === "top" && byId("top").value) { byId("max_nonzero").value = ""; byId("gamma").value = ""; }
-  if (name === "max_nonzero" && byId("max_nonzero").value) byId("top").value = "";
+// Sliders and words follow the fields, but for the slider that is being moved.
+function followFields(moved) {
+  sliders.forEach((slider) => { if (slider !== moved) toSlider(slider); });
+  document.getElementsByName("privacy").forEach((choice) => { choice.checked = choice.value === byId("epsilon").value; });
 }
 
-function connect(form, changed) {
-  form.addEventListener("submit", (event) => event.preventDefault());
-  form.addEventListener("input", ({ target }) => {
-    if (target.id === "csv") return;
-    const name = target.dataset.for || target.id;
-    if (target.dataset.for) byId(name).value = fromSlider(target);
-    clearOther(name);
-    document.querySelectorAll("input[type=range]").forEach((slider) => { if (slider !== target) toSlider(slider); });
-    if (target.dataset.for) target.setAttribute("aria-valuetext", byId(name).value);
-    changed();
-  });
+function changed({ target }) {
+  if (target.id === "csv") return;
+  if (target.dataset.for) byId(target.dataset.for).value = fromSlider(target);
+  if (target.name === "privacy") byId("epsilon").value = target.value;
+  if (target.dataset.for) target.setAttribute("aria-valuetext", byId(target.dataset.for).value);
+  followFields(target);
+  update(target.type === "text" ? TYPING : DELAY);
+}
+
+// Values that differ from the start are in the address, after #, which is not sent to the server.
+const values = () => [...new FormData(form)].filter(([name]) => name !== "privacy");
+const START = Object.fromEntries(values());
+
+function saveState() {
+  const differing = new URLSearchParams(values().filter(([name, value]) => value !== START[name]));
+  history.replaceState(null, "", differing.size ? `#${differing}` : location.pathname);
+}
+
+function restoreState() {
+  for (const [name, value] of new URLSearchParams(location.hash.slice(1))) {
+    if (!(name in START)) continue;
+    form.elements[name].value = value;
+    if (byId("options").contains(byId(name))) byId("options").open = true;
+  }
 }
 
 async function takeFile() {
   const [file] = byId("csv").files;
   if (!file) return;
-  if (file.size > 5 * 1024 * 1024) { byId("csv").value = ""; showProblem("csv", "the file is larger than 5 MB"); return; }
+  if (file.size > 5 * 1024 * 1024) { byId("csv").value = ""; showProblem("csv", "The file is larger than 5 MB."); return; }
   csv = await file.text() || "\n";
   byId("forget").hidden = false;
-  updateTrial();
+  update();
 }
 
 function forgetFile() {
   csv = "";
   byId("csv").value = "";
   byId("forget").hidden = true;
-  updateTrial();
+  update();
 }
 
 async function copy(name) {
-  if (byId("code-section").classList.contains("stale")) {
-    byId("copied").textContent = "Not copied: the plan of the new values is not there yet.";
+  if (results.classList.contains("stale")) {
+    byId("copied").textContent = "Not copied: the answer for the new values is not there yet.";
     return;
   }
   try {
@@ -261,10 +253,12 @@ async function copy(name) {
   }
 }
 
-connect(byId("request"), update);
-connect(byId("population"), updateTrial);
+form.addEventListener("submit", (event) => event.preventDefault());
+form.addEventListener("input", changed);
 byId("csv").addEventListener("change", takeFile);
 byId("forget").addEventListener("click", forgetFile);
+more.addEventListener("toggle", () => { if (more.open && !results.classList.contains("stale")) updateMore(); });
 document.querySelectorAll("[data-copy]").forEach((button) => button.addEventListener("click", () => copy(button.dataset.copy)));
-document.querySelectorAll("input[type=range]").forEach(toSlider);
+restoreState();
+followFields();
 update();

@@ -1,0 +1,290 @@
+"""Items that are computed, queries over files, and what is refused because it is not about single rows."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import traceback
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+import pytest
+
+import dphist
+from dphist.counting.duckdb import DuckDBEngine
+from dphist.counting.task import Column, Resources, Task
+from dphist.errors import InputError
+from engine_cases import EMBEDDED, WITHOUT_CLUSTER, Factory, histogram, is_spark, task
+
+SECRET = "S3CR3T-cell"
+
+
+def rows() -> Any:
+    return pa.table({
+        "user": [1, 2, 3, 4, 5, 6],
+        "query": ["Tea", "tea", "milk", SECRET, "Milk", None],
+        "day": [datetime.date(2024, 1 + k % 2, 3 + k) for k in range(6)],
+        "n": [1, 2, 3, 10, 20, 30],
+    })  # fmt: skip
+
+
+def computed(source: Any, *items: str, **more: Any) -> Task:
+    """A task whose items are given as on the command line."""
+    wanted = task(source, **more)
+    return replace(wanted, events=replace(wanted.events, items=tuple(map(Column.parse, items))))
+
+
+def sources(folder: Path) -> dict[str, Any]:
+    """The same rows in every kind of input that both engines read."""
+    pa.parquet.write_table(rows(), folder / "log.parquet")
+    pa.csv.write_csv(rows(), folder / "log.csv")
+    lines = [json.dumps({key: value if value is None else str(value) for key, value in row.items()})
+             for row in rows().to_pylist()]  # fmt: skip
+    (folder / "log.jsonl").write_text("\n".join(lines))
+    return {kind: folder / f"log.{kind}" for kind in ("parquet", "csv", "jsonl")} | {"frame": rows()}
+
+
+def refusal(engine: Factory, wanted: Task) -> str:
+    """The sentence of an error that both `check` and `count` raise, without a cell of the data."""
+    said = []
+    for action in (engine(Resources()).check, lambda wanted: histogram(engine, wanted)):
+        with pytest.raises(InputError) as caught:
+            action(wanted)
+        assert SECRET not in "".join(traceback.format_exception(caught.value))
+        said.append(str(caught.value))
+    assert said[0] == said[1]
+    return said[0]
+
+
+@WITHOUT_CLUSTER
+@pytest.mark.parametrize("as_text", [False, True])
+def test_items_are_computed(engine: Factory, tmp_path: Path, as_text: bool) -> None:
+    month = (
+        "date_format(CAST(day AS DATE), 'yyyy-MM')" if is_spark(engine) else "strftime(CAST(day AS DATE), '%Y-%m')"
+    )
+    for kind, source in sources(tmp_path).items():
+        if as_text and kind != "frame":
+            continue
+        more = {"as_text": as_text}
+        assert histogram(engine, computed(source, "q=lower(query)", **more)) == {
+            "tea": 2, "milk": 2, SECRET.lower(): 1,
+        }, kind  # fmt: skip
+        assert histogram(engine, computed(source, f"month={month}", **more)) == {"2024-01": 3, "2024-02": 3}, kind
+        both = histogram(
+            engine, computed(source, "q=lower(query)", "n", "m=upper(query)", where="query = 'Tea'", **more)
+        )
+        assert both == {("tea", 1 if kind in ("parquet", "frame") and not as_text else "1", "TEA"): 1}, kind
+
+
+@WITHOUT_CLUSTER
+def test_an_expression_that_fails_on_a_row_is_a_missing_item(engine: Factory, tmp_path: Path) -> None:
+    for kind, source in sources(tmp_path).items():
+        wanted = computed(source, "q=CAST(query AS INT)")
+        assert histogram(engine, wanted) == {}, kind
+        null_items = replace(wanted, events=replace(wanted.events, null_items=True))
+        assert histogram(engine, null_items) == {None: 6}, kind
+        part = "CASE WHEN CAST(n AS INT) = 10 THEN CAST(query AS INT) ELSE 7 END"
+        assert histogram(engine, computed(source, f"q={part}")) == {7: 5}, kind
+
+
+@WITHOUT_CLUSTER
+def test_a_column_of_the_name_wins(engine: Factory) -> None:
+    table = pa.table({"user": [1, 2], "lower(item)": ["A", "B"], "item": ["C", "D"]})
+    assert histogram(engine, computed(table, "x=lower(item)")) == {"A": 1, "B": 1}
+    assert histogram(engine, computed(table.drop(["lower(item)"]), "x=lower(item)")) == {"c": 1, "d": 1}
+
+
+NOT_OF_ONE_ROW = [
+    "sum(n)", "count(*)", "row_number() OVER ()", "(SELECT 1)", "max(n) OVER (PARTITION BY query)",
+    "query) FROM x --",
+    "*", "n IN (SELECT n FROM input)", "random()", "now()", "n + ", "nofunction(n)", "(n))", "",
+    "lower(query);",
+    "current_timestamp()", "x || query",
+]  # fmt: skip
+
+
+@WITHOUT_CLUSTER
+@pytest.mark.parametrize("expression", NOT_OF_ONE_ROW)
+def test_what_is_not_an_item(engine: Factory, expression: str) -> None:
+    wanted = computed(rows(), "q=lower(query)")
+    refusal(engine, replace(wanted, events=replace(wanted.events, items=(Column("q", expression),))))
+
+
+@EMBEDDED
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "nextval('s')", "(current_date)::VARCHAR", "today()", "age(CAST(day AS TIMESTAMP))", "uuid()",
+        "ago(INTERVAL 1 DAY)",
+        "current_setting('threads')", "#1 + 1", "$1", "unnest([n])", "(FROM read_csv('/etc/passwd'))",
+        "COLUMNS(*)",
+        "getvariable('x')", "current_query()", "list(n)",
+    ],
+)  # fmt: skip
+def test_what_changes_or_reads_more_than_a_row(engine: Factory, expression: str) -> None:
+    refusal(engine, computed(rows(), f"q={expression}"))
+
+
+@EMBEDDED
+def test_errors_name_the_cast_and_the_name_to_write(engine: Factory, tmp_path: Path) -> None:
+    source = sources(tmp_path)["csv"]
+    assert "write CAST(day AS DOUBLE) or CAST(day AS DATE)" in refusal(
+        engine, computed(source, "month=strftime(day, '%Y-%m')")
+    )
+    assert '--item "NAME=lower(query)"' in refusal(engine, computed(source, "lower(query)"))
+    assert "has no column 'qury'; its columns are" in refusal(engine, computed(source, "q=qury"))
+    assert "has no column 'two words'" in refusal(engine, computed(source, "q=two words"))
+    twice = pa.table({"user": [1], "a": ["x"], "A": ["y"]})
+    assert "cannot tell apart" in refusal(engine, computed(twice, "q=lower(a)", "p=upper(A)"))
+    assert histogram(engine, computed(twice, "q=lower(A)")) == {"y": 1}
+
+
+@EMBEDDED
+@pytest.mark.parametrize(
+    "condition", ["n > 10", "10 < n", "n = 10", "n <> 1.5", "n IN (1, 2)", "n BETWEEN 1 AND 3", "n = -1"]
+)
+def test_text_is_not_compared_with_numbers(engine: Factory, tmp_path: Path, condition: str) -> None:
+    given = sources(tmp_path)
+    for source, more in ((given["csv"], {}), (given["jsonl"], {}), (given["frame"], {"as_text": True})):
+        said = refusal(engine, task(source, items="query", where=condition, **more))
+        assert "write CAST(n AS DOUBLE)" in said
+    assert histogram(engine, task(given["csv"], items="query", where="CAST(n AS DOUBLE) > 19")) == {"Milk": 1}
+    assert histogram(engine, task(given["csv"], items="query", where="n::INT BETWEEN 2 AND 3")) == {
+        "tea": 1,
+        "milk": 1,
+    }
+    assert histogram(engine, task(given["csv"], items="query", where="n IN ('1', '2')")) == {"Tea": 1, "tea": 1}
+    histogram(engine, task(given["parquet"], items="query", where=condition))
+
+
+def test_the_cast_is_asked_for_before_planning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = sources(tmp_path)["csv"]
+    monkeypatch.setattr("dphist.releasing.run.plan_request", lambda *_: pytest.fail("it was planned"))
+    with pytest.raises(InputError, match=r"write CAST\(n AS DOUBLE\)"):
+        dphist.release(
+            source, user="user", item="query", where="n > 1", epsilon=1, delta=1e-6, max_items_per_user=1
+        )
+
+
+QUERIES = {
+    "SELECT user, lower(query) AS item FROM input": {"tea": 2, "milk": 2, SECRET.lower(): 1},
+    "SELECT user, lower(query) AS item FROM log WHERE CAST(n AS INT) < 4": {"tea": 2, "milk": 1},
+    'FROM input SELECT "user", query AS item WHERE query IS NOT NULL AND query <> \'tea\'': {
+        "Tea": 1, "milk": 1, SECRET: 1, "Milk": 1,
+    },
+    "SELECT t.user, t.query || '!' AS item FROM input AS t WHERE t.query LIKE '%ea' -- ": {"Tea!": 1, "tea!": 1},
+    "SELECT user, CAST(query AS INT) AS item FROM input": {},
+    "SELECT user, CASE WHEN CAST(n AS INT) > 9 THEN 'x' ELSE 'y' END AS item FROM INPUT;": {"x": 3, "y": 3},
+}  # fmt: skip
+
+
+@EMBEDDED
+def test_queries_over_files(engine: Factory, tmp_path: Path) -> None:
+    given = sources(tmp_path)
+    for query, expected in QUERIES.items():
+        for kind in ("parquet", "csv", "jsonl"):
+            assert histogram(engine, task(given[kind], query=query)) == expected, (query, kind)
+    every = task(given["parquet"], items="query", query="SELECT * FROM input", where="n < 3")
+    assert histogram(engine, every) == {"Tea": 1, "tea": 1}
+    assert "write the columns instead of *" in refusal(engine, task(given["jsonl"], query="SELECT * FROM input"))
+    # A computed item of a query, and a computed column of a query in a condition.
+    query = "SELECT user, lower(query) AS q, CAST(n AS INT) AS n FROM input"
+    assert histogram(engine, computed(given["csv"], "first=left(q, 1)", query=query, where="n > 2")) == {
+        "m": 2, "s": 1,
+    }  # fmt: skip
+    folder = tmp_path / "several"
+    folder.mkdir()
+    for name in ("a", "b"):
+        pa.parquet.write_table(rows(), folder / f"{name}.parquet")
+    assert histogram(engine, task(folder, query="SELECT user, 1 AS item FROM input")) == {1: 6}
+
+
+@EMBEDDED
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT user, query AS item FROM input LIMIT 3", "SELECT DISTINCT user, query AS item FROM input",
+        "SELECT a.user, b.query AS item FROM input a, input b",
+        "SELECT user, query AS item FROM input JOIN input b USING (user)",
+        "WITH x AS (FROM input) SELECT user, query AS item FROM x",
+        "SELECT user, query AS item FROM (FROM input)",
+        "SELECT user, query AS item FROM input UNION ALL SELECT user, query FROM input",
+        "SELECT user, (SELECT max(query) FROM input) AS item FROM input",
+        "SELECT user, max(query) AS item FROM input GROUP BY user",
+        "SELECT user, max(query) AS item FROM input GROUP BY ALL",
+        "SELECT 1 AS user, max(query) AS item FROM input",
+        "SELECT user, max(query) OVER () AS item FROM input",
+        "SELECT user, query AS item FROM input ORDER BY n",
+        "SELECT user, query AS item FROM input USING SAMPLE 2",
+        "SELECT user, query AS item FROM input TABLESAMPLE 10%",
+        "SELECT user, query AS item FROM input QUALIFY row_number() OVER () = 1",
+        "SELECT user, unnest([query]) AS item FROM input",
+        "SELECT user, query AS item FROM input WHERE n > (SELECT avg(n) FROM input)",
+        "SELECT user, query AS item FROM input WHERE EXISTS (FROM input WHERE user = 777)",
+        "SELECT user, query AS item FROM input HAVING count(*) > 1",
+        "SELECT user, query AS item FROM input OFFSET 1",
+        "SELECT user, query AS item FROM read_csv('/etc/passwd')",
+        "SELECT user, query AS item FROM '/etc/passwd'",
+        "SELECT user, query AS item FROM main.input", "SELECT user, query AS item FROM other",
+        "SELECT 1; SELECT 2", "",
+        "SELECT user, random() AS item FROM input",
+        "SELECT user, query AS item FROM input WHERE random() < 0.5",
+        "SELECT user, query AS item FROM input t(a, b)", "VALUES (1, 2)", "DESCRIBE input", "DROP TABLE x",
+        "SELEC",
+        "SELECT COLUMNS(*) FROM input", "SELECT * EXCLUDE (day) FROM input",
+        "SELECT user, query, lower(query) AS query FROM input",
+        "SELECT user, $1 AS item FROM input", "SELECT user, nope AS item FROM input",
+        "PIVOT input ON query USING count(*)",
+        "SELECT user, query AS item FROM input, LATERAL (SELECT user)",
+        "SELECT user, now() AS item FROM input",
+        "SELECT user, sum(n) FILTER (n > 1) AS item FROM input",
+        "SELECT user, query AS item FROM input, range(3)",
+    ],
+)  # fmt: skip
+def test_queries_that_see_more_than_a_row(engine: Factory, tmp_path: Path, query: str) -> None:
+    refusal(engine, task(sources(tmp_path)["parquet"], query=query))
+
+
+def test_spark_and_frames_have_no_queries() -> None:
+    assert "is for databases" in refusal(DuckDBEngine, task(rows(), query="SELECT user, query AS item FROM input"))
+
+
+def test_expressions_and_queries_are_in_the_certificate(tmp_path: Path) -> None:
+    pa.parquet.write_table(pa.table({"user": range(400), "word": ["Tea", "tea"] * 200}), tmp_path / "log.parquet")
+    query = "SELECT user, word FROM log WHERE word IS NOT NULL"
+    result = dphist.release(
+        tmp_path / "log.parquet", user="user", item="word=lower(word)", query=query, epsilon=1, delta=1e-6,
+        max_items_per_user=1, output=tmp_path / "out.csv",
+    )  # fmt: skip
+    assert result.to_pandas()["word"].tolist() == ["tea"]
+    assert result.document()["request"]["item"] == ["word=lower(word)"]
+    assert result.document()["request"]["query"] == query
+    assert dphist.verify(tmp_path / "out.csv").verified
+
+
+def test_relations_in_and_out() -> None:
+    with duckdb.connect() as connection:
+        connection.register("given", pa.table({"user": range(600), "word": ["Tea", "milk"] * 300}))
+        connection.execute("CREATE TABLE log AS FROM given")
+        asked: dict[str, Any] = {"user": "user", "item": "word", "epsilon": 1, "delta": 1e-6}
+        relation = connection.sql("SELECT user, lower(word) AS word FROM log WHERE user < 500")
+        # Read more than once: the limit is chosen.
+        found = dphist.release(relation, **asked)
+        assert "frame holds for one user" in found.guarantee
+        native = found.to_native()
+        assert isinstance(native, duckdb.DuckDBPyRelation)
+        assert sorted(native.columns) == ["count", "estimate", "word"]
+        assert sorted(row[0] for row in native.fetchall()) == ["milk", "tea"]
+        released = found.to_duckdb(connection)
+        assert connection.sql("SELECT word FROM released WHERE count > 100 ORDER BY 1").fetchall() == [
+            ("milk",), ("tea",),
+        ]  # fmt: skip
+        assert released.to_arrow_table().num_rows == 2
+        counts = connection.sql("SELECT word AS item, count(DISTINCT user) AS count FROM log GROUP BY 1")
+        plan = dphist.plan(epsilon=1, delta=1e-6, max_items_per_user=1)
+        assert isinstance(dphist.release_histogram(counts, plan=plan).to_native(), duckdb.DuckDBPyRelation)

@@ -1,0 +1,247 @@
+"""Standard input is gone afterwards, standard output has the release alone, and packed text is text."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+import pytest
+
+import dphist
+from dphist.errors import InvalidParameter
+from dphist.outputs import readback
+from dphist.outputs.seal import certificate_text, self_digest
+from engine_cases import json_lines
+from processes import wait_until
+
+ASKED = ["--user", "user", "--item", "item", "--epsilon", "1", "--delta", "1e-6"]
+CAPPED = [*ASKED, "--max-items-per-user", "1"]
+SECRET = "S3CR3T-cell"
+
+
+def events() -> Any:
+    return pa.table({"user": range(900), "item": ["tea"] * 600 + ["milk, hot"] * 299 + [SECRET]})
+
+
+def packed(kind: str) -> bytes:
+    """The events as a file of this kind."""
+    out = io.BytesIO()
+    if kind == "parquet":
+        pa.parquet.write_table(events(), out)
+    elif kind == "arrow":
+        with pa.ipc.new_stream(out, events().schema) as writer:
+            writer.write_table(events())
+    elif kind == "jsonl":
+        out.write(json_lines(events()).encode())
+    elif kind == "json":
+        out.write(json.dumps(events().to_pylist()).encode())
+    else:
+        pa.csv.write_csv(events(), out, pa.csv.WriteOptions(delimiter="\t" if kind == "tsv" else ","))
+    return out.getvalue()
+
+
+def run(folder: Path, *arguments: str, data: bytes | None = None) -> subprocess.CompletedProcess[bytes]:
+    """`dphist` in a folder, with a folder of its own for temporary files, in which nothing stays."""
+    work = folder / "work"
+    work.mkdir(exist_ok=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "dphist", *arguments], input=data, capture_output=True, cwd=folder, check=False,
+        stdin=subprocess.DEVNULL if data is None else None, env={**os.environ, "TMPDIR": str(work)},
+    )  # fmt: skip
+    assert list(work.iterdir()) == []
+    assert SECRET.encode() not in done.stdout + done.stderr
+    return done
+
+
+@pytest.mark.parametrize("kind", ["csv", "tsv", "jsonl", "json", "parquet", "arrow"])
+def test_events_from_standard_input(tmp_path: Path, kind: str) -> None:
+    data = packed(kind)
+    if kind == "csv":
+        data = gzip.compress(data)  # found by its first bytes
+    # Where the limit is chosen, the events are read twice.
+    asked = ASKED if kind in ("csv", "arrow") else CAPPED
+    done = run(tmp_path, "release", "-", "--input-format", kind, *asked, "--output", "out.csv", data=data)
+    assert done.returncode == 0, done.stderr
+    assert dphist.verify(tmp_path / "out.csv").verified
+    request = json.loads((tmp_path / "out.csv.certificate.json").read_text())["request"]
+    assert request["input"] == "-"
+    assert request["input-format"] == kind
+    found = pa.csv.read_csv(tmp_path / "out.csv")
+    assert set(found["item"].to_pylist()) == {"tea", "milk, hot"}
+
+
+def test_what_cannot_come_from_standard_input(tmp_path: Path) -> None:
+    asked = ["release", "-", *CAPPED, "--output", "out.csv"]
+    for more, data, said in (
+        ([], b"user,item\n", "standard input needs --input-format"),
+        (["--input-format", "sqlite"], b"", "standard input needs --input-format"),
+        (["--input-format", "csv", "--engine", "spark"], b"user,item\n", "Spark cannot read standard input"),
+        (["--input-format", "csv"], b"", "standard input is empty"),
+        (["--input-format", "csv"], b"user,thing\n1,2\n", "standard input has no column 'item'"),
+        (["--input-format", "parquet"], b"PAR1 not PAR1", "standard input cannot be read"),
+        (["--input-format", "csv.gz"], b"", "standard input needs --input-format"),
+    ):
+        done = run(tmp_path, *asked, *more, data=data)
+        assert done.returncode == 2
+        assert said in done.stderr.decode()
+        assert "work" not in done.stderr.decode()
+    assert not (tmp_path / "out.csv").exists()
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_what_was_spooled_is_gone_after_a_signal(tmp_path: Path, how: signal.Signals) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+    command = [sys.executable, "-m", "dphist", "release", "-", "--input-format", "csv", *CAPPED]
+    with subprocess.Popen(
+        [*command, "--output", "out.csv", "--temp-folder", str(work)], cwd=tmp_path, stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    ) as process:  # fmt: skip
+        assert process.stdin is not None
+        # More than is held in memory, and no end of it.
+        process.stdin.write(b"user,item\n" + b"1,some item or other\n" * 200_000)
+        process.stdin.flush()
+        wait_until(
+            lambda: any(path.stat().st_size for path in work.glob("dphist-*/input.csv")), "the spooled file"
+        )
+        (spooled,) = work.glob("dphist-*/input.csv")
+        assert spooled.stat().st_mode & 0o777 == 0o600
+        assert spooled.parent.stat().st_mode & 0o777 == 0o700
+        process.send_signal(how)
+        process.wait()
+        wait_until(lambda: not list(work.iterdir()), "the end of the private folder")
+        process.stdin.close()
+    assert not (tmp_path / "out.csv").exists()
+
+
+@pytest.mark.parametrize("kind", [None, "csv", "tsv", "jsonl"])
+def test_a_release_to_standard_output(tmp_path: Path, kind: str | None) -> None:
+    more = [] if kind is None else ["--output-format", kind]
+    out = ["--output", "-", "--certificate", "sealed.json"]
+    done = run(tmp_path, "release", "-", "--input-format", "csv", *CAPPED, *out, *more, data=packed("csv"))
+    assert done.returncode == 0, done.stderr
+    first = {"jsonl": b'{"item":"tea","count":', "tsv": b'"item"\t"count"\n'}.get(kind or "", b'"item","count"\n')
+    assert done.stdout.startswith(first)
+    assert len(done.stdout.splitlines()) == (2 if kind == "jsonl" else 3)
+    assert b"sealed.json" in done.stderr
+    (tmp_path / "data").write_bytes(done.stdout)
+    assert dphist.verify(tmp_path / "data", certificate=tmp_path / "sealed.json").verified
+    checked = run(tmp_path, "verify", "data", "--certificate", "sealed.json")
+    assert checked.returncode == 0
+    assert run(tmp_path, "report", "data", "--certificate", "sealed.json").returncode == 0
+    (tmp_path / "data").write_bytes(done.stdout.replace(b"tea", b"tee"))
+    assert not dphist.verify(tmp_path / "data", certificate=tmp_path / "sealed.json").verified
+    # Nothing is replaced, and nothing is printed, without --force.
+    again = ["release", "-", "--input-format", "csv", *CAPPED, *out, *more]
+    refused = run(tmp_path, *again, data=packed("csv"))
+    assert refused.returncode == 1
+    assert refused.stdout == b""
+    assert b"sealed.json already exists" in refused.stderr
+    summary = run(tmp_path, *again, "--force", "--json", data=packed("csv"))
+    assert summary.stdout.startswith(first)
+    assert json.loads(summary.stderr)["output"] == "standard output"
+
+
+def test_signed_data_have_the_name_of_their_certificate(tmp_path: Path) -> None:
+    run(tmp_path, "keygen", "k")
+    asked = ["release", "-", "--input-format", "csv", *CAPPED, "--output", "-", "--sign", "k", "--certificate"]
+    refused = run(tmp_path, *asked, "sealed.json", data=packed("csv"))
+    assert refused.returncode == 2
+    assert refused.stdout == b""
+    assert b"NAME.certificate.json" in refused.stderr
+    done = run(tmp_path, *asked, "queries.csv.certificate.json", data=packed("csv"))
+    (tmp_path / "queries.csv").write_bytes(done.stdout)
+    checked = run(tmp_path, "verify", "queries.csv", "--public-key", "k.pub")
+    assert checked.returncode == 0, checked.stdout
+
+
+def test_a_reader_that_is_gone(tmp_path: Path) -> None:
+    (tmp_path / "log.csv").write_bytes(packed("csv"))
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(
+        [sys.executable, "-m", "dphist", "release", "log.csv", *CAPPED, "--output=-", "--certificate", "c.json"],
+        stdout=writing, stderr=subprocess.PIPE, cwd=tmp_path, check=False,
+    )  # fmt: skip
+    os.close(writing)
+    assert done.returncode == 1
+    assert b"standard output cannot be written" in done.stderr
+    assert b"Exception ignored" not in done.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["log.csv"]
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"output": "-"}, "--output - needs --certificate"),
+        ({"output": "a.csv", "certificate": "b.json"}, "--certificate is for --output -"),
+        ({"certificate": "b.json"}, "--certificate is for --output -"),
+        ({"output": "-", "certificate": "b.json", "output_format": "parquet"}, "is written as csv, tsv, jsonl"),
+        ({"output": "-", "certificate": "b.json", "output_table": "t"}, "table is for databases"),
+        ({"output": "-", "certificate": "log.csv"}, "which it is made of"),
+        (
+            {"output": "-", "certificate": "budget.db", "ledger": "budget.db", "dataset": "d"},
+            "which is its ledger",
+        ),
+    ],
+)
+def test_places_that_do_not_fit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: dict[str, Any], said: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "log.csv").write_bytes(packed("csv"))
+    with pytest.raises(InvalidParameter, match=said):
+        dphist.release(
+            "log.csv", user="user", item="item", epsilon=1, delta=1e-6, max_items_per_user=1, force=True, **more
+        )
+    assert (tmp_path / "log.csv").read_bytes() == packed("csv")
+
+
+@pytest.mark.parametrize("kind", ["csv.gz", "tsv.gz", "jsonl.gz"])
+def test_packed_text_is_the_same_for_the_same_rows(tmp_path: Path, kind: str) -> None:
+    for name in ("a", "b"):
+        dphist.release(
+            events(), user="user", item="item", epsilon=1, delta=1e-6, max_items_per_user=1, seed=5,
+            output=tmp_path / f"{name}.{kind}",
+        )  # fmt: skip
+    first = (tmp_path / f"a.{kind}").read_bytes()
+    assert first == (tmp_path / f"b.{kind}").read_bytes()
+    assert b"tea" in gzip.decompress(first)
+    # It can be read as an input again.
+    found = dphist.release(
+        tmp_path / f"a.{kind}", user="count", item="item", epsilon=1, delta=1e-6, max_items_per_user=1, seed=5
+    )
+    assert len(found) == 0
+
+
+@pytest.mark.parametrize("kind", ["csv.gz", "jsonl.gz"])
+def test_packed_text_that_unpacks_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    path = tmp_path / f"a.{kind}"
+    dphist.release(events(), user="user", item="item", epsilon=1, delta=1e-6, max_items_per_user=1, output=path)
+    assert dphist.verify(path).verified
+    certificate = tmp_path / f"a.{kind}.certificate.json"
+    for data, said in (
+        (gzip.compress(b"\n" * (1 << 22)), "unpacks to more than"),
+        (path.read_bytes()[:-9], "cannot be read as"),
+        (b"\x1f\x8b" + bytes(40), "cannot be read as"),
+        (b"no gzip at all", "cannot be read as"),
+    ):
+        monkeypatch.setattr(readback, "LEAST_TEXT", 1 << 20)
+        document = json.loads(certificate.read_text())
+        document["output"]["sha256"] = sha256(data).hexdigest()
+        document["self_sha256"] = self_digest(document)
+        certificate.write_text(certificate_text(document))
+        path.write_bytes(data)
+        problems = dphist.verify(path).problems
+        assert any(said in problem for problem in problems), problems
