@@ -16,8 +16,8 @@ from dphist.outputs.seal import output_facts, seal
 from dphist.outputs.spark_folder import CERTIFICATE, whole_digest
 from dphist.report import render as rendering
 from dphist.report.charts import BLUE, GREEN, GREY, ORANGE, VERMILLION
-from dphist.report.facts import gather_facts, label_item
-from dphist.report.render import check_format, make_visible, render
+from dphist.report.facts import gather_facts, label_item, make_visible
+from dphist.report.render import check_format, render
 from dphist.report.words import describe
 from release_data import events
 from report_cases import ALIKE, BUDGET, COUNTS, STRANGE, Page, made, released

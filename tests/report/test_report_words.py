@@ -175,7 +175,7 @@ def test_from_a_count_of_a_sketch_the_offset_is_taken_first() -> None:
 
 def test_a_limit_as_long_as_the_public_list_drops_nothing(tmp_path: Path) -> None:
     (tmp_path / "list.csv").write_text("item\nitem 0\nitem 1\nnobody\n")
-    for limit, value in ((8, "not limited"), (2, "at most 2")):
+    for limit, value in ((8, "none: every item of every user counts"), (2, "2 items per user")):
         table = events(COUNTS, items_per_user=2)
         facts = gather_facts(
             dphist.release(

@@ -64,7 +64,7 @@ def report(
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Explain a release: its guarantee, what the numbers mean, what is not covered.
+    """Explain a release: the counts with error bars, what they mean for privacy, what they leave out.
 
     The release is verified first; there is no report of one that does not match its certificate. The HTML page is
     one file that needs no network.

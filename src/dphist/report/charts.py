@@ -27,7 +27,17 @@ from dphist.planning.compare import Comparison, Frontier, frontier
 from dphist.privacy.types import Plan
 from dphist.releasing.result import Release
 from dphist.releasing.summary import NOT_PRIVATE
-from dphist.report.facts import Facts, LimitChoice, Rows, Selection, curve_of, digits_of, rows_of, selection_of
+from dphist.report.facts import (
+    Facts,
+    LimitChoice,
+    Rows,
+    Selection,
+    curve_of,
+    digits_of,
+    make_visible,
+    rows_of,
+    selection_of,
+)
 from dphist.report.words import BETWEEN, PEERS, passes, percent
 from dphist.simulation.population import NOTICE
 from dphist.simulation.simulate import Simulation
@@ -748,7 +758,7 @@ def counts_chart(rows: Rows, most: int) -> Chart:
     """The largest numbers of a release with their intervals, estimates where there are any; or bars without."""
     shown, (numbers, interval) = min(most, rows.total), rows.main
     cells = zip(*(column.texts(shown) for column in rows.columns[: len(rows.items)]), strict=True)
-    labels = [printable(", ".join(one)) for one in cells]
+    labels = [printable(make_visible(", ".join(one))) for one in cells]
     which = f"The {shown} largest of {rows.total:,}" if shown < rows.total else f"All {rows.total:,}"
     what = "estimates" if rows.estimated else "released counts"
     if interval is None:

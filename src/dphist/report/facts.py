@@ -48,6 +48,18 @@ CountsKind = Literal["users", "weighted", "differences", "perhaps_reduced", "ske
 _WITH_INTERVALS: Final = ("users", "weighted", "sketch")
 # Items that could be mistaken for another are shown in quotation marks. The page uses the same pattern.
 QUOTED: Final = r'^"*\((?:missing|empty)\)"*$|^[ \u3000]|[ \u3000]$'
+# Characters that cannot be seen: control characters, line ends, odd spaces, what turns a text round, and what
+# Unicode lets a reader ignore. Two items that differ by one of them alone would look the same.
+UNSEEN_CLASS: Final = (
+    "\x00-\x1f\x7f-\xa0\u00ad\u034f\u061c\u115f\u1160\u1680\u17b4\u17b5\u180b-\u180f\u2000-\u200f\u2028-\u202f"
+    "\u205f-\u206f\u2800\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"
+    "\U000e0000-\U000e0fff"
+)
+# A joiner between two emojis makes one of them, and a selector after one gives it its colours: both are seen.
+_PICTURE: Final = "\u00a9\u00ae\u203c-\u3299\U0001f000-\U0001faff"
+_JOINED: Final = f"(?<=[{_PICTURE}\ufe0f])\u200d(?=[{_PICTURE}])|(?<=[{_PICTURE}])\ufe0f"
+# The page uses the same pattern.
+UNSEEN: Final = f"({_JOINED})|[{UNSEEN_CLASS}]"
 # Certified points of the curve. With shared noise or a chosen limit each takes a tenth of a second.
 _POINTS: Final = 41
 _POINTS_SHARED: Final = 21
@@ -127,6 +139,16 @@ def label_item(item: str | None) -> str:
     if item is None or item == "":
         return "(missing)" if item is None else "(empty)"
     return f'"{item}"' if re.search(QUOTED, item) else item
+
+
+def make_visible(text: str) -> str:
+    """The text with characters that cannot be seen spelled out, as Python would."""
+    return re.sub(UNSEEN, lambda found: found[0] if found[1] else _spell(found[0]), text)
+
+
+def _spell(character: str) -> str:
+    code = ord(character)
+    return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}" if code < 65536 else f"\\U{code:08x}"
 
 
 def digits_of(spread: float) -> int:

@@ -24,7 +24,7 @@ from dphist.errors import InvalidParameter
 from dphist.releasing.result import Release
 from dphist.report import words
 from dphist.report.charts import Chart, FigureFormat, report_charts
-from dphist.report.facts import QUOTED, Facts, Rows, digits_of, gather_facts
+from dphist.report.facts import QUOTED, UNSEEN, UNSEEN_CLASS, Facts, Rows, digits_of, gather_facts, make_visible
 from dphist.report.files import MARKDOWN_MARK, PAGE_MARK, TEXT_MARK, check_plot, write_files
 
 ReportFormat = Literal["html", "markdown", "text"]
@@ -55,18 +55,6 @@ _TITLES: Final = {
     "certificate": "Certificate and verification",
 }
 
-# Characters that cannot be seen: control characters, line ends, odd spaces, what turns a text round, and what
-# Unicode lets a reader ignore. Two items that differ by one of them alone would look the same.
-_CLASS: Final = (
-    "\x00-\x1f\x7f-\xa0\u00ad\u034f\u061c\u115f\u1160\u1680\u17b4\u17b5\u180b-\u180f\u2000-\u200f\u2028-\u202f"
-    "\u205f-\u206f\u2800\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"
-    "\U000e0000-\U000e0fff"
-)
-# A joiner between two emojis makes one of them, and a selector after one gives it its colours: both are seen.
-_PICTURE: Final = "\u00a9\u00ae\u203c-\u3299\U0001f000-\U0001faff"
-_JOINED: Final = f"(?<=[{_PICTURE}\ufe0f])\u200d(?=[{_PICTURE}])|(?<=[{_PICTURE}])\ufe0f"
-# The script of the page gets the same pattern.
-_UNSEEN: Final = f"({_JOINED})|[{_CLASS}]"
 # What Markdown, HTML, a table's cell or a linker of addresses would read as markup.
 _MARKUP: Final = re.compile(r"([\\`*_\[\]#|<>~&$@]|:(?=//)|(?<=www)\.)")
 
@@ -295,16 +283,6 @@ def _digest(text: str) -> str:
     return "sha256-" + base64.b64encode(sha256(text.encode()).digest()).decode()
 
 
-def make_visible(text: str) -> str:
-    """The text with characters that cannot be seen spelled out, as Python would."""
-    return re.sub(_UNSEEN, lambda found: found[0] if found[1] else _spell(found[0]), text)
-
-
-def _spell(character: str) -> str:
-    code = ord(character)
-    return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}" if code < 65536 else f"\\U{code:08x}"
-
-
 def page_data(rows: Rows) -> tuple[str, int]:
     """The rows for the script of the page as JSON, and how many of them fit."""
     shown = rows.total
@@ -337,6 +315,6 @@ def _page_json(rows: Rows, shown: int) -> str:
         if column.kind == "interval":
             columns[-1]["upper"] = _finite(column.upper[:shown])
     order = next(place for place, column in enumerate(columns) if column["kind"] == "number")
-    found = {"rows": shown, "sorted": order, "unseen": _UNSEEN, "quoted": QUOTED, "columns": columns}
+    found = {"rows": shown, "sorted": order, "unseen": UNSEEN, "quoted": QUOTED, "columns": columns}
     text = json.dumps(found, ensure_ascii=False, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
-    return re.sub(f"[{_CLASS}]", lambda unseen: json.dumps(unseen[0])[1:-1], text)
+    return re.sub(f"[{UNSEEN_CLASS}]", lambda unseen: json.dumps(unseen[0])[1:-1], text)

@@ -105,8 +105,8 @@ def count_note(facts: Facts) -> str:
     if facts.kind == "sketch":
         way = "above" if facts.plan.releases_offset else "below"
         return (
-            f"A count here comes from a sketch: besides the noise, it may be {way} the number of users; what is "
-            "not covered, below, says by how much at most. Intervals cover the noise only."
+            f"A count here comes from a sketch: besides the noise, it may be {way} the number of users, "
+            "by how much at most is said below. Intervals cover the noise only."
         )
     if facts.kind == "weighted" and facts.correction is None:
         return (
@@ -407,8 +407,8 @@ def limits(facts: Facts) -> list[str]:
         found.append(_total(facts.plan, facts.document["counts"], facts.rows.total))
     if facts.request and "sketch" not in facts.request:
         rows = "a user" if facts.request.get("null-items") else "a user or an item"
-        hidden = "" if facts.selection is None else ", and users all of whose items are below the threshold"
-        found.append(f"Not counted: rows without {rows}{hidden}.")
+        hidden = "users all of whose items are below the threshold" if facts.selection else "items not on the list"
+        found.append(f"Not counted: rows without {rows}, and {hidden}.")
     return found
 
 
@@ -518,28 +518,9 @@ def _threshold(facts: Facts) -> list[tuple[str, str, str]]:
 
 
 def _limit(facts: Facts) -> tuple[str, str, str]:
-    """How many items of a user are counted. A public list is applied before they are chosen."""
-    plan, contract, request, label = facts.plan, facts.plan.contract, facts.request, "Items per user"
-    public = plan.mechanism == "known-domain"
-    # A top-k step does not use a limit, and none is applied.
-    limited = "max-items-per-user" in request and not public and "top" not in request
-    if request and (plan.mechanism == "top-k" or (contract.items == contract.max_nonzero and not limited)):
-        which = "All items of every user are counted."
-        if public:
-            which = "All of a user's items that are on the list are counted; other items are not."
-        if public and "max-items-per-user" in request:
-            which += " The requested limit is not below the length of the list, so it leaves nothing out."
-        return label, "not limited", which
-    if request and "sketch" not in request:
-        asked = request.get("max-items-per-user")
-        most = asked if isinstance(asked, int) and not public else contract.items
-        more = "more items on the list" if public else "more items"
-        chosen = " The limit was chosen privately." if facts.choice is not None else ""
-        if contract.spread is not None:
-            value = f"{contract.items:,}, spread up to {contract.spread:,}"
-            return label, value, limit_sentence(plan) + chosen
-        return label, f"at most {most:,}", f"Users with {more} contribute a random {most:,} of them.{chosen}"
-    return label, f"at most {contract.items:,}", "Promised by whoever computed the counts."
+    """How many items of a user are counted, in the words of the summary."""
+    value, _, more = facts.summary.limit_words.partition("; ")
+    return "Items per user", value, f"{more[:1].upper()}{more[1:]}." if more else ""
 
 
 def limit_sentence(plan: Plan) -> str:
