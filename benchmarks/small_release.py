@@ -3,9 +3,9 @@
 Run `python benchmarks/small_release.py [--rows 5000] [--runs 5]`.
 
 The floor is Python importing numpy, scipy.special, duckdb and pyarrow, which every release needs. The commands
-take turns, so that what else the machine does meets all of them. Each figure is the least of the runs, user and system
-time of the process and of those that it starts. A first round, not measured, leaves compiled modules behind, as
-installing does.
+take turns, so that what else the machine does meets all of them. Each figure is the least of the runs: user and
+system time of the process and of those that it starts. A first round, not measured, leaves compiled modules
+behind, as installing does.
 """
 
 from __future__ import annotations
