@@ -66,8 +66,8 @@ def test_init_book_show_and_plan(folder: Path) -> None:
     assert re.fullmatch(r"4 +log +20\S+Z +0\.5 +1e-06 +not known to be written", lines[8])
     planned = said("plan", "a.ledger", "--dataset", "log", "--epsilon", "0.5", "--delta", "1e-6")
     assert " ".join(planned.split()) == (
-        "It fits. The dataset 'log' has room for about 3 more releases like this one, or one with epsilon up to "
-        "1.5."
+        "It fits. Remaining budget of the dataset 'log': about 3 more releases like this one, or one with epsilon "
+        "up to 1.5."
     )
 
 
@@ -98,8 +98,8 @@ def test_what_does_not_fit_has_another_exit_code(folder: Path) -> None:
     words = ["plan", "a.ledger", "--dataset", "log", "--epsilon", "3.5", "--delta", "1e-6"]
     result = run(*words)
     assert result.exit_code == 3
-    assert result.stdout == (
-        "It does not fit. The dataset 'log' has room for one release like this one with epsilon up to 3.\n"
+    assert " ".join(result.stdout.split()) == (
+        "It does not fit. Remaining budget of the dataset 'log': one release like this one with epsilon up to 3."
     )
     facts = json.loads(run(*words, "--json").stdout)
     assert (facts["fits"], facts["more"], facts["largest_epsilon"]) == (False, 0, 3.0)

@@ -212,7 +212,7 @@ def plan(
         else:
             fits = "It fits" if left.more else "It does not fit"
             start = "" if account.accounting == composer.accounting else _decides(composer)
-            write_out(wrap(f"{fits}. The dataset {account.name!r} has room for {left}.{start}") + "\n")
+            write_out(wrap(f"{fits}. Remaining budget of the dataset {account.name!r}: {left}.{start}") + "\n")
     if not left.more:
         raise typer.Exit(3)
 
