@@ -55,8 +55,14 @@ def test_certificates_of_one_stem_differ() -> None:
         (("a",), "must end in one of"),
         (("",), "must be the name of a file"),
         (("a\0.csv",), "must be the name of a file"),
-        (("s3://bucket/a.csv", "t"), "is a folder"),
-        (("s3://bucket/a", None, "csv"), "folders of Parquet"),
+        (("hdfs://host/a.csv", "t"), "is a folder"),
+        (("hdfs://host/a", None, "csv"), "folders of Parquet"),
+        (("s3://bucket/a.csv", "t"), "table is for databases"),
+        (("s3://bucket/a", "t"), "is a folder"),
+        (("s3://bucket/a.duckdb",), "a database cannot be written to s3://bucket/a.duckdb"),
+        (("-",), "must end in one of"),
+        (("-", None, "parquet", "c.json"), "standard output is written as csv, tsv, jsonl"),
+        (("-", None, None, "folder/.."), "--certificate must be the name of a file"),
         (("folder/", "t"), "is a folder"),
         (("a.csv", None, "folder"), "file_format must be one of"),
         (("a.csv", "t"), "table is for databases"),
@@ -76,10 +82,22 @@ def test_what_is_no_place(values: tuple[str, str | None, str | None], said: str)
         target_of(*values)
 
 
-@pytest.mark.parametrize("address", ["s3://bucket/a.csv", "hdfs://host/out", "file:///tmp/out", "out/", "./out/"])
+@pytest.mark.parametrize("address", ["s3://bucket/a", "hdfs://host/out", "file:///tmp/out", "out/", "./out/"])
 def test_what_only_spark_writes(address: str) -> None:
+    for target in (target_of(address), target_of(address, objects=False)):
+        assert (target.kind, target.table, target.is_database, target.is_object) == ("folder", None, False, False)
+
+
+@pytest.mark.parametrize("address", ["s3://bucket/x/a.csv", "gs://bucket/x/a.csv", "s3://bucket/x/a.csv?region=r"])
+def test_objects(address: str) -> None:
     target = target_of(address)
-    assert (target.kind, target.table, target.is_database) == ("folder", None, False)
+    assert (target.kind, target.is_object, target.is_database) == ("csv", True, False)
+    assert target.title() == address.partition("?")[0]
+    assert target.certificate_title() == f"{target.title()}.certificate.json"
+    assert target_of("s3://KEY:secret@bucket/a.csv").title() == "s3://bucket/a.csv"
+    assert target_of("s3://bucket/a", None, "parquet").is_object
+    # Spark writes a folder of this name.
+    assert target_of(address, objects=False).kind == "folder"
 
 
 @pytest.mark.parametrize(

@@ -157,6 +157,20 @@ def test_what_was_released_is_not_drawn_again(folder: Path) -> None:
     assert len(bookings(folder)) == 2
 
 
+def test_what_cannot_be_read_is_not_drawn_again(folder: Path) -> None:
+    """A database that is not one any more may have held the release, with --force too."""
+    run = [*RUN[:-1], "out.sqlite"]
+    stop_at("counting", KeyboardInterrupt, output="out.sqlite")
+    (folder / "out.sqlite").write_bytes(b"SQLite format 3\0" + bytes(range(256)) * 16)
+    for words in (run, [*run, "--force"]):
+        done = command(folder, *words)
+        assert (done.code, done.out) == (1, ""), done
+        assert "it is not known whether this id was released" in done.err
+    (folder / "out.sqlite").unlink()
+    assert command(folder, *run).code == 0
+    assert len(bookings(folder)) == 1
+
+
 def stop_at(step: str, end: type[BaseException], **more: Any) -> BaseException:
     """A run that ends at a step in this way."""
 

@@ -133,7 +133,9 @@ def bind(
 
 def _refuse_text_as_number(nodes: Sequence[dict[str, Any]], texts: Sequence[str], title: str) -> None:
     """Raise `InputError` where text is compared with a number: as texts, '10' is below '9' and is not '10.0'."""
-    found = {column.casefold(): column for column in texts}
+    within = [one for node in nodes if node.get("class") == "LAMBDA" for one in nodes_of(node["lhs"])]
+    parameters = {str(one["column_names"][0]).casefold() for one in within if one.get("class") == "COLUMN_REF"}
+    found = {column.casefold(): column for column in texts if column.casefold() not in parameters}
     for node in nodes:
         if node.get("class") not in ("COMPARISON", "BETWEEN") and node.get("type") != "COMPARE_IN":
             continue

@@ -67,6 +67,10 @@ _LARGEST_FILE: Final = 256 << 30
 _LARGEST_ANSWER: Final = 4 << 30
 
 
+class Absent(InputError):
+    """There is no release at the address, nor anything else."""
+
+
 @dataclass(frozen=True)
 class Readback:
     """A release as it was found. `table` and `document` are None where they cannot be read, or do not match.
@@ -94,7 +98,7 @@ def read_release(
     if is_postgres(name):
         return _from_database(target_of(name, table), certificate)
     if not os.path.isfile(name) and not os.path.isdir(name):
-        raise InputError(f"there is no file {name}")
+        raise Absent(f"there is no file {name}")
     try:
         if os.path.isdir(name):
             return _from_folder(Path(name), certificate)
@@ -300,7 +304,7 @@ def _from_database(target: Target, certificate: str | os.PathLike[str] | None) -
                 table, cells = read_database(os.path.abspath(target.address), target.kind, target.table_name, name)
     except StoreError as error:
         if error.trouble == "absent":
-            raise InputError(f"there is no {target.title()}") from None
+            raise Absent(f"there is no {target.title()}") from None
         if error.trouble in ("missing", "locked"):
             raise InputError(f"{target.title()} cannot be read: {error}") from None
         return Readback(None, None, False, (f"{target.title()} cannot be read: {error}",))

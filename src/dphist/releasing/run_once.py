@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from dphist.errors import InputError, InvalidParameter, LedgerError, OutputError
-from dphist.outputs.readback import Readback, read_release
+from dphist.outputs.readback import Absent, Readback, read_release
 from dphist.outputs.seal import output_of, parse_certificate, same_json
 from dphist.outputs.targets import Target, Written, target_of
 from dphist.planning.auto_cap import ChoicePlan
@@ -153,11 +153,16 @@ def _check_unseen(request: Request, booking: Booking, target: Target, ours: bool
 
 
 def _read(target: Target) -> Readback | None:
-    """What is at the output, if anything is."""
-    with suppress(InputError):
+    """What is at the output, if anything is. What cannot be read now may be a release, so that it is an error."""
+    try:
         found = read_release(target.address, target.table_name if target.is_database else None)
-        return None if found.table is None and found.document is None else found
-    return None
+    except Absent:
+        return None
+    except InputError as error:
+        raise OutputError(f"it is not known whether this id was released: {error}") from None
+    if target.is_database and found.table is None and found.document is None:
+        raise OutputError(f"it is not known whether this id was released: {found.problems[0]}")
+    return found
 
 
 def _place_certificate(booking: Booking, target: Target) -> None:

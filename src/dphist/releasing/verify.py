@@ -118,6 +118,8 @@ def fits_sketch(plan: Plan, request: dict[str, Any]) -> bool:
         return False
     if not isinstance(name, str) or isinstance(seed, bool) or not isinstance(seed, int):
         return False
+    if not isinstance(request.get("dataset", ""), str):
+        return False
     due: dict[str, Any] = {
         "sketch": "misra-gries", "sketch-size": size, "epsilon": plan.budget.epsilon, "delta": plan.budget.delta,
     }  # fmt: skip
