@@ -212,6 +212,14 @@ def test_it_fits_a_phone(name: str, browser: Any, tmp_path: Path) -> None:
         assert seen.errors == []
 
 
+def test_an_empty_release_has_no_empty_table(browser: Any, tmp_path: Path) -> None:
+    with opened_page(browser, page_of(made("nothing")[1], tmp_path)) as (page, seen):
+        assert page.is_visible("text=Nothing was released.")
+        assert not page.is_visible("#table")
+        assert not page.is_visible("#search")
+        assert seen.errors == []
+
+
 def test_long_names_and_many_columns_are_whole_on_a_screen_a_phone_and_paper(browser: Any, tmp_path: Path) -> None:
     """Names are as wide as they need, and no cell is outside of what is seen or printed."""
     address = "https://example.org/" + "a_long_segment/" * 12

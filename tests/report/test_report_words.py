@@ -60,6 +60,7 @@ def test_differences_are_not_taken_for_numbers_of_users(tmp_path: Path) -> None:
             # Before the first number.
             assert says in text[: text.index("item 0") if kind == "differences" else text.index("i0")], format
             assert "95 % interval" not in text, format
+            assert "Nothing was released" not in text
         names = [column["name"] for column in Page(render(facts, "html")).data["columns"]]
         assert names == ["item", "count"]
 
