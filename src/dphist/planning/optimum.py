@@ -127,6 +127,8 @@ _LEAST_TAU_PER_SIGMA: Final = 1e-9
 class CaseAnalysis(Protocol):
     """An analysis that takes the worst of cases: no new count, only new counts, and mixtures."""
 
+    def __hash__(self) -> int: ...
+
     @property
     def closed_form(self) -> bool:
         """Whether the mixed cases cost no integral."""
