@@ -9,7 +9,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from html import escape
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -84,8 +84,8 @@ class Release:
     receipt: Mapping[str, Any] | None = None
     created: str = field(default_factory=now)
 
-    # Spark writes folders where others write objects.
-    _writes_objects: ClassVar[bool] = True
+    # Spark writes folders where others write objects. Without a type it is not a field.
+    _writes_objects = True
 
     def __len__(self) -> int:
         return int(self.counts.size)
