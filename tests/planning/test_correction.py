@@ -155,14 +155,14 @@ def test_the_fit_is_no_worse_than_that_of_scipy(seed: int, monkeypatch: pytest.M
     kinds = (np.zeros(0, np.int64), rng.geometric(0.3, 20_000),
              np.concatenate((rng.geometric(0.5, 9_000), np.full(700, 90))))  # fmt: skip
     choice = CapChoice(DEFAULT_CAPS, Fraction(10 ** (seed // 3 + 1)))
-    fits = []
+    fits: list[Any] = []
 
     def compare(residuals: Any, jacobian: Any, curvature: Any, start: Any) -> Any:
         found = fit(residuals, jacobian, curvature, start)
-        close = {"ftol": 1e-14, "xtol": 1e-14, "gtol": 1e-14, "max_nfev": 1000}
-        fits.append(
-            (found, residuals, jacobian, optimize.least_squares(residuals, start, jacobian, method="lm", **close))
+        other = optimize.least_squares(
+            residuals, start, jacobian, method="lm", ftol=1e-14, xtol=1e-14, gtol=1e-14, max_nfev=1000
         )
+        fits.append((found, residuals, jacobian, other))
         return found
 
     fit = auto_cap._least_squares

@@ -229,7 +229,7 @@ def estimate_sizes(choice: CapChoice, noisy: Sequence[int], *, most: int | None 
         jumps = (prior @ density - target) / _JUMP
         bends = -np.arcsinh(jumps) * jumps / np.hypot(1.0, jumps) ** 3
         users = users_of(density)
-        return np.diag((users - found) * users / deviation**2) + prior.T @ (bends[:, None] * prior)
+        return np.asarray(np.diag((users - found) * users / deviation**2) + prior.T @ (bends[:, None] * prior))
 
     start = np.log(np.maximum(found, deviation) / widths)
     density = _least_squares(residuals, jacobian, curvature, start)
@@ -260,12 +260,11 @@ def _least_squares(
         step = -np.linalg.solve(hessian + curvature(found) if near else hessian, rows.T @ left)
         trial, size = residuals(found + step), float(np.abs(step).max())
         # But for rounding.
-        near = trial @ trial <= left @ left * (1.0 + _EXACT)
-        if near:
+        if trial @ trial <= left @ left * (1.0 + _EXACT):
             found, left, near = found + step, trial, size < _SHORT_STEP
             damping = damping / 8.0 if damping > 1e-6 else 0.0
         else:
-            damping = max(4.0 * damping, 1e-3)
+            near, damping = False, max(4.0 * damping, 1e-3)
         if size <= _EXACT:
             break
     return found
