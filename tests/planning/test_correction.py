@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import optimize
 
 from dphist.errors import InvalidParameter
+from dphist.planning import auto_cap
 from dphist.planning.auto_cap import Candidate, Levels, Sizes, choose_best, estimate_sizes, predicted_loss
 from dphist.planning.utility import Correction
 from dphist.privacy.types import DEFAULT_CAPS, CapChoice
@@ -144,6 +146,35 @@ def test_users_of_a_separate_kind_are_seen() -> None:
     assert sizes.pairs == pytest.approx(float(items.sum()), rel=0.1)
     huge = sum(users for n, users in zip(sizes.items, sizes.users, strict=True) if n > 256)
     assert huge == pytest.approx(5_000, rel=0.1)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_fit_is_no_worse_than_that_of_scipy(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of noise alone, of usual users and of two kinds of them, with little noise and with much."""
+    rng = np.random.default_rng(seed)
+    kinds = (np.zeros(0, np.int64), rng.geometric(0.3, 20_000),
+             np.concatenate((rng.geometric(0.5, 9_000), np.full(700, 90))))  # fmt: skip
+    choice = CapChoice(DEFAULT_CAPS, Fraction(10 ** (seed // 3 + 1)))
+    fits: list[Any] = []
+
+    def compare(residuals: Any, jacobian: Any, curvature: Any, start: Any) -> Any:
+        found = fit(residuals, jacobian, curvature, start)
+        other = optimize.least_squares(
+            residuals, start, jacobian, method="lm", ftol=1e-14, xtol=1e-14, gtol=1e-14, max_nfev=1000
+        )
+        fits.append((found, residuals, jacobian, other))
+        return found
+
+    fit = auto_cap._least_squares
+    monkeypatch.setattr(auto_cap, "_least_squares", compare)
+    estimate_sizes(choice, noisy(kinds[seed % 3], rng, choice))
+    [(found, residuals, jacobian, other)] = fits
+    left = residuals(found)
+    assert left @ left <= 2.0 * other.cost * (1.0 + 1e-12)
+    assert found == pytest.approx(other.x, abs=1e-4)
+    # At a minimum what is left is orthogonal to all directions.
+    rows = jacobian(found)
+    assert np.all(np.abs(rows.T @ left) <= 1e-10 * np.linalg.norm(rows, axis=0) * np.linalg.norm(left))
 
 
 @settings(max_examples=examples(60), deadline=None)

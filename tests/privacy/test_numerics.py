@@ -17,6 +17,7 @@ from dphist.privacy.search import (
     bound_over_blocks,
     golden_minimum,
     least_passing,
+    least_whole_passing,
     log_excess,
     round_up,
 )
@@ -54,6 +55,25 @@ def test_least_passing_of_a_step() -> None:
 def test_least_passing_gives_up_where_nothing_passes() -> None:
     with pytest.raises(NoPlan):
         least_passing(lambda _: 1.0, 1.0)
+
+
+@given(st.integers(1, 10**9), st.one_of(st.integers(1, 10**9), st.floats(0.5, 2.0)), st.integers(0, 3))
+def test_least_whole_passing(root: int, near: float, shape: int) -> None:
+    """Nearly a line, a parabola, a logarithm, and a step, which has no slope to follow."""
+    tested: list[int] = []
+    curves = (lambda n: root - 0.5 - n, lambda n: (root - 0.5) ** 2 - n**2,
+              lambda n: math.log((root - 0.5) / n), lambda n: 1.0 if n < root else -1e3)  # fmt: skip
+
+    def excess(n: int) -> float:
+        tested.append(n)
+        return float(curves[shape](n))
+
+    start = max(1, round(near * root)) if isinstance(near, float) else near
+    assert least_whole_passing(excess, start) == root
+    assert root in tested
+    assert root == 1 or root - 1 in tested
+    assert min(tested) >= 1
+    assert len(tested) <= 80
 
 
 @given(st.floats(1e-300, 1.0), st.floats(1e-300, 1.0))

@@ -260,12 +260,11 @@ def _least_squares(
         step = -np.linalg.solve(hessian + curvature(found) if near else hessian, rows.T @ left)
         trial, size = residuals(found + step), float(np.abs(step).max())
         # But for rounding.
-        near = bool(trial @ trial <= left @ left * (1.0 + _EXACT))
-        if near:
+        if trial @ trial <= left @ left * (1.0 + _EXACT):
             found, left, near = found + step, trial, size < _SHORT_STEP
             damping = damping / 8.0 if damping > 1e-6 else 0.0
         else:
-            damping = max(4.0 * damping, 1e-3)
+            near, damping = False, max(4.0 * damping, 1e-3)
         if size <= _EXACT:
             break
     return found

@@ -7,7 +7,7 @@ of noise and threshold. The noise that is drawn is certified on its lattice.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property, lru_cache
@@ -124,7 +124,7 @@ def _delta_add_the_deltas(budget: Budget, contract: Contract, noise: Noise) -> f
 _LEAST_TAU_PER_SIGMA: Final = 1e-9
 
 
-class CaseAnalysis(Protocol):
+class CaseAnalysis(Hashable, Protocol):
     """An analysis that takes the worst of cases: no new count, only new counts, and mixtures."""
 
     def __hash__(self) -> int: ...
