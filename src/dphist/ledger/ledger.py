@@ -302,14 +302,18 @@ class Account:
         """
         if not isinstance(composer, ConcentratedComposer) or spend.profile is None:
             return self.largest_epsilon(spend.delta, composer)
+        best = 0.0
         for _ in range(_TRIES):
             epsilon = composer.largest_epsilon(spend, self.spends, times)
-            if spend_at is None or not epsilon:
+            if spend_at is None:
                 return epsilon
+            # An estimate from far away can be much too small: then the next one is better.
+            if round_down(epsilon) <= 1.05 * best:
+                return best
             spend = spend_at(round_down(epsilon), composer)
             if self.delta_with([spend] * times, composer) <= self.total.delta:
-                return spend.epsilon
-        return 0.0
+                best = spend.epsilon
+        return best
 
     def largest_epsilon(self, delta: float, composer: Composer) -> float:
         """About the largest epsilon that any one further release with this delta may have; 0 if there is none.
