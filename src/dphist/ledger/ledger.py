@@ -97,6 +97,8 @@ _LONGEST_NAME: Final = 200
 MOST_COUNTED: Final = 1000
 # For an epsilon within a thousandth of the total.
 _HALVINGS: Final = 10
+# How often a run may be killed under one booking: that it was killed may depend on the events after all.
+MOST_RUNS: Final = 3
 # An estimate of the largest epsilon is nearly always right at once; to plan a release takes up to a second.
 _TRIES: Final = 3
 _COLUMNS: Final = ("entry", "booked", "epsilon", "delta", "written to")
@@ -120,13 +122,15 @@ class Booking:
     id: str | None = None
     run: dict[str, Any] | None = None
     failed: str | None = None
+    runs: int = 1
 
     @property
     def state(self) -> str:
         """Whether the release is known to be written."""
         if self.written is not None:
             return "written"
-        return "not known to be written" if self.failed is None else f"failed ({self.failed})"
+        again = f" after {self.runs} runs" if self.runs > 1 else ""
+        return f"not known to be written{again}" if self.failed is None else f"failed ({self.failed})"
 
     def receipt(self) -> dict[str, Any]:
         """For the certificate of the release: where its booking is, and the hash by which to find it again."""
@@ -486,11 +490,13 @@ def _add_booking(datasets: dict[str, Account], bookings: dict[int, Booking], boo
 
 
 def _close(bookings: dict[int, Booking], kind: Kind, body: Any) -> None:
-    """A booking of which it is known that its release was written, or that it failed."""
+    """A booking of which it is known that its release was written, that it failed, or that it was run again."""
     booking = bookings[body["booking"]]
     if booking.written is not None or booking.failed is not None:
         raise ValueError
-    if kind == "settlement":
+    if kind == "run":
+        closed = replace(booking, runs=booking.runs + 1)
+    elif kind == "settlement":
         closed = replace(booking, written={"sha256": body["sha256"], "address": body["address"]})
     else:
         closed = replace(booking, failed=str(body["error"]))
@@ -655,6 +661,15 @@ class Ledger:
     def settle(self, booking: Booking, *, sha256: str, address: str) -> None:
         """Note that the release of a booking was written, and where. What it costs stays the same."""
         self._close(booking, "settlement", {"sha256": str(sha256), "address": str(address)})
+
+    def note_run(self, booking: Booking) -> None:
+        """Note that the booking of an id is used again; not more than a few times."""
+        if booking.runs >= MOST_RUNS:
+            raise LedgerError(
+                f"the id {booking.id!r} was run {booking.runs} times without a result, which may be because of what "
+                "is in the events: choose another id, which books again"
+            )
+        self._close(booking, "run", {})
 
     def fail(self, booking: Booking, error: str) -> None:
         """Note that a run with an id has failed, so that its booking is not used again."""

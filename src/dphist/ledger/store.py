@@ -35,7 +35,7 @@ except ImportError:  # not on Windows
 
 # The entries of a ledger as a chain of hashes: each one carries the hash of the one before it.
 
-Kind = Literal["ledger", "dataset", "booking", "settlement", "failure"]
+Kind = Literal["ledger", "dataset", "booking", "run", "settlement", "failure"]
 _LIST: Final = json.JSONEncoder(separators=(",", ":"))
 _KINDS: Final = frozenset(get_args(Kind))
 # What the first entry names as the one before it.

@@ -650,9 +650,19 @@ def _existing(store: Store, target: Target, force: bool) -> list[str]:
 
 
 def write_database(
-    table: Any, document: dict[str, Any], target: Target, address: str, *, force: bool, check: Callable[[], None]
+    table: Any,
+    document: dict[str, Any],
+    target: Target,
+    address: str,
+    *,
+    force: bool,
+    check: Callable[[], None],
+    ready: Callable[[str], None] = lambda digest: None,
 ) -> str:
-    """Write both tables and return the digest of the rows, which was computed again from what was stored."""
+    """Write both tables and return the digest of the rows, which was computed again from what was stored.
+
+    `ready` is called with it before anyone else can see them.
+    """
     held = storable(table, target.kind)
     digest = digest_of(held)
     facts = output_facts(table, target.kind, target.table_name, digest)
@@ -671,5 +681,6 @@ def write_database(
             )
         store.create_certificate(target.certificate_table, text)
         check()
+        ready(digest)
         store.commit()
     return digest

@@ -72,29 +72,33 @@ def write_release(
     *,
     force: bool,
     escape_formulas: bool = False,
+    ready: Callable[[str], None] = lambda digest: None,
     placed: Callable[[Written], None] | None = None,
 ) -> Written:
     """Write a table of Arrow and the certificate's document; with `force` in the place of an older release.
 
-    With `escape_formulas` a spreadsheet takes no text in a CSV file for a formula. `placed` is called once both
-    are there, before any signal that waited.
+    With `escape_formulas` a spreadsheet takes no text in a CSV file for a formula. `ready` is called with the digest
+    of the data once both are whole, before anyone can see them: no signal comes from then on. `placed` is called
+    once both are there, before any signal that waited.
     """
     check_columns(target, table.column_names)
     check_formulas(target, escape_formulas)
     plain = compact(table)
     with Deferred() as signals, _system_errors(target):
         if target.kind == "postgresql":
-            digest = write_database(plain, document, target, target.address, force=force, check=signals.check)
+            digest = write_database(
+                plain, document, target, target.address, force=force, check=signals.check, ready=ready
+            )
         elif target.is_object:
-            digest = _write_object(plain, document, target, force, signals, escape_formulas)
+            digest = _write_object(plain, document, target, force, signals, escape_formulas, ready)
         else:
             check_files(target, force=force)
             if target.is_database:
-                digest = _write_into_file(plain, document, target, force, signals)
+                digest = _write_into_file(plain, document, target, force, signals, ready)
             elif target.is_stdout:
-                digest = _write_stdout(plain, document, target, force, signals, escape_formulas)
+                digest = _write_stdout(plain, document, target, force, signals, escape_formulas, ready)
             else:
-                digest = _write_files(plain, document, target, force, signals, escape_formulas)
+                digest = _write_files(plain, document, target, force, signals, escape_formulas, ready)
         signed_by = None if target.sign is None else target.sign.fingerprint
         written = Written(target.title(), target.certificate_title(), digest, signed_by=signed_by)
         if placed is not None:
@@ -113,7 +117,13 @@ def _system_errors(target: Target) -> Iterator[None]:
 
 
 def _write_files(
-    plain: Any, document: dict[str, Any], target: Target, force: bool, signals: Deferred, escape_formulas: bool
+    plain: Any,
+    document: dict[str, Any],
+    target: Target,
+    force: bool,
+    signals: Deferred,
+    escape_formulas: bool,
+    ready: Callable[[str], None],
 ) -> str:
     with workplace(target.path.parent) as work:
         data, certificate = work / "data", work / "certificate"
@@ -130,6 +140,7 @@ def _write_files(
         write_synced(certificate, text.encode())
         signals.check()
         with alone(target.path.parent):
+            ready(digest)
             if force:
                 replace_pair(data, target.path, certificate, target.certificate_path, work)
             else:
@@ -159,7 +170,13 @@ def _store_errors() -> Iterator[None]:
 
 
 def _write_object(
-    plain: Any, document: dict[str, Any], target: Target, force: bool, signals: Deferred, escape_formulas: bool
+    plain: Any,
+    document: dict[str, Any],
+    target: Target,
+    force: bool,
+    signals: Deferred,
+    escape_formulas: bool,
+    ready: Callable[[str], None],
 ) -> str:
     """The data, then the certificate: each appears whole, but a store cannot put two in place at once.
 
@@ -172,6 +189,7 @@ def _write_object(
         if force:
             remove_object(certificate)
         signals.check()
+        ready(digest)
         write_object(target.address, data)
         try:
             write_object(certificate, text)
@@ -196,7 +214,13 @@ def _rendered(
 
 
 def _write_stdout(
-    plain: Any, document: dict[str, Any], target: Target, force: bool, signals: Deferred, escape_formulas: bool
+    plain: Any,
+    document: dict[str, Any],
+    target: Target,
+    force: bool,
+    signals: Deferred,
+    escape_formulas: bool,
+    ready: Callable[[str], None],
 ) -> str:
     """The data to standard output, then the certificate to its file: what was read there cannot be taken back."""
     final = target.certificate_path
@@ -211,6 +235,7 @@ def _write_stdout(
         certificate = work / "certificate"
         write_synced(certificate, text)
         signals.check()
+        ready(digest)
         _send(data)
         if force:
             os.replace(certificate, final)
@@ -233,16 +258,26 @@ def _send(data: bytes) -> None:
         raise
 
 
-def _write_into_file(plain: Any, document: dict[str, Any], target: Target, force: bool, signals: Deferred) -> str:
+def _write_into_file(
+    plain: Any,
+    document: dict[str, Any],
+    target: Target,
+    force: bool,
+    signals: Deferred,
+    ready: Callable[[str], None],
+) -> str:
     """A table of a database in a file. A new database is made aside, for it must not be there half made."""
     with workplace(target.path.parent) as work:
         if not os.path.lexists(target.path):
             new = work / target.path.name
             digest = write_database(plain, document, target, str(new), force=force, check=signals.check)
             signals.check()
+            ready(digest)
             with suppress(FileExistsError):
                 place_new([(new, target.path)])
                 sync_folder(target.path.parent)
                 return digest
     # It is there, or someone made it just now: its own transactions keep it whole.
-    return write_database(plain, document, target, target.address, force=force, check=signals.check)
+    return write_database(
+        plain, document, target, target.address, force=force, check=signals.check, ready=ready
+    )

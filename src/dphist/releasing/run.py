@@ -212,7 +212,7 @@ def run(request: Request, placed: Placed | None = None) -> Release:
                 job = _prepare_job(request, planned, engine, attempt.receipt, events)
                 with _count_users(job, engine) as counted:  # 5
                     attempt.release = _add_noise(job, counted, target, attempt.note_written)  # 6
-                result = _write(attempt.release, request, target, attempt.note_written)  # 7
+                result = _write(attempt.release, request, target, attempt)  # 7
                 attempt.settle(result.written)  # 8
     return result
 
@@ -475,7 +475,7 @@ def _pieces(counted: Counted, plan: Plan) -> Iterator[Piece]:
 # 7. Write.
 
 
-def _write(result: Release, request: Request, target: Any, placed: Placed) -> Release:
+def _write(result: Release, request: Request, target: Any, attempt: Attempt) -> Release:
     """Write result and certificate, both or neither. A folder was written by the executors already."""
     from dphist.outputs.write import write_release
 
@@ -484,7 +484,8 @@ def _write(result: Release, request: Request, target: Any, placed: Placed) -> Re
     _show_progress(request, "writing", 0.0)
     written = write_release(
         result.to_arrow(), result.document(), target, force=request.force,
-        escape_formulas=request.escape_formulas, placed=placed,
+        escape_formulas=request.escape_formulas, ready=partial(attempt.note_drawn, target.title()),
+        placed=attempt.note_written,
     )  # fmt: skip
     _show_progress(request, "writing", 1.0)
     return result.with_written(written)

@@ -2,11 +2,12 @@
 
 The first run of an id books its release under the id. A later run finds the booking, and then one of these:
 
-- The release is noted as written: it is read back, and nothing else happens.
-- It is not noted, but its files are there, or only the certificate has not got its name: that is made up for.
-- Neither: the first run was killed, or stopped, before it had written anything. What it had begun is removed, and
-  this run uses the same booking and draws new noise.
-- The first run is still running (a lock says so), or has failed in a way that may depend on the events: an error.
+- A result is noted, which happens before anyone can see it: it is put in place if that was not done, and read back.
+  If it is gone, that is an error; no other result is ever drawn.
+- None is noted: the first run was killed, or stopped, before anything could be seen. What it had begun is removed, and
+  this run uses the same booking and draws new noise; the ledger counts such runs.
+- The first run is still running (a lock says so), or has failed, which may depend on the events or on the noise: an
+  error.
 
 *Guarantee*: the last case with new noise is as private as one release if nothing of the earlier attempt was
 published, copied or seen, and it did not end because of what is in the events. Then all that anyone knows is the
@@ -17,9 +18,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
-from hashlib import file_digest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -28,7 +28,7 @@ from dphist.outputs.readback import Absent, Readback, read_release
 from dphist.outputs.seal import output_of, parse_certificate, same_json
 from dphist.outputs.targets import Target, Written, target_of
 from dphist.planning.auto_cap import ChoicePlan
-from dphist.publishing import WORKPLACE, place_new, sweep, sync_folder
+from dphist.publishing import WORKPLACE, alone, identity, place_new, sweep, sync_folder
 from dphist.releasing.certificate import plan_from
 from dphist.releasing.frames import Names
 from dphist.releasing.request import Request
@@ -82,7 +82,7 @@ def only_run_of_id(request: Request) -> Iterator[Earlier]:
             yield Earlier(run=run)
             return
         _check_same(request.id, booking.run or {}, run)
-        found = _find_release(request, booking, target, ledger)
+        found = _find_release(request, booking, target)
         yield Earlier(found, booking, run)
 
 
@@ -112,7 +112,7 @@ def _check_same(id: str, before: dict[str, Any], now: dict[str, Any]) -> None:
         )
 
 
-def _find_release(request: Request, booking: Booking, target: Target, ledger: Ledger) -> Release | None:
+def _find_release(request: Request, booking: Booking, target: Target) -> Release | None:
     """The release of a booking, if it is there; then it is noted. None if noise has to be drawn again."""
     if booking.failed is not None:
         raise LedgerError(
@@ -120,12 +120,13 @@ def _find_release(request: Request, booking: Booking, target: Target, ledger: Le
             "depend on the events: its booking is closed. Choose another id, which books again"
         )
     if booking.written is None:
-        _place_certificate(booking, target)
+        # Nothing of it was visible: the ledger is told first.
+        if target.kind != "postgresql":
+            sweep(target.path.parent)
+        return None
+    _finish(request, booking, target)
     found = _read(target)
-    ours = found is not None and (found.document or {}).get("booking") == booking.receipt()
-    whole = ours and found is not None and not found.problems and found.table is not None
-    digest = "" if found is None else str(output_of(found.document).get("sha256"))
-    if booking.written is not None and not (whole and digest == booking.written["sha256"]):
+    if found is None or found.problems or found.table is None or not _is_result(found.document, booking):
         state = "no longer there" if found is None else "not what was written then"
         raise OutputError(
             f"the id {booking.id!r} was released to {booking.written['address']}, which is {state}. Noise is not "
@@ -133,23 +134,15 @@ def _find_release(request: Request, booking: Booking, target: Target, ledger: Le
         )
     if target.kind != "postgresql":
         sweep(target.path.parent)
-    if not whole:
-        _check_unseen(request, booking, target, ours)
-        return None
-    assert found is not None
-    if booking.written is None:
-        ledger.settle(booking, sha256=digest, address=target.title())
     return _release_from(found, request, target)
 
 
-def _check_unseen(request: Request, booking: Booking, target: Target, ours: bool) -> None:
-    """Raise if something is in the place of the release that a killed run may have put there."""
-    if ours or (not target.is_database and os.path.lexists(target.path) and not request.force):
-        raise OutputError(
-            f"{target.title()} is there, but without a valid certificate of entry {booking.number}. If an earlier "
-            f"run of the id {booking.id!r} has left it, and nobody has copied or seen it, remove it and run the "
-            "command again; otherwise choose another id"
-        )
+def _is_result(document: dict[str, Any] | None, booking: Booking) -> bool:
+    """Whether a certificate is that of the result which the ledger has noted."""
+    assert booking.written is not None
+    if document is None or document.get("booking") != booking.receipt():
+        return False
+    return bool(output_of(document).get("sha256") == booking.written["sha256"])
 
 
 def _read(target: Target) -> Readback | None:
@@ -165,31 +158,45 @@ def _read(target: Target) -> Readback | None:
     return found
 
 
-def _place_certificate(booking: Booking, target: Target) -> None:
-    """Give the certificate its name if a killed run had given the data theirs: both are whole then."""
-    if target.is_database or not target.path.is_file() or os.path.lexists(target.certificate_path):
+def _finish(request: Request, booking: Booking, target: Target) -> None:
+    """Give the files of a result their names if a run was killed after it was noted: they are whole then."""
+    if target.is_database:
         return
     folder = target.path.parent
-    for name in os.listdir(folder):
-        made = folder / name / "certificate"
-        if WORKPLACE.fullmatch(name) and made.is_file() and _belongs(made, booking, target.path):
-            with suppress(OSError):
-                place_new([(made, target.certificate_path)])
-                sync_folder(folder)
-            return
+    for work in (folder / name for name in os.listdir(folder) if WORKPLACE.fullmatch(name)):
+        data, made = work / "data", work / "certificate"
+        try:
+            document, problems = parse_certificate(made.read_bytes(), made.name)
+        except OSError:  # not ours
+            continue
+        if problems or not _is_result(document, booking):
+            continue
+        try:
+            with alone(folder):
+                _place(data, target.path, made, target.certificate_path, force=request.force)
+        except OSError as error:
+            raise OutputError(
+                f"{target.title()} could not be put in place: {error.strerror or type(error).__name__}. Run the same "
+                "command again once it can be"
+            ) from None
+        return
 
 
-def _belongs(certificate: Path, booking: Booking, data: Path) -> bool:
-    """Whether it is the whole certificate of these data, under this booking."""
-    try:
-        document, problems = parse_certificate(certificate.read_bytes(), certificate.name)
-        with data.open("rb") as file:
-            digest = file_digest(file, "sha256").hexdigest()
-    except OSError:
-        return False
-    if document is None or problems or document.get("booking") != booking.receipt():
-        return False
-    return bool(output_of(document).get("sha256") == digest)
+def _place(data: Path, final: Path, certificate: Path, certified: Path, *, force: bool) -> None:
+    """Data and certificate in their places, in the order in which a run does it."""
+    if not data.exists():  # it has its name already
+        place_new([(certificate, certified)])
+    elif force:
+        certified.unlink(missing_ok=True)
+        os.replace(data, final)
+        sync_folder(final.parent)
+        os.replace(certificate, certified)
+    else:
+        if identity(data) == identity(final):
+            place_new([(certificate, certified)])
+        else:
+            place_new([(data, final), (certificate, certified)])
+    sync_folder(final.parent)
 
 
 def _release_from(found: Readback, request: Request, target: Target) -> Release:

@@ -218,6 +218,8 @@ class Attempt:
     booking: Booking | None = None
     release: Any = None
     written: Any = None
+    drawn: str | None = None
+    noted: bool = True
 
     def book(self, planned: Plan | ChoicePlan) -> None:
         """Book what the release will spend, durably, or raise an error that says what is left."""
@@ -234,6 +236,7 @@ class Attempt:
         earlier = self.earlier
         if earlier is not None and earlier.booking is not None:
             _check_same_spend(earlier.booking, planned, self.ledger.account(self.request.dataset), document)
+            self.ledger.note_run(earlier.booking)
             self.booking = earlier.booking
             return
         self.booking = self.ledger.book_release(
@@ -249,6 +252,14 @@ class Attempt:
         """The booking as the certificate records it."""
         return None if self.booking is None else self.booking.receipt()
 
+    def note_drawn(self, address: str, digest: str) -> None:
+        """Note the result that the booking of an id has, before anyone can see it: no other is drawn for it."""
+        if self.booking is None or self.booking.id is None or self.drawn == digest:
+            return
+        assert self.ledger is not None
+        self.ledger.settle(self.booking, sha256=digest, address=address)
+        self.drawn = digest
+
     def note_written(self, written: Any) -> None:
         """The release is in its place."""
         self.written = written
@@ -257,26 +268,23 @@ class Attempt:
 
     def settle(self, written: Any) -> None:
         """Note in the ledger where the release is. It stays booked if this fails."""
-        if written is None or self.ledger is None or self.booking is None:
-            return
-        try:
-            self.ledger.settle(self.booking, sha256=written.digest, address=written.address)
-        except LedgerError as error:
-            # Without this note the release of an id would be drawn again once its file has gone elsewhere.
-            if self.booking.id is not None:
-                raise OutputError(
-                    f"{error}. Run the same command again before the release is moved or used: it only notes it"
-                ) from None
+        if written is not None and self.ledger is not None and self.booking is not None and self.drawn is None:
+            with suppress(LedgerError):
+                self.ledger.settle(self.booking, sha256=written.digest, address=written.address)
 
     def close(self, error: BaseException) -> None:
-        """Note a failure of a run with an id, so that no noise is drawn again, if it may depend on the events."""
-        if self.booking is None or self.booking.id is None or self.ledger is None or self.written is not None:
+        """Note a failure of a run with an id, so that no noise is drawn again: it may depend on events or noise.
+
+        Whether a result fits on a disk depends on the result. An interrupt comes from outside.
+        """
+        if self.booking is None or self.booking.id is None or self.ledger is None or self.drawn is not None:
             return
-        # An interrupt comes from outside, and to write happens after the noise.
-        if isinstance(error, Exception) and not isinstance(error, (OutputError, OSError)):
-            with suppress(LedgerError):
+        if isinstance(error, Exception) and not isinstance(error, LedgerError):
+            try:
                 self.ledger.fail(self.booking, type(error).__name__)
                 self.booking = replace(self.booking, failed=type(error).__name__)
+            except LedgerError:
+                self.noted = False
 
     def remaining_booking(self) -> dict[str, Any]:
         """The booking that stays after a failure."""
@@ -289,8 +297,14 @@ class Attempt:
             "written": None if self.written is None else self.written.address,
         }  # fmt: skip
         if self.booking is not None and self.booking.id is not None:
-            facts |= {"id": self.booking.id, "state": "booked" if self.booking.failed is None else "closed"}
+            closed = self.booking.failed is not None or self.drawn is not None or not self.noted
+            facts |= {"id": self.booking.id, "state": "closed" if closed else "booked"}
+            if not self.noted:
+                facts["unnoted"] = True
         return {**facts, "summary": _summary(facts)}
+
+
+_UNNOTED: Final = ". The ledger could not be told: do NOT run this id again"
 
 
 def _summary(facts: Mapping[str, Any]) -> str:
@@ -304,8 +318,8 @@ def _summary(facts: Mapping[str, Any]) -> str:
     if facts["state"] == "closed":
         return (
             f"The privacy budget was spent: {budget} stay booked as {place}. Such a failure may depend on the "
-            f"events, so the booking of the id {facts['id']!r} is closed: fix the cause, then choose another id, "
-            "which books again"
+            f"events or on the noise, so the booking of the id {facts['id']!r} is closed: fix the cause, then choose "
+            f"another id, which books again{_UNNOTED if 'unnoted' in facts else ''}"
         )
     if "id" in facts:
         return (
