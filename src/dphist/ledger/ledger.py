@@ -666,8 +666,8 @@ class Ledger:
         """Note that the booking of an id is used again; not more than a few times."""
         if booking.runs >= MOST_RUNS:
             raise LedgerError(
-                f"the id {booking.id!r} was run {booking.runs} times without a result, which may be because of what "
-                "is in the events: choose another id, which books again"
+                f"the id {booking.id!r} was run {booking.runs} times without a result, which may be because of "
+                "what is in the events: choose another id, which books again"
             )
         self._close(booking, "run", {})
 

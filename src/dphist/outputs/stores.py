@@ -657,7 +657,7 @@ def write_database(
     *,
     force: bool,
     check: Callable[[], None],
-    ready: Callable[[str], None] = lambda digest: None,
+    ready: Callable[[str], None] = lambda _: None,
 ) -> str:
     """Write both tables and return the digest of the rows, which was computed again from what was stored.
 

@@ -72,14 +72,14 @@ def write_release(
     *,
     force: bool,
     escape_formulas: bool = False,
-    ready: Callable[[str], None] = lambda digest: None,
+    ready: Callable[[str], None] = lambda _: None,
     placed: Callable[[Written], None] | None = None,
 ) -> Written:
     """Write a table of Arrow and the certificate's document; with `force` in the place of an older release.
 
-    With `escape_formulas` a spreadsheet takes no text in a CSV file for a formula. `ready` is called with the digest
-    of the data once both are whole, before anyone can see them: no signal comes from then on. `placed` is called
-    once both are there, before any signal that waited.
+    With `escape_formulas` a spreadsheet takes no text in a CSV file for a formula. `ready` is called with the
+    digest of the data once both are whole, before anyone can see them: no signal comes from then on. `placed` is
+    called once both are there, before any signal that waited.
     """
     check_columns(target, table.column_names)
     check_formulas(target, escape_formulas)
@@ -278,6 +278,4 @@ def _write_into_file(
                 sync_folder(target.path.parent)
                 return digest
     # It is there, or someone made it just now: its own transactions keep it whole.
-    return write_database(
-        plain, document, target, target.address, force=force, check=signals.check, ready=ready
-    )
+    return write_database(plain, document, target, target.address, force=force, check=signals.check, ready=ready)

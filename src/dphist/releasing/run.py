@@ -44,7 +44,7 @@ from dphist.releasing.soundness import (
     nonzero_rule,
     top_k_keeps,
 )
-from dphist.releasing.spending import booked_attempt, check_ledger
+from dphist.releasing.spending import Attempt, booked_attempt, check_ledger
 from dphist.sampling.mechanisms import check_counts
 from dphist.sampling.tap import SecureTap, SeededTap, Tap
 from dphist.signatures import signer_of

@@ -2,12 +2,12 @@
 
 The first run of an id books its release under the id. A later run finds the booking, and then one of these:
 
-- A result is noted, which happens before anyone can see it: it is put in place if that was not done, and read back.
-  If it is gone, that is an error; no other result is ever drawn.
-- None is noted: the first run was killed, or stopped, before anything could be seen. What it had begun is removed, and
-  this run uses the same booking and draws new noise; the ledger counts such runs.
-- The first run is still running (a lock says so), or has failed, which may depend on the events or on the noise: an
-  error.
+- A result is noted, which happens before anyone can see it: it is put in place if that was not done, and read
+  back. If it is gone, that is an error; no other result is ever drawn.
+- None is noted: the first run was killed, or stopped, before anything could be seen. What it had begun is removed,
+  and this run uses the same booking and draws new noise; the ledger counts such runs.
+- The first run is still running (a lock says so), or has failed, which may depend on the events or on the noise:
+  an error.
 
 *Guarantee*: the last case with new noise is as private as one release if nothing of the earlier attempt was
 published, copied or seen, and it did not end because of what is in the events. Then all that anyone knows is the
@@ -38,7 +38,7 @@ from dphist.releasing.spending import check_ledger
 from dphist.signatures import NO_TRUST, examine
 
 if TYPE_CHECKING:
-    from dphist.ledger import Booking, Ledger
+    from dphist.ledger import Booking
 
 # What may differ between two runs of an id: neither the question nor the place of the answer depends on it.
 _MAY_DIFFER: Final = ("id", "ledger", "force", "sign")
@@ -113,11 +113,11 @@ def _check_same(id: str, before: dict[str, Any], now: dict[str, Any]) -> None:
 
 
 def _find_release(request: Request, booking: Booking, target: Target) -> Release | None:
-    """The release of a booking, if it is there; then it is noted. None if noise has to be drawn again."""
+    """The release of a booking, if it is noted. None if noise has to be drawn."""
     if booking.failed is not None:
         raise LedgerError(
             f"the run of the id {booking.id!r} failed after its release was booked ({booking.failed}), which may "
-            "depend on the events: its booking is closed. Choose another id, which books again"
+            "depend on the events or on the noise: its booking is closed. Choose another id, which books again"
         )
     if booking.written is None:
         # Nothing of it was visible: the ledger is told first.
@@ -176,15 +176,17 @@ def _finish(request: Request, booking: Booking, target: Target) -> None:
                 _place(data, target.path, made, target.certificate_path, force=request.force)
         except OSError as error:
             raise OutputError(
-                f"{target.title()} could not be put in place: {error.strerror or type(error).__name__}. Run the same "
-                "command again once it can be"
+                f"{target.title()} could not be put in place: {error.strerror or type(error).__name__}. Run the "
+                "same command again once it can be"
             ) from None
         return
 
 
 def _place(data: Path, final: Path, certificate: Path, certified: Path, *, force: bool) -> None:
     """Data and certificate in their places, in the order in which a run does it."""
-    if not data.exists():  # it has its name already
+    if identity(certificate) == identity(certified):
+        return
+    if not data.exists() or identity(data) == identity(final):  # it has its name already
         place_new([(certificate, certified)])
     elif force:
         certified.unlink(missing_ok=True)
@@ -192,10 +194,7 @@ def _place(data: Path, final: Path, certificate: Path, certified: Path, *, force
         sync_folder(final.parent)
         os.replace(certificate, certified)
     else:
-        if identity(data) == identity(final):
-            place_new([(certificate, certified)])
-        else:
-            place_new([(data, final), (certificate, certified)])
+        place_new([(data, final), (certificate, certified)])
     sync_folder(final.parent)
 
 

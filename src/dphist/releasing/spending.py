@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Final
 
-from dphist.errors import DphistError, InvalidParameter, LedgerError, OutputError
+from dphist.errors import DphistError, InvalidParameter, LedgerError
 from dphist.ledger.composing import AUTO, HALF, concentrated, largest_rho, round_down
 from dphist.planning.auto_cap import ChoicePlan
 from dphist.planning.planner import plan as make_plan
@@ -318,8 +318,8 @@ def _summary(facts: Mapping[str, Any]) -> str:
     if facts["state"] == "closed":
         return (
             f"The privacy budget was spent: {budget} stay booked as {place}. Such a failure may depend on the "
-            f"events or on the noise, so the booking of the id {facts['id']!r} is closed: fix the cause, then choose "
-            f"another id, which books again{_UNNOTED if 'unnoted' in facts else ''}"
+            f"events or on the noise, so the booking of the id {facts['id']!r} is closed: fix the cause, then "
+            f"choose another id, which books again{_UNNOTED if 'unnoted' in facts else ''}"
         )
     if "id" in facts:
         return (
