@@ -45,8 +45,10 @@ def made(**options: Any) -> dphist.Release:
         (10.1, 1e-6, None, "very weak"),
         (0.1, 2e-3, None, "weak"),
         (0.1, 0.2, None, "very weak"),
-        (0.1, 1e-4, 9_000.0, "strong"),
-        (0.1, 1e-4, 11_000.0, "weak"),
+        (0.1, 2e-5, None, "moderate"),
+        (0.1, 1e-5, 9_000.0, "strong"),
+        (0.1, 1e-5, 11_000.0, "moderate"),
+        (0.1, 1e-5, 110_000.0, "weak"),
     ],
 )
 def test_levels(epsilon: float, delta: float, largest: float | None, level: str) -> None:
@@ -188,5 +190,8 @@ def test_estimates_from_noise_alone_are_called_rough() -> None:
     """3,000 users, and a noise of a few per size at epsilon 5 but of hundreds at epsilon 0.05."""
     rough = made(epsilon=0.05)
     assert "Estimates are rough" in " ".join(rough.summary.warnings)
+    assert "what it leaves out is not known" in rough.summary.limit_words
+    assert "estimate" not in rough.summary.margin_words
+    assert rough.summary.left_out is None
     assert "Estimates are rough" not in " ".join(made(epsilon=5.0).summary.warnings)
     assert "Estimates are rough" not in " ".join(made(epsilon=0.05, max_items_per_user=2).summary.warnings)

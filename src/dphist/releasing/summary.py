@@ -39,8 +39,8 @@ _FEW: Final = 5
 # Conditions and caveats that change how the numbers are read, the most important first.
 _CONDITIONS: Final = ("one-update-per-user", "query", "max-nonzero", "counts-per-user")
 _CAVEATS: Final = (
-    "differences", "reduced", "perhaps-reduced", "user-limit", "estimate", "sketch", "sketch-with-offset",
-    "clamped-sums", "shared-noise",
+    "differences", "reduced", "perhaps-reduced", "user-limit", "spread", "estimate", "sketch",
+    "sketch-with-offset", "clamped-sums", "shared-noise",
 )  # fmt: skip
 
 
@@ -112,12 +112,15 @@ def summarize(
 ) -> Summary:
     """The summary of a release of so many `items`, whose `largest` count is this. `rough`: see `Chosen`."""
     verdict = verdict_of(budget, None if is_difference(plan, request) else largest)
+    # What only noise and a model have said is not repeated.
+    chosen, correction = correction is not None, None if rough else correction
     hidden = _hidden_below(plan, request, correction)
+    codes = [code for code in _CAVEATS if code not in (("user-limit", "spread") if chosen else ())]
     warnings = [
         *(verdict.warnings if private else ()),
         *conditions(plan, request, _CONDITIONS),
         *([ROUGH_ESTIMATES] if rough else []),
-        *caveats(plan, request, [code for code in _CAVEATS if code != "estimate" or not rough]),
+        *caveats(plan, request, [code for code in codes if code != "estimate" or not rough]),
     ]
     return Summary(
         headline=_headline(plan, request, items),
@@ -125,7 +128,7 @@ def summarize(
         margin_words=_margin_words(plan, request, largest, correction),
         hidden_below=hidden,
         hidden_words=_hidden_words(plan, request, hidden, correction),
-        limit_words=_limit_words(plan, request, correction),
+        limit_words=_limit_words(plan, request, largest, correction, chosen=chosen),
         limit_leaves_out=_drops(plan, request),
         left_out=None if correction is None else 1.0 - 1.0 / correction.factor,
         budget=budget,
@@ -211,7 +214,9 @@ def _drops(plan: Plan, request: Mapping[str, Any]) -> bool:
     return "max-items-per-user" in request and not kept_by_top and not as_long_as_list
 
 
-def _limit_words(plan: Plan, request: Mapping[str, Any], correction: Correction | None) -> str:
+def _limit_words(
+    plan: Plan, request: Mapping[str, Any], largest: float | None, correction: Correction | None, *, chosen: bool
+) -> str:
     limit, most = plan.contract.items, plan.contract.spread
     if not request:
         return f"{count_items(limit)} per user, as declared by the caller"
@@ -220,14 +225,16 @@ def _limit_words(plan: Plan, request: Mapping[str, Any], correction: Correction 
     words = f"{count_items(limit)} per user"
     if most is not None:
         words += f" in full; of users with more, up to {most:,} items, each with a smaller weight"
-    elif correction is None:
-        words += (
-            f"; users with more contribute a random {limit:,} of them (how much that leaves out is not measured)"
-        )
+    elif not chosen:
+        words += f"; users with more contribute a random {limit:,} of them"
+    if not chosen:
+        return f"{words} (how much that leaves out is not measured)"
     if correction is None:
-        return words
-    share = 100.0 * (1.0 - 1.0 / correction.factor)
-    return f"{words}; chosen privately; lowers counts by about {share:.0f} %, which the estimates correct"
+        return f"{words}; chosen privately; what it leaves out is not known"
+    factors = correction.factors_at([largest or 0.0, 0.0])
+    few, many = (round(100.0 * (1.0 - 1.0 / float(factor))) for factor in factors)
+    share = f"{few}" if few == many else f"{few} to {many}"
+    return f"{words}; chosen privately; lowers counts by about {share} %, which the estimates correct"
 
 
 def _why_few(plan: Plan, request: Mapping[str, Any], items: int, hidden: int | None) -> str:

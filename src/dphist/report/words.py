@@ -144,8 +144,9 @@ def also_released(sums: Sequence[Mapping[str, Any]]) -> str:
 def title(facts: Facts) -> str:
     """The title of the report."""
     what, also = ", ".join(facts.rows.items), also_released(facts.document.get("sums", ()))
+    counted = "counted users" if facts.summary.limit_leaves_out and not facts.correction else "users"
     found = {
-        "users": f"Number of users per {what}",
+        "users": f"Number of {counted} per {what}",
         "weighted": f"Number of users per {what}" + ("" if facts.correction else ", weighted"),
         "differences": f"Differences in the number of users per {what}",
         "perhaps_reduced": f"Number of users per {what}, possibly reduced",
@@ -157,8 +158,9 @@ def title(facts: Facts) -> str:
 def lead(facts: Facts) -> str:
     """What was released, from what and when."""
     rows, also = facts.rows.total, also_released(facts.document.get("sums", ()))
+    limited, each = facts.summary.limit_leaves_out, f"at most {count_items(facts.plan.contract.items)}"
     counts = {
-        "users": "the number of users",
+        "users": "the number of users" + (f" who were counted, for {each} each," if limited else ""),
         "weighted": "a weighted number of users",
         "differences": f"how many more users there are than for {_ranked(facts)}",
         "perhaps_reduced": "the number of users, possibly less a number that was subtracted from all counts,",
