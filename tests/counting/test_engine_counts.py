@@ -183,7 +183,10 @@ def test_names_that_differ_in_case_are_different_columns(engine: Factory, tmp_pa
     if kind == "jsonl":  # nobody knows its columns
         assert histogram(engine, task(written(table, tmp_path, kind), user="uSER")) == {}
     else:
-        with pytest.raises(InputError, match=r"no column 'uSER'; its columns are .*'user'"):
+        with pytest.raises(
+            InputError,
+            match=r"no column 'uSER' \(did you mean 'User' or 'user' or 'USER'\?\); its columns are .*'user'",
+        ):
             engine(Resources()).check(task(written(table, tmp_path, kind), user="uSER"))
     condition = task(written(table, tmp_path, kind), user="User", where="user = 'c' AND item = 'x'")
     assert histogram(engine, condition) == {"x": 2}

@@ -136,7 +136,7 @@ def test_errors_name_the_cast_and_the_name_to_write(engine: Factory, tmp_path: P
     assert "write CAST(day AS DOUBLE) or CAST(day AS DATE)" in refusal(
         engine, computed(source, "month=strftime(day, '%Y-%m')")
     )
-    assert '--item "NAME=lower(query)"' in refusal(engine, computed(source, "lower(query)"))
+    assert 'item "NAME=lower(query)"' in refusal(engine, computed(source, "lower(query)"))
     assert "has no column 'qury'; its columns are" in refusal(engine, computed(source, "q=qury"))
     assert "has no column 'two words'" in refusal(engine, computed(source, "q=two words"))
     twice = pa.table({"user": [1], "a": ["x"], "A": ["y"]})

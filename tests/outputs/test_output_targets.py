@@ -62,7 +62,7 @@ def test_certificates_of_one_stem_differ() -> None:
         (("s3://bucket/a.duckdb",), "a database cannot be written to s3://bucket/a.duckdb"),
         (("-",), "must end in one of"),
         (("-", None, "parquet", "c.json"), "standard output is written as csv, tsv, jsonl"),
-        (("-", None, None, "folder/.."), "--certificate must be the name of a file"),
+        (("-", None, None, "folder/.."), "certificate must be the name of a file"),
         (("folder/", "t"), "is a folder"),
         (("a.csv", None, "folder"), "file_format must be one of"),
         (("a.csv", "t"), "table is for databases"),

@@ -90,7 +90,7 @@ def test_without_a_limit_one_is_chosen_and_estimates_are_added(path: Path) -> No
     assert table["estimate_standard_error"].to_numpy() == pytest.approx(error.to_numpy())
     assert ((table["estimate_low"] < table["estimate"]) & (table["estimate"] < table["estimate_high"])).all()
     # Estimates come first where people read them.
-    assert repr(found).splitlines()[1].split()[:2] == ["item", "estimate"]
+    assert found.table_text().split()[:2] == ["item", "estimate"]
 
 
 @pytest.mark.parametrize(

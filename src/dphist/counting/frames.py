@@ -182,7 +182,8 @@ def demand(what: str, names: Sequence[str], wanted: Sequence[str]) -> None:
     for column in wanted:
         if times[column] == 0:
             near = difflib.get_close_matches(column.lower(), [name.lower() for name in times], n=1, cutoff=0.5)
-            hint = "".join(f" (did you mean {name!r}?)" for name in times if near and name.lower() == near[0])
+            meant = [repr(name) for name in times if near and name.lower() == near[0]]
+            hint = f" (did you mean {' or '.join(meant)}?)" if meant else ""
             raise InputError(f"{what} has no column {column!r}{hint}; its columns are {name_list(list(names))}")
         if times[column] > 1:
             raise InputError(f"{what} has {times[column]} columns with the name {column!r}")
