@@ -52,8 +52,8 @@ import dphist
 RENAMED_KEYS: dict[str, str] = {}
 # Names of one word among the values (mechanisms, rules, kinds) that have another name today: {"old": "new"}.
 RENAMED_NAMES: dict[str, str] = {}
-# Keys of certificates that held sentences when golden.json was written, and hold facts today; and what is said of a
-# release in words, which follows from the rest.
+# Keys of certificates that held sentences when golden.json was written, and hold facts today; and what is said of
+# a release in words, which follows from the rest.
 FORMERLY_WORDS = ("guarantee", "caveats", "summary")
 
 GOLDEN = Path(__file__).with_name("golden.json")

@@ -230,7 +230,7 @@ def release_facts(result: Release) -> dict[str, Any]:
 
 
 def show_release(result: Release, report: str | None = None) -> None:
-    """The result with its margin of error, the files, and warnings: the same words as those of a printed release."""
+    """The result with its margin of error, the files, and warnings; in the words of a printed release."""
     written = result.written
     files = {"Written to": written.address, "Certificate": written.certificate, "Signed by": written.signed_by}
     if result.receipt is not None:
