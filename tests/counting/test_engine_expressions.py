@@ -6,6 +6,7 @@ import datetime
 import json
 import traceback
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,9 @@ import pytest
 
 import dphist
 from dphist.counting.duckdb import DuckDBEngine
-from dphist.counting.task import Column, Resources, Task
+from dphist.counting.task import Column, Resources, Task, Value
 from dphist.errors import InputError
-from engine_cases import EMBEDDED, WITHOUT_CLUSTER, Factory, histogram, is_spark, task
+from engine_cases import EMBEDDED, WITHOUT_CLUSTER, Factory, histogram, is_spark, rows_of, task
 
 SECRET = "S3CR3T-cell"
 
@@ -90,6 +91,49 @@ def test_an_expression_that_fails_on_a_row_is_a_missing_item(engine: Factory, tm
         assert histogram(engine, null_items) == {None: 6}, kind
         part = "CASE WHEN CAST(n AS INT) = 10 THEN CAST(query AS INT) ELSE 7 END"
         assert histogram(engine, computed(source, f"q={part}")) == {7: 5}, kind
+
+
+REPEATED_CASTS: list[dict[str, Any]] = [
+    {"items": ["s=CASE WHEN CAST(n AS INT) > 5 THEN 'hi' WHEN CAST(n AS INT) > 2 THEN 'mid' ELSE 'lo' END"]},
+    {"items": ["s=strftime(CAST(day AS DATE), '%Y') || '/' || quarter(CAST(day AS DATE))"]},
+    {"items": ["s=CAST(n AS DOUBLE) * CAST(n AS DOUBLE)"]},
+    {"items": ["y=year(CAST(day AS DATE))", "m=month(CAST(day AS DATE))"]},
+    {"items": ["n=CAST(n AS INT)", "same=CAST(n AS INT)", "next=CAST(n AS INT) + 1"]},
+    {"items": ["item"], "where": "CAST(n AS INT) > 1 AND CAST(n AS INT) < 9 AND CAST(n AS INT) <> 4"},
+    {"items": ["item"], "where": "CAST(n AS INT) * CAST(n AS INT) BETWEEN CAST(n AS INT) AND 40"},
+    {"items": ["d=CAST(day AS DATE)"], "where": "CAST(day AS DATE) > DATE '2020-01-01'"},
+    {
+        "items": ["y", "q"],
+        "query": "SELECT user, year(CAST(day AS DATE)) AS y, quarter(CAST(day AS DATE)) AS q FROM input "
+        "WHERE CAST(day AS DATE) > DATE '2020-01-01'",
+    },
+]
+
+
+@EMBEDDED
+@pytest.mark.parametrize("more", [{}, {"null_items": True}, {"summed": True}, {"sizes": True}], ids=str)
+@pytest.mark.parametrize("asked", REPEATED_CASTS, ids=str)
+def test_one_row_that_cannot_be_cast_changes_nothing_for_others(
+    engine: Factory, tmp_path: Path, asked: dict[str, Any], more: dict[str, Any]
+) -> None:
+    good = "".join(f"{k},{'abc'[k % 3]},202{k % 4}-0{1 + k % 9}-11,{k % 10}\n" for k in range(40))
+    paths = [tmp_path / "good.csv", tmp_path / "bad.csv"]
+    for path, row in zip(paths, ("", f"victim,{SECRET},{SECRET},{SECRET}\n"), strict=True):
+        path.write_text(f"user,item,day,n\n{good}{row}")
+    given = {key: value for key, value in asked.items() if key != "items"}
+    given |= {"null_items": True} if "null_items" in more else {}
+    if "summed" in more and "query" not in asked:
+        given["values"] = (Value("n", Fraction(0), Fraction(8)),)
+    wanted = [computed(path, *asked["items"], max_items_per_user=2, **given) for path in paths]
+    if "sizes" in more:
+        found = [engine(Resources()).sizes(replace(one, max_items_per_user=None), [1, 2]) for one in wanted]
+        assert found[0] == found[1] and sum(found[0]) > 0
+        return
+    before, after = (rows_of(engine, one) for one in wanted)
+    missing = [row for row in after if row not in before]
+    # The victim's own item is missing, and counted as such alone.
+    assert len(before) > 0 and [row for row in before if row not in after] == []
+    assert len(missing) <= ("null_items" in more and "where" not in asked and "query" not in asked)
 
 
 @WITHOUT_CLUSTER

@@ -278,6 +278,4 @@ def _write_into_file(
                 sync_folder(target.path.parent)
                 return digest
     # It is there, or someone made it just now: its own transactions keep it whole.
-    return write_database(
-        plain, document, target, target.address, force=force, check=signals.check, ready=ready
-    )
+    return write_database(plain, document, target, target.address, force=force, check=signals.check, ready=ready)
