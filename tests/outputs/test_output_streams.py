@@ -91,6 +91,7 @@ def test_what_cannot_come_from_standard_input(tmp_path: Path) -> None:
         (["--input-format", "csv"], b"user,thing\n1,2\n", "standard input has no column 'item'"),
         (["--input-format", "parquet"], b"PAR1 not PAR1", "standard input cannot be read"),
         (["--input-format", "csv.gz"], b"", "standard input needs --input-format"),
+        (["--input-format", "csv", "--item", "upper(item)"], b"user,item\n1,2\n", '--item "NAME=upper(item)"'),
     ):
         done = run(tmp_path, *asked, *more, data=data)
         assert done.returncode == 2

@@ -181,6 +181,27 @@ def test_the_certificate_states_the_condition(tmp_path: Path) -> None:
     assert [document["request"]["types"] for document in said.values()] == ["text", "fixed", "fixed", "none"]
 
 
+@pytest.mark.parametrize("types", ["text", "fixed"])
+@pytest.mark.parametrize("more", [{}, {"input_name": "shop"}], ids=["type", "name"])
+def test_an_input_that_is_a_query_is_a_condition(tmp_path: Path, types: str, more: dict[str, Any]) -> None:
+    frame = pd.read_csv(io.StringIO(csv_text(SMALL, None)))
+    unseeded = {name: value for name, value in ASKED.items() if name != "seed"}
+    own = {"text": "frame-values", "fixed": "fixed-types"}[types]
+    with duckdb.connect() as connection:
+        for source in (connection.from_df(frame), pl.from_pandas(frame).lazy()):
+            path = tmp_path / f"{type(source).__name__}.csv"
+            found = dphist.release(source, types=types, output=path, **more, **unseeded)
+            assert found.document()["guarantee"]["conditions"] == [own, "query"]
+            assert "provided that" in found.guarantee
+            assert "the rows that the query returns for one user depend on that user alone" in found.guarantee
+            assert dphist.verify(path).verified
+            certificate = path.with_name(f"{path.name}.certificate.json")
+            document = json.loads(certificate.read_text())
+            document["guarantee"]["conditions"].remove("query")
+            certificate.write_text(resealed(document))
+            assert not dphist.verify(path).verified
+
+
 def test_a_condition_that_is_taken_away_is_noticed(tmp_path: Path) -> None:
     frame = pd.read_csv(io.StringIO(csv_text(SMALL, None)))
     unseeded = {name: value for name, value in ASKED.items() if name != "seed"}

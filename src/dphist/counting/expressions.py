@@ -20,11 +20,67 @@ from dphist.counting.task import Column
 from dphist.counting.workspace import about_sql, name_list
 from dphist.errors import InputError
 
-# Parts of an expression that see more than one row, or what is not in the row.
-_NOT_OF_ONE_ROW: Final = ("SUBQUERY", "WINDOW", "PARAMETER", "STAR", "POSITIONAL_REFERENCE", "DEFAULT")
-# Words and functions that change from one pass over the events to the next. TRY refuses volatile functions itself.
-_CHANGING_WORD: Final = re.compile(r"current_\w+|local\w+|session_user|user", re.IGNORECASE)
-_CHANGING_MACROS: Final = frozenset({"ago", "current_user", "current_role", "current_catalog", "session_user"})
+# TRY catches errors about values, but not every error, so that one row could fail a release: functions, types and
+# forms are those that were seen to raise no other (`tests/counting/test_expression_functions.py` tries them all).
+# Nor can one row take all memory: no function makes a text or a list much longer than what it is given.
+_FORMS: Final = frozenset({
+    "BETWEEN", "CASE", "CAST", "COLLATE", "COLUMN_REF", "COMPARISON", "CONJUNCTION", "CONSTANT", "FUNCTION",
+    "LAMBDA", "OPERATOR", "TYPE",
+})  # fmt: skip
+_FUNCTION_NAMES: Final = """
+    + - * / // % ** ^ & | << >> ~ @ || ->> ~~ !~~ ~~* !~~* ~~~ ^@
+    ascii base64 bin bit_length char_length character_length chr concat concat_ws contains damerau_levenshtein
+    decode encode ends_with format_bytes from_base64 from_hex hamming hash hex instr jaccard jaro_similarity
+    jaro_winkler_similarity lcase left left_grapheme len length length_grapheme levenshtein lower ltrim md5
+    nfc_normalize octet_length ord parse_dirname parse_dirpath parse_filename parse_path position prefix
+    regexp_escape regexp_extract regexp_extract_all regexp_full_match regexp_matches regexp_split_to_array reverse
+    right right_grapheme rtrim sha1 sha256 split split_part starts_with str_split str_split_regex string_split
+    string_split_regex string_to_array strip_accents strlen strpos substr substring substring_grapheme suffix
+    to_base64 to_binary to_hex translate trim ucase unhex unicode upper url_decode url_encode
+    greatest if least nullif typeof
+    abs acos acosh add asin asinh atan atan2 atanh bit_count cbrt ceil ceiling cos cosh cot degrees divide even exp
+    factorial fdiv floor fmod gamma gcd greatest_common_divisor isfinite isinf isnan lcm least_common_multiple
+    lgamma ln log log10 log2 mod multiply nextafter pi pow power radians round round_even sign signbit sin sinh
+    sqrt subtract tan tanh trunc xor
+    century day dayname dayofmonth days_in_month decade epoch epoch_ms epoch_ns epoch_us hour julian last_day
+    make_date make_time microsecond millennium millisecond minute month monthname quarter second strftime strptime
+    to_centuries to_days to_decades to_hours to_microseconds to_millennia to_milliseconds to_minutes to_months
+    to_quarters to_seconds to_timestamp to_weeks to_years try_strptime year
+    array_concat array_contains array_extract array_filter array_has array_has_all array_has_any array_slice
+    cardinality element_at filter flatten list_avg list_cat list_concat list_contains list_count list_element
+    list_extract list_filter list_first list_has list_has_all list_has_any list_indexof list_last list_max list_min
+    list_pack list_position list_reverse_sort list_slice list_sort list_sum list_unique list_value map_contains
+    map_extract map_extract_value map_keys map_values row struct_extract struct_pack
+    json_array json_array_length json_contains json_exists json_extract json_extract_path json_extract_path_text
+    json_extract_string json_keys json_object json_structure json_type json_valid json_value to_json
+"""
+FUNCTIONS: Final = frozenset(_FUNCTION_NAMES.split())
+# Functions that fail, or take all memory, by these arguments, which must be constants, or by the types of the
+# others: a call with sample values shows both.
+CONSTANT_ARGUMENTS: Final = {
+    "date_part": (0,), "datepart": (0,), "date_trunc": (0,), "datetrunc": (0,), "date_diff": (0,),
+    "datediff": (0,), "date_sub": (0,), "datesub": (0,), "dayofweek": (), "dayofyear": (), "isodow": (),
+    "isoyear": (), "week": (), "weekday": (), "weekofyear": (), "yearweek": (),
+    "timezone": (0,), "time_bucket": (0, 2, 3), "array_length": (1,), "array_to_string": (1,),
+    "lpad": (1,), "rpad": (1,), "printf": (0,), "format": (0,), "replace": (2,), "regexp_replace": (2, 3),
+}  # fmt: skip
+_LONGEST_CONSTANT: Final = 1000
+# A width in a format: one from another argument, or of more than three digits.
+_WIDE: Final = re.compile(r"\*|\{[^}]*\{|\d{4}")
+# The time changes from one pass over the events to the next: it can choose rows, and cannot be an item.
+CLOCK: Final = frozenset({"now", "today", "current_date", "current_timestamp"})
+_TYPE_NAMES: Final = """
+    BIGINT BLOB BOOL BOOLEAN BYTEA CHAR DATE DATETIME DEC DECIMAL DOUBLE FLOAT FLOAT4 FLOAT8 HUGEINT INT INT1 INT2
+    INT4 INT8 INTEGER INTERVAL JSON LIST LONG NUMERIC REAL SHORT SMALLINT STRING STRUCT TEXT TIME TIMESTAMP
+    TIMESTAMPTZ TIMESTAMP_MS TIMESTAMP_NS TIMESTAMP_S TINYINT UBIGINT UHUGEINT UINTEGER USMALLINT UTINYINT UUID
+    VARCHAR
+"""
+TYPES: Final = frozenset({*_TYPE_NAMES.split(), "TIMESTAMP WITH TIME ZONE"})
+_NO_COLUMNS: Final = re.compile(r"\b(BIT|BIGNUM|GEOMETRY|UNION|VARIANT)\b")
+_SAMPLES: Final = {
+    r"DATE|TIMESTAMP.*": "'2020-01-31'", r"TIME.*": "'10:00'", r"INTERVAL": "'1 day'", r"VARCHAR": "'a'",
+    r".*\[\]": "[]", r"JSON": "'{}'", r"U?(TINY|SMALL|BIG|HUGE)?INT(EGER)?|DECIMAL.*|FLOAT|DOUBLE|BOOLEAN": "1",
+}  # fmt: skip
 # In JSON every name may be a key; only a text with one of these is taken for an expression.
 CALL_OR_CAST: Final = re.compile(r"\(|::")
 _NUMBERS: Final = ("INTEGER", "DECIMAL", "FLOAT", "DOUBLE", "NUMERIC")
@@ -81,7 +137,7 @@ def check(connection: Any, expression: str, kind: str) -> list[dict[str, Any]]:
     if len(parts) != 1 or query != parse(connection, "TRUE")[0]:
         raise InputError(bad)
     found = list(nodes_of(parts))
-    if any(node.get("class") in _NOT_OF_ONE_ROW for node in found):
+    if any("class" in node and node["class"] not in _FORMS for node in found):
         raise InputError(f"{title_of(kind, expression)} must be about single rows: no subqueries and no *")
     return found
 
@@ -114,14 +170,20 @@ def bind(
     rows = f"(SELECT {', '.join(typed)} LIMIT 0)"
     tried = f"TRY((\n{expression}\n))"
     texts = [column for column, one in types.items() if one == "VARCHAR"]
-    _refuse_text_as_number(check(connection, expression, kind), texts, title)
+    nodes = check(connection, expression, kind)
+    _refuse_text_as_number(nodes, texts, title)
     try:
         # In WHERE, where aggregates and window functions are errors.
         where = tried if kind == "condition" else f"({tried}) IS NULL"
         connection.execute(f"EXPLAIN SELECT 1 FROM {rows} WHERE {where}").fetchall()
-        return str(connection.execute(f"DESCRIBE SELECT {tried} AS x FROM {rows}").fetchall()[0][1])
+        found = str(connection.execute(f"DESCRIBE SELECT {tried} AS x FROM {rows}").fetchall()[0][1])
     except Exception as error:
         reason = about_sql(error)
+    else:
+        problem = _unsafe_part(connection, nodes, types, rows, kind)
+        if problem is not None:
+            raise InputError(f"{title} cannot be used: {problem}")
+        return found
     if "volatile" in reason:
         reason = "it must give the same for the same row, whenever it is evaluated"
     elif "WHERE clause cannot contain" in reason:
@@ -131,10 +193,78 @@ def bind(
     raise InputError(f"{title} cannot be used: {reason}{known}{hint}")
 
 
+def _unsafe_part(
+    connection: Any, nodes: Sequence[dict[str, Any]], types: Mapping[str, str], rows: str, kind: str
+) -> str | None:
+    """Why a bound expression could fail because of a single row, or changes with time; None if it does not."""
+    columns = {column.casefold() for column in types} | _lambda_parameters(nodes)
+    clock = CLOCK if kind == "condition" else frozenset()
+    for column, one in types.items():
+        if _NO_COLUMNS.search(one):
+            return f"the column {column!r} is of the type {one}, which {kind}s cannot use"
+    for node in nodes:
+        if node.get("class") == "COLUMN_REF":
+            word = str(node["column_names"][0]).lower()
+            if word.casefold() not in columns and word not in clock:
+                return f"it must give the same for the same row, whenever it is evaluated, and {word} does not"
+        if node.get("class") == "TYPE" and str(node["type_name"]).upper() not in TYPES:
+            return f"values cannot be cast to {node['type_name']}"
+        if node.get("class") != "FUNCTION":
+            continue
+        called = str(node["function_name"]).lower()
+        if called in CONSTANT_ARGUMENTS:
+            problem = _unsafe_call(connection, node, rows)
+            if problem is not None:
+                return problem
+        elif node.get("schema") or node.get("catalog") or called not in FUNCTIONS | clock:
+            return (
+                f"{called} is not one of the supported functions, which depend on nothing but the row and cannot "
+                "fail because of it"
+            )
+    return None
+
+
+def _unsafe_call(connection: Any, node: dict[str, Any], rows: str) -> str | None:
+    """Why a call of a function with constant arguments could fail because of a row; None if it could not."""
+    called = str(node["function_name"]).lower()
+    written: list[str] = []
+    for place, argument in enumerate(node["arguments"]):
+        text = _text_of(connection, {**argument["expression"], "alias": ""}, f"the call of {called}")
+        is_constant = all(one.get("class") != "COLUMN_REF" for one in nodes_of(argument))
+        if argument.get("name") or (place in CONSTANT_ARGUMENTS[called] and not is_constant):
+            return (
+                f"argument {place + 1} of {called} must be a constant: on a row with another value it could fail"
+            )
+        try:
+            if place in CONSTANT_ARGUMENTS[called]:
+                # As text: for some types Python needs a further package.
+                value = str(connection.execute(f"SELECT CAST(({text}) AS VARCHAR)").fetchall()[0][0])
+                large = called in ("lpad", "rpad") and not float(value) <= _LONGEST_CONSTANT
+                wide = called in ("printf", "format") and _WIDE.search(value) is not None
+                if large or wide or len(value) > _LONGEST_CONSTANT:
+                    return f"argument {place + 1} of {called} makes texts that are too long"
+            if not is_constant:
+                kind = str(connection.execute(f"DESCRIBE SELECT {text} AS x FROM {rows}").fetchall()[0][1])
+                sample = next((one for like, one in _SAMPLES.items() if re.fullmatch(like, kind)), "NULL")
+                text = f"CAST({sample} AS {kind})"
+        except Exception as error:
+            return about_sql(error)
+        written.append(text)
+    try:
+        connection.execute(f"SELECT CAST({name(called)}({', '.join(written)}) AS VARCHAR)").fetchall()
+    except Exception as error:
+        return about_sql(error)
+    return None
+
+
+def _lambda_parameters(nodes: Sequence[dict[str, Any]]) -> set[str]:
+    within = [one for node in nodes if node.get("class") == "LAMBDA" for one in nodes_of(node["lhs"])]
+    return {str(one["column_names"][0]).casefold() for one in within if one.get("class") == "COLUMN_REF"}
+
+
 def _refuse_text_as_number(nodes: Sequence[dict[str, Any]], texts: Sequence[str], title: str) -> None:
     """Raise `InputError` where text is compared with a number: as texts, '10' is below '9' and is not '10.0'."""
-    within = [one for node in nodes if node.get("class") == "LAMBDA" for one in nodes_of(node["lhs"])]
-    parameters = {str(one["column_names"][0]).casefold() for one in within if one.get("class") == "COLUMN_REF"}
+    parameters = _lambda_parameters(nodes)
     found = {column.casefold(): column for column in texts if column.casefold() not in parameters}
     for node in nodes:
         if node.get("class") not in ("COMPARISON", "BETWEEN") and node.get("type") != "COMPARE_IN":
@@ -167,24 +297,6 @@ def _cast_hint(texts: Sequence[str]) -> str:
 
 
 # Columns that are computed.
-
-
-def refuse_changing(connection: Any, expression: str, names: Sequence[str]) -> None:
-    """Raise `InputError` for a value that depends on when it is computed: the events are read more than once."""
-    rows = connection.execute(
-        "SELECT DISTINCT function_name FROM duckdb_functions() WHERE stability = 'CONSISTENT_WITHIN_QUERY'"
-    ).fetchall()
-    changing = {str(row[0]) for row in rows} | _CHANGING_MACROS
-    known = {column.casefold() for column in names}
-    for node in check(connection, expression, "expression"):
-        called = str(node.get("function_name", "")).lower()
-        word = str(node["column_names"][0]) if node.get("class") == "COLUMN_REF" else ""
-        now = called in changing or (called == "age" and len(node.get("arguments", ())) == 1)
-        if now or (word.casefold() not in known and _CHANGING_WORD.fullmatch(word)):
-            raise InputError(
-                f"{title_of('expression', expression)} must give the same for the same row, whenever it is "
-                f"evaluated: {called or word} does not"
-            )
 
 
 def is_computed(connection: Any, source: Source, column: Column) -> bool:
@@ -237,8 +349,6 @@ def computed_source(
     names = source.names
     named = {one: columns_of(connection, written, names, "expression") for one, written in expressions.items()}
     needed = [] if condition is None else columns_of(connection, condition, names, "condition")
-    for one, written in expressions.items():
-        refuse_changing(connection, written, named[one] if names is None else names)
 
     def open_computed(wanted: list[str]) -> Opened:
         chosen = [one for one in wanted if one in expressions]
@@ -306,6 +416,9 @@ def query_source(connection: Any, source: Source, query: str, tables: Sequence[s
     columns: list[tuple[str, str]] = []
     for item in node["select_list"]:
         if item.get("class") == "STAR":
+            relation = str(item.get("relation_name") or "").casefold()
+            if relation and relation not in called:
+                raise InputError(f"{title} cannot be used: {item['relation_name']!r} is not a table of it")
             columns += [(column, name(column)) for column in _all_columns(item, source, title)]
             continue
         written = _text_of(connection, {**item, "alias": ""}, title)

@@ -114,7 +114,7 @@ def _named_as_given(names: Mapping[str, str]) -> Iterator[None]:
     try:
         yield
     except DphistError as error:
-        said = str(error)
+        said = error.with_flags
         for own, name in names.items():
             said = said.replace(own, name)
         error.args = (said,)

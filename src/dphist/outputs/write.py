@@ -163,7 +163,7 @@ def _store_errors() -> Iterator[None]:
     try:
         yield
     except InputError as error:
-        sentence = str(error)
+        sentence = error.with_flags
     else:
         return
     raise OutputError(sentence)

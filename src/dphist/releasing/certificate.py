@@ -30,6 +30,7 @@ from dphist.privacy.types import (
     SumNoise,
 )
 from dphist.releasing.aggregates import aggregates_of, sums_facts
+from dphist.releasing.request import is_query
 from dphist.releasing.soundness import Chosen, Nonzero, certificate_of, nonzero_rule, top_k_keeps
 
 # What a guarantee rests on that only the person who made the release can know, and how readers are told.
@@ -143,7 +144,7 @@ def _conditions(plan: Plan, request: Mapping[str, Any]) -> list[str]:
         "max-nonzero": _relies_on_promise(plan, request),
         "one-update-per-user": "sketch" in request,
         types.get(request.get("types", ""), ""): "types" in request and request["types"] != "none",
-        "query": "query" in request,
+        "query": "query" in request or is_query(request.get("input")),
     }
     return [condition for condition, holds in conditions.items() if holds]
 

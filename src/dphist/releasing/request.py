@@ -38,6 +38,7 @@ Watcher = Callable[[str, float], None]
 AUTO: Final = "auto"
 STREAM: Final = "-"  # standard input or output
 STREAM_FORMATS: Final = ("csv", "tsv", "jsonl", "ndjson", "json", "parquet", "arrow")
+_QUERY_INPUT: Final = re.compile(r"(^|\()(polars\.LazyFrame|_?duckdb\.DuckDBPyRelation)\)?$")
 TEXT_FILE: Final = re.compile(r"\.(csv|tsv|json|jsonl|ndjson)(\.gz|\.zst)?$", re.IGNORECASE)
 
 
@@ -393,7 +394,10 @@ class Request:
                 if value != _as_json(entry.default):
                     data[flag(entry.name).removeprefix("--")] = value
         name = data.pop("input-name", None)
-        return data if name is None else {**data, "input": name}
+        if name is None:
+            return data
+        # Whether the input is a query belongs to the guarantee, under any name.
+        return {**data, "input": f"{name} ({data['input']})" if is_query(data["input"]) else name}
 
 
 @dataclass(frozen=True)
@@ -463,6 +467,11 @@ def _option(name: str, hint: Any, help: Help, *, required: bool) -> Option:
 def flag(name: str) -> str:
     """How an option is called on the command line."""
     return "--" + name.replace("_", "-")
+
+
+def is_query(recorded: Any) -> bool:
+    """Whether a recorded input is an object that runs a query of the caller's own, over data of many users."""
+    return isinstance(recorded, str) and _QUERY_INPUT.search(recorded) is not None
 
 
 def _as_json(value: Any) -> Any:
