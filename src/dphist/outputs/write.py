@@ -247,9 +247,14 @@ def _write_stdout(
 
 def _send(data: bytes) -> None:
     """Write to standard output, through to whoever reads it."""
-    stream = sys.stdout.buffer
+    stream, rest = sys.stdout.buffer, memoryview(data)
     try:
-        stream.write(data)
+        while rest:
+            # Without a buffer (PYTHONUNBUFFERED) a signal, or a pipe that does not block, ends a write early.
+            count = stream.write(rest)
+            if count is None:
+                raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+            rest = rest[count:]
         stream.flush()
     except OSError:
         # What is left in the buffer would be tried again at the end of the process.
@@ -278,6 +283,4 @@ def _write_into_file(
                 sync_folder(target.path.parent)
                 return digest
     # It is there, or someone made it just now: its own transactions keep it whole.
-    return write_database(
-        plain, document, target, target.address, force=force, check=signals.check, ready=ready
-    )
+    return write_database(plain, document, target, target.address, force=force, check=signals.check, ready=ready)
