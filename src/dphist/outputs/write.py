@@ -20,7 +20,7 @@ from io import BytesIO
 from typing import Any, Final
 
 from dphist.errors import InputError, InvalidParameter, OutputError
-from dphist.objects import beside, exists, name_of, remove_object, show, write_object
+from dphist.objects import beside, exists, name_of, remove_object, without_secrets, write_object
 from dphist.outputs.formats import ESCAPES, compact, write_rows
 from dphist.outputs.seal import output_facts, seal
 from dphist.outputs.spark_folder import check_folder
@@ -154,7 +154,7 @@ def _check_object(target: Target, *, force: bool) -> None:
         with _store_errors():
             if not force and exists(address):
                 raise OutputError(
-                    f"{show(address)} already exists: choose another name, or replace it with --force"
+                    f"{without_secrets(address)} already exists: choose another name, or replace it with --force"
                 )
 
 
