@@ -13,12 +13,18 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import Any, Final, TypeVar
+from urllib.parse import unquote
 
 from dphist.errors import DphistError, InputError, package
 
 T = TypeVar("T")
 
 _ADDRESS: Final = re.compile(r"(s3|gs|gcs)://", re.IGNORECASE)
+_SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+# Schemes whose addresses have the name of a container before the @, and not a key.
+_NAMED: Final = {"abfs", "abfss", "wasb", "wasbs"}
+# Options of PostgreSQL that may be repeated.
+_PUBLIC_OPTIONS: Final = {"host", "port", "dbname", "user", "sslmode"}
 _BLOCK: Final = 1 << 20
 _UNREACHABLE: Final = "check the address, the region and the credentials"
 
@@ -44,9 +50,50 @@ def beside(address: str, ending: str) -> str:
     return f"{plain}{ending}{mark}{options}"
 
 
-def show(address: str) -> str:
-    """The address for a sentence: without a secret key and without options."""
-    return re.sub(r"^(\w+://)[^/@]*@", r"\1", without_options(address))
+def is_postgres(address: str) -> bool:
+    """Whether it is the address of a PostgreSQL server."""
+    return address.lower().startswith(("postgresql://", "postgres://"))
+
+
+def scheme_of(address: object) -> str | None:
+    """The scheme of an address; None for a path."""
+    found = _SCHEME.match(address) if isinstance(address, str) else None
+    return None if found is None else found[1]
+
+
+def without_secrets(address: str) -> str:
+    """An address as it may be shown and recorded: without keys, passwords and options; a path as it is."""
+    found = _SCHEME.match(address)
+    if found is None:
+        return address
+    if is_postgres(address):
+        return _postgres_without_password(address)
+    # A secret may hold / and @ too, so that it ends at the last @.
+    before, at, place = address[found.end() :].rpartition("@")
+    if "?" in before:
+        # Either a secret with a question mark, or an option with an @: what is a name cannot be told.
+        return f"{found[0]}..."
+    if at and found[1].lower() in _NAMED and re.fullmatch(r"[^/:@]*", before):
+        place = f"{before}@{place}"  # abfss://container@account
+    return found[0] + place.partition("?")[0]
+
+
+def _postgres_without_password(address: str) -> str:
+    """With the user, the server, the database and harmless options: a password can also stand among options."""
+    scheme, _, rest = address.partition("://")
+    # As libpq reads it: a user only where an @ comes before the first slash.
+    before = re.match(r"[^@/]*@", rest)
+    user = ""
+    if before is not None:
+        user, rest = before[0][:-1].partition(":")[0] + "@", rest[before.end() :]
+    host, _, options = rest.partition("?")
+    host = host.rpartition("@")[2]
+    # A password with a slash in it: what looks like a port is the beginning of the password.
+    server, colon, port = host.partition("/")[0].rpartition(":")
+    if colon and not port.endswith("]") and (not re.fullmatch(r"\d*", port) or "@" in options):
+        host = server
+    pairs = [pair for pair in options.split("&") if unquote(pair.partition("=")[0]) in _PUBLIC_OPTIONS]
+    return f"{scheme}://{user}{host}" + ("?" + "&".join(pairs) if pairs else "")
 
 
 def open_store(address: str) -> tuple[Any, str]:
@@ -62,11 +109,11 @@ def _try(action: Callable[[], T], address: str, done: str = "read") -> T:
     except DphistError:
         raise
     except FileNotFoundError:
-        sentence = f"there is no object {show(address)}"
+        sentence = f"there is no object {without_secrets(address)}"
     except Exception as error:
         if isinstance(error, OSError) and error.errno == errno.ENOSPC:
             raise
-        sentence = f"{show(address)} cannot be {done}: {_UNREACHABLE}"
+        sentence = f"{without_secrets(address)} cannot be {done}: {_UNREACHABLE}"
     raise InputError(sentence)
 
 
@@ -87,7 +134,7 @@ def copy_objects(address: str, folder: Path) -> list[str]:
     fs = package("pyarrow.fs")
     found = _try(lambda: store.get_file_info(start), address)
     if found.type == fs.FileType.NotFound:
-        raise InputError(f"there is no object {show(address)}")
+        raise InputError(f"there is no object {without_secrets(address)}")
     paths = [start]
     if found.type == fs.FileType.Directory:
         listed = _try(lambda: store.get_file_info(fs.FileSelector(start, recursive=True)), address)
@@ -98,7 +145,7 @@ def copy_objects(address: str, folder: Path) -> list[str]:
         else:
             paths = [path for path in paths if not _is_hidden(path, start)]
         if not paths:
-            raise InputError(f"there is no object {show(address)}")
+            raise InputError(f"there is no object {without_secrets(address)}")
     return [str(_copy(store, path, folder, address)) for path in paths]
 
 
@@ -119,7 +166,7 @@ def _is_hidden(path: str, start: str) -> bool:
 def _copy(store: Any, path: str, folder: Path, address: str) -> Path:
     parts = PurePosixPath(path).parts
     if ".." in parts or path.startswith("/") or "\0" in path:
-        raise InputError(f"{show(address)} has an object whose name is not that of a file")
+        raise InputError(f"{without_secrets(address)} has an object whose name is not that of a file")
     local = folder.joinpath(*parts)
 
     def copy() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import gzip
 import io
 import json
@@ -9,6 +10,7 @@ import os
 import signal
 import subprocess
 import sys
+import termios
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -180,6 +182,37 @@ def test_a_reader_that_is_gone(tmp_path: Path) -> None:
     assert b"standard output cannot be written" in done.stderr
     assert b"Exception ignored" not in done.stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == ["log.csv"]
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_write_that_ends_early_goes_on(tmp_path: Path, unbuffered: str) -> None:
+    (tmp_path / "log.csv").write_bytes(packed("csv"))
+    (tmp_path / "list.csv").write_text("item\n" + "".join(f"item {number}\n" for number in range(2000)))
+    command = [sys.executable, "-m", "dphist", "release", "log.csv", *CAPPED, "--items", "list.csv"]
+    reading, writing = os.pipe()
+    room = fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, 4096)
+    with subprocess.Popen(
+        [*command, "--output", "-", "--certificate", "sealed.json"], cwd=tmp_path, stdout=writing,
+        stderr=subprocess.PIPE, env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+    ) as process:  # fmt: skip
+        os.close(writing)
+
+        def held() -> int:
+            return int.from_bytes(fcntl.ioctl(reading, termios.FIONREAD, bytes(4)), sys.byteorder)
+
+        # The pipe is full, so the process is within a write: being stopped ends that write with a short count.
+        wait_until(lambda: held() == room or process.poll() is not None, "a full pipe")
+        process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED)
+        process.send_signal(signal.SIGCONT)
+        with open(reading, "rb") as pipe:
+            data = pipe.read()
+        assert process.stderr is not None
+        said = process.stderr.read()
+    assert process.returncode == 0, said
+    assert len(data.splitlines()) == 2001
+    (tmp_path / "data").write_bytes(data)
+    assert dphist.verify(tmp_path / "data", certificate=tmp_path / "sealed.json").verified
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import os
+import re
 import sys
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
@@ -17,9 +18,12 @@ from typer.core import TyperCommand, TyperGroup
 
 from dphist.display import printable, text_grid
 from dphist.errors import DphistError, InvalidParameter, replace_names
+from dphist.objects import without_secrets
 from dphist.releasing.request import PANELS, Option, Watcher, flag, options
 
 _WIDTH = 100
+# An address as a word of the command line, or behind a flag in the same word.
+_ADDRESS = re.compile(r"(--[\w-]+=|-\w)?([A-Za-z][A-Za-z0-9+.-]*://.*)", re.DOTALL)
 _FEW_FLAGS = 12
 # What `dphist --help` shows, in this order; commands that are not listed come last.
 _COMMANDS = {
@@ -246,8 +250,18 @@ def write_out(text: str) -> None:
 
 
 def write_error(sentence: str) -> None:
-    """One sentence on standard error, on one line whatever names are in it."""
+    """One sentence on standard error, on one line whatever names are in it, without secrets of addresses."""
+    for word in sys.argv[1:]:
+        found = _ADDRESS.fullmatch(word)
+        if found is not None:
+            sentence = sentence.replace(found[2], without_secrets(found[2]))
     sys.stderr.write(printable(sentence) + "\n")
+
+
+def word_without_secrets(word: str) -> str:
+    """A word of the command line without the secrets of the address in it, such as --input=s3://KEY:SECRET@..."""
+    found = _ADDRESS.fullmatch(word)
+    return word if found is None else (found[1] or "") + without_secrets(found[2])
 
 
 def error_sentence(error: DphistError) -> str:

@@ -22,6 +22,7 @@ from dphist.cli.base import (
     progress_bars,
     stoppable,
     with_release_options,
+    word_without_secrets,
     wrap,
     write_out,
 )
@@ -29,7 +30,6 @@ from dphist.cli.planning import show_plan
 from dphist.counting.task import Resources
 from dphist.counting.workspace import check_address_space
 from dphist.errors import DphistError, InvalidParameter
-from dphist.outputs.targets import without_password
 from dphist.releasing.early_checks import check_early, missing_options, missing_sentence
 from dphist.releasing.request import STREAM, Request, read_request, request_from
 
@@ -150,7 +150,7 @@ def _missing(values: dict[str, Any], missing: list[str]) -> InvalidParameter:
     if "input" in missing or values.get("spark_conf"):
         return InvalidParameter(f"{sentence} (see dphist release --help)")
     error = InvalidParameter(f"{sentence}. For example:")
-    error.example = shlex.join(["dphist", *map(without_password, sys.argv[1:]), *words])
+    error.example = shlex.join(["dphist", *map(word_without_secrets, sys.argv[1:]), *words])
     return error
 
 

@@ -32,7 +32,7 @@ from dphist.counting.frames import BATCH, ArrowSource, Opened, Source, demand, d
 from dphist.counting.sql import FLOATS, WHOLE, name, text
 from dphist.counting.workspace import attempt, name_list, private_folder
 from dphist.errors import DphistError, InputError
-from dphist.objects import copy_objects, is_object, show
+from dphist.objects import copy_objects, is_object, scheme_of, without_secrets
 
 FORMATS: Final = {
     ".parquet": "parquet", ".pq": "parquet", ".csv": "csv", ".tsv": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl",
@@ -99,7 +99,7 @@ def spool_objects(given: Sequence[str], folder: Path | None) -> Iterator[tuple[s
         for number, one in enumerate(given):
             place = work / str(number)
             found += (
-                attempt(lambda one=one, place=place: copy_objects(one, place), show(one))  # type: ignore[misc]
+                attempt(lambda one=one, place=place: copy_objects(one, place), without_secrets(one))  # type: ignore[misc]
                 if is_object(one)
                 else matching_files(one)
             )
@@ -129,6 +129,9 @@ def given_paths(source: Any) -> list[str]:
 
 def matching_files(path: str) -> list[str]:
     """The files of one path: itself, those of a folder, or those of a pattern."""
+    scheme = scheme_of(path)
+    if scheme is not None:
+        raise InputError(f"events cannot be read from {scheme}:// addresses; download the files first")
     if os.path.isdir(path):
         root = Path(path)
         inside = sorted(str(one) for one in root.rglob("*") if one.is_file() and not is_hidden(one, root))
@@ -160,7 +163,8 @@ def kind_of(path: str) -> str:
     kind = FORMATS.get(plain.with_suffix("").suffix if squeezed else plain.suffix)
     if kind is None or (squeezed and kind not in ("csv", "tsv", "json", "jsonl")):
         raise InputError(
-            f"the name {path!r} does not tell the format; give --input-format, one of {', '.join(NAMES)}"
+            f"the name {without_secrets(path)!r} does not tell the format; give --input-format, one of "
+            f"{', '.join(NAMES)}"
         )
     return kind
 

@@ -52,6 +52,7 @@ from dphist.counting.task import LONGEST_VALUE, Events, is_frame
 from dphist.counting.task import Column as Item
 from dphist.counting.workspace import LONGEST, attempt, name_list
 from dphist.errors import InputError, is_spark_frame
+from dphist.objects import without_secrets
 
 T = TypeVar("T")
 
@@ -181,7 +182,7 @@ def find_source(session: Any, events: Events) -> SparkSource:
         return memory_source(session, source, as_text=events.as_text)
     far = far_places(source)
     if far:
-        places = [without_password(place) for place in far]
+        places = [without_secrets(place) for place in far]
         kind = far_kind(far, events.file_format)
     else:
         places, kind = files_of(source, events.file_format)
@@ -442,11 +443,6 @@ def is_local(path: str) -> bool:
     return os.path.exists(path) or (glob.has_magic(path) and bool(glob.glob(path, recursive=True)))
 
 
-def without_password(place: str) -> str:
-    """An address for a sentence."""
-    return re.sub(r"://[^/]*@", "://", place)
-
-
 def far_kind(given: list[str], file_format: str | None) -> str:
     """The format of files that Spark finds."""
     if file_format is not None:
@@ -478,7 +474,7 @@ def far_source(session: Any, places: list[str], kind: str, delimiter: str, what:
     except Exception as error:
         text = str(error)
     if "PATH_NOT_FOUND" in text:
-        place = without_password(places[0])
+        place = without_secrets(places[0])
         raise InputError(f"no file matches {place!r}" if glob.has_magic(place) else f"{what} does not exist")
     scheme = ADDRESS.match(places[0])
     if scheme is not None and "No FileSystem for scheme" in text:

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
 from dphist.errors import InvalidParameter, LedgerError
+from dphist.objects import scheme_of
 from dphist.publishing import WORKPLACE, link_new, sweep, sync_folder, workplace
 from dphist.publishing import identity as file_identity
 
@@ -190,6 +191,9 @@ def checked_path(path: str | os.PathLike[str]) -> Path:
     name = os.fspath(path)
     if not isinstance(name, str) or not name or "\0" in name:
         raise InvalidParameter(f"a ledger needs the name of a file, not {name!r}")
+    scheme = scheme_of(name)
+    if scheme is not None:
+        raise InvalidParameter(f"a ledger is a file on this machine, not a {scheme}:// address")
     place = Path(name)
     try:
         found = os.lstat(place)

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from dphist.errors import InputError, package
-from dphist.objects import beside, copy_objects, exists, is_object, name_of, show
+from dphist.objects import beside, copy_objects, exists, is_object, is_postgres, name_of, without_secrets
 from dphist.outputs.formats import ESCAPES, PACKED, digest_of, holds, read_text, restore_column
 from dphist.outputs.seal import (
     LARGEST_CERTIFICATE,
@@ -40,7 +40,7 @@ from dphist.outputs.seal import (
 from dphist.outputs.spark_folder import CERTIFICATE, whole_digest
 from dphist.outputs.stores import CERTIFICATE_COLUMN, Store, StoreError, store_of
 from dphist.outputs.targets import CERTIFICATE as SEALED
-from dphist.outputs.targets import DATABASES, OutputKind, Target, is_postgres, suffix_kind, target_of
+from dphist.outputs.targets import DATABASES, OutputKind, Target, suffix_kind, target_of
 from dphist.publishing import open_regular
 
 # A table may take so many bytes in memory, or so many times the bytes of its file, whichever is more.
@@ -98,7 +98,7 @@ def read_release(
     if is_postgres(name):
         return _from_database(target_of(name, table), certificate)
     if not os.path.isfile(name) and not os.path.isdir(name):
-        raise Absent(f"there is no file {name}")
+        raise Absent(f"there is no file {without_secrets(name)}")
     try:
         if os.path.isdir(name):
             return _from_folder(Path(name), certificate)
@@ -123,7 +123,7 @@ def _fetched(
             if exists(given):
                 (copies[place],) = copy_objects(given, folder / place)
             elif place == "data":
-                raise InputError(f"there is no file {show(given)}")
+                raise InputError(f"there is no file {without_secrets(given)}")
     return copies["data"], table, copies["certificate"]
 
 

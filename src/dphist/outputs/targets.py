@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import os
-import re
 import stat
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
-from urllib.parse import unquote
 
 from dphist.errors import InvalidParameter, OutputError
-from dphist.objects import beside, is_object, show, without_options
+from dphist.objects import beside, is_object, is_postgres, without_options, without_secrets
 from dphist.outputs.seal import Sign
 
 OutputKind = Literal[
@@ -42,8 +40,6 @@ _SUFFIXES: Final[dict[str, OutputKind]] = {
     ".ndjson.gz": "jsonl.gz",
 }
 _STREAMED: Final[tuple[OutputKind, ...]] = ("csv", "tsv", "jsonl")
-# What of an address may be repeated; a password can also stand among its options.
-_PUBLIC_OPTIONS: Final = {"host", "port", "dbname", "user", "sslmode"}
 # PostgreSQL cuts longer names off without an error.
 _POSTGRES_NAME_BYTES: Final = 63
 
@@ -100,9 +96,7 @@ class Target:
 
     def public_address(self) -> str:
         """The address without a password."""
-        if self.is_object:
-            return show(self.address)
-        return without_password(self.address) if self.kind in ("postgresql", "folder") else self.address
+        return without_secrets(self.address)
 
     def title(self) -> str:
         """The release as a sentence names it."""
@@ -114,7 +108,7 @@ class Target:
         """The certificate as a sentence names it."""
         if self.is_database:
             return f"table {self.certificate_table} in {self.public_address()}"
-        return show(beside(self.address, CERTIFICATE)) if self.is_object else str(self.certificate_path)
+        return without_secrets(beside(self.address, CERTIFICATE)) if self.is_object else str(self.certificate_path)
 
 
 @dataclass(frozen=True)
@@ -126,32 +120,6 @@ class Written:
     digest: str
     rows: int | None = None
     signed_by: str | None = None
-
-
-def without_password(address: str) -> str:
-    """An address without its password, and without options that might hold one; a path as it is."""
-    if not is_postgres(address):
-        # s3a://KEY:SECRET@bucket: the part before the colon may be a name that is needed, what follows is secret.
-        return re.sub(r"^([A-Za-z][A-Za-z0-9+.-]*://[^/@:]*):[^/@]*@", r"\1@", address)
-    scheme, _, rest = address.partition("://")
-    # As libpq reads it: a user only where an @ comes before the first slash.
-    before = re.match(r"[^@/]*@", rest)
-    user = ""
-    if before is not None:
-        user, rest = before[0][:-1].partition(":")[0] + "@", rest[before.end() :]
-    host, _, options = rest.partition("?")
-    host = host.rpartition("@")[2]
-    # A password with a slash in it: what looks like a port is the beginning of the password.
-    server, colon, port = host.partition("/")[0].rpartition(":")
-    if colon and not port.endswith("]") and (not re.fullmatch(r"\d*", port) or "@" in options):
-        host = server
-    pairs = [pair for pair in options.split("&") if unquote(pair.partition("=")[0]) in _PUBLIC_OPTIONS]
-    return f"{scheme}://{user}{host}" + ("?" + "&".join(pairs) if pairs else "")
-
-
-def is_postgres(address: str) -> bool:
-    """Whether it is the address of a PostgreSQL server."""
-    return address.lower().startswith(("postgresql://", "postgres://"))
 
 
 def suffix_kind(address: str) -> OutputKind | None:
@@ -180,7 +148,7 @@ def target_of(
     kind = _kind_of(without_options(address) if objects else address, file_format, objects)
     if kind in DATABASES and is_object(address):
         raise InvalidParameter(
-            f"a database cannot be written to {show(address)}: name a file, such as counts.parquet"
+            f"a database cannot be written to {without_secrets(address)}: name a file, such as counts.parquet"
         )
     if kind in DATABASES:
         target = Target(address, DEFAULT_TABLE if table is None else table, kind)
@@ -188,9 +156,9 @@ def target_of(
         return target
     if table is not None:
         what = "a folder" if kind == "folder" else f"a file of kind {kind}"
-        raise InvalidParameter(f"table is for databases, and {address} is {what}")
+        raise InvalidParameter(f"table is for databases, and {without_secrets(address)} is {what}")
     if kind != "folder" and Path(address).name in ("", ".."):
-        raise InvalidParameter(f"output must name a file, not the folder {address}")
+        raise InvalidParameter(f"output must name a file, not the folder {without_secrets(address)}")
     return Target(address, None, kind)
 
 
@@ -220,7 +188,8 @@ def _kind_of(address: str, file_format: str | None, objects: bool) -> OutputKind
         kind = suffix_kind(address)
         if kind is None:
             raise InvalidParameter(
-                f"output {address} must end in one of {', '.join(_SUFFIXES)}, or be named with --output-format"
+                f"output {without_secrets(address)} must end in one of {', '.join(_SUFFIXES)}, or be named "
+                "with --output-format"
             )
         return kind
     kinds: list[OutputKind] = list(dict.fromkeys(_SUFFIXES.values()))

@@ -20,7 +20,7 @@ from io import BytesIO
 from typing import Any, Final
 
 from dphist.errors import InputError, InvalidParameter, OutputError
-from dphist.objects import beside, exists, name_of, remove_object, show, write_object
+from dphist.objects import beside, exists, name_of, remove_object, without_secrets, write_object
 from dphist.outputs.formats import ESCAPES, compact, write_rows
 from dphist.outputs.seal import output_facts, seal
 from dphist.outputs.spark_folder import check_folder
@@ -154,7 +154,7 @@ def _check_object(target: Target, *, force: bool) -> None:
         with _store_errors():
             if not force and exists(address):
                 raise OutputError(
-                    f"{show(address)} already exists: choose another name, or replace it with --force"
+                    f"{without_secrets(address)} already exists: choose another name, or replace it with --force"
                 )
 
 
@@ -247,9 +247,14 @@ def _write_stdout(
 
 def _send(data: bytes) -> None:
     """Write to standard output, through to whoever reads it."""
-    stream = sys.stdout.buffer
+    stream, rest = sys.stdout.buffer, memoryview(data)
     try:
-        stream.write(data)
+        while rest:
+            # Without a buffer (PYTHONUNBUFFERED) a signal, or a pipe that does not block, ends a write early.
+            count = stream.write(rest)
+            if count is None:
+                raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+            rest = rest[count:]
         stream.flush()
     except OSError:
         # What is left in the buffer would be tried again at the end of the process.

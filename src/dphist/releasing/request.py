@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Union, get_arg
 
 from dphist.counting.task import Column, Events, is_frame
 from dphist.errors import LARGEST_COUNT, InputError, InvalidParameter, finite_number, is_spark_frame
-from dphist.objects import without_options
-from dphist.outputs.targets import without_password
+from dphist.objects import scheme_of, without_options, without_secrets
 from dphist.privacy.types import Budget
 
 if TYPE_CHECKING:
@@ -40,6 +39,8 @@ STREAM: Final = "-"  # standard input or output
 STREAM_FORMATS: Final = ("csv", "tsv", "jsonl", "ndjson", "json", "parquet", "arrow")
 _QUERY_INPUT: Final = re.compile(r"(^|\()(polars\.LazyFrame|_?duckdb\.DuckDBPyRelation)\)?$")
 TEXT_FILE: Final = re.compile(r"\.(csv|tsv|json|jsonl|ndjson)(\.gz|\.zst)?$", re.IGNORECASE)
+# Names of columns and SQL: they are recorded to the letter, and are not addresses.
+_WRITTEN: Final = {"user", "item", "where", "query", "table", "sum", "mean", "count_name", "output_table"}
 
 
 @dataclass(frozen=True)
@@ -236,6 +237,11 @@ class Request:
             raise InvalidParameter("--gamma needs --max-nonzero: without it no noise is shared")
 
     def _check_ledger(self) -> None:
+        for name in ("ledger", "certificate", "sign", "temp_folder"):
+            place = getattr(self, name)
+            scheme = None if place is None else scheme_of(os.fspath(place))
+            if scheme is not None:
+                raise InvalidParameter(f"{flag(name)} must be on this machine, not a {scheme}:// address")
         if (self.ledger is None) != (self.dataset is None):
             raise InvalidParameter("--ledger and --dataset go together: a ledger has a budget for each dataset")
         if self.ledger is not None and self.seed is not None:
@@ -390,7 +396,7 @@ class Request:
         for entry in fields(self):
             if entry.name in recorded:
                 # Compared as JSON: frames can only be compared with frames.
-                value = _as_json(getattr(self, entry.name))
+                value = _as_json(getattr(self, entry.name), is_place=entry.name not in _WRITTEN)
                 if value != _as_json(entry.default):
                     data[flag(entry.name).removeprefix("--")] = value
         name = data.pop("input-name", None)
@@ -474,14 +480,14 @@ def is_query(recorded: Any) -> bool:
     return isinstance(recorded, str) and _QUERY_INPUT.search(recorded) is not None
 
 
-def _as_json(value: Any) -> Any:
-    """A frame is named by its type, a path by its text, an address without its password."""
+def _as_json(value: Any, *, is_place: bool = False) -> Any:
+    """A frame is named by its type, a path by its text, an address without its secrets."""
     if isinstance(value, (bool, int, float)) or value is None:
         return value
     if isinstance(value, (str, os.PathLike)):
-        return without_password(os.fspath(value))
+        return without_secrets(os.fspath(value)) if is_place else os.fspath(value)
     if isinstance(value, (tuple, list)):
-        return [_as_json(one) for one in value]
+        return [_as_json(one, is_place=is_place) for one in value]
     return f"{type(value).__module__.partition('.')[0]}.{type(value).__name__}"
 
 

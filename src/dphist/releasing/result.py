@@ -197,7 +197,9 @@ class Release:
         from dphist.outputs.write import write_release
 
         if target.kind == "folder":
-            raise InvalidParameter(f"only Spark can write a folder such as {target.address!r}: name a file")
+            raise InvalidParameter(
+                f"only Spark can write a folder such as {target.public_address()!r}: name a file"
+            )
         return write_release(
             self.to_arrow(), self.document(), target, force=force, escape_formulas=escape_formulas
         )

@@ -237,8 +237,8 @@ def _check_target(request: Request) -> Any:
         check_formulas(target, request.escape_formulas)
         if target.kind == "folder" and request.engine_name != "spark":
             raise InvalidParameter(
-                f"only Spark can write a folder such as {target.address!r}: name a file, such as counts.parquet, "
-                "or use --engine spark"
+                f"only Spark can write a folder such as {target.public_address()!r}: name a file, such as "
+                "counts.parquet, or use --engine spark"
             )
     refuse_own_input(request, target)
     check_ledger(request, target)

@@ -91,6 +91,9 @@ def _run_facts(request: Request, target: Target) -> dict[str, Any]:
     facts = request.to_dict(everything=True)
     for name in _MAY_DIFFER:
         facts.pop(name, None)
+    if request.spark_conf:
+        # Their values may be secrets.
+        facts["spark-conf"] = [name for name, _ in request.spark_settings]
     title = target.title()
     # A relative path is another place in another folder.
     facts["output"] = title if target.kind == "postgresql" else title.replace(

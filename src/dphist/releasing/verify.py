@@ -286,8 +286,8 @@ def read_and_verify(
     trust: Trust = NO_TRUST,
 ) -> tuple[Verification, Readback]:
     """The same, with the release itself: what is shown of it is then what was verified."""
+    from dphist.objects import without_secrets
     from dphist.outputs.readback import read_release
-    from dphist.outputs.targets import without_password
 
     found = read_release(address, table, certificate)
     examined = Examination(found.problems, examine(found.document, address, table, trust))
@@ -296,7 +296,7 @@ def read_and_verify(
         examined.checks.insert(0, f"the data match the digest in the certificate{unsigned}")
     if found.document is not None:
         examined.attempt(found.document, found.table)
-    return examined.verification(without_password(os.fspath(address))), found
+    return examined.verification(without_secrets(os.fspath(address))), found
 
 
 class Examination:

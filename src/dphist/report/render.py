@@ -87,6 +87,8 @@ def check_format(name: str) -> ReportFormat:
 
 def format_of(path: Path, hint: str = "") -> ReportFormat:
     """The format for a file of this name; `hint` says what else can be done where there is none."""
+    if re.match(r"[\w+.-]{2,}:/", str(path)):
+        raise InvalidParameter("a report is a file on this machine, and not an object of a store")
     found = _ENDINGS.get(path.suffix.lower())
     if found is None:
         raise InvalidParameter(f"the report must end in {', '.join(_ENDINGS)}, not {printable(path.name)!r}{hint}")
