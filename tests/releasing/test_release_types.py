@@ -183,7 +183,7 @@ def test_the_certificate_states_the_condition(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("types", ["text", "fixed"])
 @pytest.mark.parametrize("more", [{}, {"input_name": "shop"}], ids=["type", "name"])
-def test_an_input_that_is_a_query_is_a_condition(tmp_path: Path, types: str, more: dict[str, Any]) -> None:
+def test_an_input_that_is_a_query_is_a_condition(tmp_path: Path, types: Any, more: dict[str, Any]) -> None:
     frame = pd.read_csv(io.StringIO(csv_text(SMALL, None)))
     unseeded = {name: value for name, value in ASKED.items() if name != "seed"}
     own = {"text": "frame-values", "fixed": "fixed-types"}[types]

@@ -29,7 +29,7 @@ _FORMS: Final = frozenset({
 })  # fmt: skip
 _FUNCTION_NAMES: Final = """
     + - * / // % ** ^ & | << >> ~ @ || ->> ~~ !~~ ~~* !~~* ~~~ ^@
-    ascii base64 bin bit_length char_length character_length chr concat concat_ws contains damerau_levenshtein
+    ascii base64 bin bit_length char_length character_length chr concat concat_ws contains
     decode encode ends_with format_bytes from_base64 from_hex hamming hash hex instr jaccard jaro_similarity
     jaro_winkler_similarity lcase left left_grapheme len length length_grapheme levenshtein lower ltrim md5
     nfc_normalize octet_length ord parse_dirname parse_dirpath parse_filename parse_path position prefix
