@@ -149,7 +149,7 @@ def test_options_that_are_the_sessions() -> None:
     for name in ("ledger", "dataset", "user", "input", "where"):
         with pytest.raises(InvalidParameter, match=f"{name} is the session's"):
             made.release(**ASKED, **{name: "x"})
-    with pytest.raises(InvalidParameter, match="^seed cannot be used with ledger"):
+    with pytest.raises(InvalidParameter, match=r"^seed cannot be used with ledger"):
         made.release(**ASKED, seed=1)
     assert len(made.account.bookings) == 1
 
