@@ -11,6 +11,7 @@ import fnmatch
 import re
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Any, Final, TypeVar
 from urllib.parse import unquote
@@ -180,12 +181,24 @@ def _copy(store: Any, path: str, folder: Path, address: str) -> Path:
 
 
 def write_object(address: str, data: bytes) -> None:
-    """Write an object as a whole."""
+    """Write an object as a whole, or not at all."""
     store, path = open_store(address)
 
+    def state() -> tuple[Any, ...]:
+        found = store.get_file_info(path)
+        return found.type, found.size, found.mtime_ns
+
     def write() -> None:
-        with store.open_output_stream(path, compression=None) as stream:
-            stream.write(data)
+        before = state()
+        try:
+            with store.open_output_stream(path, compression=None) as stream:
+                stream.write(data)
+        except BaseException:
+            # Closing a stream can make an object of the parts that were written; an older object stays.
+            with suppress(Exception):
+                if state() != before:
+                    store.delete_file(path)
+            raise
 
     _try(write, address, "written")
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from dphist.display import html_grid, text_grid
 from dphist.errors import InvalidParameter
 from dphist.ledger import AUTO, Account, Ledger, Remaining
+from dphist.ledger.store import checked_path
 from dphist.releasing.run import release
 from dphist.releasing.spending import composer_for
 
@@ -20,15 +21,25 @@ if TYPE_CHECKING:
 
 _COLUMNS: Final = ("item", "epsilon", "delta", "written to")
 _DATASET: Final = "events"
+_NOT_PLD: Final = (
+    "a session cannot have the accounting 'pld': it holds only for releases that are all fixed before the first "
+    "result is seen, and in a session later releases may depend on earlier results"
+)
+
+
+def _remove_folder(folder: str, owner: int) -> None:
+    """Remove the folder of a session, unless this is a process that was forked from the session's own."""
+    if os.getpid() == owner:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 class Session:
     """One input, one column of users, and a total budget for everything that is released from them.
 
     Every release is booked before its noise is drawn, as in a ledger: one that does not fit raises `OverBudget`.
-    Without `ledger` the bookings last as long as this object, and the total holds for it alone; with `ledger` and
-    `dataset` they last in that file. A dataset that is there already keeps its total; `epsilon` and `delta` are
-    for a new one.
+    Without `ledger` the bookings are in a temporary file that goes with the session, and the total holds for it
+    alone; with `ledger` and `dataset` they last in that file. A dataset that is there already keeps its
+    total and its accounting; `epsilon` and `delta` are for a new one.
 
     >>> import dphist, pandas
     >>> log = pandas.DataFrame({"user": range(900), "query": ["tea"] * 600 + ["milk"] * 300})
@@ -47,7 +58,7 @@ class Session:
         delta: float | None = None,
         ledger: str | os.PathLike[str] | None = None,
         dataset: str | None = None,
-        accounting: str = AUTO,
+        accounting: str | None = None,
         **options: Any,
     ) -> None:
         """`options` are those of `dphist.release` that all releases share, such as `where` or `table`."""
@@ -59,15 +70,29 @@ class Session:
         if ledger is None or dataset is None:
             if epsilon is None or delta is None:
                 raise InvalidParameter("a session needs the total epsilon and delta, or a ledger and a dataset")
+            if accounting == "pld":
+                raise InvalidParameter(_NOT_PLD)
             folder = tempfile.mkdtemp(prefix="dphist-session-")
-            weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+            weakref.finalize(self, _remove_folder, folder, os.getpid())
             ledger, dataset = Path(folder) / "ledger", _DATASET
-        self._path, self._dataset = ledger, dataset
+        # The same file, whatever the working folder is later.
+        self._path, self._dataset = checked_path(ledger).absolute(), dataset
         if epsilon is not None and delta is not None:
-            self._ledger = self._init(epsilon, delta, accounting)
+            self._ledger = self._init(epsilon, delta, AUTO if accounting is None else accounting)
         else:
-            self._ledger = Ledger.open(ledger)
-            self._ledger.account(dataset)
+            self._ledger = Ledger.open(self._path)
+        self._check_accounting(accounting)
+
+    def _check_accounting(self, asked: str | None) -> None:
+        account = self.account
+        if account.accounting == "pld":
+            raise InvalidParameter(_NOT_PLD)
+        # The first booking has replaced "auto" by what it means for this dataset.
+        if asked not in (None, account.accounting, *([AUTO] if account.by_first else [])):
+            raise InvalidParameter(
+                f"the dataset {self._dataset!r} has the accounting {account.accounting!r}, which cannot be "
+                "changed: leave accounting out"
+            )
 
     def _init(self, epsilon: float, delta: float, accounting: str) -> Ledger:
         """The ledger with this total, or the one that is there with the same total."""
@@ -81,6 +106,8 @@ class Session:
                         f"{known.total.delta!r}, which cannot be changed: leave epsilon and delta out"
                     )
                 return ledger
+        if accounting == "pld":
+            raise InvalidParameter(_NOT_PLD)
         return Ledger.init(self._path, self._dataset, epsilon=epsilon, delta=delta, accounting=accounting)
 
     @property
@@ -90,7 +117,7 @@ class Session:
 
     def release(self, **options: Any) -> Release:
         """`dphist.release` of the session's events, with these options; raises `OverBudget` if it does not fit."""
-        for name in ("ledger", "dataset"):
+        for name in ("ledger", "dataset", *self._given):
             if name in options:
                 raise InvalidParameter(f"{name} is the session's: give it to dphist.Session")
         return release(**{**self._given, **options, "ledger": self._path, "dataset": self._dataset})

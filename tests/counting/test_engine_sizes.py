@@ -101,9 +101,7 @@ def test_bounds_must_be_whole_and_increase(engine: Factory, bounds: list[Any]) -
 def test_what_can_be_read_once_is_refused_unread(engine: Factory) -> None:
     table = pa.table({"user": [1, 2], "item": ["a", "a"]})
     stream = as_stream(table)
-    with pytest.raises(
-        InputError, match="reader can be read only once: give max_items_per_user a number"
-    ):
+    with pytest.raises(InputError, match="reader can be read only once: give max_items_per_user a number"):
         engine(Resources()).sizes(task(stream), [1])
     assert histogram(engine, task(stream)) == {"a": 2}
     listed = events(as_stream(table.select(["item"])))

@@ -16,7 +16,7 @@ import pytest
 
 import dphist
 from dphist.errors import InputError, InvalidParameter, OutputError
-from dphist.objects import is_object, without_secrets
+from dphist.objects import is_object, without_secrets, write_object
 from engine_cases import json_lines
 from object_server import ObjectServer, object_server
 
@@ -56,7 +56,7 @@ def store(running: ObjectServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     work = tmp_path / "work"
     work.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(work))
-    running.failing = None
+    running.failing = running.broken_part = None
     running.objects = {
         "lake/one.csv": as_csv(events()),
         "lake/one.csv.gz": gzip.compress(as_csv(events())),
@@ -174,6 +174,32 @@ def test_no_certificate_stands_beside_other_data(store: ObjectServer) -> None:
         with pytest.raises(OutputError, match="cannot be written"):
             dphist.release(source, **ASKED, output=out, force=True)
         assert "lake/q.parquet.certificate.json" not in store.objects
+
+
+def test_an_object_that_fails_midway_is_not_left_behind(store: ObjectServer) -> None:
+    out, data = f"s3://lake/large.csv{store.options}", bytes(25_000_000)
+    for part in (1, 2):
+        store.broken_part = part
+        with pytest.raises(InputError, match=r"large\.csv cannot be written"):
+            write_object(out, data)
+        assert "lake/large.csv" not in store.objects
+    store.broken_part = None
+    write_object(out, data)
+    assert store.objects["lake/large.csv"] == data
+    # What was there before stays, unless something else has taken its place.
+    store.failing = ("POST", "large.csv")
+    with pytest.raises(InputError, match=r"large\.csv cannot be written"):
+        write_object(out, data[:9])
+    assert store.objects["lake/large.csv"] == data
+
+
+def test_a_list_of_items_in_a_store(store: ObjectServer) -> None:
+    listed = f"s3://KEY:hush@lake/one.csv{store.options}"
+    with pytest.raises(
+        InvalidParameter, match="items cannot be read from s3:// addresses: download the list"
+    ) as c:
+        released(f"s3://lake/one.csv{store.options}", items=listed)
+    assert "hush" not in str(c.value)
 
 
 def test_places_that_do_not_fit(store: ObjectServer, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -120,6 +120,22 @@ def test_the_first_booking_fixes_it_for_good(tmp_path: Path) -> None:
         ledger.book("log", spend, composer)
     with pytest.raises(InvalidParameter, match="has the accounting 'zcdp', not 'sum'"):
         ledger.book("log", Spend(0.1, 1e-9), SumComposer())
+    # Another share would move its limits, and so would another total.
+    for other in (composer_for("zcdp", THREE, 0.25), composer_for("zcdp", Budget(9, 1e-6), 0.75)):
+        for ask in (found.left, lambda one: ledger.book("log", Spend(0.01, 1e-12), one)):
+            with pytest.raises(
+                InvalidParameter, match=r"the composer must have the total .*, and its share, 0\.75"
+            ):
+                ask(other)
+    assert len(ledger.account("log").bookings) == 1
+    ledger.book("log", Spend(0.01, 1e-12), composer_for("zcdp", THREE, 0.75))
+
+
+def test_a_composer_of_another_total_cannot_begin(tmp_path: Path) -> None:
+    ledger = Ledger.init(tmp_path / "a", "log", epsilon=3, delta=1e-6)
+    with pytest.raises(InvalidParameter, match="the composer must have the total"):
+        ledger.book("log", Spend(0.01, 1e-12), composer_for("zcdp", Budget(9, 1e-6)))
+    assert ledger.account("log").bookings == ()
 
 
 def test_profiles_cannot_be_chosen_by_the_first_booking(tmp_path: Path) -> None:

@@ -1,8 +1,10 @@
-"""`dphist.Session`: several releases under one total, in memory or in a ledger."""
+"""`dphist.Session`: several releases under one total, in a temporary ledger or in one that lasts."""
 
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -87,7 +89,7 @@ def test_how_it_is_shown() -> None:
     assert "<td>word=item</td><td>0.5</td><td>1e-07</td>" in html
 
 
-def test_the_file_of_a_session_in_memory_goes_with_it() -> None:
+def test_a_temporary_ledger_goes_with_its_session() -> None:
     made = session()
     made.release(**ASKED)
     folder = Path(made._path).parent
@@ -122,7 +124,11 @@ BAD = [
     ({"epsilon": None, "delta": None}, InvalidParameter, "needs the total epsilon and delta, or a ledger"),
     ({"delta": None}, InvalidParameter, "epsilon and delta go together"),
     ({"ledger": "a"}, InvalidParameter, "ledger and dataset go together"),
-    ({"epsilon": None, "delta": None, "ledger": "none", "dataset": "log"}, LedgerError, "there is no ledger none"),
+    (
+        {"epsilon": None, "delta": None, "ledger": "none", "dataset": "log"},
+        LedgerError,
+        r"there is no ledger /.*/none",
+    ),
     ({"epsilon": -1.0}, InvalidParameter, "epsilon must be"),
     ({"accounting": "moments"}, InvalidParameter, "accounting must be one of"),
 ]
@@ -140,9 +146,60 @@ def test_bad_sessions(
 def test_options_that_are_the_sessions() -> None:
     made = session(where="item <> 'milk'")
     assert sorted(made.release(**ASKED).items.to_pylist()) == ["bread", "tea"]
-    for name in ("ledger", "dataset"):
+    for name in ("ledger", "dataset", "user", "input", "where"):
         with pytest.raises(InvalidParameter, match=f"{name} is the session's"):
             made.release(**ASKED, **{name: "x"})
-    with pytest.raises(InvalidParameter, match="seed cannot be used with ledger"):
+    with pytest.raises(InvalidParameter, match=r"^seed cannot be used with ledger"):
         made.release(**ASKED, seed=1)
     assert len(made.account.bookings) == 1
+
+
+_FORKED = """
+import os, pathlib, dphist, pyarrow
+session = dphist.Session(pyarrow.table({"user": [1], "item": ["a"]}), user="user", epsilon=3, delta=1e-6)
+folder = pathlib.Path(session._path).parent
+if os.fork() == 0:
+    raise SystemExit(0)  # runs the finalizers of a process that ends as usual
+os.wait()
+assert folder.is_dir()
+assert session.account.bookings == ()
+del session
+assert not folder.exists()
+"""
+
+
+def test_a_forked_process_does_not_remove_the_ledger() -> None:
+    done = subprocess.run([sys.executable, "-c", _FORKED], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_ledger_is_the_same_file_in_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path)
+    made = session(ledger="budget.ledger", dataset="log")
+    # Another ledger of the same name, with all of its budget.
+    Ledger.init("other/budget.ledger", "log", **TOTAL)
+    monkeypatch.chdir(tmp_path / "other")
+    made.release(**ASKED)
+    assert len(made.account.bookings) == 1
+    assert len(Ledger.open(tmp_path / "budget.ledger").account("log").bookings) == 1
+    assert len(Ledger.open("budget.ledger").account("log").bookings) == 0
+
+
+def test_the_accounting_of_a_session(tmp_path: Path) -> None:
+    place: dict[str, Any] = {"ledger": tmp_path / "ledger", "dataset": "log"}
+    reason = "later releases may depend on earlier results"
+    for more in ({}, place):
+        with pytest.raises(InvalidParameter, match=reason):
+            session(accounting="pld", **more)
+    assert not place["ledger"].exists()
+    Ledger.init(place["ledger"], "fixed", **TOTAL, accounting="pld")
+    with pytest.raises(InvalidParameter, match=reason):
+        dphist.Session(events(COUNTS), user="user", ledger=place["ledger"], dataset="fixed")
+    session(**place, accounting="auto").release(**ASKED)
+    chosen = session(**place, accounting="auto").account.accounting
+    assert session(**place).account.accounting == session(**place, accounting=chosen).account.accounting == chosen
+    other = {"zcdp": "sum", "sum": "zcdp"}[chosen]
+    for total in (TOTAL, {"epsilon": None, "delta": None}):
+        with pytest.raises(InvalidParameter, match=f"has the accounting '{chosen}', which cannot be changed"):
+            session(**{**place, **total}, accounting=other)

@@ -28,6 +28,8 @@ class ObjectServer(ThreadingHTTPServer):
         self.parts: dict[str, dict[int, bytes]] = {}
         self.failing: tuple[str, str] | None = None
         self.requests: list[str] = []
+        # The part of an upload that is stored in half, while the rest of it is lost with an error.
+        self.broken_part: int | None = None
 
     @property
     def options(self) -> str:
@@ -143,6 +145,10 @@ class _Handler(BaseHTTPRequestHandler):
         return self._answer(206, part, Content_Range=f"bytes {first}-{int(first) + len(part) - 1}/{len(data)}")
 
     def _store(self, path: str, query: dict[str, list[str]], body: bytes) -> None:
+        if self.server.broken_part is not None and query.get("partNumber") == [str(self.server.broken_part)]:
+            self.server.objects[path] = body[: len(body) // 2]
+            self._error(403, "AccessDenied")
+            return
         if "partNumber" in query:
             self.server.parts[query["uploadId"][0]][int(query["partNumber"][0])] = body
         else:

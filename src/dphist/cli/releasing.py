@@ -147,7 +147,7 @@ def _missing(values: dict[str, Any], missing: list[str]) -> InvalidParameter:
     with stoppable():
         sentence, words = missing_sentence(values, missing)
     # Settings of Spark may be secrets, which are not repeated.
-    if "input" in missing or values.get("spark_conf"):
+    if not words or "input" in missing or values.get("spark_conf"):
         return InvalidParameter(f"{sentence} (see dphist release --help)")
     error = InvalidParameter(f"{sentence}. For example:")
     error.example = shlex.join(["dphist", *map(word_without_secrets, sys.argv[1:]), *words])

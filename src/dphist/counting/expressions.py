@@ -17,7 +17,7 @@ from typing import Any, Final
 from dphist.counting.frames import Opened, Source
 from dphist.counting.sql import name, text_column
 from dphist.counting.task import Column
-from dphist.counting.workspace import about_sql, name_list
+from dphist.counting.workspace import about_sql, column_list, name_list
 from dphist.errors import InputError
 
 # TRY catches errors about values, but not every error, so that one row could fail a release: functions, types and
@@ -188,7 +188,7 @@ def bind(
         reason = "it must give the same for the same row, whenever it is evaluated"
     elif "WHERE clause cannot contain" in reason:
         reason = "it must be about single rows: no aggregates and no window functions"
-    known = "" if names is None else f". The columns are {name_list(list(names or types))}"
+    known = "" if names is None else f". The columns are {column_list(list(names or types))}"
     hint = _cast_hint(texts) if "VARCHAR" in reason else ""
     raise InputError(f"{title} cannot be used: {reason}{known}{hint}")
 
@@ -317,7 +317,7 @@ def is_computed(connection: Any, source: Source, column: Column) -> bool:
         raise InputError(
             f"{source.what} has no column {column.source!r}, and it is not an expression in SQL either: "
             f"{about_sql(Exception(query.get('error_message', 'syntax error')))}. The columns are "
-            f"{name_list(list(source.names))}"
+            f"{column_list(source.names)}"
         )
     # A name alone is a column, which does not exist.
     return [part.get("class") for part in parts] != ["COLUMN_REF"]

@@ -16,7 +16,6 @@ from __future__ import annotations
 import csv
 import glob
 import io
-import itertools
 import os
 import re
 import shutil
@@ -30,7 +29,7 @@ from urllib.parse import unquote
 
 from dphist.counting.frames import BATCH, ArrowSource, Opened, Source, demand, describe
 from dphist.counting.sql import FLOATS, WHOLE, name, text
-from dphist.counting.workspace import attempt, name_list, private_folder
+from dphist.counting.workspace import attempt, header_names, name_list, private_folder
 from dphist.errors import DphistError, InputError
 from dphist.objects import copy_objects, is_object, scheme_of, without_secrets
 
@@ -419,10 +418,15 @@ def header_of(path: str, delimiter: str) -> tuple[str, ...]:
 
     def first() -> list[str]:
         with lines_of(path) as lines:
-            names = next(csv.reader(itertools.chain([lines.readline()], lines), delimiter=delimiter), [])
+            names = next(csv.reader(one_line(lines.readline()), delimiter=delimiter), [])
             for column in names:
                 column.encode("utf-8")
-            return names
+            return header_names(names)
+
+    def one_line(line: str) -> Iterator[str]:
+        """The line; what a quote without its end would take for a part of it may be users' rows."""
+        yield line
+        raise InputError(f"the header of the file {path!r} does not end in its first line: a quote is not closed")
 
     wrong = "{what} cannot be read: its header line is not UTF-8 text, or it is damaged"
     return tuple(attempt(first, f"the file {path!r}", wrong))

@@ -22,7 +22,7 @@ from typing import Any, Final
 import numpy as np
 
 from dphist.counting.sql import EXACT, name
-from dphist.counting.workspace import attempt, name_list
+from dphist.counting.workspace import LOOKS_LIKE_DATA, attempt, column_list, is_data, short_name
 from dphist.errors import InputError
 
 WHOLE: Final = re.compile(r"-?(0|[1-9][0-9]{0,18})")
@@ -180,11 +180,13 @@ def demand(what: str, names: Sequence[str], wanted: Sequence[str]) -> None:
     """Raise `InputError` if a wanted column does not exist, or exists twice."""
     times = Counter(names)
     for column in wanted:
+        if times[column] == 0 and is_data(names):
+            raise InputError(f"{what} has no column {column!r}, and its first line {LOOKS_LIKE_DATA}")
         if times[column] == 0:
             near = difflib.get_close_matches(column.lower(), [name.lower() for name in times], n=1, cutoff=0.5)
-            meant = [repr(name) for name in times if near and name.lower() == near[0]]
+            meant = [repr(short_name(name)) for name in times if near and name.lower() == near[0]]
             hint = f" (did you mean {' or '.join(meant)}?)" if meant else ""
-            raise InputError(f"{what} has no column {column!r}{hint}; its columns are {name_list(list(names))}")
+            raise InputError(f"{what} has no column {column!r}{hint}; its columns are {column_list(names)}")
         if times[column] > 1:
             raise InputError(f"{what} has {times[column]} columns with the name {column!r}")
 

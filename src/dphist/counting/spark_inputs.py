@@ -50,7 +50,7 @@ from dphist.counting.spark_session import arrow_frame
 from dphist.counting.sql import EXACT, NUMBER, no_number, not_summable
 from dphist.counting.task import LONGEST_VALUE, Events, is_frame
 from dphist.counting.task import Column as Item
-from dphist.counting.workspace import LONGEST, attempt, name_list
+from dphist.counting.workspace import LONGEST, attempt, column_list, header_names, name_list
 from dphist.errors import InputError, is_spark_frame
 from dphist.objects import without_secrets
 
@@ -465,7 +465,7 @@ def far_source(session: Any, places: list[str], kind: str, delimiter: str, what:
         if kind in ("json", "jsonl"):
             return lines_source(session.read.text(places), what)
         frame = session.read.options(**CSV, sep=delimiter, enforceSchema="false").csv(places)
-        names = [name.removesuffix("\r") for name in frame.columns]
+        names = header_names([name.removesuffix("\r") for name in frame.columns])
         select = columns_of(csv_cells(frame, len(names)), names)
         return SparkSource(what, names, lambda wanted, probe: whole_text(select(wanted, probe)))
 
@@ -663,7 +663,7 @@ def bind_text(action: Callable[[], T], text: str, source: SparkSource, kind: str
     said = re.sub(r"\s+", " ", line).rstrip(".; ")
     if said.startswith("[UNRESOLVED_COLUMN"):
         said = f"it names a column that {source.what} does not have"
-        said += "" if source.names is None else f"; the columns are {name_list(source.names)}"
+        said += "" if source.names is None else f"; the columns are {column_list(source.names)}"
     elif len(said) > LONGEST:
         said = said[: LONGEST - 3] + "..."
     raise InputError(f"{title_of(kind, text)} cannot be used: {said}")

@@ -14,7 +14,7 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -76,6 +76,52 @@ def name_list(names: list[str] | tuple[str, ...], most: int = 40) -> str:
     """Names for a sentence, each quoted, and not endlessly many."""
     shown = ", ".join(repr(name) for name in names[:most])
     return f"{shown} and {len(names) - most} more" if len(names) > most else shown or "none"
+
+
+LOOKS_LIKE_DATA: Final = "looks like data, not like column names: add a header line"
+_LONGEST_NAME: Final = 64
+_SHOWN: Final = 40
+_UUID: Final = re.compile(r"[0-9a-f]{8}-?([0-9a-f]{4}-?){3}[0-9a-f]{12}", re.IGNORECASE)
+
+
+class DataName(str):
+    """A column of a header line that looks like data: it works as any name, and messages do not repeat it."""
+
+    __slots__ = ()
+
+
+def header_names(names: Sequence[str]) -> list[str]:
+    """The names of a header line, as `DataName` if it may be a row of a file without a header."""
+    return [DataName(one) for one in names] if _is_like_data(names) else list(names)
+
+
+def _is_like_data(names: Sequence[str]) -> bool:
+    plain = [one.strip() for one in names]
+    return len(set(plain)) < len(plain) or any(
+        not one
+        or len(one) > _LONGEST_NAME
+        or re.match(r"[-+.,(]*\d", one)
+        or re.search(r"[@\r\n]", one)
+        or _UUID.fullmatch(one)
+        for one in plain
+    )
+
+
+def is_data(names: Sequence[str]) -> bool:
+    """Whether they are from a header line that looks like data."""
+    return any(isinstance(one, DataName) for one in names)
+
+
+def short_name(name: str) -> str:
+    """A name of a column for a sentence, and not endlessly long."""
+    return name if len(name) <= _SHOWN else f"{name[:_SHOWN]}..."
+
+
+def column_list(names: Sequence[str]) -> str:
+    """Columns for a sentence, unless they may be somebody's data."""
+    if is_data(names):
+        return f"not shown, because the first line {LOOKS_LIKE_DATA}"
+    return name_list([short_name(one) for one in names])
 
 
 try:

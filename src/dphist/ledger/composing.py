@@ -104,7 +104,7 @@ class ConcentratedComposer:
         convert: Callable[[float, float], float],
         share: float = HALF,
     ) -> None:
-        self._total, self._limits, self._convert, self.share = total, limits, convert, share
+        self.total, self._limits, self._convert, self.share = total, limits, convert, share
 
     def left(self, spends: Sequence[Spend]) -> dict[str, float]:
         """What is left of both limits."""
@@ -116,11 +116,11 @@ class ConcentratedComposer:
         """The delta of all spends together while both sums are within their limits, else 1, which is nothing."""
         pairs = [concentrated(spend) for spend in spends]
         rho, delta = (sum((pair[place] for pair in pairs), Fraction()) for place in (0, 1))
-        if rho > Fraction(self._limits[0]) or delta > Fraction(self._limits[1]) or epsilon < self._total.epsilon:
+        if rho > Fraction(self._limits[0]) or delta > Fraction(self._limits[1]) or epsilon < self.total.epsilon:
             return 1.0
         together = self._convert(float(rho), epsilon) if rho else 0.0
         # Within the limits it is within the total; what rounding adds must not turn a fit into none.
-        return min(self._total.delta, math.nextafter(together + float(delta), math.inf)) if spends else 0.0
+        return min(self.total.delta, math.nextafter(together + float(delta), math.inf)) if spends else 0.0
 
     def largest_epsilon(self, spend: Spend, spends: Sequence[Spend], times: int = 1) -> float:
         """About the largest epsilon with which `spend` fits so many times after the others; 0 if there is none.
@@ -133,7 +133,7 @@ class ConcentratedComposer:
             return 0.0
         growth = left["rho_left"] / float(times * rho)
         wanted = largest_rho(spend.epsilon, spend.delta, self._convert) * growth
-        low, high = 0.0, self._total.epsilon
+        low, high = 0.0, self.total.epsilon
         for _ in range(40):
             middle = 0.5 * (low + high)
             low, high = (middle, high) if self._convert(wanted, middle) >= spend.delta else (low, middle)

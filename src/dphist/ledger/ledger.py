@@ -224,6 +224,14 @@ class Account:
             raise InvalidParameter(
                 f"the dataset {self.name!r} has the accounting {self.accounting!r}, not {composer.accounting!r}"
             )
+        if isinstance(composer, ConcentratedComposer):
+            # Both limits hold for all releases together only if they never change.
+            share = composer.share if self.accounting == AUTO else self.share
+            if (composer.total, composer.share) != (self.total, share):
+                raise InvalidParameter(
+                    f"the composer must have the total of the dataset {self.name!r}, epsilon "
+                    f"{self.total.epsilon!r} and delta {self.total.delta!r}, and its share, {share!r}"
+                )
         return composer.total_delta([*self.spends, *spends], self.total.epsilon)
 
     def check_fits(self, spend: Spend, composer: Composer, spend_at: SpendAt | None = None) -> None:

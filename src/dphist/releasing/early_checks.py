@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from dphist.counting.task import Choice, Column, Events, Resources, Task
+from dphist.counting.workspace import LOOKS_LIKE_DATA, is_data, short_name
 from dphist.errors import DphistError
 from dphist.releasing.protected import local_paths
 from dphist.releasing.request import STREAM, Request, flag, options
@@ -82,9 +83,11 @@ def missing_options(values: Mapping[str, Any], *, output: bool) -> list[str]:
 
 
 def missing_sentence(values: Mapping[str, Any], missing: Sequence[str]) -> tuple[str, list[str]]:
-    """One sentence about all missing options, with the columns of the input; and flags that would do."""
+    """One sentence about all missing options, with the columns of the input; and flags that would do, if any."""
     sentence = f"missing: {', '.join('INPUT' if name == 'input' else flag(name) for name in missing)}"
     columns, about = _columns(values) if {"user", "item"} & set(missing) else (None, "")
+    if is_data(columns or []):
+        return f"{sentence}. {about}", []
     guessed = {"epsilon": "1", "delta": "1e-6", "output": "counts.csv", "input": "INPUT"}
     guessed |= _guess(columns or [], values)
     example = [word for name in missing for word in ("-o" if name == "output" else flag(name), guessed[name])]
@@ -109,7 +112,10 @@ def _columns(values: Mapping[str, Any]) -> tuple[list[str] | None, str]:
     what = os.fspath(source) if isinstance(source, (str, os.PathLike)) else "the input"
     if names is None:
         return None, ""
-    shown = [name if re.fullmatch(r"\w+", name) else repr(name) for name in names[:_MOST_COLUMNS]]
+    if is_data(names):
+        return names, f"The first line of {what} {LOOKS_LIKE_DATA}"
+    shown = [short_name(name) for name in names[:_MOST_COLUMNS]]
+    shown = [name if re.fullmatch(r"\w+", name) else repr(name) for name in shown]
     more = f" and {len(names) - _MOST_COLUMNS} more" if len(names) > _MOST_COLUMNS else ""
     return names, f"Columns of {what}: {', '.join(shown)}{more}"
 

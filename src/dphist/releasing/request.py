@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Union, get_arg
 
 from dphist.counting.task import Column, Events, is_frame
 from dphist.errors import LARGEST_COUNT, InputError, InvalidParameter, finite_number, is_spark_frame
-from dphist.objects import scheme_of, without_options, without_secrets
+from dphist.objects import is_postgres, scheme_of, without_options, without_secrets
 from dphist.privacy.types import Budget
 
 if TYPE_CHECKING:
@@ -303,6 +303,12 @@ class Request:
     def _check_engine(self) -> None:
         if self.engine == "duckdb" and is_spark_frame(self.input):
             raise InvalidParameter("a Spark DataFrame needs the engine spark, not duckdb")
+        listed = self.items if isinstance(self.items, (tuple, list)) else [self.items]
+        far = [scheme_of(one) for one in listed if isinstance(one, str) and not is_postgres(one)]
+        if any(far) and self.engine_name != "spark":
+            raise InvalidParameter(
+                f"--items cannot be read from {next(filter(None, far))}:// addresses: download the list first"
+            )
         for name in ("master", "spark_conf"):
             if getattr(self, name) and self.engine_name != "spark":
                 raise InvalidParameter(f"{flag(name)} needs --engine spark")

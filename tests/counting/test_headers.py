@@ -1,0 +1,98 @@
+"""A file without a header: its first row is somebody's data, which no message repeats."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+
+import dphist
+from dphist.counting.workspace import header_names, is_data
+from dphist.errors import InputError
+
+ASKED: dict[str, Any] = {"epsilon": 1, "delta": 1e-6, "max_items_per_user": 1}
+ROWS = [
+    "alice.smith@mail.com,HIV positive",
+    "Alice,HIV positive,2024-01-31",
+    "HIV positive,-17.5",
+    "HIV positive,",
+    "HIV positive,HIV positive",
+    "HIV positive,b4f0a1de-0c1f-4c3b-9d55-aaaaaaaaaaaa",
+    f"HIV positive,{'x' * 65}",
+]
+
+
+def run(folder: Path, *arguments: str, data: str = "") -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "dphist", *arguments], input=data, capture_output=True, text=True, cwd=folder,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert done.stdout == ""
+    return done.stderr
+
+
+@pytest.mark.parametrize("first", ROWS)
+def test_a_first_line_of_data_is_not_repeated(tmp_path: Path, first: str) -> None:
+    path = tmp_path / "nohead.csv"
+    path.write_text(f"{first}\n" * 3)
+    for more in (
+        {"user": "user", "item": "item"},
+        {"user": "hiv positiv", "item": "mail"},
+        {"user": "user", "item": "x=item ||"},
+        {"user": "user", "item": "x=upper(item)"},
+        {"user": "user", "item": "item", "where": "item = 'tea'"},
+        {"user": "user", "item": "item", "query": "SELECT user, item FROM input"},
+    ):
+        with pytest.raises(InputError) as caught:
+            dphist.release(path, **more, **ASKED)
+        said = str(caught.value)
+        assert "HIV" not in said
+        assert "Alice" not in said
+        assert "alice" not in said
+
+
+def test_the_command_offers_no_columns_of_data(tmp_path: Path) -> None:
+    (tmp_path / "nohead.csv").write_text(f"{ROWS[0]}\n")
+    said = run(tmp_path, "release", "nohead.csv", "--epsilon", "1")
+    assert "The first line of nohead.csv looks like data, not like column names: add a header line" in said
+    assert "For example" not in said
+    assert "HIV" not in said
+    assert "mail" not in said
+    asked = ["--user=u", "--item=i", "--epsilon=1", "--delta=1e-6", "-o", "o.csv"]
+    said = run(tmp_path, "release", "-", "--input-format=csv", *asked, data=f"{ROWS[0]}\n")
+    assert "standard input has no column 'u', and its first line looks like data" in said
+    assert "HIV" not in said
+
+
+def test_a_column_that_was_named_exactly_is_used(tmp_path: Path) -> None:
+    path = tmp_path / "wide.csv"
+    path.write_text("user,2024\n" + "".join(f"{user},tea\n" for user in range(900)))
+    assert dphist.release(path, user="user", item="2024", **ASKED).items.to_pylist() == ["tea"]
+    counted = dphist.release(path, user="user", item='x=upper("2024")', **ASKED)
+    assert counted.items.to_pylist() == ["TEA"]
+
+
+@pytest.mark.parametrize("ending", ["\n", "\r\n"])
+def test_a_quote_that_is_not_closed(tmp_path: Path, ending: str) -> None:
+    path = tmp_path / "quote.csv"
+    path.write_text(ending.join(['user,"item', "alice,HIV positive", 'bob,"flu"', ""]), newline="")
+    with pytest.raises(InputError, match="does not end in its first line: a quote is not closed") as caught:
+        dphist.release(path, user="user", item="item", **ASKED)
+    assert "HIV" not in str(caught.value)
+    assert "HIV" not in run(tmp_path, "release", "quote.csv")
+
+
+def test_names_that_are_names(tmp_path: Path) -> None:
+    for names in (["user", "item"], ["user id", "Suchbegriff"], ["a.b", "_c", "größe"], ["face", "deadbeef"]):
+        assert not is_data(header_names(names))
+    # A schema declares its names.
+    path = tmp_path / "log.parquet"
+    pa.parquet.write_table(pa.table({"2024": ["a"], "x" * 300: ["b"]}), path)
+    with pytest.raises(InputError, match=r"its columns are '2024', 'x{40}\.\.\.'$"):
+        dphist.release(path, user="user", item="item", **ASKED)
