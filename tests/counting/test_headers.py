@@ -41,14 +41,15 @@ def run(folder: Path, *arguments: str, data: str = "") -> str:
 def test_a_first_line_of_data_is_not_repeated(tmp_path: Path, first: str) -> None:
     path = tmp_path / "nohead.csv"
     path.write_text(f"{first}\n" * 3)
-    for more in (
+    asked: tuple[dict[str, Any], ...] = (
         {"user": "user", "item": "item"},
         {"user": "hiv positiv", "item": "mail"},
         {"user": "user", "item": "x=item ||"},
         {"user": "user", "item": "x=upper(item)"},
         {"user": "user", "item": "item", "where": "item = 'tea'"},
         {"user": "user", "item": "item", "query": "SELECT user, item FROM input"},
-    ):
+    )
+    for more in asked:
         with pytest.raises(InputError) as caught:
             dphist.release(path, **more, **ASKED)
         said = str(caught.value)
