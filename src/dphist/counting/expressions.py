@@ -24,7 +24,7 @@ from dphist.errors import InputError
 # forms are those that were seen to raise no other (`tests/counting/test_expression_functions.py` tries them all).
 # Nor can one row take all memory: no function makes a text or a list much longer than what it is given.
 _FORMS: Final = frozenset({
-    "BETWEEN", "CASE", "CAST", "COLLATE", "COLUMN_REF", "COMPARISON", "CONJUNCTION", "CONSTANT", "FUNCTION",
+    "BETWEEN", "CASE", "CAST", "COLUMN_REF", "COMPARISON", "CONJUNCTION", "CONSTANT", "FUNCTION",
     "LAMBDA", "OPERATOR", "TYPE",
 })  # fmt: skip
 _FUNCTION_NAMES: Final = """
@@ -138,7 +138,9 @@ def check(connection: Any, expression: str, kind: str) -> list[dict[str, Any]]:
         raise InputError(bad)
     found = list(nodes_of(parts))
     if any("class" in node and node["class"] not in _FORMS for node in found):
-        raise InputError(f"{title_of(kind, expression)} must be about single rows: no subqueries and no *")
+        raise InputError(
+            f"{title_of(kind, expression)} must be about single rows: no subqueries, no * and no COLLATE"
+        )
     return found
 
 
