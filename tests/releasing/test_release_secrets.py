@@ -114,7 +114,7 @@ def test_a_certificate_and_a_ledger_have_no_secret() -> None:
     values = {"user": "user", "item": "item", "epsilon": 1, "delta": 1e-6}
     for form, secrets in ADDRESSES:
         one, two = form.format("s3", ".csv"), form.format("gs", ".csv")
-        request = request_from({**values, "input": [one, two], "items": two, "output": one})
+        request = request_from({**values, "input": [one, two], "items": two, "output": one, "engine": "spark"})
         assert_hidden(json.dumps(request.to_dict()), secrets)
         assert_hidden(json.dumps(request.to_dict(everything=True)), secrets)
     # Settings of Spark, which may be secrets, are booked by their names.
