@@ -242,5 +242,5 @@ def test_the_command_and_the_environment(
     assert json.loads(done.stdout)["output"] == "s3://lake/q.csv"
     assert json.loads(store.objects["lake/q.csv.certificate.json"])["request"]["input"] == "s3://lake/one.csv"
     assert run("verify", "s3://lake/q.csv", "--public-key", "k.pub").returncode == 0
-    assert "Number of users per item" in run("report", "s3://lake/q.csv").stdout
+    assert "users per item" in run("report", "s3://lake/q.csv").stdout
     assert SECRET not in done.stdout + done.stderr + store.objects["lake/q.csv"].decode()

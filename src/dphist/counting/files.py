@@ -18,7 +18,6 @@ import glob
 import io
 import os
 import re
-import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -41,6 +40,7 @@ FORMATS: Final = {
 NAMES: Final = {suffix[1:]: kind for suffix, kind in FORMATS.items()}
 COMPRESSED: Final = (".gz", ".zst")
 COMPRESSION_MARKS: Final = {b"\x1f\x8b": ".gz", b"\x28\xb5\x2f\xfd": ".zst"}
+_LONGEST_MARK: Final = max(map(len, COMPRESSION_MARKS))
 SPOOL: Final = 1 << 20
 
 
@@ -77,12 +77,16 @@ def spool_stdin(kind: str, folder: Path | None) -> Iterator[str]:
     with private_folder(folder) as work:
 
         def spool() -> str:
-            first = stream.read(SPOOL)
+            # In pieces as they come: while a whole block is awaited, Python handles no signal.
+            first = b""
+            while len(first) < _LONGEST_MARK and (piece := stream.read1(SPOOL)):
+                first += piece
             ending = next((end for mark, end in COMPRESSION_MARKS.items() if first.startswith(mark)), "")
             path = work / f"input.{kind}{ending}"
             with open(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
                 file.write(first)
-                shutil.copyfileobj(stream, file, SPOOL)
+                while piece := stream.read1(SPOOL):
+                    file.write(piece)
             return str(path)
 
         path = attempt(spool, "standard input", "{what} cannot be read")
