@@ -121,7 +121,7 @@ def test_columns_beside_the_counts(frame: DataFrame) -> None:
     assert (found.added["people_low"] < found.counts).all()
     assert sorted(found.counts, reverse=True) == found.counts.tolist()
     assert "more" not in found.table_text()
-    assert repr(found).startswith("Release of")
+    assert repr(found).startswith("6 items released")
     assert "<table>" in found._repr_html_()
 
 
