@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -125,6 +126,18 @@ def kill_within(steps: list[str], check: bool) -> None:
         steps.append("never checked")
 
 
+@pytest.fixture
+def usual_handlers() -> Iterator[None]:
+    """Those of a new process: Spark, in another test of this one, has installed its own."""
+    before = {one: signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)}
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    yield
+    for one, handler in before.items():
+        signal.signal(one, handler)
+
+
+@pytest.mark.usefixtures("usual_handlers")
 @pytest.mark.parametrize("check", [True, False])
 def test_signals_wait_and_come(check: bool) -> None:
     steps: list[str] = []

@@ -71,7 +71,7 @@ def test_the_command_takes_both(tmp_path: Path) -> None:
     assert certificate["plan"]["gamma"] == 4.0
     for written in tmp_path.glob("[or]*"):
         assert "a secret project" not in written.read_text(), written
-    assert "It was made from orders of 2026." in (tmp_path / "report.html").read_text()
+    assert "It was made from orders of 2026 on " in (tmp_path / "report.html").read_text()
     assert dphist.verify(tmp_path / "out.csv").verified
     bad = command(tmp_path, "release", "a secret project.parquet", *FLAGS, "--max-nonzero", "5", "--gamma", "root")
     assert bad.code == 2
@@ -81,4 +81,4 @@ def test_the_command_takes_both(tmp_path: Path) -> None:
 def test_frames_have_a_name() -> None:
     found = dphist.release(events(COUNTS), **BUDGET, max_items_per_user=1, input_name="orders of 2026")
     assert found.document()["request"]["input"] == "orders of 2026"
-    assert "It was made from orders of 2026." in dphist.make_report(found, "text").replace("\n", " ")
+    assert "It was made from orders of 2026 on " in dphist.make_report(found, "text").replace("\n", " ")

@@ -181,7 +181,7 @@ def test_every_report_and_figure_is_known_again(tmp_path: Path) -> None:
             done = run(tmp_path, "report", "out.csv", "--output", name, "--figures", "f", "--force")
             assert done.returncode == 0, done.stderr
     made = [*(tmp_path / "f").iterdir(), *tmp_path.glob("a.*")]
-    assert len(made) == 8
+    assert len(made) == 9
     assert all(is_replaceable(path) for path in made)
     assert not is_replaceable(tmp_path / "out.csv")
     # A mark in another place is what somebody wrote, such as an item.

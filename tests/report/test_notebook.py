@@ -77,7 +77,13 @@ def outputs(notebook: Any, kind: str) -> list[str]:
 def test_the_tutorial_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     notebook = executed(nbformat.read(TUTORIAL, as_version=4), tmp_path, monkeypatch)
     shown = " ".join(outputs(notebook, "text/html"))
-    for text in ("<caption>Plan", "NOT PRIVATE: a simulation", "items released", "is verified", "Releases together"):
+    for text in (
+        "<caption>Plan",
+        "NOT PRIVATE: a simulation",
+        "items released",
+        "is verified",
+        "Releases together",
+    ):
         assert text in shown
     assert "2 releases together" in shown
     assert len(outputs(notebook, "image/svg+xml")) == 2
