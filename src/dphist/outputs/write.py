@@ -15,6 +15,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from hashlib import file_digest, sha256
 from io import BytesIO
 from typing import Any, Final
@@ -85,25 +86,62 @@ def write_release(
     check_formulas(target, escape_formulas)
     plain = compact(table)
     with Deferred() as signals, _system_errors(target):
+        job = _Writing(plain, document, target, force, signals, escape_formulas, ready)
         if target.kind == "postgresql":
-            digest = write_database(
-                plain, document, target, target.address, force=force, check=signals.check, ready=ready
-            )
+            digest = job.into_database(target.address)
         elif target.is_object:
-            digest = _write_object(plain, document, target, force, signals, escape_formulas, ready)
+            digest = _write_object(job)
         else:
             check_files(target, force=force)
             if target.is_database:
-                digest = _write_into_file(plain, document, target, force, signals, ready)
+                digest = _write_into_file(job)
             elif target.is_stdout:
-                digest = _write_stdout(plain, document, target, force, signals, escape_formulas, ready)
+                digest = _write_stdout(job)
             else:
-                digest = _write_files(plain, document, target, force, signals, escape_formulas, ready)
+                digest = _write_files(job)
         signed_by = None if target.sign is None else target.sign.fingerprint
         written = Written(target.title(), target.certificate_title(), digest, signed_by=signed_by)
         if placed is not None:
             placed(written)
     return written
+
+
+@dataclass(frozen=True)
+class _Writing:
+    """What is written, where and how; `ready` is called once it is whole, before anyone can see it."""
+
+    table: Any
+    document: dict[str, Any]
+    target: Target
+    force: bool
+    signals: Deferred
+    escape_formulas: bool
+    ready: Callable[[str], None]
+
+    def rows_to(self, file: Any) -> None:
+        """The rows in the format of the target."""
+        write_rows(self.table, self.target.kind, file, self.signals.check, escape_formulas=self.escape_formulas)
+
+    def certificate(self, name: str, digest: str) -> bytes:
+        """The certificate of data with this digest, under the name that they get."""
+        escaped = {"escape_formulas": True} if self.escape_formulas else {}
+        facts = {**output_facts(self.table, self.target.kind, name, digest), **escaped}
+        return seal(self.document, facts, self.target.sign).encode()
+
+    def rendered(self, name: str) -> tuple[bytes, bytes, str]:
+        """Data and certificate as bytes, and the digest of the data."""
+        file = BytesIO()
+        self.rows_to(file)
+        data = file.getvalue()
+        digest = sha256(data).hexdigest()
+        return data, self.certificate(name, digest), digest
+
+    def into_database(self, address: str) -> str:
+        """Both as tables of the database at this address; the digest of the rows."""
+        return write_database(
+            self.table, self.document, self.target, address, force=self.force, check=self.signals.check,
+            ready=self.ready,
+        )  # fmt: skip
 
 
 @contextmanager
@@ -116,32 +154,23 @@ def _system_errors(target: Target) -> Iterator[None]:
         raise OutputError(f"{target.title()} cannot be written: {reason}") from None
 
 
-def _write_files(
-    plain: Any,
-    document: dict[str, Any],
-    target: Target,
-    force: bool,
-    signals: Deferred,
-    escape_formulas: bool,
-    ready: Callable[[str], None],
-) -> str:
+def _write_files(job: _Writing) -> str:
+    target = job.target
     with workplace(target.path.parent) as work:
         data, certificate = work / "data", work / "certificate"
         with data.open("xb") as file:
-            write_rows(plain, target.kind, file, signals.check, escape_formulas=escape_formulas)
+            job.rows_to(file)
             file.flush()
             os.fsync(file.fileno())
         with data.open("rb") as file:
             digest = file_digest(file, "sha256").hexdigest()
         # A name that is not text in this system's encoding is shown with escapes.
         name = target.path.name.encode("utf-8", "backslashreplace").decode()
-        escaped = {"escape_formulas": True} if escape_formulas else {}
-        text = seal(document, {**output_facts(plain, target.kind, name, digest), **escaped}, target.sign)
-        write_synced(certificate, text.encode())
-        signals.check()
+        write_synced(certificate, job.certificate(name, digest))
+        job.signals.check()
         with alone(target.path.parent):
-            ready(digest)
-            if force:
+            job.ready(digest)
+            if job.force:
                 replace_pair(data, target.path, certificate, target.certificate_path, work)
             else:
                 place_new([(data, target.path), (certificate, target.certificate_path)])
@@ -169,75 +198,47 @@ def _store_errors() -> Iterator[None]:
     raise OutputError(sentence)
 
 
-def _write_object(
-    plain: Any,
-    document: dict[str, Any],
-    target: Target,
-    force: bool,
-    signals: Deferred,
-    escape_formulas: bool,
-    ready: Callable[[str], None],
-) -> str:
+def _write_object(job: _Writing) -> str:
     """The data, then the certificate: each appears whole, but a store cannot put two in place at once.
 
     With `force` the old certificate goes first: nothing ever vouches for other data.
     """
-    _check_object(target, force=force)
-    data, text, digest = _rendered(plain, document, target, name_of(target.address), signals, escape_formulas)
-    certificate = beside(target.address, CERTIFICATE)
+    address = job.target.address
+    _check_object(job.target, force=job.force)
+    data, text, digest = job.rendered(name_of(address))
+    certificate = beside(address, CERTIFICATE)
     with _store_errors():
-        if force:
+        if job.force:
             remove_object(certificate)
-        signals.check()
-        ready(digest)
-        write_object(target.address, data)
+        job.signals.check()
+        job.ready(digest)
+        write_object(address, data)
         try:
             write_object(certificate, text)
         except BaseException:
             with suppress(InputError):
-                remove_object(target.address)
+                remove_object(address)
             raise
     return digest
 
 
-def _rendered(
-    plain: Any, document: dict[str, Any], target: Target, name: str, signals: Deferred, escape_formulas: bool
-) -> tuple[bytes, bytes, str]:
-    """Data and certificate as bytes, and the digest of the data."""
-    file = BytesIO()
-    write_rows(plain, target.kind, file, signals.check, escape_formulas=escape_formulas)
-    data = file.getvalue()
-    digest = sha256(data).hexdigest()
-    escaped = {"escape_formulas": True} if escape_formulas else {}
-    text = seal(document, {**output_facts(plain, target.kind, name, digest), **escaped}, target.sign)
-    return data, text.encode(), digest
-
-
-def _write_stdout(
-    plain: Any,
-    document: dict[str, Any],
-    target: Target,
-    force: bool,
-    signals: Deferred,
-    escape_formulas: bool,
-    ready: Callable[[str], None],
-) -> str:
+def _write_stdout(job: _Writing) -> str:
     """The data to standard output, then the certificate to its file: what was read there cannot be taken back."""
-    final = target.certificate_path
+    final = job.target.certificate_path
     name = final.name.removesuffix(CERTIFICATE) if final.name.endswith(CERTIFICATE) else "-"
-    if target.sign is not None and name in ("-", ""):
+    if job.target.sign is not None and name in ("-", ""):
         raise InvalidParameter(
             "--sign signs the name of the data: with --output -, --certificate must be NAME.certificate.json, "
             "where NAME is the file that the data will be in"
         )
-    data, text, digest = _rendered(plain, document, target, name, signals, escape_formulas)
+    data, text, digest = job.rendered(name)
     with workplace(final.parent) as work:
         certificate = work / "certificate"
         write_synced(certificate, text)
-        signals.check()
-        ready(digest)
+        job.signals.check()
+        job.ready(digest)
         _send(data)
-        if force:
+        if job.force:
             os.replace(certificate, final)
         else:
             place_new([(certificate, final)])
@@ -263,24 +264,19 @@ def _send(data: bytes) -> None:
         raise
 
 
-def _write_into_file(
-    plain: Any,
-    document: dict[str, Any],
-    target: Target,
-    force: bool,
-    signals: Deferred,
-    ready: Callable[[str], None],
-) -> str:
+def _write_into_file(job: _Writing) -> str:
     """A table of a database in a file. A new database is made aside, for it must not be there half made."""
-    with workplace(target.path.parent) as work:
-        if not os.path.lexists(target.path):
-            new = work / target.path.name
-            digest = write_database(plain, document, target, str(new), force=force, check=signals.check)
-            signals.check()
-            ready(digest)
+    path = job.target.path
+    with workplace(path.parent) as work:
+        if not os.path.lexists(path):
+            new = work / path.name
+            # Aside nobody can see it: it is ready when it gets its name.
+            digest = replace(job, ready=lambda _: None).into_database(str(new))
+            job.signals.check()
+            job.ready(digest)
             with suppress(FileExistsError):
-                place_new([(new, target.path)])
-                sync_folder(target.path.parent)
+                place_new([(new, path)])
+                sync_folder(path.parent)
                 return digest
     # It is there, or someone made it just now: its own transactions keep it whole.
-    return write_database(plain, document, target, target.address, force=force, check=signals.check, ready=ready)
+    return job.into_database(job.target.address)
