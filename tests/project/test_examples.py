@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import dphist
+import release_commands
 from dphist.releasing.request import Request, request_from
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -28,14 +29,25 @@ SMALL_DELTA = "1e-13"
 
 
 def run(folder: Path, *command: str | Path) -> str:
-    """What a command prints; the programs of this Python are first on the path."""
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-    words = [str(word) for word in command]
-    done = subprocess.run(
-        words, cwd=folder, env={**os.environ, "PATH": path}, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, f"{words}: {done.stdout}{done.stderr}"
-    return done.stdout
+    """What a command prints: `python` and `dphist` in this process, others with the programs of this Python."""
+    first, *words = [str(word) for word in command]
+    if first == "dphist":
+        done = release_commands.command(folder, *words)
+    elif first == "python":
+        done = release_commands.script(folder, Path(words[0]), *words[1:])
+    else:
+        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+        found = subprocess.run(
+            [first, *words],
+            cwd=folder,
+            env={**os.environ, "PATH": path},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        done = release_commands.Done(found.returncode, found.stdout, found.stderr)
+    assert done.code == 0, f"{command}: {done.out}{done.err}"
+    return done.out
 
 
 def rows_of(log: Path, select: str) -> list[Any]:

@@ -17,7 +17,7 @@ from dphist.sampling.mechanisms import begin
 from dphist.sampling.tap import SeededTap
 from dphist.simulation.population import Population, Zipf
 from dphist.simulation.predict import BANDS, totals_of
-from dphist.simulation.simulate import Prediction, capped, make_prediction, predict_chosen_limit
+from dphist.simulation.simulate import Prediction, make_prediction, predict, predict_chosen_limit
 from simulation_data import Log, job
 
 BUDGET = Budget(1.0, 1e-6)
@@ -109,7 +109,7 @@ def releases(log: Log, one: Prediction, runs: int) -> Any:
 
 
 def predicted(one: Prediction) -> Any:
-    errors = [(bias or 0.0) * items for (_, items), (_, bias) in zip(one.bands, one.estimate_bias, strict=True)]
+    errors = [(bias or 0.0) * items for _, items, bias in one.bands]
     return np.array([one.items, 1.0 - one.missing, one.distance, one.estimate_distance, *errors])
 
 
@@ -118,7 +118,7 @@ def test_releases_with_spread_are_as_predicted(limit: int) -> None:
     """Means of 400 releases, within what happens by chance once in 10^9; and a wrong formula is noticed."""
     log, runs = job(), 400
     population = population_of(log)
-    one = capped(BUDGET, limit, population, "spread")
+    one = predict(BUDGET, population, "spread", limit)
     assert one.plan.levels
     found = releases(log, one, runs)
     error = found.std(axis=0, ddof=1) / math.sqrt(runs)

@@ -168,7 +168,7 @@ def test_an_interruption_is_one_sentence_that_says_what_was_written(
     assert not (folder / "s.sketch").exists()
     with monkeypatch.context() as patched:
         # A signal that waited until the file was there.
-        patched.setattr("dphist.sketch.file.Deferred.__exit__", interrupted)
+        patched.setattr("dphist.sketch.counters.Deferred.__exit__", interrupted)
         stopped = CliRunner().invoke(app, words)
     assert (stopped.exit_code, stopped.stderr) == (130, "Interrupted: the output was already written.\n")
     assert MisraGries.load("s.sketch").k == 20

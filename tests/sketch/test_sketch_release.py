@@ -17,7 +17,7 @@ import dphist
 from dphist.errors import InvalidParameter, NotPrivate
 from dphist.privacy.types import LatticeNoise
 from dphist.sketch import MisraGries
-from dphist.sketch.values import Counters
+from dphist.sketch.counters import Counters
 from release_data import resealed, restate
 
 BUDGET: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-6}
