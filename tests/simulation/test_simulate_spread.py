@@ -58,7 +58,7 @@ def test_mean_and_variance_are_exact() -> None:
         groups.setdefault((len(of_users), round(32 * float(np.mean(np.log(of_users))))), []).append(item)
     expected = [
         (key[0], len(items), np.mean(outcomes, axis=0)[items].mean(), np.var(outcomes, axis=0)[items].mean())
-        for key, items in sorted(groups.items())
+        for key, items in sorted(groups.items(), key=lambda group: (-group[0][0], group[0][1]))
     ]
     users, items = zip(*pairs, strict=True)
     found = population_of(Log(np.array(users), np.array(items)))
@@ -113,7 +113,7 @@ def predicted(one: Prediction) -> Any:
     return np.array([one.items, 1.0 - one.missing, one.distance, one.estimate_distance, *errors])
 
 
-@pytest.mark.parametrize("limit", [1, 4, 16])
+@pytest.mark.parametrize("limit", [4, *(pytest.param(limit, marks=pytest.mark.slow) for limit in (1, 16))])
 def test_releases_with_spread_are_as_predicted(limit: int) -> None:
     """Means of 400 releases, within what happens by chance once in 10^9; and a wrong formula is noticed."""
     log, runs = job(), 400

@@ -56,8 +56,9 @@ def test_it_is_loaded_when_it_is_first_used() -> None:
 
 
 def test_docstring_example() -> None:
-    assert doctest.testmod(dphist.sketch.misra_gries).attempted > 0
-    assert doctest.testmod(dphist.sketch.misra_gries).failed == 0
+    result = doctest.testmod(dphist.sketch.misra_gries)
+    assert result.attempted > 0
+    assert result.failed == 0
 
 
 @pytest.mark.parametrize(("kind", "often", "seldom"), VALUES, ids=lambda value: str(value)[:20])

@@ -7,11 +7,12 @@ import os
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, ClassVar, Final, Literal, get_args
 
 from dphist.display import html_grid, html_table, text_grid, text_table
 from dphist.errors import InvalidParameter, one_of, positive_count
-from dphist.planning.auto_cap import choose_plan, excess_of
+from dphist.planning.auto_cap import ChoicePlan, choose_plan, excess_of
 from dphist.planning.planner import Excess
 from dphist.planning.planner import plan as make_plan
 from dphist.privacy.types import DEFAULT_CAPS, Budget, Plan
@@ -177,7 +178,7 @@ def predict_chosen_limit(budget: Budget, population: Population, goal: Goal = "c
 
     Each draw has its own limit and correction.
     """
-    planned = choice_for(budget, goal="keys" if goal == "keys" else "accuracy")
+    planned = _plan_choice(budget, "keys" if goal == "keys" else "accuracy")
     tap, sizes = SeededTap(1), population.buckets(planned.choice.caps)
     draws = [choose_plan(planned, noisy_sizes(planned.choice, sizes, tap)) for _ in range(_TRIALS)]
     parts = [
@@ -189,6 +190,12 @@ def predict_chosen_limit(budget: Budget, population: Population, goal: Goal = "c
     found = make_prediction("auto", None, commonest, mixed(parts), population)
     limits = tuple((limit, excess, number / _TRIALS) for (limit, excess), number in sorted(taken.items()))
     return replace(found, limits=limits)
+
+
+@lru_cache(maxsize=8)
+def _plan_choice(budget: Budget, goal: str) -> ChoicePlan:
+    """About a second of planning, whatever the population is."""
+    return choice_for(budget, goal=goal)
 
 
 def default_caps(largest: int) -> tuple[int, ...]:
