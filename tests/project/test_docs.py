@@ -45,19 +45,6 @@ def run_python(code: str, namespace: dict[str, Any]) -> str:
     return output.getvalue()
 
 
-def run_apart(codes: list[str]) -> list[str]:
-    """What several blocks of Python print, one after the other in a process of their own."""
-    mark = "---- end of a block ----"
-    script = f"\nprint({mark!r}, flush=True)\n".join([*codes, ""])
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", script],
-        env={**os.environ, "PYSPARK_PYTHON": sys.executable},
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout.split(mark + "\n")[:-1]
-
-
 # What a reader does by hand, or what needs another machine.
 _BY_HAND = ("make ", "pip install ", "cd ", ". ", "dphist explore", "dphist --install-completion")
 
@@ -92,10 +79,10 @@ def run_console(text: str) -> str:
     return transcript
 
 
-# A process has one Spark session, and other tests have theirs.
+# With the other tests of Spark, whose session it shares.
 APART = ROOT / "docs" / "spark.md"
 # Pages that compute for several seconds.
-LONG = ("exact-analysis.md", "accounting.md", "audit.md", "discrete.md", "simulate.md")
+LONG = ("exact-analysis.md", "accounting.md", "audit.md", "discrete.md", "simulate.md", "report.md")
 
 
 @pytest.mark.parametrize(
@@ -107,7 +94,7 @@ LONG = ("exact-analysis.md", "accounting.md", "audit.md", "discrete.md", "simula
     ],
 )
 def test_code_blocks_print_what_the_page_says(
-    page: Path, demo_output: Path, monkeypatch: pytest.MonkeyPatch
+    page: Path, demo_output: Path, monkeypatch: pytest.MonkeyPatch, quick_curve: None
 ) -> None:
     """All blocks of all pages, pasted in order into the folder that `make demo` leaves."""
     monkeypatch.chdir(demo_output)
@@ -137,12 +124,17 @@ def demo_output(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.together("spark")
+@pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas >= 3:FutureWarning")
 def test_code_blocks_of_the_page_about_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from spark_shared import shared_session
+
     monkeypatch.chdir(tmp_path)
-    everything = blocks(APART)
-    codes = [block.text for block in everything if block.language == "python"]
-    shown = [following.text for block, following in pairwise(everything) if block.language == "python"]
-    assert run_apart(codes) == shown
+    # A process has one session, so the page gets this one.
+    shared_session("local")
+    namespace: dict[str, Any] = {}
+    for block, following in pairwise(blocks(APART)):
+        if block.language == "python":
+            assert run_python(block.text, namespace) == following.text
 
 
 def test_formulas_page_is_current() -> None:
