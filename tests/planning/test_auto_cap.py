@@ -190,7 +190,7 @@ def test_certificate_covers_a_denser_look() -> None:
     epsilon, variance = found.budget.epsilon, found.choice.variance
     releases = [(plan.noise, plan.contract) for plan in (found.plan(cap) for cap in (2, 96, 4096))]
     closer = certified(variance, releases, epsilon, 60)  # type: ignore[arg-type]
-    alone = max(certify_noise(*release, epsilon=epsilon).delta for release in releases)  # type: ignore[arg-type]
+    alone = max(certify_noise(*release, epsilon=epsilon).delta for release in releases)
     assert alone < closer <= found.certificate.delta
     assert closer >= 0.95 * found.certificate.delta
 
