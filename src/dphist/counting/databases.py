@@ -101,8 +101,9 @@ def attach(connection: Any, path: str, label: str) -> str:
     for alias, place in known:
         if place is not None and os.path.realpath(place) == os.path.realpath(path):
             return str(alias)
-    connection.execute(f"ATTACH {text(path)} AS {name(label)} (TYPE duckdb, READ_ONLY)").fetchall()
-    return label
+    alias = f"{label}_{len(known)}"
+    connection.execute(f"ATTACH {text(path)} AS {name(alias)} (TYPE duckdb, READ_ONLY)").fetchall()
+    return alias
 
 
 def check_query(connection: Any, query: str) -> str:

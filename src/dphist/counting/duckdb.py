@@ -26,7 +26,7 @@ from dphist.counting.files import file_source, files_of
 from dphist.counting.frames import Opened, Source, demand, frame_source, read_once
 from dphist.counting.sql import COUNT, Pairs, Rows
 from dphist.counting.task import HALF_STEPS, Choice, Counted, Events, Progress, Resources, Task, is_frame
-from dphist.counting.workspace import attempt, connect_duckdb, private_folder
+from dphist.counting.workspace import SessionKeeper, attempt, connect_duckdb, private_folder
 from dphist.errors import InputError, InvalidParameter
 
 T = TypeVar("T")
@@ -45,8 +45,8 @@ LARGEST: Final = 2**53
 STOPPED: Final = "{what} cannot be counted: it is damaged, or holds values that its reader does not understand"
 
 
-@dataclass(frozen=True)
-class DuckDBEngine:
+@dataclass(eq=False)
+class DuckDBEngine(SessionKeeper):
     """Counts with DuckDB."""
 
     resources: Resources = field(default_factory=Resources)
@@ -85,7 +85,7 @@ class DuckDBEngine:
     @contextmanager
     def count(self, task: Task, progress: Progress | None = None) -> Iterator[Counted]:
         """Count. On leaving the context everything temporary is gone."""
-        with self._session(progress) as session:
+        with self._session(progress, last=True) as session:
             pairs, again, what = session.pairs(task)
             order = (sql.portable_order if task.choice.portable else sql.fast_order)(task.choice.key, pairs.items)
             # With sums or weights a user's rows of an item are brought together anyway.
@@ -96,7 +96,7 @@ class DuckDBEngine:
             )
             at_rank = 0
             if task.rank is not None:
-                session.execute(f"CREATE TEMP TABLE {COUNTS} AS {query}", what)
+                session.execute(f"CREATE OR REPLACE TEMP TABLE {COUNTS} AS {query}", what)
                 ranked = f"SELECT {COUNT} FROM {COUNTS} ORDER BY {COUNT} DESC LIMIT 1 OFFSET {task.rank - 1}"
                 rows = session.execute(ranked, what)
                 at_rank = int(rows[0][0]) if rows else 0
@@ -123,16 +123,22 @@ class DuckDBEngine:
         """
         with self._session() as session:
             pairs, _, what = session.pairs(Task(events, Choice(bytes(32))))
-            session.execute(f"CREATE TEMP TABLE {SIZED} AS {sql.pairs_with_sizes(pairs)}", what)
+            session.execute(f"CREATE OR REPLACE TEMP TABLE {SIZED} AS {sql.pairs_with_sizes(pairs)}", what)
             users = f"SELECT items, count(*) // items FROM {SIZED} GROUP BY items ORDER BY items"
             found = [(int(n), int(u)) for n, u in session.execute(users, what)]
             query = sql.users_by_size(pairs, SIZED)
             return found, session.run(lambda: session.connection.sql(query).to_arrow_table(), what)
 
     @contextmanager
-    def _session(self, progress: Progress | None = None) -> Iterator[Session]:
+    def _session(self, progress: Progress | None = None, *, last: bool = False) -> Iterator[Session]:
+        with self._share(self._new_session, last=last) as session:
+            session.progress, session.shown = progress, 0.0
+            yield session
+
+    @contextmanager
+    def _new_session(self) -> Iterator[Session]:
         with private_folder(self.resources.folder) as folder, connect_duckdb(self.resources, folder) as connection:
-            session = Session(connection, progress)
+            session = Session(connection)
             try:
                 yield session
             finally:
@@ -140,16 +146,16 @@ class DuckDBEngine:
 
 
 class Session:
-    """One connection and the queries of one task on it, each run in a thread of its own.
+    """One connection and the queries on it, each run in a thread of its own.
 
     The calling thread only waits: so it hears Ctrl-C at once, and it is the one that reports progress.
     """
 
-    def __init__(self, connection: Any, progress: Progress | None) -> None:
+    def __init__(self, connection: Any) -> None:
         self.connection = connection
         self.pool = ThreadPoolExecutor(1, thread_name_prefix="dphist")
-        self._progress = progress
-        self._shown = 0.0
+        self.progress: Progress | None = None
+        self.shown = 0.0
 
     def run(self, action: Callable[[], T], what: str) -> T:
         """Run on the connection; a failure is one sentence without data."""
@@ -176,9 +182,9 @@ class Session:
 
     def _show(self, share: float) -> None:
         # A second query begins again at zero, and an unknown share is negative: what is shown only grows.
-        if share > self._shown and self._progress is not None:
-            self._shown = share
-            self._progress(share)
+        if share > self.shown and self.progress is not None:
+            self.shown = share
+            self.progress(share)
 
     def report_done(self) -> None:
         """All of the work is done."""
@@ -210,7 +216,7 @@ class Session:
         rows, opened, what = self._wait_for(
             lambda: opened_rows(self.connection, listed, PUBLIC, probe, with_user=False)
         )
-        statement = f"CREATE TEMP TABLE {LISTED} AS {query(rows)}"
+        statement = f"CREATE OR REPLACE TEMP TABLE {LISTED} AS {query(rows)}"
         if not probe:
             self.execute(opened.before, what)
             self.execute(statement, f"{what} (the public items)")

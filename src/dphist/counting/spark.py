@@ -10,9 +10,9 @@ import re
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from functools import reduce
+from functools import partial, reduce
 from typing import Any, Final, TypeVar
 
 import pyarrow as pa
@@ -26,7 +26,7 @@ from dphist.counting.spark_inputs import counted_column, number, read_rows
 from dphist.counting.spark_session import Cluster, arrow_frame, report_progress, session_for
 from dphist.counting.sql import COUNT, ITEMS, value_names, weight, weighted_sum
 from dphist.counting.task import FINE_LIMIT, FINE_STEPS, Counted, Events, Progress, Resources, Task, Value
-from dphist.counting.workspace import attempt, connect_duckdb, private_folder
+from dphist.counting.workspace import SessionKeeper, attempt, connect_duckdb, private_folder
 from dphist.errors import InputError, is_spark_frame
 
 T = TypeVar("T")
@@ -39,22 +39,23 @@ STOPPED: Final = (
 _rehearsed: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
-@dataclass(frozen=True)
-class SparkEngine:
+@dataclass(eq=False)
+class SparkEngine(SessionKeeper):
     """Counts with Spark: in the session that is there, or in a session of its own."""
 
     resources: Resources = field(default_factory=Resources)
     cluster: Cluster = field(default_factory=Cluster)
+    name: str = field(default="spark", init=False)
 
-    @property
-    def name(self) -> str:
-        """What it is called."""
-        return "spark"
+    def _session(self, task: Task, *, last: bool = False) -> AbstractContextManager[Any]:
+        source = task.events.source
+        new = partial(session_for, source, self.resources, self.cluster)
+        return new() if is_spark_frame(source) else self._share(new, last=last)
 
     def check(self, task: Task) -> None:
         """Raise `InputError` if the events cannot be read or lack a column; nothing is counted yet."""
         check_task(task)
-        with session_for(task.events.source, self.resources, self.cluster) as session:
+        with self._session(task) as session:
             pairs_of(session, task.events, values=task.values, probe=True)
         if task.public_items is not None:
             check_public_list(task.public_items)
@@ -67,8 +68,7 @@ class SparkEngine:
         """How many users have how many different items, by bounds; see `Engine.sizes`."""
         check_task(task)
         check_sizes_task(task, bounds)
-        source = task.events.source
-        with session_for(source, self.resources, self.cluster) as session, report_progress(session, progress):
+        with self._session(task) as session, report_progress(session, progress):
             pairs, items, _, what = listed_pairs(session, replace(task, values=()))
             return in_buckets(run(count_sizes(pairs, items).collect, what), bounds)
 
@@ -82,8 +82,7 @@ class SparkEngine:
     def counted(self, task: Task, progress: Progress | None = None) -> Iterator[SparkHistogram]:
         """Count, to a histogram whose frame can be worked on where it is."""
         check_task(task)
-        source = task.events.source
-        with session_for(source, self.resources, self.cluster) as session, report_progress(session, progress):
+        with self._session(task, last=True) as session, report_progress(session, progress):
             frame, what = histogram_of(session, task)
             rehearse(session)
             if task.rank is None:

@@ -15,9 +15,9 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 from dphist.counting.task import Resources
 from dphist.errors import DphistError, InputError, InvalidParameter
@@ -307,6 +307,37 @@ def alive(process: int) -> bool:
     except OSError:
         return True
     return True
+
+
+class SessionKeeper:
+    """An engine that opens a session for each call; within `with engine:` calls share one, up to a count."""
+
+    _within = False
+    _idle: tuple[Any, ExitStack] | None = None
+
+    def __enter__(self) -> Self:
+        self._within = True
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._within = False
+        if self._idle is not None:
+            self._idle[1].close()
+            self._idle = None
+
+    @contextmanager
+    def _share(self, new: Callable[[], AbstractContextManager[T]], *, last: bool) -> Iterator[T]:
+        """The session that is idle, or a new one; it ends after a failure and after the `last` call."""
+        kept, self._idle = self._idle, None
+        with ExitStack() as ending:
+            if kept is None:
+                session = ending.enter_context(new())
+            else:
+                session = kept[0]
+                ending.push(kept[1])
+            yield session
+            if self._within and not last and self._idle is None:
+                self._idle = session, ending.pop_all()
 
 
 def connect_duckdb(resources: Resources, folder: Path) -> Any:
