@@ -244,9 +244,18 @@ def private_folder(parent: Path | None) -> Iterator[Path]:
     if not root.is_dir():
         raise InputError(f"the temporary folder {str(root)!r} does not exist")
     sweep(root)
-    made, lock = attempt(
-        lambda: _make_marked_folder(root), f"the temporary folder {str(root)!r}", "{what} cannot be written to"
-    )
+
+    def make_marked_folder() -> tuple[Path, int]:
+        """A new folder with our mark, and its lock, by which others see that it is in use."""
+        for _ in range(ATTEMPTS):
+            # mkdtemp makes it for its owner alone: DuckDB's files in it need no mode of their own.
+            made = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=root))
+            lock = hold(made)
+            if lock >= 0:
+                return made, lock
+        raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
+
+    made, lock = attempt(make_marked_folder, f"the temporary folder {str(root)!r}", "{what} cannot be written to")
     guard = None
     try:
         guard = started_guard(made)
@@ -256,17 +265,6 @@ def private_folder(parent: Path | None) -> Iterator[Path]:
         os.close(lock)
         if guard is not None:
             guard.communicate()
-
-
-def _make_marked_folder(root: Path) -> tuple[Path, int]:
-    """A new folder with our mark, and its lock, by which others see that it is in use."""
-    for _ in range(ATTEMPTS):
-        # mkdtemp makes it for its owner alone: DuckDB's files in it need no mode of their own.
-        made = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=root))
-        lock = hold(made)
-        if lock >= 0:
-            return made, lock
-    raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
 
 
 def started_guard(folder: Path) -> subprocess.Popen[bytes] | None:
@@ -293,20 +291,13 @@ def sweep(root: Path) -> None:
         return
     with suppress(OSError):
         for folder in root.glob(f"{PREFIX}*-*"):
-            match = PATTERN.fullmatch(folder.name)
-            if match and not alive(int(match[1])):
-                remove_abandoned(folder)
-
-
-def alive(process: int) -> bool:
-    """Whether a process of this number exists."""
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
-    return True
+            if match := PATTERN.fullmatch(folder.name):
+                try:
+                    os.kill(int(match[1]), 0)
+                except ProcessLookupError:
+                    remove_abandoned(folder)
+                except OSError:  # it is another user's, and runs
+                    continue
 
 
 class SessionKeeper:
