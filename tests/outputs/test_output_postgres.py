@@ -17,8 +17,7 @@ import dphist
 from dphist.errors import DphistError, InputError, OutputError
 from dphist.outputs import stores
 from dphist.outputs.readback import read_release
-from dphist.outputs.targets import target_of
-from dphist.outputs.write import check_target, write_release
+from dphist.outputs.write import check_target, target_of, write_release
 from dphist.signatures import make_key
 from postgres_server import postgres_address  # noqa: F401
 

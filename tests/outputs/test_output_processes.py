@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from dphist.outputs.readback import read_release
-from dphist.publishing import Deferred, interruptible
+from dphist.publishing import defer_signals, interruptible
 from scheduling import crossed
 
 PLACES = ["a.parquet", "a.csv", "a.jsonl", "a.duckdb", "a.sqlite"]
@@ -24,7 +24,7 @@ from contextlib import nullcontext
 import pyarrow as pa
 from dphist.publishing import interruptible
 from dphist.outputs.write import write_release
-from dphist.outputs.targets import target_of
+from dphist.outputs.write import target_of
 target = target_of(sys.argv[1])
 with interruptible() if sys.argv[2] == "leave" else nullcontext():
     for n in range(10_000):
@@ -38,7 +38,7 @@ import resource, sys
 import pyarrow as pa
 from dphist.errors import OutputError
 from dphist.outputs.write import write_release
-from dphist.outputs.targets import target_of
+from dphist.outputs.write import target_of
 import duckdb, os
 target = target_of(sys.argv[1])
 table = pa.table({"item": [os.urandom(20).hex() for i in range(30_000)], "count": [1.5] * 30_000})
@@ -118,11 +118,11 @@ def test_no_room_for_the_file(tmp_path: Path, name: str, mode: str) -> None:
 
 
 def kill_within(steps: list[str], check: bool) -> None:
-    with Deferred() as signals:
+    with defer_signals() as handle:
         os.kill(os.getpid(), signal.SIGINT)
         steps.append("still here")
         if check:
-            signals.check()
+            handle()
         steps.append("never checked")
 
 
@@ -152,11 +152,11 @@ def test_a_handler_of_the_callers_is_asked_once() -> None:
     seen: list[int] = []
     old = signal.signal(signal.SIGTERM, lambda number, _: seen.append(number))
     try:
-        with Deferred() as signals:
+        with defer_signals() as handle:
             os.kill(os.getpid(), signal.SIGTERM)
             assert seen == []
-            signals.check()
-            signals.check()
+            handle()
+            handle()
             assert seen == [signal.SIGTERM]
         assert seen == [signal.SIGTERM]
     finally:

@@ -16,10 +16,9 @@ import pyarrow as pa
 import pytest
 
 from dphist.errors import InputError, InvalidParameter, OutputError
+from dphist.outputs.formats import certificate_text
 from dphist.outputs.readback import Readback, read_release
-from dphist.outputs.seal import certificate_text
-from dphist.outputs.targets import target_of
-from dphist.outputs.write import check_target, write_release
+from dphist.outputs.write import check_target, target_of, write_release
 from scheduling import crossed
 
 FILES = [

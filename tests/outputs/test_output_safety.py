@@ -20,11 +20,10 @@ import pytest
 
 from dphist.errors import DphistError, OutputError
 from dphist.outputs import write
+from dphist.outputs.formats import seal
 from dphist.outputs.readback import read_release
-from dphist.outputs.seal import seal
 from dphist.outputs.stores import Store
-from dphist.outputs.targets import target_of
-from dphist.outputs.write import check_target, write_release
+from dphist.outputs.write import check_target, target_of, write_release
 
 FILES = ["a.parquet", "a.csv", "a.jsonl", "a.arrow"]
 BASES = ["a.duckdb", "a.sqlite"]
@@ -191,7 +190,7 @@ def test_a_piece_that_fails(tmp_path: Path, name: str, monkeypatch: pytest.Monke
             return getattr(self.file, attribute)
 
     monkeypatch.setattr(Path, "open", limited)
-    with pytest.raises(OutputError, match="no room left on the disk"):
+    with pytest.raises(OutputError, match="No space left on device"):
         write_release(NEW, {}, target_of(tmp_path / name), force=False)
     assert state(tmp_path) == {}
 

@@ -25,7 +25,7 @@ import pytest
 import dphist
 from dphist.errors import InvalidParameter
 from dphist.outputs import readback
-from dphist.outputs.seal import certificate_text, self_digest
+from dphist.outputs.formats import certificate_text, self_digest
 from engine_cases import json_lines
 from processes import wait_until
 

@@ -12,7 +12,7 @@ import duckdb
 import pytest
 
 import dphist
-from dphist.outputs.stores import StoreError, store_of
+from dphist.outputs.stores import StoreError, open_store
 
 COMPUTED = "is not a plain table, but a view or something else that is computed when it is read"
 
@@ -150,14 +150,11 @@ def test_a_connection_for_reading_reads_the_file_and_nothing_else(
             "SELECT randomblob(1000000000)", "INSERT INTO release VALUES ('a', 1)",
         ),
     }.items():  # fmt: skip
-        store: Any = store_of(name.partition(".")[2], str(released(name)), writing=False)
-        try:
+        with open_store(name.partition(".")[2], str(released(name))) as store:
             assert len(list(store.batches("release"))) >= 1
             for statement in statements:
                 with pytest.raises(StoreError):
                     store.run(statement)
-        finally:
-            store.close()
     assert not {"other.duckdb", "other.sqlite", "copy.csv"} & set(os.listdir(tmp_path))
 
 
