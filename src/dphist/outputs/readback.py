@@ -20,12 +20,11 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import file_digest
-from importlib.abc import MetaPathFinder
 from io import BufferedReader, BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO, Final, get_args
 
-from dphist.errors import InputError, package
+from dphist.errors import InputError, MissingExtra, package
 from dphist.objects import beside, copy_objects, exists, is_object, is_postgres, name_of, without_secrets
 from dphist.outputs.formats import (
     ESCAPES,
@@ -384,9 +383,13 @@ def _decode(job: dict[str, Any], limit: int, number: int, file: BinaryIO | None 
         command, stdin=subprocess.DEVNULL if file is None else file, stdout=subprocess.PIPE,
         stderr=subprocess.PIPE, env={**os.environ, "ARROW_DEFAULT_MEMORY_POOL": "system"},
     ) as process:  # fmt: skip
-        timer = threading.Timer(SECONDS, lambda: (late.set(), process.kill()))
+
+        def stop() -> None:
+            late.set()
+            process.kill()
+
+        timer, tables = threading.Timer(SECONDS, stop), list[Any]()
         timer.start()
-        tables = []
         try:
             with suppress(pa.ArrowException, OSError, EOFError):
                 while len(tables) < number:
@@ -491,17 +494,24 @@ def _check_shape(schema: Any, found: int | None, rows: int | None) -> None:
         raise StoreError("it does not have as many rows as its certificate says")
 
 
-class _WithoutPandas(MetaPathFinder):
-    """Arrow would import pandas, where it is installed, to see whether lists are its arrays: half of the time."""
+class _Without:
+    """Lets imports of packages fail. Arrow imports pandas and numpy where they are installed: half of the time."""
+
+    names: tuple[str, ...] = ("pandas", "numpy")
 
     def find_spec(self, fullname: str, *_: object) -> None:
-        if fullname == "pandas":
+        if fullname in self.names:
             raise ModuleNotFoundError(name=fullname)
 
 
 def _main() -> None:
-    sys.meta_path.insert(0, _WithoutPandas())
-    pa, code = package("pyarrow"), 0
+    without = _Without()
+    sys.meta_path.insert(0, without)
+    try:
+        pa, code = package("pyarrow"), 0
+    except MissingExtra:  # before version 18 it needs numpy
+        without.names = ("pandas",)
+        pa, code = package("pyarrow"), 0
     try:
         _run_child(json.loads(sys.argv[1]))
     except StoreError as error:
