@@ -13,7 +13,7 @@ import pytest
 
 import dphist
 from dphist.errors import InvalidParameter
-from dphist.outputs.targets import target_of
+from dphist.outputs.write import target_of
 from dphist.releasing.protected import Kept, kept_for, refuse_overwriting, refuse_own_input
 from dphist.releasing.request import Request
 from dphist.report.facts import gather_facts

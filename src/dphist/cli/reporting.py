@@ -202,7 +202,7 @@ def _refuse_twice(output: Path, figures: Sequence[Path]) -> None:
 
 def check_report(name: str, request: Request) -> None:
     """Raise, before any event is read or anything booked, if the report of a release could not be written."""
-    from dphist.outputs.targets import target_of
+    from dphist.outputs.write import target_of
     from dphist.releasing.protected import kept_for, refuse_overwriting
     from dphist.report.charts import require_plotting
     from dphist.report.files import check_place

@@ -232,7 +232,8 @@ def _check_target(request: Request) -> Any:
             request.output, request.output_table, request.output_format, request.certificate,
             objects=request.engine_name != "spark",
         )  # fmt: skip
-        target = replace(target, sign=signer_of(request.sign))
+        if request.sign is not None:
+            target = replace(target, sign=signer_of(request.sign))
         check_target(target, force=request.force, columns=request.output_columns())
         check_formulas(target, request.escape_formulas)
         if target.kind == "folder" and request.engine_name != "spark":
