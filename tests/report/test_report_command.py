@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import dphist
-from dphist.report.files import is_replaceable
+from dphist.report.writing import is_replaceable
 from release_data import events
 from report_cases import COUNTS, Page, forged, released, run
 

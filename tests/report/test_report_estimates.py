@@ -55,7 +55,8 @@ def interval_of(facts: Facts) -> Column:
 
 
 def data_of(chart: Chart) -> list[dict[str, Any]]:
-    """The rows of all data of a chart, which is checked against the schema of Vega-Lite."""
+    """The rows of all data of a chart; altair checks it against the schema of Vega-Lite."""
+    assert chart.to_altair()
 
     def find(part: Any) -> list[dict[str, Any]]:
         if isinstance(part, dict):

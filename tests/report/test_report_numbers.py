@@ -24,7 +24,7 @@ from dphist.report.facts import Facts, gather_facts
 from dphist.report.render import FORMATS, render, report_data
 from dphist.report.words import DELTAS, PEERS, SLACK, at_most, describe, move_belief, one_in, promise, uncovered
 from release_data import events
-from report_cases import BUDGET, COUNTS, FOLDER, KINDS, Page, made, released
+from report_cases import BUDGET, COUNTS, FOLDER, KINDS, Page, made, released, report_of
 
 DOCS = Path(__file__).parents[2] / "docs" / "report.md"
 # Their parts are in others as well.
@@ -41,7 +41,7 @@ def test_every_kind_of_release_has_every_format(name: str) -> None:
     certificate = json.loads(facts.origin.certificate)
     assert facts.rows.total == certificate["output"]["rows"]
     for format in FORMATS:
-        text = render(facts, format)
+        text = report_of(name, format)
         # Every format names the certificate, identifies it, and says how it is verified.
         for said in (facts.origin.place, certificate["self_sha256"], "dphist verify"):
             assert said in text.replace("\\", ""), (format, said)

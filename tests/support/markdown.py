@@ -15,7 +15,7 @@ from typing import Any
 
 from typer.testing import CliRunner
 
-from dphist.cli.app import app
+from dphist.cli import commands
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
@@ -77,7 +77,7 @@ def run_shell(text: str, fails: bool = False) -> str:
             assert done.returncode == 2, command
             printed += done.stderr
             continue
-        result = CliRunner().invoke(app, words[1:])
+        result = CliRunner().invoke(commands(), words[1:])
         assert result.exit_code == 0, f"{command}: {result.output} {result.exception}"
         printed += result.output
     return printed
@@ -89,7 +89,7 @@ def run_console(text: str) -> str:
     transcript = ""
     for command in commands:
         words = shlex.split(command.replace("\\\n", " "))
-        result = CliRunner().invoke(app, words[1:])
+        result = CliRunner().invoke(commands(), words[1:])
         assert result.exit_code == 0, f"{command}: {result.output}"
         transcript += f"$ {command}\n{result.stdout}"
     return transcript

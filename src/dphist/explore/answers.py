@@ -11,11 +11,10 @@ from typing import Any, Final
 import numpy as np
 
 from dphist.display import count_items, figure, plain_number
-from dphist.explore.fields import Question, read_question
+from dphist.explore.fields import Question, read_counts, read_question
 from dphist.explore.picture import Expected, draw_items, draw_shares
-from dphist.explore.uploads import read_counts
 from dphist.planning.auto_cap import levels_of
-from dphist.planning.compare import SPREAD_ROW, Comparison, ComparisonRow, compare
+from dphist.planning.compare import SPREAD_ROW, ComparisonRow, compare
 from dphist.planning.explain import MECHANISMS, explain
 from dphist.planning.planner import plan as make_plan
 from dphist.planning.utility import half_width, release_probability
@@ -39,27 +38,17 @@ _METHODS: Final = {
 }
 
 
-@lru_cache(maxsize=512)
-def _find_plan(**keywords: Any) -> Plan:
-    return make_plan(**keywords)
-
-
-@lru_cache(maxsize=128)
-def _find_comparison(**keywords: Any) -> Comparison:
-    return compare(**keywords)
-
-
-@lru_cache(maxsize=32)
-def _synthetic(**law: Any) -> TrialData:
-    return zipf_population(**law, cap=None)
+_find_plan = lru_cache(maxsize=512)(make_plan)
+_find_comparison = lru_cache(maxsize=128)(compare)
+_synthetic = lru_cache(maxsize=32)(zipf_population)
 
 
 def _data_of(data: Mapping[str, object], question: Question) -> tuple[TrialData, int]:
     """Uploaded or synthetic counts, and how many uploaded ones were rounded. Uploads are never kept."""
     if not data.get("csv"):
-        return _synthetic(**question.law), 0
-    upload = read_counts(data["csv"])
-    return given_population(np.array(upload.counts, dtype=np.int64), upload.items), upload.rounded
+        return _synthetic(**question.law, cap=None), 0
+    items, counts, rounded = read_counts(data["csv"])
+    return given_population(np.array(counts, dtype=np.int64), tuple(items)), rounded
 
 
 # ---- what would be released
