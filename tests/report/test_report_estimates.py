@@ -38,10 +38,18 @@ def release_of(**options: Any) -> dphist.Release:
     return dphist.release(table, **BUDGET, **options)
 
 
+RENDERED: dict[int, dict[str, str]] = {}
+
+
 def flat(facts: Facts) -> dict[str, str]:
-    """Every format without its line ends, what Markdown escapes, and the script and certificate of the page."""
-    texts = {format: render(facts, format).partition("<script")[0] for format in FORMATS}
-    return {format: " ".join(text.replace("\\", "").split()) for format, text in texts.items()}
+    """Every format without its line ends, what Markdown escapes, and the script and certificate of the page.
+
+    Rendered once: the facts of this file are kept.
+    """
+    if id(facts) not in RENDERED:
+        texts = {format: render(facts, format).partition("<script")[0] for format in FORMATS}
+        RENDERED[id(facts)] = {name: " ".join(text.replace("\\", "").split()) for name, text in texts.items()}
+    return RENDERED[id(facts)]
 
 
 def values(facts: Facts, name: str) -> list[float]:

@@ -22,6 +22,8 @@ from dphist.report.words import describe
 from release_data import events
 from report_cases import ALIKE, BUDGET, COUNTS, STRANGE, Page, made, released, report_of
 
+pytestmark = pytest.mark.usefixtures("quick_curve")
+
 
 def strange(folder: Path, name: str = "out.parquet", **options: Any) -> Path:
     counts = {item: 900 + 10 * place for place, item in enumerate(STRANGE)}

@@ -20,6 +20,7 @@ from dphist.report.writing import write_files
 from release_data import events
 from report_cases import COUNTS, released, run
 
+pytestmark = pytest.mark.usefixtures("quick_curve")
 FLAGS = ["--user", "user", "--item", "item", "--epsilon", "1", "--delta", "1e-6", "--max-items-per-user", "2"]
 
 

@@ -44,7 +44,7 @@ def test_differences_are_not_taken_for_numbers_of_users(tmp_path: Path) -> None:
     """Neither those of a top-k step without its offset, nor those of a histogram that may have had one."""
     for facts, kind, says in (
         (
-            gather_facts(released_file(tmp_path, top=10, offset="none")),
+            made("top-k, differences")[1],
             "differences",
             "A count here is NOT a number of users",
         ),

@@ -386,7 +386,7 @@ def stoppable() -> Iterator[list[Any]]:
 
 @contextmanager
 def closed_pipe_ignored() -> Iterator[None]:
-    """The files are written: it is not an error if nobody reads standard output any more."""
+    """The files are written: a closed standard output is not an error any more."""
     try:
         yield
         sys.stdout.flush()

@@ -98,7 +98,7 @@ def plain_answer(data: Mapping[str, object]) -> dict[str, Any]:
 def expect(plan: Plan, population: Population, question: Question) -> tuple[Expected, float, dict[str, float]]:
     """What is expected of each item; how many items are released; and the shares of all pairs by their fate.
 
-    Where a limit serves in place of a top-k step, the largest counts are taken for those that noise makes largest.
+    Where a limit replaces a top-k step, the largest counts are taken for those that noise makes largest.
     """
     limit = None if plan.releases_offset else question.plan.get("max_items_per_user")
     counted, _ = population.under(levels_of(plan) if plan.levels else limit)

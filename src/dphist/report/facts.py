@@ -272,7 +272,7 @@ class Selection:
     even: int
     likely: int
     axis: str
-    # How many are kept of those that pass, where a limit on items per user serves in place of a top-k step.
+    # How many are kept of those that pass, where a limit on items per user replaces a top-k step.
     largest: int | None = None
 
     def by_count(self) -> list[tuple[int, float, float, float]]:
@@ -298,7 +298,7 @@ def selection_of(plan: Plan, request: Mapping[str, Any]) -> Selection | None:
     """How the threshold selects; None where every item is released."""
     if math.isinf(plan.threshold):
         return None
-    # Where a limit on items per user serves in place of a top-k step, nothing is subtracted.
+    # Where a limit on items per user replaces a top-k step, nothing is subtracted.
     relative = (plan.releases_offset or "top" in request) and plan.contract.max_nonzero is not None
     asked = int(request.get("lower-threshold", 1))
     lower = 1 if relative else asked

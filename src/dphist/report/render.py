@@ -8,7 +8,7 @@ import math
 import os
 import re
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import sha256
 from importlib.resources import files
 from itertools import zip_longest
@@ -125,7 +125,6 @@ def render(facts: Facts, format: ReportFormat, figures: Mapping[str, str] | None
             ("Released items", f"{facts.rows.total:,}"),
             *((words.ABOUT[key], value) for key, value in described["about"].items()),
         ],
-        "numbers": [tuple(one.values()) for one in described["numbers"]],
         "curve_text": words.CURVE,
         "tables": words.tables(facts),
         "row_names": names,
@@ -136,10 +135,14 @@ def render(facts: Facts, format: ReportFormat, figures: Mapping[str, str] | None
     }
     if format == "html":
         return _html(facts, shared, rows)
-    shared |= {"rows": rows, "row_lines": _wrap_cells(rows, len(facts.rows.items))}
+    shared["more"] = facts.rows.total - len(rows)
     if format == "markdown":
-        return _markdown().get_template("report.md").render(shared, mark=MARKDOWN_MARK, figures=figures or {})
-    return _text().get_template("report.txt").render(shared, mark=TEXT_MARK)
+        environment = _environment(autoescape=True, finalize=_escape_markdown)
+        parts = {**_markdown_parts(shared["charts"], figures or {}), "rows": rows, "mark": Markup(MARKDOWN_MARK)}
+    else:
+        environment = _environment()
+        parts = {**_TEXT_PARTS, "rows": _wrap_cells(rows, len(facts.rows.items)), "mark": TEXT_MARK}
+    return environment.get_template("report.txt").render(shared, **parts)
 
 
 def figure_page(chart: Chart, title: str, tables: Sequence[str]) -> str:
@@ -168,16 +171,7 @@ def _wrap_cells(rows: list[list[str]], items: int) -> list[list[str]]:
     return found
 
 
-# --- text and Markdown
-
-
-def _text() -> Environment:
-    environment = _environment()
-    environment.filters["wrap"] = _wrap
-    environment.globals |= {
-        "table": lambda head, rows, texts: text_grid(head, rows, left=texts), "pair_table": text_table,
-    }  # fmt: skip
-    return environment
+# --- text and Markdown: the same template, with functions of their own
 
 
 def _wrap(text: str, indent: str = "") -> str:
@@ -187,23 +181,64 @@ def _wrap(text: str, indent: str = "") -> str:
     )
 
 
-def _markdown() -> Environment:
-    """Every text that is put into the template is escaped, like HTML's autoescape but for Markdown."""
-    environment = _environment(autoescape=True, finalize=_escape_markdown)
-    environment.filters |= {"verbatim": Markup, "link": lambda path: Markup(quote(os.fsencode(path)))}
-    environment.globals["table"] = _markdown_table
-    return environment
+_TEXT_PARTS: Final[dict[str, Callable[..., str]]] = {
+    "heading": lambda title, _=2: f"{title}\n{'=' * min(len(title), _WIDTH)}",
+    "paragraph": _wrap,
+    "bullet": lambda text: _wrap(text, "- "),
+    "strong": str,
+    "labelled": lambda label, text: _wrap(f"{label}. {text}"),
+    "warning": lambda kind, text: _wrap(f"{kind.upper()}: {text}"),
+    "summary": lambda rows: "\n".join(_wrap(text, f"{label:<17}") for label, text in rows),
+    "numbers": lambda numbers: "\n".join(
+        f"{one['label']}: {one['value']}\n{_wrap(one['meaning'], '    ')}" for one in numbers
+    ),
+    "pairs": lambda rows: text_table(list(rows)),
+    "table": lambda head, rows, texts: text_grid(head, rows, left=texts),
+    "picture": lambda _: "",
+    "code": lambda command: f"  {command}",
+}
 
 
 def _escape_markdown(value: Any) -> Markup:
     return value if isinstance(value, Markup) else Markup(_MARKUP.sub(r"\\\1", printable(str(value))))
 
 
-def _markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]], texts: int) -> Markup:
+def _markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]], texts: int = 2) -> Markup:
     """The first `texts` columns are words, the others numbers, to the right."""
     rule = ["---" if place < texts else "---:" for place in range(len(head))]
     lines: list[list[str]] = [[_escape_markdown(cell) for cell in row] for row in (head, *rows)]
     return Markup("\n".join(f"| {' | '.join(line)} |" for line in (lines[0], rule, *lines[1:])))
+
+
+def _markdown_parts(charts: Mapping[str, Chart], figures: Mapping[str, str]) -> dict[str, Callable[..., Markup]]:
+    """Every text is escaped, here or by the template."""
+    escaped = _escape_markdown
+
+    def picture(name: str) -> Markup:
+        if name not in charts:
+            return Markup()
+        words = escaped(charts[name].words)
+        link = ""
+        if name in figures:
+            link = f"![{escaped(charts[name].title)}: {words}](<{quote(os.fsencode(figures[name]))}>)\n\n"
+        return Markup(f"{link}{words}\n\n")
+
+    return {
+        "heading": lambda title, level=2: Markup(f"{'#' * level} {escaped(title)}"),
+        "paragraph": escaped,
+        "bullet": lambda text: Markup(f"- {escaped(text)}"),
+        "strong": lambda text: Markup(f"**{escaped(text)}**"),
+        "labelled": lambda label, text: Markup(f"**{escaped(label)}.** {escaped(text)}"),
+        "warning": lambda kind, text: Markup(f"**{escaped(kind)}:** {escaped(text)}"),
+        "summary": lambda rows: _markdown_table(("", ""), rows),
+        "numbers": lambda numbers: _markdown_table(
+            ("number", "value", "what it means"), [tuple(one.values()) for one in numbers], 3
+        ),
+        "pairs": lambda rows: _markdown_table(("", ""), rows),
+        "table": _markdown_table,
+        "picture": picture,
+        "code": lambda command: Markup(f"```sh\n{command}\n```"),
+    }
 
 
 # --- HTML

@@ -365,7 +365,7 @@ def _verified_words(facts: Facts) -> list[str]:
     verified, written = facts.verified, facts.origin.certificate is not None
     signed = {
         "trusted": f"The release is signed by the expected key, {verified.signed_by}.",
-        "valid": f"The release is signed by the key {verified.signed_by}; nobody said whose key that is.",
+        "valid": f"The release is signed by the key {verified.signed_by}; whose key that is was not checked.",
     }.get(verified.signature, "The release is not signed: nothing shows who made it.")
     same = "the released data are those that the certificate describes, and " if written else ""
     proof = "the guarantee follows from the plan's noise and threshold, recomputed without the data"

@@ -176,7 +176,7 @@ def _remove(path: Path) -> None:
 
 
 def _withdraw(path: Path, old: Path, written: tuple[int, int]) -> None:
-    """The older file is there again, or none; what somebody else put there meanwhile stays."""
+    """The older file is there again, or none; what others put there meanwhile stays."""
     with suppress(OSError):
         ours = identity(path) == written
         if os.path.lexists(old) and (ours or not os.path.lexists(path)):
