@@ -9,8 +9,8 @@ from typing import Any, Literal
 from dphist.accounting.concentrated import zcdp_of_plan
 from dphist.errors import InvalidParameter, MissingExtra
 from dphist.privacy.types import Plan, PublicNoise
+from dphist.releasing.document import certify_again, nonzero_rule
 from dphist.releasing.histogram import release_histogram
-from dphist.releasing.soundness import certify_again, nonzero_rule
 
 Measure = Literal["approximate-dp", "approximate-zcdp"]
 

@@ -428,9 +428,9 @@ def test_a_kill_at_any_event_and_the_same_command_again(tmp_path: Path, force: b
 
 def test_kills_find_noise_that_is_drawn_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Power: a run that takes no notice of what an earlier one has written is caught."""
-    from dphist.releasing import run_once
+    from dphist.releasing import spending
 
-    monkeypatch.setattr(run_once, "_find_release", lambda *_: None)
+    monkeypatch.setattr(spending, "_find_release", lambda *_: None)
     one = id_scene(tmp_path, force=True)
     wrong = pytest.raises((Wrong, AssertionError, LedgerError))
     with server(tmp_path / "temp", outputs=("out.csv",)) as served, wrong:

@@ -15,7 +15,7 @@ from dphist.ledger import Ledger
 from dphist.objects import without_secrets
 from dphist.outputs.targets import target_of
 from dphist.releasing.request import request_from
-from dphist.releasing.run_once import _run_facts
+from dphist.releasing.spending import _run_facts
 
 ASKED = ["--user", "user", "--item", "item", "--epsilon", "1", "--delta", "1e-6", "--max-items-per-user", "1"]
 # What must not be seen, before the @ or among the options.

@@ -109,8 +109,8 @@ def test_a_cap_chosen_privately_is_predicted(log: Any, found: dphist.Simulation)
     one = next(one for one in found.candidates if one.kind == "auto")
     assert sum(chance for _, _, chance in one.limits) == pytest.approx(1.0)
     from dphist.planning.auto_cap import choose_plan
-    from dphist.releasing.soundness import choice_for
-    from dphist.sampling.mechanisms import begin, noisy_sizes
+    from dphist.releasing.document import choice_for
+    from dphist.releasing.noise import begin, noisy_sizes
     from dphist.sampling.tap import SeededTap
 
     planned, tap, rng = choice_for(BUDGET), SeededTap(3), np.random.default_rng(3)
@@ -118,7 +118,7 @@ def test_a_cap_chosen_privately_is_predicted(log: Any, found: dphist.Simulation)
     items, errors, estimates = [], 0.0, 0.0
     for _ in range(60):
         plan, correction = choose_plan(planned, noisy_sizes(planned.choice, sizes, tap))
-        out = begin(plan, tap)[0].release(log.weighted(plan, rng))
+        out = begin(plan, tap).release(log.weighted(plan, rng))
         true = log.truth[out.index]
         items.append(out.index.size)
         errors += np.abs(out.values - true).sum()

@@ -19,7 +19,7 @@ from dphist.planning.utility import ESTIMATES, Correction, count_noise, half_wid
 from dphist.planning.verdict import Verdict, verdict_of
 from dphist.privacy.types import Budget, Plan, PublicNoise
 from dphist.releasing.aggregates import aggregates_of, sum_error, summed
-from dphist.releasing.certificate import caveats, conditions, is_difference
+from dphist.releasing.document import caveats, conditions, is_difference
 
 NOT_PRIVATE: Final = "NOT PRIVATE: the noise was made from a seed"
 INTERVALS_OF_NOISE: Final = (
@@ -160,12 +160,14 @@ def _margin_words(
         parts.append(
             f"±{figure(few)} to ±{figure(many)} per estimate" if many > few else f"±{figure(few)} per estimate"
         )
-    noises = dict(zip(summed(aggregates_of(request)), plan.sums, strict=True)) if plan.sums else {}
-    parts += [
-        f"±{figure(_two_digits(1.96 * sum_error(plan, noises[one.of])))} per {one.name}"
-        for one in aggregates_of(request)
-        if one.kind == "sum"
-    ]
+    if plan.sums:
+        aggregates = aggregates_of(request)
+        noises = dict(zip(summed(aggregates), plan.sums, strict=True))
+        parts += [
+            f"±{figure(_two_digits(1.96 * sum_error(plan, noises[one.of])))} per {one.name}"
+            for one in aggregates
+            if one.kind == "sum"
+        ]
     return f"{join_words(parts)} (95 %)"
 
 

@@ -24,10 +24,18 @@ from dphist.planning.utility import Correction, added_columns
 from dphist.planning.verdict import Verdict, verdict_of
 from dphist.privacy.types import FORMAT, Budget, LatticeNoise, Plan
 from dphist.releasing.aggregates import Published, aggregates_of, sum_columns, summed
-from dphist.releasing.certificate import counts_facts, document_of, is_difference, plan_facts, plan_from
+from dphist.releasing.document import (
+    Chosen,
+    correction_from,
+    counts_facts,
+    document_of,
+    is_difference,
+    plan_choice_for,
+    plan_facts,
+    plan_from,
+)
 from dphist.releasing.histogram import sketch_problem
 from dphist.releasing.request import AUTO, Request, count_column, request_from
-from dphist.releasing.soundness import Chosen, choice_for
 from dphist.signatures import NO_TRUST, NOT_SIGNED, Signed, Status, Trust, examine
 
 if TYPE_CHECKING:
@@ -151,14 +159,6 @@ def beside_problems(table: Any, due: Mapping[str, NDArray[Any]], slack: float) -
         if found is None or not np.allclose(found, values, rtol=LAST_DIGITS, atol=slack):
             problems.append(f"the column {name!r} does not follow from the plan and the column before it")
     return problems
-
-
-def correction_from(document: Mapping[str, Any]) -> Correction:
-    """What the certificate says its estimates were made with; raises what any damaged certificate raises."""
-    said, names = document["choice"]["correction"], ("counts", "factors", "standard_errors")
-    if said.keys() != set(names) or not all(isinstance(one, float) for name in names for one in said[name]):
-        raise ValueError
-    return Correction(*(tuple(said[name]) for name in names))
 
 
 def sums_problems(
@@ -412,20 +412,11 @@ class Examination:
 
     def _choice(self, plan: Plan, document: dict[str, Any]) -> Chosen:
         """The cap was chosen by the rule: all plans are recomputed, and the choice repeated."""
-        request, told = document["request"], document["choice"]
-        budget = Budget(request["epsilon"], request["delta"])
-        public = plan.contract.max_nonzero if plan.mechanism == "known-domain" else None
-        planned = choice_for(
-            budget,
-            share=request.get("cap-share"),
-            mechanism=request.get("mechanism", "best"),
-            minimize=request.get("minimize", "threshold"),
-            sums=[(low, high) for _, low, high in summed(aggregates_of(request))],
-            weights=request.get("weight"),
-            public_items=public,
-            excess="drop" if request.get("lower-threshold", 1) > 1 else request.get("excess"),
-            goal=request.get("goal", "accuracy"),
-        )
+        told, asked = document["choice"], self._asked
+        if asked is None:
+            raise ValueError
+        budget = Budget(asked.epsilon, asked.delta)
+        planned = plan_choice_for(asked, plan.contract.max_nonzero if plan.mechanism == "known-domain" else None)
         noisy = tuple(told["noisy_users"])
         if any(isinstance(number, bool) or not isinstance(number, int) for number in noisy):
             raise ValueError

@@ -15,9 +15,9 @@ from dphist.planning.auto_cap import choose_plan, excess_of
 from dphist.planning.planner import Excess
 from dphist.planning.planner import plan as make_plan
 from dphist.privacy.types import Budget, Plan
+from dphist.releasing.document import choice_for
+from dphist.releasing.noise import noisy_sizes
 from dphist.releasing.request import Request
-from dphist.releasing.soundness import choice_for
-from dphist.sampling.mechanisms import noisy_sizes
 from dphist.sampling.tap import SeededTap
 from dphist.simulation.population import NOTICE, Population, Zipf, caps_to_try, population_of, zipf_from
 from dphist.simulation.predict import BANDS, Totals, in_bands, mixed, totals_of

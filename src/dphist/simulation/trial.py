@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from dphist.errors import InvalidParameter
 from dphist.planning.auto_cap import levels_of
 from dphist.privacy.types import Noise, Plan, PublicNoise
-from dphist.releasing.noise import Begun, Cut
+from dphist.releasing.noise import Cut, begin
 from dphist.sampling.tap import SeededTap
 from dphist.simulation.population import NOTICE, FloatArray, IntArray, Population, Spread, Zipf
 from dphist.simulation.predict import lost_users, totals_of
@@ -100,8 +100,7 @@ def trial(plan: Plan, data: TrialData, seed: int, largest: int | None = None) ->
         # A bound that is public holds before the data is looked at.
         counts, population = counts[:bound], population.first(bound)
     unit = plan.levels[0].weight if plan.levels else 1
-    begun = Begun.with_tap(plan, SeededTap(seed), Cut(floor))
-    released = begun.release(counts)
+    released = begin(plan, SeededTap(seed), Cut(floor)).release(counts)
     index, values, total = released.index, released.values, int(whole.sum())
     expected = totals_of(plan, population, cap=used.cap).released
     if largest is not None and not plan.releases_offset:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from dphist.errors import DphistError, InputError, InvalidParameter, OutputError, positive_count
 from dphist.publishing import Deferred, write_files
-from dphist.releasing.frames import has_repeats, release_order
+from dphist.releasing.result import has_repeats, release_order
 from dphist.sketch.values import LARGEST, TEXT, Counters, ItemKind, arrow_numbers, is_unicode, plainest, take_rows
 
 
