@@ -303,7 +303,13 @@ def refuse_overwriting(path: str | os.PathLike[str], kept: Sequence[Kept]) -> No
 
 
 def refuse_own_input(
-    target: Target, input: Any, items: Any, *, table: str | None, query: str | None, key: Any
+    target: Target,
+    input: Any,
+    items: Any = None,
+    *,
+    table: str | None = None,
+    query: str | None = None,
+    key: Any = None,
 ) -> None:
     """Raise `InvalidParameter` if a release would replace its own input. A database may hold both.
 
