@@ -43,7 +43,7 @@ from dphist.privacy.types import (
 from dphist.releasing.aggregates import aggregates_of, sums_facts
 from dphist.releasing.request import Request, is_query
 
-# What a guarantee rests on that only the person who made the release can know, and how readers are told.
+# What a guarantee rests on that only the publisher can know, with the words for readers.
 _CONDITIONS: Final = {
     "counts-per-user": "no user contributes to more than {items} of the counts or more than 1 to any of them",
     "item-types": "the types of the items do not depend on the data of any one user",
@@ -77,8 +77,8 @@ _CAVEATS: Final = {
         "by how much."
     ),
     "max-nonzero": (
-        "The bound of {nonzero} items is the word of whoever made the release: if the data had had more items, "
-        "nothing would have been released."
+        "The bound of {nonzero} items is guaranteed by the publisher: if the data had more items, nothing would "
+        "have been released."
     ),
     "differences": "Counts are differences to the count after the largest ones, which is not released.",
     "perhaps-reduced": (

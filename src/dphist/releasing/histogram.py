@@ -57,7 +57,7 @@ def release_histogram(
 ) -> Release:
     """Noisy counts above the threshold, for a histogram that was counted elsewhere.
 
-    Give `items` and `counts` (lists, numpy, Series of pandas or polars, Arrow arrays), or a frame in place of both
+    Give `items` and `counts` (lists, numpy, Series of pandas or polars, Arrow arrays), or a frame instead of both
     (pandas, polars, Arrow) with the names of its columns in `item` and `count`, or batches of either. All batches
     share one draw. `to_native()` of the result has the kind that came in.
 
@@ -91,7 +91,7 @@ def release_histogram(
     if rule is Nonzero.TOP_K and not source.again:
         raise InvalidParameter(
             "a plan with max_nonzero reads the data twice, and this stream can be read only once: give a function "
-            "that starts it anew, a list of batches or a frame, or promise_max_nonzero=True if that bound holds"
+            "that starts it again, a list of batches or a frame, or promise_max_nonzero=True if that bound holds"
         )
     return _release(source, sound, rule, names, tap, int(batch_size))
 

@@ -333,7 +333,7 @@ class Attempt:
         return {**facts, "summary": _summary(facts)}
 
 
-_UNNOTED: Final = ". The ledger could not be told: do NOT run this id again"
+_UNNOTED: Final = ". The ledger could not be updated: do NOT run this id again"
 
 
 def _summary(facts: Mapping[str, Any]) -> str:
@@ -505,7 +505,7 @@ def _find_release(request: Request, booking: Booking, target: Target) -> Release
             "depend on the events or on the noise: its booking is closed. Choose another id, which books again"
         )
     if booking.written is None:
-        # Nothing of it was visible: the ledger is told first.
+        # Nothing of it was visible: the ledger notes a result first.
         if target.kind != "postgresql":
             sweep(target.path.parent)
         return None

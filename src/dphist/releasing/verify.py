@@ -395,14 +395,14 @@ class Examination:
         except DphistError as error:
             self.problems.append(str(error))
             return None
-        self.delta, told = plan.certificate.delta, data.get("delta_certified")
-        if not isinstance(told, float) or not math.isclose(told, self.delta, rel_tol=LAST_DIGITS):
+        self.delta, claimed = plan.certificate.delta, data.get("delta_certified")
+        if not isinstance(claimed, float) or not math.isclose(claimed, self.delta, rel_tol=LAST_DIGITS):
             self.problems.append(
-                f"the certificate claims a delta of {told!r:.80} at epsilon {plan.budget.epsilon!r}, and it is "
+                f"the certificate claims a delta of {claimed!r:.80} at epsilon {plan.budget.epsilon!r}, and it is "
                 f"{self.delta!r}"
             )
             return None
-        if not same_json({**plan_facts(plan), "delta_certified": told}, data):
+        if not same_json({**plan_facts(plan), "delta_certified": claimed}, data):
             self.problems.append("the plan's numbers contradict each other")
         self.checks.append(
             f"the plan is ({plan.budget.epsilon!r}, {plan.budget.delta!r})-differentially private: "
@@ -412,31 +412,31 @@ class Examination:
 
     def _choice(self, plan: Plan, document: dict[str, Any]) -> Chosen:
         """The cap was chosen by the rule: all plans are recomputed, and the choice repeated."""
-        told, asked = document["choice"], self._asked
+        recorded, asked = document["choice"], self._asked
         if asked is None:
             raise ValueError
         budget = Budget(asked.epsilon, asked.delta)
         planned = plan_choice_for(asked, plan.contract.max_nonzero if plan.mechanism == "known-domain" else None)
-        noisy = tuple(told["noisy_users"])
+        noisy = tuple(recorded["noisy_users"])
         if any(isinstance(number, bool) or not isinstance(number, int) for number in noisy):
             raise ValueError
-        anew = Chosen.by(planned, noisy)
-        said, fitted = correction_from(document), anew.correction
+        repeated = Chosen.by(planned, noisy)
+        said, fitted = correction_from(document), repeated.correction
         # A fit in doubles: its last digits may differ on another machine.
         ours, theirs = ((one.counts, one.factors, one.errors) for one in (fitted, said))
         if np.shape(ours) == np.shape(theirs) and np.allclose(ours, theirs, rtol=_SAME_FIT, atol=0.0):
-            anew = replace(anew, correction=said)
-        due = anew.release
+            repeated = replace(repeated, correction=said)
+        due = repeated.release
         same = (due.noise, due.contract, due.budget) == (plan.noise, plan.contract, plan.budget)
-        if not same or not same_json(anew.to_dict(), told):
+        if not same or not same_json(repeated.to_dict(), recorded):
             self.problems.append("the cap was not chosen by what the certificate says")
-            return anew
+            return repeated
         self.delta, self.choice = planned.certificate.delta, planned
         self.checks.append(
             f"choosing the cap and releasing are ({budget.epsilon!r}, {budget.delta!r})-differentially private "
             f"together: their delta, recomputed in ball arithmetic, is at most {raised(self.delta, 6)}"
         )
-        return anew
+        return repeated
 
     def _request(self, plan: Plan, request: dict[str, Any], table: Any, budget: Budget) -> None:
         """The plan is one for the request: the same budget, and no bound that was not asked for."""

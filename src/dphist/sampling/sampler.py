@@ -158,7 +158,7 @@ class Tape:
 
 
 class LazyUniform:
-    """A number uniform on [0, 1), of which only the leading bits are known so far.
+    """A uniform number on [0, 1). Only its leading bits are known so far.
 
     The number lies in [value, value + 1)/2^bits, and every word read makes that 2^64 times narrower.
     """
@@ -174,7 +174,7 @@ class LazyUniform:
         self.bits += 64
 
     def is_below(self, bound: Callable[[], arb]) -> bool:
-        """Whether the number is below a real number, of which `bound` gives an enclosure at the current precision.
+        """Whether the number is below a real number; `bound` gives an enclosure of it at the current precision.
 
         Guarantee: the exact answer. True has the probability min(1, max(0, bound)), to the last digit.
         Valid for: enclosures that shrink with the precision. Needs 1 + 2^-64 + ... words on average.

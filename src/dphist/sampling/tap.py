@@ -105,7 +105,7 @@ class SecureTap:
 
     Guarantee: no word is handed out twice, within a process, between its threads or across a fork; the arrays
         alias nothing that is written later.
-    Valid for: any number of threads, and calls from signal handlers: a stream in use is in nobody else's reach.
+    Valid for: any number of threads, and calls from signal handlers: nothing else can reach a stream in use.
     """
 
     private: Final = True
@@ -216,7 +216,7 @@ class KeyedWords:
 
         word number c of the digest (d1, d2) = the first half of E(E(E(d1) xor d2) xor c)
 
-    Guarantee: to whoever does not know the key, words of different digests or different numbers are independent
+    Guarantee: without the key, words of different digests or different numbers are independent
         and uniform, up to an advantage below 2^-50 for 2^34 digests; the same key, digest and number give the same
         word on every machine.
     Valid for: all messages have three blocks, as the proof for CBC-MAC asks; digests that differ.
