@@ -220,9 +220,9 @@ def run(request: Request, placed: Placed | None = None) -> Release:
 
 def _check_files(request: Request) -> list[str]:
     """The local files of the input. Raises `InputError` if there are none."""
-    if request.engine_name != "duckdb" or request.input == STREAM:
+    if request.engine_name != "duckdb":
         return []
-    return [file for path in local_paths(request.input) for file in matching_files(path)]
+    return [file for path in local_paths(request.input) if path != STREAM for file in matching_files(path)]
 
 
 def _check_target(request: Request) -> Any:
