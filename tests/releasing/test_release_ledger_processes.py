@@ -148,6 +148,8 @@ def race(place: Path, rounds: int) -> None:
     words = [sys.executable, "-W", "error", release_workers.__file__, "race", str(RACERS)]
     pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "bufsize": 1}
     with subprocess.Popen(words, **pipes) as starter:
+        assert starter.stdin is not None
+        assert starter.stdout is not None
         for number in range(rounds):
             folder = place / str(number)
             folder.mkdir()

@@ -167,10 +167,10 @@ def test_a_report_replaces_reports_and_nothing_else(tmp_path: Path) -> None:
 def test_every_report_and_figure_is_known_again(tmp_path: Path) -> None:
     """PNG is in the tests of the command."""
     written(tmp_path)
-    for name in ("a.html", "a.md", "a.txt"):
+    for name, more in (("a.html", ()), ("a.md", ("--figures", "f")), ("a.txt", ())):
         (tmp_path / name).touch()
         for _ in range(2):
-            done = run(tmp_path, "report", "out.csv", "--output", name, "--figures", "f", "--force")
+            done = run(tmp_path, "report", "out.csv", "--output", name, *more, "--force")
             assert done.returncode == 0, done.stderr
     made = [*(tmp_path / "f").iterdir(), *tmp_path.glob("a.*")]
     assert len(made) == 9

@@ -238,7 +238,11 @@ def test_fresh_noise_would_be_noticed(cluster: Cluster, spark: SparkSession, tmp
 
 @pytest.mark.parametrize(
     ("kept", "lost"),
-    [("folder", "executor"), pytest.param("folder", "worker", marks=pytest.mark.slow), ("frame", "worker")],
+    [
+        ("folder", "executor"),
+        ("frame", "executor"),
+        *(pytest.param(kind, "worker", marks=pytest.mark.slow) for kind in ("folder", "frame")),
+    ],
 )
 def test_killed_in_the_middle_of_the_output(
     kept: str, lost: str, cluster: Cluster, spark: SparkSession, undisturbed: dict[str, Rows], tmp_path: Path

@@ -242,7 +242,7 @@ def test_executors_have_no_fresh_noise(spark: SparkSession) -> None:
     wire: Any = cloudpickle
     for given_away in (noise, pickle.loads(wire.dumps(noise))):
         with pytest.raises(InvalidParameter, match="must be repeatable"):
-            given_away.begun.release(np.array([900]))
+            given_away.session.release(np.array([900]))
         assert repr(given_away) == "ExecutorNoise(secret)"
 
 

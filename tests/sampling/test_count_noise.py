@@ -119,7 +119,7 @@ def test_the_least_noise_that_lifts_a_count_is_the_mechanisms(noise: LatticeNois
     drawn = np.arange(-60, 61)
     shared = getattr(session, "shared", 0)
     for count in range(31):
-        out = session.release(np.full(drawn.size, count), Told(drawn))
+        out = session.release(np.full(drawn.size, count), draws=[Told(drawn)])
         passes = drawn + shared >= count_noise(noise).first(count) if count else np.zeros(drawn.size, dtype=bool)
         assert np.array_equal(out.index, np.flatnonzero(passes))
         assert out.values.tolist() == ((drawn + shared)[passes] / noise.lattice + count).tolist()

@@ -118,7 +118,7 @@ LOADED = ("dphist", "typer", "rich", "pyarrow", "duckdb", "_duckdb", "numpy", "f
 
 def content(folder: str) -> dict[str, bytes]:
     """All files below a folder with what is in them, which is what a kill leaves at this moment."""
-    found = {}
+    found: dict[str, bytes] = {}
     for place, folders, files in os.walk(folder):
         found |= {os.path.join(place, name): b"" for name in folders}
         for name in files:

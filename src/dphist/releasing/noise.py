@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from fractions import Fraction
+from functools import lru_cache
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -57,6 +58,9 @@ LARGEST_EXACT: Final = 2**53
 # Blocks that stay in the cache; and from how many counts on the compiled kernel is worth its import.
 _BLOCK: Final = 1 << 17
 _COMPILED_FROM: Final = 1 << 20
+# Made once for each variance: an audit runs many sessions.
+_gaussian = lru_cache(maxsize=16)(DiscreteGaussian)
+_laplace = lru_cache(maxsize=16)(DiscreteLaplace)
 
 
 # True counts, as they come in.
@@ -305,15 +309,14 @@ class NoiseSession:
             for start in range(0, max(rest.size, 1), _BLOCK)
         ]
         index, values = (np.concatenate(column) for column in zip(*parts, strict=True))
-        return Released(index, values + self.cut.restored, self.noisy_sums(counts, sums, index, sources[1:]))
+        around = self.noisy_sums(counts, sums, index, sources[1:]) if plan.sums else ()
+        return Released(index, values + self.cut.restored, around)
 
     def _release_block(
         self, counts: IntArray, start: int, draws: Draws, compiled: bool | None
     ) -> tuple[IntArray, FloatArray]:
         noise = self.noise
-        law: ExactSampler = (
-            DiscreteLaplace(noise.scale) if isinstance(noise, LaplaceNoise) else DiscreteGaussian(noise.variance)
-        )
+        law: ExactSampler = _laplace(noise.scale) if isinstance(noise, LaplaceNoise) else _gaussian(noise.variance)
         public = isinstance(noise, PublicNoise)
         present = np.arange(counts.size, dtype=np.int64) if public else np.flatnonzero(counts)
         steps = draws.of(law, present + start, compiled=compiled)
@@ -338,7 +341,7 @@ class NoiseSession:
             # Every user is taken at the middle, `reach` steps from the lower end: one user moves this by that at
             # most.
             around = steps[index] if weighted else steps[index] - one.reach * counts[index]
-            noisy = around + source.of(DiscreteGaussian(one.variance), index)
+            noisy = around + source.of(_gaussian(one.variance), index)
             released.append(np.asarray(noisy * float(one.step), dtype=np.float64))
         return tuple(released)
 
@@ -365,7 +368,7 @@ def begin(plan: Plan, tap: Tap, cut: Cut | None = None) -> NoiseSession:
 def _draw_shared(noise: LatticeNoise, tap: Tap) -> int:
     if noise.variance_shared == 0:
         return 0
-    return int(DiscreteGaussian(noise.variance_shared).draw(1, tap)[0])
+    return int(_gaussian(noise.variance_shared).draw(1, tap)[0])
 
 
 def noisy_sizes(choice: CapChoice, sizes: Sequence[int], tap: Tap) -> tuple[int, ...]:
