@@ -34,7 +34,7 @@ from dphist.releasing.document import (
     plan_facts,
     plan_from,
 )
-from dphist.releasing.histogram import sketch_problem
+from dphist.releasing.histogram import sketch_problem, sketch_request
 from dphist.releasing.request import AUTO, Request, count_column, request_from
 from dphist.signatures import NO_TRUST, NOT_SIGNED, Signed, Status, Trust, examine
 
@@ -48,26 +48,20 @@ LAST_DIGITS: Final = 1e-9
 _SAME_FIT: Final = 1e-4
 _VERSION: Final = re.compile(r"[0-9][0-9A-Za-z.+!-]{0,63}")
 _TIME: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z")
-_TEXTS: Final = (
-    "user", "table", "query", "where", "input-format", "count-name", "offset", "engine", "dataset",
-)  # fmt: skip
 
 
 def recorded_request(data: dict[str, Any]) -> Request:
     """The request of a certificate. Raises `DphistError` unless it is one, exactly as a release records it."""
     sources = (data.get("input", ""), data.get("items", ""))
     texts = [one for source in sources for one in (source if isinstance(source, list) else [source])]
-    if not all(isinstance(one, str) for one in (*texts, *(data.get(name, "") for name in _TEXTS))):
-        raise InvalidParameter("a name or a condition is not a text")
-    weights = data.get("weight", [])
-    if not isinstance(weights, list) or any(isinstance(one, (bool, str)) or not one > 0 for one in weights):
-        raise InvalidParameter("a weight is not a positive number")
-    if data.get("mechanism") not in (None, "gaussian", "laplace") or data.get("minimize") not in (None, "noise"):
-        raise InvalidParameter("there is no such mechanism or objective")
+    if not all(isinstance(one, str) for one in (*texts, data.get("dataset", ""))):
+        raise InvalidParameter("the name of an input or of a dataset is not a text")
     # The ledger of a dataset is not recorded.
     given = {name: value for name, value in data.items() if name != "dataset"}
     request = request_from(given)
     request.events()
+    if any(weight <= 0 for weight in request.weights):
+        raise InvalidParameter("a weight is not a positive number")
     if not same_json(request.to_dict(), given):
         raise InvalidParameter("it is not as a release records it")
     return request
@@ -128,14 +122,10 @@ def fits_sketch(plan: Plan, request: dict[str, Any]) -> bool:
         return False
     if not isinstance(request.get("dataset", ""), str):
         return False
-    due: dict[str, Any] = {
-        "sketch": "misra-gries", "sketch-size": size, "epsilon": plan.budget.epsilon, "delta": plan.budget.delta,
-    }  # fmt: skip
-    if isinstance(plan.noise, LatticeNoise) and plan.releases_offset:
-        due["offset"] = plan.noise.offset
+    due = sketch_request(plan, size, request.get("seed"))
     if name != "count" and "count-name" in request:
         due["count-name"] = name
-    due |= {name: request[name] for name in ("round", "seed", "dataset") if name in request}
+    due |= {name: request[name] for name in ("round", "dataset") if name in request}
     # The dataset is compared with that of the booking.
     return request.get("round", True) is True and same_json(due, request)
 
