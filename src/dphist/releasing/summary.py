@@ -18,7 +18,7 @@ from dphist.display import count_items, figure, fill, join_words, plain_number
 from dphist.planning.utility import ESTIMATES, Correction, count_noise, half_width
 from dphist.planning.verdict import Verdict, verdict_of
 from dphist.privacy.types import Budget, Plan, PublicNoise
-from dphist.releasing.aggregates import aggregates_of, sum_error, summed
+from dphist.releasing.aggregates import aggregates_of, distinct_sums, sum_error
 from dphist.releasing.document import caveats, conditions, is_difference
 
 NOT_PRIVATE: Final = "NOT PRIVATE: the noise was made from a seed"
@@ -162,7 +162,7 @@ def _margin_words(
         )
     if plan.sums:
         aggregates = aggregates_of(request)
-        noises = dict(zip(summed(aggregates), plan.sums, strict=True))
+        noises = dict(zip(distinct_sums(aggregates), plan.sums, strict=True))
         parts += [
             f"±{figure(_two_digits(1.96 * sum_error(plan, noises[one.of])))} per {one.name}"
             for one in aggregates
@@ -269,7 +269,7 @@ def column_digits(
     """Decimals of each column of numbers: as many as its own error leaves. Whole numbers have none."""
     errors = {}
     if plan.sums:
-        noises = dict(zip(summed(aggregates_of(request)), plan.sums, strict=True))
+        noises = dict(zip(distinct_sums(aggregates_of(request)), plan.sums, strict=True))
         # Means of large items are the more exact: one item in ten is larger than this.
         typical = max(1.0, float(np.quantile(counts, 0.9))) if counts.size else 1.0
         for one in aggregates_of(request):

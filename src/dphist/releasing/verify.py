@@ -23,7 +23,7 @@ from dphist.planning.planner import contract_of, gamma_value
 from dphist.planning.utility import Correction, added_columns
 from dphist.planning.verdict import Verdict, verdict_of
 from dphist.privacy.types import FORMAT, Budget, LatticeNoise, Plan
-from dphist.releasing.aggregates import Published, aggregates_of, sum_columns, summed
+from dphist.releasing.aggregates import Published, aggregates_of, distinct_sums, sum_columns
 from dphist.releasing.document import (
     Chosen,
     correction_from,
@@ -156,7 +156,7 @@ def sums_problems(
 ) -> list[str]:
     """Whether the sums are those that were asked for, by the plan's noise; the counts are in order."""
     aggregates = aggregates_of(request)
-    sources = summed(aggregates)
+    sources = distinct_sums(aggregates)
     if [(low, high) for _, low, high in sources] != [(one.low, one.high) for one in plan.sums]:
         return ["the plan's sums are not those of the request"]
     look = Published(request.get("standard-error") is True, request.get("interval"))
