@@ -34,8 +34,7 @@ from dphist.sketch.items import ItemKind, arrow_column, given_columns, item_colu
 
 if TYPE_CHECKING:
     from dphist.outputs.write import Target
-    from dphist.releasing.frames import Names
-    from dphist.releasing.result import Release
+    from dphist.releasing.result import Names, Release
 
 
 # Bits of a pair's number, without the sign.
@@ -334,9 +333,8 @@ class MisraGries:
     ) -> Release:
         """Release, and write result and certificate to `target`; `placed` is called once they are there."""
         from dphist.outputs.write import write_release
-        from dphist.releasing.frames import checked_names
-        from dphist.releasing.histogram import sketch_problem, sketch_request
-        from dphist.releasing.soundness import certify_again
+        from dphist.releasing.document import certify_again
+        from dphist.releasing.histogram import checked_names, sketch_problem, sketch_request
         from dphist.releasing.spending import SketchRequest, booked_attempt, check_ledger
 
         names = checked_names(self._kind.names, count_name)
@@ -367,8 +365,8 @@ class MisraGries:
 
     def _add_noise(self, plan: Plan, names: Names, rounded: bool, seed: int | None) -> Release:
         from dphist.planning.utility import added_columns
-        from dphist.releasing.frames import release_order
         from dphist.releasing.histogram import release_sketch
+        from dphist.releasing.result import release_order
 
         counters = self._as_counters()
         # In the order of the items, so that a seed repeats a release whatever the order of the users was.
