@@ -16,9 +16,9 @@ from pyspark.sql import DataFrame, SparkSession
 from typer.testing import CliRunner
 
 import dphist
-from dphist.cli.app import app
+from dphist.cli import commands
 from dphist.errors import InputError, InvalidParameter, OutputError
-from dphist.outputs.seal import SEAL, certificate_text, self_digest
+from dphist.outputs.formats import SEAL, certificate_text, self_digest
 from dphist.outputs.spark_folder import whole_digest
 from dphist.privacy.types import LaplaceNoise
 from dphist.releasing.on_spark import SparkRelease
@@ -227,7 +227,7 @@ def test_the_command(spark: SparkSession, tmp_path: Path) -> None:
     said += ["--engine", "spark", "--max-items-per-user", "3", "--json", "--output"]
     for name in ("out.csv", "out/", "out.sqlite"):
         result = CliRunner().invoke(
-            app, ["release", *said, str(tmp_path / name) + ("/" if name[-1] == "/" else "")]
+            commands(), ["release", *said, str(tmp_path / name) + ("/" if name[-1] == "/" else "")]
         )
         assert result.exit_code == 0, result.output
         assert json.loads(result.stdout)["rows"] >= 5

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from numbers import Rational
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, Self
 
 from dphist.errors import InvalidParameter
 
@@ -224,7 +224,14 @@ class Counted(Protocol):
 
 
 class Engine(Protocol):
-    """An engine. It raises nothing because of what the data holds once it has begun to count."""
+    """An engine. It raises nothing because of what the data holds once it has begun to count.
+
+    Each call works in a session of its own. Within `with engine:` one session serves all calls up to a count.
+    """
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *error: object) -> None: ...
 
     @property
     def name(self) -> str:
@@ -246,3 +253,22 @@ class Engine(Protocol):
         bound. Each user with an item is in exactly one of them. The events are read for this alone: of a source
         that can be read only once it is an `InputError`, and nothing of it is read.
         """
+
+
+def engine_for(
+    name: str,
+    resources: Resources,
+    master: str | None = None,
+    spark_settings: tuple[tuple[str, str], ...] = (),
+) -> Engine:
+    """The engine of this name, duckdb or spark; master and settings are those of a new Spark session."""
+    if name == "spark":
+        from dphist.counting.spark_session import Cluster, require_pyspark
+
+        require_pyspark()
+        from dphist.counting.spark import SparkEngine
+
+        return SparkEngine(resources, Cluster(master, spark_settings))
+    from dphist.counting.duckdb import DuckDBEngine
+
+    return DuckDBEngine(resources)

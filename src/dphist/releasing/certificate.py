@@ -15,8 +15,8 @@ from typing import Any, Final
 
 from dphist.display import raised
 from dphist.errors import InvalidParameter
+from dphist.planning.optimum import FINEST_REACH
 from dphist.planning.planner import contract_of
-from dphist.planning.sums import FINEST_REACH
 from dphist.planning.utility import shared_part
 from dphist.privacy.types import (
     FORMAT,

@@ -133,14 +133,11 @@ def _server(address: str) -> str | None:
 
 
 def _exists(target: Any, table: str) -> bool:
-    from dphist.outputs.stores import store_of
+    from dphist.outputs.stores import open_store
 
     try:
-        store = store_of(target.kind, target.address, writing=False)
-        try:
+        with open_store(target.kind, target.address) as store:
             return store.find(table) is not None
-        finally:
-            store.close()
     except DphistError:
         return False  # a database that cannot be opened cannot be written either
 

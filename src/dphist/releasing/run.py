@@ -22,6 +22,7 @@ from typing import Any, Final, Literal
 from dphist.counting.duckdb import check_sizes_task
 from dphist.counting.files import given_paths, matching_files, spool_objects, spool_stdin
 from dphist.counting.task import Choice, Counted, Engine, Events, Progress, Resources, Task, Value, is_frame
+from dphist.counting.task import engine_for as counting_engine
 from dphist.errors import InvalidParameter
 from dphist.objects import is_object
 from dphist.planning.auto_cap import ChoicePlan
@@ -199,8 +200,7 @@ def release(
 
 def run(request: Request, placed: Placed | None = None) -> Release:
     """Carry out a request, which is step 1. `placed` is called once the files are there."""
-    engine = engine_for(request)
-    with only_run_of_id(request) as earlier:
+    with engine_for(request) as engine, only_run_of_id(request) as earlier:
         if earlier.release is not None:
             return earlier.release
         target = _check_target(request)  # 2
@@ -232,7 +232,8 @@ def _check_target(request: Request) -> Any:
             request.output, request.output_table, request.output_format, request.certificate,
             objects=request.engine_name != "spark",
         )  # fmt: skip
-        target = replace(target, sign=signer_of(request.sign))
+        if request.sign is not None:
+            target = replace(target, sign=signer_of(request.sign))
         check_target(target, force=request.force, columns=request.output_columns())
         check_formulas(target, request.escape_formulas)
         if target.kind == "folder" and request.engine_name != "spark":
@@ -280,16 +281,7 @@ def engine_for(request: Request) -> Engine:
     """The engine that was asked for."""
     folder = None if request.temp_folder is None else Path(request.temp_folder)
     resources = Resources(request.memory, request.threads, folder)
-    if request.engine_name == "spark":
-        from dphist.counting.spark_session import Cluster, require_pyspark
-
-        require_pyspark()
-        from dphist.counting.spark import SparkEngine
-
-        return SparkEngine(resources, Cluster(request.master, request.spark_settings))
-    from dphist.counting.duckdb import DuckDBEngine
-
-    return DuckDBEngine(resources)
+    return counting_engine(request.engine_name, resources, request.master, request.spark_settings)
 
 
 # 3. Plan.
@@ -429,13 +421,7 @@ def _prepare_job(
 
 def _count_users(job: Job, engine: Engine) -> AbstractContextManager[Any]:
     """The true histogram: of DuckDB a stream of batches, of Spark a frame on its executors."""
-    watch = _watch(job.request, "counting")
-    if engine.name == "spark":
-        from dphist.counting.spark import SparkEngine
-
-        assert isinstance(engine, SparkEngine)
-        return engine.counted(job.task, watch)
-    return engine.count(job.task, watch)
+    return engine.count(job.task, _watch(job.request, "counting"))
 
 
 # 6. Noise.

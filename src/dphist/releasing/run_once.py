@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from dphist.errors import InputError, InvalidParameter, LedgerError, OutputError
+from dphist.outputs.formats import output_of, parse_certificate, same_json
 from dphist.outputs.readback import Absent, Readback, read_release
-from dphist.outputs.seal import output_of, parse_certificate, same_json
-from dphist.outputs.targets import Target, Written, target_of
+from dphist.outputs.write import Target, Written, target_of
 from dphist.planning.auto_cap import ChoicePlan
 from dphist.publishing import WORKPLACE, alone, identity, place_new, sweep, sync_folder
 from dphist.releasing.certificate import plan_from

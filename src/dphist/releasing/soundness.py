@@ -19,9 +19,9 @@ from dphist.planning.auto_cap import (
     excess_of,
     plan_choice,
 )
+from dphist.planning.optimum import check_bounds
 from dphist.planning.planner import Excess, check_excess, contract_of, family_shares, public_plan
 from dphist.planning.planner import plan as make_plan
-from dphist.planning.sums import check_bounds
 from dphist.planning.utility import Correction
 from dphist.privacy.certificate import certify_noise
 from dphist.privacy.types import (

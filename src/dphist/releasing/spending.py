@@ -16,7 +16,7 @@ from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Final
 
 from dphist.errors import DphistError, InvalidParameter, LedgerError
-from dphist.ledger.composing import AUTO, HALF, concentrated, largest_rho, round_down
+from dphist.ledger.accounts import AUTO, HALF, concentrated, largest_rho, round_down
 from dphist.planning.auto_cap import ChoicePlan
 from dphist.planning.planner import plan as make_plan
 from dphist.privacy.paper import delta_zcdp

@@ -17,11 +17,10 @@ from numpy.typing import NDArray
 
 from dphist.display import html_table, printable, raised
 from dphist.errors import DphistError, InvalidParameter
-from dphist.outputs.seal import SEAL, SIGNATURE, same_json
+from dphist.outputs.formats import SEAL, SIGNATURE, same_json
 from dphist.planning.auto_cap import ChoicePlan
 from dphist.planning.planner import contract_of, gamma_value
-from dphist.planning.utility import Correction, added_columns
-from dphist.planning.verdict import Verdict, verdict_of
+from dphist.planning.utility import Correction, Verdict, added_columns, verdict_of
 from dphist.privacy.types import FORMAT, Budget, LatticeNoise, Plan
 from dphist.releasing.aggregates import Published, aggregates_of, sum_columns, summed
 from dphist.releasing.certificate import counts_facts, document_of, is_difference, plan_facts, plan_from

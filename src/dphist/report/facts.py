@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from dphist.accounting.profile import certified_delta
 from dphist.display import printable
 from dphist.errors import LARGEST_EPSILON, DphistError, InputError, InvalidParameter, NotVerified
-from dphist.outputs.seal import certificate_text
+from dphist.outputs.formats import certificate_text
 from dphist.planning.auto_cap import (
     ChoicePlan,
     Goal,
@@ -272,12 +272,15 @@ class Selection:
     even: int
     likely: int
     axis: str
-    # How many are kept of those that pass, where a limit on items per user serves in place of a top-k step.
+    # How many are kept of those that pass, where a limit on items per user replaces a top-k step.
     largest: int | None = None
+
+    def by_count(self) -> list[tuple[int, float, float, float]]:
+        """Count, probability, bias and deviation of each point."""
+        return list(zip(self.counts, self.probability, self.bias, self.deviation, strict=True))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
-        rows = zip(self.counts, self.probability, self.bias, self.deviation, strict=True)
         return {
             "axis": self.axis,
             "largest_of_those_that_pass": self.largest,
@@ -286,7 +289,7 @@ class Selection:
             "count_released_with_99_percent": self.likely,
             "by_count": [
                 {"count": count, "probability": p, "bias": bias, "standard_deviation": deviation}
-                for count, p, bias, deviation in rows
+                for count, p, bias, deviation in self.by_count()
             ],
         }
 
@@ -295,7 +298,7 @@ def selection_of(plan: Plan, request: Mapping[str, Any]) -> Selection | None:
     """How the threshold selects; None where every item is released."""
     if math.isinf(plan.threshold):
         return None
-    # Where a limit on items per user serves in place of a top-k step, nothing is subtracted.
+    # Where a limit on items per user replaces a top-k step, nothing is subtracted.
     relative = (plan.releases_offset or "top" in request) and plan.contract.max_nonzero is not None
     asked = int(request.get("lower-threshold", 1))
     lower = 1 if relative else asked

@@ -21,7 +21,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from dphist.errors import DphistError, InputError, InvalidParameter, OutputError, positive_count
-from dphist.publishing import Deferred, write_files
+from dphist.publishing import defer_signals, write_files
 from dphist.releasing.frames import has_repeats, release_order
 from dphist.sketch.items import TEXT, ItemKind, is_unicode, plainest
 
@@ -106,7 +106,7 @@ def write_secret(
     `placed` is called once it is there, before any signal that waited.
     """
     place = check_place(path, force=force)
-    with Deferred():
+    with defer_signals():
         try:
             write_files({place: (data, 0o600)}, force=force)
             if placed is not None:

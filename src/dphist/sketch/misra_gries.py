@@ -33,7 +33,7 @@ from dphist.sketch.counters import (
 from dphist.sketch.items import ItemKind, arrow_column, given_columns, item_columns, user_column
 
 if TYPE_CHECKING:
-    from dphist.outputs.targets import Target
+    from dphist.outputs.write import Target
     from dphist.releasing.frames import Names
     from dphist.releasing.result import Release
 
