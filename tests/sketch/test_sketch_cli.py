@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -152,6 +154,11 @@ def test_an_interruption_is_one_sentence_that_says_what_was_written(
     def interrupted(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
+    @contextmanager
+    def waiting_signal() -> Iterator[None]:
+        yield
+        raise KeyboardInterrupt
+
     words = ["sketch", "build", "all.parquet", *BUILD, "--output", "s.sketch"]
     with monkeypatch.context() as patched:
         patched.setattr("dphist.sketch.build", interrupted)
@@ -160,7 +167,7 @@ def test_an_interruption_is_one_sentence_that_says_what_was_written(
     assert not (folder / "s.sketch").exists()
     with monkeypatch.context() as patched:
         # A signal that waited until the file was there.
-        patched.setattr("dphist.sketch.counters.Deferred.__exit__", interrupted)
+        patched.setattr("dphist.sketch.counters.defer_signals", waiting_signal)
         stopped = CliRunner().invoke(commands(), words)
     assert (stopped.exit_code, stopped.stderr) == (130, "Interrupted: the output was already written.\n")
     assert MisraGries.load("s.sketch").k == 20
