@@ -184,7 +184,9 @@ def one(part: str, folder: Path, events: int, size: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Speed of sketches, and a sketch beside the exact top-k release.")
-    parser.add_argument("--events", type=lambda said: int(float(said)), help="compare on a stream of this many events")
+    parser.add_argument(
+        "--events", type=lambda said: int(float(said)), help="compare on a stream of this many events"
+    )
     parser.add_argument("--size", type=int, default=1000)
     parser.add_argument("--folder", type=Path, help="where the stream is kept; a temporary folder by default")
     parser.add_argument("--part", help=argparse.SUPPRESS)

@@ -1,7 +1,7 @@
 """Which words do many authors use? Texts become a frame of (author, word), released from Python in two ways.
 
-Run `python words.py` for synthetic posts, or `python words.py FOLDER` for a folder of text files. The author is the
-subfolder a file is in, and the file itself where there are no subfolders: one author is one user.
+Run `python words.py` for synthetic posts, or `python words.py FOLDER` for a folder of text files. The author
+is the subfolder of a file, or the file itself if there are no subfolders: one author is one user.
 """
 
 from __future__ import annotations
