@@ -32,8 +32,8 @@ import dphist
 from dphist.planning.auto_cap import ChoicePlan, Goal, Sizes, choose_plan, excess_of, levels_of
 from dphist.planning.utility import Correction
 from dphist.privacy.types import DEFAULT_CAPS, Budget, Plan
-from dphist.releasing.soundness import choice_for
-from dphist.sampling.mechanisms import begin, noisy_sizes
+from dphist.releasing.document import choice_for
+from dphist.releasing.noise import begin, noisy_sizes
 from dphist.sampling.tap import SeededTap
 
 Ints = NDArray[np.int64]
@@ -109,7 +109,7 @@ def other_tastes() -> Events:
 
 
 def outcome(events: Events, plan: Plan, correction: Correction, tap: SeededTap) -> Outcome:
-    released = begin(plan, tap)[0].release(events.counts(plan))
+    released = begin(plan, tap).release(events.counts(plan))
     estimate = np.zeros(events.truth.size)
     estimate[released.index] = released.values * correction.factors_at(released.values)
     distance = float(np.abs(estimate - events.truth).sum() / events.truth.sum())

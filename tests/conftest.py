@@ -101,9 +101,9 @@ def quick_curve(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def plans_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The plan of a request is made once, for tests of many releases of the same request."""
-    from dphist.releasing import run
+    from dphist.planning import planner
 
-    make_plan, made = vars(run)["make_plan"], dict[str, Any]()
+    make_plan, made = planner.plan, dict[str, Any]()
 
     def remembered(**options: Any) -> Any:
         key = repr(sorted(options.items()))
@@ -111,4 +111,4 @@ def plans_once(monkeypatch: pytest.MonkeyPatch) -> None:
             made[key] = make_plan(**options)
         return made[key]
 
-    monkeypatch.setattr(run, "make_plan", remembered)
+    monkeypatch.setattr(planner, "plan", remembered)

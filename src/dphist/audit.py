@@ -13,11 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special, stats
 
-from dphist.counting.task import Choice, Engine, Events, Task, Value
+from dphist.counting.task import Choice, Engine, Events, Task
 from dphist.errors import InvalidParameter
 from dphist.planning.planner import plan as make_plan
 from dphist.privacy.types import Certificate, Contract, LatticeNoise, Plan
-from dphist.sampling.mechanisms import FloatArray, IntArray, NoiseSession, Released, begin
+from dphist.releasing.noise import FloatArray, IntArray, NoiseSession, Released, begin
+from dphist.releasing.run import task_of
 from dphist.sampling.sampler import DiscreteGaussian
 from dphist.sampling.tap import SecureTap, Tap
 
@@ -71,7 +72,7 @@ class PlannedMechanism:
 
     def begin(self, tap: Tap) -> NoiseSession:
         """Draw the shared noise, once."""
-        return begin(self.plan, tap)[0]
+        return begin(self.plan, tap)
 
 
 # Pairs of neighbours, each with a score of the output: the attack is to guess H from a high score or a low one.
@@ -473,20 +474,16 @@ def contribution_of_user(
 
     `summed` names the column of each of the plan's sums. Top-k steps and public lists are not covered.
     """
-    weights = tuple((level.items, level.weight) for level in plan.levels)
-    values = tuple(
-        Value(column, one.low, one.high, one.reach) for column, one in zip(summed, plan.sums, strict=True)
-    )
-    cap = weights[-1][0] if weights else plan.contract.items
-    task = Task(events, Choice(SecureTap().words(4).tobytes()), cap, values=values, weights=weights)
+    cap = plan.contract.items
+    task = task_of(plan, events, Choice(SecureTap().words(4).tobytes()), cap, summed)
     found, found_without = (_count_rows(engine, one) for one in (task, replace(task, events=without)))
-    items, none = sorted({*found, *found_without}, key=repr), (0,) * (1 + len(values))
+    items, none = sorted({*found, *found_without}, key=repr), (0,) * (1 + len(plan.sums))
     counts, neighbour = (
         np.array([rows.get(item, none) for item in items], dtype=np.int64).reshape(len(items), len(none))
         for rows in (found, found_without)
     )
     reaches = [one.reach for one in plan.sums]
-    return Contribution(counts, neighbour, _problem(counts - neighbour, weights or ((cap, 1),), reaches))
+    return Contribution(counts, neighbour, _problem(counts - neighbour, task.weights or ((cap, 1),), reaches))
 
 
 def _count_rows(engine: Engine, task: Task) -> dict[Any, tuple[int, ...]]:

@@ -9,8 +9,8 @@ from typing import Any, Literal
 from dphist.accounting.concentrated import zcdp_of_plan
 from dphist.errors import InvalidParameter, MissingExtra
 from dphist.privacy.types import Plan, PublicNoise
+from dphist.releasing.document import certify_again, nonzero_rule
 from dphist.releasing.histogram import release_histogram
-from dphist.releasing.soundness import certify_again, nonzero_rule
 
 Measure = Literal["approximate-dp", "approximate-zcdp"]
 
@@ -24,7 +24,7 @@ def as_measurement(plan: Plan, *, measure: Measure = "approximate-dp", promise_m
     for none nothing is lost; more users are refused.
     """
     dp = _opendp()
-    # What cannot be released is refused here, and the map speaks of what was certified.
+    # What cannot be released is refused here, and the map is that of the recomputed certificate.
     plan = certify_again(plan)
     if isinstance(plan.noise, PublicNoise) or plan.sums:
         raise InvalidParameter("plans for a public list of items or with sums are for dphist.release")
@@ -74,7 +74,7 @@ def _opendp() -> Any:
     missing = {"contrib", "honest-but-curious"} - set(features)
     if missing:
         raise InvalidParameter(
-            "OpenDP must be told to trust measurements from elsewhere: dp.enable_features("
+            "OpenDP does not trust measurements from elsewhere yet: dp.enable_features("
             f"{', '.join(map(repr, sorted(missing)))})"
         )
     return dp

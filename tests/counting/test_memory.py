@@ -17,8 +17,8 @@ import pytest
 
 from dphist.counting.task import LONGEST_VALUE
 from dphist.counting.workspace import reserved_space
-from dphist.releasing.frames import Form, Piece
-from dphist.releasing.noise import blocks
+from dphist.releasing.noise import Piece, blocks
+from dphist.releasing.result import Form
 from engine_cases import EACH_ENGINE, Factory, histogram, task
 
 # A release in a process of its own; prints the peak of its resident memory in MB.

@@ -18,7 +18,7 @@ from dphist.ledger import Account, ConcentratedComposer, Ledger, Spend, SumCompo
 from dphist.ledger.accounts import concentrated
 from dphist.privacy.paper import delta_zcdp
 from dphist.privacy.types import Budget
-from dphist.releasing.soundness import choice_for
+from dphist.releasing.document import choice_for
 from dphist.releasing.spending import SHARES, composer_for, limits_of, price_of, spend_of
 from ledger_data import tamper
 from release_commands import bookings, command, log_in

@@ -16,7 +16,7 @@ from dphist.accounting import zcdp_of_plan
 from dphist.errors import InvalidParameter, LedgerError, OverBudget
 from dphist.ledger import ConcentratedComposer, Ledger, Spend
 from dphist.privacy.types import Budget, LaplaceNoise, LatticeNoise, Plan
-from dphist.releasing.soundness import choice_for
+from dphist.releasing.document import choice_for
 from dphist.releasing.spending import composer_for, limits_of, spend_of
 
 TOTAL = Budget(3.0, 1e-6)

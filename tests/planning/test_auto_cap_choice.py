@@ -14,7 +14,7 @@ import dphist
 from dphist.errors import DphistError, InvalidParameter
 from dphist.planning.auto_cap import ChoicePlan, choose_plan, estimate_sizes, plan_choice
 from dphist.privacy.types import DEFAULT_CAPS, Budget, CapChoice, Plan, caps_up_to
-from dphist.sampling.mechanisms import noisy_sizes
+from dphist.releasing.noise import noisy_sizes
 from dphist.sampling.tap import SeededTap
 
 

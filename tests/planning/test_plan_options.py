@@ -12,7 +12,7 @@ from dphist.errors import InvalidParameter
 from dphist.planning.planner import plan
 from dphist.planning.utility import release_probability
 from dphist.privacy.paper import tau_laplace
-from dphist.sampling.mechanisms import begin
+from dphist.releasing.noise import begin
 from dphist.sampling.tap import SeededTap
 
 TEN: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-6, "max_nonzero": 10}
@@ -72,7 +72,7 @@ def test_release_probability_is_that_of_the_mechanism(bounds: dict[str, Any]) ->
     count = round(sound.threshold) - 1
     runs, passed = 2000, 0
     for seed in range(runs):
-        run, _ = begin(sound, SeededTap(seed))
+        run = begin(sound, SeededTap(seed))
         passed += run.release(np.array([count], dtype=np.int64)).index.size
     expected = float(release_probability(sound.noise, [count])[0])
     assert abs(passed / runs - expected) < 4.0 * math.sqrt(expected * (1 - expected) / runs)

@@ -16,7 +16,7 @@ from dphist.planning.planner import plan, top_k_noise
 from dphist.privacy.certificate import certify_lattice
 from dphist.privacy.lattice import squared_sensitivity_top_k
 from dphist.privacy.types import Budget, Contract, LatticeNoise, OffsetRule
-from dphist.sampling.mechanisms import begin
+from dphist.releasing.noise import Cut, begin
 from dphist.sampling.tap import SeededTap
 from oracles_discrete import infinite_event_discrete as oracle_infinite_event
 from oracles_top_k import NeighbourType, delta_exact, gaussian_sensitivity_squared, worst_case
@@ -168,7 +168,7 @@ def test_law_of_the_released_counts(rule: OffsetRule) -> None:
     tap, noise = SeededTap(5), made.noise
     values = np.array(
         [
-            begin(made, tap, subtracted=subtracted)[0].release(np.array([count, count + 10])).values - [0, 10]
+            begin(made, tap, Cut(subtracted)).release(subtracted + np.array([count, count + 10])).values - [0, 10]
             for _ in range(runs)
         ]
     )

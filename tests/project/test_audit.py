@@ -29,7 +29,7 @@ from dphist.audit import (
 from dphist.privacy.lattice import infinite_event_discrete
 from dphist.privacy.paper import delta_correlated_gaussian
 from dphist.privacy.types import Certificate, LatticeNoise
-from dphist.sampling.mechanisms import FloatArray, IntArray, Released
+from dphist.releasing.noise import FloatArray, IntArray, Released
 from dphist.sampling.tap import SeededTap, Tap
 from mechanism_conformance import (
     from_inverse_cdf,

@@ -19,7 +19,7 @@ import pytest
 import dphist
 from dphist.errors import DphistError, InputError, InvalidParameter
 from dphist.privacy.types import DEFAULT_CAPS
-from dphist.releasing.soundness import choice_for
+from dphist.releasing.document import choice_for
 from release_commands import certificate, command, names, sized_events
 
 # True numbers that occur nowhere else: users with one, three and ten items.

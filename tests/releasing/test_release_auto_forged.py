@@ -14,8 +14,7 @@ from test_verify import Forgery, forged, put
 
 import dphist
 from dphist.privacy.types import Budget, Plan
-from dphist.releasing.certificate import plan_facts
-from dphist.releasing.soundness import choice_for
+from dphist.releasing.document import choice_for, plan_facts
 from release_commands import sized_events
 from release_data import restate
 

@@ -69,16 +69,16 @@ def test_plain_top_k_gives_differences_above_a_lower_threshold_too() -> None:
     assert near(found, {"tea": 400, "milk": 200})
 
 
-def test_a_missing_file_is_found_before_planning_and_noise_that_cannot_be_drawn_before_reading(
-    tmp_path: Path,
+def test_a_missing_file_is_found_before_planning_and_noise_that_cannot_be_drawn_before_counting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hopeless: dict[str, Any] = {"epsilon": 800.0, "delta": 1e-300, "max_items_per_user": 1, "mechanism": "laplace"}
     with pytest.raises(dphist.InputError, match=r"missing\.parquet' does not exist"):
         dphist.release(tmp_path / "missing.parquet", user="u", item="i", **hopeless)
-    (tmp_path / "damaged.parquet").write_text("no Parquet file")
-    with pytest.raises(dphist.DphistError) as caught:
-        dphist.release(tmp_path / "damaged.parquet", user="u", item="i", **hopeless)
-    assert "damaged" not in str(caught.value)
+    (tmp_path / "log.csv").write_text("u,i\n1,tea\n")
+    monkeypatch.setattr("dphist.counting.duckdb.DuckDBEngine.count", lambda *_: pytest.fail("it was counted"))
+    with pytest.raises(dphist.DphistError):
+        dphist.release(tmp_path / "log.csv", user="u", item="i", **hopeless)
 
 
 def test_offset_is_the_count_that_was_subtracted() -> None:

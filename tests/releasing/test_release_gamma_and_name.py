@@ -22,6 +22,7 @@ FLAGS = ("--user", "user", "--item", "item", "--epsilon", "1", "--delta", "1e-6"
 @pytest.mark.parametrize(
     ("gamma", "whole"), [pytest.param(3, 3.0, marks=pytest.mark.slow), (2.6, 3.0), ("sqrt", 7.0)]
 )
+@pytest.mark.usefixtures("quick_curve")
 def test_gamma_is_that_of_the_plan(tmp_path: Path, gamma: Any, whole: float) -> None:
     found = dphist.release(events(COUNTS), **BUDGET, max_nonzero=50, gamma=gamma, output=tmp_path / "out.csv")
     planned = dphist.plan(epsilon=1.0, delta=1e-6, max_nonzero=50, gamma=gamma)
@@ -59,6 +60,7 @@ def test_what_makes_no_sense_is_refused(options: dict[str, Any], told: str) -> N
         dphist.release(events(COUNTS), **BUDGET, **options)
 
 
+@pytest.mark.usefixtures("quick_curve")
 def test_the_command_takes_both(tmp_path: Path) -> None:
     pq.write_table(events(COUNTS), tmp_path / "a secret project.parquet")
     done = command(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import signal
 import sqlite3
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_release_kills import Scene, Server, Wrong, events_of, server
+from test_release_kills import Scene, Wrong, kill_at_each, server
 
 import dphist
 import release_workers
@@ -407,36 +406,25 @@ def id_scene(place: Path, *, force: bool) -> IdScene:
     return IdScene(template, "out.csv", force)
 
 
-def kill_at_each_event(served: Server, one: Scene) -> None:
-    for number in itertools.count(1):
-        done = served.ask(folder=one.afresh(), words=one.words, event=number)
-        if not done["killed"]:
-            assert done["code"] == 0
-            return
-        check_retry(one)
-
-
 @pytest.mark.parametrize("force", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["new", "replaced"])
 def test_a_kill_at_any_event_and_the_same_command_again(tmp_path: Path, force: bool) -> None:
     """At each event of Python that names a file: before the booking, before and between the files, at the note."""
     one = id_scene(tmp_path, force=force)
     with server(tmp_path / "temp", outputs=("out.csv",)) as served:
-        kill_at_each_event(served, one)
+        kill_at_each(served, one, lambda: check_retry(one))
     # Kills have hit all that can be left.
     assert set(one.left) == {"not booked", "booked", "whole", "noted"}
 
 
 def test_kills_find_noise_that_is_drawn_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Power: a run that takes no notice of what an earlier one has written is caught."""
-    from dphist.releasing import run_once
+    from dphist.releasing import spending
 
-    monkeypatch.setattr(run_once, "_find_release", lambda *_: None)
+    monkeypatch.setattr(spending, "_find_release", lambda *_: None)
     one = id_scene(tmp_path, force=True)
     wrong = pytest.raises((Wrong, AssertionError, LedgerError))
     with server(tmp_path / "temp", outputs=("out.csv",)) as served, wrong:
-        for number in range(events_of(served, one), 0, -1):
-            assert served.ask(folder=one.afresh(), words=one.words, event=number)["killed"]
-            check_retry(one)
+        kill_at_each(served, one, lambda: check_retry(one), backwards=True)
     assert one.left["whole"] + one.left["noted"] > 0
 
 

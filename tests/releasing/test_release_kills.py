@@ -7,7 +7,6 @@ strace). After each kill the ledger and the output are read, and the same comman
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import random
@@ -16,7 +15,7 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -178,14 +177,21 @@ def scene(place: Path, output: str, *, force: bool) -> Scene:
     return made
 
 
-def at_each_event(served: Server, one: Scene) -> None:
-    """Kills at the first event, at the second, and so on until the command ends by itself."""
-    for number in itertools.count(1):
-        done = served.ask(folder=one.afresh(), words=one.words, event=number)
-        if not done["killed"]:
-            assert done["code"] == 0
-            return
-        one.check()
+def moments_of(served: Server, one: Scene) -> list[int]:
+    """The events of a whole run that name a file of the folder, each of which finds another folder; and the last.
+
+    A kill leaves what is on the disk: at events between which nothing has changed it leaves the same.
+    """
+    assert served.ask(folder=one.afresh(), words=one.words, event=0)["code"] == 0
+    found: list[int] = json.loads(one.folder.with_name("now.events").read_text())
+    return sorted(set(found))
+
+
+def kill_at_each(served: Server, one: Scene, check: Callable[[], None], *, backwards: bool = False) -> None:
+    """A kill at each moment of a run at which it leaves something else."""
+    for number in sorted(moments_of(served, one), reverse=backwards):
+        assert served.ask(folder=one.afresh(), words=one.words, event=number)["killed"]
+        check()
 
 
 Call = tuple[str, int]
@@ -230,24 +236,11 @@ def needs_strace() -> None:
         pytest.skip("strace is not installed: no kill at a system call")
 
 
-def events_of(served: Server, one: Scene) -> int:
-    """How many events of a whole run name a file of the folder."""
-    assert served.ask(folder=one.afresh(), words=one.words, event=0)["code"] == 0
-    return int(one.folder.with_name("now.events").read_text())
-
-
-def from_the_end(served: Server, one: Scene) -> None:
-    """Kills at the last event, at the one before it, and so on."""
-    for number in range(events_of(served, one), 0, -1):
-        assert served.ask(folder=one.afresh(), words=one.words, event=number)["killed"]
-        one.check()
-
-
 def test_kills_at_each_event_that_names_a_file(tmp_path: Path) -> None:
     one = scene(tmp_path, "out.csv", force=True)
     one.quick = True
     with server(tmp_path / "temp", outputs=("out.csv",)) as served:
-        at_each_event(served, one)
+        kill_at_each(served, one, one.check)
     # Between the old and the new pair there are data without a certificate, and a kill was there.
     assert {"old, not booked", "old, booked", "unfinished, booked", "new, booked"} == set(one.left)
 
@@ -259,7 +252,7 @@ def test_kills_find_a_wrong_order(tmp_path: Path, variant: str, force: bool) -> 
     one.quick = True
     wanted = "booking" if variant == "late" else "certificate"
     with server(tmp_path / "temp", variant, ("out.csv",)) as served, pytest.raises(Wrong, match=wanted):
-        from_the_end(served, one)
+        kill_at_each(served, one, one.check, backwards=True)
 
 
 @pytest.mark.slow

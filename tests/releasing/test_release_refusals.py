@@ -6,16 +6,13 @@ import os
 import sqlite3
 from contextlib import chdir, closing
 from pathlib import Path
-from typing import Any
 
 import duckdb
 import pytest
 
 import dphist
 from dphist.errors import InvalidParameter
-from dphist.outputs.write import target_of
-from dphist.releasing.protected import Kept, kept_for, refuse_overwriting, refuse_own_input
-from dphist.releasing.request import Request
+from dphist.outputs.write import Kept, kept_files, refuse_overwriting, refuse_own_input, target_of
 from dphist.report.facts import gather_facts
 from dphist.report.render import FORMATS, render
 from dphist.report.writing import is_replaceable
@@ -24,11 +21,6 @@ from report_cases import Done, run
 BOUNDS = ["--epsilon", "1", "--delta", "1e-6", "--max-items-per-user", "2"]
 FLAGS = ["--user", "user", "--item", "item", *BOUNDS, "--force"]
 ROWS = "user,item\n" + "".join(f"{user},tea\n" for user in range(900))
-
-
-def asked(**options: Any) -> Request:
-    base: dict[str, Any] = {"user": "user", "item": "item", "epsilon": 1.0, "delta": 1e-6, "max_items_per_user": 2}
-    return Request(**{**base, "force": True, **options})
 
 
 def refused(done: Done) -> None:
@@ -50,7 +42,7 @@ def test_no_file_of_an_input_folder_is_replaced(tmp_path: Path) -> None:
     refused(run(tmp_path, "release", "days", "--input-format", "csv", *FLAGS, "--output", "days/out.csv"))
     # What is hidden in a folder is not read, and can be replaced.
     with chdir(tmp_path):
-        refuse_own_input(asked(input="days"), target_of("days/.note.csv"))
+        refuse_own_input(target_of("days/.note.csv"), "days")
 
 
 def database(path: Path) -> None:
@@ -80,12 +72,12 @@ def test_no_table_that_is_read_is_replaced(tmp_path: Path, kind: str) -> None:
     # The table of its certificate is replaced as well.
     target = target_of(path, "day")
     with pytest.raises(InvalidParameter, match=r"table day in .* which it is made of"):
-        refuse_own_input(asked(input=path, table="day_certificate"), target)
+        refuse_own_input(target, path, table="day_certificate")
     # A database may hold both, and another may have a table of that name.
-    refuse_own_input(asked(input=path, table="ev"), target_of(path, "counts"))
-    refuse_own_input(asked(input=path, query="select * from ev"), target_of(path, "counts"))
-    refuse_own_input(asked(input=path), target_of(path, "counts"))
-    refuse_own_input(asked(input=path, table="ev"), target_of(tmp_path / f"third.{kind}", "ev"))
+    refuse_own_input(target_of(path, "counts"), path, table="ev")
+    refuse_own_input(target_of(path, "counts"), path, query="select * from ev")
+    refuse_own_input(target_of(path, "counts"), path)
+    refuse_own_input(target_of(tmp_path / f"third.{kind}", "ev"), path, table="ev")
 
 
 def test_no_table_of_a_server_that_is_read_is_replaced() -> None:
@@ -93,10 +85,10 @@ def test_no_table_of_a_server_that_is_read_is_replaced() -> None:
     address = "postgresql://me:secret@host:5432/shop?sslmode=require"
     for source, table in ((address, "ev"), ("postgres://host:5432/shop", "public.ev"), (address, "EV")):
         with pytest.raises(InvalidParameter, match="which it is made of") as error:
-            refuse_own_input(asked(input=source, table=table), target_of(address, "ev"))
+            refuse_own_input(target_of(address, "ev"), source, table=table)
         assert "secret" not in str(error.value)
-    refuse_own_input(asked(input="postgresql://host:5432/other", table="ev"), target_of(address, "ev"))
-    refuse_own_input(asked(input=address, table="ev"), target_of(address, "counts"))
+    refuse_own_input(target_of(address, "ev"), "postgresql://host:5432/other", table="ev")
+    refuse_own_input(target_of(address, "counts"), address, table="ev")
 
 
 def test_names_that_differ_are_different_files(tmp_path: Path) -> None:
@@ -126,10 +118,10 @@ def test_what_a_glob_would_find_is_not_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize("prefix", ["file:", "file://", "file://localhost"])
 def test_files_by_an_address_of_spark(tmp_path: Path, prefix: str) -> None:
     (tmp_path / "in.parquet").mkdir()
-    request = asked(input=f"{prefix}{tmp_path}/in.parquet", engine="spark")
-    assert kept_for(request) == [Kept("the input", f"{tmp_path}/in.parquet")]
+    source = f"{prefix}{tmp_path}/in.parquet"
+    assert kept_files(None, input=source) == [Kept("the input", f"{tmp_path}/in.parquet")]
     with pytest.raises(InvalidParameter, match="which it is made of"):
-        refuse_own_input(request, target_of(f"{tmp_path}/in.parquet/"))
+        refuse_own_input(target_of(f"{tmp_path}/in.parquet/"), source)
 
 
 @pytest.fixture
@@ -175,10 +167,10 @@ def test_a_report_replaces_reports_and_nothing_else(tmp_path: Path) -> None:
 def test_every_report_and_figure_is_known_again(tmp_path: Path) -> None:
     """PNG is in the tests of the command."""
     written(tmp_path)
-    for name in ("a.html", "a.md", "a.txt"):
+    for name, more in (("a.html", ()), ("a.md", ("--figures", "f")), ("a.txt", ())):
         (tmp_path / name).touch()
         for _ in range(2):
-            done = run(tmp_path, "report", "out.csv", "--output", name, "--figures", "f", "--force")
+            done = run(tmp_path, "report", "out.csv", "--output", name, *more, "--force")
             assert done.returncode == 0, done.stderr
     made = [*(tmp_path / "f").iterdir(), *tmp_path.glob("a.*")]
     assert len(made) == 9

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,7 +13,8 @@ from dphist.ledger import Ledger
 from dphist.objects import without_secrets
 from dphist.outputs.write import target_of
 from dphist.releasing.request import request_from
-from dphist.releasing.run_once import _run_facts
+from dphist.releasing.spending import _run_facts
+from release_commands import command
 
 ASKED = ["--user", "user", "--item", "item", "--epsilon", "1", "--delta", "1e-6", "--max-items-per-user", "1"]
 # What must not be seen, before the @ or among the options.
@@ -94,11 +93,9 @@ def test_what_the_command_prints(tmp_path: Path, form: str, secrets: list[str]) 
     (tmp_path / "log.csv").write_text("user,item\n1,tea\n")
 
     def run(*arguments: str) -> str:
-        done = subprocess.run(
-            [sys.executable, "-m", "dphist", *arguments], capture_output=True, text=True, cwd=tmp_path, check=False
-        )
-        assert_hidden(done.stdout + done.stderr, secrets)
-        return done.stdout if done.returncode == 0 else done.stderr
+        done = command(tmp_path, *arguments)
+        assert_hidden(done.out + done.err, secrets)
+        return done.out if done.code == 0 else done.err
 
     request = json.loads(run("release", address, *ASKED, "-o", out, "--dry-run", "--json"))["request"]
     assert request["input"] == without_secrets(address)

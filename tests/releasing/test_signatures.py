@@ -35,7 +35,8 @@ from ledger_data import tamper
 from release_commands import FLAGS, command, log_in
 from release_data import events
 
-KINDS = ["q.parquet", "q.csv", "q.tsv", "q.jsonl", "q.arrow", "q.duckdb", "q.sqlite"]
+TEXTS = ["q.csv", "q.tsv", "q.jsonl"]
+KINDS = [*TEXTS, "q.parquet", "q.arrow", "q.duckdb", "q.sqlite"]
 PLAN = dphist.plan(epsilon=1.0, delta=1e-6, max_items_per_user=7)
 # The order of Ed25519's group.
 ORDER = 2**252 + 27742317777372353535851937790883648493
@@ -88,6 +89,11 @@ def test_every_kind_of_output(tmp_path: Path, keys: Path, name: str) -> None:
     own = fingerprint_of(read_public_key(keys / "own.pub"))
     assert (found.signature, found.signed_by) == ("trusted", own)
     assert found.to_dict()["signed_by"] == own
+    if name not in TEXTS:
+        # A process decodes these: once more is enough, for a release in its place by somebody else.
+        write(path, keys / "other", (90_000, 700), force=True)
+        assert refused(path, keys / "own").signature == "other key"
+        return
     # Without a key it is known by which key, and not whose.
     found = dphist.verify(path)
     assert (found.verified, found.signature, found.signed_by) == (True, "valid", own)
@@ -403,12 +409,6 @@ def test_private_keys_that_cannot_be_used(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("c.json*"))
     assert not list(tmp_path.glob(".dphist*"))
     assert Ledger.open(tmp_path / "a.ledger").accounts().chain.number == entries
-    # Not even the input has to be there.
-    with pytest.raises(InputError, match="the private key"):
-        dphist.release(
-            "nowhere.parquet", user="user", item="item", epsilon=1, delta=1e-6, max_items_per_user=1,
-            output=tmp_path / "q.csv", sign=tmp_path / "missing",
-        )  # fmt: skip
     for name in ("", "a\0b"):
         with pytest.raises(InvalidParameter, match="name of a file"):
             signer_of(name)

@@ -26,7 +26,6 @@ from pyspark.sql import DataFrame, SparkSession
 
 import dphist
 from dphist.releasing import on_spark
-from dphist.releasing import run as release_events
 from dphist.sampling.sampler import Repeatable
 from dphist.sampling.tap import SecureTap, SeededTap
 from processes import tree, wait_until
@@ -156,7 +155,7 @@ def released(frame: Any, **options: Any) -> Rows:
 @pytest.fixture(scope="module")
 def undisturbed(spark: SparkSession) -> dict[str, Rows]:
     """What comes out if nothing goes wrong."""
-    with mock.patch.object(release_events, "SecureTap", return_value=RepeatedTap(SEED)):
+    with mock.patch("dphist.sampling.tap.SecureTap", return_value=RepeatedTap(SEED)):
         private = released(asked(spark), **CAP)
     return {
         "private": private,
@@ -202,7 +201,7 @@ def test_killed_in_the_middle_of_the_count(
     hold = held(marks, lambda partition: partition < 2 or flag.exists())
     with (
         broken(cluster, spark, marks, lost, flag),
-        mock.patch.object(release_events, "SecureTap", return_value=RepeatedTap(SEED)),
+        mock.patch("dphist.sampling.tap.SecureTap", return_value=RepeatedTap(SEED)),
     ):
         assert released(asked(spark, hold), **CAP) == undisturbed["private"]
 
@@ -239,7 +238,11 @@ def test_fresh_noise_would_be_noticed(cluster: Cluster, spark: SparkSession, tmp
 
 @pytest.mark.parametrize(
     ("kept", "lost"),
-    [("folder", "executor"), pytest.param("folder", "worker", marks=pytest.mark.slow), ("frame", "worker")],
+    [
+        ("folder", "executor"),
+        ("frame", "executor"),
+        *(pytest.param(kind, "worker", marks=pytest.mark.slow) for kind in ("folder", "frame")),
+    ],
 )
 def test_killed_in_the_middle_of_the_output(
     kept: str, lost: str, cluster: Cluster, spark: SparkSession, undisturbed: dict[str, Rows], tmp_path: Path

@@ -311,7 +311,7 @@ def test_an_error_of_a_task_tells_nothing(output: str | None, spark: SparkSessio
 def test_nothing_shown_is_a_secret(spark: SparkSession, data: Path) -> None:
     with overheard() as (noise, _):
         found = dphist.release(spark.read.parquet(f"file://{data}"), **ASKED, top=2)
-    shown = repr(found) + found._repr_html_() + repr(noise[0]) + repr(noise[0].begun.cut)
+    shown = repr(found) + found._repr_html_() + repr(noise[0]) + repr(noise[0].session.cut)
     assert "seen often" in shown
     assert "planted" not in shown
     assert noise[0].keys[0].hex() not in shown

@@ -31,11 +31,10 @@ from dphist.counting import spark as counting
 from dphist.errors import InvalidParameter
 from dphist.privacy.types import LatticeNoise
 from dphist.releasing import on_spark
-from dphist.releasing import run as release_events
+from dphist.releasing.noise import NoiseSession
 from dphist.releasing.on_spark import ExecutorNoise
-from dphist.sampling.keyed import KeyedWords
-from dphist.sampling.mechanisms import NoiseSession
 from dphist.sampling.sampler import DiscreteGaussian
+from dphist.sampling.tap import KeyedWords
 from spark_cluster import ON_SPARK
 from spark_shared import shared_session
 
@@ -119,10 +118,10 @@ def test_executors_make_the_noise_of_the_oracle_with_one_shared_draw(spark: Spar
     frame = spark.createDataFrame([(counts[item], *item) for item in items], f"n long, {schema}")
     rows = frame.withColumn("user", sql.explode(sql.sequence(sql.lit(1), "n"))).drop("n")
     # Fresh noise has a shared draw of zero once in 250 times, and then nothing would be seen of it.
-    with mock.patch.object(release_events, "SecureTap", return_value=RepeatedTap(SEED)):
+    with mock.patch("dphist.sampling.tap.SecureTap", return_value=RepeatedTap(SEED)):
         found, noise = told(rows, item=names, max_nonzero=40, null_items=True, types="fixed")
     assert found.private
-    running = noise.begun.session
+    running = noise.session
     assert isinstance(running, NoiseSession)
     assert isinstance(running.noise, LatticeNoise)
     assert running.shared != 0
@@ -216,7 +215,7 @@ def test_the_law_of_a_release_by_spark_is_that_of_any_release(spark: SparkSessio
         assert abs(correlation(one, digests[:, byte].astype(np.float64))) < ALLOWED
     # Power: noise from the digest without a key shows.
     words = np.ascontiguousarray(digests.astype(np.uint8)[:, :8]).view("<u8").ravel()
-    drawn = noise.begun.session.noise
+    drawn = noise.session.noise
     assert isinstance(drawn, LatticeNoise)
     sampler = DiscreteGaussian(drawn.variance)
     known = sampler.sample_from_words(words, lambda rows, _: words[rows] ^ np.uint64(1), compiled=False)
@@ -243,7 +242,7 @@ def test_executors_have_no_fresh_noise(spark: SparkSession) -> None:
     wire: Any = cloudpickle
     for given_away in (noise, pickle.loads(wire.dumps(noise))):
         with pytest.raises(InvalidParameter, match="must be repeatable"):
-            given_away.begun.release(np.array([900]))
+            given_away.session.release(np.array([900]))
         assert repr(given_away) == "ExecutorNoise(secret)"
 
 

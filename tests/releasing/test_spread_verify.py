@@ -18,8 +18,7 @@ from test_verify import Forgery, put
 import dphist
 from dphist.errors import InvalidParameter, NotPrivate
 from dphist.privacy.types import Contract, Plan
-from dphist.releasing.certificate import plan_facts, plan_from
-from dphist.releasing.soundness import certify_again
+from dphist.releasing.document import certify_again, plan_facts, plan_from
 from release_commands import sized_events
 from release_data import events, resealed, restate
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import dphist
-from dphist.releasing.certificate import plan_facts
+from dphist.releasing.document import plan_facts
 from release_data import events, resealed, restate
 
 COUNTS = {"tea": 900, "milk": 700, "bread": 500, "rare": 2}

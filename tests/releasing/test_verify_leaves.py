@@ -14,7 +14,7 @@ import pytest
 import dphist
 from dphist.outputs.formats import SEAL
 from dphist.releasing import verify
-from dphist.releasing.soundness import choice_for
+from dphist.releasing.document import choice_for
 from release_data import events, resealed
 from report_cases import KINDS
 

@@ -13,7 +13,7 @@ import pytest
 
 import dphist
 from dphist.errors import OutputError
-from dphist.releasing.protected import Kept, refuse_overwriting, same_file
+from dphist.outputs.write import Kept, refuse_overwriting, same_file
 from dphist.report import facts, writing
 from dphist.report.render import format_of
 from dphist.report.writing import write_files

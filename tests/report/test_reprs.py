@@ -16,7 +16,7 @@ from dphist.accounting import compose, plan_many
 from dphist.display import html_grid, html_table, text_grid, text_table
 from dphist.ledger import Ledger, Spend, SumComposer
 from dphist.privacy.types import Budget
-from dphist.releasing.soundness import choice_for
+from dphist.releasing.document import choice_for
 from dphist.releasing.verify import Verification
 
 EVIL = "<script>alert('x & y')</script>"

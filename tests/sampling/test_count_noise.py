@@ -18,9 +18,8 @@ import dphist
 import oracles_simulation as oracle
 from dphist.planning.utility import LaplaceTails, LatticeTails, NormalTails, Tails, count_noise
 from dphist.privacy.types import Contract, LaplaceNoise, LatticeNoise, Noise, Plan
-from dphist.releasing.noise import Begun, Cut
+from dphist.releasing.noise import Cut, begin
 from dphist.report.facts import selection_errors, selection_of
-from dphist.sampling.mechanisms import begin
 from dphist.sampling.tap import SeededTap
 
 PLAN = dphist.plan(epsilon=1, delta=1e-3, max_items_per_user=1)
@@ -116,11 +115,11 @@ class Told:
 @pytest.mark.parametrize("noise", [GAUSSIAN, SHARED, LAPLACE], ids=["gaussian", "shared", "laplace"])
 def test_the_least_noise_that_lifts_a_count_is_the_mechanisms(noise: LatticeNoise | LaplaceNoise) -> None:
     """Every noise from -60 to 60 for every count from 0 to 30, given to the session itself: nothing is random."""
-    session, _ = begin(replace(PLAN, noise=noise), SeededTap(1))
+    session = begin(replace(PLAN, noise=noise), SeededTap(1))
     drawn = np.arange(-60, 61)
     shared = getattr(session, "shared", 0)
     for count in range(31):
-        out = session.release(np.full(drawn.size, count), Told(drawn))
+        out = session.release(np.full(drawn.size, count), draws=[Told(drawn)])
         passes = drawn + shared >= count_noise(noise).first(count) if count else np.zeros(drawn.size, dtype=bool)
         assert np.array_equal(out.index, np.flatnonzero(passes))
         assert out.values.tolist() == ((drawn + shared)[passes] / noise.lattice + count).tolist()
@@ -168,7 +167,7 @@ def published(plan: Plan, cut: Cut, counts: list[int]) -> list[Any]:
     """What real noise stages, from seeds, publish for each of these counts."""
     found: list[list[float]] = [[] for _ in counts]
     for seed in range(RUNS):
-        out = Begun.with_tap(plan, SeededTap(seed), cut).release(np.array(counts))
+        out = begin(plan, SeededTap(seed), cut).release(np.array(counts))
         for place, value in zip(out.index.tolist(), out.values.tolist(), strict=True):
             found[place].append(value)
     return [np.array(values) for values in found]

@@ -72,23 +72,18 @@ def test_bad_counts_are_refused_without_repeating_them(mechanism: Mechanism, cou
 
 
 def test_shared_and_own_noise_have_the_planned_variances() -> None:
-    """Normal-theory intervals at 6.5 standard errors: false alarm below 1e-9 for all four together.
+    """Normal-theory intervals at 6.5 standard errors: false alarm below 1e-9 for both together.
 
-    With 40,000 sessions they are 4.6 % wide, so a variance wrong by 10 % fails.
+    With 40,000 draws of each they are 4.6 % wide, so a variance wrong by 10 % fails. That counts of a session have
+    the sum of both is tested below, and exactly in `test_count_noise.py`.
     """
     mechanism = family(max_nonzero=40)
-    noise, tap, sessions = mechanism.plan.noise, SeededTap(3), 40_000
-    counts = np.array([10**6, 10**6], dtype=np.int64)
-    values = np.array([mechanism.begin(tap).release(counts).values for _ in range(sessions)]) - 10**6
-    width = 6.5 * math.sqrt(2.0 / sessions)
-    total = noise.sigma**2 + noise.sigma_shared**2
-    difference = values[:, 0] - values[:, 1]
-    for found, expected in (
-        (values[:, 0].var(), total),
-        (values[:, 1].var(), total),
-        (difference.var(), 2.0 * noise.sigma**2),
-        (values.sum(axis=1).var(), 2.0 * noise.sigma**2 + 4.0 * noise.sigma_shared**2),
-    ):
+    noise, tap, draws = mechanism.plan.noise, SeededTap(3), 40_000
+    session = mechanism.begin(tap)
+    own = session.release(np.full(draws, 10**6, dtype=np.int64)).values
+    shared = np.array([mechanism.begin(tap).shared for _ in range(draws)]) / session.noise.lattice
+    width = 6.5 * math.sqrt(2.0 / draws)
+    for found, expected in ((own.var(), noise.sigma**2), (shared.var(), noise.sigma_shared**2)):
         assert abs(found / expected - 1.0) < width
         assert abs(found / (1.1 * expected) - 1.0) > width
         assert abs(found / (0.9 * expected) - 1.0) > width

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from dphist.privacy.balls import precision
 from dphist.sampling import DiscreteGaussian, sampler
-from dphist.sampling.rejection import FILTER_ERROR, LazyUniform, MoreWords, Residual
+from dphist.sampling.sampler import FILTER_ERROR, LazyUniform, MoreWords, Residual
 from dphist.sampling.table import (
     GaussianLaw,
     LaplaceLaw,

@@ -18,7 +18,7 @@ from test_sampling import LAWS, no_more, residual_word, script
 
 from dphist.errors import InvalidParameter
 from dphist.sampling import DiscreteGaussian, DiscreteLaplace, ExactSampler, SecureTap, SeededTap, sampler
-from dphist.sampling.rejection import MoreWords, Residual, Tape
+from dphist.sampling.sampler import MoreWords, Residual, Tape
 from dphist.sampling.table import SymmetricLaw, build_table
 
 F = Fraction

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from dphist.sampling import ExactSampler, SecureTap, SeededTap, Tap
-from dphist.sampling.rejection import Residual, Tape
+from dphist.sampling.sampler import Residual, Tape
 from dphist.sampling.table import GaussianLaw, LaplaceLaw, SymmetricLaw, build_table
 
 F = Fraction

@@ -19,7 +19,7 @@ import dphist
 from dphist.errors import InputError, InvalidParameter
 from dphist.planning.auto_cap import choose_plan
 from dphist.privacy.types import DEFAULT_CAPS, Budget, LatticeNoise
-from dphist.sampling.mechanisms import begin, noisy_sizes
+from dphist.releasing.noise import begin, noisy_sizes
 from dphist.sampling.tap import SeededTap
 from dphist.simulation.population import NOTICE, Population, Zipf, zipf_from
 from dphist.simulation.predict import totals_of
@@ -117,7 +117,7 @@ def test_a_cap_chosen_privately_is_predicted(log: Any, found: dphist.Simulation)
     items, errors, estimates = [], 0.0, 0.0
     for _ in range(60):
         plan, correction = choose_plan(planned, noisy_sizes(planned.choice, sizes, tap))
-        out = begin(plan, tap)[0].release(log.weighted(plan, rng))
+        out = begin(plan, tap).release(log.weighted(plan, rng))
         true = log.truth[out.index]
         items.append(out.index.size)
         errors += np.abs(out.values - true).sum()

@@ -13,7 +13,7 @@ import dphist
 from dphist.planning.auto_cap import levels_of
 from dphist.planning.utility import Correction
 from dphist.privacy.types import Budget
-from dphist.sampling.mechanisms import begin
+from dphist.releasing.noise import begin
 from dphist.sampling.tap import SeededTap
 from dphist.simulation.population import Population, Zipf
 from dphist.simulation.predict import BANDS, totals_of
@@ -93,7 +93,7 @@ def releases(log: Log, one: Prediction, runs: int) -> Any:
     rows = []
     for _ in range(runs):
         counts = log.weighted(one.plan, rng)
-        out = begin(one.plan, tap)[0].release(counts)
+        out = begin(one.plan, tap).release(counts)
         true, estimates = truth[out.index], one.correction * out.values
         missed = truth.sum() - true.sum()
         rows.append(

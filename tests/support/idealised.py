@@ -9,7 +9,7 @@ from scipy import special
 
 from dphist.audit import PlannedMechanism
 from dphist.privacy.types import Noise
-from dphist.sampling.mechanisms import FloatArray, IntArray, Released, check_counts
+from dphist.releasing.noise import FloatArray, IntArray, Released, check_counts
 from dphist.sampling.tap import Tap
 
 

@@ -18,7 +18,7 @@ from scipy import special
 from dphist.audit import LARGE, MOST_ITEMS, BoolArray, Case, Mechanism, Score, through_protocol
 from dphist.errors import InvalidParameter
 from dphist.privacy.types import Contract
-from dphist.sampling.mechanisms import FloatArray, Released
+from dphist.releasing.noise import FloatArray, Released
 from dphist.sampling.tap import SeededTap, Tap
 
 # Tests with a stated chance of a false alarm, at most 1e-10 each.

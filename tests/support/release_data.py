@@ -38,7 +38,7 @@ def as_dict(release: Any) -> dict[Any, float]:
 
 def restate(document: dict[str, Any], plan_data: dict[str, Any], budget: Any = None) -> None:
     """Another plan in a certificate, and everything that follows from it: what a careful forger would write."""
-    from dphist.releasing.certificate import document_of, plan_from
+    from dphist.releasing.document import document_of, plan_from
 
     plan = plan_from(plan_data)
     due = document_of(

@@ -1,6 +1,7 @@
 """Processes that release with a ledger, for tests: they race, wait, or book too late.
 
-`race` reads folders, one per line, releases the events of each once and says "released" or what refused it.
+`race N` reads folders, one per line; N children release the events of each at once, and each says "released" or
+what refused it.
 `wait FOLDER STEP` releases with an id, says STEP when it has come to it, and waits there for a line.
 `late WORDS` is the command `dphist WORDS`, but books when the release is written.
 `small WORDS` is the command `dphist WORDS` on a disk that takes no file above 100,000 bytes.
@@ -19,12 +20,13 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import dphist
 from dphist.cli import main
-from dphist.errors import DphistError, OverBudget
+from dphist.errors import OverBudget
 from dphist.outputs import write
 from dphist.releasing import spending
 
@@ -49,21 +51,37 @@ class Late(spending.Attempt):
         super().settle(written)
 
 
-def race() -> None:
+def race(racers: int) -> None:
+    for name in ("duckdb", "pyarrow", "dphist.counting.duckdb", "dphist.outputs.write", "dphist.releasing.noise"):
+        importlib.import_module(name)
     for line in sys.stdin:
         folder = Path(line.rstrip("\n"))
-        try:
-            dphist.release(
-                folder / "events.parquet", user="user", item="item", epsilon=1.0, delta=1e-7, max_items_per_user=2,
-                ledger=folder / "a.ledger", dataset="log", output=folder / f"{os.getpid()}.csv",
-            )  # fmt: skip
-            said = "released"
-        except OverBudget:
-            said = "refused"
-        except DphistError as error:
-            said = f"error: {error}"
-        sys.stdout.write(said + "\n")
-        sys.stdout.flush()
+        waits, starts = os.pipe()
+        children = []
+        for _ in range(racers):
+            children.append(os.fork())
+            if children[-1] == 0:
+                os.close(starts)
+                os.read(waits, 1)  # until all are there
+                os.write(1, f"{released_by_racer(folder)}\n".encode())
+                os._exit(0)
+        os.close(waits)
+        os.close(starts)
+        for child in children:
+            os.waitpid(child, 0)
+
+
+def released_by_racer(folder: Path) -> str:
+    try:
+        dphist.release(
+            folder / "events.parquet", user="user", item="item", epsilon=1.0, delta=1e-7, max_items_per_user=2,
+            ledger=folder / "a.ledger", dataset="log", output=folder / f"{os.getpid()}.csv",
+        )  # fmt: skip
+    except OverBudget:
+        return "refused"
+    except Exception as error:
+        return f"error: {error}"
+    return "released"
 
 
 def wait(folder: Path, step: str) -> None:
@@ -92,12 +110,29 @@ def place_certificate_first(pairs: Any) -> None:
         os.link(new, final)
 
 
+# Of a run that is not killed: how many events there were, and before which of them the folder had changed.
 EVENTS = [0]
+CHANGES: list[int] = []
 LOADED = ("dphist", "typer", "rich", "pyarrow", "duckdb", "_duckdb", "numpy", "flint", "sqlite3")
 
 
+def content(folder: str) -> dict[str, bytes]:
+    """All files below a folder with what is in them, which is what a kill leaves at this moment."""
+    found: dict[str, bytes] = {}
+    for place, folders, files in os.walk(folder):
+        found |= {os.path.join(place, name): b"" for name in folders}
+        for name in files:
+            with suppress(OSError), os.fdopen(os.open(os.path.join(place, name), os.O_RDONLY), "rb") as file:
+                found[os.path.join(place, name)] = file.read()
+    return found
+
+
 def killed_at_event(number: int, folder: str) -> None:
-    """A kill before the event of this number that names something in the folder; all of them are counted."""
+    """A kill before the event of this number that names something in the folder.
+
+    Without a number all events are counted, and those noted before which the folder has changed.
+    """
+    last: list[Any] = [None]
 
     def hook(event: str, values: tuple[Any, ...]) -> None:
         if event not in NAMING or (
@@ -108,6 +143,9 @@ def killed_at_event(number: int, folder: str) -> None:
             EVENTS[0] += 1
             if EVENTS[0] == number:
                 os.kill(os.getpid(), signal.SIGKILL)
+            if number == 0 and (now := content(folder)) != last[0]:
+                last[0] = now
+                CHANGES.append(EVENTS[0])
 
     sys.addaudithook(hook)
 
@@ -133,7 +171,7 @@ def run_command(request: dict[str, Any]) -> None:
     except SystemExit as end:
         code = end.code or 0
     finally:
-        Path(request["folder"] + ".events").write_text(str(EVENTS[0]))
+        Path(request["folder"] + ".events").write_text(json.dumps([*CHANGES, EVENTS[0]]))
         Path(request["folder"] + ".modules").write_text(json.dumps(sorted(sys.modules)))
         os._exit(code if isinstance(code, int) else 70)
 
@@ -204,4 +242,4 @@ if __name__ == "__main__":
         vars(spending)["Attempt"] = Late
     if mode == "small":
         resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
-    race() if mode == "race" else main()
+    race(int(sys.argv[1])) if mode == "race" else main()

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 import dphist
-from dphist.sampling.mechanisms import begin
+from dphist.releasing.noise import Cut, begin
 from dphist.sampling.tap import SeededTap
 from dphist.simulation.simulate import Prediction
 
@@ -93,7 +93,8 @@ def released(log: Log, one: Prediction, runs: int, seed: int = 7) -> Seen:
             counts = np.maximum(truth - floor, 0)
         elif one.value is not None:
             counts = log.weighted(one.plan, rng)
-        found = begin(one.plan, tap, subtracted=floor)[0].release(counts)
+        # The session subtracts the floor itself.
+        found = begin(one.plan, tap, Cut(floor)).release(truth if one.kind == "top" else counts)
         error, true = found.values - truth[found.index], truth[found.index]
         unit = one.plan.levels[0].weight if one.plan.levels else 1
         kept = (counts / unit + (truth - counts if one.kind == "top" else 0))[found.index].sum()

@@ -213,7 +213,7 @@ def _planned(epsilon: float, delta: float, mechanism: str, contract: dict[str, A
     """The plan of a release; without a contract that of an automatic limit."""
     from dphist.planning.planner import plan as make_plan
     from dphist.privacy.types import Budget
-    from dphist.releasing.soundness import choice_for
+    from dphist.releasing.document import choice_for
 
     if not contract:
         return choice_for(Budget(epsilon, delta), mechanism=mechanism)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import re
 import shlex
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stdout
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -27,17 +29,31 @@ from dphist.cli.base import (
     write_out,
 )
 from dphist.cli.planning import show_plan
-from dphist.counting.task import Resources
-from dphist.counting.workspace import check_address_space
+from dphist.counting.task import Column, Events, Resources
+from dphist.counting.workspace import LOOKS_LIKE_DATA, check_address_space, is_data, short_name
 from dphist.errors import DphistError, InvalidParameter
-from dphist.releasing.early_checks import check_early, missing_options, missing_sentence
-from dphist.releasing.request import STREAM, Request, options, read_request, request_from
+from dphist.outputs.write import local_paths
+from dphist.releasing.request import STREAM, Request, flag, options, read_request, request_from
 
 if TYPE_CHECKING:
     from dphist.planning.auto_cap import ChoicePlan
     from dphist.privacy.types import Plan
     from dphist.releasing.result import Release
 
+
+_MOST_COLUMNS: Final = 40
+# What columns of users and of items are often called, the likeliest first.
+_USERS: Final = (
+    "user", "customer", "client", "member", "visitor", "person", "patient", "account", "device", "uid",
+)  # fmt: skip
+_ITEMS: Final = (
+    "item", "query", "product", "page", "url", "word", "term", "search", "title", "tag", "category", "event",
+    "country", "city", "name",
+)  # fmt: skip
+# Columns that are seldom counted.
+_SELDOM: Final = re.compile(
+    r"(^|_)(id|day|date|time|timestamp|ts|at|amount|price|count|value|rating)$", re.IGNORECASE
+)
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the plan and what it means. No event is read.")]
 
 
@@ -114,7 +130,7 @@ def release(
     if no_offset and given.setdefault("offset", "none") != "none":
         raise InvalidParameter(f"--no-offset and --offset {given['offset']} contradict each other")
     values = _add_input(source, input, given)
-    missing = missing_options(values, output=not dry_run)
+    missing = _missing_options(values, output=not dry_run)
     if missing not in ([], ["output"]):
         raise _missing(values, missing)
     request = request_from(values)
@@ -142,13 +158,69 @@ def _missing(values: dict[str, Any], missing: list[str]) -> InvalidParameter:
     """The error of missing options, with an example that has them."""
     # A look at the columns has a temporary folder, which goes when the command is stopped.
     with stoppable():
-        sentence, words = missing_sentence(values, missing)
+        sentence, words = _missing_sentence(values, missing)
     # Settings of Spark may be secrets, which are not repeated.
     if not words or "input" in missing or values.get("spark_conf"):
         return InvalidParameter(f"{sentence} (see dphist release --help)")
     error = InvalidParameter(f"{sentence}. For example:")
     error.example = shlex.join(["dphist", *map(word_without_secrets, sys.argv[1:]), *words])
     return error
+
+
+def _missing_options(values: Mapping[str, Any], *, output: bool) -> list[str]:
+    """What is required and has no value, `output` perhaps among it."""
+    required = ["input", *(one.name for one in options() if one.required), *(["output"] if output else [])]
+    return [name for name in required if values.get(name) is None]
+
+
+def _missing_sentence(values: Mapping[str, Any], missing: Sequence[str]) -> tuple[str, list[str]]:
+    """One sentence about all missing options, with the columns of the input; and flags that would do, if any."""
+    sentence = f"missing: {', '.join('INPUT' if name == 'input' else flag(name) for name in missing)}"
+    columns, about = _columns(values) if {"user", "item"} & set(missing) else (None, "")
+    if is_data(columns or []):
+        return f"{sentence}. {about}", []
+    guessed = {"epsilon": "1", "delta": "1e-6", "output": "counts.csv", "input": "INPUT"}
+    guessed |= _guess(columns or [], values)
+    example = [word for name in missing for word in ("-o" if name == "output" else flag(name), guessed[name])]
+    return f"{sentence}. {about}" if about else sentence, example
+
+
+def _columns(values: Mapping[str, Any]) -> tuple[list[str] | None, str]:
+    """The columns of an input of this computer, by its header or schema; and a sentence about them."""
+    source = values.get("input")
+    if values.get("engine") == "spark" or not any(local_paths(source)) or source == STREAM:
+        return None, ""
+    from dphist.counting.duckdb import DuckDBEngine
+
+    table, query, form = (
+        value if isinstance(value, str) else None for value in map(values.get, ("table", "query", "input_format"))
+    )
+    try:
+        events = Events(source, "user", (Column("item", "item"),), table, query, file_format=form)
+        names = DuckDBEngine().columns(events)
+    except DphistError as error:
+        return None, error.with_flags[:1].upper() + error.with_flags[1:]
+    what = os.fspath(source) if isinstance(source, (str, os.PathLike)) else "the input"
+    if names is None:
+        return None, ""
+    if is_data(names):
+        return names, f"The first line of {what} {LOOKS_LIKE_DATA}"
+    shown = [short_name(name) for name in names[:_MOST_COLUMNS]]
+    shown = [name if re.fullmatch(r"\w+", name) else repr(name) for name in shown]
+    more = f" and {len(names) - _MOST_COLUMNS} more" if len(names) > _MOST_COLUMNS else ""
+    return names, f"Columns of {what}: {', '.join(shown)}{more}"
+
+
+def _guess(columns: Sequence[str], values: Mapping[str, Any]) -> dict[str, str]:
+    """Columns that may be the user and the item, by their names."""
+
+    def first(words: Sequence[str], names: Sequence[str]) -> str | None:
+        return next((name for word in words for name in names if word in name.lower()), None)
+
+    user = values.get("user") or first(_USERS, columns) or next(iter(columns), "USER")
+    others = [name for name in columns if name != user]
+    likely = [name for name in others if not _SELDOM.search(name)] or others
+    return {"user": str(user), "item": first(_ITEMS, likely) or next(iter(likely), "ITEM")}
 
 
 def _release(request: Request, as_json: bool, report: str | None, quiet: bool) -> None:
@@ -162,7 +234,6 @@ def _release(request: Request, as_json: bool, report: str | None, quiet: bool) -
     # Standard output has the release and nothing else.
     aside = redirect_stdout(sys.stderr) if str(request.output) == STREAM else nullcontext()
     with _failures_as_json(as_json, aside), stoppable() as placed, progress_bars(quiet) as watcher:
-        check_early(request)
         from dphist.releasing.run import run
 
         result = run(replace(request, progress=watcher), placed.append)

@@ -66,7 +66,7 @@ def report(
     not be written. 2: bad parameters.
     """
     _check_exists(name)
-    from dphist.releasing.protected import kept_of, refuse_overwriting
+    from dphist.outputs.write import kept_files, refuse_overwriting
     from dphist.report.facts import gather_facts
     from dphist.report.render import format_of, report_data
     from dphist.report.writing import check_place, write_report
@@ -75,7 +75,7 @@ def report(
         format = "text" if output is None else format_of(output, "; or say which --format it has")
     if figures is not None and figures.exists() and not figures.is_dir():
         raise OutputError(f"--figures must be a folder, and {str(figures)!r} is not")
-    kept = kept_of(name, certificate)
+    kept = kept_files(name, certificate)
     if output is not None:
         refuse_overwriting(output, kept)
         check_place(output, force=force, only_reports=True)
@@ -133,8 +133,7 @@ def _check_exists(name: str) -> None:
 
 def check_report(name: str, request: Request) -> None:
     """Raise, before any event is read or anything booked, if the report of a release could not be written."""
-    from dphist.outputs.write import target_of
-    from dphist.releasing.protected import kept_for, refuse_overwriting
+    from dphist.outputs.write import kept_files, refuse_overwriting, target_of
     from dphist.report.charts import require_plotting
     from dphist.report.render import format_of
     from dphist.report.writing import check_place
@@ -142,7 +141,7 @@ def check_report(name: str, request: Request) -> None:
     path = Path(name)
     if format_of(path) == "html":
         require_plotting()
-    refuse_overwriting(path, kept_for(request))
+    refuse_overwriting(path, kept_files(request.output, input=request.input, items=request.items))
     check_place(path, force=request.force, only_reports=True)
     if request.output is None:
         return
@@ -169,12 +168,12 @@ def report_release(name: str, request: Request) -> OutputError | None:
     assert request.output is not None
     path = Path(name)
     try:
-        from dphist.releasing.protected import kept_for, refuse_overwriting
+        from dphist.outputs.write import kept_files, refuse_overwriting
         from dphist.report.render import format_of, make_report
         from dphist.report.writing import encode_report, write_files
 
         content = make_report(request.output, format_of(path), table=request.output_table)
-        refuse_overwriting(path, kept_for(request))
+        refuse_overwriting(path, kept_files(request.output, input=request.input, items=request.items))
         write_files({path: encode_report(content)}, force=request.force, only_reports=True)
     except Exception as error:
         if isinstance(error, DphistError):

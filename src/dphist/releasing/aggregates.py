@@ -78,7 +78,7 @@ def aggregates_of(request: Mapping[str, Any]) -> tuple[Aggregate, ...]:
     return tuple(Aggregate.parse(kind, text) for kind in KINDS for text in request.get(kind, ()))
 
 
-def summed(aggregates: Sequence[Aggregate]) -> tuple[tuple[str, Fraction, Fraction], ...]:
+def distinct_sums(aggregates: Sequence[Aggregate]) -> tuple[tuple[str, Fraction, Fraction], ...]:
     """The different sums that the aggregates need, in the order of their first use."""
     return tuple(dict.fromkeys(one.of for one in aggregates))
 
@@ -100,7 +100,7 @@ def published_sums(
     counts: FloatArray, own: Sequence[FloatArray], plan: Plan, aggregates: Sequence[Aggregate], look: Published
 ) -> Mapping[str, NDArray[Any]]:
     """The columns of all aggregates, from noisy counts and the noisy sums around the middles of the ranges."""
-    places = {of: place for place, of in enumerate(summed(aggregates))}
+    places = {of: place for place, of in enumerate(distinct_sums(aggregates))}
     columns: dict[str, NDArray[Any]] = {}
     for one in aggregates:
         noise, around = plan.sums[places[one.of]], own[places[one.of]]
@@ -163,7 +163,7 @@ def _ratio_ends(
 
 def sums_facts(plan: Plan, aggregates: Sequence[Aggregate]) -> list[dict[str, Any]]:
     """The errors of sums and means, and their covariance with the counts."""
-    noises = dict(zip(summed(aggregates), plan.sums, strict=True))
+    noises = dict(zip(distinct_sums(aggregates), plan.sums, strict=True))
     return [_facts(plan, one, noises[one.of]) for one in aggregates]
 
 

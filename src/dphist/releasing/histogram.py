@@ -1,20 +1,43 @@
-"""`release_histogram`: noise and threshold for people who counted by themselves."""
+"""`release_histogram`: noise and threshold for histograms that were counted elsewhere; and for sketches."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
 
-from dphist.errors import InvalidParameter
+from dphist.errors import InvalidParameter, package
 from dphist.privacy.types import LatticeNoise, Noise, Plan, PublicNoise
-from dphist.releasing.frames import ARROW, Names, Piece, Source, checked_names, source_of
-from dphist.releasing.noise import Cut, Largest, NoiseStage, Span, Total, blocks, counts_of
-from dphist.releasing.result import Release
-from dphist.releasing.soundness import Nonzero, certify_again, nonzero_rule
-from dphist.sampling.mechanisms import LARGEST_EXACT, IntArray
+from dphist.releasing.document import Nonzero, certify_again, nonzero_rule
+from dphist.releasing.noise import (
+    LARGEST_EXACT,
+    Cut,
+    IntArray,
+    Largest,
+    NoiseStage,
+    Piece,
+    Span,
+    Total,
+    blocks,
+    check_counts,
+    counts_of,
+    numbers_of,
+)
+from dphist.releasing.request import origins
+from dphist.releasing.result import (
+    ARROW,
+    SHAPES,
+    Form,
+    Names,
+    Package,
+    Release,
+    frame_form,
+    has_repeats,
+    is_series,
+    objects,
+)
 from dphist.sampling.tap import SecureTap, SeededTap, Tap
 
 # Rows that meet noise together: enough for the compiled sampler, and some 150 MB of working memory.
@@ -34,7 +57,7 @@ def release_histogram(
 ) -> Release:
     """Noisy counts above the threshold, for a histogram that was counted elsewhere.
 
-    Give `items` and `counts` (lists, numpy, Series of pandas or polars, Arrow arrays), or a frame in place of both
+    Give `items` and `counts` (lists, numpy, Series of pandas or polars, Arrow arrays), or a frame instead of both
     (pandas, polars, Arrow) with the names of its columns in `item` and `count`, or batches of either. All batches
     share one draw. `to_native()` of the result has the kind that came in.
 
@@ -68,7 +91,7 @@ def release_histogram(
     if rule is Nonzero.TOP_K and not source.again:
         raise InvalidParameter(
             "a plan with max_nonzero reads the data twice, and this stream can be read only once: give a function "
-            "that starts it anew, a list of batches or a frame, or promise_max_nonzero=True if that bound holds"
+            "that starts it again, a list of batches or a frame, or promise_max_nonzero=True if that bound holds"
         )
     return _release(source, sound, rule, names, tap, int(batch_size))
 
@@ -95,6 +118,133 @@ def _floor(source: Source, rank: int, size: int) -> tuple[int, Total]:
         largest.show(counts)
         total = total.after(counts)
     return largest.value, total
+
+
+# Histograms, as they come in.
+
+
+@dataclass(frozen=True)
+class Source:
+    """Pieces of one histogram; `again` if they can be read a second time."""
+
+    pieces: Callable[[], Iterator[Piece]]
+    again: bool
+
+
+def checked_names(item: str | Sequence[str], count: str) -> Names:
+    """The names of the columns, each used once."""
+    items = (item,) if isinstance(item, str) else tuple(item)
+    every = (*items, count)
+    if not items or not all(isinstance(name, str) for name in every) or len(set(every)) < len(every):
+        raise InvalidParameter(f"item and count must be different names of columns, not {item!r} and {count!r}")
+    return Names(items, count)
+
+
+def source_of(items: Any, counts: Any, names: Names, *, lattice: int) -> Source:
+    """The pieces of a histogram in any form."""
+    form = frame_form(items)
+    if counts is not None:
+        if form is not None:
+            raise InvalidParameter("a frame holds its counts: name their column with count=, and give the plan=")
+        return Source(lambda: iter([_columns_piece(items, counts, lattice)]), again=True)
+    if form is not None:
+        frame = items if origins(items) & SHAPES.keys() else package("pyarrow").table(items)
+        _check_names(frame, form, names)
+        if form.shape == "reader":
+            return Source(lambda: (_frame_piece(batch, form, names, lattice) for batch in frame), again=False)
+        return Source(lambda: iter([_frame_piece(frame, form, names, lattice)]), again=True)
+    if isinstance(items, (str, bytes)) or not (callable(items) or isinstance(items, Iterable)):
+        raise InvalidParameter(
+            f"a histogram must be a frame or batches of (items, counts), not {type(items).__name__}"
+        )
+    if callable(items):
+        return Source(lambda: _batches(items(), names, lattice), again=True)
+    return Source(lambda: _batches(items, names, lattice), again=iter(items) is not items)
+
+
+def _batches(batches: Iterable[Any], names: Names, lattice: int) -> Iterator[Piece]:
+    for batch in batches:
+        form = frame_form(batch)
+        if form is not None and form.shape != "reader":
+            _check_names(batch, form, names)
+            yield _frame_piece(batch, form, names, lattice)
+        elif isinstance(batch, tuple) and len(batch) == 2:
+            yield _columns_piece(batch[0], batch[1], lattice)
+        else:
+            raise InvalidParameter(f"a batch must be (items, counts) or a frame, not {type(batch).__name__}")
+
+
+def _check_names(frame: Any, form: Form, names: Names) -> None:
+    if form.package == "pandas":
+        present = list(frame.columns)
+    else:
+        present = list(frame.schema.names if form.package == "pyarrow" else frame.collect_schema().names())
+    for name in (*names.items, names.count):
+        if present.count(name) != 1:
+            found = "more than one" if name in present else "no"
+            raise InvalidParameter(f"the frame has {found} column {name!r}: name yours with item= and count=")
+
+
+def _frame_piece(frame: Any, form: Form, names: Names, lattice: int) -> Piece:
+    if form.shape == "lazy":
+        frame = frame.select([*names.items, names.count]).collect()
+    items = [frame[name] for name in names.items]
+    counts = numbers_of(_array(frame[names.count], "counts"))
+    return _piece(form, items, check_counts(counts, lattice=lattice))
+
+
+def _columns_piece(items: Any, counts: Any, lattice: int) -> Piece:
+    column, numbers = _array(items, "items"), _array(counts, "counts")
+    if len(column) != len(numbers):
+        raise InvalidParameter("items and counts must have the same length")
+    return _piece(Form(_package_of(items)), [items], check_counts(numbers_of(numbers), lattice=lattice))
+
+
+def _piece(form: Form, items: list[Any], counts: IntArray) -> Piece:
+    if form.package == "pandas":
+        form = Form(form.package, form.shape, tuple(column.dtype for column in items))
+    arrays = tuple(_array(column, "items") for column in items)
+    if has_repeats(arrays):
+        raise InvalidParameter("items must differ, and one of them comes twice: add up the counts of equal items")
+    return Piece(form, arrays, counts)
+
+
+def _package_of(values: object) -> Package:
+    if isinstance(values, (list, tuple)):
+        return "list"
+    if isinstance(values, np.ndarray):
+        return "numpy"
+    if "pandas" in origins(values):
+        return "pandas"
+    return "polars" if "polars" in origins(values) else "pyarrow"
+
+
+def _array(values: Any, name: str) -> Any:
+    """A column as an array of Arrow, or of numpy where that is what it is or where Arrow has no type for it."""
+    if isinstance(values, (list, tuple)):
+        return objects(values)
+    if isinstance(values, np.ndarray):
+        if values.ndim != 1:
+            raise InvalidParameter(f"items and counts must be one-dimensional, not of shape {values.shape}")
+        return values
+    if not is_series(values) or not (origins(values) & SHAPES.keys() or hasattr(values, "__arrow_c_stream__")):
+        raise InvalidParameter(
+            f"{name} must be a list, a numpy array, a Series of pandas or polars or an Arrow array, "
+            f"not {type(values).__name__}"
+        )
+    if _package_of(values) == "pandas" and isinstance(values.dtype, np.dtype):
+        return values.to_numpy()
+    pa = package("pyarrow")
+    if isinstance(values, (pa.Array, pa.ChunkedArray)):
+        return values
+    try:
+        array = values.to_arrow() if _package_of(values) == "polars" else pa.array(values)
+    except (pa.ArrowException, TypeError, ValueError):
+        return objects(list(values))
+    return objects(list(values)) if isinstance(array.type, pa.BaseExtensionType) else array
+
+
+# Sketches.
 
 
 def sketch_problem(plan: Plan, size: int) -> str | None:

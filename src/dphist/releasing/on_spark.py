@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, Final, Self
 
 import numpy as np
 import pyarrow as pa
@@ -25,20 +25,13 @@ from pyspark.sql.types import DoubleType, LongType, StructField, StructType
 
 from dphist.counting.spark import SparkHistogram, on_executors, persist, run
 from dphist.errors import is_spark_frame
-from dphist.privacy.types import Plan
-from dphist.releasing.frames import ARROW, Form, Package, arrow_numbers, numbers_of, release_order, take_rows
-from dphist.releasing.noise import Begun
-from dphist.releasing.request import Columns, Request
-from dphist.releasing.result import Release
-from dphist.releasing.soundness import Nonzero
+from dphist.releasing.document import Nonzero
+from dphist.releasing.noise import Columns, Job, NoiseSession, begin, numbers_of
+from dphist.releasing.request import Request
+from dphist.releasing.result import ARROW, Form, Package, Release, arrow_numbers, release_order, take_rows
 from dphist.releasing.summary import Summary
-from dphist.sampling.keyed import DIGEST_BYTES, KEY_BYTES, KeyedWords
 from dphist.sampling.sampler import Repeatable
-from dphist.sampling.tap import ClosedTap, Tap
-
-if TYPE_CHECKING:
-    from dphist.releasing.run import Job
-
+from dphist.sampling.tap import DIGEST_BYTES, KEY_BYTES, ClosedTap, KeyedWords, Tap
 
 SHOWN: Final = 10
 ROWS_A_PART: Final = 1 << 20
@@ -186,9 +179,8 @@ def with_first_rows(frame: Any, model: Release, total: int | None = None) -> Spa
 class ExecutorNoise:
     """Noise and threshold for the batches of any executor; called by Spark, as often as it likes."""
 
-    begun: Begun
+    session: NoiseSession
     keys: tuple[bytes, ...]  # one for the counts and one for each of the sums: all noise is independent
-    plan: Plan
     items: tuple[str, ...]
     columns: Columns
 
@@ -214,19 +206,18 @@ class ExecutorNoise:
         # at a task, the same noise on both would give away their difference.
         marked = [rows, *(_mix_numbers(rows, column) for column in sums)]
         draws = [Repeatable(KeyedWords(key, one)) for key, one in zip(self.keys, marked, strict=True)]
-        found = self.begun.release(counts, sums, draws)
+        found = self.session.release(counts, sums, draws)
         taken = [take_rows(column, found.index) for column in columns[: len(self.items)]]
-        numbers = self.columns.numbers(found.values, found.sums, self.plan)
+        numbers = self.columns.numbers(found.values, found.sums, self.session.plan)
         arrays = [*taken, *(arrow_numbers(column) for column in numbers.values())]
         return pa.RecordBatch.from_arrays(arrays, names=[*self.items, *numbers])
 
 
-def executor_noise(begun: Begun, plan: Plan, columns: Columns, request: Request, tap: Tap) -> ExecutorNoise:
+def executor_noise(session: NoiseSession, columns: Columns, request: Request, tap: Tap) -> ExecutorNoise:
     """What the executors get, with fresh keys. Their session has no tap: fresh noise would not be repeatable."""
-    keys = tuple(tap.words(KEY_BYTES // _WORD).tobytes() for _ in range(1 + len(plan.sums)))
-    closed = replace(begun, session=replace(begun.session, tap=ClosedTap()))
+    keys = tuple(tap.words(KEY_BYTES // _WORD).tobytes() for _ in range(1 + len(session.plan.sums)))
     names = tuple(column.name for column in request.columns)
-    return ExecutorNoise(closed, keys, plan, names, columns)
+    return ExecutorNoise(replace(session, tap=ClosedTap()), keys, names, columns)
 
 
 def released_frame(histogram: Any, noise: ExecutorNoise) -> Any:
@@ -235,11 +226,10 @@ def released_frame(histogram: Any, noise: ExecutorNoise) -> Any:
     items = [
         StructField(name, fields[own].dataType) for name, own in zip(noise.items, histogram.items(), strict=True)
     ]
+    plan, none = noise.session.plan, np.empty(0)
     numbers = [
         StructField(name, LongType() if column.dtype.kind == "i" else DoubleType())
-        for name, column in noise.columns.numbers(
-            np.empty(0), [np.empty(0)] * len(noise.plan.sums), noise.plan
-        ).items()
+        for name, column in noise.columns.numbers(none, [none] * len(plan.sums), plan).items()
     ]
     return on_executors(histogram.with_digests(), noise, StructType([*items, *numbers]))
 
@@ -292,7 +282,7 @@ def _rows_of_bytes(digests: Any) -> Any:
 Placed = Callable[[Any], None]
 
 
-def release_on_spark(job: Job, histogram: SparkHistogram, target: Any, placed: Placed) -> Release:
+def release_on_spark(job: Job, histogram: SparkHistogram, target: Any, placed: Placed | None) -> Release:
     """Add noise where the data are.
 
     To a folder the executors write by themselves. The release of a DataFrame stays on the cluster. Otherwise the
@@ -300,17 +290,17 @@ def release_on_spark(job: Job, histogram: SparkHistogram, target: Any, placed: P
     """
     request, plan = job.request, job.plan
     broken = job.rule is Nonzero.PROMISED and histogram.at_rank > 0
-    begun = Begun.with_tap(plan, job.tap, job.cut(histogram.at_rank))
-    noise = executor_noise(begun, plan, job.columns, request, job.tap)
+    session = begin(plan, job.tap, job.cut(histogram.at_rank))
+    noise = executor_noise(session, job.columns, request, job.tap)
     none: Any = np.empty(0)
     # The release without its rows.
-    model = Release((), none, plan.certificate, plan, job.tap.private, job.names, Form(), begun.offset)
+    model = Release((), none, plan.certificate, plan, job.tap.private, job.names, Form(), session.noisy_offset)
     with unlogged():
         frame = _noisy_frame(histogram, noise, nothing=broken)
         if request.top is not None and job.rule is not Nonzero.TOP_K:
             # Where a limit on users replaced the top-k step: the counts with the most noisy users.
             frame = largest_rows(frame, len(noise.items), request.top)
-        return _deliver(frame, histogram, request, job.facts.add_to(model), target, placed)
+        return _deliver(frame, histogram, request, job.complete(model), target, placed)
 
 
 def _noisy_frame(histogram: SparkHistogram, noise: ExecutorNoise, *, nothing: bool) -> Any:

@@ -24,11 +24,6 @@ from dphist.objects import is_postgres, scheme_of, without_options, without_secr
 from dphist.privacy.types import Budget
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from dphist.planning.utility import Correction
-    from dphist.privacy.types import Plan
     from dphist.releasing.aggregates import Aggregate
 
 
@@ -476,6 +471,11 @@ def _option(name: str, hint: Any, help: Help, *, required: bool) -> Option:
     return Option(name, help, kinds[0] if kinds else str, words, many, required, allows_none)
 
 
+def origins(value: object) -> set[str]:
+    """The packages that a value's classes come from, so that none has to be imported to ask."""
+    return {base.__module__.partition(".")[0] for base in type(value).__mro__}
+
+
 def flag(name: str) -> str:
     """How an option is called on the command line."""
     return "--" + name.replace("_", "-")
@@ -537,46 +537,3 @@ def read_request(path: str | os.PathLike[str]) -> dict[str, Any]:
 def count_column(request: Mapping[str, Any], table: Any) -> str:
     """Name of the column of counts of a release: as requested; for a histogram it is the last column."""
     return str(request.get("count-name", "count") if request else table.column_names[-1])
-
-
-@dataclass(frozen=True)
-class Columns:
-    """The columns of numbers that are published, wherever noise is added: here or on executors."""
-
-    count: str
-    error: bool
-    interval: float | None
-    rounded: bool
-    aggregates: tuple[Aggregate, ...] = ()
-    correction: Correction | None = None
-
-    @classmethod
-    def of(cls, request: Request, correction: Correction | None = None) -> Columns:
-        """The columns of a request."""
-        return cls(
-            request.count_name, request.standard_error, request.interval, request.round, request.aggregates,
-            correction,
-        )  # fmt: skip
-
-    def numbers(
-        self, values: NDArray[np.float64], sums: Sequence[NDArray[np.float64]], plan: Plan
-    ) -> dict[str, NDArray[Any]]:
-        """The columns by their names, for these noisy counts and sums."""
-        from dphist.planning.utility import added_columns
-        from dphist.releasing.aggregates import Published, published_sums
-
-        noisy, added = added_columns(
-            values, plan, self.count, error=self.error, interval=self.interval, rounded=self.rounded,
-            correction=self.correction,
-        )  # fmt: skip
-        beside = published_sums(values, sums, plan, self.aggregates, Published(self.error, self.interval))
-        estimates = (
-            {}
-            if self.correction is None
-            else {
-                f"{one.name}_estimate": beside[one.name] * self.correction.factors_at(noisy)
-                for one in self.aggregates
-                if one.kind == "sum"
-            }
-        )
-        return {self.count: noisy, **added, **beside, **estimates}

@@ -1,15 +1,20 @@
-"""The result of a release: items, noisy counts and the certificate. No true count is in it."""
+"""The result of a release: its rows, in any form, with the certificate. No true count is in it.
+
+A column is an array of Arrow, or of numpy where Arrow has no type for it, as for lists of any objects. What goes
+out is built from the released values alone: a dictionary of categories, the width of a text array, an index or a
+buffer shared with the input would disclose rows that were not released.
+"""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from html import escape
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,9 +23,8 @@ from dphist.display import html_grid, html_table, printable, text_grid
 from dphist.errors import InvalidParameter, package
 from dphist.planning.utility import ESTIMATES
 from dphist.privacy.types import Budget, Certificate, Plan
-from dphist.releasing.certificate import NO_GUARANTEE, document_of, guarantee, not_covered, now
-from dphist.releasing.frames import Form, Names, Package, native_column, native_frame, take_rows
-from dphist.releasing.soundness import Chosen
+from dphist.releasing.document import NO_GUARANTEE, Chosen, document_of, guarantee, not_covered, now
+from dphist.releasing.request import origins
 from dphist.releasing.summary import (
     INTERVALS_OF_ESTIMATES,
     INTERVALS_OF_NOISE,
@@ -36,21 +40,246 @@ if TYPE_CHECKING:
 
 _ROWS_SHOWN: Final = 10
 
+Positions = NDArray[np.int64]
+Package = Literal["list", "numpy", "pandas", "polars", "pyarrow"]
+Shape = Literal["columns", "frame", "lazy", "reader", "relation"]
+
+_SERIES: Final = {"Series", "Index", "Array", "ChunkedArray"}
+SHAPES: Final[dict[str, dict[str, Shape]]] = {
+    "pandas": {"DataFrame": "frame"},
+    "polars": {"DataFrame": "frame", "LazyFrame": "lazy"},
+    "pyarrow": {"Table": "frame", "RecordBatch": "frame", "RecordBatchReader": "reader"},
+}
+# Kinds of numpy arrays that sort by themselves: whole numbers, truth values, text and times.
+_SORTABLE: Final = "iubUSmM"
+
 
 @dataclass(frozen=True)
-class Facts:
-    """What a certificate says beside the plan: what was asked for, how the cap was chosen, where it was booked."""
+class Form:
+    """How a histogram came in, so that the release goes out the same way. `types` are those of pandas columns."""
 
-    request: Mapping[str, Any] = field(default_factory=dict)
-    chosen: Chosen | None = None
-    receipt: Mapping[str, Any] | None = None
+    package: Package = "numpy"
+    shape: Shape = "columns"
+    types: tuple[Any, ...] = field(default=(), compare=False)
 
-    def add_to(self, release: Release) -> Release:
-        """The release with them. The request is plain data: a release must not keep the events alive."""
-        certificate = release.certificate if self.chosen is None else self.chosen.plan.certificate
-        return replace(
-            release, request=self.request, chosen=self.chosen, receipt=self.receipt, certificate=certificate
+
+ARROW: Final = Form("pyarrow", "frame")
+
+
+@dataclass(frozen=True)
+class Names:
+    """The columns of a frame: those of the item and that of the count."""
+
+    items: tuple[str, ...]
+    count: str
+
+
+def frame_form(value: object) -> Form | None:
+    """The form of a frame; None for anything else."""
+    for name in origins(value) & SHAPES.keys():
+        for base in type(value).__mro__:
+            if base.__name__ in SHAPES[name]:
+                return Form(name, SHAPES[name][base.__name__])  # type: ignore[arg-type]
+    if type(value).__name__ == "DuckDBPyRelation":
+        return Form("pyarrow", "relation")
+    return ARROW if hasattr(value, "__arrow_c_stream__") and not is_series(value) else None
+
+
+def is_series(value: object) -> bool:
+    """Whether a value is one column of pandas, polars or Arrow."""
+    return bool(_SERIES & {base.__name__ for base in type(value).__mro__})
+
+
+# Rows.
+
+
+def objects(values: Sequence[Any]) -> NDArray[Any]:
+    """A one-dimensional array of the very objects, whatever they are."""
+    return np.fromiter(values, dtype=object, count=len(values))
+
+
+def take_rows(column: Any, where: Positions) -> Any:
+    """These rows as a new array that shares nothing with the old one, texts no wider than the longest of them."""
+    if isinstance(column, np.ndarray):
+        taken: Any = np.asarray(column)[where]
+        return np.array(taken.tolist(), dtype=taken.dtype.kind) if taken.dtype.kind in "US" else taken
+    pa = package("pyarrow")
+    taken = one_chunk(column.take(arrow_numbers(where)))
+    if pa.types.is_dictionary(taken.type):
+        taken = taken.dictionary_decode()
+    if "dictionary" in str(taken.type):
+        raise InvalidParameter(
+            "items must not have dictionaries or categories inside lists or structs: decode them"
         )
+    # Views share the buffers of the whole column; through Python they do not.
+    return pa.array(taken.to_pylist(), taken.type) if "view" in str(taken.type) else taken
+
+
+def join_rows(columns: Sequence[Any]) -> Any:
+    """One array from several taken ones, in a type that holds them all."""
+    plain = [isinstance(column, np.ndarray) for column in columns]
+    if all(plain):
+        return np.concatenate(columns)
+    if any(plain):
+        return objects([value for column in columns for value in _keys(column).tolist()])
+    pa = package("pyarrow")
+    try:
+        tables = [pa.table({"item": column}) for column in columns]
+        return one_chunk(pa.concat_tables(tables, promote_options="permissive").column("item"))
+    except pa.ArrowException:
+        raise InvalidParameter("the items of all batches must be of one type") from None
+
+
+def has_repeats(columns: Sequence[Any]) -> bool:
+    """Whether two rows are equal in all columns, exactly; found by Arrow where it can compare the values."""
+    if any(isinstance(column, np.ndarray) for column in columns):
+        return _keys_repeat([_keys(column) for column in columns])
+    pa = package("pyarrow")
+    types = [column.type for column in columns]
+    if any(pa.types.is_nested(kind) or "view" in str(kind) for kind in types):
+        return _keys_repeat([_keys(column) for column in columns])
+    if len(columns) == 1 and not pa.types.is_dictionary(types[0]):
+        # Many times the speed of grouping.
+        different = package("pyarrow.compute").count_distinct(columns[0], mode="all").as_py()
+        return bool(different < len(columns[0]))
+    names = [str(place) for place in range(len(columns))]
+    table = pa.table(dict(zip(names, columns, strict=True))).unify_dictionaries()
+    return bool(table.group_by(names).aggregate([]).num_rows < table.num_rows)
+
+
+def release_order(counts: NDArray[np.float64], columns: Sequence[Any]) -> Positions:
+    """Positions by count, the largest first, then by the item's columns: it depends on nothing but the rows.
+
+    Sorted by Arrow where it can: millions of texts are slow as objects of Python.
+    """
+    if any(isinstance(column, np.ndarray) or not _is_sortable(column.type) for column in columns):
+        ranks = [_ranks(_keys(column)) for column in columns]
+        return np.lexsort((*reversed(ranks), -counts)).astype(np.int64)
+    names = [str(place) for place in range(len(columns))]
+    table = package("pyarrow").table({"count": arrow_numbers(counts), **dict(zip(names, columns, strict=True))})
+    keys = [("count", "descending"), *((name, "ascending") for name in names)]
+    return as_numpy(package("pyarrow.compute").sort_indices(table, sort_keys=keys)).astype(np.int64)
+
+
+def _is_sortable(kind: Any) -> bool:
+    """Types with a total order in Arrow. A NaN is not among them: it and the missing values change places."""
+    types = package("pyarrow").types
+    checks = (
+        types.is_integer, types.is_string, types.is_large_string, types.is_date, types.is_timestamp,
+        types.is_decimal, types.is_binary, types.is_large_binary,
+    )  # fmt: skip
+    return any(check(kind) for check in checks)
+
+
+def _keys(column: Any) -> NDArray[Any]:
+    """The values for sorting and comparing."""
+    if isinstance(column, np.ndarray):
+        return np.asarray(column)
+    if package("pyarrow").types.is_integer(column.type) and column.null_count == 0:
+        return as_numpy(one_chunk(column))
+    return objects(column.to_pylist())
+
+
+def _ranks(key: NDArray[Any]) -> NDArray[Any]:
+    """Something that numpy sorts as the key should be sorted."""
+    if key.dtype.kind in _SORTABLE or (key.dtype.kind == "f" and not np.isnan(key).any()):
+        return key
+    # A NaN has no place among other floats: it counts as missing.
+    values = [None if isinstance(v, float) and v != v else v for v in key.tolist()]
+    try:
+        if len({type(v) for v in values}) > 1:
+            return _places([(type(v).__name__, v) for v in values])
+        return _places(values)
+    except TypeError:
+        # What cannot be compared or hashed has at least a text.
+        return _places([(type(v).__name__, repr(v)) for v in values])
+
+
+def _places(values: list[Any]) -> NDArray[np.int64]:
+    """The place of each value among the sorted different ones."""
+    place = {value: rank for rank, value in enumerate(sorted(set(values)))}
+    return np.fromiter((place[value] for value in values), dtype=np.int64, count=len(values))
+
+
+def _keys_repeat(keys: Sequence[NDArray[Any]]) -> bool:
+    if len(keys) == 1 and keys[0].dtype.kind in _SORTABLE:
+        ordered = np.sort(keys[0])
+        return bool((ordered[1:] == ordered[:-1]).any())
+    rows = zip(*(key.tolist() for key in keys), strict=True) if len(keys) > 1 else iter(keys[0].tolist())
+    return len({_hashable(row) for row in rows}) < keys[0].size
+
+
+def _hashable(value: Any) -> Hashable:
+    if isinstance(value, float) and value != value:
+        return "nan", None  # one item, though it differs from itself
+    try:
+        hash(value)
+    except TypeError:
+        return type(value).__name__, repr(value)
+    return value  # type: ignore[no-any-return]
+
+
+def as_numpy(array: Any) -> NDArray[Any]:
+    """Numbers without nulls as numpy has them. Arrow's own way would import pandas, where it is installed."""
+    if len(array) == 0:
+        return np.empty(0, dtype=np.dtype(array.type.to_pandas_dtype()))
+    return np.from_dlpack(array)
+
+
+def arrow_numbers(values: NDArray[Any]) -> Any:
+    """Numbers of numpy as Arrow has them, likewise without pandas."""
+    pa = package("pyarrow")
+    if values.dtype.kind not in "iuf" or values.dtype.itemsize < 4 or not values.dtype.isnative:
+        return pa.array(values)
+    plain = np.ascontiguousarray(values)
+    return pa.Array.from_buffers(pa.from_numpy_dtype(plain.dtype), plain.size, [None, pa.py_buffer(plain)])
+
+
+def one_chunk(column: Any) -> Any:
+    """A column of Arrow as one array."""
+    pa = package("pyarrow")
+    if not isinstance(column, pa.ChunkedArray):
+        return column
+    combined = column.combine_chunks()
+    return combined if not isinstance(combined, pa.ChunkedArray) else pa.concat_arrays(combined.chunks)
+
+
+def native_column(column: Any, name: str, kind: Package, dtype: Any = None) -> Any:
+    """An array as a column of this package; `dtype` is the pandas type that it came in."""
+    plain = isinstance(column, np.ndarray)
+    values = column.tolist() if plain and column.dtype.kind == "O" else column
+    if kind == "list":
+        return column.tolist() if plain else column.to_pylist()
+    if kind == "numpy":
+        return column if plain else _keys(column)
+    if kind == "polars":
+        return package("polars").Series(name, values)
+    if kind == "pyarrow":
+        if not plain:
+            return column
+        return package("pyarrow").array(values) if values is not column else arrow_numbers(column)
+    pd = package("pandas")
+    if isinstance(dtype, pd.CategoricalDtype):
+        dtype = None  # categories disclose what was not released
+    if plain:
+        return pd.Series(values, dtype=dtype, name=name)
+    if hasattr(dtype, "__from_arrow__"):
+        return pd.Series(dtype.__from_arrow__(column), name=name)
+    return column.to_pandas(integer_object_nulls=True).rename(name)
+
+
+def native_frame(columns: dict[str, Any], kind: Package, note: dict[str, str]) -> Any:
+    """A frame of columns of this package; the note is in the attrs of pandas or the schema of Arrow."""
+    if kind == "pandas":
+        frame = package("pandas").DataFrame(columns)
+        frame.attrs.update(note)
+        return frame
+    if kind == "polars":
+        return package("polars").DataFrame(columns)
+    return package("pyarrow").table(columns).replace_schema_metadata(note)
+
+
+# The release.
 
 
 @dataclass(frozen=True, eq=False, repr=False)

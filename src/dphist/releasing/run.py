@@ -13,46 +13,34 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
-from dphist.counting.duckdb import check_sizes_task
 from dphist.counting.files import given_paths, matching_files, spool_objects, spool_stdin
-from dphist.counting.task import Choice, Counted, Engine, Events, Progress, Resources, Task, Value, is_frame
+from dphist.counting.task import Choice, Engine, Events, Progress, Resources, Task, Value, is_frame
 from dphist.counting.task import engine_for as counting_engine
 from dphist.errors import InvalidParameter
 from dphist.objects import is_object
-from dphist.planning.auto_cap import ChoicePlan
-from dphist.planning.planner import plan as make_plan
-from dphist.privacy.types import Budget, Noise, Plan, caps_up_to
-from dphist.releasing.aggregates import sums_facts
-from dphist.releasing.certificate import plan_from
-from dphist.releasing.frames import ARROW, Names, Piece, empty_batch, frame_form, numbers_of, origins
-from dphist.releasing.noise import Cut, NoiseStage, blocks, rehearse
-from dphist.releasing.protected import local_paths, refuse_own_input
-from dphist.releasing.request import AUTO, STREAM, Columns, FilePath, Request, Watcher, request_from
-from dphist.releasing.result import Facts, Release
-from dphist.releasing.run_once import only_run_of_id
-from dphist.releasing.soundness import (
-    Chosen,
-    Nonzero,
-    certify_again,
-    choice_for,
-    choose,
-    nonzero_rule,
-    top_k_keeps,
-)
-from dphist.releasing.spending import Attempt, booked_attempt, check_ledger
-from dphist.sampling.mechanisms import check_counts
-from dphist.sampling.tap import SecureTap, SeededTap, Tap
-from dphist.signatures import signer_of
+from dphist.outputs.write import local_paths, refuse_own_input
+from dphist.privacy.types import Noise, Plan, caps_up_to
+from dphist.releasing.request import AUTO, STREAM, FilePath, Request, Watcher, origins, request_from
+
+# Steps 3 to 8 import what they need, which takes longer than all of the checks.
+if TYPE_CHECKING:
+    from dphist.planning.auto_cap import ChoicePlan
+    from dphist.releasing.noise import Job
+    from dphist.releasing.result import Release
+    from dphist.releasing.spending import Attempt
+    from dphist.sampling.tap import Tap
 
 # Rows that meet noise together: enough for the compiled sampler, and little memory.
 _BLOCK: Final = 1 << 20
 _BLOCK_BYTES: Final = 64_000_000
+# To look into the columns of more files than this is not quick.
+_MOST_FILES: Final = 20
 _FRAMES: Final = {"pandas", "polars", "pyarrow", "duckdb", "_duckdb", "pyspark"}
 
 Placed = Callable[[Any], None]
@@ -200,39 +188,58 @@ def release(
 
 def run(request: Request, placed: Placed | None = None) -> Release:
     """Carry out a request, which is step 1. `placed` is called once the files are there."""
-    with engine_for(request) as engine, only_run_of_id(request) as earlier:
-        if earlier.release is not None:
-            return earlier.release
-        target = _check_target(request)  # 2
+    with engine_for(request) as engine, ExitStack() as booked:
+        attempt: Attempt | None = None
+        if request.ledger is not None:
+            from dphist.releasing.spending import booked_attempt
+
+            attempt = booked.enter_context(booked_attempt(request, placed))
+            if attempt.earlier.release is not None:
+                return attempt.earlier.release
+            placed = attempt.note_written
+        files = _check_files(request)  # 2
+        target = _check_target(request)
         with _spool_input(request) as events:
-            _check_input(request, engine, events)
+            _check_columns(request, engine, events, files)
             planned = plan_request(request, engine)  # 3
-            with booked_attempt(request, placed, earlier) as attempt:
+            if attempt is not None:
                 attempt.book(planned)  # 4
-                job = _prepare_job(request, planned, engine, attempt.receipt, events)
-                with _count_users(job, engine) as counted:  # 5
-                    attempt.release = _add_noise(job, counted, target, attempt.note_written)  # 6
-                result = _write(attempt.release, request, target, attempt)  # 7
+            job = _prepare_job(request, planned, engine, events, attempt)
+            with _count_users(job, engine) as counted:  # 5
+                result = _add_noise(job, counted, target, placed)  # 6
+            if attempt is not None:
+                attempt.release = result
+            result = _write(request, result, target, attempt, placed)  # 7
+            if attempt is not None:
                 attempt.settle(result.written)  # 8
     return result
 
 
-# 2. Check.
+# 2. Check, without planning: a missing file or column is reported at once.
+
+
+def _check_files(request: Request) -> list[str]:
+    """The local files of the input. Raises `InputError` if there are none."""
+    if request.engine_name != "duckdb":
+        return []
+    return [file for path in local_paths(request.input) if path != STREAM for file in matching_files(path)]
 
 
 def _check_target(request: Request) -> Any:
     """Where the release will be written, if anywhere. Whatever would prevent that is an error here."""
-    from dphist.outputs.write import check_formulas, check_target, target_of
-
     if request.types == ("none" if is_frame(request.input) else "text"):
         raise InvalidParameter("types='text' and types='fixed' are for frames: files have the types they declare")
     target = None
     if request.output is not None:
+        from dphist.outputs.write import check_formulas, check_target, target_of
+
         target = target_of(
             request.output, request.output_table, request.output_format, request.certificate,
             objects=request.engine_name != "spark",
         )  # fmt: skip
         if request.sign is not None:
+            from dphist.signatures import signer_of
+
             target = replace(target, sign=signer_of(request.sign))
         check_target(target, force=request.force, columns=request.output_columns())
         check_formulas(target, request.escape_formulas)
@@ -241,8 +248,13 @@ def _check_target(request: Request) -> Any:
                 f"only Spark can write a folder such as {target.public_address()!r}: name a file, such as "
                 "counts.parquet, or use --engine spark"
             )
-    refuse_own_input(request, target)
-    check_ledger(request, target)
+        refuse_own_input(
+            target, request.input, request.items, table=request.table, query=request.query, key=request.sign
+        )
+    if request.ledger is not None:
+        from dphist.releasing.spending import check_ledger
+
+        check_ledger(request, target)
     return target
 
 
@@ -262,17 +274,17 @@ def _spool_input(request: Request) -> Iterator[Events]:
         yield events
 
 
-def _check_input(request: Request, engine: Engine, events: Events) -> None:
-    """A missing file, before any planning. An input that cannot be read, before anything is booked or chosen."""
-    if engine.name == "duckdb":
-        for path in local_paths(events.source):
-            matching_files(path)
+def _check_columns(request: Request, engine: Engine, events: Events, files: Sequence[str]) -> None:
+    """Raise `InputError` for an input that cannot be read, before anything is booked or chosen."""
     written = request.where or request.query or any(one.name != one.source for one in request.columns)
-    if request.ledger is None and request.max_items_per_user != AUTO and not written:
+    auto = request.max_items_per_user == AUTO
+    if not (written or auto or request.ledger is not None or 0 < len(files) <= _MOST_FILES):
         return
     values = tuple(Value(*one) for one in request.sums)
     task = Task(events, Choice(bytes(32)), public_items=request.public_items(), values=values)
-    if request.max_items_per_user == AUTO:
+    if auto:
+        from dphist.counting.duckdb import check_sizes_task
+
         check_sizes_task(task, caps_up_to(None))
     engine.check(task)
 
@@ -292,12 +304,17 @@ def plan_request(request: Request, engine: Engine) -> Plan | ChoicePlan:
 
     Of all data only the length of a public list is read.
     """
+    from dphist.planning.auto_cap import ChoicePlan
+    from dphist.releasing.document import plan_choice_for
+    from dphist.releasing.noise import rehearse
+
     public = request.public_items()
     size = None if public is None else max(1, engine.size(public))
-    planned = _plan_choice(request, size) if request.max_items_per_user == AUTO else _plan(request, size)
+    planned = plan_choice_for(request, size) if request.max_items_per_user == AUTO else _plan(request, size)
     for plan in _outermost(planned.plans) if isinstance(planned, ChoicePlan) else (planned,):
         rehearse(plan)
-        _check_sums(plan, request)
+        if plan.sums:
+            _check_sums(plan, request)
     return planned
 
 
@@ -314,16 +331,10 @@ def _outermost(plans: Sequence[Plan]) -> list[Plan]:
     return [outermost(of_kind, key=steps) for of_kind in of_kinds for outermost in (min, max)]
 
 
-def _plan_choice(request: Request, public_items: int | None) -> ChoicePlan:
-    return choice_for(
-        Budget(request.epsilon, request.delta), share=request.cap_share, mechanism=request.mechanism,
-        minimize=request.minimize, sums=[(low, high) for _, low, high in request.sums],
-        weights=request.weights or None, public_items=public_items, excess=request.excess_on_offer,
-        goal=request.goal or "accuracy",
-    )  # fmt: skip
-
-
 def _plan(request: Request, public_items: int | None) -> Plan:
+    from dphist.planning.planner import plan as make_plan
+    from dphist.releasing.document import certify_again
+
     plan = partial(
         make_plan, epsilon=request.epsilon, delta=request.delta, minimize=request.minimize,
         mechanism=request.mechanism, sums=[(low, high) for _, low, high in request.sums],
@@ -343,62 +354,36 @@ def _plan(request: Request, public_items: int | None) -> Plan:
 
 def _check_sums(plan: Plan, request: Request) -> None:
     """Bounds of sums with numbers that a certificate cannot hold, or that `verify` would not read again."""
-    if plan.sums:
-        try:
-            plan_from(plan.to_dict())
-            sums_facts(plan, request.aggregates)
-        except (InvalidParameter, ArithmeticError):
-            raise InvalidParameter("the bounds of a sum are too large, or have too many digits") from None
+    from dphist.releasing.aggregates import sums_facts
+    from dphist.releasing.document import plan_from
+
+    try:
+        plan_from(plan.to_dict())
+        sums_facts(plan, request.aggregates)
+    except (InvalidParameter, ArithmeticError):
+        raise InvalidParameter("the bounds of a sum are too large, or have too many digits") from None
 
 
 # 5. Count.
 
 
-@dataclass(frozen=True)
-class Job:
-    """A release that is planned and booked: what to count, and what noise to add."""
-
-    request: Request
-    plan: Plan
-    rule: Nonzero
-    task: Task
-    tap: Tap
-    facts: Facts
-
-    @property
-    def names(self) -> Names:
-        """Names of the columns of items and counts."""
-        return Names(tuple(column.name for column in self.request.columns), self.request.count_name)
-
-    @property
-    def columns(self) -> Columns:
-        """The columns of numbers that are published; estimates need a limit that was chosen."""
-        return Columns.of(self.request, None if self.facts.chosen is None else self.facts.chosen.correction)
-
-    def cut(self, at_rank: int) -> Cut:
-        """What is taken from every count before noise; `at_rank` is the count after the largest ones, a secret."""
-        top_k = self.rule is Nonzero.TOP_K
-        difference = top_k and self.request.offset == "none"
-        return Cut(at_rank if top_k else 0, self.request.lower_threshold, difference)
-
-
 def _prepare_job(
-    request: Request,
-    planned: Plan | ChoicePlan,
-    engine: Engine,
-    receipt: dict[str, Any] | None,
-    events: Events,
+    request: Request, planned: Plan | ChoicePlan, engine: Engine, events: Events, attempt: Attempt | None
 ) -> Job:
-    """Choose the cap if it is to be chosen, and fix what is counted."""
+    """Choose the limit if it is to be chosen, and fix what is counted."""
+    from dphist.releasing.document import Chosen, Nonzero, certify_again, nonzero_rule, top_k_keeps
+    from dphist.releasing.noise import Job, noisy_sizes
+    from dphist.sampling.tap import SecureTap, SeededTap
+
     tap: Tap = SecureTap() if request.seed is None else SeededTap(request.seed)
-    chosen: Chosen | None = None
-    cap: int | None
-    if isinstance(planned, ChoicePlan):
-        sizes = Task(events, Choice(bytes(32)), public_items=request.public_items())
-        chosen = choose(planned, engine, sizes, tap, _watch(request, "choosing"))
-        plan, cap = certify_again(chosen.release), chosen.cap
-    else:
+    chosen = None
+    if isinstance(planned, Plan):
         plan, cap = planned, request.cap
+    else:
+        sizes = Task(events, Choice(bytes(32)), public_items=request.public_items())
+        users = engine.sizes(sizes, planned.choice.caps, _watch(request, "choosing"))
+        chosen = Chosen.by(planned, noisy_sizes(planned.choice, users, tap))
+        plan, cap = certify_again(chosen.release), chosen.cap
     # A top-k step subtracts the count of the next rank. A bound it cannot enforce is guaranteed by the caller.
     rule = nonzero_rule(plan, promised=request.max_nonzero is not None and not top_k_keeps(plan))
     rank = None
@@ -408,15 +393,21 @@ def _prepare_job(
     if rule is Nonzero.TOP_K and request.top is not None:
         # --top does not need a limit on users, which would only lose events.
         cap = None
-    weights = tuple((level.items, level.weight) for level in plan.levels)
-    pairs = zip(request.sums, plan.sums, strict=True)
-    task = Task(
-        events, Choice(tap.words(4).tobytes(), portable=not tap.private),
-        weights[-1][0] if weights else cap, request.lower_threshold, request.public_items(), rank,
-        ordered=not tap.private, weights=weights,
-        values=tuple(Value(column, low, high, noise.reach) for (column, low, high), noise in pairs),
+    choice = Choice(tap.words(4).tobytes(), portable=not tap.private)
+    task = replace(
+        task_of(plan, events, choice, cap, [column for column, _, _ in request.sums]),
+        lower_threshold=request.lower_threshold, public_items=request.public_items(), rank=rank,
+        ordered=not tap.private,
     )  # fmt: skip
-    return Job(request, plan, rule, task, tap, Facts(request.to_dict(), chosen, receipt))
+    return Job(request, plan, rule, task, tap, chosen, None if attempt is None else attempt.receipt)
+
+
+def task_of(plan: Plan, events: Events, choice: Choice, cap: int | None, summed: Sequence[str]) -> Task:
+    """What is counted for a plan: with its weights if it has any, else up to `cap` items of a user."""
+    weights = tuple((level.items, level.weight) for level in plan.levels)
+    pairs = zip(summed, plan.sums, strict=True)
+    values = tuple(Value(column, one.low, one.high, one.reach) for column, one in pairs)
+    return Task(events, choice, weights[-1][0] if weights else cap, values=values, weights=weights)
 
 
 def _count_users(job: Job, engine: Engine) -> AbstractContextManager[Any]:
@@ -427,51 +418,46 @@ def _count_users(job: Job, engine: Engine) -> AbstractContextManager[Any]:
 # 6. Noise.
 
 
-def _add_noise(job: Job, counted: Any, target: Any, placed: Placed) -> Release:
+def _add_noise(job: Job, counted: Any, target: Any, placed: Placed | None) -> Release:
     """The release. Spark's executors also write it if `target` is a folder, and then call `placed`."""
     request = job.request
     if request.engine_name == "spark":
         from dphist.releasing.on_spark import release_on_spark
 
         return release_on_spark(job, counted, target, placed)
+    from dphist.releasing.noise import NoiseStage, blocks, engine_pieces
+    from dphist.releasing.result import frame_form
+
     stage = NoiseStage(job.plan, job.rule, job.names, job.tap, job.cut(counted.at_rank), distinct=True)
     _show_progress(request, "counting", 1.0)
     _show_progress(request, "adding noise", 0.0)
-    for block in blocks(_pieces(counted, job.plan), _BLOCK, _BLOCK_BYTES):
+    for block in blocks(engine_pieces(counted, job.plan), _BLOCK, _BLOCK_BYTES):
         stage.add(block)
     _show_progress(request, "adding noise", 1.0)
     # Where a limit on users replaced the top-k step, the largest counts are those with the most noisy users.
     noisy = stage.release(request.top)
     added = job.columns.numbers(noisy.counts, noisy.sums, noisy.plan)
     counts = added.pop(request.count_name)
-    return replace(job.facts.add_to(noisy), counts=counts, added=added, came=frame_form(request.input))
-
-
-def _pieces(counted: Counted, plan: Plan) -> Iterator[Piece]:
-    """The engine's batches, after an empty one that has their types."""
-    first = empty_batch(counted.schema)
-    place = len(counted.schema) - len(plan.sums) - 1
-    for batch in (batch for part in ([first], counted.batches()) for batch in part):
-        columns = list(batch.columns)
-        numbers = check_counts(numbers_of(columns[place]), lattice=plan.steps_of_count)
-        sums = tuple(numbers_of(column) for column in columns[place + 1 :])
-        yield Piece(ARROW, tuple(columns[:place]), numbers, sums, batch.nbytes)
+    came = frame_form(request.input) if is_frame(request.input) else None
+    return replace(job.complete(noisy), counts=counts, added=added, came=came)
 
 
 # 7. Write.
 
 
-def _write(result: Release, request: Request, target: Any, attempt: Attempt) -> Release:
+def _write(
+    request: Request, result: Release, target: Any, attempt: Attempt | None, placed: Placed | None
+) -> Release:
     """Write result and certificate, both or neither. A folder was written by the executors already."""
-    from dphist.outputs.write import write_release
-
     if target is None or target.kind == "folder":
         return result
+    from dphist.outputs.write import write_release
+
+    note_drawn = (lambda _digest: None) if attempt is None else partial(attempt.note_drawn, target.title())
     _show_progress(request, "writing", 0.0)
     written = write_release(
         result.to_arrow(), result.document(), target, force=request.force,
-        escape_formulas=request.escape_formulas, ready=partial(attempt.note_drawn, target.title()),
-        placed=attempt.note_written,
+        escape_formulas=request.escape_formulas, ready=note_drawn, placed=placed,
     )  # fmt: skip
     _show_progress(request, "writing", 1.0)
     return result.with_written(written)

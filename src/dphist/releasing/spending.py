@@ -1,8 +1,21 @@
-"""Releases that are booked in a ledger, before any noise is drawn.
+"""Releases that are booked in a ledger, before any noise is drawn; and runs with an id, which can be repeated.
 
 A booking stays after every failure, also after one before the first draw of noise. Returning it would make
 failures free, and a failure can reveal data: a condition that exhausts the memory only if one person is in the
 log, or an interrupt after looking at the clock, would be a noiseless query that can be repeated without limit.
+
+The first run of an id books its release under the id. A later run finds the booking, and then one of these:
+
+- A result is noted, which happens before anyone can see it: it is put in place if that was not done, and read
+  back. If it is gone, that is an error; no other result is ever drawn.
+- None is noted: the first run was killed, or stopped, before anything could be seen. What it had begun is removed,
+  and this run uses the same booking and draws new noise; the ledger counts such runs.
+- The first run is still running (a lock says so), or has failed, which may depend on the events or on the noise:
+  an error.
+
+*Guarantee*: the last case with new noise is as private as one release if nothing of the earlier attempt was
+published, copied or seen, and it did not end because of what is in the events. Then all that anyone knows is the
+result of the last attempt, and the earlier ones, drawn independently, could as well not have been made.
 """
 
 from __future__ import annotations
@@ -10,24 +23,26 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from dphist.errors import DphistError, InvalidParameter, LedgerError
+from dphist.errors import DphistError, InputError, InvalidParameter, LedgerError, OutputError
 from dphist.ledger.accounts import AUTO, HALF, concentrated, largest_rho, round_down
-from dphist.planning.auto_cap import ChoicePlan
-from dphist.planning.planner import plan as make_plan
-from dphist.privacy.paper import delta_zcdp
+from dphist.outputs.formats import output_of, parse_certificate, same_json
+from dphist.outputs.write import Target, Written, target_of
 from dphist.privacy.types import Budget, Plan
-from dphist.releasing.certificate import guarantee_facts
+from dphist.publishing import WORKPLACE, alone, identity, place_new, replace_pair, sweep, sync_folder
 from dphist.releasing.request import Request
 
 if TYPE_CHECKING:
     from dphist.accounting import Concentrated
     from dphist.ledger import Account, Booking, Composer, Ledger, Spend
-    from dphist.releasing.run_once import Earlier
+    from dphist.outputs.readback import Readback
+    from dphist.planning.auto_cap import ChoicePlan
+    from dphist.releasing.result import Release
 
 
 def composer_for(accounting: str, total: Budget, share: float = HALF) -> Composer:
@@ -57,7 +72,7 @@ def spend_of(planned: Plan | ChoicePlan, accounting: str, document: dict[str, An
         found = _concentrated(planned)
         return Spend(epsilon, delta, {"rho": found.rho, "delta": found.delta}, document or {})
     # The profile of a chosen cap is not computed: it counts by its budget.
-    if accounting == "sum" or isinstance(planned, ChoicePlan):
+    if accounting == "sum" or not isinstance(planned, Plan):
         return Spend(epsilon, delta, None, document or {})
     from dphist.accounting import profile_of_plan
 
@@ -127,6 +142,8 @@ WEEKS: Final = 52
 
 def weekly_budget(account: Account) -> Budget | None:
     """About the largest budget of 52 equal releases, planned with a limit of 20 items; None if there is none."""
+    from dphist.planning.planner import plan as make_plan
+
     total = account.total
     if account.accounting == "sum":
         return Budget(round_down(total.epsilon / WEEKS), round_down(total.delta / WEEKS))
@@ -174,6 +191,8 @@ def replan(request: Request, epsilon: float, composer: Composer) -> Spend:
 
 def delta_of_rho(rho: float, epsilon: float) -> float:
     """delta of rho-zCDP at epsilon, by the tight conversion."""
+    from dphist.privacy.paper import delta_zcdp
+
     return delta_zcdp(rho=rho, epsilon=epsilon)
 
 
@@ -207,13 +226,22 @@ class SketchRequest:
         return {**self.recorded, **({} if self.dataset is None else {"dataset": self.dataset})}
 
 
+@dataclass(frozen=True)
+class Earlier:
+    """What an earlier run of the same id has left: its release, a booking that can be used again, or nothing."""
+
+    release: Release | None = None
+    booking: Booking | None = None
+    run: dict[str, Any] | None = None
+
+
 @dataclass
 class Attempt:
     """How far a release with a ledger has come: what is booked, and what a failure has to say about it."""
 
     request: Request | SketchRequest
-    placed: Callable[[Any], None] | None = None
-    earlier: Earlier | None = None
+    placed: Callable[[Any], None] | None
+    earlier: Earlier
     ledger: Ledger | None = None
     booking: Booking | None = None
     release: Any = None
@@ -226,25 +254,26 @@ class Attempt:
         if self.request.ledger is None:
             return
         from dphist.ledger import Ledger
+        from dphist.releasing.document import guarantee_facts
 
         assert self.request.dataset is not None
         self.ledger = Ledger.open(self.request.ledger)
         recorded = self.request.to_dict()
-        plan = planned.plans[0] if isinstance(planned, ChoicePlan) else planned
+        plan = planned if isinstance(planned, Plan) else planned.plans[0]
         promise = guarantee_facts(plan, recorded, planned.budget)
         document = {"request": recorded, "plan": planned.to_dict(), "guarantee": promise}
-        earlier = self.earlier
-        if earlier is not None and earlier.booking is not None:
-            _check_same_spend(earlier.booking, planned, self.ledger.account(self.request.dataset), document)
-            self.ledger.note_run(earlier.booking)
-            self.booking = earlier.booking
+        earlier = self.earlier.booking
+        if earlier is not None:
+            _check_same_spend(earlier, planned, self.ledger.account(self.request.dataset), document)
+            self.ledger.note_run(earlier)
+            self.booking = earlier
             return
         self.booking = self.ledger.book_release(
             self.request.dataset,
             lambda account: price_of(planned, account, document),
             spend_at=partial(replan, self.request) if isinstance(self.request, Request) else None,
             id=self.request.id,
-            run=None if earlier is None else earlier.run,
+            run=self.earlier.run,
         )
 
     @property
@@ -304,7 +333,7 @@ class Attempt:
         return {**facts, "summary": _summary(facts)}
 
 
-_UNNOTED: Final = ". The ledger could not be told: do NOT run this id again"
+_UNNOTED: Final = ". The ledger could not be updated: do NOT run this id again"
 
 
 def _summary(facts: Mapping[str, Any]) -> str:
@@ -335,23 +364,23 @@ def _summary(facts: Mapping[str, Any]) -> str:
 
 @contextmanager
 def booked_attempt(
-    request: Request | SketchRequest,
-    placed: Callable[[Any], None] | None = None,
-    earlier: Earlier | None = None,
+    request: Request | SketchRequest, placed: Callable[[Any], None] | None = None
 ) -> Iterator[Attempt]:
     """Any failure within says what stays booked: in its text, and in attributes (see `DphistError`).
 
-    `earlier` is what an earlier run of the same id has left.
+    Within this context no other process can run the same id.
     """
-    attempt = Attempt(request, placed, earlier)
-    try:
-        yield attempt
-    except BaseException as error:
-        # If the ledger itself refused, nothing is booked.
-        if request.ledger is not None and (attempt.booking is not None or not isinstance(error, DphistError)):
-            attempt.close(error)
-            _add_booking(error, attempt)
-        raise
+    with _only_run_of_id(request) if isinstance(request, Request) and request.id else nullcontext() as earlier:
+        attempt = Attempt(request, placed, earlier or Earlier())
+        try:
+            yield attempt
+        except BaseException as error:
+            # If the ledger itself refused, nothing is booked.
+            tried = attempt.ledger is not None and not isinstance(error, DphistError)
+            if attempt.booking is not None or tried:
+                attempt.close(error)
+                _add_booking(error, attempt)
+            raise
 
 
 def _check_same_spend(
@@ -402,3 +431,181 @@ def check_ledger(request: Request | SketchRequest, target: Any) -> None:
             raise InvalidParameter(f"the release cannot be written to {place}, which is its ledger")
     assert request.dataset is not None
     Ledger.open(ledger).account(request.dataset)
+
+
+# Runs with an id.
+
+# What may differ between two runs of an id: neither the question nor the place of the answer depends on it.
+_MAY_DIFFER: Final = ("id", "ledger", "force", "sign")
+
+
+@contextmanager
+def _only_run_of_id(request: Request) -> Iterator[Earlier]:
+    """What earlier runs have left. Within this context no other process can run the same id."""
+    from dphist.ledger import Ledger
+
+    assert request.output is not None
+    assert request.ledger is not None
+    assert request.dataset is not None
+    assert request.id is not None
+    target = target_of(request.output, request.output_table, request.output_format, request.certificate)
+    if target.is_object:
+        raise InvalidParameter(
+            "--id needs an output that a later run can find and finish, a file or a database: not an object store"
+        )
+    if request.engine_name == "spark" or target.kind == "folder":
+        raise InvalidParameter(
+            "--id cannot be used with Spark: executors of a run that was killed may still be writing"
+        )
+    check_ledger(request, target)
+    ledger, run = Ledger.open(request.ledger), _run_facts(request, target)
+    with ledger.only_run_of(request.dataset, request.id):
+        booking = ledger.account(request.dataset).booking_of(request.id)
+        if booking is None:
+            yield Earlier(run=run)
+            return
+        _check_same(request.id, booking.run or {}, run)
+        yield Earlier(_find_release(request, booking, target), booking, run)
+
+
+def _run_facts(request: Request, target: Target) -> dict[str, Any]:
+    """Everything that must be the same in all runs of an id; also what can make a run fail, such as --memory."""
+    facts = request.to_dict(everything=True)
+    for name in _MAY_DIFFER:
+        facts.pop(name, None)
+    if request.spark_conf:
+        # Their values may be secrets.
+        facts["spark-conf"] = [name for name, _ in request.spark_settings]
+    title = target.title()
+    # A relative path is another place in another folder.
+    facts["output"] = title if target.kind == "postgresql" else title.replace(
+        target.address, os.path.realpath(target.address)
+    )  # fmt: skip
+    return facts
+
+
+def _check_same(id: str, before: dict[str, Any], now: dict[str, Any]) -> None:
+    names = [name for name in sorted({*before, *now}) if not same_json(before.get(name), now.get(name))]
+    if names:
+        differences = "; ".join(
+            f"{name} was {before.get(name, 'not given')!r:.80} and is {now.get(name, 'not given')!r:.80}"
+            for name in names[:3]
+        )
+        raise LedgerError(
+            f"the id {id!r} is that of another release ({differences}): every run of an id must be the same, so "
+            "choose another id"
+        )
+
+
+def _find_release(request: Request, booking: Booking, target: Target) -> Release | None:
+    """The release of a booking, if it is noted. None if noise has to be drawn."""
+    if booking.failed is not None:
+        raise LedgerError(
+            f"the run of the id {booking.id!r} failed after its release was booked ({booking.failed}), which may "
+            "depend on the events or on the noise: its booking is closed. Choose another id, which books again"
+        )
+    if booking.written is None:
+        # Nothing of it was visible: the ledger notes a result first.
+        if target.kind != "postgresql":
+            sweep(target.path.parent)
+        return None
+    _finish(request, booking, target)
+    found = _read(target)
+    if found is None or found.problems or found.table is None or not _is_result(found.document, booking):
+        state = "no longer there" if found is None else "not what was written then"
+        raise OutputError(
+            f"the id {booking.id!r} was released to {booking.written['address']}, which is {state}. Noise is not "
+            "drawn twice for one booking: restore the file, or choose another id, which books again"
+        )
+    if target.kind != "postgresql":
+        sweep(target.path.parent)
+    return _release_from(found, request, target)
+
+
+def _is_result(document: dict[str, Any] | None, booking: Booking) -> bool:
+    """Whether a certificate is that of the result which the ledger has noted."""
+    assert booking.written is not None
+    if document is None or document.get("booking") != booking.receipt():
+        return False
+    return bool(output_of(document).get("sha256") == booking.written["sha256"])
+
+
+def _read(target: Target) -> Readback | None:
+    """What is at the output, if anything is. What cannot be read now may be a release, so that it is an error."""
+    from dphist.outputs.readback import Absent, read_release
+
+    try:
+        found = read_release(target.address, target.table_name if target.is_database else None)
+    except Absent:
+        return None
+    except InputError as error:
+        raise OutputError(f"it is not known whether this id was released: {error}") from None
+    if target.is_database and found.table is None and found.document is None:
+        raise OutputError(f"it is not known whether this id was released: {found.problems[0]}")
+    return found
+
+
+def _finish(request: Request, booking: Booking, target: Target) -> None:
+    """Give the files of a result their names if a run was killed after it was noted: they are whole then."""
+    if target.is_database:
+        return
+    folder = target.path.parent
+    for work in (folder / name for name in os.listdir(folder) if WORKPLACE.fullmatch(name)):
+        made = work / "certificate"
+        try:
+            document, problems = parse_certificate(made.read_bytes(), made.name)
+        except OSError:  # not ours
+            continue
+        if problems or not _is_result(document, booking):
+            continue
+        try:
+            with alone(folder):
+                _place(work, target, force=request.force)
+        except OSError as error:
+            raise OutputError(
+                f"{target.title()} could not be put in place: {error.strerror or type(error).__name__}. Run the "
+                "same command again once it can be"
+            ) from None
+        return
+
+
+def _place(work: Path, target: Target, *, force: bool) -> None:
+    """Data and certificate in their places, whatever the earlier run had put there already."""
+    data, certificate = (work / "data", target.path), (work / "certificate", target.certificate_path)
+    if identity(certificate[0]) == identity(certificate[1]):
+        return
+    if not data[0].exists() or identity(data[0]) == identity(data[1]):  # it has its name already
+        place_new([certificate])
+    elif force:
+        (work / "old").unlink(missing_ok=True)  # the earlier run's second name of the old data
+        replace_pair(*data, *certificate, work)
+    else:
+        place_new([data, certificate])
+    sync_folder(target.path.parent)
+
+
+def _release_from(found: Readback, request: Request, target: Target) -> Release:
+    """The release as it was written, with the certificate that was written."""
+    from dphist.releasing.document import Chosen, plan_from
+    from dphist.releasing.result import Names, Release
+    from dphist.signatures import NO_TRUST, examine
+
+    document, table = found.document, found.table
+    assert document is not None
+    assert table is not None
+    plan = plan_from(document["plan"])
+    chosen = Chosen.from_document(document, plan) if "choice" in document else None
+    items = tuple(column.name for column in request.columns)
+    numbers = {name: table.column(name).to_numpy() for name in table.column_names if name not in items}
+    counts = numbers.pop(request.count_name)
+    written = Written(
+        target.title(), target.certificate_title(), str(output_of(document)["sha256"]),
+        signed_by=examine(document, target.address, target.table, NO_TRUST).fingerprint,
+    )  # fmt: skip
+    return Release(
+        tuple(table.column(name).combine_chunks() for name in items), counts,
+        plan.certificate if chosen is None else chosen.plan.certificate, plan, bool(document["private"]),
+        Names(items, request.count_name), offset=document["counts"].get("offset"), added=numbers,
+        request=document["request"], written=written, chosen=chosen, receipt=document["booking"],
+        created=document["created"],
+    )  # fmt: skip

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from dphist.display import count_items, figure, fill, join_words, plain_number
 from dphist.planning.utility import ESTIMATES, Correction, Verdict, count_noise, half_width, verdict_of
 from dphist.privacy.types import Budget, Plan, PublicNoise
-from dphist.releasing.aggregates import aggregates_of, sum_error, summed
-from dphist.releasing.certificate import caveats, conditions, is_difference
+from dphist.releasing.aggregates import aggregates_of, distinct_sums, sum_error
+from dphist.releasing.document import caveats, conditions, is_difference
 
 NOT_PRIVATE: Final = "NOT PRIVATE: the noise was made from a seed"
 INTERVALS_OF_NOISE: Final = (
@@ -159,12 +159,14 @@ def _margin_words(
         parts.append(
             f"±{figure(few)} to ±{figure(many)} per estimate" if many > few else f"±{figure(few)} per estimate"
         )
-    noises = dict(zip(summed(aggregates_of(request)), plan.sums, strict=True)) if plan.sums else {}
-    parts += [
-        f"±{figure(_two_digits(1.96 * sum_error(plan, noises[one.of])))} per {one.name}"
-        for one in aggregates_of(request)
-        if one.kind == "sum"
-    ]
+    if plan.sums:
+        aggregates = aggregates_of(request)
+        noises = dict(zip(distinct_sums(aggregates), plan.sums, strict=True))
+        parts += [
+            f"±{figure(_two_digits(1.96 * sum_error(plan, noises[one.of])))} per {one.name}"
+            for one in aggregates
+            if one.kind == "sum"
+        ]
     return f"{join_words(parts)} (95 %)"
 
 
@@ -266,7 +268,7 @@ def column_digits(
     """Decimals of each column of numbers: as many as its own error leaves. Whole numbers have none."""
     errors = {}
     if plan.sums:
-        noises = dict(zip(summed(aggregates_of(request)), plan.sums, strict=True))
+        noises = dict(zip(distinct_sums(aggregates_of(request)), plan.sums, strict=True))
         # Means of large items are the more exact: one item in ten is larger than this.
         typical = max(1.0, float(np.quantile(counts, 0.9))) if counts.size else 1.0
         for one in aggregates_of(request):

@@ -22,11 +22,19 @@ from dphist.planning.auto_cap import ChoicePlan
 from dphist.planning.planner import contract_of, gamma_value
 from dphist.planning.utility import Correction, Verdict, added_columns, verdict_of
 from dphist.privacy.types import FORMAT, Budget, LatticeNoise, Plan
-from dphist.releasing.aggregates import Published, aggregates_of, sum_columns, summed
-from dphist.releasing.certificate import counts_facts, document_of, is_difference, plan_facts, plan_from
-from dphist.releasing.histogram import sketch_problem
+from dphist.releasing.aggregates import Published, aggregates_of, distinct_sums, sum_columns
+from dphist.releasing.document import (
+    Chosen,
+    correction_from,
+    counts_facts,
+    document_of,
+    is_difference,
+    plan_choice_for,
+    plan_facts,
+    plan_from,
+)
+from dphist.releasing.histogram import sketch_problem, sketch_request
 from dphist.releasing.request import AUTO, Request, count_column, request_from
-from dphist.releasing.soundness import Chosen, choice_for
 from dphist.signatures import NO_TRUST, NOT_SIGNED, Signed, Status, Trust, examine
 
 if TYPE_CHECKING:
@@ -39,26 +47,20 @@ LAST_DIGITS: Final = 1e-9
 _SAME_FIT: Final = 1e-4
 _VERSION: Final = re.compile(r"[0-9][0-9A-Za-z.+!-]{0,63}")
 _TIME: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z")
-_TEXTS: Final = (
-    "user", "table", "query", "where", "input-format", "count-name", "offset", "engine", "dataset",
-)  # fmt: skip
 
 
 def recorded_request(data: dict[str, Any]) -> Request:
     """The request of a certificate. Raises `DphistError` unless it is one, exactly as a release records it."""
     sources = (data.get("input", ""), data.get("items", ""))
     texts = [one for source in sources for one in (source if isinstance(source, list) else [source])]
-    if not all(isinstance(one, str) for one in (*texts, *(data.get(name, "") for name in _TEXTS))):
-        raise InvalidParameter("a name or a condition is not a text")
-    weights = data.get("weight", [])
-    if not isinstance(weights, list) or any(isinstance(one, (bool, str)) or not one > 0 for one in weights):
-        raise InvalidParameter("a weight is not a positive number")
-    if data.get("mechanism") not in (None, "gaussian", "laplace") or data.get("minimize") not in (None, "noise"):
-        raise InvalidParameter("there is no such mechanism or objective")
+    if not all(isinstance(one, str) for one in (*texts, data.get("dataset", ""))):
+        raise InvalidParameter("the name of an input or of a dataset is not a text")
     # The ledger of a dataset is not recorded.
     given = {name: value for name, value in data.items() if name != "dataset"}
     request = request_from(given)
     request.events()
+    if any(weight <= 0 for weight in request.weights):
+        raise InvalidParameter("a weight is not a positive number")
     if not same_json(request.to_dict(), given):
         raise InvalidParameter("it is not as a release records it")
     return request
@@ -119,14 +121,10 @@ def fits_sketch(plan: Plan, request: dict[str, Any]) -> bool:
         return False
     if not isinstance(request.get("dataset", ""), str):
         return False
-    due: dict[str, Any] = {
-        "sketch": "misra-gries", "sketch-size": size, "epsilon": plan.budget.epsilon, "delta": plan.budget.delta,
-    }  # fmt: skip
-    if isinstance(plan.noise, LatticeNoise) and plan.releases_offset:
-        due["offset"] = plan.noise.offset
+    due = sketch_request(plan, size, request.get("seed"))
     if name != "count" and "count-name" in request:
         due["count-name"] = name
-    due |= {name: request[name] for name in ("round", "seed", "dataset") if name in request}
+    due |= {name: request[name] for name in ("round", "dataset") if name in request}
     # The dataset is compared with that of the booking.
     return request.get("round", True) is True and same_json(due, request)
 
@@ -152,20 +150,12 @@ def beside_problems(table: Any, due: Mapping[str, NDArray[Any]], slack: float) -
     return problems
 
 
-def correction_from(document: Mapping[str, Any]) -> Correction:
-    """What the certificate says its estimates were made with; raises what any damaged certificate raises."""
-    said, names = document["choice"]["correction"], ("counts", "factors", "standard_errors")
-    if said.keys() != set(names) or not all(isinstance(one, float) for name in names for one in said[name]):
-        raise ValueError
-    return Correction(*(tuple(said[name]) for name in names))
-
-
 def sums_problems(
     plan: Plan, request: dict[str, Any], table: Any, correction: Correction | None = None
 ) -> list[str]:
     """Whether the sums are those that were asked for, by the plan's noise; the counts are in order."""
     aggregates = aggregates_of(request)
-    sources = summed(aggregates)
+    sources = distinct_sums(aggregates)
     if [(low, high) for _, low, high in sources] != [(one.low, one.high) for one in plan.sums]:
         return ["the plan's sums are not those of the request"]
     look = Published(request.get("standard-error") is True, request.get("interval"))
@@ -394,14 +384,14 @@ class Examination:
         except DphistError as error:
             self.problems.append(str(error))
             return None
-        self.delta, told = plan.certificate.delta, data.get("delta_certified")
-        if not isinstance(told, float) or not math.isclose(told, self.delta, rel_tol=LAST_DIGITS):
+        self.delta, claimed = plan.certificate.delta, data.get("delta_certified")
+        if not isinstance(claimed, float) or not math.isclose(claimed, self.delta, rel_tol=LAST_DIGITS):
             self.problems.append(
-                f"the certificate claims a delta of {told!r:.80} at epsilon {plan.budget.epsilon!r}, and it is "
+                f"the certificate claims a delta of {claimed!r:.80} at epsilon {plan.budget.epsilon!r}, and it is "
                 f"{self.delta!r}"
             )
             return None
-        if not same_json({**plan_facts(plan), "delta_certified": told}, data):
+        if not same_json({**plan_facts(plan), "delta_certified": claimed}, data):
             self.problems.append("the plan's numbers contradict each other")
         self.checks.append(
             f"the plan is ({plan.budget.epsilon!r}, {plan.budget.delta!r})-differentially private: "
@@ -411,40 +401,31 @@ class Examination:
 
     def _choice(self, plan: Plan, document: dict[str, Any]) -> Chosen:
         """The cap was chosen by the rule: all plans are recomputed, and the choice repeated."""
-        request, told = document["request"], document["choice"]
-        budget = Budget(request["epsilon"], request["delta"])
-        public = plan.contract.max_nonzero if plan.mechanism == "known-domain" else None
-        planned = choice_for(
-            budget,
-            share=request.get("cap-share"),
-            mechanism=request.get("mechanism", "best"),
-            minimize=request.get("minimize", "threshold"),
-            sums=[(low, high) for _, low, high in summed(aggregates_of(request))],
-            weights=request.get("weight"),
-            public_items=public,
-            excess="drop" if request.get("lower-threshold", 1) > 1 else request.get("excess"),
-            goal=request.get("goal", "accuracy"),
-        )
-        noisy = tuple(told["noisy_users"])
+        recorded, asked = document["choice"], self._asked
+        if asked is None:
+            raise ValueError
+        budget = Budget(asked.epsilon, asked.delta)
+        planned = plan_choice_for(asked, plan.contract.max_nonzero if plan.mechanism == "known-domain" else None)
+        noisy = tuple(recorded["noisy_users"])
         if any(isinstance(number, bool) or not isinstance(number, int) for number in noisy):
             raise ValueError
-        anew = Chosen.by(planned, noisy)
-        said, fitted = correction_from(document), anew.correction
+        repeated = Chosen.by(planned, noisy)
+        said, fitted = correction_from(document), repeated.correction
         # A fit in doubles: its last digits may differ on another machine.
         ours, theirs = ((one.counts, one.factors, one.errors) for one in (fitted, said))
         if np.shape(ours) == np.shape(theirs) and np.allclose(ours, theirs, rtol=_SAME_FIT, atol=0.0):
-            anew = replace(anew, correction=said)
-        due = anew.release
+            repeated = replace(repeated, correction=said)
+        due = repeated.release
         same = (due.noise, due.contract, due.budget) == (plan.noise, plan.contract, plan.budget)
-        if not same or not same_json(anew.to_dict(), told):
+        if not same or not same_json(repeated.to_dict(), recorded):
             self.problems.append("the cap was not chosen by what the certificate says")
-            return anew
+            return repeated
         self.delta, self.choice = planned.certificate.delta, planned
         self.checks.append(
             f"choosing the cap and releasing are ({budget.epsilon!r}, {budget.delta!r})-differentially private "
             f"together: their delta, recomputed in ball arithmetic, is at most {raised(self.delta, 6)}"
         )
-        return anew
+        return repeated
 
     def _request(self, plan: Plan, request: dict[str, Any], table: Any, budget: Budget) -> None:
         """The plan is one for the request: the same budget, and no bound that was not asked for."""

@@ -35,12 +35,17 @@ from dphist.planning.compare import SPREAD_ROW, Comparison, compare
 from dphist.planning.planner import Excess, check_excess
 from dphist.planning.utility import ESTIMATE, ESTIMATES, Correction, added_columns, count_noise, half_width
 from dphist.privacy.types import Budget, Contract, Plan
-from dphist.releasing.certificate import is_difference, is_perhaps_reduced, plan_from
+from dphist.releasing.document import (
+    correction_from,
+    is_difference,
+    is_perhaps_reduced,
+    plan_from,
+    sizes_are_rough,
+)
 from dphist.releasing.request import count_column
 from dphist.releasing.result import Release
-from dphist.releasing.soundness import sizes_are_rough
 from dphist.releasing.summary import LEVEL, Summary, column_digits, summarize
-from dphist.releasing.verify import SEEDED, Examination, Verification, correction_from, read_and_verify
+from dphist.releasing.verify import SEEDED, Examination, Verification, read_and_verify
 from dphist.signatures import Trust
 
 CountsKind = Literal["users", "weighted", "differences", "perhaps_reduced", "sketch"]

@@ -12,7 +12,7 @@ from dphist.display import count_items, figure, join_words, printable, raised
 from dphist.planning.explain import MECHANISMS
 from dphist.planning.utility import Correction, half_width
 from dphist.privacy.types import Budget, LaplaceNoise, Plan
-from dphist.releasing.certificate import NO_GUARANTEE, caveats, guarantee, not_covered
+from dphist.releasing.document import NO_GUARANTEE, caveats, guarantee, not_covered
 from dphist.releasing.summary import INTERVALS_OF_ESTIMATES, INTERVALS_OF_NOISE, NOT_PRIVATE, ROUGH_ESTIMATES
 from dphist.report.facts import Facts, LimitChoice, Offer, Selection, digits_of
 

@@ -12,8 +12,8 @@ from typing import Final
 
 from dphist.display import printable
 from dphist.errors import InvalidParameter, OutputError
+from dphist.outputs.write import Kept, refuse_overwriting, same_file
 from dphist.publishing import identity, keep_old, link_new
-from dphist.releasing.protected import Kept, refuse_overwriting, same_file
 from dphist.report.charts import PNG_MARK, SVG_MARK, Chart, FigureFormat, report_charts, require_plotting
 from dphist.report.facts import Facts
 from dphist.report.render import MARKDOWN_MARK, PAGE_MARK, TEXT_MARK, ReportFormat, figure_page, render

@@ -19,13 +19,9 @@ from numpy.typing import NDArray
 from dphist.errors import InvalidParameter
 from dphist.privacy.balls import precision
 
-# The two laws that are drawn from: symmetric, unimodal, with logarithms that are exact rationals.
-#
-# Both have Pr[X = x] = peak * exp(-exponent(|x|)) on the integers, where the exponent of a magnitude is a
+# Both laws have Pr[X = x] = peak * exp(-exponent(|x|)) on the integers, where the exponent of a magnitude is a
 # polynomial of degree at most two with rational coefficients, convex and increasing from 0. Nothing else
 # about them is used.
-
-# Ball arithmetic as the samplers use it: rationals in, whole-number bounds out, one thread at a time.
 
 _lock = threading.RLock()
 
@@ -186,7 +182,7 @@ LARGEST_CELL_BITS: Final = 16
 #
 # Magnitudes come in blocks of 2^offset_bits. Each block has a whole number of units, each unit 2^-mass_bits of
 # probability, that is certainly not above what the law would put there if it were everywhere as small as at the
-# block's least likely magnitude. What the units leave over is the residual (rejection.py), and it is small. The
+# block's least likely magnitude. What the units leave over is the residual (sampler.py), and it is small. The
 # units are dealt to 2^cell_bits equal cells, each with at most two blocks in it (Walker 1974), exactly.
 
 # A word is one sign bit and 63 bits for the magnitude.
@@ -247,11 +243,7 @@ def probabilities_lower(law: SymmetricLaw, *, start: int, stride: int, count: in
 
 
 def probabilities_upper(law: SymmetricLaw, *, start: int, stride: int, count: int) -> list[int]:
-    """Upper bounds of 2^128 Pr[X = start + i stride], i = 0 ... count - 1.
-
-    Guarantee: not below the true values, for every rounding is upwards; 2^-90 above them at most.
-    Valid for: an exponent of degree at most two.
-    """
+    """Upper bounds of the same: every rounding is upwards, by 2^-90 at most."""
     value, ratio, step = (ceil_scaled(factor, FIXED_BITS) for factor in _recurrence(law, start, stride))
     bounds = []
     for _ in range(count):

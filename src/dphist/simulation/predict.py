@@ -15,7 +15,7 @@ from dphist.errors import InvalidParameter
 from dphist.planning.auto_cap import levels_of
 from dphist.planning.utility import Correction, LatticeTails, Passed, count_noise, own_noise, with_offset
 from dphist.privacy.types import LatticeNoise, Noise, Plan
-from dphist.releasing.noise import Begun, Cut
+from dphist.releasing.noise import Cut, begin
 from dphist.sampling.tap import SeededTap
 from dphist.simulation.population import NOTICE, FloatArray, Population
 
@@ -307,7 +307,7 @@ def trial(
     counts = _draw_limited(plan, population, limit, whole, seed)[: counted.items]
     floor = int(population.count_at(int(plan.contract.nonzero) + 1)) if top else 0
     unit = plan.levels[0].weight if plan.levels else 1
-    released = Begun.with_tap(plan, SeededTap(seed), Cut(floor)).release(counts)
+    released = begin(plan, SeededTap(seed), Cut(floor)).release(counts)
     index, values, total = released.index, released.values, int(whole.sum())
     if largest is not None and not top:
         kept = np.sort(np.argsort(-values, kind="stable")[:largest])

@@ -16,9 +16,9 @@ from dphist.planning.auto_cap import ChoicePlan, choose_plan, excess_of
 from dphist.planning.planner import Excess
 from dphist.planning.planner import plan as make_plan
 from dphist.privacy.types import DEFAULT_CAPS, Budget, Plan
+from dphist.releasing.document import choice_for
+from dphist.releasing.noise import noisy_sizes
 from dphist.releasing.request import Request
-from dphist.releasing.soundness import choice_for
-from dphist.sampling.mechanisms import noisy_sizes
 from dphist.sampling.tap import SeededTap
 from dphist.simulation.population import NOTICE, Population, Zipf, population_of, zipf_from
 from dphist.simulation.predict import BANDS, Totals, in_bands, mixed, totals_of

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from dphist.errors import DphistError, InputError, InvalidParameter, OutputError, positive_count
 from dphist.publishing import defer_signals, write_files
-from dphist.releasing.frames import has_repeats, release_order
+from dphist.releasing.result import has_repeats, release_order
 from dphist.sketch.items import TEXT, ItemKind, is_unicode, plainest
 
 IntArray = NDArray[np.int64]

@@ -321,9 +321,9 @@ class MisraGries:
         """
         from dphist.outputs.write import Target, target_of, write_release
         from dphist.planning.utility import added_columns
-        from dphist.releasing.frames import checked_names, release_order
-        from dphist.releasing.histogram import release_sketch, sketch_problem, sketch_request
-        from dphist.releasing.soundness import certify_again
+        from dphist.releasing.document import certify_again
+        from dphist.releasing.histogram import checked_names, release_sketch, sketch_problem, sketch_request
+        from dphist.releasing.result import release_order
         from dphist.releasing.spending import SketchRequest, booked_attempt, check_ledger
 
         names = checked_names(self._kind.names, count_name)
