@@ -212,8 +212,14 @@ def release(
     # What cannot be written is an error before noise is drawn.
     check_target(target, force=force, columns=[*found.kind.names, count_name])
     with stoppable() as placed:
-        result = found.release_and_write(
-            planned, target, count_name=count_name, rounded=round, force=force, placed=placed.append, **booking
+        result = found.release(
+            planned,
+            output=target,
+            count_name=count_name,
+            rounded=round,
+            force=force,
+            placed=placed.append,
+            **booking,
         )
     left = remaining_budget(result, booking.get("ledger"))
     with closed_pipe_ignored():
