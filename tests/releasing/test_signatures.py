@@ -181,7 +181,7 @@ def test_swapped_releases(tmp_path: Path, keys: Path) -> None:
     # Both of them, under each other's name: whole, genuine, and in the wrong place.
     swap(data, certificates)
     assert dphist.verify(one).verified
-    assert "stands under the name 'january.csv'" in refused(one, keys / "own").problems[0]
+    assert "has the name 'january.csv'" in refused(one, keys / "own").problems[0]
     swap(data, certificates)
     for path in data:
         assert dphist.verify(path, public_key=keys / "own.pub").verified
@@ -199,7 +199,7 @@ def test_swapped_tables_and_databases(tmp_path: Path, keys: Path, name: str) -> 
     assert dphist.verify(path, table="january", public_key=keys / "own.pub").verified
     other = tmp_path / f"other{path.suffix}"
     shutil.copyfile(path, other)
-    assert "database stands under" in refused(other, keys / "own", table="january").problems[0]
+    assert "database has the name" in refused(other, keys / "own", table="january").problems[0]
     statements = [
         f"ALTER TABLE {old}{end} RENAME TO {new}{end}"
         for old, new in (("january", "aside"), ("february", "january"), ("aside", "february"))
@@ -210,7 +210,7 @@ def test_swapped_tables_and_databases(tmp_path: Path, keys: Path, name: str) -> 
             connection.execute(statement)
         connection.commit()
     assert dphist.verify(path, table="january").verified
-    assert "stands under the name 'january'" in refused(path, keys / "own", table="january").problems[0]
+    assert "has the name 'january'" in refused(path, keys / "own", table="january").problems[0]
 
 
 def test_flipped_bits(tmp_path: Path, keys: Path) -> None:
@@ -310,7 +310,7 @@ def test_older_releases(tmp_path: Path, keys: Path) -> None:
     assert made in str(found)
     assert dphist.verify(path, public_key=keys / "own.pub", not_before="2020-01-01").verified
     for date in ("2999-01-01", "2999-01-01T00:00:00Z", "2999-01-01T00:00:00+02:00", datetime(2999, 1, 1)):
-        assert f"is of {made}, before 2999" in refused(path, keys / "own", not_before=date).problems[0]
+        assert f"was made {made}, before 2999" in refused(path, keys / "own", not_before=date).problems[0]
     sealed_again(path, lambda document: document.update(created="2999-12-31T00:00:00Z"))
     assert refused(path, keys / "own", not_before="2999-01-01").signature == "invalid"
     with pytest.raises(InvalidParameter, match="needs public_key"):
