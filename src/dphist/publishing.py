@@ -16,11 +16,11 @@ import signal
 import stat
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from io import BufferedReader
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, Final
 
 try:
@@ -33,9 +33,9 @@ MARK: Final = b"dphist: unfinished work; the next run removes it\n"
 WORKPLACE: Final = re.compile(r"\.dphist-[0-9a-f]{16}")
 # What a file system says that has no hard links.
 _NO_LINKS: Final = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV)
-# Publishing takes milliseconds: whoever holds a folder longer than this does something else with it.
+# Publishing takes milliseconds: a lock on a folder that is held longer than this has another purpose.
 _WAIT_SECONDS: Final = 30.0
-# A folder that is still empty can be swept away; nobody does that a thousand times in a row.
+# A folder that is still empty can be swept away, but not a thousand times in a row.
 ATTEMPTS: Final = 1000
 
 
@@ -86,31 +86,30 @@ def identity(path: Path) -> tuple[int, int]:
 
 
 def place_new(pairs: Sequence[tuple[Path, Path]]) -> None:
-    """Give new files their names, one after the other; on any error none of them. Nothing is replaced."""
+    """Give new files their names in one folder, in this order; on any error none of them. Nothing is replaced."""
     tried: list[tuple[tuple[int, int], Path]] = []
     try:
         for new, final in pairs:
             tried.append((identity(new), final))
             link_new(new, final)
-    except FileExistsError as error:
-        _withdraw(tried)
-        name = tried[-1][1]
-        raise FileExistsError(errno.EEXIST, f"{name} already exists", str(name)) from error
-    except BaseException:
-        _withdraw(tried)
+    except BaseException as error:
+        for ours, final in reversed(tried):
+            # Unless the name is taken by someone else's file.
+            if identity(final) == ours:
+                with suppress(OSError):
+                    os.unlink(final)
+        if isinstance(error, FileExistsError):
+            name = tried[-1][1]
+            raise FileExistsError(errno.EEXIST, f"{name} already exists", str(name)) from error
         raise
-
-
-def _withdraw(placed: list[tuple[tuple[int, int], Path]]) -> None:
-    for ours, final in reversed(placed):
-        # Unless the name is taken by someone else's file.
-        if identity(final) == ours:
-            with suppress(OSError):
-                os.unlink(final)
+    sync_folder(pairs[0][1].parent)
 
 
 def replace_pair(data: Path, final: Path, certificate: Path, certified: Path, work: Path) -> None:
-    """Put both files in the place of older ones; on any error the older ones are there again."""
+    """Put both files in the place of older ones; on any error the older ones are there again.
+
+    The certificate is the last to appear and the first to go: none ever stands beside other data.
+    """
     ours, sealing = identity(data), identity(certificate)
     old_data, old_certificate = work / "old", work / "old-certificate"
     try:
@@ -131,6 +130,7 @@ def replace_pair(data: Path, final: Path, certificate: Path, certified: Path, wo
             if os.path.lexists(old_certificate):
                 os.replace(old_certificate, certified)
         raise
+    sync_folder(final.parent)
 
 
 def sync_folder(folder: Path) -> None:
@@ -162,9 +162,9 @@ def write_files(files: Mapping[Path, tuple[bytes, int]], *, force: bool = False)
         if force:
             ((new, path),) = pairs
             os.replace(new, path)
+            sync_folder(folder)
         else:
             place_new(pairs)
-        sync_folder(folder)
 
 
 @contextmanager
@@ -273,11 +273,15 @@ def alone(folder: Path) -> Iterator[None]:
 
     A folder that cannot be locked, as on some network file systems, is not an error.
     """
-    descriptor = -1
+    descriptor, end = -1, time.monotonic() + _WAIT_SECONDS
     if fcntl is not None:
         with suppress(OSError):
             descriptor = os.open(folder, os.O_RDONLY)
-            _wait_for(descriptor)
+            while time.monotonic() < end:
+                with suppress(BlockingIOError):
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                time.sleep(0.01)
     try:
         yield
     finally:
@@ -285,89 +289,58 @@ def alone(folder: Path) -> Iterator[None]:
             os.close(descriptor)
 
 
-def _wait_for(descriptor: int) -> None:
-    end = time.monotonic() + _WAIT_SECONDS
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        except BlockingIOError:
-            if time.monotonic() > end:
-                return
-        time.sleep(0.01)
-
-
 _SIGNALS: Final = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 
 
 class _Stopped(BaseException):
-    """A signal came that ends the process, and what was begun is to be cleared away first."""
+    """A signal came that ends the process; unfinished work is removed first."""
 
 
-class Deferred:
-    """Within this context a signal is noted and waits for `check`, or for the end of the context.
+@contextmanager
+def defer_signals() -> Iterator[Callable[[], None]]:
+    """Within this context signals wait for its end, or for a call of the function that it gives, which may raise.
 
-    A signal could otherwise raise between making a temporary file and knowing of it. In other threads nothing is
-    changed, for signals are handled in the main thread alone.
+    A signal could otherwise raise between making a temporary file and noting it. In other threads nothing is
+    changed: signals are handled in the main thread alone.
     """
+    handlers: dict[int, Any] = {}
+    waiting: list[int] = []
 
-    def __init__(self) -> None:
-        self._handlers = ExitStack()
-        self._old: dict[int, Any] = {}
-        self._waiting: list[int] = []
-
-    def __enter__(self) -> Deferred:
-        if threading.current_thread() is not threading.main_thread():
-            return self
-        try:
-            for number in _SIGNALS:
-                old = signal.getsignal(number)
-                # None is a handler that Python did not install and could not put back.
-                if old is not None and old != signal.SIG_IGN:
-                    self._old[number] = old
-                    self._handlers.callback(signal.signal, number, old)
-                    signal.signal(number, self._note)
-        except BaseException:
-            self._handlers.close()
-            raise
-        return self
-
-    def _note(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
-        self._waiting.append(number)
-
-    def check(self) -> None:
-        """Handle the signals that wait; to be called where raising does no harm."""
-        while self._waiting:
-            old = self._old[self._waiting[0]]
-            if not callable(old):
+    def handle() -> None:
+        while waiting:
+            handler = handlers[waiting[0]]
+            if not callable(handler):
                 raise _Stopped
-            number = self._waiting.pop(0)
-            old(number, None)
+            handler(waiting.pop(0), None)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._handlers.close()
-        while self._waiting:
-            signal.raise_signal(self._waiting.pop(0))
+    try:
+        with ExitStack() as restored:
+            for number in _SIGNALS if threading.current_thread() is threading.main_thread() else ():
+                handler = signal.getsignal(number)
+                # None is a handler that Python did not install and could not put back.
+                if handler is not None and handler != signal.SIG_IGN:
+                    handlers[number] = handler
+                    restored.callback(signal.signal, number, handler)
+                    signal.signal(number, lambda number, _: waiting.append(number))
+            yield handle
+    finally:
+        while waiting:
+            signal.raise_signal(waiting.pop(0))
 
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Turn the signals that end a process at once into `SystemExit`, so that whatever is temporary goes away.
+    """Turn the signals that end a process at once into `SystemExit`, so that temporary files are removed.
 
     For a command's main function. The exit code is the one a shell expects: 128 and the signal's number.
     """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
 
     def leave(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
         raise SystemExit(128 + number)
 
-    with ExitStack() as handlers:
-        for number in _SIGNALS:
+    with ExitStack() as restored:
+        for number in _SIGNALS if threading.current_thread() is threading.main_thread() else ():
             if number != signal.SIGINT and signal.getsignal(number) == signal.SIG_DFL:
-                handlers.callback(signal.signal, number, signal.SIG_DFL)
+                restored.callback(signal.signal, number, signal.SIG_DFL)
                 signal.signal(number, leave)
         yield

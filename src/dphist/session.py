@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from dphist.display import html_grid, text_grid
 from dphist.errors import InvalidParameter
 from dphist.ledger import AUTO, Account, Ledger, Remaining
-from dphist.ledger.store import checked_path
+from dphist.ledger.store import ledger_path
 from dphist.releasing.run import release
 from dphist.releasing.spending import composer_for
 
@@ -76,7 +76,7 @@ class Session:
             weakref.finalize(self, _remove_folder, folder, os.getpid())
             ledger, dataset = Path(folder) / "ledger", _DATASET
         # The same file, whatever the working folder is later.
-        self._path, self._dataset = checked_path(ledger).absolute(), dataset
+        self._path, self._dataset = ledger_path(ledger).absolute(), dataset
         if epsilon is not None and delta is not None:
             self._ledger = self._init(epsilon, delta, AUTO if accounting is None else accounting)
         else:

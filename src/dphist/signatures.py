@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from dphist.errors import InputError, InvalidParameter, OutputError
 from dphist.objects import without_options
-from dphist.outputs.seal import SEAL, SIGNATURE, output_of
-from dphist.outputs.targets import DATABASES, DEFAULT_TABLE
-from dphist.publishing import Deferred, open_regular, write_files
+from dphist.outputs.formats import SEAL, SIGNATURE, output_of
+from dphist.outputs.write import DATABASES, DEFAULT_TABLE
+from dphist.publishing import defer_signals, open_regular, write_files
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -87,10 +87,8 @@ def make_key(path: PathLike) -> str:
     return fingerprint_of(key.public_key().public_bytes_raw())
 
 
-def signer_of(path: PathLike | None) -> Signer | None:
-    """The private key in a file, checked; None where no file is given."""
-    if path is None:
-        return None
+def signer_of(path: PathLike) -> Signer:
+    """The private key in a file, checked."""
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
@@ -164,7 +162,7 @@ def write_new(files: Mapping[Path, tuple[bytes, int]]) -> None:
     """Write new files with these modes, all or none; an existing file is never replaced."""
     names = " and ".join(map(str, files))
     try:
-        with Deferred():
+        with defer_signals():
             write_files(files)
     except FileExistsError as error:
         raise OutputError(f"{error.filename} already exists: choose another name") from None

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dphist.errors import DphistError, InvalidParameter, LedgerError, OverBudget
-from dphist.ledger import Booking, Ledger, Spend, SumComposer, ledger, store
+from dphist.ledger import Booking, Ledger, Spend, SumComposer, store
 from dphist.privacy.types import Budget
 from scheduling import examples
 
@@ -95,7 +95,7 @@ def test_only_its_owner_can_read_it_and_nothing_else_is_left(path: Path) -> None
 
 
 def test_the_disk_has_it_before_a_booking_returns(path: Path) -> None:
-    with store.connect_ledger(path, 1.0) as connection:
+    with store.transaction(path, 1.0, writing=False) as connection:
         assert connection.execute("PRAGMA synchronous").fetchone() == (3,)  # EXTRA
         assert connection.execute("PRAGMA journal_mode").fetchone() == ("delete",)
     # Another program's choice does not stay.
@@ -212,7 +212,7 @@ def test_whoever_is_overtaken_again_and_again_books_in_the_end(path: Path) -> No
             return super().total_delta(spends, epsilon)
 
     found = Ledger.open(path).book("log", Spend(0.1, 1e-6), Overtaken())
-    assert len(overtaken) == ledger._ATTEMPTS
+    assert len(overtaken) == store._ATTEMPTS
     assert found.number == 3 + len(overtaken)
     assert len(Ledger.open(path).account("log").bookings) == 1 + len(overtaken)
 

@@ -15,7 +15,7 @@ from test_ledger_zcdp import worst_of
 import dphist
 from dphist.errors import InvalidParameter, LedgerError, OverBudget
 from dphist.ledger import Account, ConcentratedComposer, Ledger, Spend, SumComposer
-from dphist.ledger.composing import concentrated
+from dphist.ledger.accounts import concentrated
 from dphist.privacy.paper import delta_zcdp
 from dphist.privacy.types import Budget
 from dphist.releasing.document import choice_for

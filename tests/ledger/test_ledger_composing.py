@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import dphist
 from dphist.errors import InvalidParameter, OverBudget
 from dphist.ledger import Account, Booking, Ledger, ProfileComposer, Spend, SumComposer
-from dphist.ledger.composing import decimal_fraction, largest_float
+from dphist.ledger.accounts import decimal_fraction, largest_float
 from dphist.privacy.types import Budget
 from dphist.releasing.spending import composer_for, spend_of
 

@@ -17,8 +17,7 @@ import dphist
 from dphist.errors import LedgerError, OutputError
 from dphist.ledger import Ledger, store
 from dphist.outputs.readback import read_release
-from dphist.outputs.targets import target_of
-from dphist.outputs.write import check_target, write_release
+from dphist.outputs.write import check_target, target_of, write_release
 from dphist.publishing import LOCK, MARK, hold, sweep, workplace
 from release_commands import BOOKED, FLAGS, command, log_in, names
 
@@ -79,7 +78,7 @@ def test_a_name_with_an_escape_sequence_is_shown_as_text(tmp_path: Path, output:
         ["release", f"{RED}.parquet", *FLAGS[2:], "--user", RED, "--output", "b.csv"],
         ["sketch", "build", f"{RED}.parquet", "--user", "user", "--item", "item", "--output", f"{RED}.sketch"],
     ]
-    for words in flows:
+    for words in flows if output.endswith("csv") else [flows[place] for place in (2, 3, 5, 7)]:
         done = command(tmp_path, *words)
         assert "\x1b" not in done.out + done.err, words
         assert done.out + done.err
@@ -239,14 +238,14 @@ def test_a_ledger_that_was_killed_between_its_two_names(tmp_path: Path) -> None:
 
 def test_two_that_make_one_ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another is faster at the last moment: its ledger stays, and gets the second dataset."""
-    real = store.publish
+    real = store.link_new
 
-    def late(file: Path, place: Path) -> bool:
+    def late(file: Path, place: Path) -> None:
         monkeypatch.undo()
         Ledger.init(place, "first", epsilon=1, delta=1e-6)
-        return real(file, place)
+        real(file, place)
 
-    monkeypatch.setattr(store, "publish", late)
+    monkeypatch.setattr(store, "link_new", late)
     Ledger.init(tmp_path / "a.ledger", "second", epsilon=1, delta=1e-6)
     assert list(Ledger.open(tmp_path / "a.ledger").accounts().datasets) == ["first", "second"]
     assert names(tmp_path) == {"a.ledger"}

@@ -17,10 +17,10 @@ import dphist
 from dphist.errors import DphistError, InputError, OutputError
 from dphist.outputs import stores
 from dphist.outputs.readback import read_release
-from dphist.outputs.targets import target_of
-from dphist.outputs.write import check_target, write_release
+from dphist.outputs.write import check_target, target_of, write_release
 from dphist.signatures import make_key
 from postgres_server import postgres_address  # noqa: F401
+from scheduling import crossed
 
 OLD = pa.table({"item": ["old"], "count": [1.5]})
 
@@ -117,8 +117,9 @@ def test_nothing_is_overwritten_without_force(address: str) -> None:
     assert back.table.num_rows == 8
 
 
-@pytest.mark.parametrize("step", ["drop", "create", "batches", "create_certificate", "commit"])
-@pytest.mark.parametrize("fresh", [True, False])
+@pytest.mark.parametrize(
+    ("step", "fresh"), crossed(["create", "drop", "batches", "commit", "create_certificate"], [True, False])
+)
 def test_a_failure_at_every_step(address: str, monkeypatch: pytest.MonkeyPatch, step: str, fresh: bool) -> None:
     target = target_of(address)
     if not fresh:
@@ -242,7 +243,6 @@ def test_signed_tables(address: str, tmp_path: Path) -> None:
 )
 def test_what_is_not_a_plain_table_is_not_read(address: str, statements: tuple[str, ...]) -> None:
     write_release(OLD, DOCUMENT, target_of(address), force=False)
-    assert read_release(address).problems == ()
     run(address, *statements)
     (problem,) = read_release(address).problems
     assert "is not a plain table" in problem

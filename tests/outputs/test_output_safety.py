@@ -20,11 +20,10 @@ import pytest
 
 from dphist.errors import DphistError, OutputError
 from dphist.outputs import write
+from dphist.outputs.formats import digest_of, output_of, parse_certificate, seal
 from dphist.outputs.readback import read_release
-from dphist.outputs.seal import seal
-from dphist.outputs.stores import Store
-from dphist.outputs.targets import target_of
-from dphist.outputs.write import check_target, write_release
+from dphist.outputs.stores import Store, open_store
+from dphist.outputs.write import check_target, target_of, write_release
 
 FILES = ["a.parquet", "a.csv", "a.jsonl", "a.arrow"]
 BASES = ["a.duckdb", "a.sqlite"]
@@ -81,9 +80,22 @@ def holds(folder: Path, name: str) -> pa.Table | None:
     if not found:
         return None
     assert found == names
+    if name in BASES:
+        return read_here(folder / name)
     back = read_release(str(folder / name))
     assert back.problems == ()
     return back.table
+
+
+def read_here(path: Path) -> pa.Table:
+    """The release in a database, without the process that `read_release` decodes it in: this is done often."""
+    with open_store(path.suffix[1:], str(path)) as store:
+        (text,) = store.read_certificate("release_certificate")
+        table = pa.Table.from_batches(list(store.batches("release")))
+    document, problems = parse_certificate(text, "certificate")
+    assert problems == []
+    assert digest_of(table) == output_of(document)["sha256"]
+    return table
 
 
 def same(first: pa.Table | None, second: pa.Table | None) -> bool:
@@ -191,7 +203,7 @@ def test_a_piece_that_fails(tmp_path: Path, name: str, monkeypatch: pytest.Monke
             return getattr(self.file, attribute)
 
     monkeypatch.setattr(Path, "open", limited)
-    with pytest.raises(OutputError, match="no room left on the disk"):
+    with pytest.raises(OutputError, match="No space left on device"):
         write_release(NEW, {}, target_of(tmp_path / name), force=False)
     assert state(tmp_path) == {}
 

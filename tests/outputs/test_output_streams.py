@@ -10,12 +10,14 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import termios
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import chdir, suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pyarrow as pa
 import pyarrow.csv
@@ -23,9 +25,10 @@ import pyarrow.parquet
 import pytest
 
 import dphist
+from dphist.cli import main
 from dphist.errors import InvalidParameter
 from dphist.outputs import readback
-from dphist.outputs.seal import certificate_text, self_digest
+from dphist.outputs.formats import certificate_text, self_digest
 from engine_cases import json_lines
 from processes import wait_until
 
@@ -55,14 +58,38 @@ def packed(kind: str) -> bytes:
     return out.getvalue()
 
 
-def run(folder: Path, *arguments: str, data: bytes | None = None) -> subprocess.CompletedProcess[bytes]:
-    """`dphist` in a folder, with a folder of its own for temporary files, in which nothing stays."""
+def in_process(folder: Path, arguments: tuple[str, ...], data: bytes) -> subprocess.CompletedProcess[bytes]:
+    """The function that the script calls, with its streams replaced, and without the second that Python needs."""
+    streams = [io.TextIOWrapper(io.BytesIO(given)) for given in (data, b"", b"")]
+    with (
+        patch.multiple(sys, argv=["dphist", *arguments], stdin=streams[0], stdout=streams[1], stderr=streams[2]),
+        patch.object(tempfile, "tempdir", str(folder / "work")), chdir(folder),
+    ):  # fmt: skip
+        try:
+            main()
+            code: Any = 0
+        except SystemExit as end:
+            code = end.code
+    for stream in streams[1:]:
+        stream.flush()
+    out, err = (stream.buffer.getvalue() for stream in streams[1:])  # type: ignore[attr-defined]
+    return subprocess.CompletedProcess(arguments, int(code or 0), out, err)
+
+
+def run(folder: Path, *arguments: str, data: bytes = b"", new: bool = False) -> subprocess.CompletedProcess[bytes]:
+    """`dphist` in a folder, with a folder of its own for temporary files, in which nothing stays.
+
+    With `new` in a new process.
+    """
     work = folder / "work"
     work.mkdir(exist_ok=True)
-    done = subprocess.run(
-        [sys.executable, "-m", "dphist", *arguments], input=data, capture_output=True, cwd=folder, check=False,
-        stdin=subprocess.DEVNULL if data is None else None, env={**os.environ, "TMPDIR": str(work)},
-    )  # fmt: skip
+    if new:
+        done = subprocess.run(
+            [sys.executable, "-m", "dphist", *arguments], input=data, capture_output=True, cwd=folder, check=False,
+            env={**os.environ, "TMPDIR": str(work)},
+        )  # fmt: skip
+    else:
+        done = in_process(folder, arguments, data)
     assert list(work.iterdir()) == []
     assert SECRET.encode() not in done.stdout + done.stderr
     return done
@@ -75,7 +102,8 @@ def test_events_from_standard_input(tmp_path: Path, kind: str) -> None:
         data = gzip.compress(data)  # found by its first bytes
     # Where the limit is chosen, the events are read twice.
     asked = ASKED if kind in ("csv", "arrow") else CAPPED
-    done = run(tmp_path, "release", "-", "--input-format", kind, *asked, "--output", "out.csv", data=data)
+    words = ["release", "-", "--input-format", kind, *asked, "--output", "out.csv"]
+    done = run(tmp_path, *words, data=data, new=kind == "json")
     assert done.returncode == 0, done.stderr
     assert dphist.verify(tmp_path / "out.csv").verified
     request = json.loads((tmp_path / "out.csv.certificate.json").read_text())["request"]
@@ -146,7 +174,8 @@ def test_what_was_spooled_is_gone_after_a_signal(tmp_path: Path, how: signal.Sig
 def test_a_release_to_standard_output(tmp_path: Path, kind: str | None) -> None:
     more = [] if kind is None else ["--output-format", kind]
     out = ["--output", "-", "--certificate", "sealed.json"]
-    done = run(tmp_path, "release", "-", "--input-format", "csv", *CAPPED, *out, *more, data=packed("csv"))
+    again = ["release", "-", "--input-format", "csv", *CAPPED, *out, *more]
+    done = run(tmp_path, *again, data=packed("csv"), new=kind == "csv")
     assert done.returncode == 0, done.stderr
     first = {"jsonl": b'{"item":"tea","count":', "tsv": b'"item"\t"count"\n'}.get(kind or "", b'"item","count"\n')
     assert done.stdout.startswith(first)
@@ -160,7 +189,6 @@ def test_a_release_to_standard_output(tmp_path: Path, kind: str | None) -> None:
     (tmp_path / "data").write_bytes(done.stdout.replace(b"tea", b"tee"))
     assert not dphist.verify(tmp_path / "data", certificate=tmp_path / "sealed.json").verified
     # Nothing is replaced, and nothing is printed, without --force.
-    again = ["release", "-", "--input-format", "csv", *CAPPED, *out, *more]
     refused = run(tmp_path, *again, data=packed("csv"))
     assert refused.returncode == 1
     assert refused.stdout == b""

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from dphist.errors import InvalidParameter, MissingExtra, OutputError
-from dphist.outputs.targets import Target, check_columns, target_of
-from dphist.outputs.write import check_target
+from dphist.outputs.write import Target, check_columns, check_target, target_of
 
 
 @pytest.mark.parametrize(

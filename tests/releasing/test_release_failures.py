@@ -103,7 +103,7 @@ def full(*values: Any, **named: Any) -> Any:
 def test_a_release_that_cannot_be_written_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log_in(tmp_path)
     monkeypatch.setattr(write, "write_rows", full)
-    with pytest.raises(OutputError, match="no room left on the disk") as failed:
+    with pytest.raises(OutputError, match="No space left on device") as failed:
         released(tmp_path, output=tmp_path / "out.csv")
     monkeypatch.undo()
     check_booking(tmp_path, failed.value.booking)

@@ -12,7 +12,7 @@ import pytest
 
 import dphist
 from dphist.errors import InvalidParameter
-from dphist.outputs.targets import Kept, kept_files, refuse_overwriting, refuse_own_input, target_of
+from dphist.outputs.write import Kept, kept_files, refuse_overwriting, refuse_own_input, target_of
 from dphist.report.facts import gather_facts
 from dphist.report.files import is_replaceable
 from dphist.report.render import FORMATS, render

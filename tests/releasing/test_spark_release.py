@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 import dphist
 from dphist.cli.app import app
 from dphist.errors import InputError, InvalidParameter, OutputError
-from dphist.outputs.seal import SEAL, certificate_text, self_digest
+from dphist.outputs.formats import SEAL, certificate_text, self_digest
 from dphist.outputs.spark_folder import whole_digest
 from dphist.privacy.types import LaplaceNoise
 from dphist.releasing.on_spark import SparkRelease

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
@@ -13,9 +14,34 @@ import pytest
 
 import dphist
 from dphist.outputs import readback
-from dphist.outputs.stores import StoreError, store_of
+from dphist.outputs.stores import StoreError, open_store
+from release_data import events
 
 COMPUTED = "is not a plain table, but a view or something else that is computed when it is read"
+
+
+@pytest.fixture(scope="module")
+def originals(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("originals")
+    found = dphist.release(
+        events({"tea": 900, "milk": 700}), user="user", item="item", epsilon=1.0, delta=1e-6, max_items_per_user=2
+    )
+    for name in ("out.duckdb", "out.sqlite"):
+        found.write(folder / name)
+    return folder
+
+
+@pytest.fixture
+def released(originals: Path, tmp_path: Path) -> Callable[[str], Path]:
+    """Copies the release of this name."""
+    return lambda name: Path(shutil.copy(originals / name, tmp_path))
+
+
+def refused(path: Path, table: str = "release") -> str:
+    """Why a table is not read, from the connection that `verify` has in a process of its own."""
+    with open_store(path.suffix[1:], str(path)) as store, pytest.raises(StoreError) as reason:
+        store.read_certificate(table) if table.endswith("certificate") else list(store.batches(table))
+    return str(reason.value)
 
 
 def run(path: Path, *statements: str) -> None:
@@ -50,11 +76,13 @@ def test_a_view_in_the_place_of_a_table_of_duckdb(
     (tmp_path / "secret.txt").write_text("secret")
     body = DUCKDB[what].format(file=tmp_path / "secret.txt")
     run(path, "ALTER TABLE release RENAME TO hidden", f"CREATE VIEW release AS {body}")
+    if what != "no end":
+        assert refused(path) == f"release {COMPUTED}"
+        return
     found = dphist.verify(path)
     assert found.problems == (f"table release in {path} cannot be read: release {COMPUTED}",)
-    if what == "the clock":
-        with pytest.raises(dphist.NotVerified, match="not a plain table"):
-            dphist.make_report(path)
+    with pytest.raises(dphist.NotVerified, match="not a plain table"):
+        dphist.make_report(path)
 
 
 @pytest.mark.parametrize("name", ["out.duckdb", "out.sqlite"])
@@ -64,7 +92,7 @@ def test_a_view_in_the_place_of_the_certificate(name: str, released: Callable[[s
         path, "ALTER TABLE release_certificate RENAME TO hidden",
         "CREATE VIEW release_certificate AS SELECT document FROM hidden",
     )  # fmt: skip
-    assert COMPUTED in dphist.verify(path).problems[0]
+    assert refused(path, "release_certificate") == f"release_certificate {COMPUTED}"
 
 
 @pytest.mark.parametrize(
@@ -84,7 +112,7 @@ def test_generated_columns_and_defaults(name: str, columns: str, released: Calla
         path, "ALTER TABLE release RENAME TO hidden", f"CREATE TABLE release({columns})",
         f"INSERT INTO release({to}) SELECT item, count FROM hidden",
     )  # fmt: skip
-    assert COMPUTED in dphist.verify(path).problems[0]
+    assert COMPUTED in refused(path)
 
 
 @pytest.mark.parametrize(
@@ -119,24 +147,25 @@ def test_an_index_is_not_read_for_its_table(released: Callable[[str], Path]) -> 
     assert any("does not match the digest" in problem for problem in dphist.verify(path).problems)
 
 
-@pytest.mark.parametrize("megabytes", [64, pytest.param(1024, marks=pytest.mark.slow)])
 def test_a_table_that_was_never_stored_in_full(
-    released: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, megabytes: int
+    released: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A few MB of DuckDB stand for any number of rows: 80 million at the limit of releases."""
-    monkeypatch.setattr(readback, "LEAST_BYTES", megabytes << 20)
+    """A MB of DuckDB stands for millions of rows."""
     path = released("out.duckdb")
-    rows = f"SELECT 'tea' AS item, 900.0::DOUBLE AS count FROM range({megabytes * 80_000})"
-    run(path, f"CREATE OR REPLACE TABLE release AS {rows}")
-    assert path.stat().st_size < 20_000_000
-    assert f"{megabytes:,} MiB of memory" in dphist.verify(path).problems[0]
+    run(
+        path,
+        "CREATE OR REPLACE TABLE release AS SELECT 'tea' AS item, 900.0::DOUBLE AS count FROM range(4_000_000)",
+    )
+    assert path.stat().st_size < 2_000_000
+    monkeypatch.setattr(readback, "LEAST_BYTES", 64 << 20)
+    assert "more than 64 MiB of memory" in dphist.verify(path).problems[0]
 
 
 def test_types_that_no_release_has(released: Callable[[str], Path]) -> None:
     path = released("out.duckdb")
     for expression in ("[1, 2]", "{'a': 1}", "'tea'::ENUM('tea')", "1::HUGEINT", "INTERVAL 1 DAY"):
         run(path, f"CREATE OR REPLACE TABLE release AS SELECT {expression} AS item, 9.0::DOUBLE AS count")
-        assert "a type that no release has" in dphist.verify(path).problems[0], expression
+        assert "a type that no release has" in refused(path), expression
 
 
 def test_a_connection_for_reading_reads_the_file_and_nothing_else(
@@ -154,14 +183,11 @@ def test_a_connection_for_reading_reads_the_file_and_nothing_else(
             "SELECT randomblob(1000000000)", "INSERT INTO release VALUES ('a', 1)",
         ),
     }.items():  # fmt: skip
-        store: Any = store_of(name.partition(".")[2], str(released(name)), writing=False)
-        try:
+        with open_store(name.partition(".")[2], str(released(name))) as store:
             assert len(list(store.batches("release"))) >= 1
             for statement in statements:
                 with pytest.raises(StoreError):
                     store.run(statement)
-        finally:
-            store.close()
     assert not {"other.duckdb", "other.sqlite", "copy.csv"} & set(os.listdir(tmp_path))
 
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 import dphist
-from dphist.outputs.seal import SEAL
+from dphist.outputs.formats import SEAL
 from dphist.releasing import verify
 from dphist.releasing.document import choice_for
 from release_data import events, resealed

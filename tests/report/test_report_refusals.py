@@ -14,7 +14,7 @@ import pytest
 import dphist
 from dphist.cli import reporting
 from dphist.errors import OutputError
-from dphist.outputs.targets import Kept, refuse_overwriting, same_file
+from dphist.outputs.write import Kept, refuse_overwriting, same_file
 from dphist.report import facts, files
 from dphist.report.files import write_files
 from release_data import events

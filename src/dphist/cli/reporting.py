@@ -22,7 +22,7 @@ from dphist.cli.base import (
 from dphist.errors import DphistError, InputError, InvalidParameter, OutputError
 
 if TYPE_CHECKING:
-    from dphist.outputs.targets import Kept
+    from dphist.outputs.write import Kept
     from dphist.releasing.request import Request
     from dphist.report.facts import Facts
     from dphist.report.render import ReportFormat
@@ -80,7 +80,7 @@ def report(
     not be written. 2: bad parameters.
     """
     _check_exists(name)
-    from dphist.outputs.targets import kept_files, refuse_overwriting
+    from dphist.outputs.write import kept_files, refuse_overwriting
     from dphist.report.facts import gather_facts
     from dphist.report.render import report_data
 
@@ -173,7 +173,7 @@ def _write_report(
     kept: Sequence[Kept],
 ) -> tuple[list[str], str]:
     """Write the report and its figures, all of them or none; the names of figures, and the report's text."""
-    from dphist.outputs.targets import refuse_overwriting
+    from dphist.outputs.write import refuse_overwriting
     from dphist.report.files import encode_report, new_folder, write_files
     from dphist.report.render import draw_figures, render
 
@@ -194,7 +194,7 @@ def _write_report(
 
 def _refuse_twice(output: Path, figures: Sequence[Path]) -> None:
     """A report in the place of one of its own figures."""
-    from dphist.outputs.targets import same_file
+    from dphist.outputs.write import same_file
 
     if any(same_file(str(output), str(path)) for path in figures):
         raise InvalidParameter(f"the report and one of its figures cannot both be {str(output)!r}")
@@ -202,7 +202,7 @@ def _refuse_twice(output: Path, figures: Sequence[Path]) -> None:
 
 def check_report(name: str, request: Request) -> None:
     """Raise, before any event is read or anything booked, if the report of a release could not be written."""
-    from dphist.outputs.targets import kept_files, refuse_overwriting, target_of
+    from dphist.outputs.write import kept_files, refuse_overwriting, target_of
     from dphist.report.charts import require_plotting
     from dphist.report.files import check_place
     from dphist.report.render import format_of
@@ -237,7 +237,7 @@ def report_release(name: str, request: Request) -> OutputError | None:
     assert request.output is not None
     path = Path(name)
     try:
-        from dphist.outputs.targets import kept_files, refuse_overwriting
+        from dphist.outputs.write import kept_files, refuse_overwriting
         from dphist.report.files import encode_report, write_files
         from dphist.report.render import format_of, make_report
 

@@ -209,7 +209,7 @@ def release(
     if sign is not None and output is None:
         raise InvalidParameter("--sign needs --output: it signs the written release")
     # Before the sketch is read: an unusable key is an error at once.
-    signer = signer_of(sign)
+    signer = None if sign is None else signer_of(sign)
     found = MisraGries.load(name, k=size)
     contract = {"max_nonzero": found.k} if offset == "none" else {"top": found.k, "offset": offset}
     chosen: dict[str, Any] = {"mechanism": mechanism, "minimize": minimize, **contract}

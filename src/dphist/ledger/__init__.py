@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from dphist.ledger.composing import (
+from dphist.ledger.accounts import (
     ACCOUNTINGS,
     AUTO,
+    Account,
+    Booking,
     Composer,
     ConcentratedComposer,
     ProfileComposer,
+    Remaining,
     Spend,
     SumComposer,
 )
-from dphist.ledger.ledger import MOST_COUNTED, Account, Accounts, Booking, Checkpoint, Ledger, Remaining
+from dphist.ledger.store import Accounts, Checkpoint, Ledger
 
 __all__ = [
     "ACCOUNTINGS",
     "AUTO",
-    "MOST_COUNTED",
     "Account",
     "Accounts",
     "Booking",

@@ -1,4 +1,4 @@
-"""The file of a ledger: a SQLite database to which rows are only ever appended.
+"""The ledger: a file of SQLite to which rows are only ever appended, and in which the total of a dataset holds.
 
 Why a rollback journal and not a write-ahead log: between two transactions the ledger is ONE file, so that a copy
 of it is a whole ledger, while a copy without its log would have lost the last bookings. `synchronous=EXTRA` also
@@ -11,45 +11,81 @@ release them.
 
 from __future__ import annotations
 
+import difflib
 import json
 import os
+import re
+import secrets
 import sqlite3
 import stat
 import time
-from collections.abc import Iterable, Iterator
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, Literal, NamedTuple, get_args
 
-from dphist.errors import InvalidParameter, LedgerError
+from dphist.display import html_table, text_table
+from dphist.errors import AlreadyRunning, DphistError, InvalidParameter, LedgerError
+from dphist.ledger.accounts import (
+    ACCOUNTINGS,
+    AUTO,
+    HALF,
+    Account,
+    Booking,
+    Composer,
+    ConcentratedComposer,
+    Spend,
+    SpendAt,
+    canonical,
+)
 from dphist.objects import scheme_of
-from dphist.publishing import WORKPLACE, link_new, sweep, sync_folder, workplace
-from dphist.publishing import identity as file_identity
+from dphist.outputs.formats import SIGNATURE, certificate_text
+from dphist.privacy.types import Budget
+from dphist.publishing import WORKPLACE, identity, link_new, sweep, sync_folder, workplace
+from dphist.signatures import (
+    CHECKPOINT_DOMAIN,
+    PathLike,
+    checked_path,
+    examine_signature,
+    read_public_key,
+    read_small,
+    signer_of,
+    write_new,
+)
 
 try:
     import fcntl
 except ImportError:  # not on Windows
     fcntl = None  # type: ignore[assignment]
 
-# The entries of a ledger as a chain of hashes: each one carries the hash of the one before it.
-
+FORMAT: Final = "dphist-ledger-1"
+CHECKPOINT_FORMAT: Final = "dphist-checkpoint/1"
 Kind = Literal["ledger", "dataset", "booking", "run", "settlement", "failure"]
-_LIST: Final = json.JSONEncoder(separators=(",", ":"))
-_KINDS: Final = frozenset(get_args(Kind))
 # What the first entry names as the one before it.
 NOTHING: Final = "0" * 64
+_KINDS: Final = frozenset(get_args(Kind))
+_LIST: Final = json.JSONEncoder(separators=(",", ":"))
+_LONGEST_NAME: Final = 200
+# How often a run may be killed under one booking: that it was killed may depend on the events after all.
+_MOST_RUNS: Final = 3
+# After so many attempts that others were faster than, the ledger is kept locked while the spends are composed.
+_ATTEMPTS: Final = 3
+_CUT: Final = "entries that it had a moment ago are missing from it"
+
+
+# ------------------------------------------------------------------------------------ entries in a chain of hashes
 
 
 class Damage(Exception):
     """What is wrong with the entries, to be said of a file."""
 
 
-@dataclass(frozen=True)
-class Entry:
-    """One row, as it is stored; `body` is JSON in its canonical form."""
+class Entry(NamedTuple):
+    """One row, as it is stored; `body` is JSON in its canonical form, `previous` the hash of the entry before."""
 
     number: int
     kind: Kind
@@ -58,18 +94,6 @@ class Entry:
     body: str
     previous: str
     hash: str
-
-    def row(self) -> tuple[int, str, str, str, str, str, str]:
-        """The columns in their order."""
-        return self.number, self.kind, self.dataset, self.created, self.body, self.previous, self.hash
-
-
-def canonical(data: Any) -> str:
-    """JSON with sorted keys and no spaces, in ASCII: the same data give the same text."""
-    try:
-        return json.dumps(data, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    except (TypeError, ValueError, RecursionError):
-        raise InvalidParameter("what is to be booked holds what JSON cannot write, such as NaN") from None
 
 
 def digest(number: int, kind: str, dataset: str, created: str, body: str, previous: str) -> str:
@@ -98,47 +122,38 @@ class Chain:
 
     def extended(self, rows: Iterable[tuple[Any, ...]]) -> Chain:
         """With the rows that follow; raises `Damage` unless every one of them is as it was written."""
-        entries = list(self.entries)
-        number, previous = self.number, self.hash
-        for row in rows:
-            number += 1
-            _check(row, number, previous)
+        entries, previous = list(self.entries), self.hash
+        for number, row in enumerate(rows, self.number + 1):
+            # By exact types: bytes in the place of a text would be another entry with the same look.
+            if len(row) != 7 or type(row[0]) is not int or any(type(cell) is not str for cell in row[1:]):
+                raise Damage(f"entry {number} was changed")
+            if row[0] != number:
+                wrong = f"{number} is missing" if row[0] > number else f"{row[0]} is out of place"
+                raise Damage(f"entry {wrong}")
+            if row[5] != previous or row[6] != digest(*row[:6]):
+                raise Damage(f"entry {number} was changed, or one before it")
+            if row[1] not in _KINDS:
+                raise Damage(f"entry {number} has an unknown kind")
             entries.append(Entry(*row))
             previous = row[6]
         return Chain(tuple(entries))
 
     def next_entry(self, kind: Kind, dataset: str, data: Any) -> Entry:
         """The entry that would come next."""
-        number, body, created = self.number + 1, canonical(data), datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        value = digest(number, kind, dataset, created, body, self.hash)
-        return Entry(number, kind, dataset, created, body, self.hash, value)
-
-    def has(self, value: str) -> bool:
-        """Whether an entry has this hash."""
-        return any(entry.hash == value for entry in self.entries)
+        facts = (self.number + 1, kind, dataset, _now(), canonical(data), self.hash)
+        return Entry(*facts, digest(*facts))
 
 
-def _check(row: tuple[Any, ...], number: int, previous: str) -> None:
-    """The row must be the entry of this number, and untouched."""
-    # By exact types: bytes in the place of a text would be another entry with the same look.
-    if len(row) != 7 or type(row[0]) is not int or any(type(cell) is not str for cell in row[1:]):
-        raise Damage(f"entry {number} was changed")
-    if row[0] != number:
-        raise Damage(f"entry {number} is missing" if row[0] > number else f"entry {row[0]} is out of place")
-    if row[5] != previous or row[6] != digest(*row[:6]):
-        raise Damage(f"entry {number} was changed, or one before it")
-    if row[1] not in _KINDS:
-        raise Damage(f"entry {number} is of no known kind")
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
+
+# -------------------------------------------------------------------------------------------- the file of a ledger
 
 WAIT_SECONDS: Final = 30.0
 # "dpHl", by which SQLite files of other programs are told apart, and the version of the tables.
-APPLICATION: Final = 0x6470486C
-VERSION: Final = 1
-_ENTRIES: Final = (
-    "CREATE TABLE entries(number INTEGER PRIMARY KEY, kind TEXT NOT NULL, dataset TEXT NOT NULL, "
-    "created TEXT NOT NULL, body TEXT NOT NULL, previous TEXT NOT NULL, hash TEXT NOT NULL)"
-)
+_APPLICATION: Final = 0x6470486C
+_VERSION: Final = 1
 # The last one also stops INSERT OR REPLACE, which removes rows without a word to the others.
 _TRIGGERS: Final = {
     "entries_stay_as_they_are": "BEFORE UPDATE ON entries",
@@ -148,53 +163,39 @@ _TRIGGERS: Final = {
     ),
 }
 _SCHEMA: Final = {
-    "entries": _ENTRIES,
+    "entries": (
+        "CREATE TABLE entries(number INTEGER PRIMARY KEY, kind TEXT NOT NULL, dataset TEXT NOT NULL, "
+        "created TEXT NOT NULL, body TEXT NOT NULL, previous TEXT NOT NULL, hash TEXT NOT NULL)"
+    ),
     **{
         name: f"CREATE TRIGGER {name} {when} BEGIN SELECT RAISE(ABORT, 'a ledger is append-only'); END"
         for name, when in _TRIGGERS.items()
     },
 }
-REPLACED: Final = "was replaced while it was used"
+_SETTINGS: Final = ("synchronous = EXTRA", "fullfsync = ON", "trusted_schema = OFF", "cell_size_check = ON")
+_REPLACED: Final = "was replaced while it was used"
+_UNREADABLE: Final = "is damaged: SQLite cannot read all of it"
 _REASONS: Final[dict[int, str]] = {
     sqlite3.SQLITE_FULL: "cannot be written: there is no room left on the disk",
     sqlite3.SQLITE_IOERR: "cannot be used: the disk does not take or give it",
-    sqlite3.SQLITE_READONLY_DBMOVED: REPLACED,
+    sqlite3.SQLITE_READONLY_DBMOVED: _REPLACED,
     sqlite3.SQLITE_READONLY: "cannot be written: the file or its folder is read-only",
     sqlite3.SQLITE_PERM: "cannot be used: it is not permitted",
     sqlite3.SQLITE_AUTH: "cannot be used: it is not permitted",
     sqlite3.SQLITE_CANTOPEN: "cannot be opened: the file or its folder does not permit it",
     sqlite3.SQLITE_NOTADB: "is not a ledger: it is not a SQLite file",
-    sqlite3.SQLITE_CORRUPT: "is damaged: SQLite cannot read all of it",
+    sqlite3.SQLITE_CORRUPT: _UNREADABLE,
 }
 # To link a new ledger and to remove its other name takes microseconds.
 _MAKING_SECONDS: Final = 5.0
 
 
-@contextmanager
-def sqlite_errors_as_sentences(path: Path, wait: float) -> Iterator[None]:
-    """Raise SQLite's errors as `LedgerError`, with a sentence by their codes."""
-    try:
-        yield
-    except UnicodeError:  # a name in the tables that is not text
-        raise LedgerError(f"the ledger {path} {_REASONS[sqlite3.SQLITE_CORRUPT]}") from None
-    except sqlite3.Error as error:
-        full = getattr(error, "sqlite_errorcode", 0)
-        code = full if full in _REASONS else full & 0xFF
-        reason = _REASONS.get(code, f"cannot be used: SQLite reports a {type(error).__name__}")
-        if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-            reason = f"is locked by another process and was so for {wait:g} seconds: try again later"
-        raise LedgerError(f"the ledger {path} {reason}") from None
-
-
-def checked_path(path: str | os.PathLike[str]) -> Path:
+def ledger_path(path: str | os.PathLike[str]) -> Path:
     """The path of a ledger that may be there or not; never a link, a folder or a file with two names."""
-    name = os.fspath(path)
-    if not isinstance(name, str) or not name or "\0" in name:
-        raise InvalidParameter(f"a ledger needs the name of a file, not {name!r}")
-    scheme = scheme_of(name)
+    scheme = scheme_of(os.fspath(path))
     if scheme is not None:
         raise InvalidParameter(f"a ledger is a file on this machine, not a {scheme}:// address")
-    place = Path(name)
+    place = checked_path(path, "a ledger")
     try:
         found = os.lstat(place)
     except FileNotFoundError:
@@ -211,15 +212,6 @@ def checked_path(path: str | os.PathLike[str]) -> Path:
         # What a crash leaves half done is found by the name: under the other name it would not be repaired.
         raise LedgerError(f"the ledger {place} has a second name (a hard link): remove that first")
     return place
-
-
-def identity(path: Path) -> tuple[int, int]:
-    """Which file the name stands for."""
-    try:
-        found = os.lstat(checked_path(path))
-    except FileNotFoundError:
-        raise LedgerError(f"there is no ledger {path}: make it with dphist ledger init") from None
-    return found.st_dev, found.st_ino
 
 
 def _has_one_name(place: Path) -> bool:
@@ -239,150 +231,535 @@ def _has_one_name(place: Path) -> bool:
 
 
 @contextmanager
-def new_file(place: Path) -> Iterator[Path]:
-    """A place beside that of a new ledger, where it is made whole before it gets its name."""
+def transaction(path: Path, wait: float, *, writing: bool) -> Iterator[sqlite3.Connection]:
+    """A connection for one transaction, all or nothing. A writer has the only right to write from the beginning.
+
+    A file that is not there is never made. SQLite's errors are `LedgerError`, with a sentence by their codes.
+    """
+    before = identity(ledger_path(path))
+    if before == (-1, -1):
+        raise LedgerError(f"there is no ledger {path}: make it with dphist ledger init")
+    # A file that may not be written is opened for reading by SQLite itself.
+    where = path.absolute().as_uri() + "?mode=rw"
     try:
-        with workplace(place.parent) as work:
-            file = work / place.name
-            os.close(os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        with closing(sqlite3.connect(where, uri=True, timeout=wait, isolation_level=None)) as connection:
+            # No byte may be lost before the check: what is not UTF-8 becomes a text that was never written.
+            connection.text_factory = lambda raw: raw.decode("utf-8", "surrogateescape")
+            for setting in _SETTINGS:
+                connection.execute(f"PRAGMA {setting}")
+            # A file that another program has put into another mode is put back: the durability rests on it.
+            if writing and connection.execute("PRAGMA journal_mode = DELETE").fetchone() != ("delete",):
+                raise sqlite3.OperationalError
+            connection.execute("BEGIN IMMEDIATE" if writing else "BEGIN")
             try:
-                yield file
-            except LedgerError as error:
-                raise LedgerError(str(error).replace(str(file), str(place))) from None
-    except FileNotFoundError:
-        raise LedgerError(f"the ledger {place} cannot be made: there is no folder {place.parent}") from None
-    except OSError as error:
-        raise LedgerError(f"the ledger {place} cannot be made: {error.strerror}") from None
+                yield connection
+                connection.execute("COMMIT")
+            except BaseException:
+                # Closing the connection would do the same; a dead disk may refuse both.
+                with suppress(sqlite3.Error):
+                    connection.execute("ROLLBACK")
+                raise
+    except UnicodeError:  # a name in the tables that is not text
+        raise LedgerError(f"the ledger {path} {_UNREADABLE}") from None
+    except sqlite3.Error as error:
+        full = getattr(error, "sqlite_errorcode", 0)
+        code = full if full in _REASONS else full & 0xFF
+        reason = _REASONS.get(code, f"cannot be used: SQLite reports a {type(error).__name__}")
+        if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+            reason = f"is locked by another process and was so for {wait:g} seconds: try again later"
+        raise LedgerError(f"the ledger {path} {reason}") from None
+    # What was appended to a file that has lost its name is lost with it.
+    if identity(path) != before:
+        raise LedgerError(f"the ledger {path} {_REPLACED}")
 
 
-def publish(file: Path, place: Path) -> bool:
-    """Give a whole ledger its name; False if another was faster."""
-    try:
-        link_new(file, place)
-    except FileExistsError:
-        return False
-    with suppress(FileNotFoundError):  # where there are no hard links it was moved
-        os.unlink(file)
-    sync_folder(place.parent)
-    return True
+def _read_rows(connection: sqlite3.Connection, path: Path, after: int | None = None) -> list[tuple[Any, ...]]:
+    """All entries, or those after one; raises unless the tables are exactly those of a ledger."""
+    schema = connection.execute("SELECT name, sql FROM sqlite_master ORDER BY name").fetchall()
+    # By its size: the file of another program may have no tables either.
+    if os.stat(path).st_size == 0:
+        raise LedgerError(f"the ledger {path} is empty: make it with dphist ledger init")
+    if connection.execute("PRAGMA application_id").fetchone() != (_APPLICATION,):
+        raise LedgerError(f"{path} is a SQLite file of another program, not a ledger")
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if version != _VERSION:
+        raise LedgerError(f"the ledger {path} has the format {version}, and this dphist reads only {_VERSION}")
+    if schema != sorted(_SCHEMA.items()):
+        raise LedgerError(f"the ledger {path} is damaged: its tables were changed")
+    # A part of the file that is not used, or used twice: rows may have gone with it.
+    if after is None and connection.execute("PRAGMA quick_check(1)").fetchone() != ("ok",):
+        raise LedgerError(f"the ledger {path} {_UNREADABLE}")
+    where = "" if after is None else f"WHERE number > {after}"
+    return connection.execute(f"SELECT * FROM entries {where} ORDER BY number").fetchall()
 
 
 @contextmanager
-def lock_file(path: Path) -> Iterator[bool]:
+def _only_holder(path: Path) -> Iterator[bool]:
     """Whether this process has the lock of this name. It ends with the process; its file goes with it."""
     if fcntl is None:
         raise InvalidParameter("--id needs the file locks of Linux or macOS")
     try:
-        descriptor = _take_lock(path)
+        while True:
+            descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW, 0o600)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                found = os.fstat(descriptor)
+                held = True
+            except BlockingIOError:
+                held = False
+            if not held or identity(path) == (found.st_dev, found.st_ino):
+                break
+            # The process that had it before has just removed the file.
+            os.close(descriptor)
     except OSError as error:
         raise LedgerError(f"the lock {path} cannot be made: {error.strerror}") from None
     try:
-        yield descriptor >= 0
+        yield held
     finally:
-        if descriptor >= 0:
+        if held:
             with suppress(OSError):
                 os.unlink(path)
-            os.close(descriptor)
-
-
-def _take_lock(path: Path) -> int:
-    """The descriptor that holds the lock, or -1 if another one does."""
-    while True:
-        descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW, 0o600)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(descriptor)
-            return -1
-        found = os.fstat(descriptor)
-        if file_identity(path) == (found.st_dev, found.st_ino):
-            return descriptor
-        # The process that had it before has just removed the file.
         os.close(descriptor)
 
 
-@contextmanager
-def connect_ledger(path: Path, wait: float) -> Iterator[sqlite3.Connection]:
-    """A connection for one piece of work. A file that is not there is never made by it."""
-    with sqlite_errors_as_sentences(path, wait):
-        # A file that may not be written is opened for reading by SQLite itself.
-        where = path.absolute().as_uri() + "?mode=rw"
-        connection = sqlite3.connect(where, uri=True, timeout=wait, isolation_level=None)
-    with closing(connection):
-        # No byte may be lost before the check: what is not UTF-8 becomes a text that was never written.
-        connection.text_factory = lambda raw: raw.decode("utf-8", "surrogateescape")
-        with sqlite_errors_as_sentences(path, wait):
-            for setting in (
-                "synchronous = EXTRA",
-                "fullfsync = ON",
-                "trusted_schema = OFF",
-                "cell_size_check = ON",
-            ):
-                connection.execute(f"PRAGMA {setting}")
-            yield connection
+# -------------------------------------------------------------------------------- what the entries of a ledger say
 
 
-@contextmanager
-def transaction(connection: sqlite3.Connection, *, writing: bool) -> Iterator[None]:
-    """All or nothing. A writer holds the only right to write from the beginning."""
-    # A file that another program has put into another mode is put back: it is what the durability rests on.
-    if writing and connection.execute("PRAGMA journal_mode = DELETE").fetchone() != ("delete",):
-        raise sqlite3.OperationalError
-    connection.execute("BEGIN IMMEDIATE" if writing else "BEGIN")
-    try:
-        yield
-        connection.execute("COMMIT")
-    except BaseException:
-        # Without this a connection that is closed would do the same; a dead disk may refuse both.
-        with suppress(sqlite3.Error):
-            connection.execute("ROLLBACK")
-        raise
+@dataclass(frozen=True)
+class Accounts:
+    """A checked chain and what it says."""
+
+    chain: Chain
+    id: str
+    datasets: dict[str, Account]
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Each dataset with its total and how many releases are booked."""
+        return [
+            (one.name, f"epsilon {one.total.epsilon:g}, delta {one.total.delta:g}, {len(one.bookings)} booked")
+            for one in self.datasets.values()
+        ]
+
+    def __str__(self) -> str:
+        return text_table(self.rows())
+
+    def _repr_html_(self) -> str:
+        return html_table(f"Ledger {self.id}", self.rows())
+
+    def find(self, dataset: str) -> Account:
+        """The account of a dataset; raises `LedgerError` with the names that there are."""
+        if dataset in self.datasets:
+            return self.datasets[dataset]
+        near = difflib.get_close_matches(dataset, self.datasets, n=1) if isinstance(dataset, str) else []
+        hint = f" (did you mean {near[0]!r}?)" if near else ""
+        known = ", ".join(repr(name) for name in sorted(self.datasets))
+        raise LedgerError(f"the ledger has no dataset {dataset!r:.80}{hint}: it has {known}")
 
 
-def check_format(connection: sqlite3.Connection, path: Path) -> None:
-    """Raise unless these are the tables of a ledger, all of them and no other."""
-    schema = connection.execute("SELECT name, sql FROM sqlite_master ORDER BY name").fetchall()
-    if is_empty(path):
-        raise LedgerError(f"the ledger {path} is empty: make it with dphist ledger init")
-    if connection.execute("PRAGMA application_id").fetchone() != (APPLICATION,):
-        raise LedgerError(f"{path} is a SQLite file of another program, not a ledger")
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
-    if version != VERSION:
-        raise LedgerError(f"the ledger {path} has the format {version}, and this dphist reads only {VERSION}")
-    if schema != sorted(_SCHEMA.items()):
-        raise LedgerError(f"the ledger {path} is damaged: its tables were changed")
+def _checked_name(name: str, what: str = "dataset") -> str:
+    """A name that can stand in tables and sentences."""
+    if not isinstance(name, str) or not name.strip() or len(name) > _LONGEST_NAME:
+        raise InvalidParameter(f"{what} must be a name of 1 to {_LONGEST_NAME} characters, not {name!r:.80}")
+    if not name.isprintable() or name != name.strip():
+        raise InvalidParameter(f"{what} must be a name of characters that can be printed, not {name!r}")
+    return name
 
 
-def check_pages(connection: sqlite3.Connection, path: Path) -> None:
-    """Raise where SQLite finds that a part of the file is not used, or used twice: rows may have gone with it."""
-    if connection.execute("PRAGMA quick_check(1)").fetchone() != ("ok",):
-        raise LedgerError(f"the ledger {path} is damaged: SQLite cannot read all of it")
+def _checked_accounting(accounting: str) -> str:
+    if accounting not in ACCOUNTINGS:
+        raise InvalidParameter(f"accounting must be one of {', '.join(ACCOUNTINGS)}, not {accounting!r}")
+    return accounting
 
 
-def is_empty(path: Path) -> bool:
-    """Whether nothing was ever written to the file; asked within a transaction, which undoes what a crash left."""
-    # By its size: the file of another program may have no tables either.
-    return os.stat(path).st_size == 0
+def _plain_name(name: str) -> str:
+    """The same for names that differ in capitals or forms of letters alone: each would have its own total."""
+    return unicodedata.normalize("NFKC", name).casefold()
 
 
-def make_tables(connection: sqlite3.Connection) -> None:
-    """The tables of a new ledger, within the transaction that also brings its first entries."""
-    for statement in _SCHEMA.values():
-        connection.execute(statement)
-    connection.execute(f"PRAGMA application_id = {APPLICATION}")
-    connection.execute(f"PRAGMA user_version = {VERSION}")
+def _accounts_of(chain: Chain) -> Accounts:
+    """The accounts that a chain describes; raises `Damage` where it makes no sense."""
+    datasets: dict[str, Account] = {}
+    bookings: dict[str, dict[int, Booking]] = {}
+    id = ""
+    for entry in chain.entries:
+        try:
+            body = json.loads(entry.body)
+            if (entry.kind == "ledger") is not (entry.number == 1):
+                raise ValueError
+            if entry.kind == "ledger":
+                id = body["id"]
+                if body["format"] != FORMAT or not re.fullmatch("[0-9a-f]{32}", id):
+                    raise ValueError
+            elif entry.kind == "dataset":
+                if entry.dataset in datasets:
+                    raise ValueError
+                total, name = Budget(body["epsilon"], body["delta"]), _checked_name(entry.dataset)
+                datasets[name] = Account(name, total, _checked_accounting(body["accounting"]))
+                bookings[name] = {}
+            elif entry.kind == "booking":
+                known, booking = bookings[entry.dataset], _booking_from(id, entry, body)
+                datasets[entry.dataset] = _with_rule(datasets[entry.dataset], body.get("accounting"))
+                if booking.id is not None and any(one.id == booking.id for one in known.values()):
+                    raise ValueError
+                known[entry.number] = booking
+            else:
+                known = bookings[entry.dataset]
+                known[body["booking"]] = _noted(known[body["booking"]], entry.kind, body)
+        except (KeyError, TypeError, ValueError, RecursionError, DphistError):
+            raise Damage(f"entry {entry.number} makes no sense") from None
+    if not datasets:
+        raise Damage("it has no dataset")
+    full = {key: replace(one, bookings=tuple(bookings[key].values())) for key, one in datasets.items()}
+    return Accounts(chain, id, full)
 
 
-def all_rows(connection: sqlite3.Connection) -> list[tuple[Any, ...]]:
-    """All entries in their order."""
-    return connection.execute("SELECT * FROM entries ORDER BY number").fetchall()
+def _with_rule(account: Account, rule: Any) -> Account:
+    """The account with the accounting of a booking: only the first of a dataset with "auto" has one."""
+    if (account.accounting == AUTO) is not (rule is not None):
+        raise ValueError
+    if rule is None:
+        return account
+    share = rule.get("share", HALF)
+    if rule["name"] not in ("zcdp", "sum") or not isinstance(share, float) or not 0.0 < share < 1.0:
+        raise ValueError
+    return replace(account, accounting=rule["name"], share=share, by_first=True)
 
 
-def rows_after(connection: sqlite3.Connection, number: int) -> list[tuple[Any, ...]]:
-    """The entries that follow one, in their order."""
-    return connection.execute("SELECT * FROM entries WHERE number > ? ORDER BY number", (number,)).fetchall()
+def _booking_from(ledger: str, entry: Entry, body: Any) -> Booking:
+    spend = Spend(body["epsilon"], body["delta"], body["profile"], body["document"])
+    id, run = body.get("id"), body.get("run")
+    if (id is None) != (run is None) or (id is not None and not isinstance(run, dict)):
+        raise ValueError
+    if id is not None:
+        _checked_name(id, "id")
+    return Booking(ledger, entry.dataset, entry.number, entry.hash, entry.created, spend, id=id, run=run)
 
 
-def append(connection: sqlite3.Connection, row: tuple[Any, ...]) -> None:
-    """One entry more."""
-    connection.execute("INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?)", row)
+def _noted(booking: Booking, kind: Kind, body: Any) -> Booking:
+    """A booking whose release was written, has failed or was run again."""
+    if booking.written is not None or booking.failed is not None:
+        raise ValueError
+    if kind == "run":
+        return replace(booking, runs=booking.runs + 1)
+    if kind == "settlement":
+        return replace(booking, written={"sha256": body["sha256"], "address": body["address"]})
+    return replace(booking, failed=str(body["error"]))
+
+
+# ----------------------------------------------------------------------------------------------------- checkpoints
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """The state of a ledger at some time: its id, the number of its entries, and the hash of the last one.
+
+    That hash depends on all entries. Signed and kept elsewhere, it shows later whether the ledger is an older copy
+    or another chain.
+    """
+
+    ledger: str
+    entry: int
+    hash: str
+    created: str
+
+    def write(self, path: PathLike, *, sign: PathLike) -> str:
+        """Write it to a new file, signed by the private key in the file `sign`; the fingerprint of that key."""
+        place, signer = checked_path(path, "a checkpoint"), signer_of(sign)
+        document: dict[str, Any] = {"format": CHECKPOINT_FORMAT, **asdict(self)}
+        document[SIGNATURE] = signer(document, CHECKPOINT_DOMAIN)
+        write_new({place: (certificate_text(document).encode(), 0o644)})
+        return signer.fingerprint
+
+    @classmethod
+    def read(cls, path: PathLike, *, public_key: PathLike) -> Checkpoint:
+        """A checkpoint that the owner of the public key signed; raises `LedgerError` for anything else."""
+        trusted, data = read_public_key(public_key), read_small(path, "the checkpoint")
+        try:
+            document = json.loads(data.decode())
+        except (ValueError, RecursionError):
+            document = None
+        if not isinstance(document, dict) or document.get("format") != CHECKPOINT_FORMAT:
+            raise LedgerError(f"{path} is not a checkpoint of a ledger")
+        _, _, problems = examine_signature(document, CHECKPOINT_DOMAIN, trusted)
+        if problems or certificate_text(document).encode() != data:
+            reason = problems[0] if problems else "it was changed after it was signed"
+            raise LedgerError(f"the checkpoint {path} is refused: {reason}")
+        # Signed by a key that is trusted: hence these are what `write` wrote.
+        return cls(*(document[name] for name in ("ledger", "entry", "hash", "created")))
+
+    def check(self, accounts: Accounts, path: Path) -> None:
+        """Raise `LedgerError` unless the ledger begins with what it was at the checkpoint."""
+        chain = accounts.chain
+        if accounts.id != self.ledger:
+            raise LedgerError(f"the checkpoint is of the ledger {self.ledger}, and {path} is {accounts.id}")
+        if chain.number < self.entry:
+            raise LedgerError(
+                f"the ledger {path} has {chain.number} entries, and had {self.entry} on {self.created}: entries "
+                "are missing from it, as from an older copy"
+            )
+        if chain.entries[self.entry - 1].hash != self.hash:
+            raise LedgerError(f"the ledger {path} was changed after {self.created}: it is another chain")
+
+
+# ------------------------------------------------------------------------------------------------------ the ledger
+
+
+@dataclass
+class _Page:
+    """The end of a ledger in the hands of the only writer."""
+
+    connection: sqlite3.Connection
+    accounts: Accounts
+    chain: Chain
+
+    def append(self, kind: Kind, dataset: str, body: dict[str, Any]) -> Entry:
+        entry = self.chain.next_entry(kind, dataset, body)
+        self.connection.execute("INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?)", entry)
+        self.chain = Chain((*self.chain.entries, entry))
+        return entry
+
+    def book(self, dataset: str, spend: Spend, composer: Composer, id: str | None, run: Any) -> Booking:
+        account = self.accounts.find(dataset)
+        body = spend.to_dict()
+        if account.accounting == AUTO:
+            share = {"share": composer.share} if isinstance(composer, ConcentratedComposer) else {}
+            body["accounting"] = {"name": composer.accounting, **share}
+        if id is not None:
+            if account.booking_of(id) is not None:
+                raise AlreadyRunning(f"another run of the id {id!r} has just booked its release")
+            body |= {"id": id, "run": run}
+        entry = self.append("booking", dataset, body)
+        return Booking(self.accounts.id, dataset, entry.number, entry.hash, entry.created, spend, id=id, run=run)
+
+
+class Ledger:
+    """A ledger in a file. Every method opens the file, checks it and closes it again.
+
+    What was seen once must still be there the next time: a file that was cut or replaced meanwhile is refused.
+    """
+
+    def __init__(self, path: Path, wait_seconds: float) -> None:
+        self.path = path
+        self._wait = wait_seconds
+        self._seen = (0, NOTHING)
+
+    @classmethod
+    def open(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        expect: str | None = None,
+        checkpoint: Checkpoint | None = None,
+        wait_seconds: float = WAIT_SECONDS,
+    ) -> Ledger:
+        """A ledger that is there; all of it is checked.
+
+        `expect` is a hash that must still be in it, `checkpoint` what the ledger must still begin with.
+        """
+        if expect is not None and not (isinstance(expect, str) and re.fullmatch("[0-9a-f]{64}", expect)):
+            raise InvalidParameter(f"expect must be the hash of a receipt, 64 digits, not {expect!r:.80}")
+        ledger = cls(ledger_path(path), wait_seconds)
+        found = ledger.accounts()
+        if expect is not None and all(entry.hash != expect for entry in found.chain.entries):
+            raise LedgerError(
+                f"the ledger {ledger.path} has no entry with the hash {expect}: entries are missing from it, or "
+                "it is another ledger"
+            )
+        if checkpoint is not None:
+            checkpoint.check(found, ledger.path)
+        return ledger
+
+    def checkpoint(self) -> Checkpoint:
+        """What the ledger is now."""
+        found = self.accounts()
+        return Checkpoint(found.id, found.chain.number, found.chain.hash, _now())
+
+    @classmethod
+    def init(
+        cls,
+        path: str | os.PathLike[str],
+        dataset: str,
+        *,
+        epsilon: float,
+        delta: float,
+        accounting: str = AUTO,
+        wait_seconds: float = WAIT_SECONDS,
+    ) -> Ledger:
+        """A dataset and its total, in a new ledger or one that is there. A total is never changed afterwards."""
+        total, name = Budget(epsilon, delta), _checked_name(dataset)
+        body = {"epsilon": total.epsilon, "delta": total.delta, "accounting": _checked_accounting(accounting)}
+        ledger = cls(ledger_path(path), wait_seconds)
+        if not ledger._create_file(name, body) and not ledger._create_tables(name, body):
+            with ledger._writing(ledger.accounts()) as page:
+                for known in page.accounts.datasets:
+                    if _plain_name(known) == _plain_name(name):
+                        raise LedgerError(f"the ledger {ledger.path} has a dataset {known!r} already")
+                page.append("dataset", name, body)
+        return ledger
+
+    def accounts(self) -> Accounts:
+        """All that the ledger says, from a file that was checked from the first entry to the last."""
+        with transaction(self.path, self._wait, writing=False) as connection:
+            rows = _read_rows(connection, self.path)
+        # Out of the transaction, so that others need not wait for it.
+        return self._checked(Chain(), rows)
+
+    def account(self, dataset: str) -> Account:
+        """All that the ledger says of one dataset."""
+        return self.accounts().find(dataset)
+
+    def book(self, dataset: str, spend: Spend, composer: Composer) -> Booking:
+        """Book a spend, or raise `OverBudget`.
+
+        *Guarantee*: once this returns, the booking survives a crash of the process and of the machine, and all
+        bookings of the dataset together, composed, are within its total. Draw noise after it, never before.
+        """
+        return self.book_release(dataset, lambda _: (spend, composer))
+
+    def book_release(
+        self,
+        dataset: str,
+        price: Callable[[Account], tuple[Spend, Composer]],
+        *,
+        spend_at: SpendAt | None = None,
+        id: str | None = None,
+        run: dict[str, Any] | None = None,
+    ) -> Booking:
+        """The same for a release whose spend depends on the accounting: `price` gives both for the account.
+
+        With an `id` this is its only booking; `run` is its request. `spend_at` is for `check_fits`.
+        """
+
+        def spend_within(account: Account) -> tuple[Spend, Composer]:
+            spend, composer = price(account)
+            spend = spend.through_json()
+            account.check_fits(spend, composer, spend_at)
+            return spend, composer
+
+        attempt = 1
+        while True:
+            # Composing may take seconds: others can book meanwhile, and then it is done again.
+            before = self.accounts()
+            spend, composer = spend_within(before.find(dataset))
+            with self._writing(before) as page:
+                unchanged = _unchanged(before.find(dataset), page.accounts.find(dataset))
+                if not unchanged and attempt == _ATTEMPTS:
+                    # Nobody can be faster any more.
+                    spend, composer = spend_within(page.accounts.find(dataset))
+                if unchanged or attempt == _ATTEMPTS:
+                    return page.book(dataset, spend, composer, id, run)
+            attempt += 1
+
+    def settle(self, booking: Booking, *, sha256: str, address: str) -> None:
+        """Note that the release of a booking was written, and where. What it costs stays the same."""
+        self._note(booking, "settlement", {"sha256": str(sha256), "address": str(address)})
+
+    def note_run(self, booking: Booking) -> None:
+        """Note that the booking of an id is used again; not more than a few times."""
+        if booking.runs >= _MOST_RUNS:
+            raise LedgerError(
+                f"the id {booking.id!r} was run {booking.runs} times without a result, which may be because of "
+                "what is in the events: choose another id, which books again"
+            )
+        self._note(booking, "run", {})
+
+    def fail(self, booking: Booking, error: str) -> None:
+        """Note that a run with an id has failed, so that its booking is not used again."""
+        self._note(booking, "failure", {"error": error})
+
+    def _note(self, booking: Booking, kind: Kind, facts: dict[str, Any]) -> None:
+        with self._writing(self.accounts()) as page:
+            every = (one for account in page.accounts.datasets.values() for one in account.bookings)
+            found = next((one for one in every if (one.number, one.hash) == (booking.number, booking.hash)), None)
+            if found is None:
+                raise LedgerError(f"the ledger {self.path} has no booking {booking.number} with this hash")
+            if found.written is not None or found.failed is not None:
+                raise LedgerError(f"booking {booking.number} of the ledger {self.path} is settled already")
+            page.append(kind, found.dataset, {"booking": booking.number, **facts})
+
+    @contextmanager
+    def only_run_of(self, dataset: str, id: str) -> Iterator[None]:
+        """Raise `AlreadyRunning` while another process, or thread, has this context for the same id."""
+        name = sha256(canonical([dataset, id]).encode()).hexdigest()[:16]
+        with _only_holder(self.path.with_name(f".{self.path.name}.{name}.lock")) as held:
+            if not held:
+                raise AlreadyRunning(f"another run of the id {id!r} of the dataset {dataset!r} is going on")
+            yield
+
+    def _create_file(self, name: str, body: dict[str, Any]) -> bool:
+        """Whether there was no file, and is a ledger with this dataset now; killed on the way there is no file."""
+        place = self.path
+        if os.path.lexists(place):
+            sweep(place.parent)  # what an init has left that was killed when its ledger was there
+            return False
+        try:
+            with workplace(place.parent) as work:
+                file = work / place.name
+                os.close(os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+                made = Ledger(file, self._wait)
+                try:
+                    made._create_tables(name, body)
+                except LedgerError as error:
+                    raise LedgerError(str(error).replace(str(file), str(place))) from None
+                link_new(file, place)
+                with suppress(FileNotFoundError):  # where there are no hard links it was moved
+                    os.unlink(file)
+                sync_folder(place.parent)
+        except FileExistsError:
+            return False
+        except FileNotFoundError:
+            raise LedgerError(f"the ledger {place} cannot be made: there is no folder {place.parent}") from None
+        except OSError as error:
+            raise LedgerError(f"the ledger {place} cannot be made: {error.strerror}") from None
+        self._seen = made._seen
+        return True
+
+    def _create_tables(self, name: str, body: dict[str, Any]) -> bool:
+        """Whether the file was empty, and is a ledger with this dataset now: both at once, or not at all."""
+        with transaction(self.path, self._wait, writing=True) as connection:
+            # Within the transaction, which undoes what a crash left.
+            if os.stat(self.path).st_size:
+                return False
+            for statement in _SCHEMA.values():
+                connection.execute(statement)
+            connection.execute(f"PRAGMA application_id = {_APPLICATION}")
+            connection.execute(f"PRAGMA user_version = {_VERSION}")
+            page = _Page(connection, Accounts(Chain(), "", {}), Chain())
+            page.append("ledger", "", {"format": FORMAT, "id": secrets.token_hex(16)})
+            page.append("dataset", name, body)
+        self._seen = (page.chain.number, page.chain.hash)
+        return True
+
+    @contextmanager
+    def _writing(self, before: Accounts) -> Iterator[_Page]:
+        """The only right to write, and what the ledger says now; what is appended lasts when this ends.
+
+        `before` was read and checked a moment ago: only what follows it is checked while others wait.
+        """
+        known = before.chain
+        with transaction(self.path, self._wait, writing=True) as connection:
+            last, *more = _read_rows(connection, self.path, known.number - 1) or [()]
+            if last != known.entries[-1]:
+                raise LedgerError(f"the ledger {self.path} is damaged: {_CUT}")
+            now = self._checked(known, more) if more else before
+            page = _Page(connection, now, now.chain)
+            yield page
+        self._seen = (page.chain.number, page.chain.hash)
+
+    def _checked(self, known: Chain, rows: list[tuple[Any, ...]]) -> Accounts:
+        """The rows as accounts, if they are a whole chain in which all that was seen before still is."""
+        number, value = self._seen
+        try:
+            chain = known.extended(rows)
+            if number and (chain.number < number or chain.entries[number - 1].hash != value):
+                raise Damage(_CUT)
+            found = _accounts_of(chain)
+        except Damage as damage:
+            raise LedgerError(f"the ledger {self.path} is damaged: {damage}") from None
+        self._seen = (chain.number, chain.hash)
+        return found
+
+
+def _unchanged(before: Account, now: Account) -> bool:
+    """Whether what was composed is still all there is. What others booked for other datasets does not matter."""
+    return [booking.hash for booking in before.bookings] == [booking.hash for booking in now.bookings]

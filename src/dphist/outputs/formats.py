@@ -1,4 +1,4 @@
-"""Cells and files of a release: Parquet, CSV, JSON lines and Arrow, written in pieces and read back exactly."""
+"""What a release is written as: the text of its certificate, its cells, and files that are read back exactly."""
 
 from __future__ import annotations
 
@@ -12,15 +12,130 @@ from datetime import timedelta
 from decimal import Decimal
 from functools import partial
 from hashlib import sha256
-from typing import Any, BinaryIO, Final
+from typing import Any, BinaryIO, Final, Protocol
 
-from dphist.errors import OutputError, package
-from dphist.outputs.seal import named_once
+from dphist.errors import InvalidParameter, OutputError, package
+from dphist.privacy.types import FORMAT
 
-# Cells in forms that every format and every database gives back exactly.
-#
-# What a place cannot hold exactly, it holds as text: nested values as JSON, binary ones in base64 where there are
-# no bytes, numbers and times beyond its range in digits.
+SEAL: Final = "self_sha256"
+SIGNATURE: Final = "signature"
+# Certificates take a few KB; that of a folder has 150 bytes for each of its files besides.
+LARGEST_CERTIFICATE: Final = 16 << 20
+
+
+class Sign(Protocol):
+    """Signs documents with the key of this fingerprint."""
+
+    fingerprint: str
+
+    def __call__(self, document: dict[str, Any], /) -> dict[str, str]:
+        """The signature, as it is written into the document."""
+
+
+def seal(document: dict[str, Any], output: dict[str, Any], sign: Sign | None = None) -> str:
+    """The text of a certificate: the document, facts of the output, a signature, and its own digest."""
+    try:
+        # Through JSON and back, so that the digest is over what a reader will see.
+        plain: dict[str, Any] = json.loads(json.dumps({"format": FORMAT, **document}, allow_nan=False))
+    except (TypeError, ValueError, RecursionError):
+        raise InvalidParameter("the certificate's document holds a value that JSON cannot hold") from None
+    plain["output"] = output
+    if sign is not None:
+        plain[SIGNATURE] = sign(plain)
+    plain[SEAL] = self_digest(plain)
+    return certificate_text(plain)
+
+
+def certificate_text(document: dict[str, Any]) -> str:
+    """The only text that `parse_certificate` accepts for this document.
+
+    What cannot be seen, or turns the direction of a line, is escaped: a reader sees what is verified.
+    """
+    text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False)
+    return re.sub(r"[^\n -~]", lambda c: c[0] if c[0].isprintable() else json.dumps(c[0])[1:-1], text) + "\n"
+
+
+def output_facts(plain: Any, kind: str, name: str, digest: str) -> dict[str, Any]:
+    """The table that a certificate belongs to."""
+    return {
+        "name": name, "kind": kind, "sha256": digest, "columns": plain.column_names,
+        "types": [str(each) for each in plain.schema.types], "rows": plain.num_rows,
+    }  # fmt: skip
+
+
+def self_digest(document: dict[str, Any]) -> str:
+    """SHA-256 over the document without its seal: sorted keys, no spaces."""
+    rest = {key: value for key, value in document.items() if key != SEAL}
+    text = json.dumps(rest, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def parse_certificate(text: str | bytes, title: str) -> tuple[dict[str, Any] | None, list[str]]:
+    """The document of a certificate, and its problems; `title` names it in sentences."""
+    if len(text) > LARGEST_CERTIFICATE:
+        return None, [f"{title} is larger than {LARGEST_CERTIFICATE >> 20} MiB, too large for a certificate"]
+    try:
+        plain = text.decode() if isinstance(text, bytes) else text
+        document = json.loads(plain, object_pairs_hook=named_once)
+        if not isinstance(document, dict) or not str(document.get("format")).startswith("dphist"):
+            return None, [f"{title} is not a dphist certificate"]
+        # Two texts of one content may look different to people or to other parsers: 1.0 and 1e0, a byte order
+        # mark, characters that are not seen.
+        unusual = certificate_text(document) != plain
+    except _NamedTwiceError as error:
+        return None, [f"{title} has a key twice, and readers may take either value: {str(error)!r}"]
+    except (ValueError, RecursionError, MemoryError):
+        return None, [f"{title} is damaged: it is not JSON"]
+    if unusual:
+        return document, [f"{title} is not in the form that dphist writes: it was edited"]
+    if not isinstance(document.get("output"), dict) or not isinstance(document.get(SEAL), str):
+        return document, [f"{title} is not a dphist certificate of a release"]
+    return document, [] if document[SEAL] == self_digest(document) else [
+        f"{title} does not match its own digest: it was changed or damaged"
+    ]
+
+
+class _NamedTwiceError(ValueError):
+    """The same key twice in one object."""
+
+
+def named_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON with each key once: readers differ in which of two values they take."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise _NamedTwiceError(next(name for name in names if names.count(name) > 1)[:80])
+    return found
+
+
+def same_json(one: Any, other: Any) -> bool:
+    """Whether two values are the same in JSON, where 1, 1.0 and true are three; keys may come in any order."""
+    try:
+        return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
+    except (TypeError, ValueError, RecursionError):
+        return False
+
+
+def output_of(document: dict[str, Any] | None) -> dict[str, Any]:
+    """The facts of the output; empty where a document has none."""
+    output = (document or {}).get("output")
+    return output if isinstance(output, dict) else {}
+
+
+def types_of(output: dict[str, Any], names: list[str]) -> dict[str, str]:
+    """The Arrow type of each column by its name, as far as the certificate has them."""
+    columns, types = output.get("columns"), output.get("types")
+    if not isinstance(columns, list) or not isinstance(types, list) or len(columns) != len(types):
+        return {}
+    pairs = zip(columns, types, strict=True)
+    return {c: t for c, t in pairs if isinstance(c, str) and isinstance(t, str) and c in names}
+
+
+# ----------------------------------------------------------------------------------------------------------- cells
+
+# Cells in forms that every format and every database gives back exactly. What a place cannot hold exactly, it
+# holds as text: nested values as JSON, binary ones in base64 where there are no bytes, numbers and times beyond
+# its range in digits.
 
 _ROWS: Final = 65_536
 _ENCODE: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
@@ -35,7 +150,7 @@ def parts_of(table: Any, rows: int = _ROWS) -> Iterator[Any]:
 
 
 def compact(table: Any) -> Any:
-    """The same table without dictionaries and views, which know what was not released."""
+    """The same table without dictionaries and views, which also hold what was not released."""
     pa = package("pyarrow")
     columns = []
     for name, column in zip(table.column_names, table.columns, strict=True):
@@ -44,7 +159,9 @@ def compact(table: Any) -> Any:
         if holds(column.type, ("dictionary",)):
             raise OutputError(f"column {name} has dictionaries inside of lists or structs: decode them")
         if holds(column.type, ("string_view", "binary_view", "list_view", "large_list_view")):
-            column = pa.chunked_array([pa.array(column.to_pylist(), _unviewed(column.type))])
+            # None lets Arrow find the type of nested values by itself.
+            kind = {"string_view": pa.string(), "binary_view": pa.binary()}.get(str(column.type))
+            column = pa.chunked_array([pa.array(column.to_pylist(), kind)])
         columns.append(column)
     return pa.table(columns, names=table.column_names).replace_schema_metadata(table.schema.metadata)
 
@@ -55,49 +172,32 @@ def holds(kind: Any, names: tuple[str, ...]) -> bool:
     return str(kind).partition("<")[0] in names or any(holds(child, names) for child in inner)
 
 
-def _unviewed(kind: Any) -> Any:
-    pa = package("pyarrow")
-    # None lets Arrow find the type of nested values by itself.
-    return {"string_view": pa.string(), "binary_view": pa.binary()}.get(str(kind))
-
-
 def json_cells(column: Any) -> list[Any]:
     """The cells as JSON can write them, without losing a digit."""
     pa = package("pyarrow")
     kind = column.type
     if isinstance(kind, pa.BaseExtensionType):
         return json_cells(_storage(column))
-    if pa.types.is_dictionary(kind):
-        return json_cells(column.cast(kind.value_type))
     if pa.types.is_floating(kind):
-        values = column.cast(pa.float64()).to_pylist()
-        return [_float(value) for value in values]
-    if pa.types.is_temporal(kind):
-        return list(_times(column).to_pylist())
-    if pa.types.is_nested(kind) or pa.types.is_decimal(kind) or "binary" in str(kind):
-        return [_json_value(value) for value in column.to_pylist()]
-    return list(column.to_pylist())
+        column = column.cast(pa.float64())
+    cells: list[Any] = (_times(column) if pa.types.is_temporal(kind) else column).to_pylist()
+    encoded = (pa.types.is_floating, pa.types.is_decimal, pa.types.is_nested)
+    if any(test(kind) for test in encoded) or "binary" in str(kind):
+        return [_json_value(value) for value in cells]
+    return cells
 
 
 def _storage(column: Any) -> Any:
-    pa = package("pyarrow")
-    if isinstance(column, pa.ChunkedArray):
-        return pa.chunked_array([chunk.storage for chunk in column.chunks], column.type.storage_type)
-    return column.storage
-
-
-def _float(value: float | None) -> float | str | None:
-    if value is None or math.isfinite(value):
-        return value
-    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    """The column of an extension type as it is stored."""
+    return package("pyarrow").chunked_array([chunk.storage for chunk in column.chunks], column.type.storage_type)
 
 
 def _json_value(value: Any) -> Any:
     """One cell of any kind as JSON can write it."""
-    if value is None or isinstance(value, (bool, int, str)):
+    if value is None or isinstance(value, (bool, int, str)) or (isinstance(value, float) and math.isfinite(value)):
         return value
     if isinstance(value, float):
-        return _float(value)
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, Decimal):
         return format(value, "f")
     if isinstance(value, bytes):
@@ -144,15 +244,6 @@ def as_text(column: Any) -> Any:
 def _texts(cells: list[Any]) -> list[str]:
     """Each cell in JSON; simple ones without the encoder, which takes ten times as long to begin as to write."""
     return [_QUOTE(c) if type(c) is str else repr(c) if type(c) in (float, int) else _ENCODE(c) for c in cells]
-
-
-def lines_of(table: Any) -> Iterator[str]:
-    """Each row as an object of JSON."""
-    for part in parts_of(table):
-        keys = [_ENCODE(name) + ":" for name in part.column_names]
-        cells = [[key + cell for cell in _texts(json_cells(c))] for key, c in zip(keys, part.columns, strict=True)]
-        for row in zip(*cells, strict=True):
-            yield "{" + ",".join(row) + "}\n"
 
 
 def digest_of(table: Any) -> str:
@@ -239,6 +330,8 @@ def column_of(cells: list[Any], described: str | None) -> Any:
     return restore_column(pa.chunked_array([column]), described)
 
 
+# ----------------------------------------------------------------------------------------------------------- files
+
 # What a spreadsheet takes for the beginning of a formula. Quotes before it count as well, so that the escape, one
 # more quote, can be undone exactly.
 _ESCAPE: Final = (r"^('*[=+\-@\t\r])", r"'\1")
@@ -290,7 +383,7 @@ def _arrow(table: Any, file: BinaryIO, check: Callable[[], None]) -> None:
 
 def _csv(table: Any, file: BinaryIO, check: Callable[[], None], delimiter: str = ",") -> None:
     csv = package("pyarrow.csv")
-    flat = flattened(table)
+    flat = _flattened(table)
     options = csv.WriteOptions(delimiter=delimiter)
     with csv.CSVWriter(file, flat.schema, write_options=options) as writer:
         for part in parts_of(flat, _PIECE):
@@ -299,8 +392,10 @@ def _csv(table: Any, file: BinaryIO, check: Callable[[], None], delimiter: str =
 
 
 def _jsonl(table: Any, file: BinaryIO, check: Callable[[], None]) -> None:
+    keys = [_ENCODE(name) + ":" for name in table.column_names]
     for part in parts_of(table):
-        file.write("".join(lines_of(part)).encode())
+        cells = [[key + cell for cell in _texts(json_cells(c))] for key, c in zip(keys, part.columns, strict=True)]
+        file.write("".join("{" + ",".join(row) + "}\n" for row in zip(*cells, strict=True)).encode())
         check()
 
 
@@ -313,21 +408,24 @@ _WRITERS: Final[dict[str, Callable[[Any, BinaryIO, Callable[[], None]], None]]] 
 }
 
 
-def flattened(table: Any) -> Any:
+def _flattened(table: Any) -> Any:
     """The table as CSV can hold it: text for what is nested, binary or in a time zone."""
     pa = package("pyarrow")
-    columns = [column if _simple(column.type) else as_text(column) for column in table.columns]
+    types = pa.types
+    simple = (
+        types.is_boolean, types.is_integer, types.is_float32, types.is_float64, types.is_string,
+        types.is_large_string, types.is_date32, types.is_time, types.is_null,
+        lambda kind: types.is_timestamp(kind) and kind.tz is None,
+    )  # fmt: skip
+    columns = [c if any(test(c.type) for test in simple) else as_text(c) for c in table.columns]
     return pa.table(columns, names=table.column_names)
 
 
 def _escape_formulas(table: Any) -> Any:
     """The table as CSV holds it, text and names with a quote before what looks like a formula."""
-    pa, flat = package("pyarrow"), flattened(table)
-    types = pa.types
+    pa, flat = package("pyarrow"), _flattened(table)
     columns = [
-        _replaced(column, *_ESCAPE)
-        if (types.is_string(column.type) or types.is_large_string(column.type)) and not types.is_decimal(given)
-        else column
+        _replaced(column, *_ESCAPE) if "string" in str(column.type) and not pa.types.is_decimal(given) else column
         for column, given in zip(flat.columns, table.schema.types, strict=True)
     ]
     return pa.table(columns, names=[re.sub(*_ESCAPE, name) for name in table.column_names])
@@ -337,34 +435,19 @@ def _replaced(column: Any, pattern: str, replacement: str) -> Any:
     return package("pyarrow.compute").replace_substring_regex(column, pattern, replacement)
 
 
-def _simple(kind: Any) -> bool:
-    types = package("pyarrow").types
-    if types.is_timestamp(kind):
-        return bool(kind.tz is None)
-    tests = (types.is_boolean, types.is_integer, types.is_float32, types.is_float64, types.is_string)
-    more = (types.is_large_string, types.is_date32, types.is_time, types.is_null)
-    return any(test(kind) for test in (*tests, *more))
-
-
 def read_text(
     file: BinaryIO, kind: str, types: dict[str, str], columns: list[str], *, escape_formulas: bool = False
 ) -> Any:
     """The table of a text file with these columns; `types` are what the columns were written from.
 
-    A packed file is unpacked by the caller, who knows how large it may be.
+    A packed file is unpacked by the caller, which limits its size.
     """
     file.seek(0)
     kind = kind.removesuffix(PACKED)
     if kind == "jsonl":
         return _read_jsonl(file, types, columns)
-    return _read_csv(file, "\t" if kind == "tsv" else ",", types, columns, escape_formulas)
-
-
-def _read_csv(
-    file: BinaryIO, delimiter: str, types: dict[str, str], columns: list[str], escape_formulas: bool
-) -> Any:
     pa, csv = package("pyarrow"), package("pyarrow.csv")
-    parse = csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
+    parse = csv.ParseOptions(delimiter="\t" if kind == "tsv" else ",", newlines_in_values=True)
     names = [re.sub(*_ESCAPE, name) for name in columns] if escape_formulas else columns
     # Every column is read as text: 007 is not 7.
     convert = csv.ConvertOptions(

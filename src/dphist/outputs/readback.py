@@ -20,27 +20,30 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import file_digest
-from importlib.abc import MetaPathFinder
 from io import BufferedReader, BytesIO
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, BinaryIO, Final, get_args
 
-from dphist.errors import InputError, package
+from dphist.errors import InputError, MissingExtra, package
 from dphist.objects import beside, copy_objects, exists, is_object, is_postgres, name_of, without_secrets
-from dphist.outputs.formats import ESCAPES, PACKED, digest_of, holds, read_text, restore_column
-from dphist.outputs.seal import (
+from dphist.outputs.formats import (
+    ESCAPES,
     LARGEST_CERTIFICATE,
+    PACKED,
     SIGNATURE,
+    digest_of,
+    holds,
     output_of,
     parse_certificate,
+    read_text,
+    restore_column,
     same_json,
-    too_large,
     types_of,
 )
-from dphist.outputs.spark_folder import CERTIFICATE, whole_digest
-from dphist.outputs.stores import CERTIFICATE_COLUMN, Store, StoreError, store_of
-from dphist.outputs.targets import CERTIFICATE as SEALED
-from dphist.outputs.targets import DATABASES, OutputKind, Target, suffix_kind, target_of
+from dphist.outputs.spark_folder import CERTIFICATE as FOLDER_CERTIFICATE
+from dphist.outputs.spark_folder import whole_digest
+from dphist.outputs.stores import CERTIFICATE_COLUMN, Store, StoreError, open_store
+from dphist.outputs.write import CERTIFICATE, DATABASES, OutputKind, Target, suffix_kind, target_of
 from dphist.publishing import open_regular
 
 # A table may take so many bytes in memory, or so many times the bytes of its file, whichever is more.
@@ -60,7 +63,6 @@ _FOLDED: Final = (
     "sparse_union",
 )  # fmt: skip
 _REFUSED, _TOO_LARGE, _FAILED = 3, 4, 5
-_FILES: Final[tuple[OutputKind, ...]] = ("parquet", "csv", "tsv", "jsonl", "arrow", "csv.gz", "tsv.gz", "jsonl.gz")
 _NO_MATCH: Final = "does not match the digest in its certificate: one of them was changed or damaged"
 # Some minutes of work to digest; a sparse file can be of any size.
 _LARGEST_FILE: Final = 256 << 30
@@ -113,9 +115,9 @@ def read_release(
 def _fetched(
     name: str, table: str | None, certificate: str | os.PathLike[str] | None, folder: Path
 ) -> tuple[str, str | None, str | None]:
-    """What to read in place of objects: copies of them. A missing certificate is missing there too."""
+    """What to read instead of objects: copies of them. A missing certificate is missing there too."""
     copies = {}
-    sealed = beside(name, SEALED) if certificate is None else os.fspath(certificate)
+    sealed = beside(name, CERTIFICATE) if certificate is None else os.fspath(certificate)
     for place, given in (("data", name), ("certificate", sealed)):
         copies[place] = given
         if is_object(given):
@@ -147,8 +149,6 @@ def _certificate_file(path: Path, given: str | os.PathLike[str] | None) -> tuple
     where = Target(str(path), None, "csv").certificate_path if given is None else Path(given)
     try:
         with open_regular(where) as file:
-            if os.fstat(file.fileno()).st_size > LARGEST_CERTIFICATE:
-                return None, [too_large(where.name)]
             return parse_certificate(file.read(LARGEST_CERTIFICATE + 1), where.name)
     except FileNotFoundError:
         return None, [f"there is no certificate {where.name}: it was removed, or writing it was interrupted"]
@@ -164,7 +164,8 @@ def _from_file(path: Path, kind: OutputKind | None, certificate: str | os.PathLi
         if document is not None and not matches:
             problems.append(f"{path.name} {_NO_MATCH}")
         # The file may have been written in another format than its name says.
-        chosen = next((each for each in _FILES if each == output.get("kind")), kind)
+        files = (each for each in get_args(OutputKind) if each not in (*DATABASES, "folder"))
+        chosen = next((each for each in files if each == output.get("kind")), kind)
         if chosen is None:
             problems.append(f"neither the name of {path.name} nor a certificate says what kind of file it is")
         if chosen is None or problems:
@@ -189,8 +190,7 @@ def _read_file(file: BufferedReader, kind: OutputKind, output: dict[str, Any]) -
         raise StoreError(f"it has more than {MOST_COLUMNS:,} columns")
     try:
         if kind in ("parquet", "arrow"):
-            table = read_file(file, kind, rows if isinstance(rows, int) else 0)
-            return _restore_types(table, output)
+            return _restore_types(_decode_file(file, kind, rows if isinstance(rows, int) else 0), output)
         escaped = output.get("escape_formulas") is True
         text = _unpack(file) if kind.endswith(PACKED) else file
         return read_text(text, kind, types_of(output, names), names, escape_formulas=escaped)
@@ -223,7 +223,7 @@ def _restore_types(table: Any, output: dict[str, Any]) -> Any:
 
 def _from_folder(path: Path, certificate: str | os.PathLike[str] | None) -> Readback:
     """A folder of Parquet files, as Spark writes it, with the certificate inside."""
-    document, problems = _certificate_file(path, certificate or path / CERTIFICATE)
+    document, problems = _certificate_file(path, certificate or path / FOLDER_CERTIFICATE)
     output = output_of(document)
     parts = sorted(part for part in path.iterdir() if not part.name.startswith(("_", ".")))
     found = {}
@@ -247,10 +247,10 @@ def _from_folder(path: Path, certificate: str | os.PathLike[str] | None) -> Read
 def _read_parts(parts: list[Path]) -> Any:
     """All files of a folder together; a part may be as large as they may be together."""
     pa = package("pyarrow")
-    allowed, tables = bytes_allowed(sum(part.stat().st_size for part in parts)), []
+    allowed, tables = _bytes_allowed(sum(part.stat().st_size for part in parts)), []
     for part in parts:
         with open_regular(part) as file:
-            tables.append(read_file(file, "parquet", None))
+            tables.append(_decode_file(file, "parquet", None))
         if sum(table.nbytes for table in tables) > allowed:
             raise StoreError("it takes too much memory for its size")
     try:
@@ -300,12 +300,15 @@ def _from_database(target: Target, certificate: str | os.PathLike[str] | None) -
         if target.kind == "postgresql":
             table, cells = _read_server(target, name)
         else:
-            with open_regular(target.path):
-                table, cells = read_database(os.path.abspath(target.address), target.kind, target.table_name, name)
+            with open_regular(target.path) as file:
+                size = os.fstat(file.fileno()).st_size
+            job = {"path": os.path.abspath(target.address), "table": target.table_name, "certificate": name}
+            found, table = _decode({"kind": target.kind, **job}, _bytes_allowed(size), 2)
+            cells = found.column(0).to_pylist() if found.num_columns else None
     except StoreError as error:
         if error.trouble == "absent":
             raise Absent(f"there is no {target.title()}") from None
-        if error.trouble in ("missing", "locked"):
+        if error.trouble == "unavailable":
             raise InputError(f"{target.title()} cannot be read: {error}") from None
         return Readback(None, None, False, (f"{target.title()} cannot be read: {error}",))
     document, problems = _certificate_in(cells, name)
@@ -318,10 +321,10 @@ def _from_database(target: Target, certificate: str | os.PathLike[str] | None) -
     matches = output.get("sha256") == digest
     if document is not None and not matches:
         problems.append(f"{target.title()} {_NO_MATCH}")
-    found = _restore_types(table, output)
+    table = _restore_types(table, output)
     if document is not None:
-        problems += _shape_problems(found, output, target.title(), target.kind, signed=SIGNATURE in document)
-    return Readback(found, document, matches, tuple(problems))
+        problems += _shape_problems(table, output, target.title(), target.kind, signed=SIGNATURE in document)
+    return Readback(table, document, matches, tuple(problems))
 
 
 def _certificate_in(cells: list[str | None] | None, name: str) -> tuple[dict[str, Any] | None, list[str]]:
@@ -345,8 +348,7 @@ def _parts_of_store(store: Store, table: str, certificate: str) -> tuple[list[st
 
 def _read_server(target: Target, certificate: str) -> tuple[Any, list[str | None] | None]:
     """From PostgreSQL, in this process: the server has limits of its own."""
-    store = store_of(target.kind, target.address, writing=False)
-    try:
+    with open_store(target.kind, target.address) as store:
         cells, batches = _parts_of_store(store, target.table_name, certificate)
         found, size = [], 0
         for batch in batches:
@@ -355,140 +357,103 @@ def _read_server(target: Target, certificate: str) -> tuple[Any, list[str | None
                 raise StoreError("it has more rows than can be held in memory")
             found.append(batch)
         return package("pyarrow").Table.from_batches(found), cells
-    finally:
-        store.close()
 
 
-# --------------------------------------------------------------------------------------------------- the decoder
+# ----------------------------------------------------------------------------------------------------- the decoder
 
 
-def bytes_allowed(size: int) -> int:
+def _bytes_allowed(size: int) -> int:
     """How many bytes a table of a file of this size may take."""
     return max(LEAST_BYTES, TIMES * size)
 
 
-def read_file(file: BinaryIO, kind: str, rows: int | None) -> Any:
+def _decode_file(file: BinaryIO, kind: str, rows: int | None) -> Any:
     """The table of an open Parquet or Arrow file that has this many rows. Raises `StoreError`."""
-    size = os.fstat(file.fileno()).st_size
-    with _Decoder({"kind": kind, "rows": rows}, bytes_allowed(size), file) as decoder:
-        return decoder.last_table()
+    file.seek(0)
+    limit = _bytes_allowed(os.fstat(file.fileno()).st_size)
+    return _decode({"kind": kind, "rows": rows}, limit, 1, file)[0]
 
 
-def read_database(path: str, kind: str, table: str, certificate: str) -> tuple[Any, list[str | None] | None]:
-    """A table of a DuckDB or SQLite file, and the cells of the table of its certificate; None if there is none.
+def _decode(job: dict[str, Any], limit: int, number: int, file: BinaryIO | None = None) -> list[Any]:
+    """So many tables that a child process decodes. Raises `StoreError` with the reason why it did not."""
+    pa, late = package("pyarrow"), threading.Event()
+    # Without the working folder among the places of modules: it may be a folder of downloads.
+    command = [sys.executable, "-P", "-m", "dphist.outputs.readback", json.dumps({**job, "limit": limit})]
+    with subprocess.Popen(
+        command, stdin=subprocess.DEVNULL if file is None else file, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, env={**os.environ, "ARROW_DEFAULT_MEMORY_POOL": "system"},
+    ) as process:  # fmt: skip
 
-    Raises `StoreError`; "absent" is its trouble if there is no such table.
-    """
-    job = {"kind": kind, "path": path, "table": table, "certificate": certificate}
-    with _Decoder(job, bytes_allowed(os.stat(path).st_size), None) as decoder:
-        cells = decoder.table()
-        found = cells.column(0).to_pylist() if cells.num_columns else None
-        return decoder.last_table(), found
+        def stop() -> None:
+            late.set()
+            process.kill()
 
-
-class _Decoder:
-    """The child process, as its parent sees it."""
-
-    def __init__(self, job: dict[str, Any], limit: int, file: BinaryIO | None) -> None:
-        self._limit, self._late = limit, False
-        if file is not None:
-            file.seek(0)
-        # Without the working folder among the places of modules: it may be a folder of downloads.
-        command = [sys.executable, "-P", "-m", "dphist.outputs.readback", json.dumps({**job, "limit": limit})]
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL if file is None else file, stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE, env={**os.environ, "ARROW_DEFAULT_MEMORY_POOL": "system"},
-        )  # fmt: skip
-        self._timer = threading.Timer(SECONDS, self._stop)
-
-    def __enter__(self) -> _Decoder:
-        self._timer.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._timer.cancel()
-        self._process.kill()
-        self._process.communicate()
-
-    def _stop(self) -> None:
-        self._late = True
-        self._process.kill()
-
-    def table(self) -> Any:
-        """The next table that the child has read."""
-        pa = package("pyarrow")
-        batches, taken = [], 0
+        timer, tables = threading.Timer(SECONDS, stop), list[Any]()
+        timer.start()
         try:
-            with pa.ipc.open_stream(self._process.stdout) as stream:
-                schema = stream.schema
-                for batch in stream:
-                    # Empty values count as well: a column of nulls takes no bytes until it is used.
-                    taken += max(batch.nbytes, 16 * batch.num_rows * batch.num_columns)
-                    if taken > self._limit:
-                        raise StoreError(_too_large(self._limit))
-                    batches.append(batch)
-        except (pa.ArrowException, OSError, EOFError):
-            raise self._reason() from None
-        return pa.Table.from_batches(batches, schema)
+            with suppress(pa.ArrowException, OSError, EOFError):
+                while len(tables) < number:
+                    tables.append(_read_stream(process.stdout, limit))
+            # A stream that breaks off looks like one that ends: the child must say that it was done.
+            _, said = process.communicate()
+        finally:
+            timer.cancel()
+            process.kill()
+    code = process.returncode
+    if code == 0 and len(tables) == number:
+        return tables
+    if late.is_set():
+        raise StoreError(f"reading it takes longer than {SECONDS:g} seconds")
+    if code == _REFUSED:
+        reason, trouble = json.loads(said)
+        raise StoreError(reason, trouble)
+    raise StoreError(_too_large(limit) if code == _TOO_LARGE else "it is damaged")
 
-    def last_table(self) -> Any:
-        """The same, and that the child was done: a stream that breaks off looks like one that ends."""
-        found = self.table()
-        if self._process.wait() != 0:
-            raise self._reason()
-        return found
 
-    def _reason(self) -> StoreError:
-        """Why the child ended before its work was done."""
-        _, said = self._process.communicate()
-        if self._late:
-            return StoreError(f"reading it takes longer than {SECONDS:g} seconds")
-        code = self._process.returncode
-        if code == _REFUSED:
-            reason, trouble = json.loads(said)
-            return StoreError(reason, trouble)
-        return StoreError(_too_large(self._limit) if code == _TOO_LARGE else "it is damaged", "foreign")
+def _read_stream(file: Any, limit: int) -> Any:
+    """The next table that the child has read."""
+    pa = package("pyarrow")
+    batches, taken = [], 0
+    with pa.ipc.open_stream(file) as stream:
+        for batch in stream:
+            # Empty values count as well: a column of nulls takes no bytes until it is used.
+            taken += max(batch.nbytes, 16 * batch.num_rows * batch.num_columns)
+            if taken > limit:
+                raise StoreError(_too_large(limit))
+            batches.append(batch)
+        return pa.Table.from_batches(batches, stream.schema)
 
 
 def _too_large(limit: int) -> str:
     return f"its table takes more than {limit >> 20:,} MiB of memory, which is too much for its size"
 
 
-def _limit_memory(limit: int) -> None:
-    """Let allocations fail beyond the limit, where the system can do that."""
-    with suppress(ImportError, ValueError, OSError):
-        import resource
-
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        resource.setrlimit(resource.RLIMIT_DATA, (limit + _OVERHEAD, limit + _OVERHEAD))
-
-
-def _child(job: dict[str, Any]) -> None:
+def _run_child(job: dict[str, Any]) -> None:
     """Stream what the job asks for to standard output."""
     pa = package("pyarrow")
     pa.set_cpu_count(1)
     pa.set_io_thread_count(1)
-    _limit_memory(job["limit"])
+    # Allocations fail beyond the limit, where the system can do that.
+    with suppress(ImportError, ValueError, OSError):
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        resource.setrlimit(resource.RLIMIT_DATA, (job["limit"] + _OVERHEAD, job["limit"] + _OVERHEAD))
     if job["kind"] in ("parquet", "arrow"):
         read = _parquet if job["kind"] == "parquet" else _arrow
         _stream(read(os.fdopen(0, "rb", closefd=False), job["rows"]))
         return
-    store = store_of(job["kind"], job["path"], writing=False)
-    try:
+    with open_store(job["kind"], job["path"]) as store:
         cells, batches = _parts_of_store(store, job["table"], job["certificate"])
         columns = {} if cells is None else {CERTIFICATE_COLUMN: pa.array(cells, pa.string())}
         _stream(iter([pa.record_batch(columns)]))
         _stream(batches)
-    finally:
-        store.close()
 
 
 def _stream(batches: Iterator[Any]) -> None:
     """At least one batch, for its schema. In their order: each is gone before the next one is read."""
-    pa = package("pyarrow")
-    out = os.fdopen(1, "wb", closefd=False)
-    first = next(batches)
-    with pa.ipc.new_stream(out, first.schema) as writer:
+    out, first = os.fdopen(1, "wb", closefd=False), next(batches)
+    with package("pyarrow").ipc.new_stream(out, first.schema) as writer:
         writer.write_batch(first)
         for batch in batches:
             writer.write_batch(batch)
@@ -500,26 +465,22 @@ def _parquet(file: BinaryIO, rows: int | None) -> Iterator[Any]:
     _check_shape(found.schema_arrow, found.metadata.num_rows, rows)
     yield package("pyarrow").RecordBatch.from_pylist([], found.schema_arrow)
     for batch in found.iter_batches(_ROWS, use_threads=False):
-        yield _valid(batch)
+        # A damaged file can make a batch whose use would end the process.
+        batch.validate(full=True)
+        yield batch
 
 
 def _arrow(file: BinaryIO, rows: int | None) -> Iterator[Any]:
-    pa = package("pyarrow")
+    pa, seen = package("pyarrow"), 0
     with pa.ipc.open_file(file, options=pa.ipc.IpcReadOptions(use_threads=False)) as found:
         _check_shape(found.schema, None, rows)
         yield pa.RecordBatch.from_pylist([], found.schema)
-        seen = 0
         for place in range(found.num_record_batches):
-            batch = _valid(found.get_batch(place))
+            batch = found.get_batch(place)
+            batch.validate(full=True)
             seen += batch.num_rows
             _check_shape(found.schema, None if rows is None or seen <= rows else seen, rows)
             yield batch
-
-
-def _valid(batch: Any) -> Any:
-    # A damaged file can make a batch whose use would end the process.
-    batch.validate(full=True)
-    return batch
 
 
 def _check_shape(schema: Any, found: int | None, rows: int | None) -> None:
@@ -533,19 +494,26 @@ def _check_shape(schema: Any, found: int | None, rows: int | None) -> None:
         raise StoreError("it does not have as many rows as its certificate says")
 
 
-class _WithoutPandas(MetaPathFinder):
-    """Arrow would import pandas, where it is installed, to see whether lists are its arrays: half of the time."""
+class _Without:
+    """Lets imports of packages fail. Arrow imports pandas and numpy where they are installed: half of the time."""
+
+    names: tuple[str, ...] = ("pandas", "numpy")
 
     def find_spec(self, fullname: str, *_: object) -> None:
-        if fullname == "pandas":
+        if fullname in self.names:
             raise ModuleNotFoundError(name=fullname)
 
 
 def _main() -> None:
-    sys.meta_path.insert(0, _WithoutPandas())
-    pa = package("pyarrow")
+    without = _Without()
+    sys.meta_path.insert(0, without)
     try:
-        _child(json.loads(sys.argv[1]))
+        pa, code = package("pyarrow"), 0
+    except MissingExtra:  # before version 18 it needs numpy
+        without.names = ("pandas",)
+        pa, code = package("pyarrow"), 0
+    try:
+        _run_child(json.loads(sys.argv[1]))
     except StoreError as error:
         sys.stderr.write(json.dumps([str(error), error.trouble]))
         code = _REFUSED
@@ -553,8 +521,6 @@ def _main() -> None:
         code = _TOO_LARGE
     except Exception:  # damaged in whatever way; the error's own words could repeat a cell
         code = _FAILED
-    else:
-        code = 0
     # Without the destructors of libraries that ran out of memory.
     sys.stderr.flush()
     os._exit(code)

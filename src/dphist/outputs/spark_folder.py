@@ -17,9 +17,9 @@ from hashlib import sha256
 from typing import Any, Final, TypeVar
 
 from dphist.errors import OutputError
-from dphist.outputs.seal import seal
-from dphist.outputs.targets import Target, Written
-from dphist.publishing import Deferred
+from dphist.outputs.formats import seal
+from dphist.outputs.write import Target, Written
+from dphist.publishing import defer_signals
 
 T = TypeVar("T")
 
@@ -74,7 +74,7 @@ def write_folder(
         run(lambda: write_rows(frame, str(work)))
         facts = one_sentence(lambda: folder_facts(session, target, str(work)), target)
         text = seal(document, facts, target.sign).encode()
-        with Deferred():
+        with defer_signals():
             one_sentence(lambda: files.write(files.within(work, CERTIFICATE), text), target)
             one_sentence(lambda: files.place(work, len(text), force=force), target)
             certificate = f"{target.public_address().rstrip('/')}/{CERTIFICATE}"

@@ -13,25 +13,27 @@ import re
 import secrets
 import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, Literal
 
 from dphist.errors import DphistError, OutputError, package, postgres_driver
-from dphist.outputs.formats import as_text, column_of, digest_of, json_cells, parts_of
-from dphist.outputs.seal import LARGEST_CERTIFICATE, output_facts, seal
-from dphist.outputs.targets import Target, schema_and_table
+from dphist.outputs.formats import LARGEST_CERTIFICATE, as_text, column_of, digest_of, json_cells, parts_of
+from dphist.outputs.write import Job, Target, schema_and_table
 
 CERTIFICATE_COLUMN: Final = "document"
 WAIT_SECONDS: Final = 5.0
 _ROWS: Final = 2048
 # The size of a text, or of a batch of rows with long texts.
 _MOST_BYTES: Final = 1 << 28
-Trouble = Literal["locked", "foreign", "missing", "absent", "other"]
+Trouble = Literal["absent", "unavailable", "other"]
 
 
 class StoreError(DphistError):
-    """A database refuses. The reason completes a sentence and has no cell in it."""
+    """A database refuses. The reason completes a sentence and has no cell in it.
+
+    The trouble is "absent" if there is no such table, "unavailable" if the database cannot be used at all now.
+    """
 
     def __init__(self, reason: str, trouble: Trouble = "other") -> None:
         super().__init__(reason)
@@ -42,6 +44,13 @@ def _not_a_table(name: str) -> StoreError:
     return StoreError(
         f"{name} is not a plain table, but a view or something else that is computed when it is read"
     )
+
+
+def _check_beside(address: str, *endings: str) -> None:
+    """Raise `StoreError` if what the database opens beside its file is not a file: it would wait for a pipe."""
+    for ending in endings:
+        if os.path.lexists(address + ending) and not os.path.isfile(address + ending):
+            raise StoreError(f"there is something beside it that is not a file, named {ending}")
 
 
 def quote_name(name: str) -> str:
@@ -57,14 +66,23 @@ class Store:
 
     # The type of the column of certificates, the cell if it is not too long, and the place of a value.
     text, cell, value = "TEXT", CERTIFICATE_COLUMN, "?"
+    failures: tuple[type[Exception], ...]
 
     def __init__(self, address: str) -> None:
         self.address = address
         self.connection: Any = None
 
-    def errors(self) -> AbstractContextManager[None]:
-        """The database's errors as reasons. Their text is not repeated: it may hold a cell."""
+    def explain(self, error: Any) -> StoreError:
+        """The reason of an error of the database, whose own text may hold a cell."""
         raise NotImplementedError
+
+    @contextmanager
+    def errors(self) -> Iterator[None]:
+        """The database's errors as reasons."""
+        try:
+            yield
+        except self.failures as error:
+            raise self.explain(error) from None
 
     def run(self, statement: str, *values: Any) -> list[Any]:
         """The rows of a statement."""
@@ -125,12 +143,17 @@ class Store:
             self.connection.close()
 
 
-def store_of(kind: str, address: str, *, writing: bool) -> Store:
+@contextmanager
+def open_store(kind: str, address: str, *, writing: bool = False) -> Iterator[Store]:
     """A connection to a database of this kind."""
     stores: dict[str, Callable[[str, bool], Store]] = {
         "duckdb": _DuckDB, "sqlite": _SQLite, "postgresql": _Postgres,
     }  # fmt: skip
-    return stores[kind](address, writing)
+    store = stores[kind](address, writing)
+    try:
+        yield store
+    finally:
+        store.close()
 
 
 # -------------------------------------------------------------------------------------------------------- DuckDB
@@ -157,43 +180,44 @@ class _DuckDB(Store):
 
     def __init__(self, address: str, writing: bool) -> None:
         super().__init__(address)
+        self.failures = (package("duckdb").Error,)
         # DuckDB takes some names for addresses of a network.
         place, settings = os.path.abspath(address), {} if writing else _READING
         self._log = None if writing else place + ".wal"
-        if self._log and os.path.lexists(self._log) and not os.path.isfile(self._log):
-            raise StoreError("there is something beside it that is not a file, named .wal", "foreign")
+        if not writing:
+            _check_beside(place, ".wal")
         with self.errors():
             self.connection = package("duckdb").connect(place, read_only=not writing, config=settings)
         self.run("BEGIN TRANSACTION")
         self._database = self.run("SELECT current_database()")[0][0]
 
-    @contextmanager
-    def errors(self) -> Iterator[None]:
+    def explain(self, error: Exception) -> StoreError:
         # DuckDB has no error codes.
-        try:
-            yield
-        except package("duckdb").Error as error:
-            text = str(error)
-            # Before locks: its text has the word "block".
-            if type(error).__name__ == "OutOfMemoryException":
-                raise StoreError("reading it takes too much memory") from None
-            if "lock" in text or "different configuration" in text:
-                raise StoreError("the database is locked by another process or connection", "locked") from None
-            if "not a valid DuckDB" in text or "newer version" in text or "older version" in text:
-                raise StoreError("the file is not a DuckDB database that this version reads", "foreign") from None
-            if "No space left" in text or "File too large" in text or "out of disk" in text.lower():
-                raise StoreError("there is no room left for it") from None
-            if "ermission denied" in text or "read-only" in text.lower():
-                raise StoreError("it is not permitted") from None
-            raise StoreError(f"DuckDB reports a {type(error).__name__}") from None
+        text = str(error)
+        # Before locks: its text has the word "block".
+        if type(error).__name__ == "OutOfMemoryException":
+            return StoreError("reading it takes too much memory")
+        if "lock" in text or "different configuration" in text:
+            return StoreError("the database is locked by another process or connection", "unavailable")
+        if "not a valid DuckDB" in text or "newer version" in text or "older version" in text:
+            return StoreError("the file is not a DuckDB database that this version reads")
+        if "No space left" in text or "File too large" in text or "out of disk" in text.lower():
+            return StoreError("there is no room left for it")
+        if "ermission denied" in text or "read-only" in text.lower():
+            return StoreError("it is not permitted")
+        return StoreError(f"DuckDB reports a {type(error).__name__}")
 
-    def find(self, name: str) -> str | None:
+    def _spelled(self, name: str) -> tuple[str, str] | None:
+        """The name of a table or a view as it is spelled, and which of the two it is."""
         rows = self.run(
             "SELECT table_name, table_type FROM information_schema.tables "
             "WHERE table_catalog = current_database() AND table_schema = current_schema()"
         )
-        kinds = [kind for found, kind in rows if found.lower() == name.lower()]
-        return None if not kinds else "table" if kinds[0] == "BASE TABLE" else "view"
+        return next(((found, kind) for found, kind in rows if found.lower() == name.lower()), None)
+
+    def find(self, name: str) -> str | None:
+        found = self._spelled(name)
+        return None if found is None else "table" if found[1] == "BASE TABLE" else "view"
 
     def create(self, name: str, table: Any, check: Callable[[], None]) -> None:
         view = f"dphist_{secrets.token_hex(8)}"
@@ -203,32 +227,23 @@ class _DuckDB(Store):
             self.connection.unregister(view)
         check()
 
-    def _spelled(self, name: str) -> str:
-        found = self.run(
-            "SELECT table_name FROM duckdb_tables() WHERE database_name = current_database() "
-            "AND schema_name = current_schema() AND NOT temporary AND lower(table_name) = lower(?)",
-            name,
-        )
-        if len(found) != 1:
-            raise _not_a_table(name)
-        return str(found[0][0])
-
     def stored_columns(self, name: str) -> list[tuple[str, str]]:
         if self._log and os.path.lexists(self._log):
             # It is part of what DuckDB reads, but not of the file that is passed on.
-            raise StoreError("it was not closed properly: open it once with DuckDB, and close it", "foreign")
+            raise StoreError("it was not closed properly: open it once with DuckDB, and close it")
+        found = self._spelled(name)
         columns = self.run(
             "SELECT column_name, data_type, column_default FROM duckdb_columns() WHERE table_name = ? "
             "AND database_name = current_database() AND schema_name = current_schema() ORDER BY column_index",
-            self._spelled(name),
+            found and found[0],
         )
-        # A generated column has its expression there.
-        if any(default is not None for _, _, default in columns):
+        # A generated column has its expression as its default.
+        if not found or found[1] != "BASE TABLE" or any(default is not None for _, _, default in columns):
             raise _not_a_table(name)
         return [(column, kind) for column, kind, _ in columns]
 
     def stored_rows(self, name: str) -> str:
-        return f"{quote_name(self._database)}.main.{quote_name(self._spelled(name))}"
+        return f"{quote_name(self._database)}.main.{quote_name(name)}"
 
     def batches(self, name: str) -> Iterator[Any]:
         columns, rows = self.stored_columns(name), self.stored_rows(name)
@@ -259,34 +274,34 @@ class _DuckDB(Store):
 _ALLOWED: Final = (
     sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_TRANSACTION, sqlite3.SQLITE_PRAGMA,
 )  # fmt: skip
-_SQLITE_REASONS: Final[dict[int, tuple[str, Trouble]]] = {
-    sqlite3.SQLITE_BUSY: ("the database is locked", "locked"),
-    sqlite3.SQLITE_LOCKED: ("the database is locked", "locked"),
-    sqlite3.SQLITE_FULL: ("there is no room left for it", "other"),
-    sqlite3.SQLITE_IOERR: ("the disk does not take or give it", "other"),
-    sqlite3.SQLITE_READONLY: ("the database is read-only", "other"),
+_LOCKED: Final = "the database is locked"
+_SQLITE_REASONS: Final = {
+    sqlite3.SQLITE_BUSY: _LOCKED,
+    sqlite3.SQLITE_LOCKED: _LOCKED,
+    sqlite3.SQLITE_FULL: "there is no room left for it",
+    sqlite3.SQLITE_IOERR: "the disk does not take or give it",
+    sqlite3.SQLITE_READONLY: "the database is read-only",
     sqlite3.SQLITE_READONLY_ROLLBACK: (
-        "writing to it was interrupted; the next release into it, or any program that may write, restores it",
-        "other",
+        "writing to it was interrupted; the next release into it, or any program that may write, restores it"
     ),
-    sqlite3.SQLITE_PERM: ("it is not permitted", "other"),
-    sqlite3.SQLITE_CANTOPEN: ("the database cannot be opened", "other"),
-    sqlite3.SQLITE_NOTADB: ("the file is not a SQLite database", "foreign"),
-    sqlite3.SQLITE_CORRUPT: ("the SQLite database is damaged", "foreign"),
+    sqlite3.SQLITE_PERM: "it is not permitted",
+    sqlite3.SQLITE_CANTOPEN: "the database cannot be opened",
+    sqlite3.SQLITE_NOTADB: "the file is not a SQLite database",
+    sqlite3.SQLITE_CORRUPT: "the SQLite database is damaged",
 }
 
 
 class _SQLite(Store):
     """Tables of a SQLite file."""
 
+    failures = (sqlite3.Error, UnicodeError, OverflowError)
+
     def __init__(self, address: str, writing: bool) -> None:
         super().__init__(address)
-        for name in () if writing else ("-journal", "-wal", "-shm"):
-            # SQLite opens what lies there, and would wait for the other end of a pipe.
-            if os.path.lexists(address + name) and not os.path.isfile(address + name):
-                raise StoreError(f"there is something beside it that is not a file, named {name}", "foreign")
+        if not writing:
+            _check_beside(address, "-journal", "-wal", "-shm")
+        where = Path(address).absolute().as_uri() + ("?mode=rwc" if writing else "?mode=ro")
         with self.errors():
-            where = Path(address).absolute().as_uri() + ("?mode=rwc" if writing else "?mode=ro")
             self.connection = sqlite3.connect(where, uri=True, timeout=WAIT_SECONDS, isolation_level=None)
         # Text that is not UTF-8 would be repeated in an error.
         self.connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
@@ -302,24 +317,19 @@ class _SQLite(Store):
 
     def _restrict(self) -> None:
         """For files of unknown origin: tables are read, and no function is called."""
-        self.run("PRAGMA trusted_schema = OFF")
-        self.run("PRAGMA query_only = ON")
-        self.run("PRAGMA cell_size_check = ON")
+        for setting in ("trusted_schema = OFF", "query_only = ON", "cell_size_check = ON"):
+            self.run(f"PRAGMA {setting}")
         self.connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MOST_BYTES)
         self.connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
         self.connection.set_authorizer(
             lambda action, *_: sqlite3.SQLITE_OK if action in _ALLOWED else sqlite3.SQLITE_DENY
         )
 
-    @contextmanager
-    def errors(self) -> Iterator[None]:
-        try:
-            yield
-        except (sqlite3.Error, UnicodeError, OverflowError) as error:
-            full = getattr(error, "sqlite_errorcode", 0)
-            code = full if full in _SQLITE_REASONS else full & 0xFF
-            unknown: tuple[str, Trouble] = (f"SQLite reports a {type(error).__name__}", "other")
-            raise StoreError(*_SQLITE_REASONS.get(code, unknown)) from None
+    def explain(self, error: Exception) -> StoreError:
+        full = getattr(error, "sqlite_errorcode", 0)
+        code = full if full in _SQLITE_REASONS else full & 0xFF
+        reason = _SQLITE_REASONS.get(code, f"SQLite reports a {type(error).__name__}")
+        return StoreError(reason, "unavailable" if reason == _LOCKED else "other")
 
     def find(self, name: str) -> str | None:
         rows = self.run("SELECT name, type FROM sqlite_master WHERE type IN ('table', 'view', 'index')")
@@ -354,18 +364,14 @@ class _SQLite(Store):
 
     def batches(self, name: str) -> Iterator[Any]:
         pa, columns = package("pyarrow"), self.stored_columns(name)
-        names = [column for column, _ in columns]
         with self.errors():
             cursor = self.connection.execute(f"SELECT * FROM {self.stored_rows(name)}")
-        rows = None
-        while rows is None or rows:
-            empty = rows is None
-            with self.errors():
+            rows: list[Any] | None = None
+            while rows is None or len(rows) == _ROWS:
                 rows = cursor.fetchmany(_ROWS)
-            if rows or empty:
                 cells = list(zip(*rows, strict=True)) or [()] * len(columns)
                 arrays = [_from_sqlite(list(part), kind) for part, (_, kind) in zip(cells, columns, strict=True)]
-                table = pa.table(arrays, names=names)
+                table = pa.table(arrays, names=[column for column, _ in columns])
                 yield from table.to_batches() or [pa.RecordBatch.from_pylist([], table.schema)]
 
 
@@ -402,13 +408,6 @@ def _from_sqlite(cells: list[Any], declared: str) -> Any:
         return pa.chunked_array([pa.array([None if cell is None else bool(cell) for cell in cells], pa.bool_())])
     types = {"REAL": "double", "INTEGER": "int64", "BLOB": "binary", "BOOLEAN": "int64"}
     return column_of(cells, types.get(declared, "string"))
-
-
-def roll_back(address: str) -> None:
-    """Undo what a killed process has left half written; SQLite does so wherever it may write."""
-    if os.path.lexists(f"{address}-journal"):
-        with suppress(StoreError):  # which is reported when the database is opened
-            _SQLite(address, writing=True).close()
 
 
 # ---------------------------------------------------------------------------------------------------- PostgreSQL
@@ -450,38 +449,34 @@ class _Postgres(Store):
     def __init__(self, address: str, writing: bool) -> None:
         super().__init__(address)
         driver = postgres_driver()
+        self.failures = (driver.Error,)
         try:
             self.connection = driver.connect(address)
         except driver.Error as error:
             reason = next((said for word, said in _WORDS.items() if word in str(error)), "it cannot be reached")
-            raise StoreError(reason, "missing") from None
+            raise StoreError(reason, "unavailable") from None
         self._cursor = self.connection.cursor()
         try:
             if not writing:
                 # One state of the database for the table and its certificate.
                 self.run("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
                 self.run(f"SET LOCAL statement_timeout = '{_SECONDS}s'")
-                # An error in place of rows that a policy lets through, or computes.
+                # An error instead of rows that a policy lets through, or computes.
                 self.run("SET LOCAL row_security = off")
             self._schema = self.run("SELECT current_schema()::text")[0][0]
         except StoreError:
             self.close()
             raise
 
-    @contextmanager
-    def errors(self) -> Iterator[None]:
-        try:
-            yield
-        except postgres_driver().Error as error:
-            found = re.search(r"SQLSTATE: (\w{5})", str(error))
-            state = error.sqlstate or (found[1] if found else "")
-            reason = _POSTGRES_REASONS.get(state) or _POSTGRES_REASONS.get(state[:2])
-            # The driver keeps no code of a table that it could not create.
-            if reason is None and "permission denied" in str(error):
-                reason = _POSTGRES_REASONS["42501"]
-            if reason is None and "already exists" in str(error):
-                reason = _POSTGRES_REASONS["42P07"]
-            raise StoreError(reason or f"PostgreSQL reports {state or type(error).__name__}") from None
+    def explain(self, error: Any) -> StoreError:
+        found = re.search(r"SQLSTATE: (\w{5})", str(error))
+        state = error.sqlstate or (found[1] if found else "")
+        reason = _POSTGRES_REASONS.get(state) or _POSTGRES_REASONS.get(state[:2])
+        # The driver keeps no code of a table that it could not create.
+        for words, code in (("permission denied", "42501"), ("already exists", "42P07")):
+            if reason is None and words in str(error):
+                reason = _POSTGRES_REASONS[code]
+        return StoreError(reason or f"PostgreSQL reports {state or type(error).__name__}")
 
     def run(self, statement: str, *values: Any) -> list[Any]:
         with self.errors():
@@ -502,16 +497,21 @@ class _Postgres(Store):
     def may_create(self, name: str) -> bool:
         return bool(self.run("SELECT has_schema_privilege($1, 'CREATE')", self._parts(name)[0])[0][0])
 
-    def find(self, name: str) -> str | None:
-        schema, table = self._parts(name)
-        if not self.run("SELECT 1 FROM pg_catalog.pg_namespace WHERE nspname = $1", schema):
-            raise StoreError("there is no such schema", "missing")
+    def _relation(self, name: str) -> tuple[str, bool, int]:
+        """The kind of what has this name, empty for nothing; whether it may have rows of others; its number."""
         rows = self.run(
-            "SELECT c.relkind::text FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n "
-            "ON n.oid = c.relnamespace WHERE n.nspname = $1 AND c.relname = $2",
-            schema, table,
-        )  # fmt: skip
-        return None if not rows else "table" if rows[0][0] in ("r", "p") else "view or an index"
+            "SELECT c.relkind::text, c.relrowsecurity OR c.relhassubclass OR c.relhasrules, c.oid::bigint "
+            "FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace "
+            "WHERE n.nspname = $1 AND c.relname = $2",
+            *self._parts(name),
+        )
+        return rows[0] if rows else ("", False, 0)
+
+    def find(self, name: str) -> str | None:
+        if not self.run("SELECT 1 FROM pg_catalog.pg_namespace WHERE nspname = $1", self._parts(name)[0]):
+            raise StoreError("there is no such schema", "unavailable")
+        kind, _, _ = self._relation(name)
+        return None if not kind else "table" if kind in ("r", "p") else "view or an index"
 
     def create(self, name: str, table: Any, check: Callable[[], None]) -> None:
         schema, plain = self._parts(name)
@@ -521,25 +521,18 @@ class _Postgres(Store):
 
     def stored_columns(self, name: str) -> list[tuple[str, str]]:
         # Rows of inheriting tables are not its own, and a user's type may compute its text.
-        rows = self.run(
-            "SELECT c.relkind::text, c.relrowsecurity OR c.relhassubclass OR c.relhasrules, c.oid::bigint "
-            "FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace "
-            "WHERE n.nspname = $1 AND c.relname = $2",
-            *self._parts(name),
-        )
-        if not rows or rows[0][0] != "r" or rows[0][1]:
-            raise _not_a_table(name)
+        kind, shared, number = self._relation(name)
         columns = self.run(
             "SELECT a.attname::text, t.typname::text, "
             "a.attgenerated::text <> '' OR a.atthasdef OR t.typtype <> 'b' "
             "OR t.typnamespace <> 'pg_catalog'::regnamespace FROM pg_catalog.pg_attribute a "
             "JOIN pg_catalog.pg_type t ON t.oid = a.atttypid "
             "WHERE a.attrelid = $1::oid AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum",
-            rows[0][2],
+            number,
         )
-        if any(computed for _, _, computed in columns):
+        if kind != "r" or shared or any(computed for _, _, computed in columns):
             raise _not_a_table(name)
-        return [(column, kind) for column, kind, _ in columns]
+        return [(column, given) for column, given, _ in columns]
 
     def stored_rows(self, name: str) -> str:
         return f"ONLY {self.full_name(name)}"
@@ -613,28 +606,30 @@ def _or_text(column: Any, kind: Any) -> Any:
 
 
 @contextmanager
-def _open_store(target: Target, address: str, *, writing: bool) -> Iterator[Store]:
+def _store_to_write(target: Target, address: str, *, writing: bool) -> Iterator[Store]:
     """A store whose refusals are sentences on the target."""
     try:
-        store = store_of(target.kind, address, writing=writing)
-        try:
+        with open_store(target.kind, address, writing=writing) as store:
             yield store
-        finally:
-            store.close()
     except StoreError as error:
         raise OutputError(f"{target.title()} cannot be written: {error}") from None
 
 
 def check_database(target: Target, *, force: bool) -> None:
-    """Raise `OutputError` if the database cannot be opened, or has tables of these names."""
-    with _open_store(target, target.address, writing=False) as store:
-        _existing(store, target, force)
+    """Raise `OutputError` if the database cannot be opened, or has tables of these names.
+
+    What a killed process has left half written is undone: SQLite does so wherever it may write.
+    """
+    if target.kind == "sqlite" and os.path.lexists(f"{target.address}-journal"):
+        with suppress(StoreError):  # which is reported when the database is opened
+            _SQLite(target.address, writing=True).close()
+    with _store_to_write(target, target.address, writing=False) as store:
+        _tables_to_replace(store, target, force)
         if not store.may_create(target.table_name):
             raise StoreError("it is not permitted to this user")
 
 
-def _existing(store: Store, target: Target, force: bool) -> list[str]:
-    """The tables to be replaced."""
+def _tables_to_replace(store: Store, target: Target, force: bool) -> list[str]:
     tables = []
     for name in (target.table_name, target.certificate_table):
         found = store.find(name)
@@ -649,38 +644,22 @@ def _existing(store: Store, target: Target, force: bool) -> list[str]:
     return tables
 
 
-def write_database(
-    table: Any,
-    document: dict[str, Any],
-    target: Target,
-    address: str,
-    *,
-    force: bool,
-    check: Callable[[], None],
-    ready: Callable[[str], None] = lambda _: None,
-) -> str:
-    """Write both tables and return the digest of the rows, which was computed again from what was stored.
-
-    `ready` is called with it before anyone else can see them.
-    """
-    held = storable(table, target.kind)
+def write_database(job: Job, address: str) -> str:
+    """Write both tables and return the digest of the rows, which was computed again from what was stored."""
+    target, held = job.target, storable(job.table, job.target.kind)
     digest = digest_of(held)
-    facts = output_facts(table, target.kind, target.table_name, digest)
-    if target.sign is not None and target.kind != "postgresql":
-        # All databases may have a table of this name: a signature tells them apart.
-        facts["database"] = target.path.name.encode("utf-8", "backslashreplace").decode()
-    text = seal(document, facts, target.sign)
-    check()
-    with _open_store(target, address, writing=True) as store:
-        for name in _existing(store, target, force):
+    # All databases may have a table of this name: a signature tells them apart.
+    named = target.sign is not None and target.kind != "postgresql"
+    text = job.certificate(target.table_name, digest, **({"database": target.shown_name} if named else {}))
+    job.check()
+    with _store_to_write(target, address, writing=True) as store:
+        for name in _tables_to_replace(store, target, job.force):
             store.drop(name)
-        store.create(target.table_name, held, check)
+        store.create(target.table_name, held, job.check)
         if digest_of(package("pyarrow").Table.from_batches(list(store.batches(target.table_name)))) != digest:
-            raise OutputError(
-                f"{target.title()} cannot be written: the database did not keep the values as they are"
-            )
+            raise StoreError("the database did not keep the values as they are")
         store.create_certificate(target.certificate_table, text)
-        check()
-        ready(digest)
+        job.check()
+        job.ready(digest)
         store.commit()
     return digest

@@ -35,7 +35,7 @@ from dphist.releasing.summary import (
 )
 
 if TYPE_CHECKING:
-    from dphist.outputs.targets import Target, Written
+    from dphist.outputs.write import Target, Written
 
 
 _ROWS_SHOWN: Final = 10
@@ -417,7 +417,8 @@ class Release:
         from dphist.outputs.write import check_formulas, target_of
         from dphist.signatures import signer_of
 
-        target = replace(target_of(output, table, objects=self._writes_objects), sign=signer_of(sign))
+        target = target_of(output, table, objects=self._writes_objects)
+        target = target if sign is None else replace(target, sign=signer_of(sign))
         check_formulas(target, escape_formulas)
         return self.with_written(self._write_to(target, force=force, escape_formulas=escape_formulas))
 

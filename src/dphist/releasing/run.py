@@ -24,7 +24,7 @@ from dphist.counting.task import Choice, Engine, Events, Progress, Resources, Ta
 from dphist.counting.task import engine_for as counting_engine
 from dphist.errors import InvalidParameter
 from dphist.objects import is_object
-from dphist.outputs.targets import local_paths, refuse_own_input
+from dphist.outputs.write import local_paths, refuse_own_input
 from dphist.privacy.types import Noise, Plan, caps_up_to
 from dphist.releasing.request import AUTO, STREAM, FilePath, Request, Watcher, origins, request_from
 

@@ -30,9 +30,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from dphist.errors import DphistError, InputError, InvalidParameter, LedgerError, OutputError
-from dphist.ledger.composing import AUTO, HALF, concentrated, largest_rho, round_down
-from dphist.outputs.seal import output_of, parse_certificate, same_json
-from dphist.outputs.targets import Target, Written, target_of
+from dphist.ledger.accounts import AUTO, HALF, concentrated, largest_rho, round_down
+from dphist.outputs.formats import output_of, parse_certificate, same_json
+from dphist.outputs.write import Target, Written, target_of
 from dphist.privacy.types import Budget, Plan
 from dphist.publishing import WORKPLACE, alone, identity, place_new, replace_pair, sweep, sync_folder
 from dphist.releasing.request import Request

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from dphist.display import html_table, printable, raised
 from dphist.errors import DphistError, InvalidParameter
-from dphist.outputs.seal import SEAL, SIGNATURE, same_json
+from dphist.outputs.formats import SEAL, SIGNATURE, same_json
 from dphist.planning.auto_cap import ChoicePlan
 from dphist.planning.planner import contract_of, gamma_value
 from dphist.planning.utility import Correction, added_columns

@@ -19,7 +19,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from dphist.errors import DphistError, InputError, InvalidParameter, OutputError, positive_count
-from dphist.publishing import Deferred, write_files
+from dphist.publishing import defer_signals, write_files
 from dphist.releasing.result import has_repeats, release_order
 from dphist.sketch.values import LARGEST, TEXT, Counters, ItemKind, arrow_numbers, is_unicode, plainest, take_rows
 
@@ -47,7 +47,7 @@ def write_secret(
     `placed` is called once it is there, before any signal that waited.
     """
     place = check_place(path, force=force)
-    with Deferred():
+    with defer_signals():
         try:
             write_files({place: (data, 0o600)}, force=force)
             if placed is not None:

@@ -35,7 +35,7 @@ from dphist.sketch.values import (
 )
 
 if TYPE_CHECKING:
-    from dphist.outputs.targets import Target
+    from dphist.outputs.write import Target
     from dphist.releasing.result import Names, Release
 
 
