@@ -16,7 +16,7 @@ import numpy as np
 
 from dphist.planning.optimum import Calibration, Exact, tune_gamma
 from dphist.privacy.certificate import certify_family
-from dphist.privacy.normal import hockey_stick_normal, log_probability_none_passes
+from dphist.privacy.numerics import hockey_stick_normal, log_probability_none_passes
 from dphist.privacy.types import Budget, Contract
 
 BUDGET = Budget(0.35, 1e-5)

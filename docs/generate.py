@@ -53,11 +53,10 @@ NOT_IN_ANALYSIS = {
 ORACLES = {
     "certify_family": "delta_family",
     "certify_correlated_gaussian": "delta_gaussian, squared_sensitivity",
-    "certify_discrete_laplace": "infinite_event_laplace",
+    "certify_discrete_laplace": "infinite_event_laplace, delta_discrete_laplace_single",
     "certify_known_domain": "delta_discrete_case",
     "certify_lattice": "delta_discrete_case",
     "certify_spread": "exact_delta_without_shared, exact_delta_public, brute_force_delta",
-    "delta_laplace": "delta_laplace_single, delta_discrete_laplace_single",
     "delta_of_case": "delta_case",
     "gaussian_case": "delta_family, squared_sensitivity",
     "infinite_case": "infinite_event",

@@ -28,14 +28,18 @@ if TYPE_CHECKING:
         OutputError,
         OverBudget,
     )
-    from dphist.planning.certify import Certification, certify, delta_at, epsilon_at, profile
     from dphist.planning.compare import (
+        Certification,
         Comparison,
         Frontier,
         SumsComparison,
+        certify,
         compare,
         compare_sums,
+        delta_at,
+        epsilon_at,
         frontier,
+        profile,
         tau_for_noise,
     )
     from dphist.planning.explain import explain
@@ -60,9 +64,9 @@ _HOMES = {
         "AlreadyRunning", "DphistError", "InputError", "InvalidParameter", "LedgerError", "MissingExtra", "NoPlan",
         "NotPrivate", "NotVerified", "OutputError", "OverBudget",
     ),
-    "dphist.planning.certify": ("Certification", "certify", "delta_at", "epsilon_at", "profile"),
     "dphist.planning.compare": (
-        "Comparison", "Frontier", "SumsComparison", "compare", "compare_sums", "frontier", "tau_for_noise",
+        "Certification", "Comparison", "Frontier", "SumsComparison", "certify", "compare", "compare_sums",
+        "delta_at", "epsilon_at", "frontier", "profile", "tau_for_noise",
     ),
     "dphist.planning.planner": ("plan",),
     "dphist.privacy.types": ("Budget", "Certificate", "Contract", "NeighbourCase", "Noise", "Plan"),

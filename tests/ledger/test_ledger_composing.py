@@ -149,6 +149,6 @@ def test_one_release_may_have_all_of_the_total(tmp_path: Path, release: Spend) -
 
 def test_a_profile_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     ledger = Ledger.init(tmp_path / "a", "log", epsilon=3, delta=1e-6, accounting="pld")
-    with pytest.raises(InvalidParameter, match="this is no dphist-profile"):
+    with pytest.raises(InvalidParameter, match="this is not a dphist-profile"):
         ledger.book("log", Spend(1, 1e-7, {"format": "another"}), composer_for("pld", Budget(3, 1e-6)))
     assert ledger.account("log").bookings == ()

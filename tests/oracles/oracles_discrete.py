@@ -110,6 +110,7 @@ def upper_sum_euler_maclaurin(n: int, variance: Real) -> mpf:
     raise ArithmeticError("the Euler-Maclaurin series did not settle")
 
 
+@cache
 def discrete_gaussian_pmf(*, x: int, variance: Real) -> mpf:
     """exp(-x^2/(2 variance)) / sum over y of exp(-y^2/(2 variance)) (def:discrete-distribution-gaussian)."""
     with mp.workdps(DPS + GUARD):
@@ -117,6 +118,7 @@ def discrete_gaussian_pmf(*, x: int, variance: Real) -> mpf:
         return mp.exp(-(mpf(x) ** 2) / (2 * v)) / _normaliser(v)
 
 
+@cache
 def discrete_gaussian_tail(*, n: int, variance: Real) -> mpf:
     """Pr[X >= n], to relative precision for n > 0; for n <= 0 it is 1 - Pr[X >= 1 - n] by symmetry."""
     with mp.workdps(DPS + GUARD):
@@ -135,6 +137,7 @@ def some_of_tail(count: int, tail: Real) -> mpf:
     return mpf(1) if tail >= 1 else -mp.expm1(count * mp.log1p(-tail))
 
 
+@cache
 def infinite_event_discrete(*, count: int, variance: Real, variance_shared: Real, limit: Real) -> mpf:
     """Pr[some Z_i + Z_shared > limit, i <= count] = sum over w of Pr[Z_shared = w] (1 - Pr[Z <= limit - w]^count).
 
@@ -149,14 +152,14 @@ def infinite_event_discrete(*, count: int, variance: Real, variance_shared: Real
             return some_of_tail(count, discrete_gaussian_tail(n=top + 1, variance=v))
         low = -reach_of(shared)
         tail = discrete_gaussian_tail(n=top - low + 1, variance=v)
-        total, peak, last = mpf(0), mpf(0), mpf(0)
+        total, peak, last, whole = mpf(0), mpf(0), mpf(0), _normaliser(v)
         steps = zip(integers_from(low), weights_from(low, shared), weights_from(low - top, v), strict=False)
         for w, weight, next_weight in steps:
             term = weight * some_of_tail(count, tail)
             total, peak = total + term, max(peak, term)
             if w > 0 and term < last and term < peak * mpf("1e-60"):
                 break
-            last, tail = term, tail + next_weight / _normaliser(v)
+            last, tail = term, tail + next_weight / whole
         return total / _normaliser(shared)
 
 

@@ -9,8 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import dphist
 from dphist.errors import DphistError, InvalidParameter
@@ -65,28 +63,6 @@ def test_usual_caps() -> None:
     assert caps_up_to(None) == caps_up_to(10_000) == DEFAULT_CAPS
     assert caps_up_to(10) == (1, 2, 3, 4, 6, 8, 10)
     assert caps_up_to(1) == (1,)
-
-
-@given(
-    items=st.lists(st.integers(1, 10_000), max_size=30),
-    added=st.integers(1, 10_000),
-    caps=st.lists(st.integers(1, 9_000), min_size=1, max_size=6, unique=True),
-)
-def test_one_user_is_in_one_bucket(items: list[int], added: int, caps: list[int]) -> None:
-    choice = CapChoice(tuple(sorted(caps)), Fraction(4))
-
-    def sizes(users: list[int]) -> list[int]:
-        counts = [0] * choice.buckets
-        for user in users:
-            counts[choice.bucket(user)] += 1
-        return counts
-
-    moves = np.subtract(sizes([*items, added]), sizes(items))
-    assert sorted(moves.tolist()) == [0] * (choice.buckets - 1) + [1]
-    # Every user of a bucket is above all caps before it, and at most its own.
-    place = choice.bucket(added)
-    assert place == 0 or added > choice.caps[place - 1]
-    assert place == choice.buckets - 1 or added <= choice.caps[place]
 
 
 def noise_looks_right(draws: np.ndarray[Any, np.dtype[np.float64]], variance: float) -> bool:

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 import dphist
 import oracles
 from dphist.errors import InvalidParameter, NoPlan, NotPrivate
-from dphist.planning.certify import certify, delta_at, epsilon_at, profile
-from dphist.planning.compare import compare, frontier, tau_for_noise
+from dphist.planning.compare import certify, compare, delta_at, epsilon_at, frontier, profile, tau_for_noise
 from dphist.planning.planner import plan as make_plan
+from dphist.privacy.certificate import certify_family
 from dphist.privacy.exact import delta_family
 from dphist.privacy.types import ANALYSES, Budget, Contract, Noise
 from scheduling import examples
@@ -108,7 +108,7 @@ def test_plans_are_sharp(budget: Budget, k: int) -> None:
     lower = Noise(ours.sigma, ours.sigma_shared, ours.tau * 0.999)
     quieter = Noise(ours.sigma * 0.999, ours.sigma_shared * 0.999, ours.tau)
     for broken in (lower, quieter):
-        result = dphist.planning.certify.certify_family(broken, contract, epsilon=budget.epsilon)
+        result = certify_family(broken, contract, epsilon=budget.epsilon)
         assert result.delta_lower > budget.delta
 
 

@@ -11,7 +11,7 @@ import pytest
 from dphist.errors import InvalidParameter
 from dphist.planning.planner import plan
 from dphist.planning.utility import release_probability
-from dphist.privacy.laplace import tau_laplace
+from dphist.privacy.paper import tau_laplace
 from dphist.releasing.noise import begin
 from dphist.sampling.tap import SeededTap
 

@@ -18,7 +18,7 @@ from dphist.privacy import balls, exact
 from dphist.privacy import certificate as certificate_module
 from dphist.privacy.certificate import BallFamily, certify_family
 from dphist.privacy.exact import CaseDelta, delta_family
-from dphist.privacy.search import Blocks
+from dphist.privacy.numerics import Blocks
 from dphist.privacy.types import Contract, NeighbourCase, Noise
 from scheduling import examples
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import oracles_discrete as oracle
 from dphist.errors import InvalidParameter
-from dphist.planning.certify import delta_at, epsilon_at
+from dphist.planning.compare import delta_at, epsilon_at
 from dphist.planning.planner import plan
 from dphist.privacy import balls
 from dphist.privacy.balls import shift_divergence, tail

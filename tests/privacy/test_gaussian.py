@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from mpmath import mp
 
 import oracles
-from dphist.privacy.normal import hockey_stick_normal
+from dphist.privacy.numerics import hockey_stick_normal
 from dphist.privacy.paper import (
     delta_correlated_gaussian,
     delta_gaussian,

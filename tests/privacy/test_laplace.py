@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import oracles
 from dphist.errors import NotPrivate
-from dphist.privacy.laplace import (
-    delta_laplace,
-    infinite_event_discrete_laplace,
-    infinite_event_laplace,
-    tau_laplace,
-)
+from dphist.privacy.certificate import certify_discrete_laplace
+from dphist.privacy.paper import infinite_event_discrete_laplace, infinite_event_laplace, tau_laplace
+from dphist.privacy.types import Contract
 
 
-@pytest.mark.parametrize("scale", [0.4, 1.0, 3.5])
-@pytest.mark.parametrize("tau", [0.0, 2.0, 7.5])
-@pytest.mark.parametrize("epsilon", [0.1, 0.5, 2.0])
-def test_single_items(scale: float, tau: float, epsilon: float) -> None:
-    truth = float(oracles.delta_laplace_single(scale=scale, tau=tau, epsilon=epsilon))
-    assert delta_laplace(m=1, scale=scale, tau=tau, epsilon=epsilon) == pytest.approx(truth, rel=1e-9, abs=1e-15)
-    truth = float(oracles.delta_discrete_laplace_single(scale=scale, tau=tau, epsilon=epsilon))
-    value = delta_laplace(m=1, scale=scale, tau=tau, epsilon=epsilon, discrete=True)
-    assert value == pytest.approx(truth, rel=1e-9, abs=1e-15)
+@pytest.mark.parametrize(("scale", "epsilon"), [(Fraction(1), 1.0), (Fraction(7, 2), 0.5), (Fraction(10), 0.1)])
+@pytest.mark.parametrize("limit", [0, 2, 7])
+def test_single_items(scale: Fraction, limit: int, epsilon: float) -> None:
+    truth = float(oracles.delta_discrete_laplace_single(scale=float(scale), tau=limit, epsilon=epsilon))
+    found = certify_discrete_laplace(scale, limit, Contract(None, 1), epsilon=epsilon)
+    assert found.delta >= truth * (1.0 - 1e-13)
+    assert found.delta == pytest.approx(truth, rel=1e-9, abs=1e-15)
 
 
 @given(m=st.integers(1, 10**6), scale=st.floats(0.1, 12.0), height=st.floats(0.0, 80.0))
@@ -52,4 +49,4 @@ def test_least_tau_passes(m: int, scale: float, log_delta: float) -> None:
 
 def test_too_little_noise_for_several_items_is_refused() -> None:
     with pytest.raises(NotPrivate, match="below m/epsilon"):
-        delta_laplace(m=3, scale=2.9, tau=5.0, epsilon=1.0)
+        certify_discrete_laplace(Fraction(29, 10), 5, Contract(None, 3), epsilon=1.0)

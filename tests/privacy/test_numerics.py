@@ -10,15 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dphist.errors import NoPlan
-from dphist.privacy.normal import crossing_breaks, normal_reach, panel_nodes
-from dphist.privacy.search import (
+from dphist.privacy.numerics import (
     FloatArray,
     IntArray,
     bound_over_blocks,
+    crossing_breaks,
     golden_minimum,
     least_passing,
     least_whole_passing,
     log_excess,
+    normal_reach,
+    panel_nodes,
     round_up,
 )
 

@@ -39,6 +39,18 @@ def close(x: Any, y: Any, tolerance: float = 1e-18) -> bool:
 # --- closed forms ------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("digits", [15, 50, 100])
+def test_the_normal_law_is_that_of_mpmath(digits: int) -> None:
+    with mp.workdps(digits):
+        for n in range(-160, 161, 7):
+            x = mpf(n) / 4 + mpf(1) / 3
+            lower, upper = (mp.erfc(y / mp.sqrt(2)) / 2 for y in (-x, x))
+            log_lower = mp.log1p(-upper) if x > 0 else mp.log(lower)
+            assert abs(o.normal_cdf(x) / lower - 1) < mpf(10) ** (3 - digits)
+            assert abs(o.log_normal_cdf(x) / log_lower - 1) < mpf(10) ** (3 - digits)
+        assert (o.normal_cdf(mp.inf), o.normal_cdf(-mp.inf), o.log_normal_cdf(mp.inf)) == (1, 0, 0)
+
+
 @pytest.mark.parametrize("epsilon", [-1.5, 0.0, 0.35, 3.0])
 def test_gaussian_is_the_integral_of_the_positive_part(epsilon: float) -> None:
     """Quadrature of (density - e^epsilon density)_+ from the one point where it changes sign."""

@@ -5,8 +5,10 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from fractions import Fraction
+from functools import reduce
 from typing import Any
 
+import numpy as np
 import pytest
 from mpmath import mp, mpf
 
@@ -215,8 +217,8 @@ def test_the_noise_of_the_recipe_at_k_51914() -> None:
 
 
 def _least_threshold(sigma: Any) -> Fraction:
-    """The least multiple of 1/2 that meets delta = 1e-5 at k = 10, eps = 0.35 (or 1000)."""
-    low, high = 100, 2000
+    """The least multiple of 1/2 between 175 and 225 that meets delta = 1e-5 at k = 10, eps = 0.35."""
+    low, high = 350, 450
     while high - low > 1:
         middle = (low + high) // 2
         delta = d.delta_discrete_csh(
@@ -265,15 +267,21 @@ def test_discrete_noise_may_need_a_little_more_delta() -> None:
 
 
 def enumerated(*, j: int, r: int, s: int, epsilon: Any, direction: str, reach: int, reach_shared: int) -> mpf:
-    """delta_discrete_case for SMALL over the whole lattice of outputs, every quantity from its definition."""
+    """delta_discrete_case for SMALL over the whole lattice of outputs, every quantity from its definition.
+
+    In long doubles: sums of at most 12,167 outputs by 19 shared draws, right to 1e-15.
+    """
     own, shared = masses(SMALL["variance"], 60), masses(SMALL["variance_shared"], reach_shared)
     none = {w: mp.fsum(m for x, m in own.items() if x <= SMALL["limit"] - w) ** r for w in shared}
-    factor, total = mp.exp(o.real(epsilon)), mpf(0)
-    for y in itertools.product(range(-reach, reach + 1), repeat=j):
-        moved = [n + SMALL["lattice"] * (i < s) for i, n in enumerate(y)]
-        p = mp.fsum(shared[w] * none[w] * mp.fprod(own[n - w] for n in y) for w in shared)
-        q = mp.fsum(shared[w] * mp.fprod(own[n - w] for n in moved) for w in shared)
-        total += max(p - factor * q if direction == "add" else q - factor * p, mpf(0))
+    shape = (2 * reach + 1,) * j
+    p, q = np.zeros(shape, dtype=np.longdouble), np.zeros(shape, dtype=np.longdouble)
+    for w, mass in shared.items():
+        still = [d.to_long(own[n - w]) for n in range(-reach, reach + 1)]
+        moved = [d.to_long(own[n + SMALL["lattice"] - w]) for n in range(-reach, reach + 1)]
+        p += d.to_long(mass * none[w]) * reduce(np.multiply.outer, [np.array(still)] * j)
+        q += d.to_long(mass) * reduce(np.multiply.outer, [np.array(moved)] * s + [np.array(still)] * (j - s))
+    factor = d.to_long(mp.exp(o.real(epsilon)))
+    total = mpf(str(np.maximum(p - factor * q if direction == "add" else q - factor * p, 0).sum()))
     some = 1 - mp.fsum(shared[w] * none[w] for w in shared)
     return total + some if direction == "add" else total
 

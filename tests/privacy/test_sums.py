@@ -17,7 +17,7 @@ import pytest
 
 import dphist
 from dphist.errors import InputError, InvalidParameter
-from dphist.planning.sums import FINEST_REACH
+from dphist.planning.optimum import FINEST_REACH
 from dphist.privacy.types import LatticeNoise
 from dphist.releasing.aggregates import Aggregate, sum_error
 from release_data import resealed

@@ -13,7 +13,7 @@ import pytest
 
 import dphist
 from dphist.display import plain_number
-from dphist.planning.verdict import LEVELS, right_guesses, verdict_of
+from dphist.planning.utility import LEVELS, right_guesses, verdict_of
 from dphist.privacy.types import Budget
 from dphist.releasing.verify import verify
 

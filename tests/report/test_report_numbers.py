@@ -16,8 +16,8 @@ from scipy import stats
 
 import dphist
 from dphist.display import raised
-from dphist.planning.certify import delta_at
-from dphist.privacy.choice import delta_profile_upper
+from dphist.planning.compare import delta_at
+from dphist.privacy.certificate import delta_profile_upper
 from dphist.privacy.types import Budget, LaplaceNoise
 from dphist.report.charts import report_charts
 from dphist.report.facts import Facts, gather_facts

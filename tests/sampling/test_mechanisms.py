@@ -17,8 +17,11 @@ from dphist import plan
 from dphist.audit import Mechanism, PlannedMechanism
 from dphist.errors import InvalidParameter, NotPrivate
 from dphist.planning.optimum import Calibration, Exact, tune_gamma
-from dphist.privacy.certificate import certify_correlated_gaussian, certify_known_domain
-from dphist.privacy.laplace import certify_discrete_laplace
+from dphist.privacy.certificate import (
+    certify_correlated_gaussian,
+    certify_discrete_laplace,
+    certify_known_domain,
+)
 from dphist.privacy.types import Budget, Contract, LaplaceNoise, LatticeNoise
 from dphist.sampling.tap import SeededTap
 from idealised import IdealisedMechanism

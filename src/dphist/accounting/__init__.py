@@ -7,10 +7,17 @@ plans releases together under one total. `zcdp_of_plan` and `renyi_of_plan` are 
 
 from __future__ import annotations
 
-from dphist.accounting.composition import Composition, compose, naive_sum, total_delta
+from dphist.accounting.composition import (
+    Composition,
+    compose,
+    naive_sum,
+    plan_accountant,
+    to_dp_event,
+    to_pld,
+    total_delta,
+)
 from dphist.accounting.concentrated import Concentrated, RenyiCurve, renyi_of_plan, zcdp_of_plan
 from dphist.accounting.many import JointPlan, plan_many
-from dphist.accounting.pld import plan_accountant, to_dp_event, to_pld
 from dphist.accounting.profile import Profile, profile_of_plan
 
 __all__ = [

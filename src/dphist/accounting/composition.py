@@ -1,29 +1,27 @@
-"""Releases together: the delta of all of them at any epsilon, far below the sum of their budgets."""
+"""Releases together: their delta at any epsilon, far below the sum of their budgets; plans for dp_accounting."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Final
+from functools import cached_property, lru_cache
+from importlib import import_module
+from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import fft, special
 
-from dphist.accounting.profile import LARGEST_KNOT, Profile, profile_of_plan
+from dphist.accounting.profile import INTERVAL, LARGEST_KNOT, Profile, profile_of_plan
 from dphist.display import html_table, text_table
-from dphist.errors import InvalidParameter, positive_number
+from dphist.errors import InvalidParameter, MissingExtra, positive_number
+from dphist.privacy.numerics import FloatArray, IntArray
 from dphist.privacy.types import Plan
 
 # The sum of many privacy losses, tilted so that the tail that matters is large when it is rounded.
 #
 # Losses are whole multiples of one step. Each law is weighted by e^(t l) and scaled to one, the laws are convolved
 # by Fourier transforms, and the weight is taken off again: rounding is then small beside the tail, not beside one.
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 # The worst relative error of a transform per doubling of its length: Higham 2002, theorem 24.2, gives 7.7 u.
 _PER_DOUBLING: Final = 10.0 * 2.0**-53
@@ -352,3 +350,77 @@ def _check_count(count: int) -> int:
 def _second_moment(profile: Profile) -> float:
     losses, masses = profile.atoms()
     return float(masses @ (losses.clip(-LARGEST_KNOT, LARGEST_KNOT) ** 2))
+
+
+# Plans for dp_accounting: as privacy loss distributions, as events, and an accountant for both.
+
+
+def to_pld(plan: Plan | Profile, *, value_discretization_interval: float = INTERVAL) -> Any:
+    """The plan's `PrivacyLossDistribution`, to compose with any other of the same interval.
+
+    Guarantee: its delta is nowhere below the profile's, and so nowhere below the plan's; the same at the profile's
+    points where those are multiples of the interval.
+    Source: Doroshenko et al. 2022, *Connect the Dots*.
+    """
+    interval = positive_number("value_discretization_interval", value_discretization_interval)
+    profile = plan if isinstance(plan, Profile) else profile_of_plan(plan)
+    law = on_grid(*profile.atoms(), step=interval, count=1)
+    masses = dict(zip(law.places.tolist(), law.masses.tolist(), strict=True))
+    distribution = _package("dp_accounting.pld.privacy_loss_distribution").PrivacyLossDistribution
+    return distribution.create_from_rounded_probability(masses, profile.infinite, interval)
+
+
+def to_dp_event(plan: Plan | Profile) -> Any:
+    """The plan as a `DpEvent`, which `plan_accountant` understands, also inside composed events.
+
+    It holds the points of the profile, and so all that an accountant needs.
+    """
+    profile = plan if isinstance(plan, Profile) else profile_of_plan(plan)
+    event: Any = _classes()[0](profile.epsilons, profile.deltas, profile.interval)
+    return event
+
+
+def plan_accountant(value_discretization_interval: float = INTERVAL) -> Any:
+    """A `PLDAccountant` for adding or removing one user that also understands the events of plans."""
+    accountant: Any = _classes()[1](value_discretization_interval=value_discretization_interval)
+    return accountant
+
+
+@lru_cache(maxsize=1)
+def _classes() -> tuple[Any, Any]:
+    """The event and the accountant, made when dp_accounting is there."""
+    dp, attrs = _package("dp_accounting"), _package("attr")
+    base = _package("dp_accounting.pld.pld_privacy_accountant").PLDAccountant
+    relation = dp.NeighboringRelation.ADD_OR_REMOVE_ONE
+
+    @attrs.s(frozen=True, slots=True, auto_attribs=True)
+    class DphistEvent(dp.DpEvent):  # type: ignore[misc,name-defined]
+        """A release by a plan of dphist: the points of its privacy profile."""
+
+        epsilons: tuple[float, ...]
+        deltas: tuple[float, ...]
+        interval: float
+
+    class PlanAccountant(base):  # type: ignore[misc,valid-type]
+        """The accountant of privacy loss distributions, which has no hook for events from elsewhere."""
+
+        def _maybe_compose(self, event: Any, count: int, do_compose: bool) -> Any:
+            # Composed events come back here for each of their parts: the base class calls this method for them.
+            if not isinstance(event, DphistEvent):
+                return super()._maybe_compose(event, count, do_compose)
+            if self.neighboring_relation is not relation:
+                return base.CompositionErrorDetails(event, "a plan of dphist is for adding or removing one user.")
+            if do_compose:
+                profile = Profile(event.epsilons, event.deltas, event.interval)
+                pld = to_pld(profile, value_discretization_interval=self._value_discretization_interval)
+                self._pld: Any = self._pld.compose(pld.self_compose(count) if count > 1 else pld)
+            return None
+
+    return DphistEvent, PlanAccountant
+
+
+def _package(name: str) -> Any:
+    try:
+        return import_module(name)
+    except ImportError:
+        raise MissingExtra("this needs dp_accounting: pip install 'dphist[accounting]'") from None

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from dphist.errors import LARGEST_EPSILON, InvalidParameter
-from dphist.planning.certify import delta_at
+from dphist.planning.compare import delta_at
+from dphist.privacy.numerics import fraction_up
 from dphist.privacy.spread import at_level
 from dphist.privacy.types import Contract, LaplaceNoise, LatticeNoise, Noise, Plan, PublicNoise
 
@@ -76,9 +77,9 @@ def renyi_of_plan(plan: Plan) -> RenyiCurve:
     noise, contract = plan.noise, plan.contract
     delta = 0.0 if isinstance(noise, PublicNoise) else delta_at(plan, LARGEST_EPSILON)
     if isinstance(noise, LaplaceNoise):
-        slope = _up(Fraction(contract.items) / (2 * noise.scale**2))
-        return RenyiCurve(slope, delta, pure_epsilon=_up(1 / noise.scale), pure_items=contract.items)
-    slope = _up(squared_sensitivity(noise, contract) / 2)
+        slope = fraction_up(Fraction(contract.items) / (2 * noise.scale**2))
+        return RenyiCurve(slope, delta, pure_epsilon=fraction_up(1 / noise.scale), pure_items=contract.items)
+    slope = fraction_up(squared_sensitivity(noise, contract) / 2)
     shared = noise.sigma_shared > 0.0 and delta > 0.0
     return RenyiCurve(slope, delta, -math.log1p(-delta) * (1.0 + 1e-14) if shared else 0.0)
 
@@ -93,7 +94,7 @@ def squared_sensitivity(noise: Noise | LatticeNoise, contract: Contract) -> Frac
     Sums beside the m changed counts add `extra` each. With spread it is the largest of all levels.
 
     Guarantee: exact rational; an upper bound over all neighbours without new counts.
-    Source: as `analysis.sensitivity.squared_sensitivity` and `analysis.top_k.squared_sensitivity_top_k`.
+    Source: as `squared_sensitivity` and `squared_sensitivity_top_k` of the privacy package.
     """
     if contract.spread is not None and isinstance(noise, LatticeNoise):
         return max(squared_sensitivity(*at_level(noise, contract, one)) for one in contract.levels(noise.lattice))
@@ -120,9 +121,3 @@ def _of_counts(noise: Noise | LatticeNoise, contract: Contract) -> Fraction:
     near = min(most, noise.lattice * items // (rest + items))
     moves = {Fraction(step, noise.lattice) for step in (0, near, min(most, near + 1), most)}
     return min(items * (1 - c) ** 2 + rest * c**2 for c in moves)
-
-
-def _up(value: Fraction) -> float:
-    """The least double that is not below."""
-    nearest = float(value)
-    return nearest if Fraction(nearest) >= value else math.nextafter(nearest, math.inf)

@@ -14,8 +14,8 @@ from dphist.accounting.profile import profile_of_plan
 from dphist.display import html_grid, text_grid
 from dphist.errors import LARGEST_EPSILON, InvalidParameter, NoPlan, positive_number
 from dphist.planning.planner import plan
+from dphist.privacy.numerics import golden_minimum
 from dphist.privacy.paper import largest_sensitivity_per_sigma
-from dphist.privacy.search import golden_minimum
 from dphist.privacy.types import Budget, Plan
 
 # Profiles that only steer the search may lie this far above the truth.

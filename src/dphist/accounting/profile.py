@@ -11,18 +11,18 @@ from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
-from flint import arb, fmpq
-from numpy.typing import NDArray
+from flint import arb
 
 from dphist.errors import LARGEST_EPSILON, InvalidParameter, NotPrivate, positive_number
-from dphist.planning.certify import delta_at
+from dphist.planning.compare import delta_at
 from dphist.privacy import balls
-from dphist.privacy.types import Budget, Contract, LaplaceNoise, Plan
+from dphist.privacy.lattice import rational
+from dphist.privacy.numerics import FloatArray
+from dphist.privacy.types import Budget, LaplaceNoise, Plan
 
-# The whole profile of the discrete Laplace histogram: below m/scale, where its certificate says nothing.
-
-# Beyond, randomised response at m/scale says almost the same.
-MOST_ITEMS = 512
+# The whole profile of the discrete Laplace histogram, also below m/scale, where it has no certificate. With more
+# items, randomised response at m/scale is almost the same.
+MOST_ITEMS: Final = 512
 
 
 def delta_laplace_upper(scale: Fraction, limit: int, items: int, *, epsilon: float) -> float:
@@ -41,7 +41,7 @@ def delta_laplace_upper(scale: Fraction, limit: int, items: int, *, epsilon: flo
     Source: beyond the paper.
     """
     with balls.precision(256):
-        rate = arb(fmpq(scale.denominator, scale.numerator))
+        rate = rational(1 / scale)
         passes = (-(limit + 1) * rate).exp() / (1 + (-rate).exp())
         worst = arb(0)
         for changed in range(items + 1):
@@ -66,8 +66,6 @@ def _binomial_divergence(changed: int, rate: arb, epsilon: arb) -> arb:
 
 
 # A privacy profile as data: a convex chain of certified points that never lies below the truth.
-
-FloatArray = NDArray[np.float64]
 
 PROFILE_FORMAT: Final = "dphist-profile/1"
 INTERVAL: Final = 1e-4
@@ -195,9 +193,9 @@ class Profile:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Profile:
-        """The profile that `to_dict` was made of; anything else is refused in one sentence."""
+        """The profile that `to_dict` wrote; anything else raises `InvalidParameter`."""
         if not isinstance(data, dict) or data.get("format") != PROFILE_FORMAT:
-            raise InvalidParameter(f"this is no {PROFILE_FORMAT}")
+            raise InvalidParameter(f"this is not a {PROFILE_FORMAT}")
         try:
             numbers = [*data["epsilons"], *data["deltas"], data["interval"]]
             if any(isinstance(number, bool) or not isinstance(number, (int, float)) for number in numbers):
@@ -306,7 +304,7 @@ def certified_delta(plan: Plan) -> Callable[[float], float]:
     noise, contract = plan.noise, plan.contract
 
     def delta(epsilon: float) -> float:
-        if isinstance(noise, LaplaceNoise) and _plain_laplace(noise, contract):
+        if isinstance(noise, LaplaceNoise) and contract.items <= MOST_ITEMS:
             return delta_laplace_upper(noise.scale, noise.limit, contract.items, epsilon=epsilon)
         try:
             return min(1.0, delta_at(plan, epsilon))
@@ -314,11 +312,6 @@ def certified_delta(plan: Plan) -> Callable[[float], float]:
             return 1.0
 
     return delta
-
-
-def _plain_laplace(noise: LaplaceNoise, contract: Contract) -> bool:
-    """Whether each count moves by one, as `delta_laplace_upper` has it; a subclass may be for something else."""
-    return type(noise) is LaplaceNoise and type(contract) is Contract and contract.items <= MOST_ITEMS
 
 
 def _corners(plan: Plan, interval: float, top: int) -> set[int]:

@@ -152,7 +152,7 @@ def certify(
       dphist certify --epsilon 1 --sigma 30 --tau 165 \\
         --max-items-per-user 50 --delta 1e-6 --json
     """
-    from dphist.planning.certify import certify as certify_plan
+    from dphist.planning.compare import certify as certify_plan
 
     result = certify_plan(
         epsilon=epsilon, sigma=sigma, tau=tau, sigma_shared=sigma_shared, gamma=gamma,
@@ -238,7 +238,7 @@ def profile(
       dphist profile --sigma 30 --tau 165 --max-items-per-user 50 \\
         --epsilon 0.5 --epsilon 1 --delta 1e-5
     """
-    from dphist.planning.certify import profile_of
+    from dphist.planning.compare import profile_of
 
     pairs = profile_of(
         sigma=sigma, tau=tau, sigma_shared=sigma_shared, gamma=gamma, max_nonzero=max_nonzero,

@@ -12,13 +12,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
 from typing import Any, Final, Literal, get_args
 
 import numpy as np
 from flint import arb
-from numpy.typing import NDArray
 from scipy import special
 
 from dphist.display import html_grid, text_grid
@@ -26,11 +25,17 @@ from dphist.errors import InvalidParameter, NoPlan, finite_number, one_of
 from dphist.planning.planner import Excess
 from dphist.planning.utility import Correction
 from dphist.privacy import balls
-from dphist.privacy.choice import Node, at_any_epsilon, delta_adaptive_upper, delta_profile_upper
+from dphist.privacy.certificate import Node, at_any_epsilon, delta_adaptive_upper, delta_profile_upper
 from dphist.privacy.lattice import bits_for
-from dphist.privacy.normal import hockey_stick_normal
+from dphist.privacy.numerics import (
+    FloatArray,
+    golden_minimum,
+    hockey_stick_normal,
+    least_passing,
+    log_excess,
+    round_up,
+)
 from dphist.privacy.paper import largest_sensitivity_per_sigma
-from dphist.privacy.search import golden_minimum, least_passing, log_excess, round_up
 from dphist.privacy.spread import WeightedFamily
 from dphist.privacy.types import (
     DEFAULT_CAPS,
@@ -45,11 +50,8 @@ from dphist.privacy.types import (
     PublicNoise,
 )
 
-# How good a release would be, from noisy sizes and its plan alone.
-#
-# A model and no guarantee: privacy does not rest on it. docs/theory/choice.md says how far it is off on real data.
-
-FloatArray = NDArray[np.float64]
+# How good a release would be, from noisy sizes and its plan alone. A model, not a guarantee: privacy does not rest
+# on it. docs/theory/choice.md has its errors on real data.
 
 # The commonest item is taken to be one of every fourth user; in real data it was one of every fourth to tenth.
 _COMMONEST: Final = 0.25
@@ -284,6 +286,8 @@ def _smoothness(middles: FloatArray, level: float) -> tuple[FloatArray, FloatArr
 
 def _points_of_buckets(edges: Sequence[int], slopes: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
     """A few sizes that stand for each bucket, the share of each bucket (row) that has each, and its error."""
+    from scipy.linalg import block_diag  # not needed by other plans
+
     items, shares, tilts = [], [], []
     for (low, edge), slope in zip(pairwise(edges), np.clip(slopes, -_STEEPEST, _STEEPEST), strict=True):
         ends = np.unique(np.linspace(low, edge, _POINTS_PER_BUCKET + 1).round())
@@ -294,16 +298,7 @@ def _points_of_buckets(edges: Sequence[int], slopes: FloatArray) -> tuple[FloatA
         items.append(0.5 * (ends[:-1] + 1.0 + ends[1:]))
         shares.append(share)
         tilts.append(_TILT * share * (middles - share @ middles))
-    return np.concatenate(items), _block_diagonal(shares), _block_diagonal(tilts)
-
-
-def _block_diagonal(rows: Sequence[FloatArray]) -> FloatArray:
-    """A matrix with each of the rows below and to the right of the one before."""
-    ends = np.cumsum([row.size for row in rows])
-    matrix = np.zeros((len(rows), ends[-1]))
-    for place, (row, end) in enumerate(zip(rows, ends, strict=True)):
-        matrix[place, end - row.size : end] = row
-    return matrix
+    return np.concatenate(items), block_diag(*shares), block_diag(*tilts)
 
 
 @dataclass(frozen=True)
@@ -386,7 +381,6 @@ _TYPICAL_CAP: Final = 64
 _FOR_LAPLACE: Final = 0.004
 # Nodes every so many nats of delta: their chords are then within 2 % of the profile.
 _NATS: Final = 0.4
-_FLOAT = np.float64
 _COLUMNS: Final = ("limit", "excess", "mechanism", "noise", "threshold")
 
 
@@ -557,17 +551,6 @@ def _plan_for(plan_of: PlanOf, cap: int, budget: Budget, release: Budget, deviat
     return found
 
 
-def different_plans(plans: Sequence[Plan]) -> list[Plan]:
-    """One plan of those that draw the same noise for the same users."""
-    return list({(plan.noise, plan.contract): plan for plan in plans}.values())
-
-
-def delta_of_plan(plan: Plan, epsilon: float) -> float:
-    """A certified upper bound of a plan's delta at any epsilon."""
-    assert not isinstance(plan.noise, Noise)
-    return delta_profile_upper(plan.noise, plan.contract, epsilon=epsilon)
-
-
 def _nodes(budget: Budget, deviation: float, kinks: set[float]) -> list[float]:
     """Where the profiles are evaluated: closely where both steps together spend their delta, else sparsely."""
     mu = largest_sensitivity_per_sigma(epsilon=budget.epsilon, delta=budget.delta)
@@ -580,7 +563,7 @@ def _nodes(budget: Budget, deviation: float, kinks: set[float]) -> list[float]:
     return sorted({*(budget.epsilon - z * deviation for z in heights), *kinks})
 
 
-def _losses(deviation: float) -> tuple[NDArray[_FLOAT], NDArray[_FLOAT]]:
+def _losses(deviation: float) -> tuple[FloatArray, FloatArray]:
     """The privacy loss of the sizes, taken for normal, at many points, and their weights."""
     z = np.linspace(-38.0, 38.0, 3801)  # as far as doubles know a normal law
     weights = np.exp(-0.5 * z * z)
@@ -675,19 +658,25 @@ def largest_of_all(plans: Sequence[Plan], points: Sequence[float]) -> list[Node]
     in between only where a chord does not show that it is smaller there: delta is convex in e^x.
     """
     alone = [plan for plan in plans if _shares_nothing(plan.noise)]
-    others = different_plans([plan for plan in plans if not _shares_nothing(plan.noise)])
-    largest = _largest_together(alone, points) if alone else [0.0] * len(points)
+    # One plan of those that draw the same noise for the same users.
+    others = {(plan.noise, plan.contract): plan for plan in plans if not _shares_nothing(plan.noise)}.values()
+    largest = [0.0] * len(points)
+    if alone:
+        with balls.precision(bits_for(min(plan.budget.delta for plan in alone)) + 64):
+            family = WeightedFamily.of((plan.noise, plan.contract) for plan in alone)  # type: ignore[misc]
+            largest = [at_any_epsilon(lambda x: family.delta(arb(x)), point) for point in points]
     coarse = sorted({*range(0, len(points), _STEP), len(points) - 1})
     # The quick ones first: Laplace noise is the largest of all nearly everywhere below its epsilon.
     for plan in sorted(others, key=lambda plan: not isinstance(plan.noise, LaplaceNoise)):
-        at = {place: delta_of_plan(plan, points[place]) for place in coarse}
+        delta_at = partial(delta_profile_upper, plan.noise, plan.contract)
+        at = {place: delta_at(epsilon=points[place]) for place in coarse}
         for low, high in pairwise(coarse):
             for place in range(low + 1, high):
                 below = math.exp(points[low] - points[place])
                 above = math.exp(min(points[high] - points[place], 700.0))
                 chord = (at[low] * (above - 1.0) + at[high] * (1.0 - below)) / (above - below)
                 if chord * (1.0 + 1e-9) > largest[place]:
-                    at[place] = delta_of_plan(plan, points[place])
+                    at[place] = delta_at(epsilon=points[place])
         for place, delta in at.items():
             largest[place] = max(largest[place], delta)
     return list(zip(points, largest, strict=True))
@@ -698,13 +687,6 @@ def _shares_nothing(noise: AnyNoise) -> bool:
     if not isinstance(noise, LatticeNoise):
         return False
     return noise.variance_shared == 0 and noise.offset == "none" and noise.variance >= _FINE
-
-
-def _largest_together(plans: Sequence[Plan], points: Sequence[float]) -> list[float]:
-    """At each point an upper bound of the deltas of all these plans, none of which has shared noise."""
-    with balls.precision(bits_for(min(plan.budget.delta for plan in plans)) + 64):
-        family = WeightedFamily.of((plan.noise, plan.contract) for plan in plans)  # type: ignore[misc]
-        return [at_any_epsilon(lambda x: family.delta(arb(x)), point) for point in points]
 
 
 def _curve_nodes(planned: ChoicePlan, last: float) -> list[float]:

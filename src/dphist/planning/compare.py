@@ -1,39 +1,48 @@
-"""`compare`: every mechanism and analysis side by side, the frontier of tau against noise, and sums three ways."""
+"""Analyses side by side: `compare` plans, `frontier` curves, `certify` a given plan and its privacy profile."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
 
-from dphist.display import html_grid, text_grid
-from dphist.errors import InvalidParameter, positive_count, positive_number
+from dphist.display import html_grid, html_table, text_grid, text_table
+from dphist.errors import (
+    LARGEST_EPSILON,
+    InvalidParameter,
+    NotPrivate,
+    finite_number,
+    positive_count,
+    positive_number,
+)
 from dphist.planning.optimum import (
+    CASE_ANALYSES,
     Calibration,
-    CaseAnalysis,
     CshTighter,
     Exact,
     GshmExact,
     add_the_deltas,
+    check_bounds,
     least_sigma_add_the_deltas,
     least_tau,
     tau_add_the_deltas,
     tune_gamma,
 )
-from dphist.planning.planner import Gamma, certify_continuous, gamma_value, plan
-from dphist.planning.sums import check_bounds
-from dphist.privacy.laplace import tau_laplace
-from dphist.privacy.paper import largest_sensitivity_per_sigma
-from dphist.privacy.types import ANALYSES, Budget, Contract, Noise, Plan, gamma_from
+from dphist.planning.planner import Gamma, certify_continuous, check_excess, contract_of, gamma_value, plan
+from dphist.privacy.certificate import certify_noise
+from dphist.privacy.exact import delta_family
+from dphist.privacy.numerics import least_passing, log_excess, round_up
+from dphist.privacy.paper import (
+    delta_csh_add_the_deltas,
+    delta_csh_tighter,
+    delta_gshm_add_the_deltas,
+    delta_gshm_exact,
+    largest_sensitivity_per_sigma,
+    tau_laplace,
+)
+from dphist.privacy.types import ANALYSES, Budget, Certificate, Contract, Noise, Plan
 
-# `compare`: every mechanism and analysis side by side, and the frontier of tau against noise.
-
-_CASE_ANALYSES: Final[dict[str, CaseAnalysis]] = {
-    "exact": Exact(),
-    "gshm-exact": GshmExact(),
-    "csh-tighter": CshTighter(),
-}
 # The name of the row of users whose items beyond the limit count less; its noise is discrete.
 SPREAD_ROW: Final = "exact, excess spread"
 _COLUMNS: Final = ("mechanism", "analysis", "gamma", "total noise", "tau", "threshold", "to GSHM")
@@ -158,14 +167,12 @@ def compare(
         found = plan(epsilon=epsilon, delta=delta, max_items_per_user=max_items_per_user, excess="spread")
         numbers = found.gamma, found.total_noise, found.tau, found.tau / gshm.tau
         rows.append(ComparisonRow(found.mechanism, SPREAD_ROW, *numbers))
-    return Comparison(budget, contract, (*rows, laplace_row(budget, contract, gshm.tau)))
-
-
-def laplace_row(budget: Budget, contract: Contract, gshm_tau: float) -> ComparisonRow:
-    """Continuous Laplace noise, in closed form."""
+    # Continuous Laplace noise, in closed form.
     scale = contract.items / budget.epsilon
     tau = tau_laplace(m=contract.items, scale=scale, delta=budget.delta)
-    return ComparisonRow("laplace", "scale m/epsilon", None, math.sqrt(2.0) * scale, tau, tau / gshm_tau)
+    noise = math.sqrt(2.0) * scale
+    rows.append(ComparisonRow("laplace", "scale m/epsilon", None, noise, tau, tau / gshm.tau))
+    return Comparison(budget, contract, tuple(rows))
 
 
 @dataclass(frozen=True)
@@ -204,11 +211,11 @@ def _check_fits(analysis: str, contract: Contract, sigma_shared: float) -> None:
 
 
 def _tau(analysis: str, budget: Budget, contract: Contract, noise: Noise) -> float:
-    if analysis in _CASE_ANALYSES:
+    if analysis in CASE_ANALYSES:
         return least_tau(
-            _CASE_ANALYSES[analysis], contract, budget, sigma=noise.sigma, sigma_shared=noise.sigma_shared
+            CASE_ANALYSES[analysis], contract, budget, sigma=noise.sigma, sigma_shared=noise.sigma_shared
         )
-    return tau_add_the_deltas(budget, contract, gamma_from(noise.sigma, noise.sigma_shared), noise.sigma)
+    return tau_add_the_deltas(budget, contract, noise.sigma, noise.sigma_shared)
 
 
 def frontier(
@@ -232,8 +239,8 @@ def frontier(
     ratio = math.inf if gamma is None else gamma_value(gamma, contract)
     shared_per_sigma = 1.0 / math.sqrt(ratio)
     _check_fits(analysis, contract, shared_per_sigma)
-    if analysis in _CASE_ANALYSES:
-        least = Calibration(_CASE_ANALYSES[analysis], budget, contract).least_sigma(ratio) * (1.0 + 1e-9)
+    if analysis in CASE_ANALYSES:
+        least = Calibration(CASE_ANALYSES[analysis], budget, contract).least_sigma(ratio) * (1.0 + 1e-9)
     else:
         least = least_sigma_add_the_deltas(budget, contract, ratio)
     total = math.hypot(1.0, shared_per_sigma)
@@ -307,7 +314,7 @@ def compare_sums(
     """The errors of sums beside counts: as this project plans them, and as is usual.
 
     `recentred` is what `plan` makes. `standard` is planned together too, but a user moves a sum by up to the
-    larger of |low| and |high| in place of half the range, and the sum has all its noise to itself. `split` gives
+    larger of |low| and |high| instead of half the range, and the sum has its own noise alone. `split` gives
     the counts and each sum an equal part of epsilon and of delta, and releases them one after the other.
     All three are by the exact analysis.
     """
@@ -322,18 +329,179 @@ def compare_sums(
     counts = plan(epsilon=epsilon / parts, delta=delta / parts, **common)
     per_sigma = largest_sensitivity_per_sigma(epsilon=epsilon / parts, delta=delta / parts)
     alone = tuple(float(most) * math.sqrt(max_items_per_user) / per_sigma for most in largest)
+    together = tuple(math.hypot(s.sigma, float(s.middle) * ours.total_noise) for s in ours.sums)
     return SumsComparison(
         (
-            _row(
-                "recentred",
-                ours,
-                tuple(math.hypot(s.sigma, float(s.middle) * ours.total_noise) for s in ours.sums),
-            ),
-            _row("standard", standard, tuple(s.sigma for s in standard.sums)),
-            _row("split", counts, alone),
+            SumsRow("recentred", ours.total_noise, ours.threshold, together),
+            SumsRow("standard", standard.total_noise, standard.threshold, tuple(s.sigma for s in standard.sums)),
+            SumsRow("split", counts.total_noise, counts.threshold, alone),
         )
     )
 
 
-def _row(way: str, found: Plan, errors: tuple[float, ...]) -> SumsRow:
-    return SumsRow(way, found.total_noise, found.threshold, errors)
+# `certify`: the delta of a given plan under every analysis that applies, and its whole privacy profile.
+
+_SURELY_BROKEN: Final = 1.0 - 1e-12
+
+
+@dataclass(frozen=True)
+class Certification:
+    """delta of one plan by analysis name; `exact` is the certificate's."""
+
+    noise: Noise
+    contract: Contract
+    certificate: Certificate
+    delta: dict[str, float] = field(hash=False)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data with the keys of `dphist certify --json`."""
+        return {
+            "mechanism": self.noise.mechanism,
+            "epsilon": self.certificate.epsilon,
+            "max_nonzero": self.contract.max_nonzero,
+            "max_items_per_user": self.contract.items,
+            **({} if self.contract.spread is None else {"spread": self.contract.spread}),
+            **self.noise.to_dict(),
+            "delta": dict(self.delta),
+            "delta_lower": self.certificate.delta_lower,
+            "binding_case": self.certificate.binding_case.to_dict(),
+        }
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Labels and values for people."""
+        return [
+            *((f"delta, {name}", f"{value:.10g}") for name, value in self.delta.items()),
+            ("delta, at least", f"{self.certificate.delta_lower:.10g}"),
+            ("worst neighbours", str(self.certificate.binding_case)),
+        ]
+
+    def __str__(self) -> str:
+        return text_table(self.rows())
+
+    def _repr_html_(self) -> str:
+        return html_table(f"delta at epsilon = {self.certificate.epsilon:g}", self.rows())
+
+
+def certify(
+    *,
+    epsilon: float,
+    sigma: float,
+    tau: float,
+    sigma_shared: float | None = None,
+    gamma: Gamma | None = None,
+    max_nonzero: int | None = None,
+    max_items_per_user: int | None = None,
+    delta: float | None = None,
+    excess: str = "drop",
+) -> Certification:
+    """Delta at epsilon of a plan given by its noise and threshold, under every analysis that applies.
+
+    With `excess` "spread" users with more items add a smaller weight to each of up to 16 times as many.
+    `exact` is an upper bound in ball arithmetic that holds whatever the doubles did. With `delta` given, a plan
+    that does not keep to it raises `NotPrivate`; so does one without any privacy.
+    """
+    given = _given_plan(sigma, sigma_shared, gamma, tau, max_nonzero, max_items_per_user, excess)
+    noise, contract = given
+    epsilon = Budget(epsilon, 0.5 if delta is None else delta).epsilon
+    certificate = certify_noise(noise, contract, epsilon=epsilon, budget=delta)
+    if certificate.delta > (_SURELY_BROKEN if delta is None else delta):
+        certificate = certify_noise(noise, contract, epsilon=epsilon)
+        raise NotPrivate(
+            f"the plan (sigma {noise.sigma:g}, shared {noise.sigma_shared:g}, tau {noise.tau:g}) is not private: "
+            f"at epsilon = {epsilon:g} its delta is {certificate.delta!r}"
+            + ("" if delta is None else f", above {delta!r}")
+        )
+    deltas = {"exact": certificate.delta}
+    numbers: dict[str, Any] = {"sigma": noise.sigma, "tau": noise.tau, "epsilon": epsilon}
+    if contract.spread is None and noise.sigma_shared == 0.0:
+        deltas["gshm-add-the-deltas"] = min(1.0, delta_gshm_add_the_deltas(m=contract.items, **numbers))
+        deltas["gshm-exact"] = min(1.0, delta_gshm_exact(m=contract.items, **numbers))
+    elif contract.spread is None and contract.max_nonzero is not None:
+        numbers |= {"k": contract.max_nonzero, "sigma_shared": noise.sigma_shared}
+        deltas["csh-add-the-deltas"] = min(1.0, delta_csh_add_the_deltas(**numbers))
+        deltas["csh-tighter"] = min(1.0, delta_csh_tighter(**numbers))
+    return Certification(noise, contract, certificate, deltas)
+
+
+class _GivenPlan(NamedTuple):
+    noise: Noise
+    contract: Contract
+
+
+def _given_plan(
+    sigma: float,
+    sigma_shared: float | None,
+    gamma: Gamma | None,
+    tau: float,
+    max_nonzero: int | None,
+    max_items_per_user: int | None,
+    excess: str,
+) -> _GivenPlan:
+    contract = contract_of(max_nonzero, max_items_per_user, check_excess(excess) == "spread")
+    if sigma_shared is not None and gamma is not None:
+        raise InvalidParameter(f"give sigma_shared ({sigma_shared!r}) or gamma ({gamma!r}), not both")
+    if gamma is not None:
+        sigma_shared = positive_number("sigma", sigma) / math.sqrt(gamma_value(gamma, contract))
+    return _GivenPlan(Noise(sigma, 0.0 if sigma_shared is None else sigma_shared, tau), contract)
+
+
+def delta_at(plan: Plan | _GivenPlan, epsilon: float) -> float:
+    """delta(epsilon) of a fixed plan, as a certified upper bound; epsilon may be zero."""
+    number = finite_number("epsilon", epsilon)
+    if not 0.0 <= number <= LARGEST_EPSILON:
+        raise InvalidParameter(f"epsilon must be between 0 and {LARGEST_EPSILON:g}, not {epsilon!r}")
+    return certify_noise(plan.noise, plan.contract, epsilon=number).delta
+
+
+def epsilon_at(plan: Plan | _GivenPlan, delta: float) -> float:
+    """The least epsilon, up to rounding, at which a fixed plan is certified for delta.
+
+    Raises `NotPrivate` where no epsilon will do: new counts pass the threshold with a larger probability.
+    """
+    target = Budget(1.0, delta).delta
+    floor = delta_at(plan, LARGEST_EPSILON)
+    if floor > target:
+        raise NotPrivate(f"no epsilon reaches delta = {delta!r}: delta stays at {floor:.10g}")
+    if delta_at(plan, 0.0) <= target:
+        return 0.0
+
+    def excess(epsilon: float) -> float:
+        # Doubles propose where they can; on a lattice that is the certificate itself.
+        if isinstance(plan.noise, Noise) and plan.contract.spread is None:
+            return log_excess(delta_family(plan.noise, plan.contract, epsilon=epsilon).delta, target)
+        return log_excess(certify_noise(plan.noise, plan.contract, epsilon=epsilon).delta, target)
+
+    epsilon = round_up(least_passing(excess, 1.0, relative=1e-10))
+    step = 1e-9
+    while epsilon < LARGEST_EPSILON:
+        if delta_at(plan, epsilon) <= target:
+            return epsilon
+        step *= 4.0
+        epsilon = round_up(epsilon * (1.0 + step))
+    return LARGEST_EPSILON
+
+
+def profile(plan: Plan, epsilons: Iterable[float]) -> list[tuple[float, float]]:
+    """The privacy profile as (epsilon, certified delta) pairs."""
+    return [(float(epsilon), delta_at(plan, epsilon)) for epsilon in epsilons]
+
+
+def profile_of(
+    *,
+    sigma: float,
+    tau: float,
+    epsilons: Iterable[float],
+    deltas: Iterable[float],
+    sigma_shared: float | None = None,
+    gamma: Gamma | None = None,
+    max_nonzero: int | None = None,
+    max_items_per_user: int | None = None,
+    excess: str = "drop",
+) -> list[tuple[float, float]]:
+    """The privacy profile of a plan given by its numbers: (epsilon, delta) pairs, sorted by epsilon."""
+    given = _given_plan(sigma, sigma_shared, gamma, tau, max_nonzero, max_items_per_user, excess)
+    pairs = [(float(epsilon), delta_at(given, epsilon)) for epsilon in epsilons]
+    pairs += [(epsilon_at(given, delta), float(delta)) for delta in deltas]
+    if not pairs:
+        raise InvalidParameter("a privacy profile needs at least one epsilon or delta")
+    return sorted(pairs)

@@ -7,17 +7,17 @@ of noise and threshold. The noise that is drawn is certified on its lattice.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import cached_property, lru_cache
-from typing import Final, Protocol
+from functools import lru_cache
+from numbers import Rational
+from typing import ClassVar, Final
 
 import numpy as np
 from flint import arb
 
-from dphist.errors import InvalidParameter, NoPlan, NotPrivate
-from dphist.planning.sums import LatticeSums, SumShares
+from dphist.errors import InvalidParameter, NoPlan, NotPrivate, finite_number
 from dphist.privacy import balls
 from dphist.privacy.certificate import CERTIFICATE_GAP, certify_noise, lattice_family
 from dphist.privacy.exact import (
@@ -28,6 +28,7 @@ from dphist.privacy.exact import (
     mixed_blocks_upper,
 )
 from dphist.privacy.lattice import bits_for, discrete_gaussian_tail, infinite_event_discrete
+from dphist.privacy.numerics import golden_minimum, least_passing, least_whole_passing, log_excess, round_up
 from dphist.privacy.paper import (
     delta_csh_add_the_deltas,
     delta_csh_tighter,
@@ -38,7 +39,6 @@ from dphist.privacy.paper import (
     tau_csh_add_the_deltas,
     tau_gshm_add_the_deltas,
 )
-from dphist.privacy.search import golden_minimum, least_passing, least_whole_passing, log_excess, round_up
 from dphist.privacy.spread import WeightedFamily, at_level
 from dphist.privacy.types import (
     LEAST_VARIANCE,
@@ -49,13 +49,9 @@ from dphist.privacy.types import (
     Noise,
     Objective,
     OffsetRule,
+    SumNoise,
     gamma_from,
 )
-
-# The best noise for an analysis: sigma for a given gamma, and gamma itself.
-#
-# An analysis is its two pure cases and the delta of everything together; the paper's first analyses add the deltas
-# of noise and threshold.
 
 # The paper's first analyses as plans: the deltas of noise and threshold are added.
 
@@ -70,13 +66,21 @@ def add_the_deltas(budget: Budget, contract: Contract, gamma: float, objective: 
         )
 
     def tau_at(stretch: float) -> float:
-        return tau_add_the_deltas(budget, contract, gamma, least * (1.0 + stretch))
+        sigma = least * (1.0 + stretch)
+        return tau_add_the_deltas(budget, contract, sigma, sigma / math.sqrt(gamma))
 
     stretch, _ = golden_minimum(tau_at, 1e-6, 2.0, tolerance=1e-9)
     sigma = round_up(least * (1.0 + stretch))
-    shared = 0.0 if math.isinf(gamma) else round_up(sigma / math.sqrt(gamma))
-    tau = round_up(_tau_for_noise(budget, contract, sigma, shared))
-    while _delta_add_the_deltas(budget, contract, Noise(sigma, shared, tau)) > budget.delta:
+    shared = round_up(sigma / math.sqrt(gamma))
+    tau = round_up(tau_add_the_deltas(budget, contract, sigma, shared))
+
+    def delta(tau: float) -> float:
+        if shared == 0.0:
+            return delta_gshm_add_the_deltas(m=contract.items, sigma=sigma, tau=tau, epsilon=budget.epsilon)
+        k = int(contract.nonzero)
+        return delta_csh_add_the_deltas(k=k, sigma=sigma, sigma_shared=shared, tau=tau, epsilon=budget.epsilon)
+
+    while delta(tau) > budget.delta:
         tau = round_up(tau * (1.0 + 1e-12))
     return Noise(sigma, shared, tau)
 
@@ -89,69 +93,30 @@ def least_sigma_add_the_deltas(budget: Budget, contract: Contract, gamma: float)
     return math.sqrt(contract.nonzero + gamma) / 2.0 / largest
 
 
-def tau_add_the_deltas(budget: Budget, contract: Contract, gamma: float, sigma: float) -> float:
-    """The least tau at this sigma by adding the deltas; infinite where sigma is too small."""
-    return _tau_for_noise(budget, contract, sigma, 0.0 if math.isinf(gamma) else sigma / math.sqrt(gamma))
-
-
-def _tau_for_noise(budget: Budget, contract: Contract, sigma: float, sigma_shared: float) -> float:
+def tau_add_the_deltas(budget: Budget, contract: Contract, sigma: float, sigma_shared: float) -> float:
+    """The least tau for this noise by adding the deltas; infinite where it is too small."""
+    numbers = {"sigma": sigma, "epsilon": budget.epsilon, "delta": budget.delta}
+    if sigma_shared == 0.0:
+        return tau_gshm_add_the_deltas(m=contract.items, **numbers)
     try:
-        if sigma_shared == 0.0:
-            return tau_gshm_add_the_deltas(
-                m=contract.items, sigma=sigma, epsilon=budget.epsilon, delta=budget.delta
-            )
-        return tau_csh_add_the_deltas(
-            k=int(contract.nonzero), sigma=sigma, sigma_shared=sigma_shared, epsilon=budget.epsilon,
-            delta=budget.delta,
-        )  # fmt: skip
+        return tau_csh_add_the_deltas(k=int(contract.nonzero), sigma_shared=sigma_shared, **numbers)
     except NotPrivate:
         return math.inf
 
 
-def _delta_add_the_deltas(budget: Budget, contract: Contract, noise: Noise) -> float:
-    if noise.sigma_shared == 0.0:
-        return delta_gshm_add_the_deltas(
-            m=contract.items, sigma=noise.sigma, tau=noise.tau, epsilon=budget.epsilon
-        )
-    return delta_csh_add_the_deltas(
-        k=int(contract.nonzero), sigma=noise.sigma, sigma_shared=noise.sigma_shared, tau=noise.tau,
-        epsilon=budget.epsilon,
-    )  # fmt: skip
-
-
-# What calibration needs to know of an analysis: its two pure cases and the delta of everything together.
+# Analyses that take the worst of cases: no new count, only new counts, and mixtures. Each has the sensitivity
+# without new counts for sigma = 1, delta when all the user's counts are new, and the least tau, not below the one
+# in `noise`, at which mixtures are within the budget too. `extra` is what sums beside a changed count add to the
+# squared sensitivity; `closed_form` says whether mixtures cost no integral.
 
 _LEAST_TAU_PER_SIGMA: Final = 1e-9
-
-
-class CaseAnalysis(Hashable, Protocol):
-    """An analysis that takes the worst of cases: no new count, only new counts, and mixtures."""
-
-    def __hash__(self) -> int: ...
-
-    @property
-    def closed_form(self) -> bool:
-        """Whether the mixed cases cost no integral."""
-
-    @property
-    def extra(self) -> float:
-        """What sums beside a changed count add to the squared sensitivity, in units of the count's own."""
-
-    def sensitivity(self, contract: Contract, gamma: float) -> float:
-        """Sensitivity without new counts, for sigma = 1."""
-
-    def infinite(self, contract: Contract, noise: Noise, smallest: float) -> float:
-        """Delta when all the user's counts are new."""
-
-    def mixed_tau(self, contract: Contract, noise: Noise, budget: Budget) -> float:
-        """The least tau, not below the one in `noise`, at which the mixed cases are within the budget too."""
 
 
 @dataclass(frozen=True)
 class Exact:
     """This project's analysis: exact ends, and the offset bound between them."""
 
-    closed_form: bool = False
+    closed_form: ClassVar[bool] = False
     extra: float = 0.0
 
     def sensitivity(self, contract: Contract, gamma: float) -> float:
@@ -173,14 +138,14 @@ class Exact:
         """Raise tau to satisfy the worst mixture, as often as another one takes its place."""
         if contract.items < 2:
             return noise.tau
-        enough = budget.delta
+        enough, epsilon = budget.delta, budget.epsilon
         while True:
-            blocks = mixed_blocks(noise, contract, epsilon=budget.epsilon, enough=enough, relative=0.0)
+            blocks = mixed_blocks(noise, contract, epsilon=epsilon, enough=enough, relative=0.0)
             if blocks.maximum <= enough:
                 return noise.tau
             # The certificate bounds a mixture by chords, which lie a little above: leave them their room.
             enough = budget.delta * (1.0 - 2.0 * CERTIFICATE_GAP)
-            raised = _tau_for_mixture(contract, noise, enough, budget.epsilon, blocks.argument)
+            raised = _tau_for_mixture(contract, noise, enough, epsilon, blocks.argument)
             # A block that was not resolved to single cases asks for a hair more than any of them.
             noise = replace(noise, tau=max(raised, noise.tau * (1.0 + 1e-7)))
 
@@ -189,11 +154,11 @@ class Exact:
 class GshmExact:
     """`lem:related-GSHM`, without shared noise."""
 
-    closed_form: bool = True
-    extra: float = 0.0
+    closed_form: ClassVar[bool] = True
+    extra: ClassVar[float] = 0.0
 
     def sensitivity(self, contract: Contract, gamma: float) -> float:
-        """Sqrt m."""
+        """sqrt m."""
         return math.sqrt(contract.items)
 
     def infinite(self, contract: Contract, noise: Noise, smallest: float) -> float:
@@ -211,10 +176,10 @@ class GshmExact:
 
 @dataclass(frozen=True)
 class CshTighter:
-    """`thm:privacy-tighter-analysis`; it knows k alone."""
+    """`thm:privacy-tighter-analysis`, which uses k alone."""
 
-    closed_form: bool = True
-    extra: float = 0.0
+    closed_form: ClassVar[bool] = True
+    extra: ClassVar[float] = 0.0
 
     def sensitivity(self, contract: Contract, gamma: float) -> float:
         """sqrt(k + gamma)/2."""
@@ -222,22 +187,23 @@ class CshTighter:
 
     def infinite(self, contract: Contract, noise: Noise, smallest: float) -> float:
         """1 - psi(k)."""
-        return float(
-            infinite_event_upper(
-                count=contract.nonzero, sigma=noise.sigma, sigma_shared=noise.sigma_shared, tau=noise.tau
-            )
-        )
+        numbers = {"sigma": noise.sigma, "sigma_shared": noise.sigma_shared, "tau": noise.tau}
+        return float(infinite_event_upper(count=contract.nonzero, **numbers))
 
     def mixed_tau(self, contract: Contract, noise: Noise, budget: Budget) -> float:
         """By the paper's maximum."""
+        numbers = {"sigma": noise.sigma, "sigma_shared": noise.sigma_shared, "epsilon": budget.epsilon}
 
         def delta(tau: float) -> float:
-            return delta_csh_tighter(
-                k=int(contract.nonzero), sigma=noise.sigma, sigma_shared=noise.sigma_shared, tau=tau,
-                epsilon=budget.epsilon,
-            )  # fmt: skip
+            return delta_csh_tighter(k=int(contract.nonzero), tau=tau, **numbers)
 
         return _tau_for_delta(delta, noise.tau, budget.delta)
+
+
+CaseAnalysis = Exact | GshmExact | CshTighter
+CASE_ANALYSES: Final[dict[str, CaseAnalysis]] = {
+    "exact": Exact(), "gshm-exact": GshmExact(), "csh-tighter": CshTighter(),
+}  # fmt: skip
 
 
 def _tau_for_delta(delta: Callable[[float], float], start: float, target: float) -> float:
@@ -254,8 +220,8 @@ def _tau_for_mixture(contract: Contract, noise: Noise, target: float, epsilon: f
     one = np.array([new], dtype=np.int64)
 
     def delta(tau: float) -> float:
-        deltas = mixed_blocks_upper(replace(noise, tau=tau), contract, one, one, epsilon=epsilon, smallest=target)
-        return float(deltas.worst[0])
+        moved = replace(noise, tau=tau)
+        return float(mixed_blocks_upper(moved, contract, one, one, epsilon=epsilon, smallest=target)[0])
 
     return _tau_for_delta(delta, noise.tau, target)
 
@@ -308,36 +274,33 @@ class Calibration:
     budget: Budget
     contract: Contract
 
-    @cached_property
-    def largest_mu(self) -> float:
-        """The largest sensitivity per sigma that the budget allows when no count is new."""
-        return largest_sensitivity_per_sigma(epsilon=self.budget.epsilon, delta=self.budget.delta)
-
     def least_sigma(self, gamma: float) -> float:
         """The least sigma for this gamma, not rounded."""
-        return self.analysis.sensitivity(self.contract, gamma) / self.largest_mu
+        largest = largest_sensitivity_per_sigma(epsilon=self.budget.epsilon, delta=self.budget.delta)
+        return self.analysis.sensitivity(self.contract, gamma) / largest
 
-    def round_up_noise(self, sigma: float, gamma: float) -> tuple[float, float]:
-        """Sigma and sigma_shared rounded up: more of either only lowers the Gaussian part of delta."""
-        sigma_up = round_up(sigma)
-        return sigma_up, (0.0 if math.isinf(gamma) else round_up(sigma_up / math.sqrt(gamma)))
-
-    def tau(self, sigma: float, sigma_shared: float) -> float:
-        """The least tau for this noise over all cases, rounded up."""
-        tau = least_tau(self.analysis, self.contract, self.budget, sigma=sigma, sigma_shared=sigma_shared)
-        return round_up(tau) if math.isfinite(tau) else tau
+    def relative_noise(self, gamma: float) -> float:
+        """The total noise at the least sigma, up to a factor that is the same for every gamma."""
+        return self.analysis.sensitivity(self.contract, gamma) * math.sqrt(1.0 + 1.0 / gamma)
 
     def optimistic_tau(self, gamma: float) -> float:
         """Tau at the least sigma if mixed cases do not bind, which they seldom do."""
-        sigma, shared = self.round_up_noise(self.least_sigma(gamma), gamma)
+        sigma = round_up(self.least_sigma(gamma))
+        shared = round_up(sigma / math.sqrt(gamma))
         return tau_of_infinite_event(
             self.analysis, self.contract, sigma=sigma, sigma_shared=shared, delta=self.budget.delta
         )
 
-    def at_least_noise(self, gamma: float) -> Noise:
-        """The plan of least noise for this gamma, with the least tau that goes with it."""
-        sigma, shared = self.round_up_noise(self.least_sigma(gamma), gamma)
-        return Noise(sigma, shared, self.tau(sigma, shared), self.analysis.extra)
+    def at_least_noise(self, gamma: float, stretch: float = 1.0) -> Noise:
+        """The plan of least noise for this gamma, or louder by `stretch`, with the least tau over all cases.
+
+        All is rounded up: more noise of either kind only lowers the Gaussian part of delta.
+        """
+        least = self.least_sigma(gamma)
+        sigma = round_up(least) if stretch == 1.0 else round_up(round_up(least) * stretch)
+        shared = round_up(sigma / math.sqrt(gamma))
+        tau = least_tau(self.analysis, self.contract, self.budget, sigma=sigma, sigma_shared=shared)
+        return Noise(sigma, shared, round_up(tau) if math.isfinite(tau) else tau, self.analysis.extra)
 
     def at_least_tau(self, gamma: float) -> Noise:
         """The plan of least threshold for this gamma.
@@ -349,13 +312,10 @@ class Calibration:
         closed = self.analysis.closed_form or math.isinf(gamma)
         if not closed or first.tau <= round_up(self.optimistic_tau(gamma)):
             return first
-
-        def louder(stretch: float) -> Noise:
-            sigma, shared = self.round_up_noise(first.sigma * stretch, gamma)
-            return Noise(sigma, shared, self.tau(sigma, shared), self.analysis.extra)
-
-        stretch, tau = golden_minimum(lambda x: louder(x).tau, 1.0, _WIDEST_SIGMA, tolerance=1e-4)
-        return first if first.tau <= tau else louder(stretch)
+        stretch, tau = golden_minimum(
+            lambda x: self.at_least_noise(gamma, x).tau, 1.0, _WIDEST_SIGMA, tolerance=1e-4
+        )
+        return first if first.tau <= tau else self.at_least_noise(gamma, stretch)
 
     def best(self, gamma: float, objective: Objective) -> Noise:
         """The best plan for this gamma."""
@@ -368,7 +328,7 @@ def tune_gamma(calibration: Calibration, objective: Objective) -> Noise:
     contract = calibration.contract
     if contract.max_nonzero is None or contract.items < 2:
         return without
-    quietest = _best_gamma(calibration, _total_noise(calibration), quietest_on_grid(calibration))
+    quietest = _best_gamma(calibration, calibration.relative_noise, quietest_on_grid(calibration))
     if objective == "noise":
         found = calibration.at_least_noise(quietest)
         return found if found.total_noise < without.total_noise * (1.0 - 1e-9) else without
@@ -379,7 +339,7 @@ def tune_gamma(calibration: Calibration, objective: Objective) -> Noise:
 
 
 def least_total_noise(calibration: Calibration) -> Noise:
-    """The quietest noise over gamma as far as a coarse grid knows; tau plays no part in it."""
+    """The quietest noise over gamma on a coarse grid; its tau is not used."""
     gammas = [math.inf]
     if calibration.contract.max_nonzero is not None and calibration.contract.items > 1:
         gammas.append(quietest_on_grid(calibration))
@@ -391,18 +351,10 @@ def least_total_noise(calibration: Calibration) -> Noise:
     return min((noise(gamma) for gamma in gammas), key=lambda found: found.total_noise)
 
 
-def _total_noise(calibration: Calibration) -> Callable[[float], float]:
-    def total(gamma: float) -> float:
-        return calibration.analysis.sensitivity(calibration.contract, gamma) * math.sqrt(1.0 + 1.0 / gamma)
-
-    return total
-
-
 def quietest_on_grid(calibration: Calibration) -> float:
     """Gamma of least total noise on a coarse grid; the curve is closed form."""
-    total = _total_noise(calibration)
     top = math.log10(calibration.contract.nonzero) + 4.0
-    return min((float(g) for g in np.logspace(-2.0, top, 240)), key=total)
+    return min((float(g) for g in np.logspace(-2.0, top, 240)), key=calibration.relative_noise)
 
 
 def _best_gamma(calibration: Calibration, objective: Callable[[float], float], start: float) -> float:
@@ -410,18 +362,167 @@ def _best_gamma(calibration: Calibration, objective: Callable[[float], float], s
 
     The sensitivity is a maximum over integers s, with kinks where k + gamma is odd; minima like to sit there.
     """
-
-    def by_log(log_gamma: float) -> float:
-        return objective(math.exp(log_gamma))
-
     centre, width = math.log(start), math.log(8.0)
-    log_best, _ = golden_minimum(by_log, centre - width, centre + width, tolerance=0.01)
+    log_best, _ = golden_minimum(lambda x: objective(math.exp(x)), centre - width, centre + width, tolerance=0.01)
     best = math.exp(log_best)
     k, m = int(calibration.contract.nonzero), calibration.contract.items
     nearest = 2 * round((best + k - 1) / 2) + 1 - k
     kinks = [float(g) for g in range(nearest - 4, nearest + 5, 2) if g > 0 and (g + k) / 2 < m + 1]
     return min([best, *kinks], key=objective) if k <= 10_000 else best
 
+
+# Sums beside the counts: how the budget is shared between them, and which steps their noise takes.
+
+# Steps of half a range: fine enough that rounding a user's value to them is nothing beside the noise.
+FINEST_REACH: Final = 1 << 20
+# The samplers' largest deviation is 1e8 steps.
+_LARGEST_DEVIATION: Final = 5e7
+_LEAST_REACH: Final = 16
+# Weights of several sums are whole multiples of a unit of which the smallest has so many.
+_LEAST_WEIGHT: Final = 4
+_MOST_SUMS: Final = 64
+# How far all shares may be moved together so that the best offset is on the lattice.
+_NEAR_SHARE: Final = 0.1
+# For smaller shares half a unit is as good as the best offset: it costs at most half this share.
+_LEAST_OFFSET_EXTRA: Final = 0.005
+Bounds = tuple[Fraction, Fraction]
+# The noise of sums beside counts of a variance.
+SumsBeside = Callable[[Fraction], tuple[SumNoise, ...]]
+
+
+def check_bounds(low: object, high: object) -> Bounds:
+    """The bounds of a value, exactly as they were written."""
+    exact = []
+    for name, value in (("LOW", low), ("HIGH", high)):
+        finite_number(name, value)
+        # A float is the decimal number that it is written as.
+        exact.append(Fraction(value) if isinstance(value, Rational) else Fraction(repr(float(value))))  # type: ignore[arg-type]
+    if not exact[0] < exact[1]:
+        raise InvalidParameter(f"the bounds of a sum must be LOW < HIGH, not {low!r} and {high!r}")
+    return exact[0], exact[1]
+
+
+@dataclass(frozen=True)
+class SumShares:
+    """The bounds of sums, and how much each adds to the squared sensitivity of a changed count (in its units)."""
+
+    bounds: tuple[Bounds, ...]
+    extras: tuple[float, ...]
+
+    @property
+    def extra(self) -> float:
+        """What all of them add."""
+        return sum(self.extras)
+
+    @property
+    def weights(self) -> tuple[float, ...]:
+        """The shares of the whole squared sensitivity."""
+        return tuple(extra / (1.0 + self.extra) for extra in self.extras)
+
+    def on_lattice(self, sigma: float, lattice: int) -> SumsBeside:
+        """Whole weights near the shares, for counts with this deviation on a lattice of so many steps."""
+        least, reach = min(self.extras), self._reach(sigma)
+        common = max(1, round(self._smallest_weight() * reach / (least * lattice**2)))
+        weights = [max(1, round(extra * lattice**2 * common / reach)) for extra in self.extras]
+        return self._noise_of(reach, [Fraction(weight, common) for weight in weights])
+
+    def lattice_of_one_offset(self, least: int) -> int:
+        """A power of two for a lattice on which (1 + extra)/2 is a whole number of steps, near enough."""
+        lattice = 16
+        while lattice < least or abs(self._offset_steps(lattice) * 2 / lattice / self.extra - 1.0) > _NEAR_SHARE:
+            lattice *= 2
+        return lattice
+
+    def with_one_offset(self, sigma: float, lattice: int) -> SumsBeside:
+        """Weights for which (1 + extra)/2 is exactly a whole number of steps of such a lattice.
+
+        With that offset every number of changed counts has the same sensitivity, the worst of all, so that one
+        bound serves them all. Extra is reach W/(U b^2), W all the weights; 2 t/b asks for U = reach W/(2 t b).
+        """
+        reach, steps = self._reach(sigma), self._offset_steps(lattice)
+        least = min(self.extras) / self.extra * steps
+        times = math.ceil(self._smallest_weight() / least) * max(1, 2 * lattice // reach)
+        shares = [extra / self.extra * steps * times for extra in self.extras]
+        weights = [max(1, math.floor(share)) for share in shares]
+        # What rounding down left over goes to the weights that lost most.
+        most_lost = sorted(range(len(shares)), key=lambda k: weights[k] - shares[k])
+        for place in most_lost[: steps * times - sum(weights)]:
+            weights[place] += 1
+        common = Fraction(reach * sum(weights), 2 * steps * lattice)
+        return self._noise_of(reach, [weight / common for weight in weights])
+
+    def _noise_of(self, reach: int, ratios: Sequence[Fraction]) -> SumsBeside:
+        """Variances reach V/ratio beside counts of the variance V: whole weights in one combination."""
+        return lambda variance: tuple(
+            SumNoise(low, high, reach, reach * variance / ratio)
+            for (low, high), ratio in zip(self.bounds, ratios, strict=True)
+        )
+
+    def _offset_steps(self, lattice: int) -> int:
+        """How many steps extra/2 is."""
+        return max(1, round(self.extra * lattice / 2))
+
+    def _smallest_weight(self) -> int:
+        return 1 if len(self.extras) == 1 else _LEAST_WEIGHT
+
+    def _reach(self, sigma: float) -> int:
+        """The steps of half a range: as many as the samplers can serve."""
+        reach = FINEST_REACH
+        while reach * sigma / math.sqrt(min(self.extras)) > _LARGEST_DEVIATION:
+            reach //= 2
+        if reach < _LEAST_REACH:
+            raise NoPlan(f"the noise of the sums would exceed {_LARGEST_DEVIATION / _LEAST_REACH:g} half ranges")
+        return reach
+
+
+def total(sums: SumShares | None) -> float:
+    """What the sums add, nothing if there are none."""
+    return 0.0 if sums is None else sums.extra
+
+
+def share_budget(
+    bounds: Sequence[Bounds], weights: Sequence[float] | None, noise_at: Callable[[float], Noise]
+) -> SumShares | None:
+    """The shares of sums: by `weights` (of the squared sensitivity, the counts have the rest), or the best ones.
+
+    `noise_at` is the noise of the counts if the sums add so much. The best shares have the least sum of variances
+    of the count and of all sums, each sum in units of the largest value a user can have. With c the middle and h
+    half of a range, M the larger of |low| and |high|, extra K in all, total noise S and sigma of the counts, it is
+
+        S^2 (1 + sum of c^2/M^2) + sigma^2 (sum of h/M)^2/K,    each with the share h/M of K.
+    """
+    if not bounds:
+        if weights:
+            raise InvalidParameter("weights are for sums, and there are none")
+        return None
+    if len(bounds) > _MOST_SUMS:
+        raise InvalidParameter(f"at most {_MOST_SUMS} sums can be released together, not {len(bounds)}")
+    if weights is not None:
+        if len(weights) != len(bounds):
+            raise InvalidParameter(
+                f"give one weight for each sum: there are {len(bounds)} sums and {len(weights)} weights"
+            )
+        numbers = [finite_number("weight", weight) for weight in weights]
+        rest = 1.0 - sum(numbers)
+        if min(numbers) < 1e-6 or rest < 1e-6:
+            raise InvalidParameter(
+                f"weights are shares of the whole, each at least 1e-6 and together below 1, not {list(weights)}"
+            )
+        return SumShares(tuple(bounds), tuple(number / rest for number in numbers))
+    largest = [max(abs(low), abs(high)) for low, high in bounds]
+    own = [float((high - low) / 2 / most) for (low, high), most in zip(bounds, largest, strict=True)]
+    middles = sum(float((low + high) / 2 / most) ** 2 for (low, high), most in zip(bounds, largest, strict=True))
+
+    def cost(log_extra: float) -> float:
+        extra = math.exp(log_extra)
+        noise = noise_at(extra)
+        return noise.total_noise**2 * (1.0 + middles) + noise.sigma**2 * sum(own) ** 2 / extra
+
+    best, _ = golden_minimum(cost, math.log(1e-3), math.log(1e3), tolerance=1e-3)
+    return SumShares(tuple(bounds), tuple(math.exp(best) * one / sum(own) for one in own))
+
+
+# The optimum brought onto a lattice.
 
 # A step of the lattice is at most this share of tau, and an offset off its best by at most this share of delta's
 # exponent: together well below 0.2 %.
@@ -489,14 +590,33 @@ def lattice_and_variances(
         raise InvalidParameter(
             f"gamma = {continuous.gamma:.6g} leaves so little shared noise that no lattice could hold it"
         )
-    terms = None
+    beside: SumsBeside | None = None
     if sums is not None:
-        if offset == "none" and sums.wants_one_offset and _one_offset(continuous, contract, gamma):
+        if offset == "none" and sums.extra >= _LEAST_OFFSET_EXTRA and _one_offset(continuous, contract, gamma):
             lattice = sums.lattice_of_one_offset(lattice)
-            terms = sums.with_one_offset(continuous.sigma, lattice)
+            beside = sums.with_one_offset(continuous.sigma, lattice)
         else:
-            terms = sums.on_lattice(continuous.sigma, lattice)
-    return _least_noise(continuous, budget, contract, lattice, gamma, offset, terms)
+            beside = sums.on_lattice(continuous.sigma, lattice)
+
+    def at(variance: float) -> LatticeNoise:
+        shared = Fraction(0) if gamma is None else _dyadic_up(variance / gamma)
+        own = _dyadic_up(variance) if gamma is None else shared * gamma
+        return LatticeNoise(lattice, own, shared, 1, offset, () if beside is None else beside(own))
+
+    start = (lattice * continuous.sigma) ** 2
+    with balls.precision(bits_for(budget.delta)):
+        if contract.spread is not None and gamma is None:
+            # Larger variances only scale the bounds of the weights, which take a while to make.
+            family = WeightedFamily.of([(at(start), contract)], thresholds=False)
+
+            def delta(variance: float) -> arb:
+                return family.scale(arb(variance) / start).gaussian(arb(budget.epsilon))
+        else:
+
+            def delta(variance: float) -> arb:
+                return _noise_alone(at(variance), budget, contract)
+
+        return at(least_passing(lambda v: log_excess(balls.upper(delta(v)), budget.delta), start, relative=1e-8))
 
 
 def _one_offset(noise: Noise, contract: Contract, gamma: int | None) -> bool:
@@ -538,38 +658,6 @@ def _dyadic_up(value: float, digits: int = 34) -> Fraction:
     if exponent <= 0:
         return Fraction(math.ceil(value))
     return Fraction(math.ceil(value * 2**exponent), 2**exponent)
-
-
-def _least_noise(
-    noise: Noise,
-    budget: Budget,
-    contract: Contract,
-    lattice: int,
-    gamma: int | None,
-    offset: OffsetRule,
-    terms: LatticeSums | None,
-) -> LatticeNoise:
-    """The least variance at which the noise alone is within the budget, by balls, and all that goes with it."""
-
-    def at(variance: float) -> LatticeNoise:
-        shared = Fraction(0) if gamma is None else _dyadic_up(variance / gamma)
-        own = _dyadic_up(variance) if gamma is None else shared * gamma
-        return LatticeNoise(lattice, own, shared, 1, offset, () if terms is None else terms.noise(own))
-
-    start = (lattice * noise.sigma) ** 2
-    with balls.precision(bits_for(budget.delta)):
-        if contract.spread is not None and gamma is None:
-            # Larger variances only scale the bounds of the weights, which take a while to make.
-            family = WeightedFamily.of([(at(start), contract)], thresholds=False)
-
-            def delta(variance: float) -> arb:
-                return family.scale(arb(variance) / start).gaussian(arb(budget.epsilon))
-        else:
-
-            def delta(variance: float) -> arb:
-                return _noise_alone(at(variance), budget, contract)
-
-        return at(least_passing(lambda v: log_excess(balls.upper(delta(v)), budget.delta), start, relative=1e-8))
 
 
 def _noise_alone(noise: LatticeNoise, budget: Budget, contract: Contract) -> arb:

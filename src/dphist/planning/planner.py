@@ -13,24 +13,26 @@ from scipy import special
 
 from dphist.errors import InvalidParameter, NoPlan, NotPrivate, one_of, positive_number
 from dphist.planning.optimum import (
+    CASE_ANALYSES,
     LEAST_SHARED,
+    Bounds,
     Calibration,
-    CshTighter,
     Exact,
-    GshmExact,
+    SumShares,
     add_the_deltas,
+    check_bounds,
     lattice_and_variances,
     least_total_noise,
     on_lattice,
+    share_budget,
+    total,
     tune_gamma,
 )
-from dphist.planning.sums import Bounds, SumShares, check_bounds, share_budget, total
-from dphist.planning.verdict import verdict_of
+from dphist.planning.utility import verdict_of
 from dphist.privacy.certificate import certify_family, certify_noise
-from dphist.privacy.laplace import certify_discrete_laplace, tau_laplace
 from dphist.privacy.lattice import squared_sensitivity_top_k
-from dphist.privacy.paper import largest_sensitivity_per_sigma
-from dphist.privacy.search import round_up
+from dphist.privacy.numerics import round_up
+from dphist.privacy.paper import largest_sensitivity_per_sigma, tau_laplace
 from dphist.privacy.types import (
     ANALYSES,
     LARGEST_SCALE,
@@ -55,10 +57,8 @@ Excess = Literal["drop", "spread"]
 # Over how many times its limit the items of a user are spread: more would raise the threshold for very few users.
 SPREAD_OVER: Final = 16
 
-# The ratio gamma of a count's own variance to the shared one, as people ask for it.
-
+# The ratio gamma of a count's own variance to the shared one. Outside these, one of the two noises is negligible.
 Gamma = float | Literal["sqrt"]
-# Beyond, one of the two noises is nothing beside the other.
 LEAST_GAMMA: Final = 0.01
 LARGEST_GAMMA: Final = 1e15
 
@@ -71,29 +71,10 @@ def gamma_value(gamma: Gamma, contract: Contract) -> float:
         if contract.max_nonzero is None:
             raise InvalidParameter("gamma = 'sqrt' is the root of max_nonzero, which is not given")
         return math.sqrt(contract.max_nonzero)
-    return _gamma_number(gamma)
-
-
-def _gamma_number(gamma: float) -> float:
     number = positive_number("gamma", gamma)
     if not LEAST_GAMMA <= number <= LARGEST_GAMMA:
         raise InvalidParameter(f"gamma must be between {LEAST_GAMMA:g} and {LARGEST_GAMMA:g}, not {gamma!r}")
     return number
-
-
-def whole_gamma(gamma: float) -> tuple[float, tuple[str, ...]]:
-    """The gamma of discrete noise for one that was asked for, and a note where it is another."""
-    number = _gamma_number(gamma)
-    if number < 1.0:
-        raise InvalidParameter(
-            f"the gamma of discrete noise is a whole number from 1 on, not {gamma!r}; noise='continuous' takes any"
-        )
-    whole = float(round(number))
-    told = f"Gamma is {whole:g} in place of {number:g}: that of discrete noise is a whole number."
-    return whole, () if whole == number else (told,)
-
-
-# Plans for the top-k step with a released offset: no bound on users is needed.
 
 
 def top_k_noise(
@@ -104,47 +85,39 @@ def top_k_noise(
     Guarantee: the certificate's delta is within the budget.
     Source: `alg:top-k` with the offset of `sec:top-k` (rule `independent`) or our own (rule `opposite`).
     """
-    guess = first_guess(budget, contract, rule, total(sums))
+    guess = top_k_guess(budget, contract, rule, total(sums))
     # To find the lattice and to start the search of the limit.
     tau = guess.total_noise * -float(special.ndtri(budget.delta / (1.0 + contract.nonzero)))
     return on_lattice(replace(guess, tau=max(tau, guess.sigma)), budget, contract, rule, sums)
 
 
-def first_guess(budget: Budget, contract: Contract, rule: OffsetRule, extra: float) -> Noise:
-    """The noise as it would be if it were continuous; tau plays no part in it."""
+def top_k_guess(budget: Budget, contract: Contract, rule: OffsetRule, extra: float) -> Noise:
+    """The noise of a top-k step if it were continuous; its tau is not used.
+
+    Gamma is a whole number, for shared and offset noise of one variance. The paper has sqrt k. With the opposite
+    offset a count has the variance (k + 2 gamma)(1 + 1/gamma)/4 of a unit, which is least at sqrt(k/2); tau is
+    least there as well, for W has the same variance as the offset's own noise. Sums beside the counts weigh as
+    4 extra times as many further counts.
+    """
     k = contract.nonzero
-    gamma = gamma_top_k(k, rule, extra)
+    if rule == "independent":
+        gamma = max(1, round(math.sqrt(k)))
+    else:
+        counts = k * (1.0 + 4.0 * extra)
+        root = math.sqrt(counts / 2.0)
+        near = {max(1, math.floor(root)), math.ceil(root)}
+        gamma = min(near, key=lambda gamma: (counts + 2.0 * gamma) * (1.0 + 1.0 / gamma))
     squared = squared_sensitivity_top_k(shared=k, gamma=gamma, rule=rule, extra=extra)
     sigma = math.sqrt(squared) / largest_sensitivity_per_sigma(epsilon=budget.epsilon, delta=budget.delta)
     return Noise(sigma, sigma / math.sqrt(gamma), sigma, extra)
 
 
-def gamma_top_k(k: float, rule: OffsetRule, extra: float = 0.0) -> int:
-    """Gamma, a whole number, for shared and offset noise of one variance.
-
-    The paper has sqrt k. With the opposite offset a count has the variance (k + 2 gamma)(1 + 1/gamma)/4 of a unit,
-    which is least at sqrt(k/2); tau is least there as well, for W has the same variance as the offset's own noise.
-    Sums beside the counts weigh as 4 extra times as many further counts.
-    """
-    if rule == "independent":
-        return max(1, round(math.sqrt(k)))
-    counts = k * (1.0 + 4.0 * extra)
-    root = math.sqrt(counts / 2.0)
-    near = {max(1, math.floor(root)), math.ceil(root)}
-    return min(near, key=lambda gamma: (counts + 2.0 * gamma) * (1.0 + 1.0 / gamma))
-
-
-# Plans for a known, public domain: the least noise, and no threshold.
-
-
-def public_noise(
+def public_plan(
     budget: Budget, contract: Contract, sums: SumShares | None = None, *, may_share: bool = True
-) -> tuple[PublicNoise, Certificate]:
-    """The least noise for a public list of `max_nonzero` items, and its certificate.
+) -> Plan:
+    """The quietest plan for a public list of `max_nonzero` items.
 
     Noise that all counts share helps where a user may touch a good part of the list, and never with spread.
-
-    Guarantee: the certificate's delta is within the budget.
     """
     if contract.max_nonzero is None:
         raise InvalidParameter("a known domain needs its size")
@@ -158,27 +131,6 @@ def public_noise(
     certificate = certify_noise(noise, contract, epsilon=budget.epsilon)
     if certificate.delta > budget.delta:
         raise NoPlan(f"no plan near sigma {quietest.sigma!r} could be certified for {budget}")
-    return noise, certificate
-
-
-# Plans beside the family for unknown items: Laplace noise, public lists; and notes on any plan.
-
-
-def offset_rule(offset: str | None) -> OffsetRule:
-    """The rule by name; the opposite one unless another is asked for."""
-    for rule in OFFSET_RULES:
-        if offset == rule:
-            return rule
-    if offset is None:
-        return "opposite"
-    raise InvalidParameter(f"offset must be one of {', '.join(OFFSET_RULES)}, not {offset!r}")
-
-
-def public_plan(
-    budget: Budget, contract: Contract, sums: SumShares | None = None, *, may_share: bool = True
-) -> Plan:
-    """The quietest plan for a public list of items."""
-    noise, certificate = public_noise(budget, contract, sums, may_share=may_share)
     return Plan(budget, contract, noise, "exact", certificate, notes_for(budget, contract, noise))
 
 
@@ -187,31 +139,26 @@ def laplace_plan(budget: Budget, contract: Contract) -> Plan:
     scale = Fraction(contract.items) / Fraction(budget.epsilon)
     limit = int(tau_laplace(m=contract.items, scale=float(scale), delta=budget.delta, discrete=True))
     for candidate in (limit, limit + 1):
-        certificate = certify_discrete_laplace(scale, candidate, contract, epsilon=budget.epsilon)
+        noise = LaplaceNoise(scale, candidate)
+        certificate = certify_noise(noise, contract, epsilon=budget.epsilon)
         if certificate.delta <= budget.delta:
-            noise = LaplaceNoise(scale, candidate)
             return Plan(budget, contract, noise, "exact", certificate, notes_for(budget, contract, noise))
     raise NotPrivate(f"no limit near {limit} is certified for {budget}")
 
 
 def laplace_is_better(plan: Plan, objective: Objective) -> bool:
     """Whether Laplace noise would have the lower threshold, or the smaller deviation, at the same budget."""
-    budget, contract = plan.budget, plan.contract
-    if not laplace_can_be_drawn(budget, contract):
-        return False
-    scale = contract.items / budget.epsilon
+    budget, items = plan.budget, plan.contract.items
+    if not LEAST_SCALE <= Fraction(items) / Fraction(budget.epsilon) <= LARGEST_SCALE:
+        return False  # too narrow or too wide for an exact sampler
+    scale = items / budget.epsilon
     if objective == "threshold":
-        return tau_laplace(m=contract.items, scale=scale, delta=budget.delta, discrete=True) < plan.tau
+        return tau_laplace(m=items, scale=scale, delta=budget.delta, discrete=True) < plan.tau
     return LaplaceNoise(Fraction(scale), 0).sigma < plan.total_noise
 
 
-def laplace_can_be_drawn(budget: Budget, contract: Contract) -> bool:
-    """Whether noise of scale m/epsilon is neither too narrow nor too wide for an exact sampler."""
-    return LEAST_SCALE <= Fraction(contract.items) / Fraction(budget.epsilon) <= LARGEST_SCALE
-
-
 def notes_for(budget: Budget, contract: Contract, noise: AnyNoise) -> tuple[str, ...]:
-    """What a person should know beside the numbers."""
+    """Warnings and hints beside the numbers."""
     notes = list(verdict_of(budget).warnings)
     scale = contract.items / budget.epsilon
     deviation = math.sqrt(2.0) * scale
@@ -230,7 +177,7 @@ def notes_for(budget: Budget, contract: Contract, noise: AnyNoise) -> tuple[str,
     if noise.mechanism == "top-k":
         notes.append(
             "The count after the largest ones is subtracted before the threshold and released with noise, so that "
-            "the counts are not biased; a count must pass the threshold by itself above it."
+            "the counts are not biased; a count must exceed it by the threshold."
         )
     return tuple(notes)
 
@@ -239,10 +186,10 @@ _MOST_CORRECTIONS: Final = 6
 # Shared noise that gains less than this would only ask for a finer lattice.
 _WORTH_SHARING: Final = 0.9995
 CAP_ALONE: Final = (
-    "The bound on the items of a user needs less noise than a top-k step, so there is no such step. Of the items "
-    "that pass the threshold, a release has the largest alone."
+    "The limit of items per user needs less noise than a top-k step, so there is no such step. Of the items that "
+    "pass the threshold, only the largest are released."
 )
-_TOP_ALONE: Final = "The top-k step needs less noise than the bound on the items of a user, which is not applied."
+_TOP_ALONE: Final = "The top-k step needs less noise than the limit of items per user, which is not applied."
 
 
 def plan(
@@ -285,10 +232,9 @@ def plan(
     6988.5
     """
     budget, objective = Budget(epsilon, delta), one_of("minimize", minimize, get_args(Objective))
-    if noise not in (None, "continuous", "discrete"):
-        raise InvalidParameter(f"noise must be 'continuous' or 'discrete', not {noise!r}")
-    if mechanism not in ("best", "gaussian", "laplace"):
-        raise InvalidParameter(f"mechanism must be best, gaussian or laplace, not {mechanism!r}")
+    if noise is not None:
+        one_of("noise", noise, ("continuous", "discrete"))
+    one_of("mechanism", mechanism, ("best", "gaussian", "laplace"))
     ours = analysis in ("best", "exact") and noise != "continuous" and gamma is None
     spreads = check_excess(excess) == "spread"
     if spreads and (not ours or mechanism == "laplace" or top is not None or max_items_per_user is None):
@@ -313,7 +259,7 @@ def plan(
         if public_items is not None:
             listed = contract_of(public_items, max_items_per_user, spreads)
             return public_plan(budget, listed, family_shares(bounds, weights, budget, listed))
-        found = top_plan(budget, Contract(top), offset_rule(offset), objective, bounds, weights)
+        found = top_plan(budget, Contract(top), offset, objective, bounds, weights)
         if max_items_per_user is None:
             return found
         return _quieter(found, max_items_per_user, mechanism, objective, bounds, weights)
@@ -325,7 +271,8 @@ def plan(
             raise InvalidParameter("Laplace noise is discrete, and has no gamma and no other analysis")
         return laplace_plan(budget, contract)
     shares = family_shares(bounds, weights, budget, contract)
-    found = _gaussian_plan(budget, contract, noise, _analysis_name(analysis), gamma, objective, shares)
+    name = "exact" if analysis == "best" else one_of("analysis", analysis, ANALYSES)
+    found = _gaussian_plan(budget, contract, noise, name, gamma, objective, shares)
     if mechanism == "best" and ours and not bounds and not spreads and laplace_is_better(found, objective):
         return laplace_plan(budget, contract)
     return found
@@ -370,7 +317,15 @@ def _gaussian_plan(
         raise InvalidParameter(f"discrete noise has the exact analysis only, not {name!r}")
     notes: tuple[str, ...] = ()
     if noise == "discrete" and isinstance(gamma, (int, float)):
-        gamma, notes = whole_gamma(gamma)
+        number = gamma_value(gamma, contract)
+        if number < 1.0:
+            raise InvalidParameter(
+                f"the gamma of discrete noise is a whole number from 1 on, not {gamma!r}; "
+                "noise='continuous' takes any"
+            )
+        gamma = float(round(number))
+        if gamma != number:
+            notes = (f"Gamma is {gamma:g} instead of {number:g}: discrete noise needs a whole number.",)
     # Spread changes no continuous noise: what it costs is found on the lattice.
     unweighted = replace(contract, spread=None)
     ideal = _noise_for(name, budget, unweighted, _gamma(gamma, name, contract), objective, total(shares))
@@ -385,17 +340,18 @@ def _gaussian_plan(
 def top_plan(
     budget: Budget,
     contract: Contract,
-    rule: OffsetRule,
+    offset: str | None,
     objective: Objective,
     bounds: Sequence[Bounds],
     weights: Sequence[float] | None,
 ) -> Plan:
-    """The top-k step by itself."""
+    """The top-k step by itself; the opposite offset unless another is asked for."""
+    rule = one_of("offset", "opposite" if offset is None else offset, OFFSET_RULES)
     if rule == "none":
         if bounds:
             raise InvalidParameter("sums beside a top-k step need its offset: the counts would be differences")
         return _gaussian_plan(budget, contract, None, "exact", None, objective)
-    shares = share_budget(bounds, weights, lambda extra: first_guess(budget, contract, rule, extra))
+    shares = share_budget(bounds, weights, lambda extra: top_k_guess(budget, contract, rule, extra))
     noise, certificate = top_k_noise(budget, contract, rule, shares)
     return Plan(budget, contract, noise, "exact", certificate, notes_for(budget, contract, noise))
 
@@ -414,14 +370,9 @@ def _quieter(
     however few items that user has (docs/theory/top-k.md).
     """
     capped = plan(
-        epsilon=found.budget.epsilon,
-        delta=found.budget.delta,
-        max_items_per_user=items,
-        minimize=objective,
-        mechanism=mechanism,
-        sums=bounds,
-        weights=weights,
-    )
+        epsilon=found.budget.epsilon, delta=found.budget.delta, max_items_per_user=items, minimize=objective,
+        mechanism=mechanism, sums=bounds, weights=weights,
+    )  # fmt: skip
     if capped.total_noise <= found.total_noise:
         return replace(capped, notes=(*capped.notes, CAP_ALONE))
     return replace(found, notes=(*found.notes, _TOP_ALONE))
@@ -447,15 +398,6 @@ def _discrete(
         return plan[0].tau if objective == "threshold" else plan[0].total_noise
 
     return found if cost(found) < cost(without) * _WORTH_SHARING else without
-
-
-def _analysis_name(analysis: str) -> AnalysisName:
-    if analysis == "best":
-        return "exact"
-    for name in ANALYSES:
-        if analysis == name:
-            return name
-    raise InvalidParameter(f"analysis must be one of best, {', '.join(ANALYSES)}, not {analysis!r}")
 
 
 def _gamma(gamma: Gamma | None, name: AnalysisName, contract: Contract) -> float | None:
@@ -485,8 +427,7 @@ def _noise_for(
     assert gamma is not None
     if name.endswith("add-the-deltas"):
         return add_the_deltas(budget, contract, gamma, objective)
-    case_analysis = {"exact": Exact(), "gshm-exact": GshmExact(), "csh-tighter": CshTighter()}[name]
-    return Calibration(case_analysis, budget, contract).best(gamma, objective)  # type: ignore[arg-type]
+    return Calibration(CASE_ANALYSES[name], budget, contract).best(gamma, objective)
 
 
 def certify_continuous(noise: Noise, budget: Budget, contract: Contract) -> tuple[Noise, Certificate]:

@@ -1,4 +1,4 @@
-"""What a plan means for a count: how likely it is released, how far off it then is, and intervals."""
+"""What a plan means: how likely a count is released, how far off it then is, and how much the budget protects."""
 
 from __future__ import annotations
 
@@ -6,41 +6,26 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
+from dphist.display import plain_number
 from dphist.errors import InvalidParameter
-from dphist.privacy.types import AnyNoise, LaplaceNoise, LatticeNoise, Noise, Plan, PublicNoise
+from dphist.privacy.numerics import FloatArray
+from dphist.privacy.types import AnyNoise, Budget, LaplaceNoise, LatticeNoise, Noise, Plan, PublicNoise
 
-# Symmetric laws above a point: their mass, and their first and second moments. Pure functions.
+# Symmetric laws above a point: mass(n) = Pr[X >= n], moment(n) and square(n) the means of X and X^2 where X >= n
+# and of 0 elsewhere. Noise above `reach` has a probability below 1e-18.
 
-FloatArray = NDArray[np.float64]
 _ROOT: Final = math.sqrt(2.0 * math.pi)
 # In squared steps: up to here the law is summed, beyond the formula of Euler and Maclaurin is as good.
 _SUMMED: Final = 1e6
 _REACH: Final = 15.0
 # Points to a standard deviation: sums over every s-th value of a smooth law are as good as over all.
 _POINTS: Final = 4.0
-
-
-class Tails(Protocol):
-    """A law that is symmetric about zero, above a point."""
-
-    @property
-    def reach(self) -> float:
-        """Noise above this has a probability below 1e-18."""
-
-    def mass(self, first: FloatArray) -> FloatArray:
-        """Pr[X >= first]."""
-
-    def moment(self, first: FloatArray) -> FloatArray:
-        """The mean of X where X >= first, and of 0 elsewhere."""
-
-    def square(self, first: FloatArray) -> FloatArray:
-        """The mean of X^2 where X >= first, and of 0 elsewhere."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +64,7 @@ class LatticeTails:
     with h = t/variance.
     Guarantee: relative errors below 1e-12 where it is summed, and below 1e-10 beyond, up to 12 deviations; more
     noise than that has a probability of 1e-32, and where the law is summed none.
-    Valid for: variance >= 1. A `first` that is no whole number is rounded up.
+    Valid for: variance >= 1. A `first` that is not a whole number is rounded up.
     """
 
     variance: float
@@ -156,7 +141,7 @@ class LaplaceTails:
     """Pr[x] = (1 - q)/(1 + q) q^|x| on whole numbers, with q = e^(-1/scale): above n >= 1 it is geometric.
 
     Guarantee: right to rounding.
-    Valid for: scale > 0. A `first` that is no whole number is rounded up.
+    Valid for: scale > 0. A `first` that is not a whole number is rounded up.
     """
 
     scale: float
@@ -192,6 +177,8 @@ class LaplaceTails:
         tail = np.exp(-_mirrored(n) / self.scale) / (1.0 + math.exp(-1.0 / self.scale))
         return np.asarray(tail, dtype=np.float64)
 
+
+Tails = NormalTails | LatticeTails | LaplaceTails
 
 # The one law of release: how likely a count is to pass the threshold, and how far off it then is.
 #
@@ -448,3 +435,71 @@ def _beside(
         added[f"{name}_low"] = np.floor(low).astype(np.int64) if whole else np.asarray(low)
         added[f"{name}_high"] = np.ceil(high).astype(np.int64) if whole else np.asarray(high)
     return added
+
+
+# How much a budget protects, in words, so that commands, reports and the page agree.
+
+LEVELS: Final = ("strong", "moderate", "weak", "very weak")
+# The largest epsilon of each level but the last. e^3 is 20: from there on a belief of 5 % may pass 50 %.
+_EPSILONS: Final = (1.0, 3.0, 10.0)
+# And the largest delta: one user in a hundred thousand, in a thousand, in ten.
+_DELTAS: Final = (1e-5, 1e-3, 1e-1)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The level of protection, what it means for a guess about one person, and what to warn of."""
+
+    level: str
+    sentence: str
+    warnings: tuple[str, ...]
+
+    @property
+    def weak(self) -> bool:
+        """Whether it needs a warning."""
+        return bool(self.warnings)
+
+
+def verdict_of(budget: Budget, largest_count: float | None = None) -> Verdict:
+    """How much a budget protects. With the largest released count, a delta above one over it is noticed too."""
+    epsilon, delta = budget.epsilon, budget.delta
+    of_epsilon = sum(epsilon > most for most in _EPSILONS)
+    users = max(1.0, largest_count or 1.0)
+    # Among so many users as one item has, delta should leave hardly one without protection.
+    of_delta = max(sum(delta > most for most in _DELTAS), sum(delta * users > most for most in (0.1, 1.0)))
+    level = LEVELS[max(of_epsilon, of_delta)]
+    warnings = []
+    if of_epsilon >= 2:
+        near = "counts may be close to the true ones, and " if of_epsilon == 3 else ""
+        warnings.append(
+            f"ε = {plain_number(epsilon)} is a {LEVELS[of_epsilon]} guarantee: {near}a guess whether a given "
+            f"person is in the data, 50 % before, may be right {_percent(right_guesses(budget))} of the time. Use "
+            "ε of 1 or less for sensitive data."
+        )
+    if of_delta >= 2:
+        many = f"1 in {1.0 / delta:,.0f} users" if delta < 0.5 else "most users"
+        known = f", and one item has about {users:,.0f}" if delta * users > 1.0 and users > 1.0 else ""
+        warnings.append(
+            f"δ = {plain_number(delta)} is too large: it allows all data of {many} to be published{known}. "
+            "Choose δ well below 1 / number of users."
+        )
+    sentence = (
+        f"{level}: someone who thinks it as likely as not that a given person is in the data, and now guesses, is "
+        f"right at most {_percent(right_guesses(budget))} of the time"
+    )
+    return Verdict(level, sentence, tuple(warnings))
+
+
+def right_guesses(budget: Budget) -> float:
+    """The largest share of right guesses whether one person is in the data, if both are as likely beforehand.
+
+    Guarantee: for any test, Pr[right] = (1 + TV)/2, and (epsilon, delta) on both sides allow a total variation of
+    TV <= (e^epsilon - 1 + 2 delta)/(e^epsilon + 1).
+    """
+    shrink = math.exp(-budget.epsilon)
+    return min(1.0, (1.0 + budget.delta * shrink) / (1.0 + shrink))
+
+
+def _percent(share: float) -> str:
+    """Rounded up to a tenth of a percent."""
+    return f"{math.ceil(1000.0 * share - 1e-9) / 10.0:g} %"

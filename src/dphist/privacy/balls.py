@@ -15,10 +15,6 @@ from typing import Final
 
 from flint import acb, arb, ctx, fmpq, fmpz
 
-# Ball arithmetic: numbers with rigorous error bounds, by Arb through python-flint.
-#
-# Doubles enter exactly; every result is an enclosure, and `upper` turns one into a double that is not below it.
-
 BallFunction = Callable[[acb, bool], acb]
 
 

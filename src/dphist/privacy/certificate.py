@@ -1,22 +1,26 @@
 """Certificates: upper bounds of delta in ball arithmetic that hold whatever the doubles did.
 
 First the family with continuous noise, where doubles only propose how to partition the mixed cases; then the noise
-that is drawn: lattices, top-k steps with an offset, public lists, Laplace.
+that is drawn: lattices, top-k steps with an offset, public lists, spread, Laplace; then a cap chosen privately and
+the release that follows.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from functools import lru_cache
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
 from flint import acb, arb
 
-from dphist.errors import InvalidParameter
+from dphist.errors import InvalidParameter, NotPrivate
 from dphist.privacy import balls, exact
+from dphist.privacy.balls import tail
 from dphist.privacy.exact import (
     block_offsets,
     delta_family,
@@ -26,11 +30,11 @@ from dphist.privacy.exact import (
     sum_bound,
     worst_changed,
 )
-from dphist.privacy.laplace import certify_discrete_laplace
-from dphist.privacy.lattice import DiscreteFamily, TopKFamily, bits_for
-from dphist.privacy.search import Blocks
+from dphist.privacy.lattice import DiscreteFamily, TopKFamily, bits_for, rational
+from dphist.privacy.numerics import fraction_up
 from dphist.privacy.spread import WeightedFamily, at_level
 from dphist.privacy.types import (
+    AnyNoise,
     Certificate,
     Contract,
     LaplaceNoise,
@@ -39,10 +43,6 @@ from dphist.privacy.types import (
     Noise,
     PublicNoise,
 )
-
-# The certificate: an upper bound of delta in ball arithmetic that holds whatever the doubles did.
-#
-# The doubles only propose how to partition the mixed cases; every number that the verdict rests on is a ball.
 
 # How far above the fast value the certificate may end, relatively, where mixed neighbours are the worst.
 CERTIFICATE_GAP: Final = 2e-6
@@ -53,6 +53,11 @@ _LOWER_ERROR: Final = 1e-7
 # Deltas are computed to many digits down to this.
 _SMALLEST: Final = 1e-40
 _CHORD_LADDER: Final = (150, 600, 2400, 9600)
+# Steps of a count in which the weights of users are whole numbers, for continuous noise.
+_LEVEL_STEPS: Final = 512
+
+# An epsilon, which may be negative, and an upper bound of delta there.
+Node = tuple[float, float]
 
 
 class BallFamily:
@@ -196,7 +201,7 @@ def _mixed_upper(family: BallFamily, goal: float) -> float:
     if contract.items < 2:
         return 0.0
     enough = goal * (1.0 - _DOUBLE_ERROR)
-    blocks: Blocks = mixed_blocks(noise, contract, epsilon=epsilon, enough=enough, relative=0.0, growth=4.0)
+    blocks = mixed_blocks(noise, contract, epsilon=epsilon, enough=enough, relative=0.0, growth=4.0)
     sums = sum_bound(noise, contract, blocks.first, blocks.last, epsilon=epsilon, smallest=family.scale)
     worst = 0.0
     for first, last, by_sum in zip(blocks.first.tolist(), blocks.last.tolist(), sums.tolist(), strict=True):
@@ -210,21 +215,47 @@ def _mixed_upper(family: BallFamily, goal: float) -> float:
 
 
 def certify_noise(
-    noise: LatticeNoise | LaplaceNoise, contract: Contract, *, epsilon: float, budget: float | None = None
+    noise: AnyNoise, contract: Contract, *, epsilon: float, budget: float | None = None
 ) -> Certificate:
-    """Certificate of any noise that can be drawn.
+    """Certificate of any noise, with or without spread.
 
-    Guarantee: `delta` is an upper bound in ball arithmetic, from the very rationals of `noise`.
+    Guarantee: `delta` is an upper bound in ball arithmetic, from the very rationals or doubles of `noise`.
     """
     if isinstance(noise, LaplaceNoise):
         if contract.spread is not None:
             raise InvalidParameter("Laplace noise cannot be combined with spread, which bounds squared lengths")
         return certify_discrete_laplace(noise.scale, noise.limit, contract, epsilon=epsilon)
+    if isinstance(noise, Noise) and contract.spread is not None:
+        return _certify_continuous_spread(noise, contract, epsilon=epsilon)
+    if isinstance(noise, Noise):
+        return certify_family(noise, contract, epsilon=epsilon, budget=budget)
     if contract.spread is not None:
         return certify_spread(noise, contract, epsilon=epsilon, budget=budget)
     if isinstance(noise, PublicNoise):
         return certify_known_domain(noise, contract, epsilon=epsilon)
     return certify_lattice(noise, contract, epsilon=epsilon, budget=budget)
+
+
+def _certify_continuous_spread(noise: Noise, contract: Contract, *, epsilon: float) -> Certificate:
+    """Certificate of continuous noise with spread: that of the worst level.
+
+    Weights are whole steps of 1/512. In units of a weight, noise and threshold are rounded down, so that a level
+    is certified with less of both.
+    """
+    if noise.sigma_shared > 0.0:
+        raise InvalidParameter("excess = 'spread' with shared noise is certified for discrete noise: make a plan")
+    found = []
+    for level in contract.levels(_LEVEL_STEPS):
+        weight = Fraction(level.weight, _LEVEL_STEPS)
+        down = [math.nextafter(float(x / weight), 0.0) for x in (Fraction(noise.sigma), Fraction(noise.tau) + 1)]
+        tau = math.nextafter(down[1] - 1.0, 0.0)
+        if tau <= 0.0:
+            raise NotPrivate(f"the threshold {noise.threshold:g} hides no new count of a user")
+        own = certify_family(
+            Noise(down[0], 0.0, tau), Contract(contract.max_nonzero, level.items), epsilon=epsilon
+        )
+        found.append(replace(own, binding_case=replace(own.binding_case, weight=weight)))
+    return max(found, key=lambda one: one.delta)
 
 
 def certify_spread(
@@ -271,6 +302,24 @@ def _certify_each_level(
         if budget is not None and certificate.delta > budget:
             break
     return max(found, key=lambda one: one.delta)
+
+
+def certify_discrete_laplace(scale: Fraction, limit: int, contract: Contract, *, epsilon: float) -> Certificate:
+    """Certificate of the discrete Laplace stability histogram whose scale is at least m/epsilon.
+
+    Guarantee: `delta` is an upper bound in ball arithmetic, from the very rational scale; exact up to rounding.
+    Valid for: scale >= m/epsilon, compared exactly; otherwise raises `NotPrivate`.
+    Source: beyond the paper.
+    """
+    items = contract.items
+    if Fraction(items) > scale * Fraction(epsilon):
+        raise NotPrivate(f"a Laplace scale of {scale} is below m/epsilon for m = {items}, epsilon = {epsilon!r}")
+    with balls.precision(2048):
+        rate = rational(1 / scale)
+        passes = (-(limit + 1) * rate).exp() / (1 + (-rate).exp())
+        delta = balls.upper(1 - (1 - passes) ** items)
+    case = NeighbourCase(contract.nonzero - items, items, 0, "add")
+    return Certificate(epsilon, delta, "laplace", case, math.nextafter(delta, 0.0))
 
 
 def lattice_family(noise: LatticeNoise, contract: Contract, *, epsilon: float, scale: float) -> DiscreteFamily:
@@ -351,3 +400,84 @@ def _discrete_mixed_upper(family: DiscreteFamily, goal: float, *, stop: bool) ->
         if stop and worst > goal:
             return math.inf
     return worst
+
+
+# Two steps in a row: noisy sizes choose a cap, and a release with that cap follows.
+#
+# Which release it is depends on the noise of the first step, so the second may be the worst one for every value of
+# it: its privacy profile is the upper envelope of the profiles of all that could follow.
+# Proof: docs/theory/choice.md.
+
+
+def delta_profile_upper(noise: AnyNoise, contract: Contract, *, epsilon: float) -> float:
+    """delta of a plan at any epsilon, as a certified upper bound; below zero from that above it.
+
+        1 - e^x + e^x delta(-x)     for x = epsilon < 0
+
+    Laplace noise has a certificate from m/scale on. Below it the bound is the chord in e^x between -m/scale and
+    m/scale: delta0 + (1 - delta0) (e^(m/scale) - e^x)/(1 + e^(m/scale)), which any (m/scale, delta0)-private
+    release keeps.
+
+    Guarantee: an upper bound in ball arithmetic of the hockey-stick divergence of neighbours, in both orders.
+    Valid for: any finite epsilon.
+    Source: beyond the paper; for Laplace noise Kairouz, Oh and Viswanath 2015.
+    """
+    if epsilon < 0.0:
+        return at_any_epsilon(lambda x: delta_profile_upper(noise, contract, epsilon=x), epsilon)
+    if isinstance(noise, LaplaceNoise):
+        pure = fraction_up(contract.items / noise.scale)  # from there on only new counts spend delta
+        if epsilon < pure:
+            least = certify_noise(noise, contract, epsilon=pure).delta
+            with balls.precision(bits_for(least)):
+                most = arb(pure).exp()
+                return min(1.0, balls.upper(least + (1 - arb(least)) * (most - arb(epsilon).exp()) / (1 + most)))
+    return certify_noise(noise, contract, epsilon=epsilon).delta
+
+
+def at_any_epsilon(delta: Callable[[float], float], epsilon: float) -> float:
+    """An upper bound of delta below zero too, from one that holds from zero on for both directions."""
+    found = delta(abs(epsilon))
+    if epsilon >= 0.0:
+        return found
+    with balls.precision(128):
+        low = arb(epsilon).exp()
+        return min(1.0, balls.upper(1 - low + low * arb(found)))
+
+
+def delta_adaptive_upper(variance: Fraction, nodes: Sequence[Node], *, epsilon: float) -> float:
+    """delta of both steps: a count with discrete Gaussian noise that moves by one, then what it chooses.
+
+        sum over o of p(o) E(epsilon - L(o)),   p = N_Z(V),   L(o) = ln(p(o)/p(o + 1)) = (2 o + 1)/(2 V)
+
+    E is bounded by chords between the nodes, for it is convex in e^x; by the last node's delta above it, and by
+    the chord to (0, 1) below the first one. As p(o) e^(-L(o)) = p(o + 1), the sum of a chord over a cell is one
+    of tails.
+
+    Guarantee: an upper bound in ball arithmetic, if each node's delta is at least the divergence of every release
+    that may follow, in both orders, at its epsilon.
+    Valid for: increasing nodes, any rational variance from 1/16 on.
+    Source: beyond the paper; docs/theory/choice.md.
+    """
+    if not nodes or any(after[0] <= before[0] for before, after in pairwise(nodes)):
+        raise InvalidParameter("a profile needs nodes in increasing order of epsilon")
+    with balls.precision(bits_for(max(1e-300, min(delta for _, delta in nodes))) + 64):
+        spread, whole = rational(variance), arb(epsilon).exp()
+        # The largest o with epsilon - L(o) >= x, exactly; what is left for the release falls as o grows.
+        ends = [math.floor((Fraction(epsilon) - Fraction(x)) * variance - Fraction(1, 2)) for x, _ in nodes]
+        total = arb(nodes[-1][1]) * _between(None, ends[-1], spread)
+        corners = [(arb(0), arb(1)), *((arb(x).exp(), arb(delta)) for x, delta in nodes)]
+        for (low, high), after, before in zip(pairwise(corners), ends, [None, *ends[:-1]], strict=True):
+            # The draws between the upper node, exclusive, and the lower one, inclusive.
+            first, last = after + 1, before
+            if last is not None and first > last:
+                continue
+            slope = (high[1] - low[1]) / (high[0] - low[0])
+            moved = _between(first + 1, None if last is None else last + 1, spread)
+            total += (low[1] - slope * low[0]) * _between(first, last, spread) + slope * whole * moved
+        return min(1.0, balls.upper(total))
+
+
+def _between(first: int | None, last: int | None, variance: arb) -> arb:
+    """Pr[first <= o <= last]; None for no bound on that side."""
+    above = arb(1) if first is None else tail(first, variance)
+    return above if last is None else above - tail(last + 1, variance)

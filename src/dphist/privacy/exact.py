@@ -8,15 +8,19 @@ all neighbours. Beside every upper bound there is the exact delta of one kind of
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from flint import arb
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy import special
 
 from dphist.privacy import balls
-from dphist.privacy.normal import (
+from dphist.privacy.numerics import (
+    Blocks,
+    FloatArray,
+    IntArray,
+    bound_over_blocks,
     crossing_breaks,
     hockey_stick_normal,
     log_probability_none_passes,
@@ -24,12 +28,9 @@ from dphist.privacy.normal import (
     panel_nodes,
     probability_some_passes,
 )
-from dphist.privacy.search import Blocks, IntArray, bound_over_blocks
 from dphist.privacy.types import Contract, NeighbourCase, Noise
 
 # The infinite event: a count that only one of two neighbours has passes the threshold.
-
-FloatArray = NDArray[np.float64]
 
 _TURNING_OFFSETS = np.array([-8.0, -6.0, -4.0, -3.0, -2.0, -1.0, -0.5, 0.0, 0.5, 1.0, 2.0, 4.0])
 _EVENT_PEAK_OFFSETS = np.array([-8.0, -4.0, -2.0, -1.0, 0.0, 1.0, 2.0, 4.0, 8.0])
@@ -352,11 +353,8 @@ def largest_squared_sensitivity(
     )
 
 
-# The exact privacy of the whole family (sigma, sigma_shared, tau) under a contract (k, m).
-#
-# Neighbours differ by (j, r, s): j counts are non-zero in both, s of them changed by one, r counts are 1 in one
-# and 0 in the other; s <= j, j + r <= k, r + s <= m. More shared or more new counts never lower delta, so only
-# j = k - r matters. Derivation: docs/theory/exact-analysis.md.
+# The worst case over all neighbours: s <= j, j + r <= k, r + s <= m. More shared or more new counts never lower
+# delta, so only j = k - r matters. Derivation: docs/theory/exact-analysis.md.
 
 
 @dataclass(frozen=True)
@@ -434,20 +432,25 @@ def sum_bound(
     return np.asarray(some + hockey_stick_normal(np.sqrt(squared) / noise.sigma, epsilon))
 
 
-def mixed_blocks_upper(
+def _offset_bounds(
     noise: Noise, contract: Contract, first: IntArray, last: IntArray, *, epsilon: float, smallest: float
-) -> OffsetDeltas:
-    """Upper bounds of delta for blocks of mixed cases, by the offset bound."""
-    both = [
+) -> list[OffsetDeltas]:
+    """The offset bounds of `block_offsets`."""
+    return [
         offset_bound(
             shared=j, new=r, changed=s, offset=a, sigma=noise.sigma, sigma_shared=noise.sigma_shared,
             tau=noise.tau, epsilon=epsilon, smallest=smallest, extra=noise.extra,
         )
         for j, r, s, a in block_offsets(noise, contract, first, last)
     ]  # fmt: skip
-    return OffsetDeltas(
-        add=np.maximum(both[0].add, both[1].add), remove=np.maximum(both[0].remove, both[1].remove)
-    )
+
+
+def mixed_blocks_upper(
+    noise: Noise, contract: Contract, first: IntArray, last: IntArray, *, epsilon: float, smallest: float
+) -> FloatArray:
+    """Upper bounds of delta for blocks of mixed cases, by the offset bound."""
+    below, above = _offset_bounds(noise, contract, first, last, epsilon=epsilon, smallest=smallest)
+    return np.maximum(below.worst, above.worst)
 
 
 def mixed_blocks(
@@ -469,7 +472,7 @@ def mixed_blocks(
         if unclear.any():
             bounds[unclear] = mixed_blocks_upper(
                 noise, contract, first[unclear], last[unclear], epsilon=epsilon, smallest=smallest
-            ).worst
+            )
         return bounds
 
     return bound_over_blocks(upper, 1, contract.items - 1, enough=enough, relative=relative, growth=growth)
@@ -484,31 +487,21 @@ def delta_family(noise: Noise, contract: Contract, *, epsilon: float, relative: 
     Valid for: epsilon >= 0.
     Source: beyond the paper, which leaves it open (`sec:conclusion`); docs/theory/exact-analysis.md.
     """
-    ends = (
-        gaussian_case(noise, contract, epsilon=epsilon),
-        infinite_case(noise, contract),
-    )
+    ends = gaussian_case(noise, contract, epsilon=epsilon), infinite_case(noise, contract)
     worst = max(ends, key=lambda end: end.delta)
     if contract.items < 2:
         return worst
     blocks = mixed_blocks(noise, contract, epsilon=epsilon, enough=worst.delta, relative=relative)
     if blocks.maximum <= worst.delta:
         return worst
-    return CaseDelta(blocks.maximum, mixed_case(noise, contract, blocks.argument, epsilon=epsilon))
-
-
-def mixed_case(noise: Noise, contract: Contract, new: int, *, epsilon: float) -> NeighbourCase:
-    """The worst neighbours among those with `new` new counts, as the offset bound sees them."""
-    one = np.array([new], dtype=np.int64)
-    worst: list[tuple[float, NeighbourCase]] = []
-    for j, r, s, a in block_offsets(noise, contract, one, one):
-        both = offset_bound(
-            shared=j, new=r, changed=s, offset=a, sigma=noise.sigma, sigma_shared=noise.sigma_shared,
-            tau=noise.tau, epsilon=epsilon, extra=noise.extra,
-        )  # fmt: skip
-        worst.append((float(both.add[0]), NeighbourCase(float(j[0]), new, int(s[0]), "add")))
-        worst.append((float(both.remove[0]), NeighbourCase(float(j[0]), new, int(s[0]), "remove")))
-    return max(worst, key=lambda pair: pair[0])[1]
+    # The worst neighbours with so many new counts, by the offset bound.
+    new = np.array([blocks.argument], dtype=np.int64)
+    bounds = _offset_bounds(noise, contract, new, new, epsilon=epsilon, smallest=1e-300)
+    cases: list[tuple[float, NeighbourCase]] = []
+    for (j, _, s, _), both in zip(block_offsets(noise, contract, new, new), bounds, strict=True):
+        case = NeighbourCase(float(j[0]), blocks.argument, int(s[0]), "add")
+        cases += [(float(both.add[0]), case), (float(both.remove[0]), replace(case, direction="remove"))]
+    return CaseDelta(blocks.maximum, max(cases, key=lambda pair: pair[0])[1])
 
 
 _PEAK_OFFSETS = np.array([-4.0, -2.0, 0.0, 2.0, 4.0])
@@ -530,14 +523,10 @@ def delta_of_case(case: NeighbourCase, noise: Noise, *, epsilon: float, smallest
     Valid for: epsilon >= 0.
     Source: beyond the paper; docs/theory/exact-analysis.md.
     """
-    values = {
-        direction: _one_direction(case, noise, epsilon=epsilon, adding=direction == "add", smallest=smallest)
-        for direction in (("add", "remove") if case.direction == "either" else (case.direction,))
-    }
-    return max(values.values())
-
-
-def _one_direction(case: NeighbourCase, noise: Noise, *, epsilon: float, adding: bool, smallest: float) -> float:
+    if case.direction == "either":
+        both = (replace(case, direction="add"), replace(case, direction="remove"))
+        return max(delta_of_case(one, noise, epsilon=epsilon, smallest=smallest) for one in both)
+    adding = case.direction == "add"
     j, r, s = case.shared, case.new, case.changed
     some = float(infinite_event(count=r, sigma=noise.sigma, sigma_shared=noise.sigma_shared, tau=noise.tau)[0])
     if r == 0:
@@ -546,15 +535,15 @@ def _one_direction(case: NeighbourCase, noise: Noise, *, epsilon: float, adding:
     if s == 0 and adding:
         return some
     if noise.sigma_shared == 0.0 or math.isinf(j) or j == 0:
-        # The shared noise is absent, known exactly or seen by nobody: the offset bound with a = 0 is exact,
-        # except that nobody can tell anything from no shared count.
+        # The shared noise is absent, known exactly or not seen: the offset bound with a = 0 is exact, except
+        # that no shared count tells nothing.
         if j == 0:
             return some if adding else max(0.0, 1.0 - math.exp(epsilon) * (1.0 - some))
-        both = offset_bound(
+        found = offset_bound(
             shared=j, new=r, changed=s, offset=0.0, sigma=noise.sigma, sigma_shared=noise.sigma_shared,
             tau=noise.tau, epsilon=epsilon,
         )  # fmt: skip
-        return float(both.add[0] if adding else both.remove[0])
+        return float(found.add[0] if adding else found.remove[0])
     return (some if adding else 0.0) + _finite_part(case, noise, epsilon=epsilon, adding=adding, smallest=smallest)
 
 

@@ -10,13 +10,14 @@ from typing import Final
 
 import numpy as np
 from flint import arb, fmpq
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy import special
 
 from dphist.errors import InvalidParameter
 from dphist.privacy import balls
 from dphist.privacy.balls import midpoint_coefficient, normaliser, shift_divergence, tail, theta_excess
 from dphist.privacy.exact import reach
+from dphist.privacy.numerics import FloatArray
 from dphist.privacy.types import Contract, LatticeNoise, OffsetRule
 
 # Offsets a = c/b are whole numbers of steps on the lattice 1/b, so that the representation of the offset bound is
@@ -29,10 +30,8 @@ from dphist.privacy.types import Contract, LatticeNoise, OffsetRule
 # Everything is in units of the lattice: a variance of V means Pr[X = x] proportional to exp(-x^2/(2V)) on the
 # integers. The paper's lattice is 1/2, so that its N_Z(0, 4 sigma^2)/2 has V = 4 sigma^2.
 
-FloatArray = NDArray[np.float64]
-
 _LARGEST_TABLE_DEVIATION: Final = 64.0
-_REACH: Final = 38.6  # beyond, a double knows nothing of a standard normal
+_REACH: Final = 38.6  # beyond, a standard normal underflows in doubles
 _CHUNK: Final = 1 << 20
 # Coefficients of f', f''', f^(5), f^(7), f^(9) in the midpoint Euler-Maclaurin formula.
 _MIDPOINT: Final = tuple(
@@ -102,7 +101,11 @@ def infinite_event_discrete(
         return float(-np.expm1(count * np.log1p(-passes)))
     deviation = math.sqrt(variance_shared)
     reach = math.ceil(deviation * float(-special.ndtri_exp(math.log(smallest) - 32.0))) + 1
-    normaliser = float(_normaliser(variance_shared))
+    normaliser = (
+        2.0 * float(_tail_table(variance_shared)[0]) - 1.0
+        if deviation <= _LARGEST_TABLE_DEVIATION
+        else math.sqrt(2.0 * math.pi * variance_shared)
+    )
     total = 0.0
     for start in range(-reach, reach + 1, _CHUNK):
         w = np.arange(start, min(start + _CHUNK, reach + 1), dtype=np.float64)
@@ -111,13 +114,6 @@ def infinite_event_discrete(
             some = -np.expm1(count * np.log1p(-passes))
         total += float((np.exp(-w * w / (2.0 * variance_shared)) * some).sum())
     return total / normaliser
-
-
-def _normaliser(variance: float) -> float:
-    """Sum of e^(-x^2/(2V)) over all integers."""
-    if math.sqrt(variance) <= _LARGEST_TABLE_DEVIATION:
-        return float(2.0 * _tail_table(variance)[0] - 1.0)
-    return math.sqrt(2.0 * math.pi * variance)
 
 
 def infinite_event_discrete_upper(*, k: int, sigma: float, tau: float) -> float:

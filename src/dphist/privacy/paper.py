@@ -1,4 +1,4 @@
-"""The paper's bounds, in the paper's order: Gaussian mechanisms, the GSHM, the CSH, and its route by zCDP."""
+"""Bounds in doubles: the paper's, in its order (Gaussian mechanisms, GSHM, CSH, zCDP), then Laplace noise."""
 
 from __future__ import annotations
 
@@ -11,13 +11,17 @@ from scipy import special
 from dphist.errors import NotPrivate
 from dphist.privacy.exact import infinite_event_upper
 from dphist.privacy.lattice import infinite_event_discrete_upper
-from dphist.privacy.normal import (
+from dphist.privacy.numerics import (
+    FloatArray,
+    IntArray,
+    bound_over_blocks,
     hockey_stick_normal,
+    least_passing,
+    log_excess,
     log_hockey_stick_normal,
     log_probability_none_passes,
     probability_some_passes,
 )
-from dphist.privacy.search import FloatArray, IntArray, bound_over_blocks, least_passing, log_excess
 from dphist.privacy.types import gamma_from
 
 # The Gaussian mechanism and the correlated Gaussian mechanism on a known domain.
@@ -132,7 +136,7 @@ def delta_gshm_exact(*, m: int, sigma: float, tau: float, epsilon: float) -> flo
 # The correlated stability histogram, as the paper analyses it.
 #
 # The paper fixes sigma_shared = sigma k^(-1/4); every proof holds for any sigma_shared > 0 with
-# gamma = sigma^2/sigma_shared^2 in place of sqrt k, and so do these functions.
+# gamma = sigma^2/sigma_shared^2 instead of sqrt k, and so do these functions.
 
 
 def delta_csh_add_the_deltas(*, k: int, sigma: float, sigma_shared: float, tau: float, epsilon: float) -> float:
@@ -257,10 +261,58 @@ def delta_discrete_csh(*, k: int, sigma: float, tau: float, epsilon: float, tigh
 
         delta_zcdp((k + sqrt k)/(8 sigma^2), epsilon) + infinite_event_discrete_upper
 
-    Guarantee: an upper bound. `tight` takes the tight conversion in place of the printed one.
+    Guarantee: an upper bound. `tight` takes the tight conversion instead of the printed one.
     Valid for: noise on the lattice 1/2 with gamma = sqrt k.
     Source: `theorem:discrete-cor-GSHM`.
     """
     rho = rho_discrete_correlated_gaussian(k=k, sigma=sigma)
     convert = delta_zcdp if tight else delta_zcdp_loose
     return convert(rho=rho, epsilon=epsilon) + infinite_event_discrete_upper(k=k, sigma=sigma, tau=tau)
+
+
+# The Laplace stability histogram: the classic for users with one item, and a rival when m is small.
+
+
+def infinite_event_laplace(*, m: int, scale: float, tau: float) -> float:
+    """Probability that one of m new counts passes under continuous Laplace noise.
+
+        1 - (1 - e^(-tau/scale)/2)^m
+
+    Guarantee: exact.
+    Valid for: tau >= 0, scale > 0.
+    Source: beyond the paper, which cites it as the stability histogram (Korolova et al. 2009).
+    """
+    return -math.expm1(m * math.log1p(-math.exp(-tau / scale) / 2.0))
+
+
+def infinite_event_discrete_laplace(*, m: int, scale: float, tau: float) -> float:
+    """The same under noise on the integers with probabilities proportional to e^(-|x|/scale).
+
+        1 - (1 - e^(-n/scale)/(1 + e^(-1/scale)))^m,  n = floor(tau) + 1 (a count passes if noise > tau)
+
+    Guarantee: exact.
+    Valid for: tau >= 0, scale > 0.
+    Source: beyond the paper.
+    """
+    least = math.floor(tau) + 1
+    return -math.expm1(m * math.log1p(-math.exp(-least / scale) / (1.0 + math.exp(-1.0 / scale))))
+
+
+def tau_laplace(*, m: int, scale: float, delta: float, discrete: bool = False) -> float:
+    """The least tau at which the infinite event is within delta.
+
+    Guarantee: tested; discrete values are whole numbers.
+    Source: the inverse of `infinite_event_laplace`.
+    """
+    one = -math.expm1(math.log1p(-delta) / m)
+    if not discrete:
+        tau = max(0.0, -scale * math.log(2.0 * one))
+        while infinite_event_laplace(m=m, scale=scale, tau=tau) > delta:
+            tau = tau * (1.0 + 1e-14) + scale * 1e-14
+        return tau
+    least = math.ceil(-scale * math.log(one * (1.0 + math.exp(-1.0 / scale))))
+    tau = float(max(0, least - 2))
+    while infinite_event_discrete_laplace(m=m, scale=scale, tau=tau) > delta:
+        # Beyond 2^53 adding one changes nothing.
+        tau = max(tau + 1.0, math.nextafter(tau, math.inf))
+    return tau

@@ -155,7 +155,7 @@ class WeightedFamily:
             changed = self.gaussian(epsilon, first)
             bound = balls.upper((self.passing * arb(last)).min(self.event) + changed)
             if bound > enough:
-                # What one share comes to is no reason to look closer at the others.
+                # What one share attains: the others need not be bounded more closely.
                 reached = balls.upper((self.passing * arb(first)).min(self.event) + changed)
                 enough = max(enough, reached * (1.0 + _CLOSE))
             if bound > enough:

@@ -1,14 +1,13 @@
-"""What everything else passes around: noise, Budget, Contract, Certificate, CapChoice, Plan. Frozen data."""
+"""Frozen data that everything else passes around: noise, Budget, Contract, Certificate, CapChoice, Plan."""
 
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 from itertools import pairwise
-from typing import Any, Final, Literal, get_args
+from typing import Any, ClassVar, Final, Literal, get_args
 
 from dphist.display import html_table, text_table
 from dphist.errors import (
@@ -21,18 +20,13 @@ from dphist.errors import (
     sized_number,
 )
 
-# The parameters of noise: normal noise, noise on a lattice, public lists, Laplace, and sums beside the counts.
-
-# Sums beside the counts: their bounds, and the noise they get.
-
 
 @dataclass(frozen=True)
 class SumNoise:
-    """A sum of values from `low` to `high`, one of each user, in whole steps around their middle.
+    """A sum of values from `low` to `high`, one per user, in whole steps around their middle.
 
-    Half the range is `reach` steps, so that one user moves the sum by at most as many. The noise has the variance
-    parameter `variance`, in squared steps. To the sum around the middle, the middle is added once for each user:
-    the noisy count in place of the true one.
+    Half the range is `reach` steps, so one user moves the sum by at most as many. The noise has the variance
+    parameter `variance`, in squared steps. The middle is added once per user, by the noisy count.
     """
 
     low: Fraction
@@ -50,12 +44,12 @@ class SumNoise:
 
     @property
     def step(self) -> Fraction:
-        """What a step is worth."""
+        """The value of one step."""
         return (self.high - self.low) / (2 * self.reach)
 
     @property
     def middle(self) -> Fraction:
-        """The value that a user is taken to have but for the sum's own steps."""
+        """The value around which steps are counted."""
         return (self.low + self.high) / 2
 
     @property
@@ -75,13 +69,13 @@ class SumNoise:
 
 
 # How the (k+1)-th largest count, which a top-k step subtracts, is released: not at all; with the opposite of the
-# shared noise, which then cancels in the counts; or with noise of its own, as the paper has it.
+# shared noise, which then cancels in the counts; or with its own noise, as in the paper.
 OffsetRule = Literal["none", "opposite", "independent"]
 OFFSET_RULES: Final[tuple[OffsetRule, ...]] = get_args(OffsetRule)
 
 # Below, sums of discrete draws are too far from discrete Gaussians to be worth an analysis.
 LEAST_VARIANCE: Final = 4
-# Laplace noise can be drawn from here to there.
+# The scales of Laplace noise that can be drawn.
 LEAST_SCALE: Final = Fraction(1, 16)
 LARGEST_SCALE: Final = Fraction(10**8)
 
@@ -93,12 +87,13 @@ def gamma_from(sigma: float, sigma_shared: float) -> float:
 
 @dataclass(frozen=True)
 class Noise:
-    """The parameters of the family: what is added to each count, to all counts together, and the cut.
+    """Idealised normal noise: of each count, shared by all counts, and the threshold less one.
 
     `extra` is for sums beside the counts: how far they move with a changed count, squared and in units of the
     count's own move.
     """
 
+    kind: ClassVar[str] = "continuous"
     sigma: float
     sigma_shared: float
     tau: float
@@ -126,7 +121,7 @@ class Noise:
 
     @property
     def threshold(self) -> float:
-        """A noisy count is released if it is strictly greater; rounded up where 1 + tau is no double."""
+        """A noisy count is released if it is strictly greater; rounded up where 1 + tau is not a double."""
         nearest = 1.0 + self.tau
         return nearest if nearest - 1.0 >= self.tau else math.nextafter(nearest, math.inf)
 
@@ -135,24 +130,20 @@ class Noise:
         """`gshm` without shared noise, `csh` with it."""
         return "csh" if self.sigma_shared > 0.0 else "gshm"
 
-    @property
-    def kind(self) -> str:
-        """`continuous`: idealised, for no computer draws a real number."""
-        return "continuous"
-
     def to_dict(self) -> dict[str, Any]:
-        """The numbers by the names of `dphist plan --json`; an infinite gamma is None."""
+        """The numbers by the names of `dphist plan --json`."""
         return family_dict(self)
 
 
 @dataclass(frozen=True)
 class LatticeNoise:
-    """Discrete noise: whole steps of 1/lattice, with rational variances and a limit in steps.
+    """Discrete noise, which is drawn exactly: whole steps of 1/lattice, rational variances, a limit in steps.
 
     The variance parameters V mean Pr[x] proportional to exp(-x^2/(2V)) for x steps. An `offset` is for top-k: its
     own noise has the variance of the shared one. `sums` are beside the counts, each with steps of its own.
     """
 
+    kind: ClassVar[str] = "discrete"
     lattice: int
     variance: Fraction
     variance_shared: Fraction
@@ -213,7 +204,7 @@ class LatticeNoise:
     def total_noise(self) -> float:
         """Standard deviation of a released count, as for normal noise of the same parameters.
 
-        With the opposite offset the shared noise cancels, and the offset's own comes in its place.
+        With the opposite offset the shared noise cancels, and the offset's own noise replaces it.
         """
         shared = self.sigma_shared
         return math.hypot(self.sigma, shared, shared if self.offset == "independent" else 0.0)
@@ -231,11 +222,6 @@ class LatticeNoise:
         return "csh" if self.variance_shared > 0 else "gshm"
 
     @property
-    def kind(self) -> str:
-        """`discrete`: whole steps, which can be drawn exactly."""
-        return "discrete"
-
-    @property
     def extra(self) -> Fraction:
         """How far all sums move with one changed count, squared and in units of the count's own move."""
         moves = sum((Fraction(one.reach**2) / one.variance for one in self.sums), Fraction(0))
@@ -246,7 +232,7 @@ class LatticeNoise:
         return Noise(self.sigma, self.sigma_shared, self.tau, float(self.extra))
 
     def to_dict(self) -> dict[str, Any]:
-        """The same names as for normal noise, and beside them the exact numbers that are drawn."""
+        """The same names as for normal noise, and the exact numbers that are drawn."""
         return {
             **family_dict(self),
             "lattice": self.lattice,
@@ -276,11 +262,11 @@ class PublicNoise(LatticeNoise):
 
     @property
     def tau(self) -> float:
-        """Every count passes."""
+        """Minus infinity: every count passes."""
         return -math.inf
 
     def continuous(self) -> Noise:
-        """The noise alone; the threshold of a plan with normal noise must be something."""
+        """The noise alone; its threshold means nothing."""
         return Noise(self.sigma, self.sigma_shared, 1.0, float(self.extra))
 
     def to_dict(self) -> dict[str, Any]:
@@ -292,6 +278,11 @@ class PublicNoise(LatticeNoise):
 class LaplaceNoise:
     """Whole-numbered Laplace noise: Pr[x] proportional to exp(-|x|/scale), and a limit above one."""
 
+    kind: ClassVar[str] = "discrete"
+    mechanism: ClassVar[str] = "laplace"
+    lattice: ClassVar[int] = 1
+    sigma_shared: ClassVar[float] = 0.0
+    gamma: ClassVar[float] = math.inf
     scale: Fraction
     limit: int
 
@@ -302,25 +293,10 @@ class LaplaceNoise:
             )
 
     @property
-    def lattice(self) -> int:
-        """Whole counts."""
-        return 1
-
-    @property
     def sigma(self) -> float:
         """Standard deviation: the variance is 2 q/(1-q)^2 with q = e^(-1/scale)."""
         step = 1.0 / float(self.scale)
         return math.sqrt(2.0 * math.exp(-step)) / -math.expm1(-step)
-
-    @property
-    def sigma_shared(self) -> float:
-        """Nothing is shared."""
-        return 0.0
-
-    @property
-    def gamma(self) -> float:
-        """Nothing is shared."""
-        return math.inf
 
     @property
     def tau(self) -> float:
@@ -337,23 +313,13 @@ class LaplaceNoise:
         """Standard deviation of a released count."""
         return self.sigma
 
-    @property
-    def mechanism(self) -> str:
-        """`laplace`."""
-        return "laplace"
-
-    @property
-    def kind(self) -> str:
-        """`discrete`: whole counts."""
-        return "discrete"
-
     def to_dict(self) -> dict[str, Any]:
-        """The same names as for the family, and beside them the exact scale."""
+        """The same names as for the family, and the exact scale."""
         return {**family_dict(self), "scale": str(self.scale), "limit_steps": self.limit}
 
 
 def family_dict(noise: Noise | LatticeNoise | LaplaceNoise) -> dict[str, Any]:
-    """What both kinds of noise have in common, as plain data."""
+    """The numbers that all kinds of noise have, as plain data; an infinite gamma is None."""
     return {
         "noise": noise.kind,
         "sigma": noise.sigma,
@@ -365,12 +331,9 @@ def family_dict(noise: Noise | LatticeNoise | LaplaceNoise) -> dict[str, Any]:
     }
 
 
-# What is promised (the budget) and what is known of every dataset (the contract).
-
-
 @dataclass(frozen=True)
 class Budget:
-    """The promise: (epsilon, delta)-differential privacy for adding or removing one user."""
+    """The guarantee: (epsilon, delta)-differential privacy for adding or removing one user."""
 
     epsilon: float
     delta: float
@@ -418,9 +381,9 @@ def weight_levels(items: int, most: int, lattice: int) -> tuple[Level, ...]:
 
 @dataclass(frozen=True)
 class Contract:
-    """What is known of every dataset: how many counts can be non-zero, how many one user can touch.
+    """Public bounds on every dataset: how many counts can be non-zero, how many one user can touch.
 
-    With `spread`, a user may have up to so many items: one with more than `max_items_per_user` adds a smaller
+    With `spread`, users may have up to that many items: one with more than `max_items_per_user` adds a smaller
     weight to each, so that the squared length of what a user adds stays within `max_items_per_user`.
     """
 
@@ -466,11 +429,10 @@ class Contract:
         return math.inf if self.max_nonzero is None else float(self.max_nonzero)
 
 
-# Kinds of neighbours, and the certificate that names the worst of them.
-
-# What a certificate file says of itself.
+# The format of certificate files.
 FORMAT: Final = "dphist-certificate/1"
 Direction = Literal["add", "remove", "either"]
+_MOVES: Final = {"add": "added", "remove": "removed", "either": "added or removed"}
 
 
 @dataclass(frozen=True)
@@ -491,18 +453,17 @@ class NeighbourCase:
 
     def __str__(self) -> str:
         shared = "any number of" if math.isinf(self.shared) else f"{int(self.shared):,}"
-        move = {"add": "is added", "remove": "is removed", "either": "is added or removed"}[self.direction]
         weight = "" if self.weight == 1 else f", each with the weight {float(self.weight):.3g}"
         return (
-            f"a user {move} who has {self.new:,} new counts and changes {self.changed:,} of {shared} shared counts"
-            f"{weight}"
+            f"a user is {_MOVES[self.direction]} who has {self.new:,} new counts and changes {self.changed:,} of "
+            f"{shared} shared counts{weight}"
         )
 
     def rows(self) -> list[tuple[str, str]]:
         """Labels and values for people."""
         shared = "any number" if math.isinf(self.shared) else f"{int(self.shared):,}"
         return [
-            ("a user is", {"add": "added", "remove": "removed", "either": "added or removed"}[self.direction]),
+            ("a user is", _MOVES[self.direction]),
             ("counts in both (j)", shared),
             ("of them changed (s)", f"{self.changed:,}"),
             ("counts in one alone (r)", f"{self.new:,}"),
@@ -517,10 +478,10 @@ class NeighbourCase:
 class Certificate:
     """A proof by computation that a plan satisfies (epsilon, delta): `delta` is a rigorous upper bound.
 
-    `delta_lower` is the delta of one kind of neighbours, right to about 1e-9 and not rounded down: the truth lies
-    between the two up to that. For continuous noise the kind is `binding_case`. For noise on a lattice it is a
-    user with new counts alone, whatever `binding_case` is, so that it may be far below the truth; `binding_case`
-    is the worse of the two pure kinds there, and a mixture may be worse than both. 0: none was computed.
+    `delta_lower` is the delta of one kind of neighbours, right to about 1e-9 and not rounded down; 0 if none was
+    computed. For continuous noise the kind is `binding_case`. For noise on a lattice it is a user with new counts
+    alone, which may be far below the truth; `binding_case` is the worse of the two pure kinds there, and a mixture
+    may be worse than both.
     """
 
     epsilon: float
@@ -556,13 +517,12 @@ class Certificate:
         return html_table("Certificate", self.rows())
 
 
-# What decides a privately chosen cap: the caps on offer, and the noise on how many users have how many items.
-
-# Two caps to a doubling: no number of items is further than a fifth from one, and few have to be certified.
+# The caps on offer for a private choice. Two to a doubling: no number of items is further than a fifth from one,
+# and few have to be certified.
 DEFAULT_CAPS: Final[tuple[int, ...]] = tuple(
     sorted({1, *(2**n for n in range(1, 13)), *(3 * 2**n for n in range(11))})
 )
-# What the sampler draws. Below one, noise would hide nobody.
+# What the sampler draws. Below one, noise would hide no user.
 _LEAST_VARIANCE: Final = 1
 _LARGEST_VARIANCE: Final = 10**16
 _MOST_CAPS: Final = 1000
@@ -595,12 +555,8 @@ class CapChoice:
 
     @property
     def buckets(self) -> int:
-        """How many buckets there are: one to a cap, and one for more than any."""
+        """The number of buckets: one for each cap, and one for more than any."""
         return len(self.caps) + 1
-
-    def bucket(self, items: int) -> int:
-        """The bucket of a user with this many different items."""
-        return bisect_left(self.caps, positive_count("items of a user", items))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data; the variance in full."""
@@ -616,7 +572,7 @@ class CapChoice:
 
 
 def caps_up_to(most: int | None) -> tuple[int, ...]:
-    """The usual caps, ending at `most` where one user can have no more items than that."""
+    """The usual caps, ending at `most` where a user cannot have more items."""
     if most is None:
         return DEFAULT_CAPS
     bound = positive_count("the largest cap", most)

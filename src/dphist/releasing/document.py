@@ -20,9 +20,9 @@ from typing import Any, Final
 from dphist.display import raised
 from dphist.errors import InvalidParameter, NotPrivate
 from dphist.planning.auto_cap import ChoicePlan, check_goal, choose_plan, excess_of, plan_choice
+from dphist.planning.optimum import FINEST_REACH, check_bounds
 from dphist.planning.planner import Excess, check_excess, contract_of, family_shares, public_plan
 from dphist.planning.planner import plan as make_plan
-from dphist.planning.sums import FINEST_REACH, check_bounds
 from dphist.planning.utility import Correction, shared_part
 from dphist.privacy.certificate import certify_noise
 from dphist.privacy.types import (

@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dphist.display import count_items, figure, fill, join_words, plain_number
-from dphist.planning.utility import ESTIMATES, Correction, count_noise, half_width
-from dphist.planning.verdict import Verdict, verdict_of
+from dphist.planning.utility import ESTIMATES, Correction, Verdict, count_noise, half_width, verdict_of
 from dphist.privacy.types import Budget, Plan, PublicNoise
 from dphist.releasing.aggregates import aggregates_of, distinct_sums, sum_error
 from dphist.releasing.document import caveats, conditions, is_difference

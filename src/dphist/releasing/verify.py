@@ -20,8 +20,7 @@ from dphist.errors import DphistError, InvalidParameter
 from dphist.outputs.formats import SEAL, SIGNATURE, same_json
 from dphist.planning.auto_cap import ChoicePlan
 from dphist.planning.planner import contract_of, gamma_value
-from dphist.planning.utility import Correction, added_columns
-from dphist.planning.verdict import Verdict, verdict_of
+from dphist.planning.utility import Correction, Verdict, added_columns, verdict_of
 from dphist.privacy.types import FORMAT, Budget, LatticeNoise, Plan
 from dphist.releasing.aggregates import Published, aggregates_of, distinct_sums, sum_columns
 from dphist.releasing.document import (
