@@ -69,7 +69,7 @@ weights = tuple(tuple(int(number) for number in level.split(":")) for level in l
 task = Task(Events(events, "user", (Column("item", "item"),)), Choice(bytes(32)), int(cap), weights=weights)
 if engine == "spark":
     from dphist.counting.spark import SparkEngine
-    with SparkEngine(Resources()).counted(task) as counted:
+    with SparkEngine(Resources()).count(task) as counted:
         counted.frame.write.format("noop").mode("overwrite").save()
 else:
     from dphist.counting.duckdb import DuckDBEngine

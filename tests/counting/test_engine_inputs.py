@@ -47,10 +47,17 @@ MODES: dict[str, dict[str, Any]] = {
     "plain": {}, "rank": {"rank": 2, "ordered": True}, "cap": {"max_items_per_user": 2},
     "where": {"where": "CAST(day AS INT) < 100"},
 }  # fmt: skip
-CASES = [f"{kind} {mode}" for kind in FILES + OBJECTS for mode in MODES]
-# Kinds that are different ways into Spark in all modes, and the others in one.
-SPARK_CASES = [f"{kind} {mode}" for kind in ("parquet", "csv", "jsonl", "sqlite", "reader") for mode in MODES]
-SPARK_CASES += [f"{kind} where" for kind in FILES + OBJECTS if f"{kind} where" not in SPARK_CASES]
+# Each kind in one mode, and some in all: what a kind reads and what a mode does with it are apart.
+CASES = [
+    f"{kind} {mode}"
+    for k, kind in enumerate(FILES + OBJECTS)
+    for m, mode in enumerate(MODES)
+    if k % 4 == m or kind in ("parquet", "jsonl", "reader")
+]
+SPARK_CASES = [f"{kind} {mode}" for kind in ("parquet", "csv") for mode in MODES] + [
+    "tsv plain", "csv.gz rank", "csv.zst cap", "jsonl where", "jsonl.gz rank", "reader cap", "pandas where",
+    "lazy plain", "json plain", "arrow rank", "duckdb cap", "sqlite where",
+]  # fmt: skip
 CLUSTER_CASES = ["parquet rank", "parquet where", "csv cap", "jsonl.gz where", "sqlite plain", "pandas cap"]
 
 
@@ -60,8 +67,10 @@ def test_all_kinds_of_input_give_the_same_histogram(engine: Factory, tmp_path: P
     wanted = task(written(table(), tmp_path, kind), **MODES[mode])
     if is_refused(engine, wanted, kind):
         return
-    engine(Resources()).check(wanted)
-    assert histogram(engine, wanted) == EXPECTED
+    with engine(Resources(threads=2)) as one:
+        one.check(wanted)
+        one.check(wanted)
+        assert histogram(lambda _: one, wanted) == EXPECTED
 
 
 @EACH_ENGINE
@@ -86,7 +95,7 @@ def test_folders_globs_and_lists(engine: Factory, tmp_path: Path) -> None:
     pa.parquet.write_table(table().slice(4).select(["item", "day", "user"]), second)
     for hidden in (tmp_path / "_SUCCESS", tmp_path / ".notes.csv", tmp_path / "_temporary" / "x.csv"):
         hidden.write_text("no data")
-    for source in (tmp_path, str(tmp_path), f"{tmp_path}/**/*.parquet", (first, str(second)), [second, first]):
+    for source in (tmp_path, f"{tmp_path}/**/*.parquet", (second, str(first))):
         assert histogram(engine, task(source)) == EXPECTED
 
 
@@ -154,8 +163,8 @@ def test_json_is_text(engine: Factory, tmp_path: Path) -> None:
     assert histogram(engine, task(path, items="User", user="item")) == {"9": 1}
     assert histogram(engine, task(path, where="User = '9'")) == {"2024-01-01": 1}
     path.write_text('{"user": 1, "item": "x", "item_1": "y", "user_1": 3, "ITEM": "z", "a/b~": true}\n')
-    for item, value in (("item", "x"), ("item_1", "y"), ("ITEM", "z"), ("user_1", "3"), ("a/b~", "true")):
-        assert histogram(engine, task(path, items=item)) == {value: 1}
+    names = ("item", "item_1", "ITEM", "user_1", "a/b~")
+    assert histogram(engine, task(path, items=names)) == {("x", "y", "z", "3", "true"): 1}
     # What no row has is missing everywhere: that it is so is not told.
     assert histogram(engine, task(path, items="nope")) == {}
     assert histogram(engine, task(path, where="nope IS NULL AND item = 'x'")) == {"x": 1}
@@ -193,6 +202,8 @@ def test_arrays_and_lines_of_json(engine: Factory, tmp_path: Path) -> None:
 def test_missing_values_of_frames(engine: Factory) -> None:
     frame = pd.DataFrame({"user": [1.0, None, 2.0], "item": ["a", "a", None]})
     assert histogram(engine, task(frame, null_items=True)) == {"a": 1, None: 1}
+    if is_spark(engine):  # which gets a table that the same code has made
+        return
     categories = pd.DataFrame({"user": [1, 2, 2], "item": pd.Categorical(["a", "b", "a"])})
     assert histogram(engine, task(categories)) == {"a": 2, "b": 1}
     mixed = pd.Categorical(["a", 5, None], categories=["a", 5, 7.5])

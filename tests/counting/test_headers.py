@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +12,7 @@ import pytest
 import dphist
 from dphist.counting.workspace import header_names, is_data
 from dphist.errors import InputError
+from release_commands import command
 
 ASKED: dict[str, Any] = {"epsilon": 1, "delta": 1e-6, "max_items_per_user": 1}
 ROWS = [
@@ -27,14 +26,10 @@ ROWS = [
 ]
 
 
-def run(folder: Path, *arguments: str, data: str = "") -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "dphist", *arguments], input=data, capture_output=True, text=True, cwd=folder,
-        check=False,
-    )  # fmt: skip
-    assert done.returncode == 2
-    assert done.stdout == ""
-    return done.stderr
+def run(folder: Path, *arguments: str) -> str:
+    done = command(folder, *arguments)
+    assert (done.code, done.out) == (2, "")
+    return done.err
 
 
 @pytest.mark.parametrize("first", ROWS)
@@ -58,7 +53,7 @@ def test_a_first_line_of_data_is_not_repeated(tmp_path: Path, first: str) -> Non
         assert "alice" not in said
 
 
-def test_the_command_offers_no_columns_of_data(tmp_path: Path) -> None:
+def test_the_command_offers_no_columns_of_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "nohead.csv").write_text(f"{ROWS[0]}\n")
     said = run(tmp_path, "release", "nohead.csv", "--epsilon", "1")
     assert "The first line of nohead.csv looks like data, not like column names: add a header line" in said
@@ -66,7 +61,9 @@ def test_the_command_offers_no_columns_of_data(tmp_path: Path) -> None:
     assert "HIV" not in said
     assert "mail" not in said
     asked = ["--user=u", "--item=i", "--epsilon=1", "--delta=1e-6", "-o", "o.csv"]
-    said = run(tmp_path, "release", "-", "--input-format=csv", *asked, data=f"{ROWS[0]}\n")
+    with (tmp_path / "nohead.csv").open() as given:
+        monkeypatch.setattr("sys.stdin", given)
+        said = run(tmp_path, "release", "-", "--input-format=csv", *asked)
     assert "standard input has no column 'u', and its first line looks like data" in said
     assert "HIV" not in said
 

@@ -102,11 +102,10 @@ VERSIONS = [
 ]
 
 
-@pytest.mark.parametrize("stream", [1, 2])
-@pytest.mark.parametrize(("told", "version"), VERSIONS)
-def test_versions_are_understood(told: str, version: int | None, stream: int, tmp_path: Path) -> None:
-    text = f"cat <<'END' >&{stream}\n{told}\nEND"
-    assert java_version(str(program(tmp_path / "java", text))) == version
+def test_versions_are_understood(tmp_path: Path) -> None:
+    for k, (told, version) in enumerate(VERSIONS):
+        text = f"cat <<'END' >&{1 + k % 2}\n{told}\nEND"
+        assert java_version(str(program(tmp_path / "java", text))) == version, told
 
 
 def test_a_java_that_fails_hangs_or_is_no_program_has_no_version(

@@ -105,7 +105,9 @@ def test_many_long_values_stay_within_the_memory(tmp_path: Path, ending: str) ->
     assert peak(path, "1GB") < 1000
 
 
-@pytest.mark.parametrize("limit", [300, 500, 600, 700, 1000, 1500])
+@pytest.mark.parametrize(
+    "limit", [300, 1500, *(pytest.param(limit, marks=pytest.mark.slow) for limit in (500, 600, 700, 1000))]
+)
 def test_too_little_address_space_is_said_and_nothing_aborts(tmp_path: Path, limit: int) -> None:
     (tmp_path / "log.csv").write_text("user,item\n1,tea\n2,tea\n")
     request = [str(tmp_path / "log.csv"), "--user", "user", "--item", "item", "--epsilon", "1", "--delta", "1e-6"]

@@ -195,7 +195,7 @@ def test_counts_of_a_public_list_are_not_sent_through_the_driver(engine: Factory
     listed = events(pa.table({"item": [f"item {n}" for n in range(9)]}))
     spark_engine = engine(Resources())
     assert isinstance(spark_engine, SparkEngine)
-    with spark_engine.counted(task(frame, public_items=listed, **more)) as found:
+    with spark_engine.count(task(frame, public_items=listed, **more)) as found:
         sent = broadcasts(found.frame)
         assert {row["users"] for row in found.frame.collect()} == {0, 14, 15}
     assert len(sent) == 1  # the public list itself
@@ -292,6 +292,6 @@ def test_places_that_spark_does_not_find_or_would_pass_over(engine: Factory, tmp
 def test_an_engine_works_in_the_session_that_is_there(engine: Factory) -> None:
     assert isinstance(engine(Resources()), SparkEngine)
     spark = shared_session("local")
-    with SparkEngine().counted(task(spark.range(5).selectExpr("id AS user", "'a' AS item"))) as counted:
+    with SparkEngine().count(task(spark.range(5).selectExpr("id AS user", "'a' AS item"))) as counted:
         assert counted.session is spark
         assert counted.frame.collect()[0]["users"] == 5

@@ -56,7 +56,7 @@ for name, cluster in {
     told[name + " left"] = os.listdir(folder)
 small = Cluster(None, (("spark.sql.shuffle.partitions", "2"),))
 engine = SparkEngine(Resources(folder=folder, threads=1, memory="700MB"), small)
-with engine.counted(task(SMALL, rank=1)) as counted:
+with engine.count(task(SMALL, rank=1)) as counted:
     told["rows"] = sorted(tuple(row) for row in counted.frame.collect())
     told["modes"] = [oct(stat.S_IMODE(os.stat(folder / name).st_mode)) for name in os.listdir(folder)]
     told["files"] = len(list(folder.rglob("*")))
@@ -83,7 +83,7 @@ from engine_cases import task
 small = pa.table({"user": [1, 2, 2], "item": ["a", "a", "b"]})
 two = Cluster(None, (("spark.sql.shuffle.partitions", "2"),))
 engine = SparkEngine(Resources(folder=Path(sys.argv[1]), threads=1, memory="700MB"), two)
-with engine.counted(task(small)) as counted:
+with engine.count(task(small)) as counted:
     print(len(counted.frame.collect()), flush=True)
     sys.stdin.read()
 """

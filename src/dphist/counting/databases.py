@@ -57,16 +57,6 @@ def choose_table(events: Events, what: str, tables: list[tuple[str, str]]) -> tu
     return tables[exact[0]]
 
 
-def only_select(query: str) -> str:
-    """The query without a trailing semicolon; an error if it does not begin like a query."""
-    trimmed = query.strip().rstrip(";").strip()
-    if not re.match(
-        r"(SELECT|WITH|VALUES|FROM|TABLE)\b|\(", re.sub(r"\A(\s|--.*\n|/\*.*?\*/)*", "", trimmed), re.I
-    ):
-        raise InputError(f"the query {query!r} is not a SELECT")
-    return trimmed
-
-
 def duckdb_source(connection: Any, path: str, events: Events, label: str) -> Source:
     """A table, a view or a query of a DuckDB file, attached read-only."""
     what = f"the database {path!r}"
@@ -74,7 +64,8 @@ def duckdb_source(connection: Any, path: str, events: Events, label: str) -> Sou
     alias = attempt(lambda: attach(connection, os.path.abspath(path), label), what, locked)
     before = "USE memory"
     if events.query is not None:
-        relation, before = f"(\n{check_query(connection, events.query)}\n)", f"USE {name(alias)}"
+        check_query(connection, events.query)
+        relation, before = subquery(events.query), f"USE {name(alias)}"
         connection.execute(before)
         columns = bind_query(lambda: describe(connection, relation), events.query)
         connection.execute("USE memory")
@@ -106,12 +97,16 @@ def attach(connection: Any, path: str, label: str) -> str:
     return alias
 
 
-def check_query(connection: Any, query: str) -> str:
-    """The user's query if it is one SELECT."""
+def subquery(query: str) -> str:
+    """A query in brackets; on lines of its own, so that a comment in it ends there."""
+    return f"(\n{query.strip().rstrip(';')}\n)"
+
+
+def check_query(connection: Any, query: str) -> None:
+    """Raise `InputError` unless the query is one SELECT."""
     statements = bind_query(lambda: connection.extract_statements(query), query)
     if len(statements) != 1 or not str(statements[0].type).endswith("SELECT"):
         raise InputError(f"the query {query!r} is not a single SELECT")
-    return query.strip().rstrip(";")
 
 
 def bind_query(action: Callable[[], Any], query: str) -> Any:
@@ -171,7 +166,7 @@ def sqlite_source(path: str, events: Events) -> ArrowSource:
     what = f"the database {path!r}"
     with closing(attempt(lambda: sqlite_connection(path), what)) as database:
         if events.query is not None:
-            relation, is_table = f"(\n{only_select(events.query)}\n)", False
+            relation, is_table = subquery(events.query), False
         else:
             tables = dict(attempt(lambda: sqlite_tables(database), what))
             table = choose_table(events, what, sorted(("main", one) for one in tables))[1]
@@ -273,7 +268,7 @@ def postgres_source(address: str, events: Events) -> ArrowSource:
             return cursor.fetch_arrow_table().schema
 
     if events.query is not None:
-        relation = f"(\n{only_select(events.query)}\n) AS dphist_query"
+        relation = f"{subquery(events.query)} AS dphist_query"
         wrong = f"the query {events.query!r} cannot be run by {{what}}"
     else:
         # Of the schema `public` alone unless a table is named.

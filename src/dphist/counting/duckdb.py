@@ -10,12 +10,12 @@ Types come from schemas and never from values: else one user's row could change 
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -28,6 +28,7 @@ from dphist.counting.sql import COUNT, Pairs, Rows
 from dphist.counting.task import HALF_STEPS, Choice, Counted, Events, Progress, Resources, Task, is_frame
 from dphist.counting.workspace import SessionKeeper, attempt, connect_duckdb, private_folder
 from dphist.errors import InputError, InvalidParameter
+from dphist.objects import is_postgres
 
 T = TypeVar("T")
 
@@ -63,14 +64,15 @@ class DuckDBEngine(SessionKeeper):
             names = session._wait_for(lambda: source_of(session.connection, events, EVENTS, probe=True)).names
             return None if names is None else list(names)
 
+    def check_list(self, public_items: Events) -> None:
+        """Raise `InputError` if a public list lacks a column or cannot be read; it is not read yet."""
+        with self._session() as session:
+            session.make_list(public_items, sql.public_entries, probe=True)
+
     def size(self, public_items: Events) -> int:
         """The number of different items of a public list, in its own types."""
         with self._session() as session:
-            entries = [f"p{k}" for k in range(len(public_items.items))]
-            needed = [] if public_items.null_items else entries
-            session.make_list(
-                public_items, lambda rows: f"SELECT DISTINCT * FROM ({rows.select(entries, needed)})"
-            )
+            session.make_list(public_items, sql.public_entries)
             return int(session.execute(f"SELECT count(*) FROM {LISTED}", "the public items")[0][0])
 
     def public_table(self, listed: Events, kinds: list[str], null_items: bool) -> Any:
@@ -79,18 +81,21 @@ class DuckDBEngine(SessionKeeper):
         In the order of the entries: their places are part of seeded noise.
         """
         with self._session() as session:
-            session.make_list(listed, lambda rows: sql.public_list(rows, kinds, null_items))
+            session.make_list(replace(listed, null_items=null_items), partial(sql.public_list, types=kinds))
             return session.connection.sql(f"FROM {LISTED} ORDER BY ALL").to_arrow_table()
 
     @contextmanager
     def count(self, task: Task, progress: Progress | None = None) -> Iterator[Counted]:
         """Count. On leaving the context everything temporary is gone."""
-        with self._session(progress, last=True) as session:
+        with self._session(progress) as session:
             pairs, again, what = session.pairs(task)
             order = (sql.portable_order if task.choice.portable else sql.fast_order)(task.choice.key, pairs.items)
             # With sums or weights a user's rows of an item are brought together anyway.
             look = again and task.max_items_per_user is not None and not task.values and not task.weights
-            few = look and session.has_few_repeats(pairs, what)
+            few = False
+            if look:  # some users show whether most rows of a user differ, which decides about speed alone
+                found, different = session.execute(sql.repeats(pairs), what)[0]
+                few = found <= _FEW_REPEATS * different
             query, items = sql.histogram(
                 pairs, task.max_items_per_user, order, task.lower_threshold, few, task.weights
             )
@@ -106,6 +111,8 @@ class DuckDBEngine(SessionKeeper):
             # A relation's reader streams; the reader of an executed query would copy the whole result first.
             reader = session.run(lambda: session.connection.sql(query).to_arrow_reader(ROWS), what)
             yield Histogram(reader.schema, at_rank, reader, session, what)
+            reader.close()
+            session.execute(f"DROP TABLE IF EXISTS {COUNTS}", what)
 
     def sizes(self, task: Task, bounds: Sequence[int], progress: Progress | None = None) -> list[int]:
         """How many users have how many different items, by bounds; see `Engine.sizes`."""
@@ -130,8 +137,8 @@ class DuckDBEngine(SessionKeeper):
             return found, session.run(lambda: session.connection.sql(query).to_arrow_table(), what)
 
     @contextmanager
-    def _session(self, progress: Progress | None = None, *, last: bool = False) -> Iterator[Session]:
-        with self._share(self._new_session, last=last) as session:
+    def _session(self, progress: Progress | None = None) -> Iterator[Session]:
+        with self._share(self._new_session) as session:
             session.progress, session.shown = progress, 0.0
             yield session
 
@@ -204,27 +211,22 @@ class Session:
             lambda: opened_rows(self.connection, events, EVENTS, probe, summed=summed)
         )
         if listed is not None:
-            kinds = rows.types()[1:]
-            self.make_list(listed, lambda entries: sql.public_list(entries, kinds, events.null_items), probe)
+            listed = replace(listed, null_items=events.null_items)
+            self.make_list(listed, partial(sql.public_list, types=rows.types()[1:]), probe)
         pairs = Pairs(events, rows, None if listed is None else LISTED, task.values)
         if not probe:
             self.execute(opened.before, what)
         return pairs, opened.again, what
 
-    def make_list(self, listed: Events, query: Callable[[Rows], str], probe: bool = False) -> None:
+    def make_list(self, listed: Events, query: Callable[[Rows, bool], str], probe: bool = False) -> None:
         """Make a table of a query on a public list."""
         rows, opened, what = self._wait_for(
             lambda: opened_rows(self.connection, listed, PUBLIC, probe, with_user=False)
         )
-        statement = f"CREATE OR REPLACE TEMP TABLE {LISTED} AS {query(rows)}"
+        statement = f"CREATE OR REPLACE TEMP TABLE {LISTED} AS {query(rows, listed.null_items)}"
         if not probe:
             self.execute(opened.before, what)
             self.execute(statement, f"{what} (the public items)")
-
-    def has_few_repeats(self, pairs: Pairs, what: str) -> bool:
-        """Whether most rows of a user differ, by a look at some users; it decides about speed alone."""
-        found, different = self.execute(sql.repeats(pairs), what)[0]
-        return bool(found <= _FEW_REPEATS * different)
 
 
 @dataclass(frozen=True)
@@ -312,17 +314,16 @@ def in_buckets(found: Iterable[Sequence[int]], bounds: Sequence[int]) -> list[in
 def source_of(connection: Any, events: Events, label: str, probe: bool) -> Source:
     """The source that the events are in."""
     source = events.source
-    if isinstance(source, str) and re.match(r"postgres(ql)?://", source):
+    if isinstance(source, str) and is_postgres(source):
         return postgres_source(source, events).as_source(connection, label, probe)
-    if isinstance(source, str) and re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", source):
-        scheme = source.split("://", 1)[0]
-        raise InputError(f"events cannot be read from {scheme}:// addresses; download the files first")
     if is_frame(source):
-        no_database(events, "data in memory")
+        if events.table is not None or events.query is not None:
+            raise not_a_database(events, "data in memory")
         return frame_source(source, as_text=events.as_text).as_source(connection, label, probe)
     files, kind = files_of(source, events.file_format)
     if kind not in ("duckdb", "sqlite", "db"):
-        no_database(replace(events, query=None), "files")
+        if events.table is not None:
+            raise not_a_database(events, "files")
         found = file_source(connection, files, kind, label, probe)
         if events.query is None:
             return found
@@ -333,11 +334,10 @@ def source_of(connection: Any, events: Events, label: str, probe: bool) -> Sourc
     return database_source(connection, files[0], kind, events, label, probe)
 
 
-def no_database(events: Events, kind: str) -> None:
-    """Raise `InputError` if a table or a query is asked of an input that is not a database."""
-    if events.table is not None or events.query is not None:
-        given = "table" if events.table is not None else "query"
-        raise InputError(f"a {given} is for databases; to choose rows of {kind} use a condition (where)")
+def not_a_database(events: Events, kind: str) -> InputError:
+    """The error of a table or a query that is asked of an input that is not a database."""
+    given = "table" if events.table is not None else "query"
+    return InputError(f"a {given} is for databases; to choose rows of {kind} use a condition (where)")
 
 
 def opened_rows(
@@ -353,31 +353,22 @@ def opened_rows(
     A public list has no user. The columns that are `summed` must be of types that have numbers.
     """
     source = source_of(connection, events, label, probe)
-    source = expressions.with_items(connection, source, events.items, as_text=events.as_text)
+    if events.where is not None or any(one.name != one.source or "(" in one.source for one in events.items):
+        source = expressions.with_expressions(connection, source, events)
     values = ([events.user] if with_user else []) + [column.source for column in events.items]
     numbers = list(dict.fromkeys(summed))
     if source.names is not None:
         demand(source.what, source.names, [*values, *numbers])
-    named = (
-        [] if events.where is None else expressions.columns_of(connection, events.where, source.names, "condition")
-    )
-    if source.names is not None:
-        demand(source.what, source.names, named)
-    opened = source.open(list(dict.fromkeys([*values, *named, *numbers])))
+    opened = source.open(list(dict.fromkeys([*values, *numbers])))
     columns = opened.columns
     if events.as_text:
         for number in numbers:
             if columns[number][1] == "BOOLEAN":
                 raise sql.no_number(number)
-        columns = {column: sql.text_column(*columns[column]) for column in (*values, *named)}
-    if events.where is not None:
-        types = {column: columns[column][1] for column in named}
-        expressions.bind(connection, events.where, types, source.names, "condition")
+        columns = {column: sql.text_column(*columns[column]) for column in values}
     rows = Rows(
         opened.relation,
         tuple((*columns[column], column) for column in values),
-        tuple((columns[column][0], column) for column in named),
-        events.where,
         with_user,
         tuple((*opened.columns[column], column) for column in numbers),
     )

@@ -14,9 +14,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from dphist.counting.frames import Opened, Source
+from dphist.counting.frames import Opened, Source, demand
 from dphist.counting.sql import name, text_column
-from dphist.counting.task import Column
+from dphist.counting.task import Column, Events
 from dphist.counting.workspace import about_sql, column_list, name_list
 from dphist.errors import InputError
 
@@ -99,12 +99,11 @@ def title_of(kind: str, written: str) -> str:
 def serialize(connection: Any, query: str) -> dict[str, Any]:
     """DuckDB's parse of a query, without positions in the text."""
     rows = connection.execute("SELECT json_serialize_sql(?::VARCHAR)", [query]).fetchall()
-    tree: dict[str, Any] = json.loads(rows[0][0], object_hook=_without_places)
+    tree: dict[str, Any] = json.loads(
+        rows[0][0],
+        object_hook=lambda node: {key: node[key] for key in node if not key.startswith("query_location")},
+    )
     return tree
-
-
-def _without_places(node: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in node.items() if not key.startswith("query_location")}
 
 
 def parse(connection: Any, expression: str) -> tuple[dict[str, Any], list[Any]]:
@@ -190,9 +189,13 @@ def bind(
         reason = "it must give the same for the same row, whenever it is evaluated"
     elif "WHERE clause cannot contain" in reason:
         reason = "it must be about single rows: no aggregates and no window functions"
-    known = "" if names is None else f". The columns are {column_list(list(names or types))}"
-    hint = _cast_hint(texts) if "VARCHAR" in reason else ""
-    raise InputError(f"{title} cannot be used: {reason}{known}{hint}")
+    hint = "" if names is None else f". The columns are {column_list(list(names or types))}"
+    if "VARCHAR" in reason and texts:
+        hint += (
+            f". {texts[0]!r} is text, as all columns of CSV, JSON and frames are: write "
+            f"{_cast(texts[0], 'DOUBLE')} or {_cast(texts[0], 'DATE')}, or pass types='fixed' for a frame"
+        )
+    raise InputError(f"{title} cannot be used: {reason}{hint}")
 
 
 def _unsafe_part(
@@ -288,20 +291,10 @@ def _cast(column: str, kind: str) -> str:
     return f"CAST({column if plain else name(column)} AS {kind})"
 
 
-def _cast_hint(texts: Sequence[str]) -> str:
-    if not texts:
-        return ""
-    first = texts[0]
-    return (
-        f". {first!r} is text, as all columns of CSV, JSON and frames are: write {_cast(first, 'DOUBLE')} or "
-        f"{_cast(first, 'DATE')}, or pass types='fixed' for a frame"
-    )
-
-
 # Columns that are computed.
 
 
-def is_computed(connection: Any, source: Source, column: Column) -> bool:
+def _is_computed(connection: Any, source: Source, column: Column) -> bool:
     """Whether an item is an expression in SQL. A column of the input always wins."""
     if column.name == column.source:
         if source.names is not None and column.source not in source.names and "(" in column.source:
@@ -325,14 +318,19 @@ def is_computed(connection: Any, source: Source, column: Column) -> bool:
     return [part.get("class") for part in parts] != ["COLUMN_REF"]
 
 
-def with_items(connection: Any, source: Source, items: Sequence[Column], *, as_text: bool) -> Source:
-    """The source with a further column for each item that is an expression, under the expression's own text."""
-    expressions = {one.source: one.source for one in items if is_computed(connection, source, one)}
-    if not expressions:
-        return source
-    computed = computed_source(connection, source, expressions, None, keep=True, as_text=as_text)
-    names = None if source.names is None else [*source.names, *expressions]
-    return replace(computed, names=names)
+def with_expressions(connection: Any, source: Source, events: Events) -> Source:
+    """The rows of the source that satisfy the condition, with a further column for each item that is computed.
+
+    The column is called by the expression's own text.
+    """
+    computed = {one.source: one.source for one in events.items if _is_computed(connection, source, one)}
+    # One after the other: each may name a column that differs in case from one of the other's.
+    for written, condition in (({}, events.where), (computed, None)):
+        if written or condition is not None:
+            names = None if source.names is None else [*source.names, *written]
+            found = computed_source(connection, source, written, condition, keep=True, as_text=events.as_text)
+            source = replace(found, names=names)
+    return source
 
 
 def computed_source(
@@ -360,6 +358,8 @@ def computed_source(
             alike = [other for other in seen if other.casefold() == column.casefold()]
             if len(alike) > 1:
                 raise _cannot_tell(title_of("expression", expressions[chosen[0]]), alike)
+        if names is not None:
+            demand(source.what, names, seen)
         opened = source.open(list(dict.fromkeys([*plain, *seen])))
         typed = {c: text_column(*opened.columns[c]) if as_text else opened.columns[c] for c in seen}
         types = {column: kind for column, (_, kind) in typed.items()}
@@ -380,15 +380,14 @@ def computed_source(
         # A constant needs no column, and there is one row of it for each row of the input.
         rows = f"SELECT {', '.join(inner) or '1'} FROM {opened.relation}"
         columns = {column: (f"{own}{k}", opened.columns[column][1]) for k, column in enumerate(plain)}
-        columns |= {one: (f"{own}x{k}", _known(kinds[one])) for k, one in enumerate(chosen)}
+        # NULL alone is text, as an empty column is.
+        columns |= {
+            one: (f"{own}x{k}", "VARCHAR" if kinds[one] == '"NULL"' else kinds[one])
+            for k, one in enumerate(chosen)
+        }
         return replace(opened, relation=f"(SELECT {', '.join(outer)} FROM ({rows}){where})", columns=columns)
 
     return Source(source.what, list(expressions), open_computed)
-
-
-def _known(kind: str) -> str:
-    """The type of a column; NULL alone is text, as an empty column is."""
-    return "VARCHAR" if kind == '"NULL"' else kind
 
 
 # Queries over files.
@@ -421,7 +420,11 @@ def query_source(connection: Any, source: Source, query: str, tables: Sequence[s
             relation = str(item.get("relation_name") or "").casefold()
             if relation and relation not in called:
                 raise InputError(f"{title} cannot be used: {item['relation_name']!r} is not a table of it")
-            columns += [(column, name(column)) for column in _all_columns(item, source, title)]
+            changed = {key for key, value in item.items() if value} - {"class", "type", "relation_name"}
+            if changed or source.names is None:
+                more = " with EXCLUDE or REPLACE" if changed else ""
+                raise InputError(f"{title} cannot be used: write the columns instead of *{more}")
+            columns += [(column, name(column)) for column in source.names]
             continue
         written = _text_of(connection, {**item, "alias": ""}, title)
         last = item["column_names"][-1] if item.get("class") == "COLUMN_REF" else written
@@ -452,17 +455,6 @@ def _only_rows(connection: Any, tree: dict[str, Any], title: str) -> dict[str, A
     if not same or rest != [{k: v for k, v in one.items() if k != "node"} for one in plainest["statements"]]:
         raise InputError(f"{title} cannot be used: {_ONE_ROW_ONLY}")
     return node
-
-
-def _all_columns(star: dict[str, Any], source: Source, title: str) -> Sequence[str]:
-    """The columns that * stands for."""
-    plain = {key for key, value in star.items() if value} <= {"class", "type", "relation_name"}
-    if not plain or source.names is None:
-        reason = (
-            "write the columns instead of *" if plain else "write the columns instead of * with EXCLUDE or REPLACE"
-        )
-        raise InputError(f"{title} cannot be used: {reason}")
-    return source.names
 
 
 def _text_of(connection: Any, item: dict[str, Any], title: str) -> str:

@@ -46,8 +46,7 @@ SPOOL: Final = 1 << 20
 
 def files_of(source: Any, file_format: str | None) -> tuple[list[str], str]:
     """The files that a path, a glob, a folder or a list of them stands for, and their one format."""
-    if file_format is not None and file_format.lower().lstrip(".") not in NAMES:
-        raise InputError(f"the format {file_format!r} is not known; known formats are {', '.join(NAMES)}")
+    known = None if file_format is None else known_format(file_format)
     found: list[str] = []
     for one in source if isinstance(source, (tuple, list)) else [source]:
         if not isinstance(one, (str, os.PathLike)):
@@ -55,14 +54,22 @@ def files_of(source: Any, file_format: str | None) -> tuple[list[str], str]:
         found += matching_files(os.fspath(one))
     if not found:
         raise InputError("the list of files is empty")
-    if file_format is not None:
-        return found, NAMES[file_format.lower().lstrip(".")]
+    if known is not None:
+        return found, known
     kinds = {kind_of(path): path for path in reversed(found)}
     if len(kinds) > 1:
         raise InputError(
             f"the files have several formats, such as {name_list(list(kinds.values()))}; give files of one format"
         )
     return found, next(iter(kinds))
+
+
+def known_format(given: str) -> str:
+    """The format by the name that the user gave it."""
+    kind = NAMES.get(given.lower().lstrip("."))
+    if kind is None:
+        raise InputError(f"the format {given!r} is not known; known formats are {', '.join(NAMES)}")
+    return kind
 
 
 @contextmanager
@@ -191,7 +198,10 @@ def file_source(connection: Any, files: list[str], kind: str, label: str, probe:
     if not full:
         raise InputError(f"{what} is empty: it has no columns")
     if kind == "parquet":
-        return grouped_source(connection, what, {path: parquet_header(path) for path in files}, read_parquet)
+        footers = {path: parquet_header(path) for path in files}
+        return grouped_source(
+            connection, what, footers, lambda some, names: f"read_parquet({paths(some)}, {folders(some, names)})"
+        )
     if kind == "arrow":
         return arrow_source(what, files).as_source(connection, label, probe)
     # Of several CSV files some may be empty; other empty files are damaged.
@@ -220,6 +230,14 @@ class Group:
         return self.sql[self.names.index(wanted)]
 
 
+def files_by_header(headers: Mapping[str, Sequence[Any]]) -> dict[tuple[Any, ...], list[str]]:
+    """Files with equal headers together."""
+    alike: dict[Any, list[str]] = {}
+    for path, header in headers.items():
+        alike.setdefault(tuple(header), []).append(path)
+    return alike
+
+
 def grouped_source(
     connection: Any, what: str, headers: Mapping[str, Sequence[Any]], reader: Callable[[list[str], list[str]], str]
 ) -> Source:
@@ -227,11 +245,8 @@ def grouped_source(
 
     Files with equal headers are read together; `reader` makes the SQL for files and the names of their columns.
     """
-    alike: dict[Any, list[str]] = {}
-    for path, header in headers.items():
-        alike.setdefault(tuple(header), []).append(path)
     groups = []
-    for header, files in alike.items():
+    for header, files in files_by_header(headers).items():
         names = [entry[0] if isinstance(entry, tuple) else entry for entry in header]
         relation = reader(files, names)
         sql = attempt(lambda relation=relation: describe(connection, relation), f"the file {files[0]!r}")  # type: ignore[misc]
@@ -316,11 +331,6 @@ def parquet_header(path: str) -> tuple[Any, ...]:
             # DuckDB would read it as floats, and merge values that differ in their last digits.
             raise InputError(f"the column {entry.name!r} of {path!r} has decimals of more than 38 digits")
     return tuple((entry.name, str(entry.type)) for entry in schema)
-
-
-def read_parquet(files: list[str], names: list[str]) -> str:
-    """The FROM item of Parquet files with these columns."""
-    return f"read_parquet({paths(files)}, {folders(files, names)})"
 
 
 def arrow_source(what: str, files: list[str]) -> ArrowSource:
@@ -439,19 +449,13 @@ def header_of(path: str, delimiter: str) -> tuple[str, ...]:
 # A control character cannot be in a valid line of JSON, so each line is one field.
 LINE: Final = "dphist_line"
 LINES: Final = f"header=false, quote='', escape='', delim='\x01', columns={{'{LINE}': 'VARCHAR'}}, {ROWS}, {HIVE}"
-MARK: Final = b"\xef\xbb\xbf"
 
 
 def json_source(connection: Any, what: str, files: list[str], kind: str) -> Source:
     """JSON lines, or JSON arrays of objects in files named .json. Any name may be a key: keys are data."""
-    starts = [attempt(lambda path=path: start_of(path), f"the file {path!r}") for path in files]  # type: ignore[misc]
-    for path, start in zip(files, starts, strict=True):
-        if start.startswith(MARK):
-            raise InputError(
-                f"the file {path!r} begins with a byte order mark, which JSON does not allow; remove it"
-            )
-    arrays = kind == "json" and any(start.startswith(b"[") for start in starts)
-    if arrays and not all(start.startswith(b"[") or not start for start in starts):
+    starts = json_starts(files)
+    arrays = kind == "json" and b"[" in starts
+    if arrays and not {*starts} <= {b"[", b""}:
         raise InputError(f"{what} holds arrays in some files and lines in others; give files of one kind")
     if arrays:
         relation, line = f"read_json_objects({paths(files)}, format='array', {HIVE})", "json"
@@ -474,12 +478,19 @@ def json_source(connection: Any, what: str, files: list[str], kind: str) -> Sour
     return Source(what, None, open_keys)
 
 
-def start_of(path: str) -> bytes:
-    """The first bytes that are not blank."""
+def json_starts(files: Sequence[str]) -> list[bytes]:
+    """The first byte of each file that is not blank; an error for a byte order mark."""
     import pyarrow as pa
 
-    with pa.input_stream(path) as stream:
-        while block := stream.read(4096):
-            if start := bytes(block).lstrip(b" \t\r\n"):
-                return start[:3]
-    return b""
+    def start_of(path: str) -> bytes:
+        with pa.input_stream(path) as stream:
+            while block := stream.read(4096):
+                if start := bytes(block).lstrip(b" \t\r\n"):
+                    if start.startswith(b"\xef\xbb\xbf"):
+                        raise InputError(
+                            f"the file {path!r} begins with a byte order mark, which JSON forbids; remove it"
+                        )
+                    return start[:1]
+        return b""
+
+    return [attempt(lambda path=path: start_of(path), f"the file {path!r}") for path in files]  # type: ignore[misc]

@@ -219,7 +219,11 @@ def frame_source(data: Any, *, as_text: bool = False) -> ArrowSource:
     if isinstance(data, pa.RecordBatchReader):
         return reader_source(data)
     if isinstance(data, ds.Dataset):
-        return arrow_source("the Arrow dataset", data.schema, lambda wanted: scan(data, wanted))
+        # With little read ahead: Arrow's memory is not under DuckDB's limit.
+        ahead = {"batch_size": BATCH, "batch_readahead": 1, "fragment_readahead": 1}
+        return arrow_source(
+            "the Arrow dataset", data.schema, lambda wanted: data.scanner(wanted, **ahead).to_reader()
+        )
     if kind == "DuckDBPyRelation":
         what = "the DuckDB relation"
         schema = attempt(lambda: data.limit(0).to_arrow_table().schema, what, ArrowSource.otherwise)
@@ -238,13 +242,6 @@ def arrow_source(what: str, schema: Any, data: Callable[[list[str]], Any]) -> Ar
     return ArrowSource(
         what, schema.names, lambda wanted: pa.schema([schema.field(column) for column in wanted]), data
     )
-
-
-def scan(dataset: Any, wanted: list[str], ahead: int = 1) -> Any:
-    """A reader of an Arrow dataset with little read ahead: Arrow's memory is not under DuckDB's limit."""
-    return dataset.scanner(
-        wanted, batch_size=BATCH, batch_readahead=ahead, fragment_readahead=ahead, use_threads=ahead > 0
-    ).to_reader()
 
 
 def select_columns(batches: Any, wanted: list[str]) -> Any:

@@ -20,13 +20,13 @@ from pyspark.sql import Window
 from pyspark.sql import functions as sql
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from dphist.counting.duckdb import DuckDBEngine, check_sizes_task, check_task, in_buckets, opened_rows
+from dphist.counting.duckdb import DuckDBEngine, check_sizes_task, check_task, in_buckets
 from dphist.counting.frames import demand
 from dphist.counting.spark_inputs import counted_column, number, read_rows
 from dphist.counting.spark_session import Cluster, arrow_frame, report_progress, session_for
 from dphist.counting.sql import COUNT, ITEMS, value_names, weight, weighted_sum
-from dphist.counting.task import FINE_LIMIT, FINE_STEPS, Counted, Events, Progress, Resources, Task, Value
-from dphist.counting.workspace import SessionKeeper, attempt, connect_duckdb, private_folder
+from dphist.counting.task import FINE_LIMIT, FINE_STEPS, Events, Progress, Resources, Task, Value
+from dphist.counting.workspace import SessionKeeper, attempt
 from dphist.errors import InputError, is_spark_frame
 
 T = TypeVar("T")
@@ -47,18 +47,22 @@ class SparkEngine(SessionKeeper):
     cluster: Cluster = field(default_factory=Cluster)
     name: str = field(default="spark", init=False)
 
-    def _session(self, task: Task, *, last: bool = False) -> AbstractContextManager[Any]:
+    def _session(self, task: Task) -> AbstractContextManager[Any]:
         source = task.events.source
         new = partial(session_for, source, self.resources, self.cluster)
-        return new() if is_spark_frame(source) else self._share(new, last=last)
+        return new() if is_spark_frame(source) else self._share(new)
 
     def check(self, task: Task) -> None:
         """Raise `InputError` if the events cannot be read or lack a column; nothing is counted yet."""
         check_task(task)
         with self._session(task) as session:
             pairs_of(session, task.events, values=task.values, probe=True)
-        if task.public_items is not None:
-            check_public_list(task.public_items)
+        listed = task.public_items
+        if listed is not None and is_spark_frame(listed.source):
+            columns = list(listed.source.columns)
+            demand("the list of public items", columns, [column.source for column in listed.items])
+        elif listed is not None:
+            DuckDBEngine(self.resources).check_list(listed)
 
     def size(self, public_items: Events) -> int:
         """The number of different items of a public list, which is read by this process: it is not secret."""
@@ -70,20 +74,23 @@ class SparkEngine(SessionKeeper):
         check_sizes_task(task, bounds)
         with self._session(task) as session, report_progress(session, progress):
             pairs, items, _, what = listed_pairs(session, replace(task, values=()))
-            return in_buckets(run(count_sizes(pairs, items).collect, what), bounds)
+            # One shuffle of a user's rows serves both DISTINCT and the number of items.
+            once = pairs.select("u", *items).repartition("u").distinct()
+            own = once.groupBy("u").agg(sql.count("*").alias(ITEMS))
+            often = own.groupBy(ITEMS).agg(sql.count("*").alias(COUNT))
+            return in_buckets(run(often.collect, what), bounds)
 
     @contextmanager
-    def count(self, task: Task, progress: Progress | None = None) -> Iterator[Counted]:
-        """Count. On leaving the context everything temporary is gone."""
-        with self.counted(task, progress) as histogram:
-            yield histogram
-
-    @contextmanager
-    def counted(self, task: Task, progress: Progress | None = None) -> Iterator[SparkHistogram]:
+    def count(self, task: Task, progress: Progress | None = None) -> Iterator[SparkHistogram]:
         """Count, to a histogram whose frame can be worked on where it is."""
         check_task(task)
-        with self._session(task, last=True) as session, report_progress(session, progress):
-            frame, what = histogram_of(session, task)
+        with self._session(task) as session, report_progress(session, progress):
+            pairs, items, entries, what = listed_pairs(session, task)
+            frame = count_users(pairs, items, task)
+            if entries is not None:
+                frame = with_all_entries(entries, frame, items, value_names(task.values))
+            elif task.lower_threshold > 1:
+                frame = frame.where(frame[COUNT] >= task.lower_threshold)
             rehearse(session)
             if task.rank is None:
                 yield SparkHistogram(session, frame, 0, what, task.ordered)
@@ -233,22 +240,17 @@ def listed_pairs(session: Any, task: Task) -> tuple[Any, list[str], Any, str]:
     items = [f"i{k}" for k in range(len(kinds))]
     if task.public_items is None:
         return pairs, items, None, what
-    entries = public_entries(session, bring_here(task.public_items), kinds, task.events.null_items)
+    # Entries p0, ..., their keys k0, ... in the input's types, and whether one matches: see `sql.public_list`.
+    table = DuckDBEngine().public_table(bring_here(task.public_items), kinds, task.events.null_items)
+    # Entries that differ may look the same to Spark, which cuts times at microseconds; their numbers differ.
+    numbered = table.append_column(ENTRY, pa.array(range(table.num_rows), pa.int64()))
+    entries = arrow_frame(session, numbered, numbered.column_names)
     keys = entries.where("matched").select(*(f"k{k}" for k in range(len(items))))
     same = [pairs[name].eqNullSafe(keys[f"k{k}"]) for k, name in enumerate(items)]
     return pairs.join(keys, reduce(lambda a, b: a & b, same), "left_semi"), items, entries, what
 
 
 # Counting.
-
-
-def histogram_of(session: Any, task: Task) -> tuple[Any, str]:
-    """The frame of the counts, not yet computed, and what the input is called."""
-    pairs, items, entries, what = listed_pairs(session, task)
-    counts = count_users(pairs, items, task)
-    if entries is not None:
-        return with_all_entries(entries, counts, items, value_names(task.values)), what
-    return (counts if task.lower_threshold <= 1 else counts.where(counts[COUNT] >= task.lower_threshold)), what
 
 
 def count_users(pairs: Any, items: list[str], task: Task) -> Any:
@@ -283,14 +285,6 @@ def count_users(pairs: Any, items: list[str], task: Task) -> Any:
     return once.groupBy(*items).agg(*totals)
 
 
-def count_sizes(pairs: Any, items: Sequence[str]) -> Any:
-    """How many users have how many different items: one row for each number of items."""
-    # One shuffle of a user's rows serves both DISTINCT and the number of items.
-    once = pairs.select("u", *items).repartition("u").distinct()
-    own = once.groupBy("u").agg(sql.count("*").alias(ITEMS))
-    return own.groupBy(ITEMS).agg(sql.count("*").alias(COUNT))
-
-
 def count_at(frame: Any, rank: int) -> int:
     """The count of this rank, the largest having rank 1; 0 where there are fewer.
 
@@ -311,24 +305,6 @@ def bring_here(public_items: Events) -> Events:
     if not is_spark_frame(public_items.source):
         return public_items
     return replace(public_items, source=run(public_items.source.toArrow, "the public items"))
-
-
-def check_public_list(public_items: Events) -> None:
-    """Raise `InputError` if a public list lacks a column or cannot be read; it is not read yet."""
-    if is_spark_frame(public_items.source):
-        wanted = [column.source for column in public_items.items]
-        return demand("the list of public items", list(public_items.source.columns), wanted)
-    with private_folder(None) as folder, connect_duckdb(Resources(), folder) as connection:
-        opened_rows(connection, public_items, "dphist_public", probe=True, with_user=False)
-    return None
-
-
-def public_entries(session: Any, public_items: Events, kinds: list[str], null_items: bool) -> Any:
-    """Entries p0, ..., their keys k0, ... in the input's types, and whether one matches: see `sql.public_list`."""
-    table = DuckDBEngine().public_table(public_items, kinds, null_items)
-    # Entries that differ may look the same to Spark, which cuts times at microseconds; their numbers differ.
-    numbered = table.append_column(ENTRY, pa.array(range(table.num_rows), pa.int64()))
-    return arrow_frame(session, numbered, numbered.column_names)
 
 
 def with_all_entries(entries: Any, counts: Any, items: list[str], sums: list[str]) -> Any:

@@ -17,33 +17,34 @@ import glob
 import json
 import os
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import reduce
 from pathlib import Path
 from typing import Any, Final, TypeVar
 from urllib.parse import unquote
 
-import pyarrow.parquet as pq
 from pyspark.sql import Column
 from pyspark.sql import functions as sql
 from pyspark.sql.types import StringType, StructField, StructType
 
-from dphist.counting.duckdb import no_database
+from dphist.counting.duckdb import not_a_database
 from dphist.counting.expressions import CALL_OR_CAST, title_of
 from dphist.counting.files import (
     FORMATS,
-    MARK,
-    NAMES,
     NOTHING,
     common_sql_type,
     delimiter_of,
+    files_by_header,
     files_of,
+    given_paths,
     header_of,
+    json_starts,
     kind_of,
+    known_format,
     lines_of,
+    parquet_header,
     readable,
-    start_of,
 )
 from dphist.counting.frames import ArrowSource, demand, frame_source
 from dphist.counting.spark_session import arrow_frame
@@ -52,7 +53,7 @@ from dphist.counting.task import LONGEST_VALUE, Events, is_frame
 from dphist.counting.task import Column as Item
 from dphist.counting.workspace import LONGEST, attempt, column_list, header_names, name_list
 from dphist.errors import InputError, is_spark_frame
-from dphist.objects import without_secrets
+from dphist.objects import is_postgres, scheme_of, without_secrets
 
 T = TypeVar("T")
 
@@ -70,7 +71,6 @@ TO_JSON: Final = {
     "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
 }  # fmt: skip
 
-ADDRESS: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 UNKNOWN: Final = "{what} cannot be read: it is damaged, or has a column of a type that Spark does not support"
 # One task reads a whole file: parts that begin in the middle would have to guess whether they are within quotes.
 # Lines end with a line feed; a carriage return before it is removed later.
@@ -84,25 +84,17 @@ FROM_JSON: Final = {"mode": "PERMISSIVE", "allowSingleQuotes": "false"}
 # These are not JSON, but many programs write them. Spark returns them in quotes.
 NOT_FINITE: Final = ('"NaN"', '"Infinity"', '"-Infinity"')
 
-# Texts and comments of SQL, in which no column is named; then names, quoted or not, and what follows them.
-TOKEN: Final = re.compile(
-    r"""r'[^']*'|r"[^"]*"|'(?:\\.|''|[^'\\])*'|"(?:\\.|""|[^"\\])*"|--[^\r\n]*|/\*.*?\*/"""
-    r"""|(?P<name>(?:`(?:``|[^`])*`|\w+)(?:\s*\.\s*(?:`(?:``|[^`])*`|\w+))*)(?P<call>\s*\()?""",
-    re.DOTALL | re.IGNORECASE,
-)
-PART: Final = re.compile(r"`((?:``|[^`])*)`|(\w+)")
-# In a file of unknown columns these words are SQL, and all others may be columns.
-WORDS: Final = (
-    "and or not is null in like ilike rlike regexp escape between case when then else end cast try_cast as true "
-    "false distinct from div interval current_date current_time current_timestamp current_timezone current_user "
-    "current_catalog current_database current_schema localtimestamp session_user"
-)
-# Quoted texts and names, and comments: what is in them is not SQL.
-QUOTED: Final = re.compile(
-    r"""'(?:\\.|''|[^'\\])*'|"(?:\\.|""|[^"\\])*"|`(?:``|[^`])*`|--[^\n]*|/\*.*?\*/""", re.DOTALL
-)
-# A query in brackets, or a star for all columns. It could let one user decide about rows of another.
-QUERY: Final = re.compile(r"\(\s*(select|with|values|table|from|map|reduce)\b|(^|[(,.])\s*\*", re.IGNORECASE)
+# What Spark calls a column until it has looked: each of these is a name that stands for a value as well.
+VALUES: Final = {
+    "current_date",
+    "current_time",
+    "current_timestamp",
+    "current_user",
+    "session_user",
+    "localtimestamp",
+}
+# A subquery, or a star for all columns: it could let one user decide about rows of another.
+NOT_OF_ONE_ROW: Final = re.compile(r"Subquery|Exists|ListQuery|Star|Regex")
 # Expressions that are not Spark's own.
 FOREIGN: Final = re.compile(r"UDF|Udf|UserDefined|Hive|Reflection|ApplyFunction|VariableReference|SQLFunction")
 # Expressions that change from one job over the events to the next.
@@ -133,8 +125,10 @@ def read_rows(session: Any, events: Events, summed: Sequence[str] = (), *, probe
     plain = [name for name in values if name not in computed]
     if source.names is not None:
         demand(source.what, source.names, plain)
-    texts = [*([] if events.where is None else [events.where]), *computed]
-    named = columns_named(session, source, "\n".join(texts)) if texts else {}
+    texts = dict.fromkeys(computed, "expression")
+    if events.where is not None:
+        texts[events.where] = "condition"
+    named = columns_named(session, source, texts) if texts else {}
     wanted = list(dict.fromkeys([*plain, *named.values()]))
     frame = source.select(wanted, probe)
     if events.as_text:
@@ -142,10 +136,6 @@ def read_rows(session: Any, events: Events, summed: Sequence[str] = (), *, probe
     cells = {name: frame[f"c{k}"] for k, name in enumerate(wanted)}
     if not texts:
         return frame.select(*(cells[name].alias(f"c{k}") for k, name in enumerate(values))), source.what
-    if not hasattr(frame, "_jdf"):
-        raise InputError("conditions are not supported through Spark Connect: filter the DataFrame before")
-    for text in texts:
-        check_text(text, "condition" if text == events.where else "expression")
     own = "dphist_"
     while own in "".join(texts).casefold():  # no expression can name the values by our names
         own += "_"
@@ -174,11 +164,12 @@ def read_rows(session: Any, events: Events, summed: Sequence[str] = (), *, probe
 def find_source(session: Any, events: Events) -> SparkSource:
     """The source of the events."""
     source = events.source
+    of_database = events.table is not None or events.query is not None
+    if of_database and is_frame(source):
+        raise not_a_database(events, "a DataFrame" if is_spark_frame(source) else "data in memory")
     if is_spark_frame(source):
-        no_database(events, "a DataFrame")
         return SparkSource("the Spark DataFrame", list(source.columns), columns_of(source))
     if is_frame(source):
-        no_database(events, "data in memory")
         return memory_source(session, source, as_text=events.as_text)
     far = far_places(source)
     if far:
@@ -193,7 +184,8 @@ def find_source(session: Any, events: Events) -> SparkSource:
             f"{what} is not what Spark reads: give Parquet, CSV or JSON lines, or a DataFrame of Spark; the "
             "engine duckdb reads Arrow files and databases"
         )
-    no_database(events, "files")
+    if of_database:
+        raise not_a_database(events, "files")
     delimiter = "\t" if kind == "tsv" else None
     if far:
         return far_source(session, far, kind, delimiter or ",", what)
@@ -267,44 +259,42 @@ def with_folder_columns(reader: Any, files: Sequence[str], names: Sequence[str])
     return reader if root is None else reader.option("basePath", root)
 
 
+def union_source(what: str, groups: Sequence[tuple[str, Any, Sequence[str], Sequence[str]]]) -> SparkSource:
+    """Files whose columns may be in different orders: the first file, frame, names and types of each group."""
+
+    def select(wanted: list[str], probe: bool) -> Any:
+        for file, _, names, _ in groups:
+            demand(f"the file {file!r}", names, wanted)
+        for name in wanted:
+            common_sql_type(what, name, [kinds[names.index(name)] for _, _, names, kinds in groups])
+        # Types that passed are widened by Spark without loss.
+        frames = [columns_of(frame, names)(wanted, probe) for _, frame, names, _ in groups]
+        return reduce(lambda one, other: one.unionAll(other), frames)
+
+    return SparkSource(what, list(groups[0][2]), select)
+
+
 def parquet_source(session: Any, files: list[str], what: str) -> SparkSource:
-    """Parquet files. Files with the same footer are read together; columns are found by name in each."""
-    alike: dict[tuple[tuple[str, str], ...], list[str]] = {}
-    for path in files:
-        schema = attempt(lambda path=path: pq.read_schema(path), f"the file {path!r}")  # type: ignore[misc]
-        for entry in schema:
-            if str(entry.type).startswith("decimal256"):
-                raise InputError(f"the column {entry.name!r} of {path!r} has decimals of more than 38 digits")
-        alike.setdefault(tuple((entry.name, str(entry.type)) for entry in schema), []).append(path)
+    """Parquet files. Files with the same footer are read together."""
 
     def read(footer: tuple[tuple[str, str], ...], some: list[str]) -> Any:
         names = [name for name, _ in footer]
         frame = with_folder_columns(session.read, some, names).parquet(*map(local_address, some))
         if frame.columns[: len(names)] != names:
             raise ValueError("Spark reads other columns")
-        return frame
+        arrow = [kind for _, kind in footer] + [""] * (len(frame.columns) - len(names))
+        numbered = frame.toDF(*(f"n{k}" for k in range(len(arrow))))
+        rows = numbered.select(*(
+            parquet_column(numbered[f"n{k}"], kind).alias(f"n{k}") for k, kind in enumerate(arrow)
+        ))  # fmt: skip
+        kinds = [duckdb_type(kind, known) for (_, kind), known in zip(rows.dtypes, arrow, strict=True)]
+        return some[0], rows, frame.columns, kinds
 
-    groups = [
-        (attempt(lambda f=footer, s=some: read(f, s), f"the file {some[0]!r}", UNKNOWN), dict(footer), some[0])  # type: ignore[misc]
-        for footer, some in alike.items()
-    ]
-
-    def select(wanted: list[str], _probe: bool) -> Any:
-        frames = []
-        for frame, arrow, file in groups:
-            demand(f"the file {file!r}", frame.columns, wanted)
-            plain = columns_of(frame)(wanted, False)
-            frames.append(plain.select(*(
-                parquet_column(plain[f"c{k}"], arrow.get(name, "")).alias(f"c{k}") for k, name in enumerate(wanted)
-            )))  # fmt: skip
-        for k, name in enumerate(wanted):
-            kinds = [duckdb_type(frame.dtypes[k][1], arrow.get(name, ""))
-                     for frame, (_, arrow, _) in zip(frames, groups, strict=True)]  # fmt: skip
-            common_sql_type(what, name, kinds)
-        # Types that passed are widened by Spark without loss.
-        return reduce(lambda one, other: one.unionAll(other), frames)
-
-    return SparkSource(what, list(groups[0][0].columns), select)
+    footers = files_by_header({path: parquet_header(path) for path in files})
+    return union_source(what, [
+        attempt(lambda f=footer, s=some: read(f, s), f"the file {some[0]!r}", UNKNOWN)  # type: ignore[misc]
+        for footer, some in footers.items()
+    ])  # fmt: skip
 
 
 def parquet_column(column: Any, arrow: str) -> Any:
@@ -329,31 +319,22 @@ def csv_source(session: Any, files: list[str], delimiter: str | None, what: str)
     if not full:
         raise InputError(f"{what} is empty (no header row)")
     sep = delimiter or attempt(lambda: delimiter_of(full[0]), f"the file {full[0]!r}")
-    alike: dict[tuple[str, ...], list[str]] = {}
     for path in full:
         check_line_end(path)
-        alike.setdefault(header_of(path, sep), []).append(path)
 
-    def read(header: tuple[str, ...], some: list[str]) -> tuple[Any, list[str]]:
+    def read(header: tuple[str, ...], some: list[str]) -> Any:
         # Columns are numbered: names may be odd, or differ in case alone.
         fields = [f"n{k}" for k in range(len(header))]
         schema = StructType([StructField(field, StringType()) for field in fields])
         reader = with_folder_columns(session.read, some, [*header, *fields]).schema(schema)
         frame = reader.options(**CSV, sep=sep).csv([local_address(path) for path in some])
-        return csv_cells(frame, len(header)), [*header, *frame.columns[len(header) :]]
+        names = [*header, *frame.columns[len(header) :]]
+        return some[0], csv_cells(frame, len(header)), names, ["VARCHAR"] * len(names)
 
-    groups = [
-        (*attempt(lambda h=header, s=some: read(h, s), what), some[0])  # type: ignore[misc]
-        for header, some in alike.items()
-    ]
-
-    def select(wanted: list[str], probe: bool) -> Any:
-        for _, names, file in groups:
-            demand(f"the file {file!r}", names, wanted)
-        frames = [whole_text(columns_of(frame, names)(wanted, probe)) for frame, names, _ in groups]
-        return reduce(lambda one, other: one.unionAll(other), frames)
-
-    return SparkSource(what, groups[0][1], select)
+    headers = files_by_header({path: header_of(path, sep) for path in full})
+    groups = [attempt(lambda h=header, s=some: read(h, s), what) for header, some in headers.items()]  # type: ignore[misc]
+    union = union_source(what, groups)
+    return replace(union, select=lambda wanted, probe: whole_text(union.select(wanted, probe)))
 
 
 def check_line_end(path: str) -> None:
@@ -382,11 +363,8 @@ def whole_text(rows: Any) -> Any:
 
 def json_source(session: Any, files: list[str], kind: str, what: str) -> SparkSource:
     """Files of JSON lines. A row's own value comes before that of its folder's name."""
-    for path in files:
-        start = attempt(lambda path=path: start_of(path), f"the file {path!r}")  # type: ignore[misc]
-        if start.startswith(MARK):
-            raise InputError(f"the file {path!r} begins with a mark of byte order, which JSON may not; remove it")
-        if kind == "json" and start.startswith(b"["):
+    for path, start in zip(files, json_starts(files), strict=True):
+        if kind == "json" and start == b"[":
             raise InputError(
                 f"the file {path!r} is a JSON array, which Spark cannot read in parts: give lines, or use the "
                 "engine duckdb"
@@ -426,31 +404,28 @@ def lines_source(lines: Any, what: str) -> SparkSource:
 
 def far_places(source: Any) -> list[str]:
     """Paths and addresses that are not files of this machine; none if all of them are."""
-    given = source if isinstance(source, (tuple, list)) else [source]
-    paths = [os.fspath(one) for one in given if isinstance(one, (str, os.PathLike))]
-    if len(paths) < len(given):
+    paths = given_paths(source)
+    if isinstance(source, (tuple, list)) and len(paths) < len(source):
         return []  # not a list of files at all, which `files_of` says
-    far = [path for path in paths if ADDRESS.match(path) or not is_local(path)]
-    if any(re.match(r"postgres(ql)?://", path) for path in far):
+    # A file, a folder or a pattern of this machine is not far.
+    far = [
+        path
+        for path in paths
+        if scheme_of(path)
+        or not (os.path.exists(path) or (glob.has_magic(path) and glob.glob(path, recursive=True)))
+    ]
+    if any(map(is_postgres, far)):
         raise InputError("Spark does not read PostgreSQL by itself: use the engine duckdb, or spark.read.jdbc")
     if far and len(far) < len(paths):
         raise InputError("the files are partly on this machine and partly not; give files of one place")
     return far
 
 
-def is_local(path: str) -> bool:
-    """Whether it is a file, a folder or a pattern of this machine."""
-    return os.path.exists(path) or (glob.has_magic(path) and bool(glob.glob(path, recursive=True)))
-
-
 def far_kind(given: list[str], file_format: str | None) -> str:
     """The format of files that Spark finds."""
     if file_format is not None:
-        kind = NAMES.get(file_format.lower().lstrip("."))
-        if kind is None:
-            raise InputError(f"the format {file_format!r} is not known; known formats are {', '.join(NAMES)}")
-        return kind
-    if len(given) == 1 and not ADDRESS.match(given[0]) and Path(given[0].lower()).suffix not in FORMATS:
+        return known_format(file_format)
+    if len(given) == 1 and not scheme_of(given[0]) and Path(given[0].lower()).suffix not in FORMATS:
         raise InputError(f"the file {given[0]!r} does not exist here, and its name does not tell Spark the format")
     return kind_of(given[0].rstrip("/"))
 
@@ -476,11 +451,10 @@ def far_source(session: Any, places: list[str], kind: str, delimiter: str, what:
     if "PATH_NOT_FOUND" in text:
         place = without_secrets(places[0])
         raise InputError(f"no file matches {place!r}" if glob.has_magic(place) else f"{what} does not exist")
-    scheme = ADDRESS.match(places[0])
-    if scheme is not None and "No FileSystem for scheme" in text:
+    if "No FileSystem for scheme" in text:
         raise InputError(
-            f"Spark cannot read {scheme[1]}:// addresses as it is set up here: it needs a package for them, "
-            "such as by --spark-conf spark.jars.packages=..."
+            f"Spark cannot read {scheme_of(places[0])}:// addresses as it is set up here: it needs a package for "
+            "them, such as by --spark-conf spark.jars.packages=..."
         )
     raise InputError(f"{what} cannot be read: Spark does not reach it, or it is damaged or of another kind")
 
@@ -564,23 +538,28 @@ def as_text(column: Any, kind: str) -> Any:
 # The user's conditions and items that are computed: expressions of Spark SQL about one row and nothing else.
 
 
-def columns_named(session: Any, source: SparkSource, condition: str) -> dict[str, str]:
-    """The columns that a condition names, by its spelling: the exact one, or else one that differs in case.
+def columns_named(session: Any, source: SparkSource, texts: Mapping[str, str]) -> dict[str, str]:
+    """The columns that expressions name, by their spelling: the exact one, or else one that differs in case.
 
-    Where any name is a column, every word is one that is not SQL. A word too many does no harm.
+    Where any name is a column, every name of Spark's parse is one. A name too many does no harm.
     """
+    if not hasattr(session, "_jsparkSession"):
+        raise InputError("conditions are not supported through Spark Connect: filter the DataFrame before")
     exact = session.conf.get("spark.sql.caseSensitive") == "true"
     named: dict[str, str] = {}
-    for word in words_of(condition):
+    for word in dict.fromkeys(
+        word for text, kind in texts.items() for word in words_of(session, text, source, kind)
+    ):
         if source.names is None:
-            matches = [] if word.casefold() in WORDS.split() else [word]
+            matches = [] if word.casefold() in VALUES else [word]
         else:
             alike = list(dict.fromkeys(name for name in source.names if name.casefold() == word.casefold()))
             matches = [word] if word in alike else alike
         others = {column for other, column in named.items() if other.casefold() == word.casefold()}
         if matches and len({*matches, *others}) > 1:
             both = name_list(sorted({*matches, *others}))
-            raise InputError(f"the condition {condition!r} cannot tell apart the columns {both}")
+            title = title_of(*next((kind, text) for text, kind in texts.items() if word in text))
+            raise InputError(f"{title} cannot tell apart the columns {both}")
         if matches and (exact or not others):
             named[word] = matches[0]
     if source.names is not None:
@@ -588,21 +567,18 @@ def columns_named(session: Any, source: SparkSource, condition: str) -> dict[str
     return named
 
 
-def words_of(condition: str) -> list[str]:
-    """The first parts of names in a condition, as they are written, without the names of functions."""
-    names = [match["name"] for match in TOKEN.finditer(condition) if match["name"] and not match["call"]]
-    first = [PART.match(name) for name in names if not name[0].isdigit()]
-    return list(dict.fromkeys((one[1] or "").replace("``", "`") or one[2] for one in first if one))
-
-
-def check_text(text: str, kind: str) -> None:
-    """Raise `InputError` for what is not one expression about the columns that it names."""
-    bare = QUOTED.sub(" ", text)
-    title = title_of(kind, text)
-    if not text.strip() or ";" in bare:
-        raise InputError(f"{title} is not {'an' if kind == 'expression' else 'a'} {kind} in SQL")
-    if QUERY.search(bare):
-        raise InputError(f"{title} must be about single rows: no subqueries and no *")
+def words_of(session: Any, text: str, source: SparkSource, kind: str) -> list[str]:
+    """The first parts of the names in an expression, by Spark's parser, which looks nothing up."""
+    parser = session._jsparkSession.sessionState().sqlParser()
+    leaves = bind_text(lambda: parser.parseExpression(text).collectLeaves(), text, source, kind)
+    words = []
+    for leaf in (leaves.apply(k) for k in range(leaves.size())):
+        form = leaf.getClass().getSimpleName()
+        if NOT_OF_ONE_ROW.search(form):
+            raise InputError(f"{title_of(kind, text)} must be about single rows: no subqueries and no *")
+        if form in ("UnresolvedAttribute", "UnresolvedNamedLambdaVariable"):
+            words.append(str(leaf.nameParts().head()))
+    return words
 
 
 def value_or_null(view: Any, text: str) -> Column:
@@ -619,7 +595,7 @@ def is_computed(source: SparkSource, column: Item) -> bool:
         return False
     if source.names is None:
         return CALL_OR_CAST.search(column.source) is not None
-    return column.source not in source.names and PART.fullmatch(column.source) is None
+    return column.source not in source.names and re.fullmatch(r"\w+|`[^`]*`", column.source) is None
 
 
 def computed_column(view: Any, text: str, source: SparkSource) -> Column:

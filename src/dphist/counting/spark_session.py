@@ -113,16 +113,9 @@ def active_session() -> Any:
     return SparkSession(context) if active is None and context is not None else active
 
 
-@dataclass
-class _Changed:
-    """The value that a setting had, and how many counts in this process need another."""
-
-    before: str | None
-    users: int = 0
-
-
 _lock = threading.Lock()
-_changed: weakref.WeakKeyDictionary[Any, dict[str, _Changed]] = weakref.WeakKeyDictionary()
+# Of each session the values that settings had, and how many counts in this process need others.
+_changed: weakref.WeakKeyDictionary[Any, dict[str, tuple[str | None, int]]] = weakref.WeakKeyDictionary()
 _quiet: list[Any] = []  # loggers that are off, once for each count in this process
 
 
@@ -134,16 +127,18 @@ def changed_settings(session: Any, settings: Mapping[str, str]) -> Iterator[None
         with _lock:
             changed = _changed.setdefault(session, {})
             for name, value in settings.items():
-                changed.setdefault(name, _Changed(session.conf.get(name, None))).users += 1
+                before, users = changed.get(name) or (session.conf.get(name, None), 0)
+                changed[name] = before, users + 1
                 taken.append(name)
                 session.conf.set(name, value)
         yield
     finally:
         with _lock:
             for name in taken:
-                changed[name].users -= 1
-                if not changed[name].users:
-                    before = changed.pop(name).before
+                before, users = changed.pop(name)
+                if users > 1:
+                    changed[name] = before, users - 1
+                else:
                     with suppress(Exception):  # the session may be gone
                         session.conf.unset(name) if before is None else session.conf.set(name, before)
 

@@ -73,13 +73,6 @@ def text_column(expression: str, kind: str) -> tuple[str, str]:
     return (found, kind if found == expression else "VARCHAR")
 
 
-def counted_type(kind: str, column: str, is_user: bool) -> str:
-    """The type in which values of a column are counted; an error for users that are lists or structures."""
-    if UNCOUNTED.search(kind) or (is_user and NESTED.search(kind)):
-        raise InputError(f"the column {column!r} holds lists or structures, which cannot be users")
-    return kind if kind in KEPT | FLOATS or kind.startswith("DECIMAL(") else "VARCHAR"
-
-
 def short(expression: str, otherwise: str | None = None) -> str:
     """A text of at most `LONGEST_VALUE` bytes (or what is made of it); a longer one is missing.
 
@@ -118,37 +111,31 @@ class Rows:
 
     relation: str
     values: tuple[tuple[str, str, str], ...]
-    carried: tuple[tuple[str, str], ...] = ()
-    condition: str | None = None
     with_user: bool = True
     numbers: tuple[tuple[str, str, str], ...] = ()
 
     def types(self) -> list[str]:
         """The types in which the values are counted; the user is the first of them, if there is one."""
+        for place, (_, kind, column) in enumerate(self.values):
+            if UNCOUNTED.search(kind) or (self.with_user and place == 0 and NESTED.search(kind)):
+                raise InputError(f"the column {column!r} holds lists or structures, which cannot be users")
         return [
-            counted_type(kind, column, self.with_user and place == 0)
-            for place, (_, kind, column) in enumerate(self.values)
+            kind if kind in KEPT | FLOATS or kind.startswith("DECIMAL(") else "VARCHAR"
+            for _, kind, _ in self.values
         ]
 
     def select(self, aliases: list[str], needed: list[str]) -> str:
         """Rows of the values, one spelling each, under the aliases; those in `needed` are not NULL.
 
         The numbers follow as x0, x1, ..., as they are in the input.
-        The condition sees the columns it names under their own names and nothing else. It is inside TRY: a row on
-        which it fails (a text that is not a number) is not taken, because an error would tell of that row.
         """
-        own = "dphist_"
-        while any(column.casefold().startswith(own) for _, column in self.carried):
-            own += "_"
-        inner = [f"{expression} AS {own}{k}" for k, (expression, _, _) in enumerate((*self.values, *self.numbers))]
-        inner += [f"{expression} AS {name(column)}" for expression, column in self.carried]
-        where = "" if self.condition is None else f" WHERE TRY((\n{self.condition}\n))"
+        inner = [f"{written} AS dphist_{k}" for k, (written, _, _) in enumerate((*self.values, *self.numbers))]
         outer = [
-            f"{one_spelling(f'{own}{k}', kind)} AS {alias}"
+            f"{one_spelling(f'dphist_{k}', kind)} AS {alias}"
             for k, ((_, kind, _), alias) in enumerate(zip(self.values, aliases, strict=True))
         ]
-        outer += [f"{own}{len(aliases) + k} AS x{k}" for k in range(len(self.numbers))]
-        rows = f"SELECT {', '.join(outer)} FROM (SELECT {', '.join(inner)} FROM {self.relation}){where}"
+        outer += [f"dphist_{len(aliases) + k} AS x{k}" for k in range(len(self.numbers))]
+        rows = f"SELECT {', '.join(outer)} FROM (SELECT {', '.join(inner)} FROM {self.relation})"
         present = " AND ".join(f"{alias} IS NOT NULL" for alias in needed)
         return f"SELECT * FROM ({rows}) WHERE {present}" if present else rows
 
@@ -179,7 +166,13 @@ def portable_order(key: bytes, items: list[str]) -> str:
     return f"md5({' || '.join([text(key.hex() + ':'), *parts])})"
 
 
-def public_list(rows: Rows, types: list[str], null_items: bool) -> str:
+def public_entries(rows: Rows, null_items: bool) -> str:
+    """The query of the different entries of a public list: p0, p1, ..."""
+    entries = [f"p{k}" for k in range(len(rows.values))]
+    return f"SELECT DISTINCT * FROM ({rows.select(entries, [] if null_items else entries)})"
+
+
+def public_list(rows: Rows, null_items: bool, types: list[str]) -> str:
     """The query of a public list: entries p0, ..., keys k0, ... in the input's types, and whether one matches.
 
     An entry that is not a value of the input's type matches nothing. Of entries that spell one value ('7' and
@@ -203,8 +196,7 @@ def public_list(rows: Rows, types: list[str], null_items: bool) -> str:
         f"row_number() OVER (PARTITION BY possible, {', '.join(chosen)} ORDER BY {', '.join(plain + entries)}) = 1"
     )
     cleared = ", ".join(f"CASE WHEN matched THEN {k} END AS {k}" for k in chosen)
-    distinct = f"SELECT DISTINCT * FROM ({rows.select(entries, [] if null_items else entries)})"
-    keyed = f"SELECT *, {', '.join(keys)} FROM ({distinct})"
+    keyed = f"SELECT *, {', '.join(keys)} FROM ({public_entries(rows, null_items)})"
     tested = f"SELECT *, coalesce({' AND '.join(same)}, FALSE) AS possible FROM ({keyed})"
     return (
         f"SELECT {', '.join(entries)}, {cleared}, matched FROM "

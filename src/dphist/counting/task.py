@@ -226,7 +226,8 @@ class Counted(Protocol):
 class Engine(Protocol):
     """An engine. It raises nothing because of what the data holds once it has begun to count.
 
-    Each call works in a session of its own. Within `with engine:` one session serves all calls up to a count.
+    Each call works in a session of its own, and nothing temporary is left of it. Calls within `with engine:`
+    follow each other in one session, and nothing is left when that ends.
     """
 
     def __enter__(self) -> Self: ...
@@ -244,7 +245,7 @@ class Engine(Protocol):
         """Raise `InputError` if the events cannot be read or lack a column; nothing is counted yet."""
 
     def count(self, task: Task, progress: Progress | None = None) -> AbstractContextManager[Counted]:
-        """Count. On leaving the context everything temporary is gone."""
+        """Count. True counts leave the engine only within the context."""
 
     def sizes(self, task: Task, bounds: Sequence[int], progress: Progress | None = None) -> list[int]:
         """How many users have how many different items, before any cap: true numbers, as secret as counts.

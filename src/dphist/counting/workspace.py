@@ -244,9 +244,18 @@ def private_folder(parent: Path | None) -> Iterator[Path]:
     if not root.is_dir():
         raise InputError(f"the temporary folder {str(root)!r} does not exist")
     sweep(root)
-    made, lock = attempt(
-        lambda: _make_marked_folder(root), f"the temporary folder {str(root)!r}", "{what} cannot be written to"
-    )
+
+    def make_marked_folder() -> tuple[Path, int]:
+        """A new folder with our mark, and its lock, by which others see that it is in use."""
+        for _ in range(ATTEMPTS):
+            # mkdtemp makes it for its owner alone: DuckDB's files in it need no mode of their own.
+            made = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=root))
+            lock = hold(made)
+            if lock >= 0:
+                return made, lock
+        raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
+
+    made, lock = attempt(make_marked_folder, f"the temporary folder {str(root)!r}", "{what} cannot be written to")
     guard = None
     try:
         guard = started_guard(made)
@@ -256,17 +265,6 @@ def private_folder(parent: Path | None) -> Iterator[Path]:
         os.close(lock)
         if guard is not None:
             guard.communicate()
-
-
-def _make_marked_folder(root: Path) -> tuple[Path, int]:
-    """A new folder with our mark, and its lock, by which others see that it is in use."""
-    for _ in range(ATTEMPTS):
-        # mkdtemp makes it for its owner alone: DuckDB's files in it need no mode of their own.
-        made = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=root))
-        lock = hold(made)
-        if lock >= 0:
-            return made, lock
-    raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
 
 
 def started_guard(folder: Path) -> subprocess.Popen[bytes] | None:
@@ -293,51 +291,46 @@ def sweep(root: Path) -> None:
         return
     with suppress(OSError):
         for folder in root.glob(f"{PREFIX}*-*"):
-            match = PATTERN.fullmatch(folder.name)
-            if match and not alive(int(match[1])):
-                remove_abandoned(folder)
-
-
-def alive(process: int) -> bool:
-    """Whether a process of this number exists."""
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
-    return True
+            if match := PATTERN.fullmatch(folder.name):
+                try:
+                    os.kill(int(match[1]), 0)
+                except ProcessLookupError:
+                    remove_abandoned(folder)
+                except OSError:  # it is another user's, and runs
+                    continue
 
 
 class SessionKeeper:
-    """An engine that opens a session for each call; within `with engine:` calls share one, up to a count."""
+    """An engine that opens a session for each call; those within `with engine:` follow each other in one."""
 
-    _within = False
-    _idle: tuple[Any, ExitStack] | None = None
+    _idle: list[tuple[Any, ExitStack]] | None = None
 
     def __enter__(self) -> Self:
-        self._within = True
+        self._idle = []
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._within = False
-        if self._idle is not None:
-            self._idle[1].close()
-            self._idle = None
+        idle, self._idle = self._idle or [], None
+        for _, ending in idle:
+            ending.close()
 
     @contextmanager
-    def _share(self, new: Callable[[], AbstractContextManager[T]], *, last: bool) -> Iterator[T]:
-        """The session that is idle, or a new one; it ends after a failure and after the `last` call."""
-        kept, self._idle = self._idle, None
-        with ExitStack() as ending:
-            if kept is None:
-                session = ending.enter_context(new())
-            else:
-                session = kept[0]
-                ending.push(kept[1])
+    def _share(self, new: Callable[[], AbstractContextManager[T]]) -> Iterator[T]:
+        """The session that is idle, or a new one. After a failure it ends."""
+        try:
+            session, ending = (self._idle or []).pop()
+        except IndexError:
+            ending = ExitStack()
+            session = ending.enter_context(new())
+        idle = None
+        try:
             yield session
-            if self._within and not last and self._idle is None:
-                self._idle = session, ending.pop_all()
+            idle = self._idle
+        finally:
+            if idle is None:
+                ending.close()
+            else:
+                idle.append((session, ending))
 
 
 def connect_duckdb(resources: Resources, folder: Path) -> Any:

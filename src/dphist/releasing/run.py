@@ -412,13 +412,7 @@ def task_of(plan: Plan, events: Events, choice: Choice, cap: int | None, summed:
 
 def _count_users(job: Job, engine: Engine) -> AbstractContextManager[Any]:
     """The true histogram: of DuckDB a stream of batches, of Spark a frame on its executors."""
-    watch = _watch(job.request, "counting")
-    if engine.name == "spark":
-        from dphist.counting.spark import SparkEngine
-
-        assert isinstance(engine, SparkEngine)
-        return engine.counted(job.task, watch)
-    return engine.count(job.task, watch)
+    return engine.count(job.task, _watch(job.request, "counting"))
 
 
 # 6. Noise.
