@@ -103,13 +103,10 @@ def _field(docstring: str, name: str) -> str:
     return " ".join(match.group(1).split()) if match else ""
 
 
-def _tests_of(name: str, texts: dict[str, str]) -> tuple[str, ...]:
-    return tuple(file for file, text in texts.items() if re.search(rf"\b{name}\b", text))
-
-
 def formulas() -> list[Formula]:
     """All public functions of the analysis whose docstring names a source."""
-    texts = {path.name: path.read_text(encoding="utf-8") for path in sorted(TESTS.rglob("test_*.py"))}
+    tests = sorted(TESTS.rglob("test_*.py"))
+    words = {path.name: set(re.findall(r"\w+", path.read_text(encoding="utf-8"))) for path in tests}
     found = []
     for path in sorted(ANALYSIS.glob("*.py")):
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
@@ -123,7 +120,7 @@ def formulas() -> list[Formula]:
                             docstring.splitlines()[0],
                             _field(docstring, "Guarantee"),
                             source,
-                            _tests_of(node.name, texts),
+                            tuple(file for file, used in words.items() if node.name in used),
                         )
                     )
     return found

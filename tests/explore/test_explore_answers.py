@@ -18,7 +18,8 @@ from typer.testing import CliRunner
 import dphist
 from dphist.cli.app import app
 from dphist.errors import InvalidParameter
-from dphist.simulation.trial import given_population, trial, zipf_population
+from dphist.simulation.population import Zipf
+from dphist.simulation.predict import given_population, trial
 
 pytest.importorskip("starlette", reason="no starlette: pip install -e '.[dev]'")
 pytest.importorskip("altair", reason="no altair: pip install -e '.[dev]'")
@@ -49,6 +50,10 @@ REQUESTS: list[dict[str, str]] = [
 def answer(kind: str, fields: dict[str, Any]) -> dict[str, Any]:
     """What the page shows where these fields are not as at first."""
     return ANSWERS[kind]({**START, **fields})
+
+
+def synthetic(law: dict[str, Any]) -> Any:
+    return Zipf(law["exponent"], law["items"], law["users"], law["mean_items"], law["spread"]).population()
 
 
 def trial_release(fields: dict[str, Any]) -> dict[str, Any]:
@@ -165,7 +170,7 @@ def test_the_first_answer_shows_the_trade_off() -> None:
 
     def shares(**fields: str) -> dict[str, float]:
         request = read_question({**START, **fields})
-        population = zipf_population(**request.law, cap=None).population
+        population = synthetic(request.law)
         _, items, found = expect(dphist.plan(**request.plan), population, request)
         assert sum(found.values()) == pytest.approx(1.0, abs=1e-6)
         return {**found, "items": items}
@@ -347,7 +352,7 @@ def test_expected_shares_are_those_of_simulate() -> None:
     bounds = (nine, {**nine, "excess": "spread"}, {"publish": "top", "top": "100", **NO_LIMIT})
     for bound, one in zip(bounds, simulated.candidates, strict=True):
         request = read_question({**START, **law, "delta": "1e-6", **bound})
-        population = zipf_population(**request.law, cap=None).population
+        population = synthetic(request.law)
         _, items, shares = expect(dphist.plan(**request.plan), population, request)
         assert 1 - shares["released"] == pytest.approx(one.missing, rel=1e-9)
         assert items == pytest.approx(one.items, rel=1e-9)
@@ -447,13 +452,13 @@ def test_uploads_that_are_no_counts(text: object, part: str) -> None:
 
 
 def test_populations_and_trials_by_themselves() -> None:
-    even = zipf_population(items=4, users=100, exponent=0.0, mean_items=2.0, spread="same", cap=None)
-    assert even.whole.tolist() == [50] * 4
-    capped = zipf_population(items=4, users=100, exponent=0.0, mean_items=2.0, spread="geometric", cap=1)
-    assert capped.population.under(1)[0] @ capped.population.number == pytest.approx(100)
+    even = Zipf(0.0, 4, 100, 2.0, "same").population()
+    assert (even.counts.tolist(), even.number.tolist()) == ([50.0], [4.0])
+    varied = Zipf(0.0, 4, 100, 2.0).population()
+    assert varied.under(1)[0] @ varied.number == pytest.approx(100)
     ideal = dphist.plan(epsilon=1, delta=1e-6, max_nonzero=4, noise="continuous")
     with pytest.raises(InvalidParameter, match="continuous"):
         trial(ideal, even, 1)
-    empty = given_population(np.zeros(3, dtype=np.int64), None)
+    empty = given_population(np.zeros(3, dtype=np.int64))
     found = trial(dphist.plan(epsilon=1, delta=1e-6, max_items_per_user=1), empty, 1)
     assert (found["released"], found["mean_absolute_error"], found["share"]) == (0, None, 0.0)

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import os
 import re
+import shlex
 import subprocess
 import sys
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -12,12 +17,72 @@ from typing import Any
 import generate
 import pytest
 
-from markdown import PAGES, ROOT, Block, blocks, run_apart, run_console, run_python, run_shell
+import release_commands
 
-# A process has one Spark session, and other tests have theirs.
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+_BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block: its language and its text."""
+
+    language: str
+    text: str
+
+
+def blocks(page: Path) -> list[Block]:
+    """All fenced blocks of a page, in order."""
+    return [Block(*match.groups()) for match in _BLOCK.finditer(page.read_text(encoding="utf-8"))]
+
+
+def run_python(code: str, namespace: dict[str, Any]) -> str:
+    """What a block of Python prints."""
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output):
+        exec(compile(code, "<docs>", "exec"), namespace)
+    return output.getvalue()
+
+
+# What a reader does by hand, or what needs another machine.
+_BY_HAND = ("make ", "pip install ", "cd ", ". ", "dphist explore", "dphist --install-completion")
+
+
+def run_shell(text: str, fails: bool = False) -> str:
+    """What the `dphist` commands of a block print, pasted one after the other into the working folder."""
+    printed = ""
+    for command in re.sub(r"\\\n", " ", text).splitlines():
+        words = shlex.split(command, comments=True)
+        if not words or command.startswith(_BY_HAND):
+            continue
+        if " | " in command or " > " in command:
+            path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+            subprocess.run(command, shell=True, check=True, capture_output=True, env={**os.environ, "PATH": path})
+            continue
+        assert words[0] == "dphist", command
+        done = release_commands.command(Path.cwd(), *words[1:])
+        assert done.code == (2 if fails else 0), f"{command}: {done.out}{done.err}"
+        printed += done.err if fails else done.out
+    return printed
+
+
+def run_console(text: str) -> str:
+    """A transcript of the block's `$ dphist ...` commands with what they really print."""
+    commands = re.findall(r"^\$ (.*(?:\\\n.*)*)$", text, re.MULTILINE)
+    transcript = ""
+    for command in commands:
+        words = shlex.split(command.replace("\\\n", " "))
+        done = release_commands.command(Path.cwd(), *words[1:])
+        assert done.code == 0, f"{command}: {done.out}{done.err}"
+        transcript += f"$ {command}\n{done.out}"
+    return transcript
+
+
+# With the other tests of Spark, whose session it shares.
 APART = ROOT / "docs" / "spark.md"
 # Pages that compute for several seconds.
-LONG = ("exact-analysis.md", "accounting.md", "audit.md", "discrete.md", "simulate.md")
+LONG = ("exact-analysis.md", "accounting.md", "audit.md", "discrete.md", "simulate.md", "report.md")
 
 
 @pytest.mark.parametrize(
@@ -29,7 +94,7 @@ LONG = ("exact-analysis.md", "accounting.md", "audit.md", "discrete.md", "simula
     ],
 )
 def test_code_blocks_print_what_the_page_says(
-    page: Path, demo_output: Path, monkeypatch: pytest.MonkeyPatch
+    page: Path, demo_output: Path, monkeypatch: pytest.MonkeyPatch, quick_curve: None
 ) -> None:
     """All blocks of all pages, pasted in order into the folder that `make demo` leaves."""
     monkeypatch.chdir(demo_output)
@@ -50,21 +115,26 @@ def test_code_blocks_print_what_the_page_says(
 def demo_output(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The data of `make demo`, smaller."""
     folder = tmp_path_factory.mktemp("demo-output")
-    for script, *options in (
+    for name, *options in (
         ("search_log/make_log.py", "--events", "60000", "--output", "log.parquet"),
         ("purchases/make_shop.py", "--customers", "4000", "--output", "shop.sqlite", "--orders"),
     ):
-        subprocess.run([sys.executable, ROOT / "examples" / script, *options], cwd=folder, check=True)
+        assert release_commands.script(folder, ROOT / "examples" / name, *options).code == 0
     return folder
 
 
 @pytest.mark.together("spark")
+@pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas >= 3:FutureWarning")
 def test_code_blocks_of_the_page_about_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from spark_shared import shared_session
+
     monkeypatch.chdir(tmp_path)
-    everything = blocks(APART)
-    codes = [block.text for block in everything if block.language == "python"]
-    shown = [following.text for block, following in pairwise(everything) if block.language == "python"]
-    assert run_apart(codes) == shown
+    # A process has one session, so the page gets this one.
+    shared_session("local")
+    namespace: dict[str, Any] = {}
+    for block, following in pairwise(blocks(APART)):
+        if block.language == "python":
+            assert run_python(block.text, namespace) == following.text
 
 
 def test_formulas_page_is_current() -> None:

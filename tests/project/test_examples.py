@@ -6,7 +6,6 @@ import csv
 import os
 import re
 import subprocess
-import sys
 import tomllib
 from dataclasses import fields
 from pathlib import Path
@@ -16,7 +15,7 @@ import duckdb
 import pyarrow.parquet as pq
 import pytest
 
-import dphist
+import release_commands
 from dphist.releasing.request import Request, request_from
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -28,14 +27,15 @@ SMALL_DELTA = "1e-13"
 
 
 def run(folder: Path, *command: str | Path) -> str:
-    """What a command prints; the programs of this Python are first on the path."""
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-    words = [str(word) for word in command]
-    done = subprocess.run(
-        words, cwd=folder, env={**os.environ, "PATH": path}, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, f"{words}: {done.stdout}{done.stderr}"
-    return done.stdout
+    """What `python SCRIPT ...` or `dphist ...` prints, run in this process."""
+    program, *words = [str(word) for word in command]
+    assert program in ("dphist", "python")
+    if program == "dphist":
+        done = release_commands.command(folder, *words)
+    else:
+        done = release_commands.script(folder, Path(words[0]), *words[1:])
+    assert done.code == 0, f"{command}: {done.out}{done.err}"
+    return done.out
 
 
 def rows_of(log: Path, select: str) -> list[Any]:
@@ -124,8 +124,27 @@ def test_search_log_request_has_known_keys_alone() -> None:
     assert (request.epsilon, request.delta, request.max_items_per_user) == (1.0, 1e-6, 20)
 
 
+def commands_of(script: Path, folder: Path, *words: str) -> list[list[str]]:
+    """The commands that a shell script calls, noted by programs that stand in for them."""
+    programs, noted = folder / "programs", folder / "noted"
+    programs.mkdir()
+    for name in ("python", "dphist"):
+        (programs / name).write_text(f"#!/bin/sh\nprintf '%s\\0' {name} \"$@\" '' >> '{noted}'\n")
+        (programs / name).chmod(0o755)
+    path = os.pathsep.join([str(programs), os.environ.get("PATH", "")])
+    subprocess.run([script, *words], cwd=folder, env={**os.environ, "PATH": path}, check=True, capture_output=True)
+    return [command.split("\0") for command in noted.read_text().removesuffix("\0\0").split("\0\0")]
+
+
 def test_purchases(tmp_path: Path) -> None:
-    printed = run(tmp_path, EXAMPLES / "purchases" / "run.sh", "shop", "3000")
+    commands = commands_of(EXAMPLES / "purchases" / "run.sh", tmp_path, "shop", "3000")
+    assert [command[1] for command in commands if command[0] == "dphist"] == [
+        "release",
+        "release",
+        "verify",
+        "verify",
+    ]
+    printed = "".join(run(tmp_path, *command) for command in commands)
     assert printed.count("is verified") == 2
     folder = tmp_path / "shop"
     with (folder / "sold.csv").open(encoding="utf-8", newline="") as file:
@@ -135,8 +154,6 @@ def test_purchases(tmp_path: Path) -> None:
     assert len(rows) == len(products) == PUBLIC_PRODUCTS
     assert {row["product"] for row in rows} == products
     assert all(float(row["customers_low"]) < int(row["customers"]) < float(row["customers_high"]) for row in rows)
-    assert dphist.verify(folder / "sold.csv").verified
-    assert dphist.verify(folder / "results.duckdb", table="country_group").verified
     with duckdb.connect(str(folder / "results.duckdb"), read_only=True) as results:
         counts = results.execute("SELECT country, product_group, customers FROM country_group").fetchall()
     assert 10 < len(counts) < 80

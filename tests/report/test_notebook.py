@@ -14,11 +14,10 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 
 import dphist
-from markdown import ROOT
 
 # It has no types.
 nbformat: Any = importlib.import_module("nbformat")
-TUTORIAL = ROOT / "docs" / "tutorial.ipynb"
+TUTORIAL = Path(__file__).parents[2] / "docs" / "tutorial.ipynb"
 # A cell needs 12 on a quiet machine: this is to end, not to judge, whatever else the machine has to do.
 SECONDS = 900
 

@@ -28,7 +28,7 @@ def test_the_first_line_says_that_it_is_not_private() -> None:
     first = shown.splitlines()[0]
     assert first.startswith("NOT PRIVATE")
     assert "public or synthetic data only" in first
-    assert shown.split("\n\n")[-1].startswith("Take --")
+    assert shown.split("\n\n")[-1].startswith("Choose --")
     assert shown.count("cap ") >= 2
     assert all(len(line) <= 110 for line in shown.splitlines())
 
@@ -66,12 +66,9 @@ def test_json_says_so_too(tmp_path: Path) -> None:
     assert data["for"] == "counts"
 
 
-def test_goals_and_plots(tmp_path: Path) -> None:
-    words = ["--no-auto", "--for", "keys", "--caps", "1,4", "--tops", "10"]
-    shown = run(*ZIPF, *words, "--plot", str(tmp_path / "a.svg"))
-    assert "the most items are released" in shown
-    drawn = (tmp_path / "a.svg").read_text(encoding="utf-8")
-    assert "NOT PRIVATE" in drawn
+def test_goals() -> None:
+    shown = run(*ZIPF, "--no-auto", "--for", "keys", "--caps", "1,4", "--tops", "10")
+    assert "it releases the most items" in shown
 
 
 def test_a_plot_replaces_nothing_unless_told(tmp_path: Path) -> None:
@@ -90,12 +87,12 @@ def test_a_plot_replaces_nothing_unless_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], "public data or a law"),
+        ([], "give public data, or zipf"),
         (["--zipf", "1"], "S,N,USERS"),
         ([*ZIPF, "--caps", "1,x"], "caps must be whole numbers"),
-        ([*ZIPF, "--user", "u"], "made-up data has no 'user'"),
+        ([*ZIPF, "--user", "u"], "synthetic data has no 'user'"),
         ([*ZIPF, "--plot", "a.txt"], "must end in"),
-        (["--from", "x.csv"], "column of the user"),
+        (["--from", "x.csv"], "give the column of the user with user"),
     ],
 )
 def test_bad_requests(words: list[str], message: str) -> None:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import stat
-import subprocess
-import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from typer.testing import CliRunner
 from dphist.cli.app import app
 from dphist.errors import DphistError, InputError, InvalidParameter, OutputError
 from dphist.sketch import MisraGries
+from release_commands import command
 from release_data import events
 
 COUNTS = {"tea": 900, "milk": 700, "bread": 500, "rare": 2}
@@ -136,21 +136,15 @@ def test_names_that_are_the_same_are_refused_before_anything_is_counted(
     assert not (folder / "new.sketch").exists()
 
 
-def test_as_a_process_errors_are_one_sentence_and_help_says_what_must_be_known(folder: Path) -> None:
-    def run(*words: str) -> Any:
-        return subprocess.run(
-            [sys.executable, "-m", "dphist", "sketch", *words], capture_output=True, text=True, check=False,
-            env={**os.environ, "COLUMNS": "120"},
-        )  # fmt: skip
-
-    failed = run("merge", "none.sketch", "--output", "x.sketch")
-    assert (failed.returncode, failed.stdout) == (2, "")
-    assert failed.stderr == "Error: the sketch none.sketch does not exist\n"
-    for command, words in (("build", "must be in ONE build"), ("merge", "sketches of DIFFERENT users")):
-        text = " ".join(CliRunner().invoke(app, ["sketch", command, "--help"]).stdout.split())
+def test_errors_are_one_sentence_and_help_says_what_must_be_known(folder: Path) -> None:
+    failed = command(folder, "sketch", "merge", "none.sketch", "--output", "x.sketch")
+    assert (failed.code, failed.out) == (2, "")
+    assert failed.err == "Error: the sketch none.sketch does not exist\n"
+    for name, words in (("build", "must be in ONE build"), ("merge", "sketches of DIFFERENT users")):
+        text = " ".join(CliRunner().invoke(app, ["sketch", name, "--help"]).stdout.split())
         assert words in text
         assert "THE SKETCH IS SECRET" in text
-        assert ("Merge ALL AT ONCE" in text) == (command == "merge")
+        assert ("Merge ALL AT ONCE" in text) == (name == "merge")
         assert "Example" in text
 
 
@@ -166,9 +160,15 @@ def test_an_interruption_is_one_sentence_that_says_what_was_written(
         stopped = CliRunner().invoke(app, words)
     assert (stopped.exit_code, stopped.stderr) == (130, "Interrupted: nothing was written.\n")
     assert not (folder / "s.sketch").exists()
+
+    @contextmanager
+    def waiting_signal() -> Iterator[None]:
+        yield
+        raise KeyboardInterrupt
+
     with monkeypatch.context() as patched:
         # A signal that waited until the file was there.
-        patched.setattr("dphist.sketch.file.Deferred.__exit__", interrupted)
+        patched.setattr("dphist.sketch.counters.defer_signals", waiting_signal)
         stopped = CliRunner().invoke(app, words)
     assert (stopped.exit_code, stopped.stderr) == (130, "Interrupted: the output was already written.\n")
     assert MisraGries.load("s.sketch").k == 20

@@ -39,7 +39,7 @@ def stream(*batches: list[tuple[Any, Any, Any]], kind: Any) -> dict[str, Any]:
 def test_groups_that_fall_are_refused_however_far_they_fall(kind: Any, values: list[int]) -> None:
     one, other = ((1, "a", values[0]), (2, "b", values[1]))
     for batches in ([[one, other]], [[one], [other]], [[one, other], [one]]):
-        with pytest.raises(InvalidParameter, match="in order of the group"):
+        with pytest.raises(InvalidParameter, match="sorted by the group"):
             build_batches(k=5, **stream(*batches, kind=kind))
     # The other way round they rise, and each is an update of its own: with one counter, b takes a away.
     for batches in ([[other, one]], [[other], [one]], [[other], [], [one]]):

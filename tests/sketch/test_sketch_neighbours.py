@@ -184,13 +184,14 @@ def test_the_search_finds_rules_that_are_broken_and_ours_is_not() -> None:
     assert broken(cut_by_number, 2000, seed=1) > 100
 
 
-def test_the_search_finds_orders_that_depend_on_others() -> None:
+@pytest.mark.parametrize("tries", [900, pytest.param(3000, marks=pytest.mark.slow)])
+def test_the_search_finds_orders_that_depend_on_others(tries: int) -> None:
     """Updates and merges are ours, and only their order is wrong."""
-    assert broken(lambda users, k: merged(parts_of(users, k), k), 3000, seed=2) == 0
-    assert broken(lambda users, k: one_by_one(parts_of(users, k), k), 3000, seed=2) == 0
+    assert broken(lambda users, k: merged(parts_of(users, k), k), tries, seed=2) == 0
+    assert broken(lambda users, k: one_by_one(parts_of(users, k), k), tries, seed=2) == 0
     for rule in (shuffled, out_of_a_set, by_popularity):
-        assert broken(rule, 3000, seed=2) > 100, rule.__name__
-    assert broken(as_they_complete, 3000, seed=2) > 50
+        assert broken(rule, tries, seed=2) > tries // 30, rule.__name__
+    assert broken(as_they_complete, tries, seed=2) > tries // 60
 
 
 def test_orders_that_depend_on_users_move_a_sketch_without_any_bound() -> None:

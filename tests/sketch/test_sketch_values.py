@@ -214,9 +214,9 @@ def test_arrays_of_another_byte_order_are_the_same(dtype: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["M8[M]", "M8[h]", "m8[h]", "longdouble"])
 def test_types_of_numpy_that_arrow_does_not_know(dtype: str) -> None:
-    with pytest.raises(InvalidParameter, match=r"items of the type .* are not known to Arrow: convert them"):
+    with pytest.raises(InvalidParameter, match=r"no type for items of the type .*: convert them"):
         MisraGries.from_columns(5, [1, 2], np.array([1, 2]).astype(dtype))
-    with pytest.raises(InvalidParameter, match=r"users of the type .* are not known to Arrow: convert them"):
+    with pytest.raises(InvalidParameter, match=r"no type for users of the type .*: convert them"):
         MisraGries.from_columns(5, np.array([1, 2]).astype(dtype), ["a", "b"])
 
 

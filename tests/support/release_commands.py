@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import io
 import json
+import runpy
 import sqlite3
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import chdir, closing, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,16 +43,26 @@ class Done:
         return json.loads(self.out)
 
 
-def command(folder: Path, *words: str) -> Done:
-    """`dphist WORDS` in a folder: the function that the script calls, without the second that Python needs."""
+def run_here(folder: Path, words: list[str], program: Callable[[], object]) -> Done:
+    """A program in this process, with these words on its command line and a folder to work in."""
     out, err = io.StringIO(), io.StringIO()
     code: Any = 0
-    with patch.object(sys, "argv", ["dphist", *words]), chdir(folder), redirect_stdout(out), redirect_stderr(err):
+    with patch.object(sys, "argv", words), chdir(folder), redirect_stdout(out), redirect_stderr(err):
         try:
-            main()
+            program()
         except SystemExit as end:
             code = end.code
     return Done(int(code or 0), out.getvalue(), err.getvalue())
+
+
+def command(folder: Path, *words: str) -> Done:
+    """`dphist WORDS` in a folder: the function that the script calls, without the second that Python needs."""
+    return run_here(folder, ["dphist", *words], main)
+
+
+def script(folder: Path, path: Path, *words: str) -> Done:
+    """`python PATH WORDS` in a folder, in this process."""
+    return run_here(folder, [str(path), *words], lambda: runpy.run_path(str(path), run_name="__main__"))
 
 
 def log_in(folder: Path, counts: Mapping[str, int] = COUNTS, **total: Any) -> Path:

@@ -106,8 +106,3 @@ def released(log: Log, one: Prediction, runs: int, seed: int = 7) -> Seen:
     return Seen(
         mean, sums[0] / total, sums[1] / total, sums[2] / total, 1.0 - sums[3] / runs / truth.sum(), surprise
     )
-
-
-def whole_release(log: Log, seed: int, **options: Any) -> dphist.Release:
-    """One release by `dphist.release` itself."""
-    return dphist.release(log.table, user="user", item="item", seed=seed, **options)

@@ -135,4 +135,4 @@ def _show(result: Simulation) -> None:
     if not result.hopeless:
         write_out(f"\n{wrap(result.bias_title)}\n\n")
         print_table(result.bias_columns, result.bias_cells())
-    write_out(f"\n{wrap(result.reason)}\n")
+    write_out(f"\n{wrap(result.recommendation(flags=True))}\n")

@@ -112,7 +112,7 @@ def build(
     """
     check_address_space(Resources(memory))
     from dphist.sketch import build as build_sketch
-    from dphist.sketch.file import check_place, write_secret
+    from dphist.sketch.counters import check_place, write_secret
 
     check_place(output, force=force)
     with stoppable() as placed, progress_bars(quiet) as watcher:
@@ -142,7 +142,7 @@ def merge(
       dphist sketch merge users-0.sketch users-1.sketch -o all.sketch
     """
     from dphist.sketch import MisraGries
-    from dphist.sketch.file import check_place, write_secret
+    from dphist.sketch.counters import check_place, write_secret
 
     check_place(output, force=force)
     for number, name in enumerate(sketches):

@@ -23,9 +23,8 @@ from dphist.privacy.types import Plan
 from dphist.releasing.summary import Summary, summarize
 from dphist.report.charts import Chart, chart, largest_counts_chart
 from dphist.report.words import PEERS
-from dphist.simulation.population import Population
-from dphist.simulation.predict import totals_of
-from dphist.simulation.trial import TrialData, given_population, trial, zipf_population
+from dphist.simulation.population import Population, Zipf
+from dphist.simulation.predict import SHOWN, given_population, totals_of, trial
 
 # What only the reader knows, under names that can be searched and replaced.
 _EVENTS: Final = "events.parquet"
@@ -50,16 +49,18 @@ def _find_comparison(**keywords: Any) -> Comparison:
 
 
 @lru_cache(maxsize=32)
-def _synthetic(**law: Any) -> TrialData:
-    return zipf_population(**law, cap=None)
+def _synthetic(exponent: float, items: int, users: int, mean_items: float, spread: Any) -> Population:
+    return Zipf(exponent, items, users, mean_items, spread).population()
 
 
-def _data_of(data: Mapping[str, object], question: Question) -> tuple[TrialData, int]:
-    """Uploaded or synthetic counts, and how many uploaded ones were rounded. Uploads are never kept."""
+def _data_of(data: Mapping[str, object], question: Question) -> tuple[Population, list[str], int]:
+    """Uploaded or synthetic counts, names of the largest, and how many were rounded. Uploads are never kept."""
     if not data.get("csv"):
-        return _synthetic(**question.law), 0
+        return _synthetic(**question.law), [], 0
     upload = read_counts(data["csv"])
-    return given_population(np.array(upload.counts, dtype=np.int64), upload.items), upload.rounded
+    counts = np.array(upload.counts, dtype=np.int64)
+    names = [upload.items[place] for place in np.argsort(-counts, kind="stable")[:SHOWN]]
+    return given_population(counts), names, upload.rounded
 
 
 # ---- what would be released
@@ -68,7 +69,7 @@ def _data_of(data: Mapping[str, object], question: Question) -> tuple[TrialData,
 def plain_answer(data: Mapping[str, object]) -> dict[str, Any]:
     """The whole answer for newcomers, and the numbers of the certified plan, all of one question."""
     question = read_question(data)
-    plan, population = _find_plan(**question.plan), _data_of(data, question)[0].population
+    plan, population = _find_plan(**question.plan), _data_of(data, question)[0]
     expected, released, shares = expect(plan, population, question)
     adjusted = dict(question.adjusted)
     if plan.releases_offset and "max_items_per_user" in question.plan:
@@ -274,10 +275,11 @@ def trial_answer(data: Mapping[str, object]) -> dict[str, Any]:
     if "noise" in question.plan or "public_items" in question.plan:
         why = "continuous noise is never drawn" if "noise" in question.plan else "all items of a list are released"
         return {"sentences": [f"There is no trial release: {why}."], "top": [], "svg": "", "words": ""}
-    found, (population, rounded) = _find_plan(**question.plan), _data_of(data, question)
-    limit = question.plan.get("max_items_per_user")
-    capped = TrialData(population.population, None if data.get("csv") else limit, population.names)
-    outcome = trial(found, capped, question.seed, question.plan.get("top"))
+    population, names, rounded = _data_of(data, question)
+    outcome = trial(
+        _find_plan(**question.plan), population, question.seed, names=names, largest=question.plan.get("top"),
+        cap=None if data.get("csv") else question.plan.get("max_items_per_user"),
+    )  # fmt: skip
     largest = outcome["top"]
     released = sum(row["released"] is not None for row in largest)
     words = (

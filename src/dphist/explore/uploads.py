@@ -10,8 +10,8 @@ from typing import Final
 
 from dphist.explore.fields import WrongField
 from dphist.explore.guard import LARGEST_UPLOAD
-from dphist.simulation.trial import MOST_ITEMS
 
+MOST_ITEMS: Final = 10**6
 _LARGEST_COUNT: Final = 10**12
 _WHOLE: Final = re.compile(r"\d{1,13}", re.ASCII)
 _DECIMAL: Final = re.compile(r"\d{1,13}(\.\d+)?", re.ASCII)

@@ -1,14 +1,10 @@
-"""Public or synthetic data, as far as predictions need it: users per item, items per user, what limits leave.
-
-A synthetic population has Zipf's law for the items and a geometric law for the items of a user.
-"""
+"""Public or synthetic data, as far as predictions need it: users per item, items per user, what a limit keeps."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from numbers import Real
 from typing import Any, Final, Literal, get_args
 
 import numpy as np
@@ -18,34 +14,28 @@ from dphist.counting.duckdb import DuckDBEngine
 from dphist.counting.task import Events
 from dphist.errors import InputError, InvalidParameter, finite_number, positive_count
 from dphist.planning.auto_cap import Levels, items_kept
-from dphist.privacy.types import DEFAULT_CAPS
 
-# The words that every look of a simulation begins with.
-
+# Everything that shows a simulation begins with this.
 NOTICE: Final = "NOT PRIVATE: a simulation, for public or synthetic data only; nothing in it is protected."
 
-
 FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
-Left = Callable[[FloatArray, FloatArray], tuple[FloatArray, FloatArray]]
-"""From the mean and the variance of what one user of each size adds to a count, to those of all users together.
-
-The sizes are those of `Population.sizes`; the results are for each group of items.
-"""
+Limited = Callable[[FloatArray, FloatArray], tuple[FloatArray, FloatArray]]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Population:
-    """Groups of items with as many users each. It holds true numbers, and must be made of public data alone.
+    """Groups of items with the same count, largest first. It holds true numbers: make it from public data only.
 
-    `sizes` are pairs of a number of items and the users who have as many.
+    `number` is the number of items of each group. `sizes` are pairs: a number of items, and how many users have
+    that many. `left` takes mean and variance of what one user of each size adds to a count, and returns mean and
+    variance of each group's count.
     """
 
     label: str
     counts: FloatArray
     number: FloatArray
     sizes: tuple[tuple[int, int], ...]
-    left: Left
+    left: Limited
 
     def __repr__(self) -> str:
         return f"<Population of {self.label}. {NOTICE}>"
@@ -67,14 +57,13 @@ class Population:
 
     @property
     def largest(self) -> int:
-        """The most items of one user."""
+        """The largest number of items of a user."""
         return self.sizes[-1][0]
 
     def under(self, limit: int | Levels | None) -> tuple[FloatArray, FloatArray]:
-        """Mean and variance of what a limit leaves of the counts: a cap, or levels of weights.
+        """Mean and variance of the counts under a limit: a number of items per user, or levels of weights.
 
-        A user with n items keeps n' of them at random, each with the weight w: with the chance n'/n it adds w to a
-        count, else nothing.
+        A user with n items keeps n' of them at random, each with weight w, so adds w with probability n'/n.
         """
         levels = ((limit, 1.0),) if isinstance(limit, int) else limit
         if not levels or levels[0][0] >= self.largest:
@@ -85,32 +74,20 @@ class Population:
         return self.left(chance * weight, chance * (1.0 - chance) * weight**2)
 
     def count_at(self, rank: int) -> float:
-        """The count of this rank, the largest having rank 1; 0 where there are fewer."""
-        order = np.argsort(-self.counts, kind="stable")
-        place = int(np.searchsorted(np.cumsum(self.number[order]), rank))
-        return float(self.counts[order[place]]) if place < order.size else 0.0
+        """The count of this rank; the largest has rank 1. 0 if there are fewer items."""
+        place = int(np.searchsorted(np.cumsum(self.number), rank))
+        return float(self.counts[place]) if place < self.counts.size else 0.0
 
     def first(self, items: int) -> Population:
-        """Of the largest counts so many, the others left out."""
-        order = np.argsort(-self.counts, kind="stable")
-        before = np.cumsum(self.number[order]) - self.number[order]
-        number = np.empty_like(self.number)
-        number[order] = np.clip(items - before, 0.0, self.number[order])
-        return replace(self, number=number)
+        """Only this many items, those with the largest counts."""
+        before = np.cumsum(self.number) - self.number
+        return replace(self, number=np.clip(items - before, 0.0, self.number))
 
     def buckets(self, caps: Sequence[int]) -> list[int]:
-        """Users by their number of items, as a private choice of a cap counts them."""
+        """Users by their number of items, as the automatic choice of a limit counts them."""
         place = np.searchsorted(np.array(caps), [items for items, _ in self.sizes])
         users = np.array([users for _, users in self.sizes], dtype=np.float64)
         return [int(n) for n in np.bincount(place, users, len(caps) + 1)]
-
-
-def caps_to_try(largest: int, given: Sequence[int] | None = None) -> tuple[int, ...]:
-    """The caps that were given; else the usual ones, up to the first that drops nothing."""
-    if given is not None:
-        return tuple(sorted({positive_count("each of the caps", cap) for cap in given}))
-    below = tuple(cap for cap in DEFAULT_CAPS if cap < largest)
-    return (*below, *DEFAULT_CAPS[len(below) : len(below) + 1])
 
 
 def population_of(events: Events, label: str) -> Population:
@@ -122,8 +99,8 @@ def population_of(events: Events, label: str) -> Population:
         np.asarray(table.column(name).to_numpy(), dtype=np.float64)
         for name in ("users", "alike", "items", "pairs")
     )
-    groups, group = np.unique(np.stack((users, alike)), axis=1, return_inverse=True)
-    counts, size = groups[0], np.searchsorted([n for n, _ in sizes], items)
+    groups, group = np.unique(np.stack((-users, alike)), axis=1, return_inverse=True)
+    counts, size = -groups[0], np.searchsorted([n for n, _ in sizes], items)
     number: FloatArray = np.rint(np.bincount(group, pairs) / counts)
 
     def left(mean: FloatArray, variance: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -133,28 +110,27 @@ def population_of(events: Events, label: str) -> Population:
     return Population(label, counts, number, tuple(sizes), left)
 
 
-# How the number of items differs from user to user: by a geometric law, or not at all.
+# How the number of items varies between users.
 Spread = Literal["geometric", "same"]
 DEFAULT_ITEMS: Final = 10.0
-# Where users lose more of their items than this leaves, by having half of all at most, the label says so.
+# No user has more than half of all items. The label says so if this leaves less than this share of the pairs.
 _HARDLY_CUT: Final = 0.99
 MOST_ITEMS: Final = 10**8
-# Ranks and sizes up to here one by one, beyond in steps of a few percent.
+# Ranks and sizes are taken one by one up to here, and in steps of 2 % above.
 _ONE_BY_ONE: Final = 512
 _STEP: Final = 1.02
-# Counts are rounded one by one up to here; beyond, ranks in steps of a thousandth share two counts.
+# Counts are rounded one by one up to this rank; above, ranks in steps of 0.1 % share two counts.
 _ROUNDED: Final = 1 << 17
 _FINE_STEP: Final = 1.001
 _GRID: Final = 512
-_FORM: Final = "zipf must be of the form S,N,USERS or S,N,USERS,ITEMS"
 
 
 @dataclass(frozen=True)
 class Zipf:
-    """Item i of `items` has the weight 1/i^exponent, and a user has a geometric number of items with this mean.
+    """Item i of `items` has weight 1/i^exponent; users have a geometric number of items with a given mean.
 
-    A user draws items by their weights until as many different ones are there, and never more than half of all.
-    With the spread `same` all users have as many items, or one more where the mean is no whole number.
+    A user draws items by weight until that many different ones are reached, never more than half of all. With the
+    spread `same` all users have the same number of items, or two neighbouring numbers if the mean is not whole.
     """
 
     exponent: float
@@ -170,10 +146,10 @@ class Zipf:
         if positive_count("the number of items", self.items) > MOST_ITEMS:
             raise InvalidParameter(f"there may be at most {MOST_ITEMS:,} items, not {self.items!r}")
         positive_count("the number of users", self.users)
-        mean = finite_number("the mean number of items of a user", self.items_per_user)
+        mean = finite_number("the mean number of items per user", self.items_per_user)
         if not 1.0 <= mean <= max(1.0, self.items / 2.0):
             raise InvalidParameter(
-                f"users must have at least 1 item each, and half of all at most, not {self.items_per_user!r}"
+                f"users must have at least 1 item and at most half of all items, not {self.items_per_user!r}"
             )
         if self.spread not in get_args(Spread):
             raise InvalidParameter(f"the spread must be one of {', '.join(get_args(Spread))}, not {self.spread!r}")
@@ -181,10 +157,10 @@ class Zipf:
     @property
     def label(self) -> str:
         """The law in one line."""
-        how = "in the mean (geometric)" if self.spread == "geometric" else "each"
+        how = "on average (geometric)" if self.spread == "geometric" else "each"
         sizes = self._sizes()
         if sum(size * users for size, users in sizes) < _HARDLY_CUT * self.items_per_user * self.users:
-            how = f"in the mean (geometric, but for the cut at {sizes[-1][0]:,})"
+            how = f"on average (geometric, cut at {sizes[-1][0]:,})"
         return (
             f"Zipf's law with exponent {self.exponent:g} over {self.items:,} items, users with "
             f"{self.items_per_user:g} of them {how}"
@@ -193,8 +169,8 @@ class Zipf:
     def population(self) -> Population:
         """Expected counts, rounded so that their sums are right.
 
-        The chance that a user with n items has item i is 1 - exp(-w_i t), where t makes all chances sum to n: very
-        nearly that of drawing until n are different (Rosen 1972). The memory does not grow with the items.
+        A user with n items has item i with probability 1 - exp(-w_i t), where t makes the probabilities sum to n:
+        very nearly that of drawing until n are different (Rosen 1972). Memory does not grow with the items.
         """
         ranks, per_rank = _steps(self.items, _ONE_BY_ONE, _STEP)
         weights = ranks**-self.exponent
@@ -203,7 +179,7 @@ class Zipf:
         users = np.array([number for _, number in sizes], dtype=np.float64)
         has = -np.expm1(-np.outer(weights, _times(weights, per_rank, n))) * users
         expected = has.sum(axis=1)
-        # The counts fall slowly with the rank.
+        # Counts decrease slowly with the rank, so they can be interpolated.
         fine, per_fine = _steps(self.items, _ROUNDED, _FINE_STEP)
         each = np.exp(np.interp(np.log(fine), np.log(ranks), np.log(expected)))
         counts, first, number = _whole(each, per_fine)
@@ -218,29 +194,22 @@ class Zipf:
         return Population(self.label, counts, number, sizes, left)
 
     def _sizes(self) -> tuple[tuple[int, int], ...]:
-        """Whole users by whole sizes."""
-        if self.spread == "same":
+        if self.spread == "same" or self.items_per_user == 1.0:
             low = math.floor(self.items_per_user)
             more = round(self.users * (self.items_per_user - low))
             return tuple((size, u) for size, u in ((low, self.users - more), (low + 1, more)) if u > 0)
         stay = 1.0 - 1.0 / self.items_per_user
-        most = 1 if stay == 0.0 else math.ceil(-math.log(4.0 * self.users) / math.log(stay))
-        most = max(1, min(most, self.items // 2 if self.items > 1 else 1))
+        most = min(math.ceil(-math.log(4.0 * self.users) / math.log(stay)), self.items // 2)
         reps, width = _steps(most, _ONE_BY_ONE, _STEP)
         upper = np.cumsum(width)
-        below = np.rint(self.users * -np.expm1(log_or_low(stay) * upper))
+        below = np.rint(self.users * -np.expm1(math.log(stay) * upper))
         below[-1] = self.users
         users = np.diff(np.concatenate(([0.0], below)))
         return tuple((round(size), int(u)) for size, u in zip(reps, users, strict=True) if u > 0)
 
 
-def log_or_low(stay: float) -> float:
-    """The logarithm, which for zero is as low as it needs to be."""
-    return math.log(stay) if stay > 0.0 else -1e3
-
-
 def _steps(last: int, singly: int, step: float) -> tuple[FloatArray, FloatArray]:
-    """Numbers that stand for 1, 2, ..., last, and how many of them each stands for: up to `singly` only itself."""
+    """Numbers that represent 1, 2, ..., last, and how many each represents: up to `singly`, only itself."""
     edges = [float(edge) for edge in range(min(last, singly) + 1)]
     while edges[-1] < last:
         edges.append(min(float(last), math.ceil(edges[-1] * step)))
@@ -249,17 +218,17 @@ def _steps(last: int, singly: int, step: float) -> tuple[FloatArray, FloatArray]
 
 
 def _times(weights: FloatArray, number: FloatArray, sizes: FloatArray) -> FloatArray:
-    """For each size n the t at which the chances 1 - exp(-w t) sum to n."""
+    """For each size n the t at which the probabilities 1 - exp(-w t) sum to n."""
 
     def reached(t: FloatArray) -> Any:
         return number @ -np.expm1(-np.outer(weights, t))
 
-    # At the one end at most 1 item is expected; at the other, all.
+    # At one end at most 1 item is expected, at the other all.
     low, high = math.log(1.0 / float(number @ weights)), math.log(25.0 / float(weights.min()))
     grid = np.linspace(low, high, _GRID)
     sought = np.log(np.minimum(sizes, float(number.sum()) * (1.0 - 1e-9)))
     log_t = np.interp(sought, np.log(reached(np.exp(grid))), grid)
-    for _ in range(4):  # Newton's steps, on scales where the curve is nearly straight
+    for _ in range(4):  # Newton's method, on scales where the curve is nearly straight
         t = np.exp(log_t)
         now = reached(t)
         slope = t * ((number * weights) @ np.exp(-np.outer(weights, t))) / now
@@ -268,9 +237,9 @@ def _times(weights: FloatArray, number: FloatArray, sizes: FloatArray) -> FloatA
 
 
 def _whole(each: FloatArray, per: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Expected counts as whole ones with the same sums: different counts, their first ranks, and how often.
+    """Expected counts rounded, with the same sums: distinct counts, the rank before each, how many have it.
 
-    Each stands for `per` ranks, which get the whole counts below and above, as many of each as the sum asks for.
+    Each expected count represents `per` ranks, which get the whole numbers below and above it.
     """
     sums = np.diff(np.floor(np.concatenate(([0.0], np.cumsum(each * per))) + 0.5))
     below = np.floor(sums / per)
@@ -284,33 +253,21 @@ def _whole(each: FloatArray, per: FloatArray) -> tuple[FloatArray, FloatArray, F
 
 
 def zipf_from(given: object) -> Zipf:
-    """`S,N,USERS` or `S,N,USERS,ITEMS`, as text or as a list of numbers."""
+    """Parse `S,N,USERS` or `S,N,USERS,ITEMS`, as text or as a list of numbers."""
     if isinstance(given, Zipf):
         return given
     parts = given.split(",") if isinstance(given, str) else given
+    shown = f"{given!r:.80}" if isinstance(given, (str, list, tuple)) else f"a {type(given).__name__}"
     try:
-        if not isinstance(parts, (list, tuple, np.ndarray)) or len(parts) not in (3, 4):
+        if not isinstance(parts, (list, tuple, np.ndarray)) or any(isinstance(part, bool) for part in parts):
             raise TypeError
-        numbers = [_number(part) for part in parts]
-        whole = [int(number) for number in numbers[1:3]]
-        if whole != numbers[1:3]:
+        exponent, items, users, *more = (float(part) for part in parts)
+        if not (items.is_integer() and users.is_integer()) or len(more) > 1:
             raise ValueError
     except (TypeError, ValueError, OverflowError):
-        raise InvalidParameter(f"{_FORM}, with whole numbers N and USERS, not {_describe(given)}") from None
-    # Nobody asked for the usual number of items a user: where there are few items, it is half of them.
-    usual = min(DEFAULT_ITEMS, max(1.0, whole[0] / 2.0))
-    return Zipf(numbers[0], whole[0], whole[1], numbers[3] if len(numbers) == 4 else usual)
-
-
-def _number(part: object) -> float:
-    if isinstance(part, bool) or not isinstance(part, (str, Real)):
-        raise TypeError
-    return float(part)
-
-
-def _describe(given: object) -> str:
-    """What was given, in short; of what is no text and no list the kind alone."""
-    if given is not None and not isinstance(given, (str, list, tuple, Real)):
-        return f"a {type(given).__name__}"
-    text = repr(given)
-    return text if len(text) <= 80 else f"{text[:77]}..."
+        raise InvalidParameter(
+            f"zipf must be of the form S,N,USERS or S,N,USERS,ITEMS, with whole numbers N and USERS, not {shown}"
+        ) from None
+    # With few items, users have half of them unless another number is given.
+    (mean,) = more or [min(DEFAULT_ITEMS, max(1.0, items / 2.0))]
+    return Zipf(exponent, int(items), int(users), mean)

@@ -1,11 +1,11 @@
-"""What one plan would release of a population: expectations, by formulas and not by trials."""
+"""What a plan would release of a population: expected values by formulas, and one trial with noise from a seed."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,12 +15,13 @@ from dphist.errors import InvalidParameter
 from dphist.planning.auto_cap import levels_of
 from dphist.planning.utility import Correction, LatticeTails, Passed, count_noise, own_noise, with_offset
 from dphist.privacy.types import LatticeNoise, Noise, Plan
-from dphist.simulation.population import FloatArray, Population
+from dphist.releasing.noise import Cut, begin
+from dphist.sampling.tap import SeededTap
+from dphist.simulation.population import NOTICE, FloatArray, Population
 
-# What a cap leaves of a count: users drop out at random, each with a chance of their own.
-
+IntArray = NDArray[np.int64]
 _REACH: Final = 6.0
-# Points to a standard deviation: sums over every s-th value of a smooth law are as good as over all.
+# Points per standard deviation: sums over every s-th value of a smooth law are as good as over all.
 _POINTS: Final = 4.0
 _NOTHING: Final = 1e-9
 
@@ -29,16 +30,16 @@ _NOTHING: Final = 1e-9
 class Thinned:
     """Values that counts may have, each with its probability and the place of its count."""
 
-    place: NDArray[np.int64]
+    place: IntArray
     left: FloatArray
     weight: FloatArray
 
 
 def lost_users(counts: FloatArray, mean: FloatArray, variance: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """How many users of each count may drop out, and with which chance: by the mean and variance of what is left.
+    """How many users of each count may drop out, and with which probability, by mean and variance of the rest.
 
-    The number that is lost is a sum of independent chances. It is taken for binomial with the same mean and, up to
-    the rounding of the number of trials, the same variance. That is exact where all chances are equal.
+    The number of lost users is a sum of independent indicators. It is approximated by a binomial variable with the
+    same mean and, up to rounding of the number of trials, the same variance: exact if all probabilities are equal.
     """
     loss = np.maximum(counts - mean, 0.0)
     loss = np.where(loss < _NOTHING * counts, 0.0, loss)
@@ -48,7 +49,7 @@ def lost_users(counts: FloatArray, mean: FloatArray, variance: FloatArray) -> tu
 
 
 def thin_counts(counts: FloatArray, mean: FloatArray, variance: FloatArray) -> Thinned:
-    """The law of what is left of each count, by its mean and variance."""
+    """The distribution of what is left of each count, by its mean and variance."""
     trials, chance = lost_users(counts, mean, variance)
     centre, spread = trials * chance, np.sqrt(trials * chance * (1.0 - chance))
     stride = np.maximum(1.0, np.floor(spread / _POINTS))
@@ -65,13 +66,13 @@ def thin_counts(counts: FloatArray, mean: FloatArray, variance: FloatArray) -> T
 
 
 def _binomial(k: FloatArray, n: FloatArray, p: FloatArray) -> FloatArray:
-    """The binomial law."""
+    """Binomial probabilities for real arguments."""
     log_ways = special.gammaln(n + 1.0) - special.gammaln(k + 1.0) - special.gammaln(n - k + 1.0)
     return np.asarray(np.exp(log_ways + special.xlogy(k, p) + special.xlog1py(n - k, -p)))
 
 
-# Counts so many deviations below the threshold are never released: 1e-19 each.
-_HOPELESS: Final = 9.0
+# Deviations from the threshold at which a count is never, or surely, released: 1e-19.
+_SURE: Final = 9.0
 # In squared steps: from there on sums over the lattice are integrals to four digits.
 _FINE: Final = 1000
 _CHUNK: Final = 1 << 14
@@ -80,12 +81,12 @@ BANDS: Final = (1, 10, 100, 1_000, 10_000, 100_000, 1_000_000)
 
 @dataclass(frozen=True, eq=False)
 class Totals:
-    """Expectations over all items. All but the variance are linear, so that plans can be mixed.
+    """Expected values, summed over items. All but the variance are linear, so that plans can be mixed.
 
     `released` items, the weight of the pairs `kept` in them, the sums of their `error`, of their `distance` from
     the truth and of that `relative` to it; `missed` are the true users of items that are not released. An estimate
     is the count times a factor, `factor` for rare items; `estimate` is the sum of the estimates' distances. By
-    true counts: the released items (`bands`), and the sum of their estimates' errors relative to the truth
+    true count: the released items (`bands`), and the sum of their estimates' errors relative to the truth
     (`estimate_errors`).
     """
 
@@ -102,7 +103,7 @@ class Totals:
     estimate_errors: FloatArray
 
     def plus(self, other: Totals) -> Totals:
-        """Of other items as well, with the same factor."""
+        """The sums with those of other items, which have the same factor."""
         sums = {name: getattr(self, name) + getattr(other, name) for name in _FIELDS}
         return Totals(**{**sums, "factor": self.factor})
 
@@ -111,112 +112,94 @@ _FIELDS: Final = tuple(Totals.__dataclass_fields__)
 
 
 def mixed(parts: Iterable[tuple[float, Totals]]) -> Totals:
-    """One of several plans by chance: shares that sum to one, and what each of them releases."""
+    """One of several plans, chosen at random: probabilities, and what each plan releases."""
     listed = list(parts)
     means = {name: sum(share * getattr(totals, name) for share, totals in listed) for name in _FIELDS}
     between = sum(share * (totals.released - means["released"]) ** 2 for share, totals in listed)
     return Totals(**{**means, "variance": means["variance"] + between})
 
 
+class Items(NamedTuple):
+    """Groups of items: true counts, numbers of items, mean and variance under the limit, factors of estimates."""
+
+    truth: FloatArray
+    number: FloatArray
+    mean: FloatArray
+    variance: FloatArray
+    factors: FloatArray
+
+    def take(self, places: Any) -> Items:
+        """Some of the groups."""
+        return Items(*(column[places] for column in self))
+
+
 def totals_of(
     plan: Plan, population: Population, *, cap: int | None = None, correction: Correction | None = None
 ) -> Totals:
-    """What a plan releases of a population, each user having at most `cap` random items, or the plan's levels.
+    """What a plan releases of a population, each user limited to `cap` random items or by the plan's levels.
 
     Estimates multiply counts by the `correction`; without one, by what makes the sum of all counts right.
     """
     if isinstance(plan.noise, Noise):
-        raise InvalidParameter("only discrete noise can be drawn exactly: make the plan with noise='discrete'")
+        raise InvalidParameter("continuous noise cannot be drawn: make the plan with noise='discrete'")
     if plan.mechanism == "known-domain":
         raise InvalidParameter("all of a public list is released: there is nothing to predict")
     floor = population.count_at(int(plan.contract.nonzero) + 1) if plan.releases_offset else 0.0
     limit = None if plan.releases_offset else levels_of(plan) if plan.levels else cap
     truth, (mean, variance) = population.counts, population.under(limit)
-    left = float(mean @ population.number)
-    factor = float(truth @ population.number) / left if left > 0.0 else 1.0
+    total, left = float(truth @ population.number), float(mean @ population.number)
+    factor = total / left if left > 0.0 else 1.0
     factors = np.full(truth.size, factor) if correction is None else correction.factors_at(mean)
-    hope = np.flatnonzero(truth - floor > max(0.0, least_hope(plan)))
-    found = _nothing(population, factor if correction is None else correction.factor)
-    chance = hope
+    none = np.zeros(len(BANDS))
+    # Without any release all users are missed.
+    found = Totals(
+        0.0, 0.0, 0.0, 0.0, 0.0, 0.0, total, factor if correction is None else correction.factor, 0.0, none, none
+    )
+    meets = count_noise(plan.noise)
+    least = (meets.least - meets.tails.reach) / meets.steps
+    every = Items(truth, population.number, mean, variance, factors)
+    uncertain = rest = every.take(truth - floor > max(0.0, least))
     if isinstance(plan.noise, LatticeNoise) and plan.noise.variance >= _FINE and not plan.releases_offset:
-        spread = np.sqrt(variance[hope] + plan.total_noise**2)
-        sure = mean[hope] - plan.threshold > _HOPELESS * spread
-        # Weighted counts have so many values, and so fine steps, that with noise they are as good as normal.
-        normal = hope if plan.levels else hope[sure]
-        found = found.plus(
-            _normal(
-                plan, truth[normal], population.number[normal], mean[normal], variance[normal], factors[normal]
-            )
-        )
-        chance = hope[~sure]
-        hope = hope[:0] if plan.levels else chance
-    for start in range(0, hope.size, _CHUNK):
-        part = hope[start : start + _CHUNK]
-        number = population.number[part]
-        if plan.releases_offset:
-            found = found.plus(_topped(plan, truth[part], number, floor))
-        else:
-            found = found.plus(_capped(plan, truth[part], number, mean[part], variance[part], factors[part]))
-    shared = _shared_variance(plan, np.rint(mean[chance]) - floor, population.number[chance])
+        sure = rest.mean - plan.threshold > _SURE * np.sqrt(rest.variance + plan.total_noise**2)
+        uncertain = rest.take(~sure)
+        # Weighted counts have so many values, in such fine steps, that with noise they are as good as normal.
+        found = found.plus(_normal(plan, rest if plan.levels else rest.take(sure)))
+        rest = rest.take(slice(0)) if plan.levels else uncertain
+    for start in range(0, rest.truth.size, _CHUNK):
+        part = rest.take(slice(start, start + _CHUNK))
+        found = found.plus(_topped(plan, part, floor) if plan.releases_offset else _capped(plan, part))
+    shared = _shared_variance(plan, np.rint(uncertain.mean) - floor, uncertain.number)
     return replace(found, variance=found.variance + shared)
 
 
-def least_hope(plan: Plan) -> float:
-    """The least count, less what is subtracted, that may be released at all."""
-    meets = count_noise(plan.noise)
-    return (meets.least - meets.tails.reach) / meets.steps
-
-
-def _nothing(population: Population, factor: float) -> Totals:
-    """Where nothing is released all users are missed."""
-    missed = float(population.counts @ population.number)
-    none = np.zeros(len(BANDS))
-    return Totals(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, missed, factor, 0.0, none, none)
-
-
-def _capped(
-    plan: Plan,
-    truth: FloatArray,
-    number: FloatArray,
-    mean: FloatArray,
-    variance: FloatArray,
-    factors: FloatArray,
-) -> Totals:
-    """Items of which a cap leaves a random number of users."""
-    law, noise = thin_counts(truth, mean, variance), count_noise(plan.noise)
+def _capped(plan: Plan, items: Items) -> Totals:
+    """Items of which a limit keeps a random number of users."""
+    law, noise = thin_counts(items.truth, items.mean, items.variance), count_noise(plan.noise)
     # A count of zero draws no noise and is never released.
     weight = np.where(law.left > 0.0, law.weight, 0.0)
 
     def over(values: FloatArray) -> FloatArray:
-        return np.asarray(np.bincount(law.place, weight * values, truth.size), dtype=np.float64)
+        return np.asarray(np.bincount(law.place, weight * values, items.truth.size), dtype=np.float64)
 
     def against(target: FloatArray) -> Passed:
         passed = noise.moments_if_passed(law.left, target[law.place])
         return Passed(over(passed.probability), over(passed.error), over(passed.distance))
 
-    counts = against(truth)
-    estimates = counts if (factors == 1.0).all() else against(truth / factors)
-    kept = over(noise.tails.mass(noise.first(law.left)) * law.left)
-    return _summed(counts, estimates, kept, truth, number, factors)
+    counts = against(items.truth)
+    estimates = counts if (items.factors == 1.0).all() else against(items.truth / items.factors)
+    return _summed(counts, estimates, over(noise.tails.mass(noise.first(law.left)) * law.left), items)
 
 
-def _normal(
-    plan: Plan,
-    truth: FloatArray,
-    number: FloatArray,
-    mean: FloatArray,
-    variance: FloatArray,
-    factors: FloatArray,
-) -> Totals:
-    """Items of which the limit leaves a random count that is together with its noise as good as normal.
+def _normal(plan: Plan, items: Items) -> Totals:
+    """Items whose count under the limit is, together with its noise, as good as normal.
 
-    With S of the mean m and the variance s^2, of which v is that of what the limit leaves, and u = (t - m)/s:
-    Pr[S > t] = Q(u), E[S - m; S > t] = s phi(u), and the kept part of S has the mean m Q(u) + v/s phi(u).
+    With S of mean m and variance s^2, of which v comes from the limit, and u = (t - m)/s:
+    Pr[S > t] = Q(u), E[S - m; S > t] = s phi(u), and the kept part of S has mean m Q(u) + v/s phi(u).
     """
-    meets = count_noise(plan.noise)
+    meets, mean = count_noise(plan.noise), items.mean
     # Between the last count that does not pass and the first that does.
     threshold = (meets.least - 0.5) / meets.steps
-    spread = np.sqrt(variance + plan.total_noise**2)
+    spread = np.sqrt(items.variance + plan.total_noise**2)
 
     def above(point: FloatArray | float) -> tuple[FloatArray, FloatArray]:
         height = (point - mean) / spread
@@ -231,26 +214,19 @@ def _normal(
         # |x - s| = (s - x) + 2 (x - s)^+ where the threshold is below the target.
         return Passed(probability, error, np.where(target < threshold, error, 2.0 * over - error))
 
-    kept = mean * probability + variance / spread * density
-    return _summed(against(truth), against(truth / factors), kept, truth, number, factors)
+    kept = mean * probability + items.variance / spread * density
+    return _summed(against(items.truth), against(items.truth / items.factors), kept, items)
 
 
-def _topped(plan: Plan, truth: FloatArray, number: FloatArray, floor: float) -> Totals:
-    """Items from which a top-k step subtracts the count after the largest."""
-    passed = with_offset(plan.noise, truth - floor)
-    return _summed(passed, passed, passed.probability * truth, truth, number, np.ones_like(truth))
+def _topped(plan: Plan, items: Items, floor: float) -> Totals:
+    """Items from which a top-k step subtracts the count of rank k + 1."""
+    passed = with_offset(plan.noise, items.truth - floor)
+    return _summed(passed, passed, passed.probability * items.truth, items)
 
 
-def _summed(
-    counts: Passed,
-    estimates: Passed,
-    kept: FloatArray,
-    truth: FloatArray,
-    number: FloatArray,
-    factors: FloatArray,
-) -> Totals:
-    """Sums over items; `estimates` are against the truth over the factors, in units of counts."""
-    probability = counts.probability
+def _summed(counts: Passed, estimates: Passed, kept: FloatArray, items: Items) -> Totals:
+    """Sums over items; `estimates` are compared with the truth over the factors, in units of counts."""
+    probability, truth, number = counts.probability, items.truth, items.number
     band = np.searchsorted(np.array(BANDS), truth, side="right") - 1
 
     def by_band(values: FloatArray) -> FloatArray:
@@ -265,25 +241,25 @@ def _summed(
         relative=float((counts.distance / truth) @ number),
         missed=-float((probability * truth) @ number),
         factor=1.0,
-        estimate=float((factors * estimates.distance) @ number),
+        estimate=float((items.factors * estimates.distance) @ number),
         bands=by_band(probability),
-        estimate_errors=by_band(factors * estimates.error / truth),
+        estimate_errors=by_band(items.factors * estimates.error / truth),
     )
 
 
 def in_bands(population: Population) -> list[tuple[int, int]]:
-    """How many items there are, by true counts: where each band begins, and its items."""
+    """The number of items by true count: the least count of each band, and its items."""
     band = np.searchsorted(np.array(BANDS), population.counts, side="right") - 1
     return list(zip(BANDS, np.bincount(band, population.number, len(BANDS)).astype(int).tolist(), strict=True))
 
 
 def _shared_variance(plan: Plan, counts: FloatArray, number: FloatArray) -> float:
-    """What the shared noise adds to the variance of the number of items: it moves all of them together."""
+    """What the shared noise adds to the variance of the number of items, because it moves all of them together."""
     noise = plan.noise
     if not isinstance(noise, LatticeNoise) or noise.variance_shared == 0:
         return 0.0
     own, shared = own_noise(noise), LatticeTails(float(noise.variance_shared))
-    # Of the others all are released, or none, whatever is drawn.
+    # All other items are released, or not, whatever is drawn.
     open_to_chance = np.abs(own.first(counts)) < own.tails.reach + shared.reach
     counts, number = counts[open_to_chance], number[open_to_chance]
     drawn, weights = shared.points()
@@ -292,3 +268,77 @@ def _shared_variance(plan: Plan, counts: FloatArray, number: FloatArray) -> floa
     # p(1 - p) with the average p counts each item's own share of this already.
     each = weights @ (alone - weights @ alone) ** 2
     return max(0.0, float(weights @ (items - weights @ items) ** 2) - float(each @ number))
+
+
+# The largest counts that a trial shows.
+SHOWN: Final = 50
+
+
+def given_population(counts: IntArray) -> Population:
+    """Counts that were given. They are taken as counts under the limit, as if each user had one item."""
+    values, number = np.unique(-counts[counts > 0], return_counts=True)
+    each, sizes = -values.astype(np.float64), ((1, int(counts.sum())),)
+    return Population(
+        "given counts", each, number.astype(np.float64), sizes,
+        lambda mean, variance: (each * mean[0], each * variance[0]),
+    )  # fmt: skip
+
+
+def trial(
+    plan: Plan,
+    population: Population,
+    seed: int,
+    *,
+    cap: int | None = None,
+    largest: int | None = None,
+    names: Sequence[str] | None = None,
+) -> dict[str, Any]:
+    """One release with noise from a seed, and what is expected of any: the numbers of `simulate`. NOT PRIVATE.
+
+    `largest` is how many of the released counts are wanted if a limit replaces a top-k step: only the largest.
+    `names` are those of the `SHOWN` largest items.
+    """
+    # A top-k step needs no limit, and a public bound on the items holds before the data is looked at.
+    top, bound = plan.releases_offset, plan.contract.max_nonzero
+    limit = None if top else cap
+    counted = population if top or bound is None else population.first(bound)
+    expected = totals_of(plan, counted, cap=limit).released
+    whole = np.repeat(population.counts, population.number.astype(np.int64)).astype(np.int64)
+    counts = _draw_limited(plan, population, limit, whole, seed)[: counted.items]
+    floor = int(population.count_at(int(plan.contract.nonzero) + 1)) if top else 0
+    unit = plan.levels[0].weight if plan.levels else 1
+    released = begin(plan, SeededTap(seed), Cut(floor)).release(counts)
+    index, values, total = released.index, released.values, int(whole.sum())
+    if largest is not None and not top:
+        kept = np.sort(np.argsort(-values, kind="stable")[:largest])
+        index, values, expected = index[kept], values[kept], min(expected, float(largest))
+    errors = np.abs(values - whole[index])
+    found = dict(zip(index.tolist(), values.tolist(), strict=True))
+    return {
+        "notice": NOTICE,
+        "items": int(whole.size),
+        "users_items": total,
+        "cut": int(whole.size - counts.size),
+        "kept": int(counts.sum()) / (unit * total) if total else 0.0,
+        "released": int(index.size),
+        "expected": expected,
+        "mean_absolute_error": float(errors.mean()) if errors.size else None,
+        "share": float(whole[index].sum()) / total if total else 0.0,
+        "top": [
+            {"item": names[i] if names else str(i + 1), "true": int(true), "released": found.get(i)}
+            for i, true in enumerate(whole[:SHOWN])
+        ],
+    }
+
+
+def _draw_limited(plan: Plan, population: Population, cap: int | None, whole: IntArray, seed: int) -> IntArray:
+    """Counts under the limit of a plan. With spread they are in steps of the noise, and taken for normal."""
+    mean, variance = population.under(levels_of(plan) if plan.levels else cap)
+    each = population.number.astype(np.int64)
+    # Another stream than that of the noise, which comes from the same seed.
+    generator = np.random.default_rng([seed, 1])
+    if plan.levels:
+        drawn = generator.normal(np.repeat(mean, each), np.repeat(np.sqrt(variance), each))
+        return np.rint(np.clip(drawn, 0.0, whole) * plan.levels[0].weight).astype(np.int64)
+    trials, chance = lost_users(population.counts, mean, variance)
+    return whole - generator.binomial(np.repeat(trials, each).astype(np.int64), np.repeat(chance, each))

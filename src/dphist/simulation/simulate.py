@@ -1,4 +1,4 @@
-"""`simulate`: the utility of candidate plans before privacy is spent, side by side, with a recommendation."""
+"""`simulate`: the utility of candidate plans, side by side, with a recommendation, before any privacy is spent."""
 
 from __future__ import annotations
 
@@ -7,47 +7,53 @@ import os
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Literal, get_args
+from functools import lru_cache
+from typing import Any, ClassVar, Final, Literal, get_args
 
 from dphist.display import html_grid, html_table, text_grid, text_table
-from dphist.errors import InvalidParameter, positive_count
-from dphist.planning.auto_cap import choose_plan, excess_of
+from dphist.errors import InvalidParameter, one_of, positive_count
+from dphist.planning.auto_cap import ChoicePlan, choose_plan, excess_of
 from dphist.planning.planner import Excess
 from dphist.planning.planner import plan as make_plan
-from dphist.privacy.types import Budget, Plan
+from dphist.privacy.types import DEFAULT_CAPS, Budget, Plan
 from dphist.releasing.document import choice_for
 from dphist.releasing.noise import noisy_sizes
 from dphist.releasing.request import Request
 from dphist.sampling.tap import SeededTap
-from dphist.simulation.population import NOTICE, Population, Zipf, caps_to_try, population_of, zipf_from
+from dphist.simulation.population import NOTICE, Population, Zipf, population_of, zipf_from
 from dphist.simulation.predict import BANDS, Totals, in_bands, mixed, totals_of
 
 # What a recommendation is for.
 Goal = Literal["counts", "keys", "mass"]
 GOALS: Final[tuple[Goal, ...]] = get_args(Goal)
-
-# The candidates: limits that drop or spread the excess, top-k steps and a limit that is chosen privately, each
-# with its plan and its prediction.
-
+# Candidates: limits that drop or spread the excess, top-k steps, and the limit that is chosen privately.
 Kind = Literal["cap", "spread", "top", "auto"]
 DEFAULT_TOPS: Final = (10, 100, 1_000, 10_000, 100_000)
-# Enough to know which limits a private choice takes: the noise moves it between neighbours.
+# Enough draws to see which limits an automatic choice takes: noise moves it between neighbours.
 _TRIALS: Final = 64
-# Expected items from which on means over them are given.
+# Means over released items need this many expected ones; the tables show none below `_SHOWN`, which they round to
+# 0.0; and nothing is recommended if no candidate reaches `_HARDLY_ANY`.
 _SOME: Final = 1e-3
+_SHOWN: Final = 0.05
+_HARDLY_ANY: Final = 0.5
+_NUMBERS: Final = (
+    "items", "items_deviation", "missing", "mean_error", "relative_error", "bias", "distance", "correction",
+    "estimate_distance",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, repr=False)
 class Prediction:
-    """What one candidate would release: expectations, none of them private.
+    """What one candidate would release: expected values, none of them private.
 
     `items` are released, with the standard deviation `items_deviation`. `missing` is the share of all (user, item)
     pairs that are not in released counts: their item is not released, the limit has dropped them, or spread has
     lowered their weight. `mean_error` and `relative_error` are the mean distance of a released count from the true
-    one, limit included; `bias` is the mean of released less true. `distance` is the sum of |count - true| over all
-    items, those that are not published as zero, over the sum of all counts. `estimate_distance` is the same for
-    estimates, which are counts times `correction`. `bands` are released items by true counts, and `estimate_bias`
-    is the mean of (estimate - true)/true over them. `limits` are what a private choice takes, with their chances.
+    one, limit included; `bias` is the mean of released minus true. `distance` is the sum of |count - true| over
+    all items (0 for those that are not released) over the sum of all counts. `estimate_distance` is the same for
+    estimates, which are counts times `correction`. `bands` are by true count: the least count, the released items,
+    and the mean of (estimate - true)/true over them. `limits` are those of an automatic choice: limit, excess and
+    probability.
     """
 
     kind: Kind
@@ -62,28 +68,38 @@ class Prediction:
     distance: float
     correction: float
     estimate_distance: float
-    bands: tuple[tuple[int, float], ...]
-    estimate_bias: tuple[tuple[int, float | None], ...]
+    bands: tuple[tuple[int, float, float | None], ...]
     limits: tuple[tuple[int, Excess, float], ...] = ()
 
     @property
-    def name(self) -> str:
-        """The option of `dphist release`."""
+    def options(self) -> dict[str, int | str]:
+        """The keyword arguments of `dphist.release` that make this candidate."""
         if self.kind == "top":
-            return f"--top {self.value}"
-        limit = f"--max-items-per-user {'auto' if self.value is None else self.value}"
-        return f"{limit} --excess spread" if self.kind == "spread" else limit
+            return {"top": self.value or 0}
+        limit: dict[str, int | str] = {"max_items_per_user": "auto" if self.value is None else self.value}
+        return {**limit, "excess": "spread"} if self.kind == "spread" else limit
+
+    @property
+    def name(self) -> str:
+        """The options as they are written in Python."""
+        return ", ".join(f"{name}={value!r}" for name, value in self.options.items())
+
+    @property
+    def flags(self) -> str:
+        """The options as they are written on the command line."""
+        return " ".join(f"--{name.replace('_', '-')} {value}" for name, value in self.options.items())
 
     @property
     def published_distance(self) -> float:
-        """Of the estimates, which a release has if its limit is chosen privately; else of the counts."""
+        """Of the estimates, which a release with an automatic limit has; otherwise of the counts."""
         return self.estimate_distance if self.kind == "auto" else self.distance
 
     def rows(self) -> list[tuple[str, str]]:
         """Labels and values for people."""
-        bands = [f"{low:,} users or more: {items:,.1f}" for low, items in self.bands if items >= 0.05]
-        errors = [f"{low:,} users or more: {bias:+.1%}" for low, bias in self.estimate_bias if bias is not None]
-        told = [
+        bands = [f"{low:,} users or more: {items:,.1f}" for low, items, _ in self.bands if items >= _SHOWN]
+        biases = [f"{low:,} users or more: {bias:+.1%}" for low, _, bias in self.bands if bias is not None]
+        limits = ", ".join(f"{limit:,} {excess} ({chance:.0%})" for limit, excess, chance in self.limits)
+        return [
             ("items released", f"{self.items:,.1f} +- {self.items_deviation:,.1f}"),
             ("of items with", "; ".join(bands) or "-"),
             ("share of pairs missing", f"{self.missing:.1%}"),
@@ -92,10 +108,9 @@ class Prediction:
             ("bias", "-" if self.bias is None else f"{self.bias:+,.2f}"),
             ("distance", f"{self.distance:.4f}"),
             ("distance of estimates", f"{self.estimate_distance:.4f}, with the correction {self.correction:.4g}"),
-            ("bias of estimates of", "; ".join(errors) or "-"),
+            ("bias of estimates of", "; ".join(biases) or "-"),
+            *([("limits chosen", limits)] if limits else []),
         ]
-        limits = ", ".join(f"{limit:,} {excess} ({chance:.0%})" for limit, excess, chance in self.limits)
-        return [*told, ("limits taken", limits)] if limits else told
 
     def __repr__(self) -> str:
         return f"<Prediction for {self.name}: {self.items:,.1f} items. {NOTICE}>"
@@ -112,22 +127,13 @@ class Prediction:
         return {
             "private": False,
             "notice": NOTICE,
-            "option": self.name,
+            "option": self.flags,
             "mechanism": self.plan.mechanism if fixed else None,
             "total_noise": self.plan.total_noise if fixed else None,
             "threshold": self.plan.threshold if fixed else None,
-            "items": self.items,
-            "items_deviation": self.items_deviation,
-            "missing": self.missing,
-            "mean_error": self.mean_error,
-            "relative_error": self.relative_error,
-            "bias": self.bias,
-            "distance": self.distance,
-            "correction": self.correction,
-            "estimate_distance": self.estimate_distance,
+            **{name: getattr(self, name) for name in _NUMBERS},
             "items_by_true_count": [
-                {"from": low, "items": items, "estimate_bias": bias}
-                for (low, items), (_, bias) in zip(self.bands, self.estimate_bias, strict=True)
+                dict(zip(("from", "items", "estimate_bias"), band, strict=True)) for band in self.bands
             ],
             **({"caps": [dict(zip(("cap", "excess", "chance"), one, strict=True)) for one in self.limits]}
                if self.limits else {}),
@@ -137,14 +143,10 @@ class Prediction:
 def make_prediction(
     kind: Kind, value: int | None, plan: Plan, totals: Totals, population: Population
 ) -> Prediction:
-    """From sums to means; where less than a thousandth of an item is expected there are none."""
+    """From sums to means, which are None where less than a thousandth of an item is expected."""
     released, pairs = totals.released, float(population.counts @ population.number)
     some = released >= _SOME
-    bands = totals.bands.tolist()
-    errors = [
-        error / items if items >= _SOME else None
-        for error, items in zip(totals.estimate_errors.tolist(), bands, strict=True)
-    ]
+    bands = zip(BANDS, totals.bands.tolist(), totals.estimate_errors.tolist(), strict=True)
     return Prediction(
         kind=kind,
         value=value,
@@ -158,30 +160,25 @@ def make_prediction(
         distance=(totals.missed + totals.distance) / pairs,
         correction=totals.factor,
         estimate_distance=(totals.missed + totals.estimate) / pairs,
-        bands=tuple(zip(BANDS, bands, strict=True)),
-        estimate_bias=tuple(zip(BANDS, errors, strict=True)),
+        bands=tuple((low, items, error / items if items >= _SOME else None) for low, items, error in bands),
     )
 
 
-def capped(budget: Budget, cap: int, population: Population, excess: Excess = "drop") -> Prediction:
-    """A limit by number."""
-    plan = make_plan(epsilon=budget.epsilon, delta=budget.delta, max_items_per_user=cap, excess=excess)
-    kind: Kind = "cap" if excess == "drop" else "spread"
-    return make_prediction(kind, cap, plan, totals_of(plan, population, cap=cap), population)
-
-
-def topped(budget: Budget, top: int, population: Population) -> Prediction:
-    """A top-k step."""
-    plan = make_plan(epsilon=budget.epsilon, delta=budget.delta, top=top)
-    return make_prediction("top", top, plan, totals_of(plan, population), population)
+def predict(budget: Budget, population: Population, kind: Kind, value: int) -> Prediction:
+    """A limit that drops or spreads the excess, or a top-k step."""
+    excess: Excess = "spread" if kind == "spread" else "drop"
+    chosen: dict[str, Any] = {"top": value} if kind == "top" else {"max_items_per_user": value, "excess": excess}
+    plan = make_plan(epsilon=budget.epsilon, delta=budget.delta, **chosen)
+    totals = totals_of(plan, population, cap=None if kind == "top" else value)
+    return make_prediction(kind, value, plan, totals, population)
 
 
 def predict_chosen_limit(budget: Budget, population: Population, goal: Goal = "counts") -> Prediction:
-    """A limit that is chosen privately, for its share of the budget: all that it takes, by how often it does.
+    """The automatic limit, which is chosen privately with its share of the budget: the average over seeded draws.
 
-    The draws come from a seed: nothing here is private anyway. The correction is that of each draw.
+    Each draw has its own limit and correction.
     """
-    planned = choice_for(budget, goal="keys" if goal == "keys" else "accuracy")
+    planned = _plan_choice(budget, "keys" if goal == "keys" else "accuracy")
     tap, sizes = SeededTap(1), population.buckets(planned.choice.caps)
     draws = [choose_plan(planned, noisy_sizes(planned.choice, sizes, tap)) for _ in range(_TRIALS)]
     parts = [
@@ -195,111 +192,91 @@ def predict_chosen_limit(budget: Budget, population: Population, goal: Goal = "c
     return replace(found, limits=limits)
 
 
-def tops_to_try(items: int, given: Sequence[int] | None = None) -> tuple[int, ...]:
-    """The numbers that were given; else the usual ones below the number of items."""
-    if given is not None:
-        return tuple(sorted({positive_count("each of the tops", top) for top in given}))
-    return tuple(top for top in DEFAULT_TOPS if top < items)
+@lru_cache(maxsize=8)
+def _plan_choice(budget: Budget, goal: str) -> ChoicePlan:
+    """About a second of planning, whatever the population is."""
+    return choice_for(budget, goal=goal)
 
 
-# The result of a simulation: candidates side by side, and which of them to take.
+def default_caps(largest: int) -> tuple[int, ...]:
+    """The usual limits, up to the first that drops nothing."""
+    below = tuple(cap for cap in DEFAULT_CAPS if cap < largest)
+    return (*below, *DEFAULT_CAPS[len(below) : len(below) + 1])
 
-_COLUMNS: Final = (
-    "candidate", "noise", "threshold", "items", "+-", "missing", "mean error", "relative", "bias", "distance",
-    "estimate",
-)  # fmt: skip
-_BIAS_COLUMNS: Final = ("true count from", "items", "released", "bias of estimates")
-# Expected items below which nothing is recommended.
-_HARDLY_ANY: Final = 0.5
-# Expected items that are 0.0 in the table.
-_SHOWN: Final = 0.05
+
 _WANTED: Final = {
-    "counts": "the published numbers are nearest to the true counts",
-    "keys": "the most items are released",
-    "mass": "the released counts miss the fewest users",
+    "counts": "its published numbers are nearest to the true counts",
+    "keys": "it releases the most items",
+    "mass": "its counts miss the fewest users",
+}
+_KINDS: Final[dict[Kind, str]] = {
+    "cap": "the best limit that drops the excess",
+    "spread": "the best limit that spreads it",
+    "top": "the best top-k step",
+    "auto": "the automatic limit",
 }
 
 
 @dataclass(frozen=True, repr=False)
 class Simulation:
-    """Predictions for one population and one budget. Nothing of it is private: never make it of private data."""
+    """Predictions for one population and one budget. None of it is private: never make it from private data."""
 
     population: Population
     budget: Budget
     goal: Goal
     candidates: tuple[Prediction, ...]
 
-    @property
-    def private(self) -> bool:
-        """Never: true numbers of the data are in it."""
-        return False
+    # It holds true numbers.
+    private: ClassVar[bool] = False
+    columns: ClassVar[tuple[str, ...]] = (
+        "candidate", "noise", "threshold", "items", "+-", "missing", "mean error", "relative", "bias", "distance",
+        "estimate",
+    )  # fmt: skip
+    bias_columns: ClassVar[tuple[str, ...]] = ("true count from", "items", "released", "bias of estimates")
 
     @property
     def best(self) -> Prediction:
-        """The candidate to take."""
-        return self._best(list(self.candidates))
+        """The recommended candidate."""
+        return min(self.candidates, key=self._cost)
 
-    @property
-    def best_cap(self) -> Prediction | None:
-        """The best limit by number that drops the excess."""
-        return self._best_of("cap")
-
-    @property
-    def best_spread(self) -> Prediction | None:
-        """The best limit by number that spreads the excess."""
-        return self._best_of("spread")
-
-    @property
-    def best_top(self) -> Prediction | None:
-        """The best top-k step."""
-        return self._best_of("top")
-
-    def _best_of(self, kind: str) -> Prediction | None:
-        found = [one for one in self.candidates if one.kind == kind]
-        return self._best(found) if found else None
-
-    def _best(self, among: list[Prediction]) -> Prediction:
-        """The least of what is wanted little; of equal ones the first."""
-        return min(among, key=self._cost)
+    def best_of(self, kind: Kind) -> Prediction | None:
+        """The best candidate of a kind, if there is one."""
+        return min((one for one in self.candidates if one.kind == kind), key=self._cost, default=None)
 
     def _cost(self, one: Prediction) -> float:
         return {"counts": one.published_distance, "keys": -one.items, "mass": one.missing}[self.goal]
 
     @property
     def hopeless(self) -> bool:
-        """Whether none of the candidates would release anything to speak of: then none is recommended."""
-        return self._most_items < _HARDLY_ANY
-
-    @property
-    def _most_items(self) -> float:
-        return max(one.items for one in self.candidates)
+        """Whether no candidate would release as much as an item: then none is recommended."""
+        return max(one.items for one in self.candidates) < _HARDLY_ANY
 
     @property
     def reason(self) -> str:
-        """The recommendation in one sentence."""
-        best, others = self.best, []
+        """The recommendation, with its options as keyword arguments."""
+        return self.recommendation()
+
+    def recommendation(self, *, flags: bool = False) -> str:
+        """The recommendation, with its options as keyword arguments or as flags."""
+        best = self.best
         if self.hopeless:
+            most = max(one.items for one in self.candidates)
             return (
-                f"Take none of them: hardly an item would be released (at most "
-                f"{self._most_items:.2g} are expected). It takes more users, a larger "
-                "epsilon or delta, or items that more users share."
+                f"Choose none of them: at most {most:.2g} items are expected to be released. Use more users, a "
+                "larger epsilon or delta, or items that more users share."
             )
-        kinds = (
-            ("the best limit that drops", self.best_cap),
-            ("the best limit that spreads", self.best_spread),
-            ("the best top-k step", self.best_top),
-            ("a limit chosen privately", self._best_of("auto")),
-        )
-        for label, one in kinds:
+        others = []
+        for kind, label in _KINDS.items():
+            one = self.best_of(kind)
             if one is not None and one is not best:
-                name = "" if one.kind == "auto" else f", {one.name},"
+                name = "" if kind == "auto" else f", {one.flags if flags else one.name},"
                 others.append(f"{label}{name} has {self._figure(one)}")
-        against = "" if not others else "; " + ", ".join(others)
-        there = f"of what was tried, there {_WANTED[self.goal]} ({self._figure(best)})"
-        kept = (
-            f"about {best.items:,.0f} of {self.population.items:,} items and {1.0 - best.missing:.1%} of all pairs"
+        name = best.flags if flags else best.name
+        return (
+            f"Choose {name}: of all candidates, {_WANTED[self.goal]} ({self._figure(best)})"
+            f"{''.join(f'; {other}' for other in others)}. {name} would publish about {best.items:,.0f} of "
+            f"{self.population.items:,} items and {1.0 - best.missing:.1%} of all pairs."
         )
-        return f"Take {best.name}: {there}{against}. {best.name} would publish {kept}."
 
     def _figure(self, one: Prediction) -> str:
         if self.goal == "keys":
@@ -318,39 +295,29 @@ class Simulation:
         )
 
     def table(self) -> list[dict[str, Any]]:
-        """A row of plain data for each candidate, as `pandas.DataFrame` takes it, with what it is first."""
+        """A row of plain data for each candidate, for `pandas.DataFrame`."""
         hidden = ("private", "items_by_true_count", "caps")
-        return [{k: v for k, v in one.to_dict().items() if k not in hidden} for one in self.candidates]
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """Names above the columns."""
-        return _COLUMNS
+        rows = [{**one.to_dict(), "option": one.name} for one in self.candidates]
+        return [{key: value for key, value in row.items() if key not in hidden} for row in rows]
 
     def cells(self) -> list[tuple[str, ...]]:
-        """The rows as texts; the best has a star."""
+        """The rows as text; the best has a star."""
         best = None if self.hopeless else self.best
         return [_cells(one, star=one is best) for one in self.candidates]
 
     @property
     def bias_title(self) -> str:
-        """What `bias_cells` are."""
+        """The title of `bias_cells`."""
         return (
-            f"Estimates ({self.best.correction:.4g} * count) with {self.best.name}: mean of "
+            f"Estimates of the best candidate ({self.best.correction:.4g} * count): mean of "
             "(estimate - true)/true over the released items, by true count"
         )
 
-    @property
-    def bias_columns(self) -> tuple[str, ...]:
-        """Names above the columns of `bias_cells`."""
-        return _BIAS_COLUMNS
-
     def bias_cells(self) -> list[tuple[str, ...]]:
-        """For the best candidate: how far its estimates are off on average, by true counts."""
-        rows = zip(in_bands(self.population), self.best.bands, self.best.estimate_bias, strict=True)
+        """For the best candidate: the mean relative error of its estimates, by true count."""
         return [
             (f"{low:,}", f"{items:,}", f"{released:,.1f}", "-" if bias is None else f"{bias:+.1%}")
-            for (low, items), (_, released), (_, bias) in rows
+            for (low, items), (_, released, bias) in zip(in_bands(self.population), self.best.bands, strict=True)
             if items and released >= _SHOWN
         ]
 
@@ -370,11 +337,9 @@ class Simulation:
             "for": self.goal,
             "candidates": [one.to_dict() for one in self.candidates],
             "recommended": {
-                "option": None if self.hopeless else self.best.name,
-                "cap": None if self.best_cap is None else self.best_cap.value,
-                "spread": None if self.best_spread is None else self.best_spread.value,
-                "top": None if self.best_top is None else self.best_top.value,
-                "reason": self.reason,
+                "option": None if self.hopeless else self.best.flags,
+                **{kind: getattr(self.best_of(kind), "value", None) for kind in ("cap", "spread", "top")},
+                "reason": self.recommendation(flags=True),
             },
         }  # fmt: skip
 
@@ -391,7 +356,7 @@ class Simulation:
 
 
 def _cells(one: Prediction, *, star: bool) -> tuple[str, ...]:
-    # Errors of what is hardly ever released say nothing.
+    # Errors of items that are hardly ever released mean nothing.
     none, fixed = one.mean_error is None or one.items < _SHOWN, one.kind != "auto"
     name = f"{one.kind} {one.value}" if fixed else "auto"
     return (
@@ -421,32 +386,46 @@ def simulate(
     goal: str = "counts",
     **columns: Any,
 ) -> Simulation:
-    """Predict what releases of this data would be worth, for many plans; NOT PRIVATE, for public data alone.
+    """Predict the utility of releases of this data, for many plans. NOT PRIVATE: for public data only.
 
-    `source` is what `dphist.release` takes, of data that is public, with `user` and `item` and, if need be,
-    `table`, `query`, `where`, `input_format` and `null_items`. In its place `zipf` is (exponent, items, users) or
-    (exponent, items, users, mean items of a user). Candidates are limits (`caps`) that drop the excess and that
-    spread it, `tops` (an empty list for none of them) and, with `auto`, a limit that is chosen privately. `goal`
-    says what is recommended: the `counts` nearest to the truth, the most `keys`, or the least missing `mass`.
+    `source` is an input of `dphist.release`, of public data, with `user` and `item` and, if needed, `table`,
+    `query`, `where`, `input_format` and `null_items`. Instead, `zipf` generates data: (exponent, items, users) or
+    (exponent, items, users, mean items per user). Candidates are limits (`caps`), each with the excess dropped and
+    spread, `tops` (an empty list for none) and, with `auto`, the automatic limit. `goal` says what matters for the
+    recommendation: accurate `counts`, many `keys`, or little missing `mass`.
 
     >>> import dphist
-    >>> made_up = dphist.simulate(zipf=(1.1, 10_000, 50_000), epsilon=1, delta=1e-6, auto=False)
-    >>> made_up.private
+    >>> synthetic = dphist.simulate(zipf=(1.1, 10_000, 50_000), epsilon=1, delta=1e-6, auto=False)
+    >>> synthetic.private
     False
     """
-    budget, wanted = Budget(epsilon, delta), _goal(goal)
-    # What is wrong with these is said before anything is read.
-    caps_to_try(1, caps)
-    tops_to_try(1, tops)
+    budget, wanted = Budget(epsilon, delta), one_of("goal", goal, GOALS)
+    # Checked before anything is read.
+    given_caps, given_tops = _whole_numbers("caps", caps), _whole_numbers("tops", tops)
     if (source is None) == (zipf is None):
-        raise InvalidParameter("give public data or a law for made-up data (zipf), and not both")
+        raise InvalidParameter("give public data, or --zipf for synthetic data, and not both")
     if zipf is None:
         population = _count_population(source, budget, columns)
+    elif columns:
+        raise InvalidParameter(f"synthetic data has no {next(iter(columns))!r}")
     else:
-        if columns:
-            raise InvalidParameter(f"made-up data has no {next(iter(columns))!r}")
         population = zipf_from(zipf).population()
-    return Simulation(population, budget, wanted, _candidates(population, budget, caps, tops, auto, wanted))
+    limits = default_caps(population.largest) if given_caps is None else given_caps
+    steps = [top for top in DEFAULT_TOPS if top < population.items] if given_tops is None else given_tops
+    # Where no user has more items than the limit there is no excess to spread.
+    candidates = [
+        *(predict(budget, population, "cap", limit) for limit in limits),
+        *(predict(budget, population, "spread", limit) for limit in limits if limit < population.largest),
+        *([predict_chosen_limit(budget, population, wanted)] if auto else []),
+        *(predict(budget, population, "top", top) for top in steps),
+    ]
+    if not candidates:
+        raise InvalidParameter("there is no candidate: give --caps or --tops, or leave the automatic limit in")
+    return Simulation(population, budget, wanted, tuple(candidates))
+
+
+def _whole_numbers(name: str, given: Sequence[int] | None) -> list[int] | None:
+    return None if given is None else sorted({positive_count(f"each of the {name}", number) for number in given})
 
 
 def _count_population(source: Any, budget: Budget, columns: dict[str, Any]) -> Population:
@@ -456,38 +435,11 @@ def _count_population(source: Any, budget: Budget, columns: dict[str, Any]) -> P
             raise InvalidParameter(f"simulate has no {name!r}")
     for name in ("user", "item"):
         if columns.get(name) is None:
-            raise InvalidParameter(f"the column of the {name} must be given")
+            raise InvalidParameter(f"give the column of the {name} with --{name}")
     given = {name: value for name, value in columns.items() if value is not None}
-    # As a release reads it, so that the same columns mean the same.
+    # The request of a release, so that the columns are read in the same way.
     request = Request(
         input=source, epsilon=budget.epsilon, delta=budget.delta, max_items_per_user=1, engine="duckdb", **given
     )
     label = os.path.basename(os.fspath(source)) if isinstance(source, (str, os.PathLike)) else "a frame"
     return population_of(request.events(), label)
-
-
-def _candidates(
-    population: Population,
-    budget: Budget,
-    caps: Sequence[int] | None,
-    tops: Sequence[int] | None,
-    auto: bool,
-    goal: Goal,
-) -> tuple[Prediction, ...]:
-    limits = caps_to_try(population.largest, caps)
-    found = [capped(budget, limit, population) for limit in limits]
-    # Where no user has more items there is nothing to spread.
-    found += [capped(budget, limit, population, "spread") for limit in limits if limit < population.largest]
-    if auto:
-        found.append(predict_chosen_limit(budget, population, goal))
-    found += [topped(budget, top, population) for top in tops_to_try(population.items, tops)]
-    if not found:
-        raise InvalidParameter("there is no candidate: give caps, tops or auto")
-    return tuple(found)
-
-
-def _goal(goal: str) -> Goal:
-    for one in GOALS:
-        if goal == one:
-            return one
-    raise InvalidParameter(f"the goal must be one of {', '.join(GOALS)}, not {goal!r}")

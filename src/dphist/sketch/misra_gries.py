@@ -1,8 +1,8 @@
 """`MisraGries`: a stream of users' item sets in at most k counters.
 
-A batch of users becomes an exact histogram first: users and items become numbers, a (user, item) pair one number
-of 64 bits; sorted, equal pairs lie together and are counted once. Sorting whole numbers is the fastest way that
-numpy has to find what repeats: on whole numbers it takes an eighth of the time of Arrow's `group_by`.
+A batch of users becomes an exact histogram first: users and items become numbers, and a (user, item) pair one
+number of 64 bits; sorted, equal pairs lie together and are counted once. That takes an eighth of the time of
+Arrow's `group_by`.
 """
 
 from __future__ import annotations
@@ -14,57 +14,61 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from dphist.errors import InvalidParameter, positive_count
 from dphist.privacy.types import Plan
-from dphist.sketch.file import decode, encode, read_secret, write_secret
-from dphist.sketch.values import (
+from dphist.sketch.counters import (
     LARGEST,
     Counters,
     IntArray,
-    ItemKind,
-    arrow_column,
     arrow_numbers,
-    given_columns,
-    item_columns,
-    item_kind,
+    decode,
+    encode,
     keep_largest,
+    numbers,
+    read_secret,
     take_rows,
-    user_column,
+    write_secret,
 )
+from dphist.sketch.items import ItemKind, arrow_column, given_columns, item_columns, user_column
 
 if TYPE_CHECKING:
     from dphist.outputs.write import Target
     from dphist.releasing.result import Names, Release
 
 
-# Bits of a pair's number, the sign aside.
+# Bits of a pair's number, without the sign.
 ROOM: Final = 63
-# Up to so many times as many different codes as rows, counting by position is quicker than by sorting.
+# Up to this many different codes per row, counting by position is quicker than by sorting.
 SPARSE: Final = 4
 
 
 @dataclass(frozen=True)
 class Coded:
-    """Items as whole numbers from 0 to `size` - 1: those of the rows, those of the counters, and the way back."""
+    """Values as whole numbers from 0 to `size` - 1: those of the rows, those of the counters, and the way back."""
 
     rows: IntArray
     known: IntArray
     size: int
     decode: Callable[[IntArray], tuple[Any, ...]]
 
+    @property
+    def bits(self) -> int:
+        """Bits of the largest number."""
+        return (self.size - 1).bit_length()
+
 
 def add_batch(state: Counters, users: Any, items: tuple[Any, ...], k: int) -> Counters:
     """The counters after one batch. All columns are chunked, in their plainest types; null is missing."""
-    users, items = drop_missing(users, items)
-    if len(users) == 0:
+    labels = [str(place) for place in range(len(items) + 1)]
+    who, *columns = pa.table([users, *items], names=labels).drop_null().columns
+    if len(who) == 0:
         return state
-    coded = column_codes(items[0], state.items[0])
-    for column, known in zip(items[1:], state.items[1:], strict=True):
+    coded = column_codes(columns[0], state.items[0])
+    for column, known in zip(columns[1:], state.items[1:], strict=True):
         coded = combine(coded, column_codes(column, known))
-    codes, counts = users_per_item(user_codes(users), coded)
-    # The histogram and the counters are added up.
+    codes, counts = users_per_item(column_codes(who, pa.array([], who.type)), coded)
+    # The counters are added to the histogram.
     place = np.minimum(np.searchsorted(codes, coded.known), codes.size - 1)
     found = codes[place] == coded.known
     counts[place[found]] += state.counts[found]
@@ -78,64 +82,33 @@ def add_batch(state: Counters, users: Any, items: tuple[Any, ...], k: int) -> Co
     return keep_largest(coded.decode(codes), counts, k, state.subtracted)
 
 
-def drop_missing(users: Any, items: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
-    """Rows in which neither the user nor a part of the item is missing."""
-    columns = (users, *items)
-    if all(column.null_count == 0 for column in columns):
-        return users, items
-    keep = columns[0].is_valid()
-    for column in columns[1:]:
-        keep = pc.and_(keep, column.is_valid())
-    first, *others = (column.filter(keep) for column in columns)
-    return first, tuple(others)
-
-
-def numbers(column: Any) -> IntArray:
-    """Whole numbers without nulls as numpy has them. Arrow's own way would import pandas, where there is one."""
-    parts = [np.from_dlpack(chunk) for chunk in column.chunks if len(chunk)]
-    if not parts:
-        return np.empty(0, dtype=np.int64)
-    return np.concatenate(parts).astype(np.int64, copy=False)
-
-
 def dense(column: Any) -> tuple[IntArray, Any]:
-    """Codes in place of values, and the values of the codes."""
+    """Codes instead of values, and the values of the codes."""
     encoded = column.dictionary_encode()
     values = encoded.chunk(0).dictionary
     if not all(chunk.dictionary.equals(values) for chunk in encoded.chunks[1:]):
-        # Arrow gives all chunks one dictionary as a rule; to make sure by itself would cost as much again.
+        # Arrow usually gives all chunks one dictionary; to unify them every time would cost as much again.
         encoded = encoded.unify_dictionaries()
         values = encoded.chunk(0).dictionary
     return numbers(pa.chunked_array([chunk.indices for chunk in encoded.chunks], pa.int32())), values
 
 
-def offsets(codes: IntArray) -> tuple[IntArray, int, int] | None:
-    """Whole numbers as distances from the least, the least, and their range; None if that is too wide."""
-    low, high = int(codes.min()), int(codes.max())
-    return (codes - low, low, high - low + 1) if (high - low).bit_length() <= ROOM // 2 else None
-
-
-def user_codes(users: Any) -> tuple[IntArray, int]:
-    """Users as whole numbers, and how many bits they take. Which number is whose does not matter."""
-    if users.type == pa.int64() and (near := offsets(numbers(users))) is not None:
-        return near[0], (near[2] - 1).bit_length()
-    codes, values = dense(users)
-    return codes, (len(values) - 1).bit_length()
-
-
 def column_codes(column: Any, known: Any) -> Coded:
-    """One column: whole numbers by their distance from the least, everything else by its place in a dictionary."""
+    """Whole numbers by their distance from the least, all other values by their place in a dictionary."""
     first = len(known)
     everything = pa.chunked_array([known, *column.chunks], column.type)
-    if column.type == pa.int64() and (near := offsets(numbers(everything))) is not None:
-        codes, low, size = near
-        return Coded(codes[first:], codes[:first], size, lambda c: (arrow_numbers(c + low),))
+    if column.type == pa.int64():
+        codes = numbers(everything)
+        low, high = int(codes.min()), int(codes.max())
+        if (high - low).bit_length() <= ROOM // 2:
+            codes = codes - low
+            return Coded(codes[first:], codes[:first], high - low + 1, lambda c: (arrow_numbers(c + low),))
     codes, values = dense(everything)
     return Coded(codes[first:], codes[:first], len(values), lambda c: (values.take(arrow_numbers(c)),))
 
 
 def combine(one: Coded, other: Coded) -> Coded:
-    """Two columns as one; the numbers are made dense, so that those of several columns stay small."""
+    """Two columns as one. The numbers are made dense, so that those of several columns stay small."""
     width = other.size
     assert one.size * width < 2**ROOM
     wide = np.concatenate([one.known * width + other.known, one.rows * width + other.rows])
@@ -149,11 +122,11 @@ def combine(one: Coded, other: Coded) -> Coded:
     return Coded(codes[first:], codes[:first], values.size, decode)
 
 
-def users_per_item(users: tuple[IntArray, int], items: Coded) -> tuple[IntArray, IntArray]:
-    """The codes of all items that have users, increasing, and how many different users each of them has."""
-    bits = (items.size - 1).bit_length()
-    assert users[1] + bits <= ROOM
-    pairs = users[0] << bits
+def users_per_item(users: Coded, items: Coded) -> tuple[IntArray, IntArray]:
+    """The codes of all items that have users, increasing, and the number of different users of each."""
+    bits = items.bits
+    assert users.bits + bits <= ROOM
+    pairs = users.rows << bits
     pairs |= items.rows
     pairs.sort()
     first = np.empty(pairs.size, dtype=np.bool_)
@@ -170,14 +143,14 @@ def users_per_item(users: tuple[IntArray, int], items: Coded) -> tuple[IntArray,
 
 
 class MisraGries:
-    """At most `k` counters of a stream in which every user comes once, with all of their items.
+    """At most `k` counters of a stream in which every user comes once, with all their items.
 
-    A user's whole set is added; then, if more than k counters are left, the (k+1)-th largest is subtracted from
-    all and what is not positive is dropped. What was subtracted in total is at most the number of (user, item)
-    pairs divided by k + 1, and no counter is below the number of its users by more than that.
+    A user's whole set is added; then, if there are more than k counters, the (k+1)-th largest is subtracted from
+    all and those that are not positive are dropped. The total that was subtracted is at most the number of
+    (user, item) pairs divided by k + 1, and no counter is below the number of its users by more than that.
 
     `item` is the type of the items ("string", "int64", "date32", ...), or types by the names of the item's
-    columns. The counts are true: a sketch is as secret as the events, and shows nothing of itself but k.
+    columns. The counts are true: a sketch is as secret as the events, and shows only k of itself.
 
     >>> sketch = MisraGries(100)
     >>> for user in range(1000):
@@ -193,31 +166,30 @@ class MisraGries:
 
     def __init__(self, k: int, item: Any = "string") -> None:
         self._k = positive_count("k", k)
-        self._kind = item if isinstance(item, ItemKind) else item_kind(item)
+        self._kind = item if isinstance(item, ItemKind) else ItemKind.of(item)
         self._subtracted = 0
-        # The counters have two forms, a dictionary for one user and columns for many; one of them may be None.
+        # The counters have two forms: a dictionary for one user, columns for many. One of them may be None.
         self._table: dict[Any, int] | None = {}
         self._counters: Counters | None = None
 
     @classmethod
     def from_columns(cls, k: int, users: Any, items: Any, *, name: str = "item") -> MisraGries:
         """A sketch of one batch of whole users, for items of the column's type."""
-        given = given_columns(items)
-        column = arrow_column(given[0] if len(given) == 1 else items, "items")
+        column = arrow_column(*given_columns(items, 1), "items")
         sketch = cls(k, {name: column.type})
         sketch.update_columns(users, column)
         return sketch
 
     @classmethod
     def of_counters(cls, k: int, kind: ItemKind, counters: Counters) -> MisraGries:
-        """A sketch of counters that are within k already."""
+        """A sketch with these counters, at most k."""
         sketch = cls(k, kind)
         sketch._put(counters)
         return sketch
 
     @property
     def k(self) -> int:
-        """The most counters that are kept."""
+        """The largest number of counters."""
         return self._k
 
     @property
@@ -235,7 +207,7 @@ class MisraGries:
         """Add one user, with all their items at once. A user must not come a second time.
 
         Users must come in an order in which no user changes the places of others: as they arrive, or by their
-        numbers; never shuffled, by popularity, or as a set of Python has them. Items that are None, NaN or not of
+        numbers; never shuffled, by popularity, or in the order of a Python set. Items that are None, NaN or not of
         the sketch's type are left out. Items of several columns are tuples.
         """
         single = isinstance(items, (str, bytes)) or not isinstance(items, Iterable)
@@ -254,22 +226,36 @@ class MisraGries:
     def update_columns(self, users: Any, items: Any) -> None:
         """Add a batch of users with all their items: one row for each event, in any order, repeated or not.
 
-        All rows of a user must be in this one batch. Which batch a user comes in, and in which order batches
-        come, must not depend on other users: ranges of user numbers, or of a hash of the user, one after the
-        other, will do; "the next million rows", or the largest batch first, will not.
+        All rows of a user must be in this batch. Which batch a user comes in, and the order of the batches, must
+        not depend on other users: ranges of user numbers, or of a hash of the user, one after the other, are
+        fine; "the next million rows", or the largest batch first, are not.
         """
-        columns, whose = item_columns(items, self._kind), user_column(users)
-        if any(len(column) != len(whose) for column in columns):
+        columns, who = item_columns(items, self._kind), user_column(users)
+        if any(len(column) != len(who) for column in columns):
             raise InvalidParameter("users and items must have the same length: one row for each event")
-        self._put(add_batch(self._as_counters(), whose, columns, self._k))
+        self.add_plain(who, columns)
+
+    def add_plain(self, users: Any, items: tuple[Any, ...]) -> None:
+        """`update_columns` for chunked columns of Arrow that have their plainest types."""
+        self._put(add_batch(self._as_counters(), users, items, self._k))
 
     def merge(*sketches: MisraGries) -> MisraGries:
-        """A new sketch of the users of all of them, who must be different users; `MisraGries.merge(a, b, c)`.
+        """A new sketch of the users of all of them, who must be different users: `MisraGries.merge(a, b, c)`.
 
-        Merge all at once: that does not depend on their order, and subtracts the least. If they are merged in
-        several steps, which ones are merged with which must be fixed beforehand, and never be "as they complete".
+        Merge all at once: that does not depend on their order, and subtracts the least. If you merge in several
+        steps, fix beforehand which sketches are merged with which, never "as they complete".
         """
-        check_mergeable(sketches)
+        if not sketches:
+            raise InvalidParameter("give the sketches to merge")
+        for number, sketch in enumerate(sketches):
+            if not isinstance(sketch, MisraGries):
+                raise InvalidParameter(f"only sketches can be merged, not {type(sketch).__name__}")
+            if sketch.k != sketches[0].k:
+                raise InvalidParameter(f"sketches of sizes {sketches[0].k} and {sketch.k} cannot be merged")
+            if sketch.kind != sketches[0].kind:
+                raise InvalidParameter(f"sketches of items {sketches[0].kind} and {sketch.kind} cannot be merged")
+            if any(sketch is other for other in sketches[:number]):
+                raise InvalidParameter("a sketch cannot be merged with itself: its users would count twice")
         k, kind = sketches[0]._k, sketches[0]._kind
         parts = [sketch._as_counters() for sketch in sketches]
         columns = [pa.chunked_array([part.items[c] for part in parts]) for c in range(len(kind.names))]
@@ -278,15 +264,15 @@ class MisraGries:
         table = pa.table([*columns, arrow_numbers(counts)], names=[*names, "count"])
         grouped = table.group_by(names, use_threads=False).aggregate([("count", "sum")])
         items = tuple(grouped.column(name).combine_chunks() for name in names)
-        summed = np.from_dlpack(grouped.column("count_sum").combine_chunks()).astype(np.int64)
+        summed = numbers(grouped.column("count_sum"))
         subtracted = sum(part.subtracted for part in parts)
         return MisraGries.of_counters(k, kind, keep_largest(items, summed, k, subtracted))
 
     def error_bound(self, pairs: int) -> int:
-        """By how much a counter can be below the number of its users, after so many (user, item) pairs.
+        """How far a counter can be below the number of its users, after this many (user, item) pairs.
 
-        Guarantee: users - bound <= counter <= users, for every item; an item without a counter has no more users
-        than the bound.
+        Guarantee: users - bound <= counter <= users for every item; an item without a counter has at most as many
+        users as the bound.
         """
         if isinstance(pairs, bool) or not isinstance(pairs, (int, np.integer)) or pairs < 0:
             raise InvalidParameter(f"pairs must be a whole number of at least 0, not {pairs!r}")
@@ -298,7 +284,7 @@ class MisraGries:
 
     @classmethod
     def from_bytes(cls, data: bytes, *, k: int | None = None) -> MisraGries:
-        """The sketch that `to_bytes` wrote, of size `k` if one is given. Damage is an `InputError`."""
+        """The sketch from `to_bytes`, of size `k` if one is given. Damage is an `InputError`."""
         return cls.of_counters(*decode(data, "the sketch", k))
 
     def save(self, path: str | os.PathLike[str], *, force: bool = False) -> None:
@@ -307,7 +293,7 @@ class MisraGries:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, k: int | None = None) -> MisraGries:
-        """The sketch of a file, of size `k` if one is given."""
+        """The sketch in a file, of size `k` if one is given."""
         return cls.of_counters(*decode(read_secret(path), f"the sketch {os.fspath(path)}", k))
 
     def release(
@@ -322,11 +308,11 @@ class MisraGries:
     ) -> Release:
         """Noisy counts above the threshold, for a plan with `max_nonzero` of at least k.
 
-        The guarantee rests on this: all items of a user came in one update of one sketch, and neither which one,
-        nor the order of the other users' updates, nor what was merged in which order depended on another user.
-        One `build`, one `build_on_spark`, and one `merge` of all such sketches keep the order by themselves.
-        With `ledger` and `dataset` the release is booked before any noise is drawn.
-        `seed` is for tests: what it makes is not private.
+        The guarantee requires that all items of a user came in one update of one sketch, and that neither the
+        choice of that update, nor the order of the other users' updates, nor what was merged in which order
+        depended on another user. One `build`, one `build_on_spark` and one `merge` of all such sketches ensure
+        the order. With `ledger` and `dataset` the release is booked before any noise is drawn. `seed` is for
+        tests: its output is not private.
         """
         return self.release_and_write(
             plan, None, count_name=count_name, rounded=rounded, seed=seed, ledger=ledger, dataset=dataset
@@ -345,7 +331,7 @@ class MisraGries:
         force: bool = False,
         placed: Callable[[Any], None] | None = None,
     ) -> Release:
-        """The same, and both result and certificate in their place; `placed` is called once they are there."""
+        """Release, and write result and certificate to `target`; `placed` is called once they are there."""
         from dphist.outputs.write import write_release
         from dphist.releasing.document import certify_again
         from dphist.releasing.histogram import checked_names, sketch_problem, sketch_request
@@ -359,7 +345,7 @@ class MisraGries:
         if problem is not None:
             raise InvalidParameter(problem)
         asked = sketch_request(sound, self._k, seed)
-        # As a certificate records them, where they are not what they are by default.
+        # The certificate records options that are not the default.
         asked |= {} if count_name == "count" else {"count-name": count_name}
         asked |= {"round": True} if rounded else {}
         request = SketchRequest(asked, ledger, dataset)
@@ -383,7 +369,7 @@ class MisraGries:
         from dphist.releasing.result import release_order
 
         counters = self._as_counters()
-        # In the order of the items: so a seed repeats a release, whatever the order of the users was.
+        # In the order of the items, so that a seed repeats a release whatever the order of the users was.
         order = release_order(np.zeros(counters.counts.size), counters.items)
         columns = tuple(take_rows(column, order) for column in counters.items)
         raw = release_sketch(
@@ -410,18 +396,3 @@ class MisraGries:
             kept = np.minimum(counts, LARGEST)
             self._counters = Counters(self._kind.columns(table), kept, min(self._subtracted, LARGEST))
         return self._counters
-
-
-def check_mergeable(sketches: tuple[MisraGries, ...]) -> None:
-    """One sentence if sketches do not fit each other."""
-    if not sketches:
-        raise InvalidParameter("give the sketches that are to be merged")
-    for number, sketch in enumerate(sketches):
-        if not isinstance(sketch, MisraGries):
-            raise InvalidParameter(f"only sketches can be merged, not {type(sketch).__name__}")
-        if sketch.k != sketches[0].k:
-            raise InvalidParameter(f"sketches of sizes {sketches[0].k} and {sketch.k} cannot be merged")
-        if sketch.kind != sketches[0].kind:
-            raise InvalidParameter(f"sketches of the items {sketches[0].kind} and {sketch.kind} cannot be merged")
-        if any(sketch is other for other in sketches[:number]):
-            raise InvalidParameter("a sketch cannot be merged with itself: its users would count twice")

@@ -1,6 +1,7 @@
-"""A sketch as bytes and as a file: magic and version, a header in JSON, the counters in Arrow, a SHA-256 of all.
+"""The counters of a sketch, in memory, as bytes and as a file.
 
-Sketches hold true counts: only the owner of a file may read it, and no file is ever there half written.
+The bytes are magic and version, a header in JSON, the counters in Arrow, and a SHA-256 of all. Counters are true
+counts: only the owner of a file may read it, and no file is ever half written.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import json
 import os
 import struct
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,11 +23,68 @@ from numpy.typing import NDArray
 from dphist.errors import DphistError, InputError, InvalidParameter, OutputError, positive_count
 from dphist.publishing import defer_signals, write_files
 from dphist.releasing.result import has_repeats, release_order
-from dphist.sketch.values import LARGEST, TEXT, Counters, ItemKind, arrow_numbers, is_unicode, plainest, take_rows
+from dphist.sketch.items import TEXT, ItemKind, is_unicode, plainest
+
+IntArray = NDArray[np.int64]
+# Larger counts, and a larger total that was subtracted, are cut there: that moves neighbours no further apart,
+# and an error would disclose them.
+LARGEST: Final = 2**53
+
+
+@dataclass(frozen=True)
+class Counters:
+    """Different items with positive counts, and the total that was subtracted. True numbers: never shown."""
+
+    items: tuple[Any, ...]
+    counts: IntArray
+    subtracted: int = 0
+
+    def __repr__(self) -> str:
+        return "Counters(secret)"
+
+
+def rank_value(counts: IntArray, k: int) -> int:
+    """The (k+1)-th largest of positive counts; 0 if there are at most k."""
+    if counts.size <= k:
+        return 0
+    place = counts.size - k - 1
+    return int(np.partition(counts, place)[place])
+
+
+def keep_largest(items: tuple[Any, ...], counts: IntArray, k: int, subtracted: int) -> Counters:
+    """At most k counters: if there are more, the (k+1)-th largest is subtracted from all, and positive ones stay.
+
+    The counts are positive, of different items. Missing items must be removed before: they would take a rank.
+    Guarantee: every count decreases by the same number, which is added to `subtracted`, or to zero.
+    """
+    kept = np.minimum(counts, LARGEST)
+    floor = rank_value(kept, k)
+    if floor:
+        where = np.flatnonzero(kept > floor)
+        items, kept = tuple(take_rows(column, where) for column in items), kept[where] - floor
+    return Counters(items, kept, min(subtracted + floor, LARGEST))
+
+
+def numbers(column: Any) -> IntArray:
+    """A chunked column of whole numbers without nulls as numpy. Arrow's own conversion would import pandas."""
+    parts = [np.from_dlpack(chunk) for chunk in column.chunks if len(chunk)]
+    return np.concatenate(parts).astype(np.int64, copy=False) if parts else np.empty(0, dtype=np.int64)
+
+
+def arrow_numbers(values: IntArray) -> Any:
+    """The reverse of `numbers`, as one array."""
+    plain = np.ascontiguousarray(values, dtype=np.int64)
+    return pa.Array.from_buffers(pa.int64(), plain.size, [None, pa.py_buffer(plain)])
+
+
+def take_rows(column: Any, where: IntArray) -> Any:
+    """These rows as one array."""
+    found = column.take(arrow_numbers(where))
+    return found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found
 
 
 def check_place(path: str | os.PathLike[str], *, force: bool) -> Path:
-    """The path, if a sketch can be written there; nothing is changed."""
+    """The path, if a sketch can be written there. Nothing is changed."""
     name = os.fspath(path)
     if not isinstance(name, str) or not name or "\0" in name:
         raise InvalidParameter(f"a sketch needs the name of a file, not {name!r}")
@@ -42,7 +101,7 @@ def check_place(path: str | os.PathLike[str], *, force: bool) -> Path:
 def write_secret(
     path: str | os.PathLike[str], data: bytes, *, force: bool = False, placed: Callable[[Path], None] | None = None
 ) -> None:
-    """Put a new file in place at once, readable by its owner alone; without `force` nothing is ever replaced.
+    """Write a new file at once, readable only by its owner; without `force` nothing is ever replaced.
 
     `placed` is called once it is there, before any signal that waited.
     """
@@ -78,7 +137,7 @@ COUNT: Final = "count"
 
 
 def encode(k: int, kind: ItemKind, counters: Counters) -> bytes:
-    """The bytes of a sketch; equal sketches have equal bytes, in whatever order their users came."""
+    """The bytes of a sketch. Equal sketches have equal bytes, in whatever order their users came."""
     order = release_order(np.zeros(counters.counts.size), counters.items)
     columns = [*(take_rows(column, order) for column in counters.items), arrow_numbers(counters.counts[order])]
     fields = [pa.field(f"i{place}", kind) for place, kind in enumerate(kind.types)]
@@ -93,7 +152,7 @@ def encode(k: int, kind: ItemKind, counters: Counters) -> bytes:
 
 
 def decode(data: Any, what: str, k: int | None = None) -> tuple[int, ItemKind, Counters]:
-    """Size, kind and counters of a sketch; whatever is wrong with it is one sentence without a value of it."""
+    """Size, kind and counters of a sketch. Errors repeat no value of it."""
     if not isinstance(data, (bytes, bytearray, memoryview)):
         raise InvalidParameter(f"a sketch is read from bytes, not from {type(data).__name__}")
     whole = bytes(data)
@@ -105,12 +164,12 @@ def decode(data: Any, what: str, k: int | None = None) -> tuple[int, ItemKind, C
     if version != VERSION:
         raise InputError(f"{what} is of version {version}, and this dphist reads version {VERSION}")
     if hashlib.sha256(whole[:-DIGEST]).digest() != whole[-DIGEST:]:
-        raise InputError(f"{what} is damaged: it is not as it was written")
+        raise InputError(f"{what} is damaged: it has changed since it was written")
     try:
         found = contents(whole[START.size : START.size + length], whole[START.size + length : -DIGEST])
     except (DphistError, ValueError, TypeError, KeyError, OSError, RecursionError, pa.ArrowException):
         found = None
-    # Raised after the handler has ended: so nothing of the reader's text comes along.
+    # Raised outside of the handler, so that nothing of the reader's message comes along.
     if found is None:
         raise InputError(f"{what} is damaged: it does not hold what a sketch holds")
     if k is not None and found[0] != positive_count("k", k):
@@ -119,7 +178,7 @@ def decode(data: Any, what: str, k: int | None = None) -> tuple[int, ItemKind, C
 
 
 def contents(header: bytes, payload: bytes) -> tuple[int, ItemKind, Counters]:
-    """What the two parts say, with every rule of a sketch checked; a `ValueError` where one is broken."""
+    """Read both parts and check every rule of a sketch; a `ValueError` if one is broken."""
     data = json.loads(header)
     require(isinstance(data, dict) and data.keys() == {"k", "subtracted", "names"})
     k, subtracted, names = positive_count("k", data["k"]), data["subtracted"], data["names"]
@@ -132,19 +191,16 @@ def contents(header: bytes, payload: bytes) -> tuple[int, ItemKind, Counters]:
     require(isinstance(names, list) and table.column_names == [*(f"i{n}" for n in range(len(names))), COUNT])
     kind = ItemKind(tuple(names), tuple(column.type for column in items))
     require(all(plainest(column.type) == column.type for column in items))
-    numbers = np.array(counts.to_pylist(), dtype=np.int64)
-    require(numbers.size <= k and bool(((numbers >= 1) & (numbers <= LARGEST)).all()))
+    found = numbers(table.column(COUNT))
+    require(found.size <= k and bool(((found >= 1) & (found <= LARGEST)).all()))
     require(all(column.type != TEXT or is_unicode(column) for column in items) and not has_repeats(items))
-    require(not any(pa.types.is_floating(c.type) and is_odd(np.array(c.to_pylist())) for c in items))
-    return k, kind, Counters(tuple(items), numbers, subtracted)
-
-
-def is_odd(numbers: NDArray[np.float64]) -> bool:
-    """Whether there is NaN, which is not an item, or -0.0, which is the item 0.0."""
-    return bool((np.isnan(numbers) | ((numbers == 0.0) & np.signbit(numbers))).any())
+    # NaN is not an item, and -0.0 is the item 0.0.
+    real = [np.array(column.to_pylist()) for column in items if pa.types.is_floating(column.type)]
+    require(not any((np.isnan(values) | ((values == 0.0) & np.signbit(values))).any() for values in real))
+    return k, kind, Counters(tuple(items), found, subtracted)
 
 
 def require(holds: bool) -> None:
-    """A `ValueError` unless it holds."""
+    """Raise a `ValueError` unless it holds."""
     if not holds:
         raise ValueError

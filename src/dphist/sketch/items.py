@@ -1,0 +1,246 @@
+"""The items of a sketch: their columns, and which values are items.
+
+Types are fixed before any data comes. Each value becomes an item by a rule about that value alone, and any other
+value is missing. So no user's row can change the types of others or raise an error, which would disclose that row.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dphist.counting.frames import decode_text, pandas_column, text_of, whole_of
+from dphist.errors import InvalidParameter
+
+TEXT: Final = pa.large_string()
+BYTES: Final = pa.large_binary()
+WHOLE: Final = pa.int64()
+# Values that are never missing, although they have parts that may be.
+NESTED: Final = (str, bytes, list, tuple, dict, np.ndarray)
+
+
+@dataclass(frozen=True)
+class ItemKind:
+    """The columns of an item. Types are the plainest of their sort, so that sketches of different files fit."""
+
+    names: tuple[str, ...]
+    types: tuple[Any, ...]
+
+    def __post_init__(self) -> None:
+        proper = all(isinstance(name, str) and name for name in self.names) and len(self.names) == len(self.types)
+        if not self.names or not proper or len(set(self.names)) < len(self.names):
+            raise InvalidParameter(f"the item's columns must have different names, not {list(self.names)!r}")
+
+    @classmethod
+    def of(cls, item: Any) -> ItemKind:
+        """From a type, types by the names of their columns, or a schema."""
+        if isinstance(item, pa.Schema):
+            item = dict(zip(item.names, item.types, strict=True))
+        named = item if isinstance(item, Mapping) else {"item": item}
+        return cls(tuple(named), tuple(plainest(named_type(kind)) for kind in named.values()))
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name} ({kind})" for name, kind in zip(self.names, self.types, strict=True))
+
+    @cached_property
+    def _rules(self) -> list[Callable[[Any], Any]]:
+        return [key_rule(kind) for kind in self.types]
+
+    def keys(self, items: Iterable[Any]) -> set[Any]:
+        """The different items of one user as keys of a dictionary, without missing ones."""
+        rules = self._rules
+        if len(rules) == 1:
+            return {key for key in map(rules[0], items) if key is not None}
+        rows = (item for item in items if isinstance(item, (tuple, list)) and len(item) == len(rules))
+        keys = {tuple(rule(value) for rule, value in zip(rules, row, strict=True)) for row in rows}
+        return {key for key in keys if None not in key}
+
+    def columns(self, keys: Iterable[Any]) -> tuple[Any, ...]:
+        """Arrow columns of the items with these keys."""
+        rows = list(keys)
+        parts = [rows] if len(self.types) == 1 else [[row[k] for row in rows] for k in range(len(self.types))]
+        return tuple(
+            pa.array(part, stored_as(kind)).cast(kind) for part, kind in zip(parts, self.types, strict=True)
+        )
+
+    def keys_of(self, columns: tuple[Any, ...]) -> list[Any]:
+        """The reverse of `columns`."""
+        parts = [column.cast(stored_as(column.type)).to_pylist() for column in columns]
+        return parts[0] if len(parts) == 1 else list(zip(*parts, strict=True))
+
+
+def named_type(kind: Any) -> Any:
+    """A type of Arrow, given as it is or by its name."""
+    if isinstance(kind, pa.DataType):
+        return kind
+    try:
+        return pa.type_for_alias(kind)
+    except (ValueError, TypeError):
+        raise InvalidParameter(
+            f"an item's type must be a type of Arrow such as 'string', 'int64' or 'date32', not {kind!r}"
+        ) from None
+
+
+def plainest(kind: Any) -> Any:
+    """The type in which values are counted: one for all text, one for all bytes, one for whole numbers."""
+    types = pa.types
+    if types.is_dictionary(kind):
+        return plainest(kind.value_type)
+    if str(kind) in ("string", "large_string", "string_view"):
+        return TEXT
+    if types.is_fixed_size_binary(kind) or str(kind) in ("binary", "large_binary", "binary_view"):
+        return BYTES
+    if types.is_integer(kind):
+        return kind if types.is_uint64(kind) else WHOLE
+    if types.is_date(kind):
+        return pa.date32()
+    numbers = types.is_boolean(kind) or types.is_float32(kind) or types.is_float64(kind) or types.is_decimal(kind)
+    if numbers or types.is_timestamp(kind) or types.is_time(kind) or types.is_duration(kind):
+        return kind
+    raise InvalidParameter(f"values of the type {kind} cannot be items of a sketch: convert them to text first")
+
+
+def stored_as(kind: Any) -> Any:
+    """A type whose values Python holds without loss; times are the whole numbers that Arrow stores."""
+    types = pa.types
+    if types.is_timestamp(kind) or types.is_duration(kind) or types.is_time64(kind):
+        return pa.int64()
+    return pa.int32() if types.is_date(kind) or types.is_time32(kind) else kind
+
+
+def key_rule(kind: Any) -> Callable[[Any], Any]:
+    """The rule from a Python value to the key of an item; None if the value is not an item of this type."""
+
+    def bare(value: Any) -> Any:
+        """Without an Arrow scalar around it; None if missing: NaN and NaT do not even equal themselves."""
+        if isinstance(value, pa.Scalar):
+            value = value.as_py()
+        return value if isinstance(value, NESTED) or value == value else None
+
+    def text(value: Any) -> Any:
+        return value if type(value) is str and value.isascii() else text_of(bare(value))
+
+    def whole(value: Any) -> Any:
+        if type(value) is int:
+            return whole_of(value)
+        single = bare(value)
+        number = isinstance(single, (np.integer, np.floating, np.bool_))
+        found = whole_of(single.item() if number else single)
+        return None if found is None else int(found)
+
+    def typed(value: Any) -> Any:
+        # Python has no nanoseconds: a scalar of the same sort stays one of Arrow.
+        same = isinstance(value, pa.Scalar) and not pa.types.is_dictionary(value.type)
+        if not (same and plainest(value.type) == kind):
+            value = pa.scalar(bare(value), kind)
+        found = value.cast(kind).cast(stored_as(kind)).as_py()
+        # NaN is missing, and both zeros are one item.
+        return found if not pa.types.is_floating(kind) else None if math.isnan(found) else found + 0.0
+
+    rule = text if kind == TEXT else whole if kind == WHOLE else typed
+
+    def key(value: Any) -> Any:
+        try:
+            return rule(value)
+        except Exception:  # not a value of this type, and an error would disclose it
+            return None
+
+    return key
+
+
+def plain_column(column: Any, kind: Any) -> Any:
+    """A chunked column of Arrow in its plainest type. Values that are not items are null."""
+    chunked = column if isinstance(column, pa.ChunkedArray) else pa.chunked_array([column])
+    if pa.types.is_dictionary(chunked.type):
+        chunked = chunked.cast(chunked.type.value_type)
+    if chunked.type != kind:
+        chunked = chunked.cast(kind, safe=False)
+    if kind == TEXT:
+        chunks = [chunk if is_unicode(chunk) else _unicode_only(chunk) for chunk in chunked.chunks]
+        return pa.chunked_array(chunks, TEXT)
+    if pa.types.is_floating(kind):
+        # -0.0 + 0.0 is 0.0, and NaN is missing.
+        chunked = pc.add(chunked, pa.scalar(0.0, kind))
+        chunked = pc.if_else(pc.is_nan(chunked), pa.scalar(None, kind), chunked)
+    return chunked
+
+
+def is_unicode(column: Any) -> bool:
+    """Whether all texts of a column are UTF-8, which readers of files do not always check."""
+    try:
+        column.cast(BYTES).cast(TEXT)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def _unicode_only(column: Any) -> Any:
+    raw = column.cast(BYTES).to_pylist()
+    return pa.array([None if value is None else decode_text(value) for value in raw], TEXT)
+
+
+def arrow_column(column: Any, what: str, kind: Any = None) -> Any:
+    """A column as Arrow. Values without a type (lists, objects) become `kind`, text by default."""
+    package = type(column).__module__.partition(".")[0]
+    try:
+        if isinstance(column, (pa.Array, pa.ChunkedArray)):
+            return column
+        if isinstance(column, np.ndarray) and column.ndim == 1 and column.dtype.kind in "biufMm":
+            return pa.array(column.astype(column.dtype.newbyteorder("="), copy=False))
+        if package == "pandas" and hasattr(column, "isna") and (column.dtype.kind != "O" or kind in (None, TEXT)):
+            return pandas_column(column)
+        if package == "polars" and hasattr(column, "to_arrow"):
+            return column.to_arrow()
+        values = column.tolist() if hasattr(column, "tolist") and getattr(column, "ndim", 0) == 1 else column
+        if isinstance(values, (list, tuple)):
+            wanted = TEXT if kind is None else kind
+            return pa.array(map(key_rule(wanted), values), stored_as(wanted)).cast(wanted)
+    except pa.ArrowException:
+        raise InvalidParameter(
+            f"Arrow has no type for {what} of the type {getattr(column, 'dtype', type(column).__name__)}: "
+            "convert them first, times for example to datetime64[s] or datetime64[D]"
+        ) from None
+    raise InvalidParameter(
+        f"{what} must be columns: Arrow arrays, numpy arrays, Series or lists, not {type(column).__name__}"
+    )
+
+
+def user_column(users: Any) -> Any:
+    """Users as a chunked column in their plainest type."""
+    column = arrow_column(users, "users")
+    return plain_column(column, TEXT if pa.types.is_null(column.type) else plainest(column.type))
+
+
+def given_columns(items: Any, number: int) -> tuple[Any, ...]:
+    """The item's columns, in this number. A single column may come without a tuple around it."""
+
+    def is_column(given: Any) -> bool:
+        package = type(given).__module__.partition(".")[0]
+        arrays = (list, tuple, np.ndarray, pa.Array, pa.ChunkedArray)
+        return isinstance(given, arrays) or (package in ("pandas", "polars") and hasattr(given, "__len__"))
+
+    if number == 1 and not (isinstance(items, tuple) and items and all(map(is_column, items))):
+        return (items,)
+    if not isinstance(items, (tuple, list)) or len(items) != number:
+        raise InvalidParameter(f"the sketch counts items of {number} columns: give as many, as a tuple of columns")
+    return tuple(items)
+
+
+def item_columns(items: Any, kind: ItemKind) -> tuple[Any, ...]:
+    """The columns of the items, in the types of the sketch. Another type is an error, whatever its values are."""
+    columns = []
+    for column, name, wanted in zip(given_columns(items, len(kind.names)), kind.names, kind.types, strict=True):
+        found = arrow_column(column, "items", wanted)
+        if not pa.types.is_null(found.type) and plainest(found.type) != wanted:
+            raise InvalidParameter(
+                f"the sketch counts items of the type {wanted} in {name!r}, and the column is of type {found.type}"
+            )
+        columns.append(plain_column(found, wanted))
+    return tuple(columns)
