@@ -424,15 +424,13 @@ class DiscreteFamily:
             last_step += weight * (1 - passes) ** self.contract.items * passes
         return self.infinite_event(1), self.infinite_event(self.contract.items), last_step
 
-    def _infinite_event_upper(self, count: int) -> arb:
-        """A bound without a sum of its own: the event is concave in the number of counts, and 0 for none."""
-        one, items, last_step = self._ends
-        return (count * one).min(items - (self.contract.items - count) * last_step)
-
     def sum_block(self, first: int, last: int, goal: float) -> float:
         """Infinite event plus Gaussian part: an upper bound for all cases with first <= r <= last."""
         gaussian = self.gaussian_worst(first)
-        bound = balls.upper(self._infinite_event_upper(last) + gaussian)
+        # A bound without a sum of its own: the event is concave in the number of counts, and 0 for none.
+        one, items, last_step = self._ends
+        event = (last * one).min(items - (self.contract.items - last) * last_step)
+        bound = balls.upper(event + gaussian)
         return bound if bound <= goal else balls.upper(self.infinite_event(last) + gaussian)
 
 
