@@ -4,7 +4,7 @@ A path that exists on this machine is a local file, which every executor must se
 up any other path or address. Arrow files, databases and JSON arrays are read by the embedded engine alone.
 
 CSV and JSON have no types, so all values are text, as with the embedded engine (see `files`), but for this. CSV:
-rows with the character U+FFFD are dropped, because Spark puts it in place of bytes that are not UTF-8; so are rows
+rows with the character U+FFFD are dropped, because Spark replaces bytes that are not UTF-8 by it; so are rows
 with too many fields; misplaced quotes are read differently; files elsewhere are delimited by commas or tabs. JSON:
 numbers with a fraction or an exponent are written as Java writes them (1.5E7, Infinity where one is too large);
 half of a surrogate pair is a question mark; of a repeated key the last one counts; a trailing comma makes a line
