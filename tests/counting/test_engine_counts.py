@@ -166,7 +166,7 @@ def test_all_odd_names_at_once(engine: Factory, tmp_path: Path, kind: str) -> No
 @by_engine(
     "kind",
     ["parquet", "csv", "jsonl", "dataset", "pandas", "lazy"],
-    ["parquet", "csv", "jsonl", "pandas"],
+    ["parquet", "jsonl"],
     ["csv"],
 )
 def test_names_that_differ_in_case_are_different_columns(engine: Factory, tmp_path: Path, kind: str) -> None:

@@ -192,7 +192,8 @@ def test_a_histogram_of_spark_keeps_sums_apart_from_items(engine: Factory) -> No
     for more in ({}, {"public_items": listed}):
         made: list[dict[Any, Any]] = []
         for values in ((), (value("x"), value("item", -1, 1))):
-            with engine(Resources()).count(task(table, values=values, **more)) as counted:  # type: ignore[attr-defined]
+            spark: Any = engine(Resources())
+            with spark.count(task(table, values=values, **more)) as counted:
                 assert counted.items() == ["i0"]
                 digests = counted.with_digests()
                 assert digests.columns == ["i0", "users", *(f"v{k}" for k in range(len(values))), "digest"]

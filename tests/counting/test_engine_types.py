@@ -148,9 +148,10 @@ def test_one_odd_row_changes_nothing_else(engine: Factory, tmp_path: Path, kind:
     rows = ((5, ODD[odd]), (ODD[odd], "extra"), (ODD[odd], ODD[odd]))
     options: tuple[dict[str, int], ...] = ({}, {"max_items_per_user": 1}, {"rank": 1})
     for extra, more in zip(rows, options, strict=True) if ways == 3 else product(rows, options):
-        source = write(tmp_path / name, [*ROWS, extra])
-        engine(Resources()).check(task(source, **more))
-        found = histogram(engine, task(source, **more), Resources(threads=1))
+        wanted = task(write(tmp_path / name, [*ROWS, extra]), **more)
+        with engine(Resources(threads=1)) as one:
+            one.check(wanted)
+            found = histogram(lambda _, one=one: one, wanted)  # type: ignore[misc]
         assert {item: found.pop(item, 0) for item in expected} == expected
         assert set(found.values()) <= {1}
         assert all(isinstance(item, form) for item in found)

@@ -23,8 +23,8 @@ from typing import Any, Final, TypeVar
 from dphist.counting import expressions, sql
 from dphist.counting.databases import database_source, postgres_source
 from dphist.counting.files import file_source, files_of
-from dphist.counting.frames import Opened, Source, demand, frame_source, read_once
-from dphist.counting.sql import COUNT, Pairs, Rows
+from dphist.counting.frames import frame_source, read_once
+from dphist.counting.sql import COUNT, Opened, Pairs, Rows, Source, demand
 from dphist.counting.task import HALF_STEPS, Choice, Counted, Events, Progress, Resources, Task, is_frame
 from dphist.counting.workspace import SessionKeeper, attempt, connect_duckdb, private_folder
 from dphist.errors import InputError, InvalidParameter

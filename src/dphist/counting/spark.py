@@ -21,10 +21,9 @@ from pyspark.sql import functions as sql
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from dphist.counting.duckdb import DuckDBEngine, check_sizes_task, check_task, in_buckets
-from dphist.counting.frames import demand
 from dphist.counting.spark_inputs import counted_column, number, read_rows
 from dphist.counting.spark_session import Cluster, arrow_frame, report_progress, session_for
-from dphist.counting.sql import COUNT, ITEMS, value_names, weight, weighted_sum
+from dphist.counting.sql import COUNT, ITEMS, demand, value_names, weight, weighted_sum
 from dphist.counting.task import FINE_LIMIT, FINE_STEPS, Events, Progress, Resources, Task, Value
 from dphist.counting.workspace import SessionKeeper, attempt
 from dphist.errors import InputError, is_spark_frame

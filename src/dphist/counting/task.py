@@ -180,7 +180,7 @@ class Task:
     With `weights`, a user with more items counts less for each of them. They are levels (items, steps): items
     increase to N = `max_items_per_user`, steps decrease from `unit`, the steps of one whole count. A user with n
     different items (of the public list, if there is one) keeps n' = min(n, N) and adds to the count of each the
-    steps a of the first level with items >= n', in place of 1; to each sum, in place of y, the part
+    steps a of the first level with items >= n', instead of 1; to each sum, instead of y, the part
         floor((2 (y - half_steps) a + unit) / (2 unit)), at most half_steps a / unit on either side of 0.
     """
 

@@ -118,7 +118,7 @@ def short_name(name: str) -> str:
 
 
 def column_list(names: Sequence[str]) -> str:
-    """Columns for a sentence, unless they may be somebody's data."""
+    """Columns for a sentence, unless they may be a user's data."""
     if is_data(names):
         return f"not shown, because the first line {LOOKS_LIKE_DATA}"
     return name_list([short_name(one) for one in names])
