@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,14 @@ def imported_names(path: Path) -> list[str]:
             given = node.args[0].values[0] if isinstance(node.args[0], ast.JoinedStr) else node.args[0]
             names += [given.value] if isinstance(given, ast.Constant) and isinstance(given.value, str) else []
     return names
+
+
+def test_the_architecture_page_names_files_that_exist() -> None:
+    page = (PACKAGE.parents[1] / "docs" / "architecture.md").read_text(encoding="utf-8")
+    named = re.findall(r"`((?:src/|tests/)?[\w/]+/[\w/]+\.py)`", page)
+    assert len(named) > 20
+    for name in named:
+        assert (PACKAGE / name).exists() or (PACKAGE.parents[1] / name).exists(), name
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(PACKAGE)))

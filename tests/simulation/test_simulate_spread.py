@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import math
 from typing import Any
@@ -136,7 +137,8 @@ def test_releases_with_spread_are_as_predicted(limit: int) -> None:
         assert np.any(np.abs(found.mean(axis=0) - mistaken) > 2 * NEVER * error + 1e-9)
 
 
-def test_the_goal_decides_what_is_chosen_privately() -> None:
+def test_the_goal_decides_what_is_chosen_privately(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.import_module("dphist.simulation.simulate"), "_TRIALS", 16)
     population = population_of(job(20_000, 2_000, 5_000))
     counts, keys = (predict_chosen_limit(BUDGET, population, goal) for goal in ("counts", "keys"))
     assert keys.items > counts.items
