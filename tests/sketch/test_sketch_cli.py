@@ -7,6 +7,8 @@ import os
 import stat
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -160,6 +162,11 @@ def test_an_interruption_is_one_sentence_that_says_what_was_written(
     def interrupted(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
+    @contextmanager
+    def waited() -> Iterator[None]:
+        yield
+        raise KeyboardInterrupt
+
     words = ["sketch", "build", "all.parquet", *BUILD, "--output", "s.sketch"]
     with monkeypatch.context() as patched:
         patched.setattr("dphist.sketch.build", interrupted)
@@ -168,7 +175,7 @@ def test_an_interruption_is_one_sentence_that_says_what_was_written(
     assert not (folder / "s.sketch").exists()
     with monkeypatch.context() as patched:
         # A signal that waited until the file was there.
-        patched.setattr("dphist.sketch.file.Deferred.__exit__", interrupted)
+        patched.setattr("dphist.sketch.file.defer_signals", waited)
         stopped = CliRunner().invoke(app, words)
     assert (stopped.exit_code, stopped.stderr) == (130, "Interrupted: the output was already written.\n")
     assert MisraGries.load("s.sketch").k == 20
