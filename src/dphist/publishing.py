@@ -60,6 +60,14 @@ def open_regular(path: str | os.PathLike[str]) -> Iterator[BufferedReader]:
         yield file
 
 
+def odd_file(mode: int) -> str | None:
+    """What a path is whose mode is not that of a regular file, as a sentence goes on; None for a file."""
+    if stat.S_ISREG(mode):
+        return None
+    other = "a folder" if stat.S_ISDIR(mode) else "not a file"
+    return "a link; name the file itself" if stat.S_ISLNK(mode) else other
+
+
 def link_new(new: Path, final: Path) -> None:
     """Give a file its name, unless something has it already."""
     try:

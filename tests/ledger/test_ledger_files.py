@@ -66,10 +66,10 @@ def test_places_where_no_ledger_is(path: Path, tmp_path: Path) -> None:
         "missing": "there is no ledger {}: make it with dphist ledger init",
         "no/folder": "there is no ledger {}: make it with dphist ledger init",
         "empty": "the ledger {} is empty: make it with dphist ledger init",
-        "folder": "{} is a folder, not a ledger",
-        "link": "the ledger {} is a link: name the file itself",
-        "broken": "the ledger {} is a link: name the file itself",
-        "pipe": "{} is not a file, hence not a ledger",
+        "folder": "the ledger {} cannot be used: it is a folder",
+        "link": "the ledger {} cannot be used: it is a link; name the file itself",
+        "broken": "the ledger {} cannot be used: it is a link; name the file itself",
+        "pipe": "the ledger {} cannot be used: it is not a file",
         "a.ledger/inside": "the ledger {} cannot be opened: Not a directory",
     }
     for name, message in messages.items():

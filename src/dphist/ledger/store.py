@@ -17,7 +17,6 @@ import os
 import re
 import secrets
 import sqlite3
-import stat
 import time
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator
@@ -50,6 +49,7 @@ from dphist.publishing import (
     checked_path,
     identity,
     link_new,
+    odd_file,
     sweep,
     sync_folder,
     workplace,
@@ -209,12 +209,8 @@ def ledger_path(path: str | os.PathLike[str]) -> Path:
         return place
     except OSError as error:
         raise LedgerError(f"the ledger {place} cannot be opened: {error.strerror}") from None
-    if stat.S_ISLNK(found.st_mode):
-        raise LedgerError(f"the ledger {place} is a link: name the file itself")
-    if stat.S_ISDIR(found.st_mode):
-        raise LedgerError(f"{place} is a folder, not a ledger")
-    if not stat.S_ISREG(found.st_mode):
-        raise LedgerError(f"{place} is not a file, hence not a ledger")
+    if (odd := odd_file(found.st_mode)) is not None:
+        raise LedgerError(f"the ledger {place} cannot be used: it is {odd}")
     if found.st_nlink > 1 and not _has_one_name(place):
         # What a crash leaves half done is found by the name: under the other name it would not be repaired.
         raise LedgerError(f"the ledger {place} has a second name (a hard link): remove that first")

@@ -453,7 +453,6 @@ class _Postgres(Store):
         except driver.Error as error:
             reason = next((said for word, said in _WORDS.items() if word in str(error)), "it cannot be reached")
             raise StoreError(reason, "unavailable") from None
-        self._cursor = self.connection.cursor()
         try:
             if not writing:
                 # One state of the database for the table and its certificate.
@@ -477,9 +476,9 @@ class _Postgres(Store):
         return StoreError(reason or f"PostgreSQL reports {state or type(error).__name__}")
 
     def run(self, statement: str, *values: Any) -> list[Any]:
-        with self.errors():
-            self._cursor.execute(statement, values or None)
-            return list(self._cursor.fetchall()) if self._cursor.description else []
+        with self.errors(), self.connection.cursor() as cursor:
+            cursor.execute(statement, values or None)
+            return list(cursor.fetchall()) if cursor.description else []
 
     def _parts(self, name: str) -> tuple[str, str]:
         """Always with a schema: without one a table elsewhere on the search path could be meant."""
@@ -513,8 +512,8 @@ class _Postgres(Store):
 
     def create(self, name: str, table: Any, check: Callable[[], None]) -> None:
         schema, plain = self._parts(name)
-        with self.errors():
-            self._cursor.adbc_ingest(plain, table, mode="create", db_schema_name=schema)
+        with self.errors(), self.connection.cursor() as cursor:
+            cursor.adbc_ingest(plain, table, mode="create", db_schema_name=schema)
         check()
 
     def stored_columns(self, name: str) -> list[tuple[str, str]]:
@@ -537,20 +536,15 @@ class _Postgres(Store):
 
     def batches(self, name: str) -> Iterator[Any]:
         self.stored_columns(name)
-        with self.errors():
-            self._cursor.execute(f"SELECT * FROM {self.stored_rows(name)}")
-            reader = self._cursor.fetch_record_batch()
+        with self.errors(), self.connection.cursor() as cursor:
+            cursor.execute(f"SELECT * FROM {self.stored_rows(name)}")
+            reader = cursor.fetch_record_batch()
             yield package("pyarrow").RecordBatch.from_pylist([], reader.schema)
             yield from reader
 
     def commit(self) -> None:
         with self.errors():
             self.connection.commit()
-
-    def close(self) -> None:
-        with suppress(StoreError), self.errors():
-            self._cursor.close()
-        super().close()
 
 
 # ------------------------------------------------------------------------------------------------------- writing

@@ -15,7 +15,6 @@ import fnmatch
 import glob
 import os
 import re
-import stat
 import sys
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
@@ -40,7 +39,16 @@ from dphist.objects import (
     write_object,
 )
 from dphist.outputs.formats import ESCAPES, Sign, compact, output_facts, seal, write_rows
-from dphist.publishing import alone, defer_signals, place_new, replace_pair, sync_folder, workplace, write_synced
+from dphist.publishing import (
+    alone,
+    defer_signals,
+    odd_file,
+    place_new,
+    replace_pair,
+    sync_folder,
+    workplace,
+    write_synced,
+)
 
 OutputKind = Literal[
     "parquet", "csv", "tsv", "jsonl", "arrow", "csv.gz", "tsv.gz", "jsonl.gz", "folder", "duckdb", "sqlite",
@@ -283,9 +291,8 @@ def check_files(target: Target, *, force: bool) -> None:
             continue
         except OSError as error:
             raise OutputError(f"{path} cannot be written: {error.strerror}") from None
-        if not stat.S_ISREG(mode):
-            what = "a link; name the file itself" if stat.S_ISLNK(mode) else "not a file"
-            raise OutputError(f"{path} cannot be written: it is {'a folder' if stat.S_ISDIR(mode) else what}")
+        if (odd := odd_file(mode)) is not None:
+            raise OutputError(f"{path} cannot be written: it is {odd}")
         if not force and not target.is_database:
             raise OutputError(f"{path} already exists: choose another name, or replace it with --force")
 
