@@ -85,9 +85,9 @@ def run_shell(text: str, fails: bool = False) -> str:
 
 def run_console(text: str) -> str:
     """A transcript of the block's `$ dphist ...` commands with what they really print."""
-    commands = re.findall(r"^\$ (.*(?:\\\n.*)*)$", text, re.MULTILINE)
+    lines = re.findall(r"^\$ (.*(?:\\\n.*)*)$", text, re.MULTILINE)
     transcript = ""
-    for command in commands:
+    for command in lines:
         words = shlex.split(command.replace("\\\n", " "))
         result = CliRunner().invoke(commands(), words[1:])
         assert result.exit_code == 0, f"{command}: {result.output}"
