@@ -27,6 +27,7 @@ from dphist.privacy.types import gamma_from
 # The Gaussian mechanism and the correlated Gaussian mechanism on a known domain.
 
 
+@lru_cache(maxsize=4096)  # a search for tau asks for the same one again and again
 def delta_gaussian(*, sensitivity: float, sigma: float, epsilon: float) -> float:
     """Delta of the Gaussian mechanism.
 

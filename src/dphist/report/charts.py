@@ -369,7 +369,7 @@ def interval_chart(
             )
             for channel, looks in (("color", [BLUE, GREY]), ("shape", ["circle", "diamond"]))
         }  # fmt: skip
-        return _layer({**_DOT, "size": 90, "yOffset": down}, x=_number(field), **styles)
+        return _layer({**_DOT, "size": 90, "yOffset": down}, None, x=_number(field), **styles)
 
     stem = {"type": "rule", "color": INK, "opacity": 0.2, "strokeWidth": 2, "yOffset": down}
     bar = {"type": "rule", "color": BLUE, "strokeWidth": 2.5, "yOffset": down}

@@ -111,7 +111,7 @@ def render(facts: Facts, format: ReportFormat, figures: Mapping[str, str] | None
     skipped = {"cap": not described["limit_notes"], "booking": not described["booking"]}
     sealed = (described["certificate"] or {}).values()
     *first, (_, privacy) = summary.rows()
-    shared = {
+    shared: dict[str, Any] = {
         "r": described,
         "titles": {name: title for name, title in _TITLES.items() if not skipped.get(name)},
         "strip": [("Items", summary.headline, ""), *((label, *_split(text)) for label, text in first)],
