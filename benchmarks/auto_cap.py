@@ -2,12 +2,12 @@
 
 Run `python benchmarks/auto_cap.py [--folder DIR] [--data DIR] [--epsilon 1] [--goal keys] [--runs 20]`.
 
-On the common job of benchmarks/peers.py, on made-up data in which heavy users have other tastes, and on the
+On the common job of benchmarks/peers.py, on synthetic data in which heavy users have other tastes, and on the
 Parquet files with the columns user and item in `--data`: the items released, and the sum over all items of
 |estimate - truth| divided by that of the truth, where an item that is not released is estimated as 0. Of each
 fixed limit, with and without spread, with the whole budget and with the correction of the true sizes; and of the
 limit that is chosen from noisy sizes, with all that the choice spends and the correction it has. The noise is the
-real one, from seeds. The ratio is to the best fixed limit, which nobody knows beforehand.
+real one, from seeds. The ratio is to the best fixed limit, which is not known beforehand.
 """
 
 from __future__ import annotations
@@ -177,9 +177,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="The cost of choosing the limit privately.")
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "dphist_benchmark")
     parser.add_argument("--data", type=Path, help="a folder of Parquet files with the columns user and item")
-    parser.add_argument("--epsilon", type=float, action="append", help="may be repeated; 1 unless told")
+    parser.add_argument("--epsilon", type=float, action="append", help="may be repeated; default 1")
     parser.add_argument("--delta", type=float, default=1e-6)
-    parser.add_argument("--goal", choices=["accuracy", "keys"], help="one goal; both unless told")
+    parser.add_argument("--goal", choices=["accuracy", "keys"], help="one goal; default both")
     parser.add_argument("--runs", type=int, default=20)
     given = parser.parse_args()
     given.folder.mkdir(parents=True, exist_ok=True)

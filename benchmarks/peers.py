@@ -158,8 +158,8 @@ def measured(tool: str, words: list[str], output: Path) -> Run:
                 process.returncode = os.waitstatus_to_exitcode(status)
         used = Used(perf_counter() - start, cpu, peak)
         said.seek(0)
-        told = said.read().decode(errors="replace")
-    return Run(tool, used, output, "" if process.returncode == 0 else told.strip()[-1500:])
+        printed = said.read().decode(errors="replace")
+    return Run(tool, used, output, "" if process.returncode == 0 else printed.strip()[-1500:])
 
 
 def ended() -> Iterator[tuple[int, int, resource.struct_rusage]]:
@@ -267,7 +267,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="The same private histogram by dphist and its peers.")
     parser.add_argument("--cap", type=int, action="append", help="items of a user at most; may be repeated")
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "dphist_benchmark")
-    parser.add_argument("--words", type=Path, help="a Parquet file of (user, item) in place of the common job")
+    parser.add_argument("--words", type=Path, help="a Parquet file of (user, item) instead of the common job")
     parser.add_argument(
         "--weights", action="store_true", help="compare counting with weights to counting with a cap"
     )

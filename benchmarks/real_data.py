@@ -1,7 +1,7 @@
 """Releases of real, public data: how many items, how far from the truth.
 
 Run `python benchmarks/real_data.py FOLDER` with a folder of (user, item) Parquet files. The data are public, so
-that the release can be compared with the true counts; nobody could do that with data worth protecting.
+that the release can be compared with the true counts, which is impossible with data worth protecting.
 """
 
 from __future__ import annotations

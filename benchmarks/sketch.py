@@ -6,7 +6,7 @@ items, which does not ask whether a user had the item before, and `collections.C
 Run `python benchmarks/sketch.py --events 1e8 --size 1000 [--folder DIR]` for the stream: 50 events for each user,
 Zipf items over five million keys, written once as Parquet files of 100,000 users each. The sketch reads one file
 after the other, each of them one update; the exact release (`dphist.release(..., top=1000)`) reads all of them at
-once. Each way is a process of its own. The truth is counted too, which only made-up data allow.
+once. Each way is a process of its own. The truth is counted too, which only synthetic data allow.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def speed(size: int) -> None:
 
 
 def texts(users: Any, items: Any, kind: str) -> tuple[Any, Any]:
-    """Words in place of numbers, where they are asked for."""
+    """Words instead of numbers, if requested."""
     whose, what = pa.array(users), pa.array(items)
     if kind != "whole numbers":
         what = pc.binary_join_element_wise("the word", what.cast(pa.string()), " ")
@@ -184,7 +184,9 @@ def one(part: str, folder: Path, events: int, size: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Speed of sketches, and a sketch beside the exact top-k release.")
-    parser.add_argument("--events", type=lambda said: int(float(said)), help="compare on a stream of so many")
+    parser.add_argument(
+        "--events", type=lambda said: int(float(said)), help="compare on a stream of this many events"
+    )
     parser.add_argument("--size", type=int, default=1000)
     parser.add_argument("--folder", type=Path, help="where the stream is kept; a temporary folder by default")
     parser.add_argument("--part", help=argparse.SUPPRESS)

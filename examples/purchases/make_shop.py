@@ -34,7 +34,7 @@ GROUPS = {
     "pets": ("cat food", "dog food", "cat litter", "hamster wheel", "fish flakes"),
     "tea": ("black tea", "green tea", "herbal tea", "chai", "white tea", "saffron tea"),
 }
-# On the list, and sold to nobody yet.
+# On the list, and not sold yet.
 NEW = ("garden", "heated bird bath")
 
 SCHEMA = """
@@ -57,7 +57,7 @@ def weighted(rng: Generator, choices: int, size: int, power: float) -> NDArray[n
 
 
 def make_shop(path: Path, customers: int, seed: int) -> int:
-    """Write the database anew; how many orders it has."""
+    """Write the database; returns the number of orders."""
     rng = np.random.default_rng(seed)
     sold = [(product, group) for group, products in GROUPS.items() for product in products]
     popular = [sold[i] for i in rng.permutation(len(sold))]

@@ -14,7 +14,7 @@ mkdir -p "$folder"
 echo "== A shop: customers, products and orders in SQLite, and the product list that is public anyway"
 python "$here/make_shop.py" --customers "$customers" --output "$folder/shop.sqlite"
 
-# The catalogue is public: every product on it gets a number, even one that nobody bought, and there is no
+# The catalogue is public: every product on it gets a number, even one that no customer bought, and there is no
 # threshold. A customer counts once per product, however often they bought it. 10 products of each customer count.
 echo
 echo "== (a) How many customers bought each product?  sold.csv, with 95 % intervals"

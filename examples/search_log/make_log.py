@@ -28,7 +28,7 @@ DAYS = 90
 FIRST_DAY = "2026-01-01"
 EVENTS_PER_USER = 25
 FAVOURITES = 12
-# Shares of the events: what users come back to, what is mistyped, what nobody else searches.
+# Shares of the events: what users come back to, what is mistyped, what no other user searches.
 RETURNING, MISTYPED, PERSONAL = 0.40, 0.03, 0.01
 
 HEAD = """weather tomorrow|weather|news|translate|maps|calculator|football results|weather today
@@ -129,7 +129,7 @@ def search_log(events: int, seed: int) -> Any:
     """The log as an Arrow table, in the order of its days."""
     rng = np.random.default_rng(seed)
     users = max(1, events // EVENTS_PER_USER)
-    # Activity follows a Pareto law, cut off where nobody can type that fast.
+    # Activity follows a Pareto law, cut off where a person cannot type that fast.
     activity = np.cumsum(np.minimum((1.0 - rng.random(users)) ** (-1 / 1.3), 400.0))
     user = np.searchsorted(activity, rng.random(events) * activity[-1])
 

@@ -1,7 +1,7 @@
 """Which words do many authors use? Texts become a frame of (author, word), released from Python in two ways.
 
-Run `python words.py` for made-up posts, or `python words.py FOLDER` for a folder of text files. The author is the
-subfolder a file is in, and the file itself where there are no subfolders: one author is one user.
+Run `python words.py` for synthetic posts, or `python words.py FOLDER` for a folder of text files. The author
+is the subfolder of a file, or the file itself if there are no subfolders: one author is one user.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def main() -> None:
     """Release the words twice and print what each way gives."""
     parser = argparse.ArgumentParser(description="Release which words many authors use.")
     parser.add_argument("folder", type=Path, nargs="?", help="A folder of .txt, .md and .rst files.")
-    parser.add_argument("--authors", type=int, default=5000, metavar="N", help="How many made-up authors.")
+    parser.add_argument("--authors", type=int, default=5000, metavar="N", help="Number of synthetic authors.")
     parser.add_argument("--top", type=int, default=100, metavar="K", help="The K words with the most authors.")
     parser.add_argument("--cap", type=int, default=50, metavar="M", help="M random words of each author.")
     parser.add_argument("--epsilon", type=float, default=1.0, metavar="E", help="Of each of the two releases.")

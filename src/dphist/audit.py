@@ -430,9 +430,9 @@ def audit_plan(
     *,
     epsilon: float,
     delta: float,
-    max_nonzero: int | None,
-    max_items_per_user: int | None,
     runs: int,
+    max_nonzero: int | None = None,
+    max_items_per_user: int | None = None,
     excess: str = "drop",
 ) -> AuditResult:
     """Attack the family's mechanism with the best discrete plan for this budget and contract."""

@@ -23,6 +23,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
+from dphist.errors import InvalidParameter, OutputError
+
 try:
     import fcntl
 except ImportError:  # not on Windows, where nothing is swept
@@ -37,6 +39,14 @@ _NO_LINKS: Final = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, 
 _WAIT_SECONDS: Final = 30.0
 # A folder that is still empty can be swept away, but not a thousand times in a row.
 ATTEMPTS: Final = 1000
+
+
+def checked_path(path: str | os.PathLike[str], what: str) -> Path:
+    """The path, if it is the name of a file."""
+    name = os.fspath(path)
+    if not isinstance(name, str) or not name or "\0" in name:
+        raise InvalidParameter(f"{what} needs the name of a file, not {name!r}")
+    return Path(name)
 
 
 @contextmanager
@@ -155,16 +165,21 @@ def write_synced(path: Path, data: bytes, mode: int = 0o666) -> None:
 def write_files(files: Mapping[Path, tuple[bytes, int]], *, force: bool = False) -> None:
     """Put whole files with these modes in one folder, all or none. With `force` a single file is replaced."""
     folder = next(iter(files)).parent
-    with workplace(folder) as work:
-        pairs = [(work / str(number), path) for number, path in enumerate(files)]
-        for new, path in pairs:
-            write_synced(new, *files[path])
-        if force:
-            ((new, path),) = pairs
-            os.replace(new, path)
-            sync_folder(folder)
-        else:
-            place_new(pairs)
+    try:
+        with defer_signals(), workplace(folder) as work:
+            pairs = [(work / str(number), path) for number, path in enumerate(files)]
+            for new, path in pairs:
+                write_synced(new, *files[path])
+            if force:
+                ((new, path),) = pairs
+                os.replace(new, path)
+                sync_folder(folder)
+            else:
+                place_new(pairs)
+    except FileExistsError as error:
+        raise OutputError(f"{error.filename} already exists: choose another name") from None
+    except OSError as error:
+        raise OutputError(f"{' and '.join(map(str, files))} cannot be written: {error.strerror}") from None
 
 
 @contextmanager

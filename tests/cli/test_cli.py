@@ -43,12 +43,8 @@ def test_plan_json() -> None:
 
 def test_plan_without_a_bound_on_the_counts_is_the_gshm() -> None:
     data = run_json("plan", "--epsilon", "1", "--delta", "1e-6", "--max-items-per-user", "10")
-    assert (data["mechanism"], data["gamma"], data["sigma_shared"], data["max_nonzero"]) == (
-        "gshm",
-        None,
-        0.0,
-        None,
-    )
+    assert data["mechanism"] == "gshm"
+    assert (data["gamma"], data["sigma_shared"], data["max_nonzero"]) == (None, 0.0, None)
     assert round(data["sigma"], 2) == 13.36
 
 
@@ -71,19 +67,8 @@ def test_discrete_noise_is_the_default() -> None:
 
 
 def test_certify_json_has_delta_by_analysis() -> None:
-    data = run_json(
-        "certify",
-        "--epsilon",
-        "0.35",
-        "--sigma",
-        "17.66",
-        "--gamma",
-        "sqrt",
-        "--tau",
-        "96.4",
-        "--max-nonzero",
-        "10",
-    )
+    noise = ("--sigma", "17.66", "--gamma", "sqrt", "--tau", "96.4", "--max-nonzero", "10")
+    data = run_json("certify", "--epsilon", "0.35", *noise)
     assert set(data["delta"]) == {"exact", "csh-add-the-deltas", "csh-tighter"}
     assert data["delta"]["exact"] < data["delta"]["csh-tighter"] < data["delta"]["csh-add-the-deltas"]
     data = run_json("certify", "--epsilon", "1", "--sigma", "30", "--tau", "165", "--max-items-per-user", "50")
@@ -99,26 +84,6 @@ def test_the_certificate_of_a_plan_is_reproduced_from_its_numbers() -> None:
         "--sigma-shared", repr(data["sigma_shared"]), "--tau", repr(data["tau"]), *contract, "--delta", "1e-7",
     )  # fmt: skip
     assert again["delta"]["exact"] == pytest.approx(data["delta_certified"], rel=1e-9)
-
-
-@pytest.mark.parametrize("suffix", [".png", ".svg", ".html"])
-def test_compare_draws(tmp_path: Path, suffix: str) -> None:
-    target = tmp_path / f"figure{suffix}"
-    result = run(
-        "compare", "--epsilon", "0.35", "--delta", "1e-5", "--max-nonzero", "10", "--max-nonzero", "3", "--plot",
-        str(target),
-    )  # fmt: skip
-    assert result.code == 0, result.err
-    assert "exact, gamma tuned" in result.out
-    content = target.read_bytes()
-    assert {".png": b"\x89PNG", ".svg": b"<svg ", ".html": b"<!doc"}[suffix] == content[
-        : 4 if suffix == ".png" else 5
-    ]
-    if suffix == ".html":
-        assert b"<svg" in content
-        assert b"<desc" in content
-        assert b"http-equiv" not in content
-        assert b"<script" not in content
 
 
 def test_compare_json_and_repeated_options() -> None:
@@ -214,7 +179,7 @@ def test_bad_certificates_get_one_sentence_and_exit_code_2(change: dict[str, str
 
 
 def test_bad_plots_are_refused_before_any_work(tmp_path: Path) -> None:
-    base = ("compare", "--epsilon", "1", "--delta", "1e-5", "--max-nonzero", "3", "--plot")
+    base = ("compare", "--epsilon", "1", "--delta", "1e-5", "--max-items-per-user", "3", "--plot")
     (tmp_path / "folder.png").mkdir()
     bad = {"a.pdf": "must end in", "no/a.png": "does not exist", "folder.png": "is a folder"}
     for target, message in ((tmp_path / name, message) for name, message in bad.items()):
@@ -243,6 +208,6 @@ def test_help_has_examples_and_version_is_said() -> None:
 def test_import_loads_nothing_heavy() -> None:
     """`import dphist` and `dphist --help` must not pay for numpy, scipy, flint or altair."""
     heavy = "{'numpy', 'scipy', 'flint', 'altair', 'jinja2', 'vl_convert'} & set(sys.modules)"
-    for statement in ("import dphist", "import dphist.cli.app"):
+    for statement in ("import dphist", "import dphist.cli; dphist.cli.commands()"):
         code = f"import sys; {statement}; sys.exit(bool({heavy}))"
         assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0, statement

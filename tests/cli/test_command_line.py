@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import dphist
-from dphist.cli.app import app
+from dphist.cli import commands
 from dphist.errors import InputError, InvalidParameter, MissingExtra
 from dphist.releasing.request import PANELS, Request
 from release_commands import command
@@ -66,9 +66,8 @@ def test_the_help_of_release_follows_the_order_of_work(tmp_path: Path) -> None:
 def test_every_command_is_in_a_panel_of_the_help(tmp_path: Path) -> None:
     shown = command(tmp_path, "--help").out
     assert "\nCommands:" not in shown
-    assert all(
-        f"\n  {one.name or one.callback.__name__} " in shown for one in app.registered_commands if one.callback
-    )
+    named = [one for one in commands().registered_commands if one.callback]
+    assert all(f"\n  {one.name or one.callback.__name__} " in shown for one in named)
 
 
 # Short flags and completion.
@@ -96,9 +95,6 @@ def test_quiet_prints_nothing_but_json(folder: Path) -> None:
     assert changed.out
 
 
-SCRIPT = "import sys; sys.argv[0] = 'dphist'; from dphist.cli import main; main()"
-
-
 @pytest.mark.parametrize(
     ("typed", "place", "offered"),
     [
@@ -107,13 +103,13 @@ SCRIPT = "import sys; sys.argv[0] = 'dphist'; from dphist.cli import main; main(
         ("dphist release --engine ", 3, {"duckdb", "spark"}),
     ],
 )
-def test_completion(typed: str, place: int, offered: set[str]) -> None:
+def test_completion(
+    typed: str, place: int, offered: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked = {"_DPHIST_COMPLETE": "complete_bash", "COMP_WORDS": typed, "COMP_CWORD": str(place)}
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT], env={"PYTHONPATH": ":".join(sys.path), **asked}, capture_output=True,
-        text=True, check=True,
-    )  # fmt: skip
-    assert set(done.stdout.split()) == offered
+    for name, value in asked.items():
+        monkeypatch.setenv(name, value)
+    assert set(command(tmp_path).out.split()) == offered
 
 
 def test_completion_can_be_installed(tmp_path: Path) -> None:
@@ -210,18 +206,29 @@ EARLY: list[tuple[list[str], int, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("words", "code", "sentence"), EARLY)
-def test_mistakes_are_noticed_before_anything_large_is_imported(
-    folder: Path, words: list[str], code: int, sentence: str
-) -> None:
-    heavy = "{'scipy', 'flint', 'numba', 'altair', 'dphist.planning.planner'} & set(sys.modules)"
-    script = f"{SCRIPT.removesuffix('main()')}\ntry:\n    main()\nfinally:\n    print({heavy})"
-    done = subprocess.run(
-        [sys.executable, "-c", script, *words], cwd=folder, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == code, done.stderr
-    assert sentence in done.stderr
-    assert done.stdout == "set()\n"
+# Each command line in one process: afterwards, what it has printed, its exit code and what large was imported.
+SCRIPT = """
+import io, json, sys
+from contextlib import redirect_stderr
+from dphist.cli import main
+for words in json.loads(sys.argv[1]):
+    sys.argv = ["dphist", *words]
+    with redirect_stderr(io.StringIO()) as said:
+        try:
+            main()
+        except SystemExit as end:
+            heavy = {'scipy', 'flint', 'numba', 'altair', 'dphist.planning.planner'} & set(sys.modules)
+            print(json.dumps([said.getvalue(), end.code, sorted(heavy)]))
+"""
+
+
+def test_mistakes_are_noticed_before_anything_large_is_imported(folder: Path) -> None:
+    asked = [sys.executable, "-c", SCRIPT, json.dumps([words for words, _, _ in EARLY])]
+    done = subprocess.run(asked, cwd=folder, capture_output=True, text=True, check=True)
+    for (words, code, sentence), line in zip(EARLY, done.stdout.splitlines(), strict=True):
+        said, ended, heavy = json.loads(line)
+        assert (ended, heavy) == (code, []), (words, said)
+        assert sentence in said
 
 
 # Python.

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from dphist.cli import main
-from dphist.cli.app import app
+from dphist.cli import commands, main
 from dphist.errors import DphistError, InvalidParameter, LedgerError
 from dphist.ledger import Ledger, Spend, SumComposer
 
@@ -27,7 +26,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def run(*words: str) -> Any:
-    result = CliRunner().invoke(app, ["ledger", *words], catch_exceptions=True)
+    result = CliRunner().invoke(commands(), ["ledger", *words], catch_exceptions=True)
     if isinstance(result.exception, DphistError):
         raise result.exception
     assert result.stderr == "", "quiet in pipes"
@@ -164,6 +163,6 @@ def test_bad_input_gets_one_sentence_and_exit_code_2(
 
 @pytest.mark.parametrize("command", ["init", "show", "plan"])
 def test_help_has_examples(command: str) -> None:
-    result = CliRunner().invoke(app, ["ledger", command, "--help"])
+    result = CliRunner().invoke(commands(), ["ledger", command, "--help"])
     assert result.exit_code == 0
     assert f"dphist ledger {command} budget.ledger" in result.stdout

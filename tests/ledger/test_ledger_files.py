@@ -173,7 +173,7 @@ def test_a_full_disk(path: Path) -> None:
     number, _, text = done.stdout.partition(" ")
     assert text.rstrip() in (
         f"the ledger {path} cannot be written: there is no room left on the disk",
-        f"the ledger {path} cannot be used: the disk does not take or give it",
+        f"the ledger {path} cannot be used: the disk reports an input/output error",
     )
     # What was booked before is there, and what could not be booked is not.
     assert len(Ledger.open(path).account("log").bookings) == 1 + int(number) > 1

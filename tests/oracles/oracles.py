@@ -345,30 +345,12 @@ def _new_count_divergence(*, tail: Real, epsilon: Real) -> mpf:
     return max(added, removed)
 
 
-def delta_laplace_single(*, scale: Real, tau: Real, epsilon: Real) -> mpf:
-    """Exact delta of the Laplace stability histogram for users with one item.
-
-    Either a shared count moves by one (thresholding it is post-processing, so the supremum over counts is
-    the divergence of two whole Laplace laws at distance 1, integrated piece by piece), or a new count
-    appears.
-    """
-    with mp.workdps(DPS):
-        b, eps = real(scale), real(epsilon)
-        crossing = min(max((1 + eps * b) / 2, mpf(0)), mpf(1))
-        points = [-150 * b, -64 * b, -16 * b, -4 * b, mpf(0), crossing, mpf(1)]
-        points += [1 + n * b for n in (4, 16, 64, 150)]
-
-        def gain(x: mpf) -> mpf:
-            value = mp.exp(-abs(x - 1) / b) - mp.exp(eps - abs(x) / b)
-            return max(value, mpf(0)) / (2 * b)
-
-        shared = mp.quad(gain, sorted(set(points)))
-        tail = laplace_tail(scale=b, tau=tau, discrete=False)
-        return max(shared, _new_count_divergence(tail=tail, epsilon=eps))
-
-
 def delta_discrete_laplace_single(*, scale: Real, tau: Real, epsilon: Real) -> mpf:
-    """The same with integer noise of mass proportional to e^(-|x|/scale): sums in place of integrals."""
+    """Exact delta of the stability histogram with integer Laplace noise, for users with one item.
+
+    Either a shared count moves by one (thresholding it is post-processing, so the supremum over counts is the
+    divergence of two whole laws at distance 1), or a new count appears.
+    """
     with mp.workdps(DPS):
         b, eps = real(scale), real(epsilon)
         reach = int(mp.ceil(140 * b))

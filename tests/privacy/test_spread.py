@@ -16,7 +16,7 @@ import spread
 from dphist.accounting import compose, profile_of_plan, zcdp_of_plan
 from dphist.privacy.certificate import certify_noise, certify_spread
 from dphist.privacy.types import Contract, LatticeNoise, PublicNoise, SumNoise
-from scheduling import THOROUGH
+from scheduling import THOROUGH, crossed
 from spread import Case, Level
 
 PARTS = 20
@@ -131,12 +131,18 @@ def test_the_certificate_is_above_the_exact_delta_with_shared_noise_and_with_sum
         assert certified >= exact * (1 - ORACLE_DIGITS), (noise, contract, epsilon, case)
 
 
-@pytest.mark.parametrize(("nonzero", "items", "most"), [(2, 1, 2), (3, 1, 2), (3, 1, 3), (3, 2, 3)])
-@pytest.mark.parametrize(("variance", "shared"), [(4, 0), (8, 4), (Fraction(25, 2), Fraction(25, 6)), (6, 6)])
-@pytest.mark.parametrize(("lattice", "limit"), [(4, 3), (6, 14), (4, 9), (6, 6)][: 4 if THOROUGH else 2])
+@pytest.mark.parametrize(
+    ("bounds", "variances", "steps"),
+    crossed(
+        [(2, 1, 2), (3, 1, 2), (3, 1, 3), (3, 2, 3)],
+        [(4, 0), (8, 4), (Fraction(25, 2), Fraction(25, 6)), (6, 6)],
+        [(4, 3), (6, 14), (4, 9), (6, 6)],
+    ),
+)
 def test_the_certificate_is_above_brute_force_with_few_counts(
-    nonzero: int, items: int, most: int, variance: Any, shared: Any, lattice: int, limit: int
+    bounds: tuple[int, int, int], variances: tuple[Any, Any], steps: tuple[int, int]
 ) -> None:
+    (nonzero, items, most), (variance, shared), (lattice, limit) = bounds, variances, steps
     noise, contract = lattice_noise(lattice, variance, limit, shared), Contract(nonzero, items, spread=most)
     for epsilon in (0.1, 1.0, 3.0):
         brute, data, direction = spread.brute_force_delta(

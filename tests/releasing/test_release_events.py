@@ -15,7 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 import dphist
-from dphist.cli.app import app
+from dphist.cli import commands
 from dphist.errors import InvalidParameter
 from dphist.privacy.types import LaplaceNoise
 from dphist.releasing.request import Request
@@ -288,6 +288,6 @@ def test_input_of_an_unknown_kind() -> None:
 def test_every_option_is_an_argument_and_a_flag() -> None:
     names = {entry.name for entry in dataclasses.fields(Request)}
     assert set(inspect.signature(dphist.release).parameters) == names
-    shown = CliRunner().invoke(app, ["release", "--help"]).output
+    shown = CliRunner().invoke(commands(), ["release", "--help"]).output
     for name in names - {"types", "progress"}:
         assert f"--{name.replace('_', '-')} " in shown.replace("\n", " "), name

@@ -14,8 +14,8 @@ import dphist
 from dphist.errors import InvalidParameter
 from dphist.outputs.write import Kept, kept_files, refuse_overwriting, refuse_own_input, target_of
 from dphist.report.facts import gather_facts
-from dphist.report.files import is_replaceable
 from dphist.report.render import FORMATS, render
+from dphist.report.writing import is_replaceable
 from report_cases import Done, run
 
 BOUNDS = ["--epsilon", "1", "--delta", "1e-6", "--max-items-per-user", "2"]
@@ -189,7 +189,7 @@ def test_a_report_that_fails_leaves_no_folder(tmp_path: Path, monkeypatch: pytes
     (tmp_path / "here").mkdir()
     # It is there when the report is begun, and another file once it is written.
     calls = iter([True, False])
-    monkeypatch.setattr("dphist.report.files.is_replaceable", lambda _: next(calls))
+    monkeypatch.setattr("dphist.report.writing.is_replaceable", lambda _: next(calls))
     done = run(tmp_path, "report", "out.csv", "--output", "r.txt", "--figures", "here/new/deep", "--force")
     assert done.returncode == 2, done.stderr
     assert os.listdir(tmp_path / "here") == []

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from typer.testing import CliRunner
 
 import dphist
-from dphist.cli.app import app
+from dphist.cli import commands
 from dphist.errors import InputError, InvalidParameter, OutputError
 from dphist.outputs.formats import SEAL, certificate_text, self_digest
 from dphist.outputs.spark_folder import whole_digest
@@ -199,7 +199,7 @@ def test_signed_folders(frame: DataFrame, tmp_path: Path) -> None:
     other = tmp_path / "other"
     shutil.copytree(folder, other)
     assert dphist.verify(other).verified
-    assert "stands under the name 'other'" in verified(other).problems[0]
+    assert "has the name 'other'" in verified(other).problems[0]
     found.write(tmp_path / "one.csv", sign=tmp_path / "key")
     assert verified(tmp_path / "one.csv").verified
     found.write(f"file://{folder}", force=True, sign=tmp_path / "key")
@@ -227,7 +227,7 @@ def test_the_command(spark: SparkSession, tmp_path: Path) -> None:
     said += ["--engine", "spark", "--max-items-per-user", "3", "--json", "--output"]
     for name in ("out.csv", "out/", "out.sqlite"):
         result = CliRunner().invoke(
-            app, ["release", *said, str(tmp_path / name) + ("/" if name[-1] == "/" else "")]
+            commands(), ["release", *said, str(tmp_path / name) + ("/" if name[-1] == "/" else "")]
         )
         assert result.exit_code == 0, result.output
         assert json.loads(result.stdout)["rows"] >= 5

@@ -37,7 +37,7 @@ def certify(path: Path, **output: Any) -> None:
 
 
 def verified_within(path: Path, megabytes: int, table: int = 1024) -> dict[str, Any]:
-    """What the command prints; it may take so many MiB of memory, and a table of a small file so many."""
+    """What the command prints; it may take this many MiB of memory, and a table of a small file this many."""
     code = (
         "import resource, sys; from dphist.cli import main; from dphist.outputs import readback\n"
         f"readback.LEAST_BYTES = {table << 20}\n"

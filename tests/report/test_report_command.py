@@ -12,9 +12,11 @@ import pyarrow.parquet as pq
 import pytest
 
 import dphist
-from dphist.report.files import is_replaceable
+from dphist.report.writing import is_replaceable
 from release_data import events
 from report_cases import COUNTS, Page, forged, released, run
+
+pytestmark = pytest.mark.usefixtures("quick_curve")
 
 
 def test_the_command_in_all_formats(tmp_path: Path) -> None:
@@ -42,7 +44,6 @@ def test_the_command_in_all_formats(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["svg", "png"])
-@pytest.mark.usefixtures("quick_curve")
 def test_figures_as_files(kind: str, tmp_path: Path) -> None:
     released(tmp_path, max_nonzero=50)
     words = ["report", "out.parquet", "--output", "r.md", "--figures", "charts", "--figure-format", kind]

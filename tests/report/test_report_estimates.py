@@ -38,10 +38,18 @@ def release_of(**options: Any) -> dphist.Release:
     return dphist.release(table, **BUDGET, **options)
 
 
+RENDERED: dict[int, dict[str, str]] = {}
+
+
 def flat(facts: Facts) -> dict[str, str]:
-    """Every format without its line ends, what Markdown escapes, and the script and certificate of the page."""
-    texts = {format: render(facts, format).partition("<script")[0] for format in FORMATS}
-    return {format: " ".join(text.replace("\\", "").split()) for format, text in texts.items()}
+    """Every format without its line ends, what Markdown escapes, and the script and certificate of the page.
+
+    Rendered once: the facts of this file are kept.
+    """
+    if id(facts) not in RENDERED:
+        texts = {format: render(facts, format).partition("<script")[0] for format in FORMATS}
+        RENDERED[id(facts)] = {name: " ".join(text.replace("\\", "").split()) for name, text in texts.items()}
+    return RENDERED[id(facts)]
 
 
 def values(facts: Facts, name: str) -> list[float]:
@@ -55,7 +63,7 @@ def interval_of(facts: Facts) -> Column:
 
 
 def data_of(chart: Chart) -> list[dict[str, Any]]:
-    """The rows of all data of a chart, which is checked against the schema of Vega-Lite."""
+    """The rows of all data of a chart."""
 
     def find(part: Any) -> list[dict[str, Any]]:
         if isinstance(part, dict):

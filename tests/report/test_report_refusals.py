@@ -12,14 +12,15 @@ import pyarrow.csv as pa_csv
 import pytest
 
 import dphist
-from dphist.cli import reporting
 from dphist.errors import OutputError
 from dphist.outputs.write import Kept, refuse_overwriting, same_file
-from dphist.report import facts, files
-from dphist.report.files import write_files
+from dphist.report import facts, writing
+from dphist.report.render import format_of
+from dphist.report.writing import write_files
 from release_data import events
 from report_cases import COUNTS, released, run
 
+pytestmark = pytest.mark.usefixtures("quick_curve")
 FLAGS = ["--user", "user", "--item", "item", "--epsilon", "1", "--delta", "1e-6", "--max-items-per-user", "2"]
 
 
@@ -211,16 +212,16 @@ def test_what_is_no_file_is_not_replaced(tmp_path: Path) -> None:
     (tmp_path / "link.html").symlink_to("pipe.html")
     for name in ("pipe.html", "link.html"):
         with pytest.raises(OutputError, match="is not a file"):
-            files.check_place(tmp_path / name, force=True)
+            writing.check_place(tmp_path / name, force=True)
     with pytest.raises(OutputError, match="cannot be written"):
-        files.check_place(tmp_path / ("x" * 300 + ".html"), force=True)
+        writing.check_place(tmp_path / ("x" * 300 + ".html"), force=True)
     with pytest.raises(OutputError, match="UTF-8 cannot encode"):
-        files.encode_report("\ud800")
+        writing.encode_report("\ud800")
 
 
-def test_the_format_is_told_by_the_name(tmp_path: Path) -> None:
-    assert reporting.chosen_format(Path("r.md"), None) == "markdown"
-    assert reporting.chosen_format(Path("r.md"), "html") == "html"
-    assert reporting.chosen_format(None, None) == "text"
+def test_the_format_follows_from_the_name_unless_it_is_given(tmp_path: Path) -> None:
     released(tmp_path, "out.csv", max_items_per_user=2)
+    assert format_of(Path("r.md")) == "markdown"
     assert run(tmp_path, "report", "out.csv", "--output", "noend").returncode == 2
+    assert run(tmp_path, "report", "out.csv", "--output", "noend", "--format", "markdown").returncode == 0
+    assert (tmp_path / "noend").read_text().startswith("# Number of")

@@ -167,7 +167,7 @@ def test_recommendations(found: dphist.Simulation) -> None:
     assert found.best.name == min(distances, key=distances.__getitem__)
     for kind in ("cap", "spread", "top"):
         ranked = [one for one in found.candidates if one.kind == kind]
-        assert found.best_of(kind) is min(ranked, key=lambda one: one.distance)  # type: ignore[arg-type]
+        assert found.best_of(kind) is min(ranked, key=lambda one: one.distance)
     keys = replace(found, goal="keys")
     assert keys.best is max(found.candidates, key=lambda one: one.items)
     mass = replace(found, goal="mass")

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from dphist.cli.app import app
+from dphist.cli import commands
 from dphist.errors import InvalidParameter, OutputError
 from simulation_data import job
 
@@ -18,7 +18,7 @@ ZIPF = ["--zipf", "1.1,1000,5000"]
 
 
 def run(*words: str) -> str:
-    result = CliRunner().invoke(app, ["simulate", *BUDGET, *words], catch_exceptions=False)
+    result = CliRunner().invoke(commands(), ["simulate", *BUDGET, *words], catch_exceptions=False)
     assert result.exit_code == 0, result.output
     return result.stdout
 
@@ -101,7 +101,7 @@ def test_bad_requests(words: list[str], message: str) -> None:
 
 
 def test_it_says_who_it_is_for_in_its_help() -> None:
-    shown = CliRunner().invoke(app, ["simulate", "--help"]).stdout
+    shown = CliRunner().invoke(commands(), ["simulate", "--help"]).stdout
     assert "NOT PRIVATE" in shown
     assert "never on yours" in " ".join(shown.split())
     assert "up to 1e8" in shown

@@ -71,7 +71,7 @@ def test_mean_and_variance_are_exact() -> None:
 
 
 def test_spread_of_a_law_is_that_of_its_sizes() -> None:
-    """All users together lose of a made-up population what their sizes say."""
+    """Of a synthetic population, all users together lose what their sizes say."""
     population = Zipf(1.1, 2000, 10_000, 20.0).population()
     plan = dphist.plan(epsilon=1, delta=1e-6, max_items_per_user=2, excess="spread")
     levels = levels_of(plan)

@@ -1,4 +1,4 @@
-"""Made-up populations by Zipf's law, and the trial release of the page, which is of the same law."""
+"""Synthetic populations by Zipf's law, and the trial release of the page from the same law."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_zipf_takes_numbers_as_people_write_them() -> None:
         Zipf(1.0, 10, 10, 2.0, "even")  # type: ignore[arg-type]
 
 
-def test_the_usual_number_of_items_is_no_demand_and_a_cut_is_told() -> None:
+def test_few_items_lower_the_default_number_per_user_and_a_cut_is_shown() -> None:
     assert zipf_from("1,10,7").items_per_user == 5.0
     assert zipf_from("1,1,7").items_per_user == 1.0
     assert zipf_from("1,1000,7").items_per_user == 10.0

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
+import signal
 import stat
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from dphist.cli.app import app
+from dphist.cli import commands
 from dphist.errors import DphistError, InputError, InvalidParameter, OutputError
+from dphist.publishing import write_files
 from dphist.sketch import MisraGries
 from release_commands import command
 from release_data import events
@@ -37,7 +37,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def dphist(*words: str) -> str:
     """What a command prints, run in this process; its errors are raised."""
-    result = CliRunner().invoke(app, ["sketch", *words], catch_exceptions=True)
+    result = CliRunner().invoke(commands(), ["sketch", *words], catch_exceptions=True)
     if isinstance(result.exception, DphistError):
         raise result.exception
     assert result.exit_code == 0, result.output
@@ -61,7 +61,7 @@ def test_build_merge_release_and_verify(folder: Path) -> None:
     assert released["rows"] == 3
     assert released["private"] is True
     assert released["guarantee"]["conditions"] == ["one-update-per-user"]
-    assert CliRunner().invoke(app, ["verify", "out.parquet"]).exit_code == 0
+    assert CliRunner().invoke(commands(), ["verify", "out.parquet"]).exit_code == 0
     shown = dphist("release", "both.sketch", *BUDGET, "--output", "out.csv", "--round", "--offset", "none")
     assert "Note: Counts are of a sketch with 20 counters" in shown
     assert pq.read_table(folder / "out.parquet").column("item").to_pylist() == ["tea", "milk", "bread"]
@@ -141,7 +141,7 @@ def test_errors_are_one_sentence_and_help_says_what_must_be_known(folder: Path) 
     assert (failed.code, failed.out) == (2, "")
     assert failed.err == "Error: the sketch none.sketch does not exist\n"
     for name, words in (("build", "must be in ONE build"), ("merge", "sketches of DIFFERENT users")):
-        text = " ".join(CliRunner().invoke(app, ["sketch", name, "--help"]).stdout.split())
+        text = " ".join(CliRunner().invoke(commands(), ["sketch", name, "--help"]).stdout.split())
         assert words in text
         assert "THE SKETCH IS SECRET" in text
         assert ("Merge ALL AT ONCE" in text) == (name == "merge")
@@ -157,18 +157,16 @@ def test_an_interruption_is_one_sentence_that_says_what_was_written(
     words = ["sketch", "build", "all.parquet", *BUILD, "--output", "s.sketch"]
     with monkeypatch.context() as patched:
         patched.setattr("dphist.sketch.build", interrupted)
-        stopped = CliRunner().invoke(app, words)
+        stopped = CliRunner().invoke(commands(), words)
     assert (stopped.exit_code, stopped.stderr) == (130, "Interrupted: nothing was written.\n")
     assert not (folder / "s.sketch").exists()
-
-    @contextmanager
-    def waiting_signal() -> Iterator[None]:
-        yield
-        raise KeyboardInterrupt
-
     with monkeypatch.context() as patched:
-        # A signal that waited until the file was there.
-        patched.setattr("dphist.sketch.counters.defer_signals", waiting_signal)
-        stopped = CliRunner().invoke(app, words)
+        # A signal that waits until the file is there.
+        def write_and_interrupt(*given: Any, **options: Any) -> None:
+            write_files(*given, **options)
+            signal.raise_signal(signal.SIGINT)
+
+        patched.setattr("dphist.sketch.counters.write_files", write_and_interrupt)
+        stopped = CliRunner().invoke(commands(), words)
     assert (stopped.exit_code, stopped.stderr) == (130, "Interrupted: the output was already written.\n")
     assert MisraGries.load("s.sketch").k == 20

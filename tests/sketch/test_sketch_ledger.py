@@ -101,12 +101,10 @@ def test_from_python(folder: Path) -> None:
 
 
 def test_what_cannot_be_written_stays_booked(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from dphist.outputs.write import target_of
-
     monkeypatch.chdir(folder)
     sketch, plan = MisraGries.load("a.sketch"), dphist.plan(epsilon=1, delta=1e-7, max_nonzero=20)
     Path("out.csv").write_text("kept\n")
     with pytest.raises(OutputError, match="stay booked as entry 3") as failed:
-        sketch.release_and_write(plan, target_of("out.csv"), ledger="a.ledger", dataset="log")
+        sketch.release(plan, output="out.csv", ledger="a.ledger", dataset="log")
     assert failed.value.release.write("other.csv").written.address == "other.csv"
     assert [one.written for one in bookings(folder)] == [None]

@@ -25,7 +25,7 @@ def chromium() -> str:
 
 @dataclass
 class Seen:
-    """What a page did that nobody asked for: errors, and requests for anything but itself."""
+    """What a page did beyond its task: errors, and requests for anything but itself."""
 
     errors: list[str] = field(default_factory=list)
     requests: list[str] = field(default_factory=list)

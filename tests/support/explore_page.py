@@ -19,7 +19,7 @@ import httpx
 import uvicorn
 from typer.testing import CliRunner
 
-from dphist.cli.app import app
+from dphist.cli import commands
 from dphist.explore.app import listen, make_app, server_config
 from dphist.explore.fields import FIELDS
 from processes import wait_until
@@ -121,7 +121,7 @@ def assert_agrees(page: Any) -> dict[str, Any]:
     """The page shows what its own command prints; that is returned."""
     words = page.text_content("#command").split()
     assert words[:2] == ["dphist", "plan"]
-    run = CliRunner().invoke(app, [*words[1:], "--json"])
+    run = CliRunner().invoke(commands(), [*words[1:], "--json"])
     assert run.exit_code == 0
     expected: dict[str, Any] = json.loads(run.stdout)
     for name in ("threshold", "total_noise", "sigma", "sigma_shared", "delta_certified"):

@@ -35,7 +35,7 @@ class SlowComposer(SumComposer):
 def race(mode: str) -> None:
     """Book once in each ledger that is named."""
     if mode == "naive":
-        # Look, then write: as if nobody could have been faster.
+        # Look, then write: as if no other process could have been faster.
         store._unchanged = lambda *_: True
     for line in sys.stdin:
         try:

@@ -75,7 +75,7 @@ class CheckResult:
 
     @property
     def passed(self) -> bool:
-        """Whether the mechanism did as it must; a statistic that is no number has not passed."""
+        """Whether the mechanism passed; a statistic that is not a number has not."""
         return abs(self.statistic) <= self.bound
 
     def __str__(self) -> str:

@@ -103,7 +103,7 @@ def started(programs: Path, scratch: Path) -> Iterator[str]:
 
 @contextmanager
 def held_port() -> Iterator[int]:
-    """A free port that nobody else gets meanwhile: others could be faster to take one that is found and let go.
+    """A free port that no other process can take in the meantime, as it could if it were found and closed again.
 
     A server that sets SO_REUSEADDR, as this one does, can listen there all the same; only Linux permits that.
     """

@@ -92,7 +92,7 @@ def certificate(folder: Path, output: str) -> dict[str, Any]:
 
 
 def sized_events(users: Mapping[int, int]) -> pa.Table:
-    """So many users of each number of items; all of them have item 0, fewer item 1, and so on."""
+    """Events of `users[n]` users with n items each; all of them have item 0, fewer item 1, and so on."""
     rows: list[tuple[int, str, float]] = []
     first = 0
     for size, many in users.items():

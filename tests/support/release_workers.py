@@ -179,7 +179,7 @@ def run_command(request: dict[str, Any]) -> None:
 def traced(child: int, call: list[Any], trace: str) -> subprocess.Popen[bytes]:
     """strace at a child that has stopped: it notes the calls that name a file, and kills the child at one.
 
-    A call is told by its name and how often a call of that name came before, for that is how strace counts.
+    A call is identified by its name and the number of earlier calls of that name, as strace counts them.
     """
     os.waitpid(child, os.WUNTRACED)
     words = ["strace", "-f", "-qq", "-s", "4096", "-o", trace, "-e", "trace=%file", "-p", str(child)]

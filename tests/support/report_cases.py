@@ -24,6 +24,7 @@ import dphist
 from dphist.cli import main
 from dphist.report import facts
 from dphist.report.facts import Facts, gather_facts
+from dphist.report.render import ReportFormat, render
 from release_data import events, resealed
 
 COUNTS = {f"item {place}": 2000 - 90 * place for place in range(20)}
@@ -119,6 +120,12 @@ def made(name: str, *, curve: bool = False) -> tuple[Path, Facts]:
     path = made_release(name)
     with mock.patch.multiple(facts, _POINTS=41 if curve else 5, _POINTS_SHARED=21 if curve else 5):
         return path, gather_facts(path)
+
+
+@cache
+def report_of(name: str, format: ReportFormat = "html") -> str:
+    """The report of a release of a kind, rendered once."""
+    return render(made(name)[1], format)
 
 
 VOID = {"meta", "input", "br", "img", "link", "hr", "wbr"}

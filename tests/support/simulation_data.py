@@ -1,4 +1,4 @@
-"""Made-up logs for tests of simulations, and what seeded releases of them look like."""
+"""Synthetic logs for tests of simulations, and statistics of seeded releases of them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Log:
         return np.bincount(self.items)
 
     def capped(self, cap: int, rng: np.random.Generator) -> Any:
-        """Users per item when each user keeps at most so many, at random."""
+        """Users per item if each user keeps at most `cap` items, at random."""
         return self._summed(cap, rng, np.ones(cap + 1, dtype=np.int64))
 
     def weighted(self, plan: dphist.Plan, rng: np.random.Generator) -> Any:

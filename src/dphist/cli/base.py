@@ -8,10 +8,11 @@ import os
 import re
 import sys
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
-from typing import Annotated, Any, Literal, TypeVar
+from dataclasses import replace
+from functools import partial, wraps
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -19,7 +20,7 @@ from typer.core import TyperCommand, TyperGroup
 from dphist.display import printable, text_grid
 from dphist.errors import DphistError, InvalidParameter, replace_names
 from dphist.objects import without_secrets
-from dphist.releasing.request import PANELS, Option, Watcher, flag, options
+from dphist.releasing.request import PANELS, Help, Option, Watcher, flag, options
 
 _WIDTH = 100
 # An address as a word of the command line, or behind a flag in the same word.
@@ -163,73 +164,100 @@ def whole_number(text: str, words: Sequence[str] = ()) -> Any:
         raise typer.BadParameter(" or ".join((f"{text!r} is not a whole number", *words))) from None
 
 
-def option(name: str, *, metavar: str = "", help: str = "", required: bool = False) -> Any:
-    """The flag of an option of a release, for any command that has it too.
+def option(name: str, *, metavar: str = "", help: str = "") -> Any:
+    """The flag of an option of a release, for a parameter whose type or help is another one."""
+    declared = _DECLARED[name]
+    shown = replace(declared.help, text=help or declared.help.text, metavar=metavar or declared.help.metavar)
+    return _flag(replace(declared, help=shown))
 
-    A request file may hold what is `required`, so that only the help says so.
-    """
-    declared = next(one for one in options() if one.name == name)
-    parser = {int: whole_number, float: number}.get(declared.kind)
-    shown = declared.help
+
+def _flag(one: Option, note: str = "") -> Any:
+    parser = {int: whole_number, float: number}.get(one.kind)
     return typer.Option(
-        *([shown.short] if shown.short else []), flag(name), metavar=metavar or shown.metavar or None,
-        parser=None if parser is None else partial(parser, words=declared.words),
-        help=(help or shown.text) + ("  [required]" if required else ""), rich_help_panel=shown.panel,
-        show_default=False,
+        *([one.help.short] if one.help.short else []), flag(one.name), metavar=one.help.metavar or None,
+        parser=None if parser is None else partial(parser, words=one.words),
+        help=one.help.text + note, rich_help_panel=one.help.panel, show_default=False,
     )  # fmt: skip
 
 
-def with_release_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Replace the command's `**options` with a flag for each option of a release; unless given, it is None."""
-    signature = inspect.signature(command, eval_str=True)
-    source, *own, _ = signature.parameters.values()
-    named = [
-        inspect.Parameter(
-            one.name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=False if one.kind is bool else None,
-            annotation=Annotated[_flag_type(one), option(one.name, required=one.required)],
+def takes(
+    *names: str, required: Sequence[str] = (), of: Mapping[str, Option] | None = None, in_file: bool = False
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Flags for these options: the command gets those that are given, by name or in its `**options`.
+
+    They are those of a release, or those `of` a plan. A request file may hold what is required (`in_file`), so
+    that only the help says so.
+    """
+    known = _DECLARED if of is None else of
+
+    def parameter(one: Option) -> inspect.Parameter:
+        needed, kind = one.name in required, _flag_type(one)
+        enforced, note = needed and not in_file, "  [required]" if needed and in_file else ""
+        default: Any = inspect.Parameter.empty if enforced else False if kind is bool else None
+        hint: Any = kind if enforced or kind is bool else kind | None
+        annotation = Annotated[hint, _flag(one, note)]
+        return inspect.Parameter(one.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+    def with_flags(command: Callable[..., None]) -> Callable[..., None]:
+        signature = inspect.signature(command, eval_str=True)
+        others = [one for one in signature.parameters.values() if one.name not in names]
+        own = [one for one in others if one.kind is not one.VAR_KEYWORD]
+        arguments = [one for one in own if one.kind is not one.KEYWORD_ONLY]
+
+        @wraps(command)
+        def run(**values: Any) -> None:
+            # Compared by identity: 0 is a value, and equal to False.
+            left_out = [name for name in names if values[name] is None or values[name] is False]
+            command(**{name: value for name, value in values.items() if name not in left_out})
+
+        named = [parameter(known[name]) for name in names]
+        run.__signature__ = signature.replace(  # type: ignore[attr-defined]
+            parameters=[*arguments, *named, *own[len(arguments) :]]
         )
-        for one in options()
-    ]
-    command.__signature__ = signature.replace(parameters=[source, *named, *own])  # type: ignore[attr-defined]
-    return command
+        return run
+
+    return with_flags
 
 
 def _flag_type(one: Option) -> Any:
     if one.kind is bool:
         return bool
     if one.kind is str and one.words:
-        return Literal[one.words] | None
+        return Literal[one.words]
     # A number or a word: the parser makes it what it is.
     kind = one.kind if one.kind in (int, float) and not one.words else str
-    return list[kind] | None if one.many else kind | None  # type: ignore[valid-type]
+    return list[kind] if one.many else kind  # type: ignore[valid-type]
 
 
-Epsilon = Annotated[float, option("epsilon")]
-Delta = Annotated[float, option("delta")]
-MaxNonzero = Annotated[
-    int | None,
-    option("max_nonzero", help="Bound on the number of non-zero counts of every possible dataset. It is public."),
-]
-MaxItems = Annotated[
-    int | None,
-    typer.Option(
-        "--max-items-per-user",
-        metavar="M",
-        parser=whole_number,
-        help="Number of counts one user can change.",
-        rich_help_panel="Limit per user",
-    ),
-]
-GammaOption = Annotated[Any, option("gamma")]
-PublicItems = Annotated[
-    int | None,
-    typer.Option(
-        "--public-items", metavar="N", parser=whole_number, help="Length of a public list.",
-        rich_help_panel="Limit per user",
-    ),
-]  # fmt: skip
+def _whole(name: str, metavar: str, text: str) -> Option:
+    return Option(name, Help("Limit per user", metavar, text), int, (), False, False, True)
+
+
+def _real(name: str, metavar: str, text: str) -> Option:
+    return Option(name, Help("Other options", metavar, text), float, (), False, False, True)
+
+
+_DECLARED: Final = {one.name: one for one in options()}
+# Options of a plan: no data is read, and it may be given by its numbers.
+PLAN: Final = {
+    **_DECLARED,
+    "max_nonzero": replace(_DECLARED["max_nonzero"], help=Help(
+        "Advanced", "K", "Bound on the number of non-zero counts of every possible dataset. It is public."
+    )),
+    "max_items_per_user": _whole("max_items_per_user", "M", "Number of counts one user can change."),
+    "public_items": _whole("public_items", "N", "Length of a public list."),
+    "excess": replace(_DECLARED["excess"], help=Help(
+        "Limit per user", "",
+        "Items of a user beyond the limit: drop leaves them out; spread counts up to 16 times as many, each with "
+        "a smaller weight.",
+    )),
+    "sum": replace(_DECLARED["sum"], help=Help(
+        "Sums and means", "LOW:HIGH", "Plan a sum of values between LOW and HIGH; may be repeated."
+    )),
+    "sigma": _real("sigma", "S", "Standard deviation of each count's own noise."),
+    "tau": _real("tau", "T", "Threshold minus one."),
+    "sigma_shared": _real("sigma_shared", "C", "Standard deviation of the shared noise. [0]"),
+}  # fmt: skip
 Force = Annotated[bool, typer.Option("--force", help="Replace an existing file.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Quiet = Annotated[
@@ -238,6 +266,14 @@ Quiet = Annotated[
 
 
 # What commands print. Names in it cannot move the cursor of a terminal.
+
+
+def show(data: Any, text: str, as_json: bool, quiet: bool = False) -> None:
+    """JSON for programs, or a text for people."""
+    if as_json:
+        print_json(data)
+    elif not quiet:
+        write_out(text)
 
 
 def print_json(data: Any) -> None:
@@ -252,8 +288,7 @@ def write_out(text: str) -> None:
 def write_error(sentence: str) -> None:
     """One sentence on standard error, on one line whatever names are in it, without secrets of addresses."""
     for word in sys.argv[1:]:
-        found = _ADDRESS.fullmatch(word)
-        if found is not None:
+        if (found := _ADDRESS.fullmatch(word)) is not None:
             sentence = sentence.replace(found[2], without_secrets(found[2]))
     sys.stderr.write(printable(sentence) + "\n")
 
@@ -266,8 +301,7 @@ def word_without_secrets(word: str) -> str:
 
 def error_sentence(error: DphistError) -> str:
     """The message of an error with all options as flags; some checks name them as Python does."""
-    names = [*(one.name for one in options()), "sigma_shared", "public_items"]
-    pattern = rf"(?<![\w.-])(?P<name>{'|'.join(name for name in names if '_' in name)})(?![\w.])"
+    pattern = rf"(?<![\w.-])(?P<name>{'|'.join(name for name in PLAN if '_' in name)})(?![\w.])"
     return replace_names(pattern, lambda found: flag(found["name"]), error.with_flags)
 
 
@@ -352,7 +386,7 @@ def stoppable() -> Iterator[list[Any]]:
 
 @contextmanager
 def closed_pipe_ignored() -> Iterator[None]:
-    """The files are written: it is not an error if nobody reads standard output any more."""
+    """The files are written: a closed standard output is not an error any more."""
     try:
         yield
         sys.stdout.flush()

@@ -1,69 +1,43 @@
-"""Subcommands that plan, certify and compare. No data is read."""
+"""Subcommands that plan, certify, compare and simulate. No private data is read."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from dphist.cli.base import (
+    PLAN,
     AsJson,
-    Delta,
-    Epsilon,
     Force,
-    GammaOption,
-    MaxItems,
-    MaxNonzero,
-    PublicItems,
     app,
-    number,
     option,
     print_json,
     print_table,
+    show,
+    takes,
     whole_number,
     wrap,
     write_error,
     write_out,
 )
+from dphist.errors import InvalidParameter
 
 if TYPE_CHECKING:
     from dphist.privacy.types import Plan
+    from dphist.simulation.simulate import Simulation
 
-
-# A given plan by its numbers, for `certify` and `profile`.
-Sigma = Annotated[
-    float,
-    typer.Option("--sigma", metavar="S", parser=number, help="Standard deviation of each count's own noise."),
-]
-Tau = Annotated[float, typer.Option("--tau", metavar="T", parser=number, help="Threshold minus one.")]
-SigmaShared = Annotated[
-    float | None,
-    typer.Option("--sigma-shared", metavar="C", parser=number, help="Standard deviation of the shared noise. [0]"),
-]
-
-
-ExcessOption = Annotated[
-    Literal["drop", "spread"],
-    option(
-        "excess",
-        help="Items of a user beyond the limit: drop leaves them out; spread counts up to 16 times as many, each "
-        "with a smaller weight.",
-    ),
-]
+Plot = Annotated[Path | None, typer.Option("--plot", metavar="FILE.png|.svg|.html", help="Also draw a chart.")]
 
 
 @app.command()
+@takes(
+    "epsilon", "delta", "max_nonzero", "max_items_per_user", "excess", "top", "public_items", "offset",
+    "mechanism", "gamma", "minimize", "sum", "weight", of=PLAN, required=("epsilon", "delta"),
+)  # fmt: skip
 def plan(
-    epsilon: Epsilon,
-    delta: Delta,
-    max_nonzero: MaxNonzero = None,
-    max_items_per_user: MaxItems = None,
-    excess: ExcessOption = "drop",
-    top: Annotated[int | None, option("top")] = None,
-    public_items: PublicItems = None,
-    offset: Annotated[Literal["opposite", "independent", "none"] | None, option("offset")] = None,
-    mechanism: Annotated[Literal["best", "gaussian", "laplace"], option("mechanism")] = "best",
+    *,
     noise: Annotated[
         Literal["continuous", "discrete"] | None,
         typer.Option(
@@ -80,14 +54,8 @@ def plan(
             rich_help_panel="Advanced",
         ),
     ] = "best",
-    gamma: GammaOption = None,
-    minimize: Annotated[Literal["threshold", "noise"], option("minimize")] = "threshold",
-    sums: Annotated[
-        list[str] | None,
-        option("sum", metavar="LOW:HIGH", help="Plan a sum of values between LOW and HIGH; may be repeated."),
-    ] = None,
-    weight: Annotated[list[float] | None, option("weight")] = None,
     as_json: AsJson = False,
+    **options: Any,
 ) -> None:
     """Plan a release: the least noise and threshold for a privacy budget.
 
@@ -108,12 +76,10 @@ def plan(
     from dphist.planning.planner import plan as make_plan
     from dphist.releasing.aggregates import bounds_from
 
+    sums, weights = options.pop("sum", ()), options.pop("weight", None)
     result = make_plan(
-        epsilon=epsilon, delta=delta, max_nonzero=max_nonzero, max_items_per_user=max_items_per_user,
-        top=top, public_items=public_items, offset=offset, mechanism=mechanism, noise=noise, analysis=analysis,
-        gamma=gamma, minimize=minimize, sums=[bounds_from(text) for text in sums or []],
-        weights=weight or None, excess=excess,
-    )  # fmt: skip
+        noise=noise, analysis=analysis, sums=[bounds_from(text) for text in sums], weights=weights, **options
+    )
     advice = explain(result) if result.noise.kind == "discrete" else []
     if as_json:
         print_json({**result.to_dict(), "advice": advice})
@@ -129,19 +95,17 @@ def show_plan(plan: Plan, advice: list[str]) -> None:
 
 
 @app.command()
+@takes(
+    "epsilon", "sigma", "tau", "sigma_shared", "gamma", "max_nonzero", "max_items_per_user", "excess",
+    of=PLAN, required=("epsilon", "sigma", "tau"),
+)  # fmt: skip
 def certify(
-    epsilon: Epsilon,
-    sigma: Sigma,
-    tau: Tau,
-    sigma_shared: SigmaShared = None,
-    gamma: GammaOption = None,
-    max_nonzero: MaxNonzero = None,
-    max_items_per_user: MaxItems = None,
-    excess: ExcessOption = "drop",
+    *,
     delta: Annotated[
         float | None, option("delta", help="Fail (exit code 2) if the plan's delta is larger.")
     ] = None,
     as_json: AsJson = False,
+    **options: Any,
 ) -> None:
     """Certify a given plan: its delta under every analysis that applies.
 
@@ -154,29 +118,22 @@ def certify(
     """
     from dphist.planning.compare import certify as certify_plan
 
-    result = certify_plan(
-        epsilon=epsilon, sigma=sigma, tau=tau, sigma_shared=sigma_shared, gamma=gamma,
-        max_nonzero=max_nonzero, max_items_per_user=max_items_per_user, delta=delta, excess=excess,
-    )  # fmt: skip
-    if as_json:
-        print_json(result.to_dict())
-    else:
-        write_out(f"{result}\n")
+    result = certify_plan(delta=delta, **options)
+    show(result.to_dict(), f"{result}\n", as_json)
 
 
 @app.command()
+@takes("delta", "max_items_per_user", of=PLAN, required=("delta",))
 def compare(
     epsilon: Annotated[list[float], option("epsilon", help="Privacy loss ε, above 0; may be repeated.")],
-    delta: Delta,
+    *,
     max_nonzero: Annotated[
         list[int] | None, option("max_nonzero", help="Bound on the number of non-zero counts; may be repeated.")
     ] = None,
-    max_items_per_user: MaxItems = None,
-    plot: Annotated[
-        Path | None, typer.Option(metavar="FILE.png|.svg|.html", help="Draw tau against noise.")
-    ] = None,
+    plot: Plot = None,
     force: Force = False,
     as_json: AsJson = False,
+    **options: Any,
 ) -> None:
     """Compare all mechanisms and analyses: a table, and the paper's figure.
 
@@ -193,43 +150,43 @@ def compare(
     """
     from dphist.planning.compare import compare as compare_all
 
+    _check_plot(plot, force)
+    bounds: list[int | None] = [*max_nonzero] if max_nonzero else [None]
+    results = [compare_all(epsilon=e, max_nonzero=k, **options) for e in epsilon for k in bounds]
+    data = {"comparisons": [result.to_dict() for result in results]}
+    show(data, "\n\n".join(str(result) for result in results) + "\n", as_json)
+    _write_plot(plot, results, "mechanisms compared", [result._repr_html_() for result in results], force)
+
+
+def _check_plot(plot: Path | None, force: bool) -> None:
     if plot is not None:
-        from dphist.report.files import check_plot
+        from dphist.report.writing import check_plot
 
         check_plot(plot, force=force)
-    bounds: list[int | None] = [*max_nonzero] if max_nonzero else [None]
-    results = [
-        compare_all(epsilon=e, delta=delta, max_nonzero=k, max_items_per_user=max_items_per_user)
-        for e in epsilon
-        for k in bounds
-    ]
-    if as_json:
-        print_json({"comparisons": [result.to_dict() for result in results]})
-    else:
-        write_out("\n\n".join(str(result) for result in results) + "\n")
+
+
+def _write_plot(plot: Path | None, result: Any, title: str, tables: list[str], force: bool) -> None:
     if plot is not None:
         from dphist.report.charts import chart
-        from dphist.report.render import save_plot
+        from dphist.report.writing import save_plot
 
-        tables = [result._repr_html_() for result in results]
-        save_plot(chart(results), plot, title="mechanisms compared", tables=tables, force=force)
+        save_plot(chart(result), plot, title=title, tables=tables, force=force)
         write_error(f"Wrote {plot}")
 
 
 @app.command()
+@takes(
+    "sigma", "tau", "sigma_shared", "gamma", "max_nonzero", "max_items_per_user", "excess", of=PLAN,
+    required=("sigma", "tau"),
+)  # fmt: skip
 def profile(
-    sigma: Sigma,
-    tau: Tau,
     epsilon: Annotated[
         list[float] | None, option("epsilon", help="Where to evaluate delta; may be repeated.")
     ] = None,
     delta: Annotated[list[float] | None, option("delta", help="Where to find epsilon; may be repeated.")] = None,
-    sigma_shared: SigmaShared = None,
-    gamma: GammaOption = None,
-    max_nonzero: MaxNonzero = None,
-    max_items_per_user: MaxItems = None,
-    excess: ExcessOption = "drop",
+    *,
     as_json: AsJson = False,
+    **options: Any,
 ) -> None:
     """Privacy profile of a given plan: certified delta for each epsilon, epsilon for each delta.
 
@@ -240,10 +197,7 @@ def profile(
     """
     from dphist.planning.compare import profile_of
 
-    pairs = profile_of(
-        sigma=sigma, tau=tau, sigma_shared=sigma_shared, gamma=gamma, max_nonzero=max_nonzero,
-        max_items_per_user=max_items_per_user, epsilons=epsilon or [], deltas=delta or [], excess=excess,
-    )  # fmt: skip
+    pairs = profile_of(epsilons=epsilon or [], deltas=delta or [], **options)
     if as_json:
         print_json({"profile": [{"epsilon": e, "delta": d} for e, d in pairs]})
         return
@@ -251,14 +205,12 @@ def profile(
 
 
 @app.command()
+@takes("epsilon", "delta", "max_nonzero", "max_items_per_user", "excess", of=PLAN, required=("epsilon", "delta"))
 def audit(
-    epsilon: Epsilon,
-    delta: Delta,
-    max_nonzero: MaxNonzero = None,
-    max_items_per_user: MaxItems = None,
-    excess: ExcessOption = "drop",
+    *,
     runs: Annotated[int, typer.Option(metavar="N", parser=whole_number, help="Number of attacks.")] = 10**6,
     as_json: AsJson = False,
+    **options: Any,
 ) -> None:
     """Audit a plan by attack: a lower bound on its delta, to compare with the certificate.
 
@@ -271,13 +223,102 @@ def audit(
     """
     from dphist.audit import audit_plan
 
-    result = audit_plan(
-        epsilon=epsilon, delta=delta, max_nonzero=max_nonzero, max_items_per_user=max_items_per_user,
-        excess=excess, runs=runs,
+    result = audit_plan(runs=runs, **options)
+    show(result.to_dict(), f"{result}\n", as_json)
+    if result.contradicts:
+        raise typer.Exit(1)
+
+
+@app.command()
+@takes(
+    "epsilon", "delta", "user", "item", "table", "query", "where", "input_format", "null_items",
+    required=("epsilon", "delta"),
+)  # fmt: skip
+def simulate(
+    source: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="INPUT",
+            help="PUBLIC data: a file, glob, folder or database.",
+            rich_help_panel="Input",
+        ),
+    ] = None,
+    zipf: Annotated[
+        str | None,
+        typer.Option(
+            metavar="S,N,USERS[,ITEMS]",
+            help="Synthetic data instead: N items, up to 1e8, by Zipf's law with exponent S; users have ITEMS of "
+            "them on average, by a geometric law. [ITEMS: 10]",
+            rich_help_panel="Input",
+        ),
+    ] = None,
+    *,
+    caps: Annotated[
+        str | None, typer.Option(metavar="M,M,...", help="Limits per user to try. [1, 2, 3, 4, 6, 8, ...]")
+    ] = None,
+    tops: Annotated[
+        str | None, typer.Option(metavar="K,K,...", help="Top-k steps to try. [10, 100, ..., 100000]")
+    ] = None,
+    no_auto: Annotated[
+        bool, typer.Option("--no-auto", help="Leave out the limit that is chosen privately.")
+    ] = False,
+    goal: Annotated[
+        Literal["counts", "keys", "mass"],
+        typer.Option("--for", help="What matters: accurate counts, many items, or little missing mass."),
+    ] = "counts",
+    plot: Plot = None,
+    force: Force = False,
+    as_json: AsJson = False,
+    **options: Any,
+) -> None:
+    """Predict the utility of releases, for many plans. NOT PRIVATE: for public or synthetic data only.
+
+    Items released, the share of users missing, mean and relative error, for limits per user that drop or spread
+    the excess, top-k steps and a limit that is chosen privately; and which of them to choose. Run it on public
+    data that is similar to yours, never on yours.
+
+    \b
+    Examples:
+      dphist simulate --zipf 1.1,100000,50000 --epsilon 1 --delta 1e-6
+      dphist simulate --from public.parquet --user user --item word \\
+        --epsilon 1 --delta 1e-6 --for keys
+      dphist simulate --from public.csv --user user --item word \\
+        --epsilon 1 --delta 1e-6 --caps 1,10,100 --tops 1000 \\
+        --plot candidates.png
+    """
+    from dphist.simulation.simulate import simulate as run
+
+    _check_plot(plot, force)
+    result = run(
+        source, zipf=zipf, caps=_numbers("--caps", caps), tops=_numbers("--tops", tops), auto=not no_auto,
+        goal=goal, **options,
     )  # fmt: skip
     if as_json:
         print_json(result.to_dict())
     else:
-        write_out(f"{result}\n")
-    if result.contradicts:
-        raise typer.Exit(1)
+        _show_simulation(result)
+    _write_plot(plot, result, "a simulation, not private", [result._repr_html_()], force)
+
+
+def _numbers(flag: str, text: str | None) -> list[int] | None:
+    if text is None:
+        return None
+    try:
+        return [int(part) for part in text.split(",") if part.strip()]
+    except ValueError:
+        raise InvalidParameter(f"{flag} must be whole numbers separated by commas, not {text!r}") from None
+
+
+def _show_simulation(result: Simulation) -> None:
+    """As text; on a terminal with the best candidate in bold."""
+    from dphist.simulation.population import NOTICE
+
+    write_out(f"{wrap(NOTICE)}\n\n{wrap(result.title)}\n\n")
+    cells = result.cells()
+    best = next((place for place, row in enumerate(cells) if row[0].endswith("*")), None)
+    print_table(result.columns, cells, bold=best)
+    if not result.hopeless:
+        write_out(f"\n{wrap(result.bias_title)}\n\n")
+        print_table(result.bias_columns, result.bias_cells())
+    write_out(f"\n{wrap(result.recommendation(flags=True))}\n")

@@ -23,7 +23,7 @@ from dphist.cli.base import (
     print_table,
     progress_bars,
     stoppable,
-    with_release_options,
+    takes,
     word_without_secrets,
     wrap,
     write_out,
@@ -37,24 +37,15 @@ from dphist.releasing.request import STREAM, Request, flag, options, read_reques
 
 if TYPE_CHECKING:
     from dphist.planning.auto_cap import ChoicePlan
+    from dphist.privacy.types import Plan
     from dphist.releasing.result import Release
 
 
-_INPUT, _OUTPUT, _ADVANCED = "Input", "Output", "Advanced"
 _MOST_COLUMNS: Final = 40
 # What columns of users and of items are often called, the likeliest first.
 _USERS: Final = (
-    "user",
-    "customer",
-    "client",
-    "member",
-    "visitor",
-    "person",
-    "patient",
-    "account",
-    "device",
-    "uid",
-)
+    "user", "customer", "client", "member", "visitor", "person", "patient", "account", "device", "uid",
+)  # fmt: skip
 _ITEMS: Final = (
     "item", "query", "product", "page", "url", "word", "term", "search", "title", "tag", "category", "event",
     "country", "city", "name",
@@ -63,46 +54,48 @@ _ITEMS: Final = (
 _SELDOM: Final = re.compile(
     r"(^|_)(id|day|date|time|timestamp|ts|at|amount|price|count|value|rating)$", re.IGNORECASE
 )
-
-Source = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="INPUT|REQUEST.toml",
-        help="A file, glob or folder (Parquet, CSV, JSON lines, Arrow), a database (DuckDB, SQLite, "
-        "postgresql://...), - for standard input, or a request file whose keys are these flags. Paths in a "
-        "request file are relative to the working folder.",
-        show_default=False,
-        rich_help_panel=_INPUT,
-    ),
-]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the plan and what it means. No event is read.")]
 
 
 @app.command()
-@with_release_options
+@takes(*(one.name for one in options()), required=[one.name for one in options() if one.required], in_file=True)
 def release(
-    source: Source = None,
+    source: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="INPUT|REQUEST.toml",
+            help="A file, glob or folder (Parquet, CSV, JSON lines, Arrow), a database (DuckDB, SQLite, "
+            "postgresql://...), - for standard input, or a request file whose keys are these flags. Paths in a "
+            "request file are relative to the working folder.",
+            show_default=False,
+            rich_help_panel="Input",
+        ),
+    ] = None,
     *,
     input: Annotated[
         list[str] | None,
-        typer.Option(metavar="INPUT", help="The input, instead of the first argument; may be repeated.",
-            rich_help_panel=_INPUT,
+        typer.Option(
+            metavar="INPUT",
+            help="The input, instead of the first argument; may be repeated.",
+            rich_help_panel="Input",
         ),
     ] = None,
     no_offset: Annotated[
-        bool, typer.Option("--no-offset", help="The same as --offset none.", rich_help_panel=_ADVANCED)
+        bool, typer.Option("--no-offset", help="The same as --offset none.", rich_help_panel="Advanced")
     ] = False,
     report: Annotated[
         str | None,
-        typer.Option(metavar="FILE", help="Also write a report: .html, .md or .txt; see dphist report.",
-            rich_help_panel=_OUTPUT,
+        typer.Option(
+            metavar="FILE",
+            help="Also write a report: .html, .md or .txt; see dphist report.",
+            rich_help_panel="Output",
         ),
     ] = None,
     dry_run: DryRun = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
-    **options: Any,
-) -> None:  # fmt: skip
+    **given: Any,
+) -> None:
     """Release how many users each item has, with differential privacy, from user events.
 
     \b
@@ -133,13 +126,9 @@ def release(
     """
     if not dry_run:
         # Before anything large is imported: without room, libraries abort the process instead of raising.
-        check_address_space(Resources(options["memory"]))
-    # Compared by identity: 0 is a value, and equal to False.
-    given = {name: value for name, value in options.items() if value is not None and value is not False}
-    if no_offset:
-        if options["offset"] not in (None, "none"):
-            raise InvalidParameter(f"--no-offset and --offset {options['offset']} contradict each other")
-        given["offset"] = "none"
+        check_address_space(Resources(given.get("memory")))
+    if no_offset and given.setdefault("offset", "none") != "none":
+        raise InvalidParameter(f"--no-offset and --offset {given['offset']} contradict each other")
     values = _add_input(source, input, given)
     missing = _missing_options(values, output=not dry_run)
     if missing not in ([], ["output"]):
@@ -150,7 +139,7 @@ def release(
     if dry_run and report is not None:
         raise InvalidParameter("--report cannot be used with --dry-run: nothing is released")
     if dry_run:
-        _show_dry_run(request, as_json)
+        _dry_run(request, as_json)
     else:
         _release(request, as_json, report, quiet)
 
@@ -235,41 +224,27 @@ def _guess(columns: Sequence[str], values: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _release(request: Request, as_json: bool, report: str | None, quiet: bool) -> None:
-    from dphist.cli.reporting import check_report, report_release
-
     # The report of an id is made again by each run; only a report can be replaced.
     reported_as = request if request.id is None else replace(request, force=True)
     if report is not None:
+        from dphist.cli.reporting import check_report, report_release
+
         check_report(report, reported_as)
     failed = None
     # Standard output has the release and nothing else.
     aside = redirect_stdout(sys.stderr) if str(request.output) == STREAM else nullcontext()
     with _failures_as_json(as_json, aside), stoppable() as placed, progress_bars(quiet) as watcher:
         from dphist.releasing.run import run
-        from dphist.releasing.spending import remaining_after
 
         result = run(replace(request, progress=watcher), placed.append)
         if report is not None:
             failed = report_release(report, reported_as)
     # The release is shown even if its report has failed.
-    written = report if failed is None else None
-    already = request.id is not None and not placed
-    left = ""
-    if request.ledger is not None and request.dataset is not None and (as_json or not quiet):
-        left = remaining_after(request.ledger, request.dataset, result.receipt)
+    reported = {} if report is None else {"report": report if failed is None else None}
+    already = f"the id {request.id!r} has this result" if request.id is not None and not placed else ""
+    left = remaining_budget(result, request.ledger) if as_json or not quiet else ""
     with closed_pipe_ignored(), aside:
-        if as_json:
-            budget = {"remaining": left} if left else {}
-            reported = {} if report is None else {"report": written}
-            print_json({**release_facts(result), **budget, **({"already": True} if already else {}), **reported})
-        elif not quiet:
-            if already:
-                write_out(
-                    f"Already released: the id {request.id!r} has this result. Nothing was drawn or booked.\n\n"
-                )
-            show_release(result, written)
-            if left:
-                write_out("\n" + wrap(f"Remaining budget of the dataset {request.dataset!r}: {left}") + "\n")
+        show_release(result, as_json, quiet, left, already, reported)
     if failed is not None:
         raise failed
 
@@ -290,8 +265,31 @@ def _failures_as_json(wanted: bool, aside: AbstractContextManager[Any]) -> Itera
         raise
 
 
-def release_facts(result: Release) -> dict[str, Any]:
-    """A written release as JSON."""
+def remaining_budget(result: Release, ledger: Any) -> str:
+    """What remains of the dataset's budget in words; nothing without a ledger."""
+    from dphist.releasing.spending import remaining_after
+
+    receipt = result.receipt
+    return "" if receipt is None else remaining_after(ledger, receipt["dataset"], receipt)
+
+
+def show_release(
+    result: Release, as_json: bool, quiet: bool, left: str, already: str = "",
+    report: Mapping[str, str | None] | None = None,
+) -> None:  # fmt: skip
+    """The result with its margin of error, the files, warnings and the remaining budget."""
+    if as_json:
+        budget = {"remaining": left} if left else {}
+        print_json({**_facts(result), **budget, **({"already": True} if already else {}), **(report or {})})
+    elif not quiet:
+        write_out(f"Already released: {already}. Nothing was drawn or booked.\n\n" if already else "")
+        write_out(_text(result, report or {}))
+        if left and result.receipt is not None:
+            dataset = result.receipt["dataset"]
+            write_out("\n" + wrap(f"Remaining budget of the dataset {dataset!r}: {left}") + "\n")
+
+
+def _facts(result: Release) -> dict[str, Any]:
     written, document = result.written, result.document()
     return {
         "output": written.address,
@@ -308,35 +306,45 @@ def release_facts(result: Release) -> dict[str, Any]:
     }
 
 
-def show_release(result: Release, report: str | None = None) -> None:
-    """The result with its margin of error, the files, and warnings; in the words of a printed release."""
+def _text(result: Release, report: Mapping[str, str | None]) -> str:
+    """In the words of a printed release."""
     written = result.written
     files = {"Written to": written.address, "Certificate": written.certificate, "Signed by": written.signed_by}
     if result.receipt is not None:
         files["Booked"] = f"entry {result.receipt['entry']} of the dataset {result.receipt['dataset']!r}"
-    files["Report"] = report
+    files["Report"] = report.get("report")
     lines = [f"{name:<12} {value}" for name, value in files.items() if value is not None]
     table = "\n".join([result.table_text(), *([""] if len(result) else []), *lines])
-    write_out("\n".join(result.summary.lines(table.lstrip("\n"))) + "\n")
+    return "\n".join(result.summary.lines(table.lstrip("\n"))) + "\n"
 
 
 # What --dry-run shows.
 
 
-def _show_dry_run(request: Request, as_json: bool) -> None:
+def _dry_run(request: Request, as_json: bool) -> None:
     from dphist.planning.auto_cap import ChoicePlan
-    from dphist.planning.explain import explain
     from dphist.releasing.run import engine_for, plan_request
 
     planned = plan_request(request, engine_for(request))
-    if isinstance(planned, ChoicePlan):
-        _show_choice(planned, request, as_json)
-    elif as_json:
-        print_json({"request": request.to_dict(), "plan": planned.to_dict(), "advice": explain(planned)})
-    else:
-        show_plan(planned, explain(planned))
+    end = "No event was read and nothing was released (--dry-run)."
+    if not isinstance(planned, ChoicePlan):
+        show_dry_run(planned, as_json, end, {"request": request.to_dict()})
+        return
+    _show_choice(planned, request, as_json)
     if not as_json:
-        write_out("\nNo event was read and nothing was released (--dry-run).\n")
+        write_out(f"\n{end}\n")
+
+
+def show_dry_run(plan: Plan, as_json: bool, end: str, data: Mapping[str, Any] | None = None) -> None:
+    """The plan of a release that is not made, and what it means."""
+    from dphist.planning.explain import explain
+
+    advice = explain(plan)
+    if as_json:
+        print_json({**(data or {}), "plan": plan.to_dict(), "advice": advice})
+    else:
+        show_plan(plan, advice)
+        write_out(f"\n{end}\n")
 
 
 def _show_choice(planned: ChoicePlan, request: Request, as_json: bool) -> None:

@@ -3,40 +3,23 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from dphist.cli.base import (
-    AsJson,
-    Quiet,
-    app,
-    closed_pipe_ignored,
-    error_sentence,
-    print_json,
-    whole_number,
-    write_out,
-)
+from dphist.cli.base import AsJson, Quiet, app, closed_pipe_ignored, error_sentence, show, whole_number
 from dphist.errors import DphistError, InputError, InvalidParameter, OutputError
 
 if TYPE_CHECKING:
-    from dphist.outputs.write import Kept
     from dphist.releasing.request import Request
-    from dphist.report.facts import Facts
-    from dphist.report.render import ReportFormat
 
-
-Format = Annotated[
-    Literal["html", "markdown", "text"] | None,
-    typer.Option("--format", help="Format, if the name of --output does not show it. [text]"),
+Name = Annotated[str, typer.Argument(metavar="RELEASE", help="A released file, a folder, or a database.")]
+Table = Annotated[str | None, typer.Option("--table", metavar="NAME", help="Table of the database.")]
+Certificate = Annotated[
+    str | None,
+    typer.Option("--certificate", metavar="FILE", help="The certificate, if it is not beside the release."),
 ]
-Figures = Annotated[
-    Path | None, typer.Option("--figures", metavar="DIR", help="Also write each chart to a file in this folder.")
-]
-FigureFormat = Annotated[Literal["svg", "png"], typer.Option("--figure-format", help="Format of these files.")]
-
 PublicKey = Annotated[
     str | None,
     typer.Option("--public-key", metavar="FILE", help="Refuse a release that was not signed with this key."),
@@ -45,18 +28,21 @@ PublicKey = Annotated[
 
 @app.command()
 def report(
-    name: Annotated[str, typer.Argument(metavar="RELEASE", help="A released file, a folder, or a database.")],
+    name: Name,
     output: Annotated[
         Path | None,
         typer.Option("-o", "--output", metavar="FILE", help=".html, .md or .txt. [text on the screen]"),
     ] = None,
-    format: Format = None,
-    figures: Figures = None,
-    figure_format: FigureFormat = "svg",
-    table: Annotated[str | None, typer.Option(metavar="NAME", help="Table of the database.")] = None,
-    certificate: Annotated[
-        str | None, typer.Option(metavar="FILE", help="The certificate, if it is not beside the release.")
+    format: Annotated[
+        Literal["html", "markdown", "text"] | None,
+        typer.Option(help="Format, if the name of --output does not show it. [text]"),
     ] = None,
+    figures: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Also write each chart to a file in this folder.")
+    ] = None,
+    figure_format: Annotated[Literal["svg", "png"], typer.Option(help="Format of these files.")] = "svg",
+    table: Table = None,
+    certificate: Certificate = None,
     public_key: PublicKey = None,
     force: Annotated[
         bool, typer.Option("--force", help="Replace an earlier report and its figures, and nothing else.")
@@ -82,38 +68,32 @@ def report(
     _check_exists(name)
     from dphist.outputs.write import kept_files, refuse_overwriting
     from dphist.report.facts import gather_facts
-    from dphist.report.render import report_data
+    from dphist.report.render import format_of, report_data
+    from dphist.report.writing import check_place, write_report
 
-    chosen = chosen_format(output, format)
+    if format is None:
+        format = "text" if output is None else format_of(output, "; or say which --format it has")
     if figures is not None and figures.exists() and not figures.is_dir():
         raise OutputError(f"--figures must be a folder, and {str(figures)!r} is not")
     kept = kept_files(name, certificate)
     if output is not None:
-        from dphist.report.files import check_place
-
         refuse_overwriting(output, kept)
         check_place(output, force=force, only_reports=True)
     facts = gather_facts(name, table=table, certificate=certificate, public_key=public_key)
-    written, content = _write_report(facts, chosen, output, figures, figure_format, force, kept)
+    drawn, content = write_report(facts, format, output, figures, figure_format, force=force, kept=kept)
     with closed_pipe_ignored():
-        if as_json:
-            paths = {"report": None if output is None else str(output), "figures": written}
-            print_json({**paths, **report_data(facts)})
-        elif output is None:
-            write_out(content)
-        elif not quiet:
-            write_out(f"Report written to {output}\n")
-        if not as_json and not quiet and written and output is not None:
-            write_out("Figures written to " + ", ".join(written) + "\n")
+        if output is None:
+            show({"report": None, "figures": drawn, **report_data(facts)}, content, as_json)
+            return
+        text = f"Report written to {output}\n" + (f"Figures written to {', '.join(drawn)}\n" if drawn else "")
+        show({"report": str(output), "figures": drawn, **report_data(facts)}, text, as_json, quiet)
 
 
 @app.command()
 def verify(
-    name: Annotated[str, typer.Argument(metavar="RELEASE", help="A released file, a folder, or a database.")],
-    table: Annotated[str | None, typer.Option(metavar="NAME", help="Table of the database.")] = None,
-    certificate: Annotated[
-        str | None, typer.Option(metavar="FILE", help="The certificate, if it is not beside the release.")
-    ] = None,
+    name: Name,
+    table: Table = None,
+    certificate: Certificate = None,
     public_key: PublicKey = None,
     not_before: Annotated[
         str | None, typer.Option(metavar="DATE", help="With --public-key: refuse a release older than this date.")
@@ -140,10 +120,7 @@ def verify(
     found = verify_release(
         name, table=table, certificate=certificate, public_key=public_key, not_before=not_before
     )
-    if as_json:
-        print_json(found.to_dict())
-    elif not quiet or not found.verified:
-        write_out(f"{found}\n")
+    show(found.to_dict(), f"{found}\n", as_json, quiet and found.verified)
     if not found.verified:
         raise typer.Exit(1)
 
@@ -154,58 +131,12 @@ def _check_exists(name: str) -> None:
         raise InputError(f"there is no file {name}")
 
 
-def chosen_format(output: Path | None, format: str | None) -> ReportFormat:
-    """The format of a report: as requested, or by the name of the file."""
-    from dphist.report.render import check_format, format_of
-
-    if format is not None:
-        return check_format(format)
-    return "text" if output is None else format_of(output, "; or say which --format it has")
-
-
-def _write_report(
-    facts: Facts,
-    format: ReportFormat,
-    output: Path | None,
-    figures: Path | None,
-    kind: Any,
-    force: bool,
-    kept: Sequence[Kept],
-) -> tuple[list[str], str]:
-    """Write the report and its figures, all of them or none; the names of figures, and the report's text."""
-    from dphist.outputs.write import refuse_overwriting
-    from dphist.report.files import encode_report, new_folder, write_files
-    from dphist.report.render import draw_figures, render
-
-    drawn = {} if figures is None else draw_figures(facts, figures, kind)
-    start = Path.cwd() if output is None else output.parent
-    links = {name: Path(os.path.relpath(path, start)).as_posix() for name, (path, _) in drawn.items()}
-    content = render(facts, format, links)
-    files = dict(drawn.values())
-    if output is not None:
-        _refuse_twice(output, [path for path, _ in drawn.values()])
-        files[output] = encode_report(content)
-    for path in files:
-        refuse_overwriting(path, kept)
-    with new_folder(figures):
-        write_files(files, force=force, only_reports=True)
-    return [str(path) for path, _ in drawn.values()], content
-
-
-def _refuse_twice(output: Path, figures: Sequence[Path]) -> None:
-    """A report in the place of one of its own figures."""
-    from dphist.outputs.write import same_file
-
-    if any(same_file(str(output), str(path)) for path in figures):
-        raise InvalidParameter(f"the report and one of its figures cannot both be {str(output)!r}")
-
-
 def check_report(name: str, request: Request) -> None:
     """Raise, before any event is read or anything booked, if the report of a release could not be written."""
     from dphist.outputs.write import kept_files, refuse_overwriting, target_of
     from dphist.report.charts import require_plotting
-    from dphist.report.files import check_place
     from dphist.report.render import format_of
+    from dphist.report.writing import check_place
 
     path = Path(name)
     if format_of(path) == "html":
@@ -238,8 +169,8 @@ def report_release(name: str, request: Request) -> OutputError | None:
     path = Path(name)
     try:
         from dphist.outputs.write import kept_files, refuse_overwriting
-        from dphist.report.files import encode_report, write_files
         from dphist.report.render import format_of, make_report
+        from dphist.report.writing import encode_report, write_files
 
         content = make_report(request.output, format_of(path), table=request.output_table)
         refuse_overwriting(path, kept_files(request.output, input=request.input, items=request.items))
@@ -300,9 +231,6 @@ def keygen(
     from dphist.signatures import make_key
 
     fingerprint = make_key(key)
+    text = f"Private key  {key} (keep it secret)\nPublic key   {key}.pub\nFingerprint  {fingerprint}\n"
     with closed_pipe_ignored():
-        if as_json:
-            print_json({"private_key": key, "public_key": f"{key}.pub", "fingerprint": fingerprint})
-        elif not quiet:
-            write_out(f"Private key  {key} (keep it secret)\nPublic key   {key}.pub\n")
-            write_out(f"Fingerprint  {fingerprint}\n")
+        show({"private_key": key, "public_key": f"{key}.pub", "fingerprint": fingerprint}, text, as_json, quiet)

@@ -10,22 +10,18 @@ import typer
 
 from dphist.cli.base import (
     AsJson,
-    Delta,
-    Epsilon,
     Force,
     Quiet,
     closed_pipe_ignored,
     group,
-    option,
-    print_json,
     progress_bars,
+    show,
     stoppable,
+    takes,
     whole_number,
     wrap,
-    write_out,
 )
-from dphist.cli.planning import show_plan
-from dphist.cli.releasing import DryRun, release_facts, show_release
+from dphist.cli.releasing import DryRun, remaining_budget, show_dry_run, show_release
 from dphist.counting.task import Resources
 from dphist.counting.workspace import check_address_space
 from dphist.errors import InvalidParameter
@@ -41,23 +37,6 @@ sketch = group(
 
 _SECRET = "SECRET: it holds true counts and is not private. Keep it as secret as the events."
 
-Input = Annotated[
-    list[str],
-    typer.Argument(
-        metavar="INPUT",
-        help="Files, globs or folders (Parquet, CSV, JSON lines, Arrow), or a database. All files with events of "
-        "the same users must be in one build.",
-    ),
-]
-Size = Annotated[
-    int,
-    typer.Option(
-        "--size", metavar="K", parser=whole_number, help="Largest number of counters.", rich_help_panel="Output"
-    ),
-]
-ExpectedSize = Annotated[
-    int | None, typer.Option("--size", metavar="K", parser=whole_number, help="Refuse a sketch of another size.")
-]
 SketchOutput = Annotated[
     str,
     typer.Option(
@@ -68,31 +47,34 @@ SketchOutput = Annotated[
         rich_help_panel="Output",
     ),
 ]
-Sketches = Annotated[list[str], typer.Argument(metavar="SKETCH", help="Sketches of DIFFERENT users.")]
-One = Annotated[str, typer.Argument(metavar="SKETCH", help="A file of dphist sketch build or merge.")]
-Offset = Annotated[
-    Literal["opposite", "independent", "none"],
-    typer.Option("--offset", help="How the subtracted count is released and added again; none leaves it out."),
-]
 
 
 @sketch.command()
+@takes(
+    "user", "item", "where", "table", "query", "input_format", "memory", "threads", "temp_folder",
+    required=("user", "item"),
+)  # fmt: skip
 def build(
-    inputs: Input,
-    user: Annotated[str, option("user")],
-    item: Annotated[list[str], option("item")],
-    size: Size,
+    inputs: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="INPUT",
+            help="Files, globs or folders (Parquet, CSV, JSON lines, Arrow), or a database. All files with events "
+            "of the same users must be in one build.",
+        ),
+    ],
+    *,
+    size: Annotated[
+        int,
+        typer.Option(
+            metavar="K", parser=whole_number, help="Largest number of counters.", rich_help_panel="Output"
+        ),
+    ],
     output: SketchOutput,
-    where: Annotated[str | None, option("where")] = None,
-    table: Annotated[str | None, option("table")] = None,
-    query: Annotated[str | None, option("query")] = None,
-    input_format: Annotated[str | None, option("input_format")] = None,
     force: Force = False,
-    memory: Annotated[str | None, option("memory")] = None,
-    threads: Annotated[int | None, option("threads")] = None,
-    temp_folder: Annotated[str | None, option("temp_folder")] = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
+    **options: Any,
 ) -> None:
     """Build the sketch of user events.
 
@@ -110,24 +92,25 @@ def build(
     Exit code 0: built. 1: the sketch could not be written. 2: bad parameters
     or unreadable input. 130, 143: interrupted; nothing was written.
     """
-    check_address_space(Resources(memory))
+    check_address_space(Resources(options.get("memory")))
     from dphist.sketch import build as build_sketch
     from dphist.sketch.counters import check_place, write_secret
 
     check_place(output, force=force)
     with stoppable() as placed, progress_bars(quiet) as watcher:
-        built = build_sketch(
-            inputs[0] if len(inputs) == 1 else inputs, size, user=user, item=item, table=table, query=query,
-            where=where, input_format=input_format, memory=memory, threads=threads, temp_folder=temp_folder,
-            progress=None if watcher is None else lambda share: watcher("counting", share),
-        )  # fmt: skip
+        progress = None if watcher is None else lambda share: watcher("counting", share)
+        built = build_sketch(inputs[0] if len(inputs) == 1 else inputs, size, progress=progress, **options)
         write_secret(output, built.to_bytes(), force=force, placed=placed.append)
     _show_sketch(built, output, as_json, quiet)
 
 
 @sketch.command()
 def merge(
-    sketches: Sketches, output: SketchOutput, force: Force = False, as_json: AsJson = False, quiet: Quiet = False
+    sketches: Annotated[list[str], typer.Argument(metavar="SKETCH", help="Sketches of DIFFERENT users.")],
+    output: SketchOutput,
+    force: Force = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> None:
     """Merge sketches of DIFFERENT users into one.
 
@@ -156,27 +139,35 @@ def merge(
 
 
 @sketch.command()
+@takes(
+    "epsilon", "delta", "output", "mechanism", "minimize", "count_name", "round", "output_table", "output_format",
+    "sign", "force", "ledger", "dataset", "seed", required=("epsilon", "delta"),
+)  # fmt: skip
 def release(
-    name: One,
-    epsilon: Epsilon,
-    delta: Delta,
-    output: Annotated[str | None, option("output")] = None,
-    size: ExpectedSize = None,
-    offset: Offset = "opposite",
-    mechanism: Annotated[Literal["best", "gaussian", "laplace"], option("mechanism")] = "best",
-    minimize: Annotated[Literal["threshold", "noise"], option("minimize")] = "threshold",
-    count_name: Annotated[str, option("count_name")] = "count",
-    round_counts: Annotated[bool, option("round")] = False,
-    output_table: Annotated[str | None, option("output_table")] = None,
-    output_format: Annotated[str | None, option("output_format")] = None,
-    sign: Annotated[str | None, option("sign")] = None,
-    force: Annotated[bool, option("force")] = False,
-    ledger: Annotated[str | None, option("ledger")] = None,
-    dataset: Annotated[str | None, option("dataset")] = None,
-    seed: Annotated[int | None, option("seed")] = None,
+    name: Annotated[str, typer.Argument(metavar="SKETCH", help="A file of dphist sketch build or merge.")],
+    *,
+    epsilon: float,
+    delta: float,
+    output: str | None = None,
+    size: Annotated[
+        int | None, typer.Option(metavar="K", parser=whole_number, help="Refuse a sketch of another size.")
+    ] = None,
+    offset: Annotated[
+        Literal["opposite", "independent", "none"],
+        typer.Option(help="How the subtracted count is released and added again; none leaves it out."),
+    ] = "opposite",
+    mechanism: str = "best",
+    minimize: str = "threshold",
+    count_name: str = "count",
+    round: bool = False,
+    output_table: str | None = None,
+    output_format: str | None = None,
+    sign: str | None = None,
+    force: bool = False,
     dry_run: DryRun = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
+    **booking: Any,
 ) -> None:
     """Release a sketch: noise, threshold, and a certificate beside the result.
 
@@ -200,7 +191,6 @@ def release(
     """
     from dphist.outputs.write import check_target, target_of
     from dphist.planning.planner import plan as make_plan
-    from dphist.releasing.spending import remaining_after
     from dphist.signatures import signer_of
     from dphist.sketch import MisraGries
 
@@ -212,10 +202,9 @@ def release(
     signer = None if sign is None else signer_of(sign)
     found = MisraGries.load(name, k=size)
     contract = {"max_nonzero": found.k} if offset == "none" else {"top": found.k, "offset": offset}
-    chosen: dict[str, Any] = {"mechanism": mechanism, "minimize": minimize, **contract}
-    plan = make_plan(epsilon=epsilon, delta=delta, **chosen)
+    planned = make_plan(epsilon=epsilon, delta=delta, mechanism=mechanism, minimize=minimize, **contract)
     if dry_run:
-        _show_plan(plan, as_json)
+        show_dry_run(planned, as_json, "Nothing was released (--dry-run).")
         return
     if output is None:
         raise InvalidParameter("give --output NAME (or --dry-run): a release is written with its certificate")
@@ -223,38 +212,26 @@ def release(
     # What cannot be written is an error before noise is drawn.
     check_target(target, force=force, columns=[*found.kind.names, count_name])
     with stoppable() as placed:
-        result = found.release_and_write(
-            plan, target, count_name=count_name, rounded=round_counts, seed=seed, ledger=ledger, dataset=dataset,
-            force=force, placed=placed.append,
-        )  # fmt: skip
-    left = "" if ledger is None or dataset is None else remaining_after(ledger, dataset, result.receipt)
+        result = found.release(
+            planned,
+            output=target,
+            count_name=count_name,
+            rounded=round,
+            force=force,
+            placed=placed.append,
+            **booking,
+        )
+    left = remaining_budget(result, booking.get("ledger"))
     with closed_pipe_ignored():
-        if as_json:
-            print_json({**release_facts(result), **({"remaining": left} if left else {})})
-        elif not quiet:
-            show_release(result)
-            if left:
-                write_out("\n" + wrap(f"Remaining budget of the dataset {dataset!r}: {left}") + "\n")
-
-
-def _show_plan(plan: Any, as_json: bool) -> None:
-    from dphist.planning.explain import explain
-
-    if as_json:
-        print_json({"plan": plan.to_dict(), "advice": explain(plan)})
-        return
-    show_plan(plan, explain(plan))
-    write_out("\nNothing was released (--dry-run).\n")
+        show_release(result, as_json, quiet, left)
 
 
 def _show_sketch(built: MisraGries, output: str, as_json: bool, quiet: bool) -> None:
     """Where the sketch is, and that it is secret; no number from the data."""
+    columns = {name: str(kind) for name, kind in zip(built.kind.names, built.kind.types, strict=True)}
+    text = f"Sketch of size {built.k:,} written to {output}\n\n{wrap(_SECRET)}\n"
     with closed_pipe_ignored():
-        if as_json:
-            columns = {name: str(kind) for name, kind in zip(built.kind.names, built.kind.types, strict=True)}
-            print_json({"output": output, "size": built.k, "items": columns, "secret": True})
-        elif not quiet:
-            write_out(f"Sketch of size {built.k:,} written to {output}\n\n{wrap(_SECRET)}\n")
+        show({"output": output, "size": built.k, "items": columns, "secret": True}, text, as_json, quiet)
 
 
 def _same_file(one: str, other: str) -> bool:

@@ -11,11 +11,10 @@ from typing import Any, Final
 import numpy as np
 
 from dphist.display import count_items, figure, plain_number
-from dphist.explore.fields import Question, read_question
+from dphist.explore.fields import Question, read_counts, read_question
 from dphist.explore.picture import Expected, draw_items, draw_shares
-from dphist.explore.uploads import read_counts
 from dphist.planning.auto_cap import levels_of
-from dphist.planning.compare import SPREAD_ROW, Comparison, ComparisonRow, compare
+from dphist.planning.compare import SPREAD_ROW, ComparisonRow, compare
 from dphist.planning.explain import MECHANISMS, explain
 from dphist.planning.planner import plan as make_plan
 from dphist.planning.utility import half_width, release_probability
@@ -38,14 +37,8 @@ _METHODS: Final = {
 }
 
 
-@lru_cache(maxsize=512)
-def _find_plan(**keywords: Any) -> Plan:
-    return make_plan(**keywords)
-
-
-@lru_cache(maxsize=128)
-def _find_comparison(**keywords: Any) -> Comparison:
-    return compare(**keywords)
+_find_plan = lru_cache(maxsize=512)(make_plan)
+_find_comparison = lru_cache(maxsize=128)(compare)
 
 
 @lru_cache(maxsize=32)
@@ -57,10 +50,10 @@ def _data_of(data: Mapping[str, object], question: Question) -> tuple[Population
     """Uploaded or synthetic counts, names of the largest, and how many were rounded. Uploads are never kept."""
     if not data.get("csv"):
         return _synthetic(**question.law), [], 0
-    upload = read_counts(data["csv"])
-    counts = np.array(upload.counts, dtype=np.int64)
-    names = [upload.items[place] for place in np.argsort(-counts, kind="stable")[:SHOWN]]
-    return given_population(counts), names, upload.rounded
+    items, given, rounded = read_counts(data["csv"])
+    counts = np.array(given, dtype=np.int64)
+    names = [items[place] for place in np.argsort(-counts, kind="stable")[:SHOWN]]
+    return given_population(counts), names, rounded
 
 
 # ---- what would be released
@@ -110,7 +103,7 @@ def plain_answer(data: Mapping[str, object]) -> dict[str, Any]:
 def expect(plan: Plan, population: Population, question: Question) -> tuple[Expected, float, dict[str, float]]:
     """What is expected of each item; how many items are released; and the shares of all pairs by their fate.
 
-    Where a limit serves in place of a top-k step, the largest counts are taken for those that noise makes largest.
+    Where a limit replaces a top-k step, the largest counts are taken for those that noise makes largest.
     """
     limit = None if plan.releases_offset else question.plan.get("max_items_per_user")
     counted, _ = population.under(levels_of(plan) if plan.levels else limit)

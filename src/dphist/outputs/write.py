@@ -338,8 +338,9 @@ def write_release(
     """
     check_columns(target, table.column_names)
     check_formulas(target, escape_formulas)
+    plain = compact(table)
     with defer_signals() as check, _system_errors(target):
-        job = Job(compact(table), document, target, force, check, escape_formulas, ready)
+        job = Job(plain, document, target, force, check, escape_formulas, ready)
         if target.kind == "postgresql":
             digest = job.write_to_database(target.address)
         elif target.is_object:

@@ -1,8 +1,7 @@
 """The charts: one Vega-Lite definition each, for reports, files, notebooks and the explore page.
 
-A `Chart` holds its title and its words as plain text. altair and vl-convert are loaded when it is drawn. Text and
-axes have the colour of their surroundings (`currentColor`) on a transparent background: one SVG follows light and
-dark.
+vl-convert draws them. Text and axes have the colour of their surroundings (`currentColor`) on a transparent
+background: one SVG follows light and dark.
 """
 
 from __future__ import annotations
@@ -43,6 +42,8 @@ from dphist.simulation.population import NOTICE
 from dphist.simulation.simulate import Simulation
 
 FigureFormat = Literal["svg", "png"]
+# A part of a Vega-Lite definition.
+Spec = dict[str, Any]
 # By these marks a later report recognises a file that it may replace.
 SVG_MARK: Final = "<metadata>dphist report</metadata>"
 PNG_MARK: Final = b"Software\0dphist report"
@@ -72,7 +73,7 @@ _TICKS: Final = "datum.value >= 1e4 ? format(datum.value, '~s') : format(datum.v
 _POWERS: Final = (
     "datum.value < 1e-3 ? format(datum.value, '.0e') : format(datum.value, datum.value < 1e4 ? '.6~g' : '~s')"
 )
-_CONFIG: Final[dict[str, Any]] = {
+_CONFIG: Final[Spec] = {
     # The converter measures Liberation Sans, which is as wide as Arial; the room to the right is for wider fonts.
     "padding": {"left": 5, "top": 5, "right": 30, "bottom": 5},
     "font": "Arial, Liberation Sans, Helvetica, sans-serif",
@@ -89,6 +90,8 @@ _CONFIG: Final[dict[str, Any]] = {
     "title": {"color": INK, "anchor": "start", "fontSize": 15, "limit": 0, "offset": 12},
     "text": {"color": INK, "fontSize": 13},
 }  # fmt: skip
+_DOT: Final = {"type": "point", "filled": True, "opacity": 1}
+_ABOVE: Final = {"title": None, "orient": "top", "direction": "horizontal"}
 _THEME: Final = (
     "<style>.dphist-chart{color:#1c2126;background:#fff}"
     "@media(prefers-color-scheme:dark){.dphist-chart{color:#e8eaed;background:#15181c}}</style>"
@@ -97,34 +100,34 @@ _THEME: Final = (
 
 @dataclass(frozen=True)
 class Chart:
-    """A chart: `title` and `words` (its text alternative), and a function that makes the altair chart."""
+    """A chart: its title, its words (the text alternative), and its Vega-Lite definition without both."""
 
     name: str
     title: str
     words: str
-    draw: Callable[[], Any]
+    spec: Spec
 
-    def to_altair(self, **config: Any) -> Any:
-        """The chart as altair has it, to be changed or rendered live."""
-        require_plotting()
-        drawn = self.draw().properties(title=self.title.split("\n"), description=self.words)
-        return drawn.configure(**_CONFIG, **config)
-
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Spec:
         """The Vega-Lite definition."""
-        found: dict[str, Any] = self.to_altair().to_dict()
-        return found
+        return {"title": self.title.split("\n"), "description": self.words, **self.spec, "config": _CONFIG}
+
+    def to_altair(self) -> Any:
+        """The chart as altair has it, to be changed or rendered live."""
+        try:
+            import altair
+        except ImportError:
+            raise MissingExtra("this needs altair: pip install 'dphist[plot]'") from None
+        return altair.Chart.from_dict(self.to_dict())
 
     def svg(self, *, inline: bool = False) -> str:
         """One SVG with its text alternative; `inline` for a page that sets the colour of the text itself."""
-        converter = require_plotting()
-        spec = self.to_altair(aria=False, background="transparent").to_dict(validate=False)
-        drawn: str = converter.vegalite_to_svg(spec, allowed_base_urls=[])
+        spec = {**self.to_dict(), "config": {**_CONFIG, "aria": False, "background": "transparent"}}
+        drawn: str = require_plotting().vegalite_to_svg(spec, allowed_base_urls=[])
         # Elements of the drawing have no roles of their own: the drawing as a whole has its words.
         drawn = re.sub(r' (?:role|aria-[a-z]+)="[^"]*"', "", drawn)
         size = re.match(r'<svg [^>]*?(width="[\d.]+" height="[\d.]+") viewBox="([^"]+)">', drawn)
         assert size is not None
-        told = (
+        described = (
             f'<title id="{self.name}-title">{escape(self.title)}</title>'
             f'<desc id="{self.name}-desc">{escape(self.words)}</desc>'
         )
@@ -133,7 +136,7 @@ class Chart:
             f'<svg {space}class="dphist-chart" role="img" viewBox="{size[2]}" '
             f'aria-labelledby="{self.name}-title {self.name}-desc">'
         )
-        return head + ("" if inline else SVG_MARK) + told + ("" if inline else _THEME) + drawn[size.end() :]
+        return head + ("" if inline else SVG_MARK) + described + ("" if inline else _THEME) + drawn[size.end() :]
 
     def png(self) -> bytes:
         """A PNG on white, whose description is the text alternative."""
@@ -163,26 +166,16 @@ class Chart:
 
 
 def require_plotting() -> Any:
-    """The converter, if altair is there as well."""
+    """The converter from Vega-Lite to SVG."""
     try:
-        import altair  # noqa: F401
         import vl_convert
     except ImportError:
-        raise MissingExtra("charts need altair and vl-convert: pip install 'dphist[plot]'") from None
+        raise MissingExtra("charts need vl-convert: pip install 'dphist[plot]'") from None
     return vl_convert
 
 
 def _png_text(kind: bytes, content: bytes) -> bytes:
     return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
-
-
-@dataclass(frozen=True)
-class Series:
-    """A line; with `knots`, the points that were computed are marked."""
-
-    label: str
-    points: Sequence[tuple[float, float]]
-    knots: bool = False
 
 
 @dataclass(frozen=True)
@@ -203,125 +196,132 @@ class Bar:
     own: bool = False
 
 
-def line_chart(
-    name: str, title: str, words: str, series: Sequence[Series], marks: Sequence[Mark], *,
-    x_label: str, y_label: str, log_y: bool = False, share_y: bool = False,
-) -> Chart:  # fmt: skip
-    """Lines over a common axis. `share_y`: from 0 to 100 %."""
-
-    def draw() -> Any:
-        import altair as alt
-
-        xs = [x for one in series for x, _ in one.points] + [mark.x for mark in marks]
-        ys = [y for one in series for _, y in one.points] + [mark.y for mark in marks if mark.y is not None]
-        low, high = min(xs), max(xs) if max(xs) > min(xs) else min(xs) + 1.0
-        x = alt.X("x:Q", title=x_label).scale(domain=[low, high], nice=False).axis(labelExpr=_TICKS, tickCount=6)
-        y = alt.Y("y:Q", title=y_label)
-        if log_y:
-            y = _log_axis(y, ys)
-        elif share_y:
-            y = y.scale(domain=[0, 1]).axis(format=".0%", tickCount=5)
-        else:
-            y = y.scale(domain=[min(0.0, *ys), 1.08 * max(ys) or 1.0]).axis(labelExpr=_TICKS, tickCount=5)
-        colour, dash = _styles([one.label for one in series], *_STYLES, orient="top", direction="horizontal")
-        layers = []
-        for one in series:
-            data = _data([{"label": one.label, "x": a, "y": b} for a, b in one.points])
-            layers.append(data.mark_line(strokeWidth=2.5).encode(x, y, colour, dash))
-            if one.knots:
-                layers.append(data.mark_point(size=22, filled=True, opacity=1).encode(x, y, colour))
-        for mark in marks:
-            layers += _mark_layers(mark, x, y, on_left=mark.x > low + 0.6 * (high - low), low=share_y)
-        return alt.layer(*layers).properties(width=_WIDTH, height=_HEIGHT)
-
-    return Chart(name, title, words, draw)
+def _layer(mark: Spec, values: Sequence[Mapping[str, Any]] | None = None, **encoding: Spec) -> Spec:
+    """One kind of mark; without values it draws those of the whole chart."""
+    data = {} if values is None else {"data": {"values": values}}
+    return {**data, "mark": mark, "encoding": encoding}
 
 
-def _data(values: Sequence[Mapping[str, Any]]) -> Any:
-    import altair as alt
-
-    kept: Any = alt.Data  # it has no types
-    return alt.Chart(kept(values=list(values)))
+def _axis(field: str, title: str | None, domain: Sequence[float], ticks: int) -> Spec:
+    scale = {"domain": domain, "nice": False}
+    return _number(field, title=title, scale=scale, axis={"labelExpr": _TICKS, "tickCount": ticks})
 
 
-def _styles(
-    labels: Sequence[str], colours: Sequence[str], dashes: Sequence[Any], **legend: Any
-) -> tuple[Any, Any]:
-    """Colour and dashes of lines by the field `label`, in one legend."""
-    import altair as alt
-
-    key, names = alt.Legend(title=None, symbolType="stroke", **legend), list(labels)
-    ranges = ((alt.Color, list(colours)), (alt.StrokeDash, list(dashes)))
-    colour, dash = (
-        channel("label:N", sort=names, legend=key, scale=alt.Scale(domain=names, range=kept[: len(names)]))
-        for channel, kept in ranges
-    )
-    return colour, dash
+def _number(field: str, **settings: Any) -> Spec:
+    return {"field": field, "type": "quantitative", **settings}
 
 
-def _log_axis(channel: Any, values: Sequence[float], domain: Sequence[float] | None = None) -> Any:
+def _name(field: str, **settings: Any) -> Spec:
+    return {"field": field, "type": "nominal", **settings}
+
+
+def _log_axis(
+    field: str, title: str | None, values: Sequence[float], domain: Sequence[float] | None = None
+) -> Spec:
     """Powers of ten, at most seven of them labelled; the domain ends at such powers unless it is given."""
     first, last = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)) - 1e-9)
     last = max(last, first + 1)
     ticks = [10.0**power for power in range(first, last + 1, max(1, math.ceil((last - first) / 6)))]
-    domain = domain or [10.0**first, 10.0**last]
-    return channel.scale(type="log", domain=domain, nice=False).axis(values=ticks, labelExpr=_POWERS)
+    scale = {"type": "log", "domain": domain or [10.0**first, 10.0**last], "nice": False}
+    return _number(field, title=title, scale=scale, axis={"values": ticks, "labelExpr": _POWERS})
 
 
-def _mark_layers(mark: Mark, x: Any, y: Any, *, on_left: bool, low: bool) -> list[Any]:
+def _styles(
+    labels: Sequence[str], colours: Sequence[str], dashes: Sequence[Any], **legend: Any
+) -> dict[str, Spec]:
+    """Colour and dashes of lines by the field `label`, in one legend."""
+    key, names = {"title": None, "symbolType": "stroke", **legend}, list(labels)
+    return {
+        channel: _name(
+            "label", sort=names, legend=key, scale={"domain": names, "range": list(kinds[: len(names)])}
+        )
+        for channel, kinds in (("color", colours), ("strokeDash", dashes))
+    }
+
+
+def line_chart(
+    name: str, title: str, words: str, lines: Mapping[str, Sequence[tuple[float, float]]], marks: Sequence[Mark],
+    *, x_label: str, y_label: str, certified: bool = False, share: bool = False,
+) -> Chart:  # fmt: skip
+    """Labelled lines over a common axis.
+
+    `certified`: the points were computed and are marked, on a logarithmic axis. `share`: from 0 to 100 %.
+    """
+    xs = [x for points in lines.values() for x, _ in points] + [mark.x for mark in marks]
+    ys = [y for points in lines.values() for _, y in points] + [mark.y for mark in marks if mark.y is not None]
+    low, high = min(xs), max(xs) if max(xs) > min(xs) else min(xs) + 1.0
+    x, y = _axis("x", x_label, [low, high], 6), _axis("y", y_label, [min(0.0, *ys), 1.08 * max(ys) or 1.0], 5)
+    if certified:
+        y = _log_axis("y", y_label, ys)
+    elif share:
+        y |= {"scale": {"domain": [0, 1]}, "axis": {"format": ".0%", "tickCount": 5}}
+    styles, layers = _styles(list(lines), *_STYLES, orient="top", direction="horizontal"), []
+    for label, points in lines.items():
+        values = [{"label": label, "x": a, "y": b} for a, b in points]
+        layers.append(_layer({"type": "line", "strokeWidth": 2.5}, values, x=x, y=y, **styles))
+        if certified:
+            layers.append(_layer({**_DOT, "size": 22}, values, x=x, y=y, color=styles["color"]))
+    for mark in marks:
+        layers += _mark_layers(mark, x, y, on_left=mark.x > low + 0.6 * (high - low), low=share)
+    return Chart(name, title, words, {"layer": layers, "width": _WIDTH, "height": _HEIGHT})
+
+
+def _mark_layers(mark: Mark, x: Spec, y: Spec, *, on_left: bool, low: bool) -> list[Spec]:
     """A point or a line, with its label where there is room."""
-    import altair as alt
-
-    data = _data([{"x": mark.x, "y": mark.y, "label": mark.label}])
-    place: dict[str, Any] = {"align": "right" if on_left else "left", "fontWeight": 600}
+    values = [{"x": mark.x, "y": mark.y, "label": mark.label}]
+    text = {"type": "text", "align": "right" if on_left else "left", "fontWeight": 600}
+    side = -1 if on_left else 1
     if mark.y is not None:
-        point = data.mark_point(size=90, filled=True, color=VERMILLION, opacity=1).encode(x, y)
-        return [point, data.mark_text(dx=-8 if on_left else 8, dy=-10, **place).encode(x, y, text="label:N")]
-    line = data.mark_rule(strokeDash=[4, 4], strokeWidth=1.5, color=INK, opacity=0.7).encode(x)
-    at = alt.value(_HEIGHT - 10 if low else 10)
-    return [line, data.mark_text(dx=-5 if on_left else 5, **place).encode(x, y=at, text="label:N")]
+        return [
+            _layer({**_DOT, "size": 90, "color": VERMILLION}, values, x=x, y=y),
+            _layer({**text, "dx": 8 * side, "dy": -10}, values, x=x, y=y, text=_name("label")),
+        ]
+    rule = {"type": "rule", "strokeDash": [4, 4], "strokeWidth": 1.5, "color": INK, "opacity": 0.7}
+    at = {"value": _HEIGHT - 10 if low else 10}
+    return [
+        _layer(rule, values, x=x),
+        _layer({**text, "dx": 5 * side}, values, x=x, y=at, text=_name("label")),
+    ]
 
 
 def bar_chart(name: str, title: str, words: str, bars: Sequence[Bar], *, x_label: str) -> Chart:
     """Bars from zero, each with its label above and its number at the end: labels are long, and phones narrow."""
-
-    def draw() -> Any:
-        import altair as alt
-
-        lengths = [max(0.0, bar.value) for bar in bars]
-        x, low = _length_axis("length:Q", x_label, lengths)
-        log = low > 0.0
-        values = [
-            {"place": place, "length": lengths[place], "low": low, "number": bar_number(bar.value), **vars(bar)}
-            for place, bar in enumerate(bars)
-        ]
-        base = _data(values).encode(alt.Y("place:O", axis=None))
-        colour = alt.when("datum.own").then(alt.value(BLUE)).otherwise(alt.value(GREY))
-        weight: Any = alt.ExprRef("datum.own ? 700 : 400")
-        if log:
-            stems = base.mark_rule(color=INK, opacity=0.3, strokeWidth=2).encode(x, x2="low:Q")
-            shapes = [stems, base.mark_point(filled=True, size=130, opacity=1).encode(x, color=colour)]
-        else:
-            shapes = [base.mark_bar(size=14).encode(x, color=colour)]
-        return alt.layer(
-            *shapes,
-            base.mark_text(align="left", dy=-17, fontWeight=weight).encode(x=alt.value(0), text="label:N"),
-            base.mark_text(align="left", dx=9, fontWeight=weight).encode(x, text="number:N"),
-        ).properties(width=_WIDTH, height=alt.Step(42))
-
-    return Chart(name, title, words, draw)
+    lengths = [max(0.0, bar.value) for bar in bars]
+    x, low = _length_axis("length", x_label, lengths)
+    values = [
+        {"place": place, "length": lengths[place], "low": low, "number": bar_number(bar.value), **vars(bar)}
+        for place, bar in enumerate(bars)
+    ]
+    colour = {"condition": {"test": "datum.own", "value": BLUE}, "value": GREY}
+    text = {"type": "text", "align": "left", "fontWeight": {"expr": "datum.own ? 700 : 400"}}
+    if low > 0.0:
+        stem = {"type": "rule", "color": INK, "opacity": 0.3, "strokeWidth": 2}
+        shapes = [_layer(stem, x=x, x2={"field": "low"}), _layer({**_DOT, "size": 130}, x=x, color=colour)]
+    else:
+        shapes = [_layer({"type": "bar", "size": 14}, x=x, color=colour)]
+    texts = [
+        _layer({**text, "dy": -17}, x={"value": 0}, text=_name("label")),
+        _layer({**text, "dx": 9}, x=x, text=_name("number")),
+    ]
+    return Chart(name, title, words, _rows(values, [*shapes, *texts], step=42))
 
 
-def _length_axis(field: str, label: str, lengths: Sequence[float]) -> tuple[Any, float]:
+def _rows(values: Sequence[Mapping[str, Any]], layers: Sequence[Spec], *, step: float) -> Spec:
+    """A chart with one row for each value, by its `place`."""
+    y = {"field": "place", "type": "ordinal", "axis": None}
+    return {
+        "data": {"values": values}, "encoding": {"y": y}, "layer": layers, "width": _WIDTH,
+        "height": {"step": step},
+    }  # fmt: skip
+
+
+def _length_axis(field: str, label: str, lengths: Sequence[float]) -> tuple[Spec, float]:
     """The axis of lengths and where it begins: at zero, or above it where a logarithmic one is needed."""
-    import altair as alt
-
     least, most = min(lengths), max(*lengths, 1e-9)
     if least <= 0.0 or most <= _LOG_RATIO * least:
-        x = alt.X(field, title=label).scale(domain=[0.0, most], nice=False)
-        return x.axis(labelExpr=_TICKS, tickCount=5), 0.0
+        return _axis(field, label, [0.0, most], 5), 0.0
     low = 10.0 ** math.floor(math.log10(least) - 1e-9)
-    return _log_axis(alt.X(field, title=f"{label} (logarithmic)"), lengths, domain=[low, most]), low
+    return _log_axis(field, f"{label} (logarithmic)", lengths, [low, most]), low
 
 
 @dataclass(frozen=True)
@@ -344,60 +344,50 @@ def interval_chart(
     name: str, title: str, words: str, numbers: Sequence[Measured], *, x_label: str, what: str
 ) -> Chart:
     """Numbers as dots with error bars, and the counts behind estimates; `what` is the legend of the dots."""
-
-    def draw() -> Any:
-        import altair as alt
-
-        ends = [max(0.0, one.high) for one in numbers]
-        dots = [max(0.0, one.value) for one in numbers]
-        counts = [max(0.0, one.count) for one in numbers if one.count is not None]
-        x, low = _length_axis("value:Q", x_label, [*ends, *dots, *counts])
-        names, colours, shapes = [what, "count"], [BLUE, GREY], ["circle", "diamond"]
-        names = names if counts else names[:1]
-        labels = [_lines(one.label) for one in numbers]
-        most = max(map(len, labels))
-        values = [
-            {
-                "place": place, "number": str(one), "low": low, "begin": max(low, one.low), "end": ends[place],
-                "value": dots[place], "count": None if one.count is None else max(0.0, one.count),
-                "main": what, "behind": "count", **{f"line{n}": line for n, line in enumerate(labels[place])},
-            }
-            for place, one in enumerate(numbers)
-        ]  # fmt: skip
-        base = _data(values).encode(alt.Y("place:O", axis=None))
-        key: dict[str, Any] = {
-            "legend": alt.Legend(title=None, orient="top", direction="horizontal", columnPadding=60)
+    ends = [max(0.0, one.high) for one in numbers]
+    dots = [max(0.0, one.value) for one in numbers]
+    counts = [max(0.0, one.count) for one in numbers if one.count is not None]
+    x, low = _length_axis("value", x_label, [*ends, *dots, *counts])
+    labels = [_lines(one.label) for one in numbers]
+    most = max(map(len, labels))
+    values = [
+        {
+            "place": place, "number": str(one), "low": low, "begin": max(low, one.low), "end": ends[place],
+            "value": dots[place], "count": None if one.count is None else max(0.0, one.count),
+            "main": what, "behind": "count", **{f"line{n}": line for n, line in enumerate(labels[place])},
         }
-        colour = alt.Scale(domain=names, range=colours[: len(names)])
-        shape = alt.Scale(domain=names, range=shapes[: len(names)])
-        # Long labels have several lines, all above their number.
-        down = 0.5 * _LINE * (most - 1)
+        for place, one in enumerate(numbers)
+    ]  # fmt: skip
+    # Long labels have several lines, all above their number.
+    down, kinds = 0.5 * _LINE * (most - 1), 2 if counts else 1
 
-        def points(field: str, kind: str) -> Any:
-            point = base.mark_point(filled=True, size=90, opacity=1, yOffset=down)
-            return point.encode(
-                x=alt.X(f"{field}:Q"),
-                color=alt.Color(f"{kind}:N", scale=colour, **key),
-                shape=alt.Shape(f"{kind}:N", scale=shape, **key),
+    def points(field: str, kind: str) -> Spec:
+        styles = {
+            channel: _name(
+                kind, legend={**_ABOVE, "columnPadding": 60},
+                scale={"domain": [what, "count"][:kinds], "range": looks[:kinds]},
             )
+            for channel, looks in (("color", [BLUE, GREY]), ("shape", ["circle", "diamond"]))
+        }  # fmt: skip
+        return _layer({**_DOT, "size": 90, "yOffset": down}, x=_number(field), **styles)
 
-        return alt.layer(
-            base.mark_rule(color=INK, opacity=0.2, strokeWidth=2, yOffset=down).encode(x, x2="low:Q"),
-            base.mark_rule(color=BLUE, strokeWidth=2.5, yOffset=down).encode(alt.X("begin:Q"), x2="end:Q"),
-            *(
-                base.mark_tick(color=BLUE, thickness=2.5, size=12, yOffset=down).encode(alt.X(f"{end}:Q"))
-                for end in ("begin", "end")
-            ),
-            *([points("count", "behind")] if counts else []),
-            points("value", "main"),
-            *(
-                base.mark_text(align="left", dy=down - 17 - _LINE * n).encode(x=alt.value(0), text=f"line{n}:N")
-                for n in range(most)
-            ),
-            base.mark_text(align="left", dx=9, yOffset=down).encode(alt.X("end:Q"), text="number:N"),
-        ).properties(width=_WIDTH, height=alt.Step(42 + _LINE * (most - 1)))
-
-    return Chart(name, title, words, draw)
+    stem = {"type": "rule", "color": INK, "opacity": 0.2, "strokeWidth": 2, "yOffset": down}
+    bar = {"type": "rule", "color": BLUE, "strokeWidth": 2.5, "yOffset": down}
+    tick = {"type": "tick", "color": BLUE, "thickness": 2.5, "size": 12, "yOffset": down}
+    text = {"type": "text", "align": "left"}
+    layers = [
+        _layer(stem, x=x, x2={"field": "low"}),
+        _layer(bar, x=_number("begin"), x2={"field": "end"}),
+        *(_layer(tick, x=_number(end)) for end in ("begin", "end")),
+        *([points("count", "behind")] if counts else []),
+        points("value", "main"),
+        *(
+            _layer({**text, "dy": down - 17 - _LINE * n}, x={"value": 0}, text=_name(f"line{n}"))
+            for n in range(most)
+        ),
+        _layer({**text, "dx": 9, "yOffset": down}, x=_number("end"), text=_name("number")),
+    ]
+    return Chart(name, title, words, _rows(values, layers, step=42 + _LINE * (most - 1)))
 
 
 def _lines(label: str) -> list[str]:
@@ -413,20 +403,12 @@ def bar_number(value: float) -> str:
     return f"{value:,.0f}" if value >= 1000.0 or value == round(value) else f"{value:.4g}"
 
 
-def panels(
-    name: str, title: str, words: str, parts: Sequence[Chart], *, columns: int = 2, one_legend: bool = False
-) -> Chart:
+def panels(name: str, title: str, words: str, parts: Sequence[Chart], *, one_legend: bool = False) -> Chart:
     """Several charts under one title."""
-
-    def draw() -> Any:
-        import altair as alt
-
-        drawn = [one.draw().properties(title=one.title.split("\n")) for one in parts]
-        kept: Literal["shared", "independent"] = "shared" if one_legend else "independent"
-        together = alt.concat(*drawn, columns=columns, spacing=30)
-        return together.resolve_scale(color=kept, strokeDash=kept, shape=kept)
-
-    return Chart(name, title, words, draw)
+    drawn = [{"title": one.title.split("\n"), **one.spec} for one in parts]
+    scales = dict.fromkeys(("color", "strokeDash", "shape"), "shared" if one_legend else "independent")
+    spec = {"concat": drawn, "columns": 2, "spacing": 30, "resolve": {"scale": scales}}
+    return Chart(name, title, words, spec)
 
 
 # The curves of the paper's figure: colour, dashes, shape of the minimum, label.
@@ -437,11 +419,6 @@ _CURVES: Final = {
     "csh-tighter": (BLUE, [8, 3, 2, 3], "triangle-up", "CSH, tighter (the paper)"),
     "exact": (INK, [1, 0], "cross", "CSH, exact (dphist)"),
 }
-
-
-def curve_label(analysis: str) -> str:
-    """What a curve of the paper's figure is called in the legend."""
-    return _CURVES[analysis][3]
 
 
 @lru_cache(maxsize=32)
@@ -475,41 +452,37 @@ def describe_comparisons(comparisons: Sequence[Comparison]) -> str:
 
 def frontier_chart(comparison: Comparison) -> Chart:
     """The paper's figure: least tau against total noise for every analysis, with the minima marked."""
-
-    def draw() -> Any:
-        import altair as alt
-
-        curves = frontiers(comparison)
-        minima = {row.analysis.split(",")[0]: row for row in reversed(comparison.rows)}
-        lowest = {curve.analysis: minima[curve.analysis] for curve in curves}
-        labels = {name: f"{curve_label(name)}: {row.tau:,.1f}" for name, row in lowest.items()}
-        tallest = 1.6 * max(row.tau for row in lowest.values())
-        noises = [x for curve in curves for x in (curve.least_noise, *(noise for noise, _ in curve.points))]
-        x = alt.X("noise:Q", title="total noise (standard deviation of a released count)")
-        x = x.scale(domain=[min(noises), max(noises)], nice=False).axis(labelExpr=_TICKS, tickCount=6)
-        y = alt.Y("tau:Q", title="least tau (threshold less one)").axis(labelExpr=_TICKS, tickCount=5)
-        y = y.scale(domain=[0, tallest])
-        colours, dashes, *_ = zip(*(_CURVES[name] for name in labels), strict=True)
-        colour, dash = _styles(list(labels.values()), colours, dashes, orient="bottom", columns=2)
-        # Given as it is, so that the legend shows lines.
-        shape = alt.Shape("shape:N", legend=None, scale=None)
-        layers: list[Any] = []
-        for curve in curves:
-            label, best = labels[curve.analysis], lowest[curve.analysis]
-            points = [{"label": label, "noise": a, "tau": b} for a, b in curve.points if b <= tallest]
-            # The exact curves of GSHM and CSH lie on each other: a wide one below a thin one shows both.
-            width = 5.0 if curve.analysis == "gshm-exact" else 1.8
-            least = _data([{"label": label, "noise": curve.least_noise}])
-            place = {"noise": best.total_noise, "tau": best.tau, "shape": _CURVES[curve.analysis][2]}
-            minimum = _data([{"label": label, **place}])
-            layers += [
-                _data(points).mark_line(strokeWidth=width).encode(x, y, colour, dash),
-                least.mark_rule(strokeDash=[2, 3], opacity=0.7).encode(x, colour),
-                minimum.mark_point(size=90, filled=True, opacity=1).encode(x, y, colour, shape),
-            ]
-        return alt.layer(*layers).properties(width=_WIDTH, height=300)
-
-    return Chart("comparison", comparison.title, describe_comparisons([comparison]), draw)
+    curves = frontiers(comparison)
+    minima = {row.analysis.split(",")[0]: row for row in reversed(comparison.rows)}
+    lowest = {curve.analysis: minima[curve.analysis] for curve in curves}
+    labels = {name: f"{_CURVES[name][3]}: {row.tau:,.1f}" for name, row in lowest.items()}
+    tallest = 1.6 * max(row.tau for row in lowest.values())
+    noises = [x for curve in curves for x in (curve.least_noise, *(noise for noise, _ in curve.points))]
+    across = "total noise (standard deviation of a released count)"
+    x = _axis("noise", across, [min(noises), max(noises)], 6)
+    y = _axis("tau", "least tau (threshold less one)", [0, tallest], 5)
+    colours, dashes, *_ = zip(*(_CURVES[name] for name in labels), strict=True)
+    styles = _styles(list(labels.values()), colours, dashes, orient="bottom", columns=2)
+    colour = styles["color"]
+    # Given as it is, so that the legend shows lines.
+    shape = _name("shape", legend=None, scale=None)
+    layers: list[Spec] = []
+    for curve in curves:
+        label, best = labels[curve.analysis], lowest[curve.analysis]
+        points = [{"label": label, "noise": a, "tau": b} for a, b in curve.points if b <= tallest]
+        least = {"label": label, "noise": curve.least_noise}
+        minimum = {
+            "label": label, "noise": best.total_noise, "tau": best.tau, "shape": _CURVES[curve.analysis][2],
+        }  # fmt: skip
+        # The exact curves of GSHM and CSH lie on each other: a wide one below a thin one shows both.
+        width = 5.0 if curve.analysis == "gshm-exact" else 1.8
+        layers += [
+            _layer({"type": "line", "strokeWidth": width}, points, x=x, y=y, **styles),
+            _layer({"type": "rule", "strokeDash": [2, 3], "opacity": 0.7}, [least], x=x, color=colour),
+            _layer({**_DOT, "size": 90}, [minimum], x=x, y=y, color=colour, shape=shape),
+        ]
+    spec = {"layer": layers, "width": _WIDTH, "height": 300}
+    return Chart("comparison", comparison.title, describe_comparisons([comparison]), spec)
 
 
 def threshold_chart(comparison: Comparison) -> Chart:
@@ -532,9 +505,8 @@ def curve_chart(
     (first, high), (last, low) = kept[0], kept[-1]
     words = f"delta falls from {raised(high, 4)} at epsilon {first:.4g} to {raised(low, 4)} at epsilon {last:.4g}."
     return line_chart(
-        name, "delta for every epsilon", f"{words} {more}".strip(),
-        [Series("delta, certified at the points", kept, knots=True)], [own] if own else [],
-        x_label="epsilon", y_label="delta", log_y=True,
+        name, "delta for every epsilon", f"{words} {more}".strip(), {"delta, certified at the points": kept},
+        [own] if own else [], x_label="epsilon", y_label="delta", certified=True,
     )  # fmt: skip
 
 
@@ -573,33 +545,26 @@ def simulation_chart(simulation: Simulation) -> Chart:
     }  # fmt: skip
 
     def panel(name: str, title: str) -> Chart:
-        def draw() -> Any:
-            import altair as alt
-
-            rows = [
-                {"label": kinds[one.kind], "x": one.value or 1, "y": getattr(one, name)}
-                for one in simulation.candidates
-                if getattr(one, name) is not None
-            ]
-            bounds = [row["x"] for row in rows]
-            domain = [min(bounds), max(*bounds, min(bounds) + 1)]
-            x = _log_axis(alt.X("x:Q", title="m or k"), bounds, domain)
-            y = alt.Y("y:Q", title=None)
-            positive = [row["y"] for row in rows if row["y"] > 0.0]
-            if name == "mean_error" and positive:
-                y = _log_axis(y, positive)
-            else:
-                y = y.axis(format=".0%") if name == "missing" else y.axis(labelExpr=_TICKS)
-            colour, dash = _styles(list(kinds.values()), *_STYLES, orient="bottom", direction="horizontal")
-            fixed = _data([row for row in rows if row["label"] != kinds["auto"]])
-            chosen = _data([row for row in rows if row["label"] == kinds["auto"]])
-            return alt.layer(
-                fixed.mark_line(strokeWidth=2).encode(x, y, colour, dash),
-                fixed.mark_point(filled=True, size=45, opacity=1).encode(x, y, colour),
-                chosen.mark_rule(strokeWidth=2).encode(y, colour, dash),
-            ).properties(width=250, height=_HEIGHT)
-
-        return Chart(name, title, "", draw)
+        rows = [
+            {"label": kinds[one.kind], "x": one.value or 1, "y": getattr(one, name)}
+            for one in simulation.candidates
+            if getattr(one, name) is not None
+        ]
+        bounds = [row["x"] for row in rows]
+        x = _log_axis("x", "m or k", bounds, [min(bounds), max(*bounds, min(bounds) + 1)])
+        y = _number("y", title=None, axis={"format": ".0%"} if name == "missing" else {"labelExpr": _TICKS})
+        positive = [row["y"] for row in rows if row["y"] > 0.0]
+        if name == "mean_error" and positive:
+            y = _log_axis("y", None, positive)
+        styles = _styles(list(kinds.values()), *_STYLES, orient="bottom", direction="horizontal")
+        fixed = [row for row in rows if row["label"] != kinds["auto"]]
+        chosen = [row for row in rows if row["label"] == kinds["auto"]]
+        layers = [
+            _layer({"type": "line", "strokeWidth": 2}, fixed, x=x, y=y, **styles),
+            _layer({**_DOT, "size": 45}, fixed, x=x, y=y, color=styles["color"]),
+            _layer({"type": "rule", "strokeWidth": 2}, chosen, y=y, **styles),
+        ]
+        return Chart(name, title, "", {"layer": layers, "width": 250, "height": _HEIGHT})
 
     parts = [
         panel("items", "items released"),
@@ -613,9 +578,7 @@ def simulation_chart(simulation: Simulation) -> Chart:
 
 
 # What a plan does to users by their number of items.
-_IN_FULL: Final = "count in full"
-_LESS: Final = "each item counts less"
-_LEFT_OUT: Final = "some items left out"
+_FATES: Final = {"count in full": BLUE, "each item counts less": ORANGE, "some items left out": VERMILLION}
 
 
 def kept_chart(plan: Plan, users: Sequence[tuple[int, float]] = (), *, noisy: bool = False) -> Chart:
@@ -646,38 +609,33 @@ def kept_chart(plan: Plan, users: Sequence[tuple[int, float]] = (), *, noisy: bo
         about = "By the noisy numbers about" if noisy else "About"
         words += f" {about} {percent(above)} of users have more than {limit:,}."
 
-    def draw() -> Any:
-        import altair as alt
+    bases = (1, 2, 5) if last <= 2000 else (1,)
+    ticks = [base * 10**power for power in range(math.ceil(math.log10(last)) + 1) for base in bases]
+    ticks, least = [tick for tick in ticks if tick <= last], 0.75
 
-        bases = (1, 2, 5) if last <= 2000 else (1,)
-        ticks = [base * 10**power for power in range(math.ceil(math.log10(last)) + 1) for base in bases]
-        ticks = [tick for tick in ticks if tick <= last]
-        least = 0.75
+    def axis(field: str, title: str | None, **more: Any) -> Spec:
         scale = {"type": "log", "domain": [least, last + 0.5], "nice": False}
+        return _number(field, title=title, scale=scale, axis={"values": ticks, "labelExpr": _TICKS, **more})
 
-        def axis(channel: Any, field: str, title: str | None, **more: Any) -> Any:
-            return channel(field, title=title).scale(**scale).axis(values=ticks, labelExpr=_TICKS, **more)
-
-        across = "items of a user (logarithmic)"
-        x = axis(alt.X, "x:Q", None if groups else across, labels=not groups)
-        y = axis(alt.Y, "y:Q", "counted, by weight (logarithmic)")
-        names = ["counted", "all items"]
-        colour, dash = _styles(names, [BLUE, GREY], [[1, 0], [4, 4]], orient="top", direction="horizontal")
-        layers = [
-            _data([{"label": name, "x": a, "y": b} for a, b in line])
-            .mark_line(strokeWidth=2.5)
-            .encode(x, y, colour, dash)
-            for name, line in zip(names, (points, [(1.0, 1.0), (float(last), float(last))]), strict=True)
-        ]
-        for place in sorted({limit, most}):
-            # Where both marks are close, their labels are on either side.
-            on_left = place == limit if limit < most < 2 * limit else math.log(place) > 0.6 * math.log(last)
-            layers += _mark_layers(Mark(f"{place:,}", place), x, y, on_left=on_left, low=True)
-        top = alt.layer(*layers).properties(width=_WIDTH, height=_HEIGHT)
-        if not groups:
-            return top
+    across = "items of a user (logarithmic)"
+    x = axis("x", None if groups else across, labels=not groups)
+    y = axis("y", "counted, by weight (logarithmic)")
+    lines = {"counted": points, "all items": [(1.0, 1.0), (float(last), float(last))]}
+    styles = _styles(list(lines), [BLUE, GREY], [[1, 0], [4, 4]], orient="top", direction="horizontal")
+    layers = [
+        _layer(
+            {"type": "line", "strokeWidth": 2.5}, [{"label": name, "x": a, "y": b} for a, b in line],
+            x=x, y=y, **styles,
+        )
+        for name, line in lines.items()
+    ]  # fmt: skip
+    for place in sorted({limit, most}):
+        # Where both marks are close, their labels are on either side.
+        on_left = place == limit if limit < most < 2 * limit else math.log(place) > 0.6 * math.log(last)
+        layers += _mark_layers(Mark(f"{place:,}", place), x, y, on_left=on_left, low=True)
+    spec = {"layer": layers, "width": _WIDTH, "height": _HEIGHT}
+    if groups:
         kinds = list(dict.fromkeys(kind for _, _, kind, _ in groups))
-        colours = {_IN_FULL: BLUE, _LESS: ORANGE, _LEFT_OUT: VERMILLION}
         values = [
             {
                 "from": max(least, 1.01 * (first - 0.5)), "to": 0.99 * (end + 0.5), "kind": kind, "users": count,
@@ -685,24 +643,25 @@ def kept_chart(plan: Plan, users: Sequence[tuple[int, float]] = (), *, noisy: bo
             }
             for first, end, kind, count in groups
         ]  # fmt: skip
-        key = alt.Legend(title=None, orient="top", direction="horizontal", symbolType="square")
-        tint = alt.Scale(domain=kinds, range=[colours[kind] for kind in kinds])
-        bars = _data(values).mark_bar().encode(
-            axis(alt.X, "from:Q", across), x2="to:Q", y2="zero:Q",
-            color=alt.Color("kind:N", sort=kinds, scale=tint, legend=key),
-            y=alt.Y("users:Q", title="users (noisy)" if noisy else "users").axis(labelExpr=_TICKS, tickCount=4),
+        tint = {"domain": kinds, "range": [_FATES[kind] for kind in kinds]}
+        bars = _layer(
+            {"type": "bar"}, values, x=axis("from", across), x2={"field": "to"}, y2={"field": "zero"},
+            color=_name("kind", sort=kinds, scale=tint, legend={**_ABOVE, "symbolType": "square"}),
+            y=_number(
+                "users", title="users (noisy)" if noisy else "users", axis={"labelExpr": _TICKS, "tickCount": 4}
+            ),
         )  # fmt: skip
-        below = bars.properties(width=_WIDTH, height=_HEIGHT // 2)
-        return alt.vconcat(top, below, spacing=12).resolve_scale(color="independent", strokeDash="independent")
-
-    return Chart("kept", "What the items of a user count", words, draw)
+        scales = {"color": "independent", "strokeDash": "independent"}
+        below = {**bars, "width": _WIDTH, "height": _HEIGHT // 2}
+        spec = {"vconcat": [spec, below], "spacing": 12, "resolve": {"scale": scales}}
+    return Chart("kept", "What the items of a user count", words, spec)
 
 
 def _groups(users: Sequence[tuple[int, float]], limit: int, most: int) -> list[tuple[int, int, str, float]]:
     """Of each group: least and most items, what the plan does to its users, and their number, at least 0."""
-    found, first = [], 1
+    (in_full, less, left_out), found, first = _FATES, [], 1
     for items, count in users:
-        kind = _IN_FULL if items <= limit else _LESS if items <= most else _LEFT_OUT
+        kind = in_full if items <= limit else less if items <= most else left_out
         found.append((first, items, kind, max(0.0, float(count))))
         first = items + 1
     return found
@@ -710,33 +669,36 @@ def _groups(users: Sequence[tuple[int, float]], limit: int, most: int) -> list[t
 
 def largest_counts_chart(rows: Sequence[Mapping[str, Any]], words: str) -> Chart:
     """Counts of public or synthetic data by rank: in each row `true`, and `released` by a trial, or None."""
-
-    def draw() -> Any:
-        import altair as alt
-
-        states = ["true count, released", "true count, not released", "released count"]
-        values: list[dict[str, Any]] = [
-            {
-                "rank": rank, "true": max(1.0, float(row["true"])), "one": 1.0,
-                "released": None if row["released"] is None else max(1.0, float(row["released"])),
-                "state": states[row["released"] is None], "dot": states[2],
-            }
-            for rank, row in enumerate(rows, 1)
-        ]  # fmt: skip
-        every = max(1, len(values) // 5)
-        ranks = [1, *range(every, len(values) + 1, every)] if every > 1 else [*range(1, len(values) + 1)]
-        base = _data(values).encode(alt.X("rank:O", title="rank of the item").axis(values=ranks, labelAngle=0))
-        highest = max(max(value["true"], value["released"] or 1.0) for value in values)
-        y = _log_axis(alt.Y("true:Q", title="users (logarithmic)"), [1.0, highest])
-        legend = alt.Legend(title=None, orient="top", direction="horizontal", symbolType="square")
-        scale = alt.Scale(domain=states, range=[BLUE, GREY, VERMILLION])
-        dots = base.transform_filter("isValid(datum.released)").mark_point(filled=True, size=45, opacity=1)
-        return alt.layer(
-            base.mark_bar().encode(y, y2="one:Q", color=alt.Color("state:N", scale=scale, legend=legend)),
-            dots.encode(y=alt.Y("released:Q"), color=alt.Color("dot:N", scale=scale, legend=legend)),
-        ).properties(width=_WIDTH, height=_HEIGHT)
-
-    return Chart("largest", "The largest counts", words, draw)
+    states = ["true count, released", "true count, not released", "released count"]
+    values: list[dict[str, Any]] = [
+        {
+            "rank": rank, "true": max(1.0, float(row["true"])), "one": 1.0,
+            "released": None if row["released"] is None else max(1.0, float(row["released"])),
+            "state": states[row["released"] is None], "dot": states[2],
+        }
+        for rank, row in enumerate(rows, 1)
+    ]  # fmt: skip
+    every = max(1, len(values) // 5)
+    ranks = [1, *range(every, len(values) + 1, every)] if every > 1 else [*range(1, len(values) + 1)]
+    highest = max(max(value["true"], value["released"] or 1.0) for value in values)
+    y = _log_axis("true", "users (logarithmic)", [1.0, highest])
+    look = {
+        "legend": {**_ABOVE, "symbolType": "square"},
+        "scale": {"domain": states, "range": [BLUE, GREY, VERMILLION]},
+    }
+    x = {
+        "field": "rank", "type": "ordinal", "title": "rank of the item",
+        "axis": {"values": ranks, "labelAngle": 0},
+    }  # fmt: skip
+    dots = _layer({**_DOT, "size": 45}, y=_number("released"), color=_name("dot", **look))
+    layers = [
+        _layer({"type": "bar"}, y=y, y2={"field": "one"}, color=_name("state", **look)),
+        {"transform": [{"filter": "isValid(datum.released)"}], **dots},
+    ]
+    spec = {
+        "data": {"values": values}, "encoding": {"x": x}, "layer": layers, "width": _WIDTH, "height": _HEIGHT,
+    }  # fmt: skip
+    return Chart("largest", "The largest counts", words, spec)
 
 
 def release_chart(release: Release) -> Chart:
@@ -838,9 +800,9 @@ def _probability(found: Selection) -> Chart:
     )
     points = list(zip(map(float, found.counts), found.probability, strict=True))
     return line_chart(
-        "release", f"Probability of {what}", words, [Series(f"probability of {what}", points)],
+        "release", f"Probability of {what}", words, {f"probability of {what}": points},
         [Mark("50 %", found.even), Mark("99 %", found.likely)],
-        x_label=found.axis, y_label="probability", share_y=True,
+        x_label=found.axis, y_label="probability", share=True,
     )  # fmt: skip
 
 
@@ -859,12 +821,12 @@ def _error(found: Selection) -> Chart:
         f"A released count is too high by {near}, where the {found.axis} is {xs[middle]:,.0f}, and by {far}, "
         f"where it is {xs[-1]:,.0f}."
     )
-    series = [
-        Series("too high on average by", list(zip(xs, bias, strict=True))),
-        Series("standard deviation", list(zip(xs, deviation, strict=True))),
-    ]
+    lines = {
+        "too high on average by": list(zip(xs, bias, strict=True)),
+        "standard deviation": list(zip(xs, deviation, strict=True)),
+    }
     return line_chart(
-        "error", "Expected error of a released count", words, series, [Mark("50 % released", found.even)],
+        "error", "Expected error of a released count", words, lines, [Mark("50 % released", found.even)],
         x_label=found.axis, y_label="error, in users",
     )  # fmt: skip
 

@@ -277,12 +277,15 @@ class Selection:
     even: int
     likely: int
     axis: str
-    # How many are kept of those that pass, where a limit on items per user serves in place of a top-k step.
+    # How many are kept of those that pass, where a limit on items per user replaces a top-k step.
     largest: int | None = None
+
+    def by_count(self) -> list[tuple[int, float, float, float]]:
+        """Count, probability, bias and deviation of each point."""
+        return list(zip(self.counts, self.probability, self.bias, self.deviation, strict=True))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
-        rows = zip(self.counts, self.probability, self.bias, self.deviation, strict=True)
         return {
             "axis": self.axis,
             "largest_of_those_that_pass": self.largest,
@@ -291,7 +294,7 @@ class Selection:
             "count_released_with_99_percent": self.likely,
             "by_count": [
                 {"count": count, "probability": p, "bias": bias, "standard_deviation": deviation}
-                for count, p, bias, deviation in rows
+                for count, p, bias, deviation in self.by_count()
             ],
         }
 
@@ -300,7 +303,7 @@ def selection_of(plan: Plan, request: Mapping[str, Any]) -> Selection | None:
     """How the threshold selects; None where every item is released."""
     if math.isinf(plan.threshold):
         return None
-    # Where a limit on items per user serves in place of a top-k step, nothing is subtracted.
+    # Where a limit on items per user replaces a top-k step, nothing is subtracted.
     relative = (plan.releases_offset or "top" in request) and plan.contract.max_nonzero is not None
     asked = int(request.get("lower-threshold", 1))
     lower = 1 if relative else asked

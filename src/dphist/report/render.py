@@ -8,7 +8,7 @@ import math
 import os
 import re
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import sha256
 from importlib.resources import files
 from itertools import zip_longest
@@ -19,14 +19,17 @@ from urllib.parse import quote
 from jinja2 import Environment, PackageLoader
 from markupsafe import Markup, escape
 
-from dphist.display import printable, raised, text_grid, text_table
+from dphist.display import printable, text_grid, text_table
 from dphist.errors import InvalidParameter
 from dphist.releasing.result import Release
 from dphist.report import words
-from dphist.report.charts import Chart, FigureFormat, report_charts
-from dphist.report.facts import QUOTED, UNSEEN, UNSEEN_CLASS, Facts, Rows, digits_of, gather_facts, make_visible
-from dphist.report.files import MARKDOWN_MARK, PAGE_MARK, TEXT_MARK, check_plot, write_files
+from dphist.report.charts import Chart, report_charts
+from dphist.report.facts import QUOTED, UNSEEN, UNSEEN_CLASS, Facts, Rows, gather_facts, make_visible
 
+# By these marks dphist recognises its own reports: it replaces nothing else.
+PAGE_MARK: Final = '<meta name="generator" content="dphist report">'
+TEXT_MARK: Final = "This is a report by dphist."
+MARKDOWN_MARK: Final = "<!-- dphist report -->"
 ReportFormat = Literal["html", "markdown", "text"]
 FORMATS: Final[tuple[ReportFormat, ...]] = get_args(ReportFormat)
 _ENDINGS: Final[dict[str, ReportFormat]] = {
@@ -103,10 +106,10 @@ def report_data(facts: Facts) -> dict[str, Any]:
 
 def render(facts: Facts, format: ReportFormat, figures: Mapping[str, str] | None = None) -> str:
     """The report in one format. Markdown links `figures`: the file of each chart by its name."""
-    described = words.describe(facts)
+    described, summary = words.describe(facts), facts.summary
     names, rows = facts.rows.first(_ROWS[format])
     skipped = {"cap": not described["limit_notes"], "booking": not described["booking"]}
-    sealed, summary = described["certificate"] or {}, facts.summary
+    sealed = (described["certificate"] or {}).values()
     *first, (_, privacy) = summary.rows()
     shared = {
         "r": described,
@@ -117,76 +120,39 @@ def render(facts: Facts, format: ReportFormat, figures: Mapping[str, str] | None
         "verdict": summary.verdict.level.capitalize() if facts.private else "Not private",
         "weak": not facts.private or summary.verdict.weak,
         "warnings": words.warnings(facts),
-        "count_note": words.count_note(facts),
+        "count_note": words.count_words(facts).note,
         "about": [
             ("Released items", f"{facts.rows.total:,}"),
             *((words.ABOUT[key], value) for key, value in described["about"].items()),
         ],
-        "numbers": [tuple(one.values()) for one in described["numbers"]],
         "curve_text": words.CURVE,
-        "curve": [(raised(e, 4), raised(d, 4)) for e, d in facts.curve[:: max(1, (len(facts.curve) - 1) // 10)]],
-        "peer_head": ("analysis", "noise", "threshold"),
-        "peers": words.peer_rows(facts),
-        "selection_head": words.make_printable(words.selection_head(facts)) if facts.selection else (),
-        "selection": _selection_rows(facts),
-        "choice_head": ("items of a user", "users, with noise"),
-        "choice": (
-            [(label, f"{users:,}") for label, users in zip(facts.choice.labels, facts.choice.users, strict=True)]
-            if facts.choice
-            else []
-        ),
-        "offer_head": words.offer_head(facts.choice) if facts.choice and facts.choice.offers else (),
-        "offers": words.offer_rows(facts.choice) if facts.choice else [],
+        "tables": words.tables(facts),
         "row_names": names,
         "item_columns": len(facts.rows.items),
-        "sealed": list(
-            zip(("Certificate", "SHA-256 of its content (self_sha256)"), sealed.values(), strict=False)
-        ),
+        "sealed": list(zip(("Certificate", "SHA-256 of its content (self_sha256)"), sealed, strict=False)),
         "verifying": words.VERIFYING,
         "charts": {chart.name: chart for chart in report_charts(facts)},
     }
     if format == "html":
         return _html(facts, shared, rows)
-    shared |= {"rows": rows, "row_lines": _wrap_cells(rows, len(facts.rows.items))}
+    shared["more"] = facts.rows.total - len(rows)
     if format == "markdown":
-        return _markdown().get_template("report.md").render(shared, mark=MARKDOWN_MARK, figures=figures or {})
-    return _text().get_template("report.txt").render(shared, mark=TEXT_MARK)
-
-
-def draw_figures(facts: Facts, folder: Path, kind: FigureFormat) -> dict[str, tuple[Path, bytes]]:
-    """The file and the content of each chart, by its name; nothing is written yet."""
-    return {one.name: (folder / f"{one.name}.{kind}", one.content(kind)) for one in report_charts(facts)}
-
-
-def save_plot(chart: Chart, path: Path, *, title: str, tables: Sequence[str], force: bool) -> None:
-    """Write a chart as PNG, SVG, or as an HTML page with `tables` below it that needs no network."""
-    check_plot(path, force=force)
-    kind = path.suffix.lower()
-    if kind == ".html":
-        content = _environment(autoescape=True).get_template("figure.html").render(
-            title=title, chart=chart, tables=tables
-        ).encode()  # fmt: skip
+        environment = _environment(autoescape=True, finalize=_escape_markdown)
+        parts = {**_markdown_parts(shared["charts"], figures or {}), "rows": rows, "mark": Markup(MARKDOWN_MARK)}
     else:
-        content = chart.content("png" if kind == ".png" else "svg")
-    write_files({path: content}, force=force)
+        environment = _environment()
+        parts = {**_TEXT_PARTS, "rows": _wrap_cells(rows, len(facts.rows.items)), "mark": TEXT_MARK}
+    return environment.get_template("report.txt").render(shared, **parts)
+
+
+def figure_page(chart: Chart, title: str, tables: Sequence[str]) -> str:
+    """A chart and the tables below it as an HTML page that needs no network."""
+    template = _environment(autoescape=True).get_template("figure.html")
+    return template.render(title=title, chart=chart, tables=tables)
 
 
 def _environment(**options: Any) -> Environment:
     return Environment(loader=PackageLoader("dphist.report"), keep_trailing_newline=True, **options)
-
-
-def _selection_rows(facts: Facts) -> list[tuple[str, str, str, str]]:
-    """A few true counts: the probability of release, and the error of what is released."""
-    found = facts.selection
-    if found is None:
-        return []
-    digits = digits_of(facts.plan.total_noise)
-    rows = list(zip(found.counts, found.probability, found.bias, found.deviation, strict=True))
-    return [
-        (f"{count:,}", words.percent(p), f"{bias:,.{digits}f}", f"{deviation:,.{digits}f}")
-        for count, p, bias, deviation in rows[:: max(1, len(rows) // 10)]
-        if p >= 1e-4
-    ]
 
 
 def _split(text: str) -> tuple[str, str]:
@@ -205,14 +171,7 @@ def _wrap_cells(rows: list[list[str]], items: int) -> list[list[str]]:
     return found
 
 
-# --- text and Markdown
-
-
-def _text() -> Environment:
-    environment = _environment()
-    environment.filters["wrap"] = _wrap
-    environment.globals |= {"table": text_grid, "pair_table": text_table}
-    return environment
+# --- text and Markdown: the same template, with functions of their own
 
 
 def _wrap(text: str, indent: str = "") -> str:
@@ -222,23 +181,64 @@ def _wrap(text: str, indent: str = "") -> str:
     )
 
 
-def _markdown() -> Environment:
-    """Every text that is put into the template is escaped, like HTML's autoescape but for Markdown."""
-    environment = _environment(autoescape=True, finalize=_escape_markdown)
-    environment.filters |= {"verbatim": Markup, "link": lambda path: Markup(quote(os.fsencode(path)))}
-    environment.globals["table"] = _markdown_table
-    return environment
+_TEXT_PARTS: Final[dict[str, Callable[..., str]]] = {
+    "heading": lambda title, _=2: f"{title}\n{'=' * min(len(title), _WIDTH)}",
+    "paragraph": _wrap,
+    "bullet": lambda text: _wrap(text, "- "),
+    "strong": str,
+    "labelled": lambda label, text: _wrap(f"{label}. {text}"),
+    "warning": lambda kind, text: _wrap(f"{kind.upper()}: {text}"),
+    "summary": lambda rows: "\n".join(_wrap(text, f"{label:<17}") for label, text in rows),
+    "numbers": lambda numbers: "\n".join(
+        f"{one['label']}: {one['value']}\n{_wrap(one['meaning'], '    ')}" for one in numbers
+    ),
+    "pairs": lambda rows: text_table(list(rows)),
+    "table": lambda head, rows, texts: text_grid(head, rows, left=texts),
+    "picture": lambda _: "",
+    "code": lambda command: f"  {command}",
+}
 
 
 def _escape_markdown(value: Any) -> Markup:
     return value if isinstance(value, Markup) else Markup(_MARKUP.sub(r"\\\1", printable(str(value))))
 
 
-def _markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]], texts: int) -> Markup:
+def _markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]], texts: int = 2) -> Markup:
     """The first `texts` columns are words, the others numbers, to the right."""
     rule = ["---" if place < texts else "---:" for place in range(len(head))]
     lines: list[list[str]] = [[_escape_markdown(cell) for cell in row] for row in (head, *rows)]
     return Markup("\n".join(f"| {' | '.join(line)} |" for line in (lines[0], rule, *lines[1:])))
+
+
+def _markdown_parts(charts: Mapping[str, Chart], figures: Mapping[str, str]) -> dict[str, Callable[..., Markup]]:
+    """Every text is escaped, here or by the template."""
+    escaped = _escape_markdown
+
+    def picture(name: str) -> Markup:
+        if name not in charts:
+            return Markup()
+        words = escaped(charts[name].words)
+        link = ""
+        if name in figures:
+            link = f"![{escaped(charts[name].title)}: {words}](<{quote(os.fsencode(figures[name]))}>)\n\n"
+        return Markup(f"{link}{words}\n\n")
+
+    return {
+        "heading": lambda title, level=2: Markup(f"{'#' * level} {escaped(title)}"),
+        "paragraph": escaped,
+        "bullet": lambda text: Markup(f"- {escaped(text)}"),
+        "strong": lambda text: Markup(f"**{escaped(text)}**"),
+        "labelled": lambda label, text: Markup(f"**{escaped(label)}.** {escaped(text)}"),
+        "warning": lambda kind, text: Markup(f"**{escaped(kind)}:** {escaped(text)}"),
+        "summary": lambda rows: _markdown_table(("", ""), rows),
+        "numbers": lambda numbers: _markdown_table(
+            ("number", "value", "what it means"), [tuple(one.values()) for one in numbers], 3
+        ),
+        "pairs": lambda rows: _markdown_table(("", ""), rows),
+        "table": _markdown_table,
+        "picture": picture,
+        "code": lambda command: Markup(f"```sh\n{command}\n```"),
+    }
 
 
 # --- HTML

@@ -6,7 +6,7 @@ import math
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import PurePath
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from dphist.display import count_items, figure, join_words, printable, raised
 from dphist.planning.explain import MECHANISMS
@@ -14,7 +14,7 @@ from dphist.planning.utility import Correction, half_width
 from dphist.privacy.types import Budget, LaplaceNoise, Plan
 from dphist.releasing.document import NO_GUARANTEE, caveats, guarantee, not_covered
 from dphist.releasing.summary import INTERVALS_OF_ESTIMATES, INTERVALS_OF_NOISE, NOT_PRIVATE, ROUGH_ESTIMATES
-from dphist.report.facts import Facts, LimitChoice, Offer, Peer, Selection
+from dphist.report.facts import Facts, LimitChoice, Offer, Selection, digits_of
 
 # By how much a factor may exceed e^epsilon, and how many delta that costs: 1/(1 - 1/1.1) = 11.
 SLACK: Final = 1.1
@@ -88,52 +88,67 @@ def one_in(probability: float) -> str:
 # --- what a count is
 
 
-def count_note(facts: Facts) -> str:
-    """What a count is, where it is not the number of an item's users."""
-    bound = facts.plan.contract.max_nonzero or 0
-    if facts.kind == "differences":
-        return (
-            f"A count here is NOT a number of users: it is the difference to the count of {_ranked(facts)}, which "
-            "is not released. The number of users of an item cannot be computed from it, and it has no interval."
-        )
-    if facts.kind == "perhaps_reduced":
-        return (
-            "A count here may be less than the number of users: unless it was promised that no possible data has "
-            f"more than {bound:,} items, the count after the {bound:,} largest was subtracted from all counts, "
-            "and it is not released. So there are no intervals."
-        )
-    if facts.kind == "sketch":
-        way = "above" if facts.plan.releases_offset else "below"
-        return (
-            f"A count here comes from a sketch: besides the noise, it may be {way} the number of users, "
-            "by how much at most is said below. Intervals cover the noise only."
-        )
-    if facts.kind == "weighted" and facts.correction is None:
-        return (
-            f"A count here is weighted, so it may be lower than the number of users. {limit_sentence(facts.plan)}"
-        )
-    return ""
+class CountWords(NamedTuple):
+    """What a count is: in the title, in the first sentence, without its noise, and what must be said before it."""
+
+    title: str
+    lead: str
+    true_value: str
+    note: str = ""
 
 
-def _ranked(facts: Facts) -> str:
-    """Of counts from a lower threshold on, at least what is below it is subtracted."""
-    lower = facts.request.get("lower-threshold", 1)
+_COUNTS: Final = {
+    "users": CountWords("Number of {counted} per {what}", "the number of users{limited}", "the true count"),
+    "weighted": CountWords(
+        "Number of users per {what}, weighted", "a weighted number of users", "the true weighted count",
+        "A count here is weighted, so it may be lower than the number of users. {limit}",
+    ),
+    "differences": CountWords(
+        "Differences in the number of users per {what}", "how many more users there are than for {ranked}",
+        "the true difference",
+        "A count here is NOT a number of users: it is the difference to the count of {ranked}, which is not "
+        "released. The number of users of an item cannot be computed from it, and it has no interval.",
+    ),
+    "perhaps_reduced": CountWords(
+        "Number of users per {what}, possibly reduced",
+        "the number of users, possibly less a number that was subtracted from all counts,",
+        "the true count, possibly reduced",
+        "A count here may be less than the number of users: unless it was promised that no possible data has more "
+        "than {bound} items, the count after the {bound} largest was subtracted from all counts, and it is not "
+        "released. So there are no intervals.",
+    ),
+    "sketch": CountWords(
+        "Number of users per {what}, estimated by a sketch", "about how many users there are",
+        "the counter of the sketch",
+        "A count here comes from a sketch: besides the noise, it may be {way} the number of users, by how much at "
+        "most is said below. Intervals cover the noise only.",
+    ),
+}  # fmt: skip
+
+
+def count_words(facts: Facts) -> CountWords:
+    """What a count of this release is."""
+    plan, lower = facts.plan, facts.request.get("lower-threshold", 1)
+    what, limited = ", ".join(facts.rows.items), facts.summary.limit_leaves_out
+    # Of counts from a lower threshold on, at least what is below it is subtracted.
     least = f" (or to {lower - 1:,}, if that is more)" if lower > 1 else ""
-    return f"the item ranked {facts.plan.contract.nonzero + 1:,.0f}{least}"
+    values = {
+        "what": what,
+        "counted": "counted users" if limited else "users",
+        "limited": f" who were counted, for at most {count_items(plan.contract.items)} each," if limited else "",
+        "limit": _limit_sentence(plan),
+        "ranked": f"the item ranked {plan.contract.nonzero + 1:,.0f}{least}",
+        "bound": f"{plan.contract.max_nonzero or 0:,}",
+        "way": "above" if plan.releases_offset else "below",
+    }
+    found = CountWords(*(text.format(**values) for text in _COUNTS[facts.kind]))
+    if facts.correction is None:
+        return found
+    lead = "an estimate of the number of users, and the count behind it,"
+    return found._replace(title=f"Number of users per {what}", lead=lead, note="")
 
 
-def _true_value(facts: Facts) -> str:
-    """What the noise is added to."""
-    return {
-        "users": "the true count",
-        "weighted": "the true weighted count",
-        "differences": "the true difference",
-        "perhaps_reduced": "the true count, possibly reduced",
-        "sketch": "the counter of the sketch",
-    }[facts.kind]
-
-
-def also_released(sums: Sequence[Mapping[str, Any]]) -> str:
+def _also_released(sums: Sequence[Mapping[str, Any]]) -> str:
     """What is released beside the counts, in a few words."""
     if len(sums) > 4:
         kinds = [f"{one['kind']}s" for one in sums]
@@ -141,49 +156,28 @@ def also_released(sums: Sequence[Mapping[str, Any]]) -> str:
     return join_words([f"the {one['kind']} of {one['column']}" for one in sums])
 
 
-def title(facts: Facts) -> str:
-    """The title of the report."""
-    what, also = ", ".join(facts.rows.items), also_released(facts.document.get("sums", ()))
-    counted = "counted users" if facts.summary.limit_leaves_out and not facts.correction else "users"
-    found = {
-        "users": f"Number of {counted} per {what}",
-        "weighted": f"Number of users per {what}" + ("" if facts.correction else ", weighted"),
-        "differences": f"Differences in the number of users per {what}",
-        "perhaps_reduced": f"Number of users per {what}, possibly reduced",
-        "sketch": f"Number of users per {what}, estimated by a sketch",
-    }[facts.kind]
-    return ("" if facts.private else "NOT PRIVATE: ") + found + (f", with {also}" if also else "")
+def _title(facts: Facts) -> str:
+    also = _also_released(facts.document.get("sums", ()))
+    found = count_words(facts).title + (f", with {also}" if also else "")
+    return found if facts.private else f"NOT PRIVATE: {found}"
 
 
-def lead(facts: Facts) -> str:
-    """What was released, from what and when."""
-    rows, also = facts.rows.total, also_released(facts.document.get("sums", ()))
-    limited, each = facts.summary.limit_leaves_out, f"at most {count_items(facts.plan.contract.items)}"
-    counts = {
-        "users": "the number of users" + (f" who were counted, for {each} each," if limited else ""),
-        "weighted": "a weighted number of users",
-        "differences": f"how many more users there are than for {_ranked(facts)}",
-        "perhaps_reduced": "the number of users, possibly less a number that was subtracted from all counts,",
-        "sketch": "about how many users there are",
-    }[facts.kind]
-    if facts.correction:
-        counts = "an estimate of the number of users, and the count behind it,"
+def _lead(facts: Facts) -> str:
+    rows, also, known = facts.rows.total, _also_released(facts.document.get("sums", ())), _about(facts)
+    items = "1 item" if rows == 1 else f"each of {rows:,} items"
+    found = f"gives {count_words(facts).lead} for {items}{f', and {also}' if also else ''}, with noise."
     if rows == 0:
         public = math.isinf(facts.plan.threshold)
-        found = f"This release is empty: {'the list had no items' if public else 'no count passed the threshold'}."
-    else:
-        items = "1 item" if rows == 1 else f"each of {rows:,} items"
-        found = f"This release gives {counts} for {items}{f', and {also}' if also else ''}, with noise."
-    known = about(facts)
-    return f"{found} It was made from {known['source']} on {known['created'].partition('T')[0]}."
+        found = f"is empty: {'the list had no items' if public else 'no count passed the threshold'}."
+    return f"This release {found} It was made from {known['source']} on {known['created'].partition('T')[0]}."
 
 
-def about(facts: Facts) -> dict[str, str]:
+def _about(facts: Facts) -> dict[str, str]:
     """What was released, from what and when, by the keys of --json."""
-    document, request, also = facts.document, facts.request, also_released(facts.document.get("sums", ()))
+    document, request, also = facts.document, facts.request, _also_released(facts.document.get("sums", ()))
     found = {"counted": "users per " + ", ".join(facts.rows.items) + (f", with {also}" if also else "")}
-    if count_note(facts) or facts.kind == "weighted":
-        found["a_count_is"] = f"{_true_value(facts)}, plus noise"
+    if facts.kind != "users":
+        found["a_count_is"] = f"{count_words(facts).true_value}, plus noise"
     if "sketch" in request:
         found["source"] = f"a sketch ({request['sketch']}) with {request['sketch-size']:,} counters"
     elif not request:
@@ -199,9 +193,9 @@ def about(facts: Facts) -> dict[str, str]:
     return found
 
 
-def rows_notes(facts: Facts) -> list[str]:
+def _rows_notes(facts: Facts) -> list[str]:
     """What the counts and their intervals are, and what intervals do not cover."""
-    rows, note, (_, interval) = facts.rows, count_note(facts), facts.rows.main
+    rows, note, (_, interval) = facts.rows, count_words(facts).note, facts.rows.main
     found = [note] if note else []
     if interval is None or not rows.total:
         return found
@@ -213,21 +207,7 @@ def rows_notes(facts: Facts) -> list[str]:
     return [*found, INTERVALS_OF_NOISE if facts.summary.limit_leaves_out else "Intervals cover the noise."]
 
 
-def estimate_notes(facts: Facts) -> list[str]:
-    """How estimates are made and what they suppose; nothing for a release without them."""
-    correction = facts.correction
-    if correction is None:
-        return []
-    return [
-        "The estimate is the count times a factor that makes up for what the limit on users leaves out: "
-        f"{factors_of(facts, correction)} (one standard error). The factor follows from the noisy numbers of "
-        "users by number of items. It supposes that users with many items choose the same items as others: "
-        "intervals of estimates cover the noise of the count and of the factor, and no interval covers how far "
-        "users with many items choose differently."
-    ]
-
-
-def factors_of(facts: Facts, correction: Correction) -> str:
+def _factors_of(facts: Facts, correction: Correction) -> str:
     """What counts are multiplied by, with standard errors: most for rare items, least for the largest count."""
     found = [
         f"{figure(float(correction.factors_at(count)))} ± {float(correction.errors_at(count)):.2g}"
@@ -239,16 +219,15 @@ def factors_of(facts: Facts, correction: Correction) -> str:
 # --- the guarantee
 
 
-def guarantee_of(facts: Facts) -> str:
-    """The guarantee in full."""
+def _guarantee_of(facts: Facts) -> str:
     return guarantee(facts.plan, facts.request, facts.budget) if facts.private else NO_GUARANTEE
 
 
-def promise_of(facts: Facts) -> list[str]:
+def _promise_of(facts: Facts) -> list[str]:
     """What the guarantee means, in words."""
     if not facts.private:
         return [f"{NOT_PRIVATE}. Anyone who knows or guesses the seed can remove the noise."]
-    condition = guarantee_of(facts).partition(", provided that ")[2]
+    condition = _guarantee_of(facts).partition(", provided that ")[2]
     # Where someone else counted, the guarantee covers users with no more items than the plan assumes.
     limit = None if facts.request else facts.plan.contract.items
     return [
@@ -333,7 +312,7 @@ _AGAINST: Final = {
 }
 
 
-def meaning(facts: Facts) -> list[tuple[str, list[str]]]:
+def _meaning(facts: Facts) -> list[tuple[str, list[str]]]:
     """What a privacy officer asks, and the answers, without symbols."""
     if not facts.private:
         return [
@@ -341,11 +320,11 @@ def meaning(facts: Facts) -> list[tuple[str, list[str]]]:
                 "Who is protected",
                 [f"Nobody. {NOT_PRIVATE}, for tests: anyone who knows or guesses the seed can remove the noise."],
             ),
-            ("What was verified", verified_words(facts)),
+            ("What was verified", _verified_words(facts)),
         ]
     # Where someone else counted, the guarantee covers users with no more items than the plan assumes.
     whose = "" if facts.request else f" who contributed to at most {facts.plan.contract.items:,} of the counts"
-    condition = guarantee_of(facts).partition(", provided that ")[2]
+    condition = _guarantee_of(facts).partition(", provided that ")[2]
     not_safe = [
         "Other releases of the same data: what they tell about a person adds to what this one tells.",
         *caveats(facts.plan, facts.request, ("groups",)),
@@ -360,7 +339,7 @@ def meaning(facts: Facts) -> list[tuple[str, list[str]]]:
         ("Against what", [_AGAINST[facts.summary.verdict.level]]),
         (f"How much: {facts.summary.verdict.level}", _belief_words(facts.budget)),
         ("What is not covered", not_safe),
-        ("What was verified", verified_words(facts)),
+        ("What was verified", _verified_words(facts)),
     ]
 
 
@@ -380,14 +359,13 @@ def _belief_words(budget: Budget) -> list[str]:
     ]
 
 
-def verified_words(facts: Facts) -> list[str]:
-    """What was verified and by whom, and what was not."""
+def _verified_words(facts: Facts) -> list[str]:
     from dphist import __version__
 
     verified, written = facts.verified, facts.origin.certificate is not None
     signed = {
         "trusted": f"The release is signed by the expected key, {verified.signed_by}.",
-        "valid": f"The release is signed by the key {verified.signed_by}; nobody said whose key that is.",
+        "valid": f"The release is signed by the key {verified.signed_by}; whose key that is was not checked.",
     }.get(verified.signature, "The release is not signed: nothing shows who made it.")
     same = "the released data are those that the certificate describes, and " if written else ""
     proof = "the guarantee follows from the plan's noise and threshold, recomputed without the data"
@@ -395,16 +373,24 @@ def verified_words(facts: Facts) -> list[str]:
         proof = "the plan's numbers fit together. This does not make noise from a seed private"
     return [
         f"Verified by dphist {__version__} when this report was made: {same}{proof}.",
-        signed if written else certificate_note(facts),
+        signed if written else _certificate_note(facts),
         "Not verified, because no file can show it: that the data was complete and correct, and that the noise "
         "was drawn as the certificate says. For that you rely on the people who made the release.",
     ]
 
 
-def limits(facts: Facts) -> list[str]:
+def _limits(facts: Facts) -> list[str]:
     """What the limit and the threshold do to the numbers, and who is not counted."""
-    found = [*caveats(facts.plan, _request_with_effect(facts), _LIMITS), *estimate_notes(facts)]
-    found += selection_notes(facts)[:-1] if facts.selection else selection_notes(facts)
+    found = caveats(facts.plan, _request_with_effect(facts), _LIMITS)
+    if facts.correction is not None:
+        found.append(
+            "The estimate is the count times a factor that makes up for what the limit on users leaves out: "
+            f"{_factors_of(facts, facts.correction)} (one standard error). The factor follows from the noisy "
+            "numbers of users by number of items. It supposes that users with many items choose the same items as "
+            "others: intervals of estimates cover the noise of the count and of the factor, and no interval "
+            "covers how far users with many items choose differently."
+        )
+    found += _selection_notes(facts)[:-1] if facts.selection else _selection_notes(facts)
     if facts.rows.total > 1:
         found.append(_total(facts.plan, facts.document["counts"], facts.rows.total))
     if facts.request and "sketch" not in facts.request:
@@ -414,14 +400,13 @@ def limits(facts: Facts) -> list[str]:
     return found
 
 
-def checks(facts: Facts) -> list[str]:
+def _checks(facts: Facts) -> list[str]:
     """What was verified; what was proved of a plan does not hold for noise from a seed."""
     seeded = "The noise comes from a seed: what was proved holds for the plan only, not for this release."
     return [*([] if facts.private else [seeded]), *facts.verified.checks]
 
 
-def curve_note(facts: Facts) -> str:
-    """What the points of the curve are."""
+def _curve_note(facts: Facts) -> str:
     choice = facts.verified.choice
     notes = ["The mark is the budget of this release; all points hold at once."]
     if choice is not None:
@@ -442,7 +427,7 @@ def curve_note(facts: Facts) -> str:
 # --- the numbers
 
 
-def numbers(facts: Facts) -> list[dict[str, str]]:
+def _numbers(facts: Facts) -> list[dict[str, str]]:
     """Mechanism, budget, noise, threshold and bounds: `label`, `value` and `meaning` of each."""
     plan, budget, counts = facts.plan, facts.budget, facts.document["counts"]
     mechanism, said = MECHANISMS[plan.mechanism]
@@ -468,7 +453,7 @@ def numbers(facts: Facts) -> list[dict[str, str]]:
         ("Mechanism", mechanism, said),
         (
             "Noise of a count", f"± {within}",
-            f"95 % of counts are within this of {_true_value(facts)}, about {often} within "
+            f"95 % of counts are within this of {count_words(facts).true_value}, about {often} within "
             f"{figure(plan.total_noise)} (one standard deviation){selected}.",
         ),
     ]  # fmt: skip
@@ -477,11 +462,12 @@ def numbers(facts: Facts) -> list[dict[str, str]]:
             "Standard deviation of the noise that all counts share. It cancels in differences, not in totals."
         )
         found.append(("Shared noise", figure(math.sqrt(counts["covariance"])), meaning))
-    found += [*_threshold(facts), _limit(facts)]
+    limit, _, more = facts.summary.limit_words.partition("; ")
+    found += [*_threshold(facts), ("Items per user", limit, f"{more[:1].upper()}{more[1:]}." if more else "")]
     if (correction := facts.correction) is not None:
         meaning = (
             "A count times this estimates the number of users, less for common items. With its standard error: "
-            f"{factors_of(facts, correction)}."
+            f"{_factors_of(facts, correction)}."
         )
         found.append(("Factor of estimates", figure(correction.factor), meaning))
     if plan.contract.max_nonzero is not None:
@@ -519,13 +505,7 @@ def _threshold(facts: Facts) -> list[tuple[str, str, str]]:
     ]
 
 
-def _limit(facts: Facts) -> tuple[str, str, str]:
-    """How many items of a user are counted, in the words of the summary."""
-    value, _, more = facts.summary.limit_words.partition("; ")
-    return "Items per user", value, f"{more[:1].upper()}{more[1:]}." if more else ""
-
-
-def limit_sentence(plan: Plan) -> str:
+def _limit_sentence(plan: Plan) -> str:
     """What happens to the items of a user beyond the limit."""
     limit, most = plan.contract.items, plan.contract.spread
     beyond = f"{count_items(limit)}{' on the list' if plan.mechanism == 'known-domain' else ''}"
@@ -544,21 +524,49 @@ def limit_sentence(plan: Plan) -> str:
 # --- other analyses, the threshold, and what is not covered
 
 
-def peer_rows(facts: Facts) -> list[tuple[str, str, str]]:
-    """Each analysis with its noise and its threshold."""
-
-    def threshold(peer: Peer) -> str:
-        if peer.threshold is None:
-            return "none"
+def tables(facts: Facts) -> dict[str, tuple[Sequence[str], Sequence[Sequence[str]], int]]:
+    """The tables of a report: heads, rows, and how many columns are words."""
+    points, choice, selection = facts.curve, facts.choice, facts.selection
+    curve = [(raised(e, 4), raised(d, 4)) for e, d in points[:: max(1, (len(points) - 1) // 10)]]
+    peers = [(PEERS[one.analysis], figure(one.noise), _threshold_words(one.threshold)) for one in facts.peers]
+    if facts.plan.releases_offset:
         # The threshold of the release itself includes the offset.
-        own = "offset + " if peer.analysis is None and facts.plan.releases_offset else ""
-        return own + figure(peer.threshold)
+        peers[0] = (*peers[0][:2], f"offset + {peers[0][2]}")
+    found: dict[str, tuple[Sequence[str], Sequence[Sequence[str]], int]] = {
+        "curve": (("epsilon", "delta"), curve, 0),
+        "peers": (("analysis", "noise", "threshold"), peers, 1),
+    }
+    if selection is not None:
+        passing = "released with" if selection.largest is None else "passes with"
+        head = (selection.axis, passing, "too high by", "deviation")
+        digits, by_count = digits_of(facts.plan.total_noise), selection.by_count()
+        rows = [
+            (f"{count:,}", percent(p), f"{bias:,.{digits}f}", f"{deviation:,.{digits}f}")
+            for count, p, bias, deviation in by_count[:: max(1, len(by_count) // 10)]
+            if p >= 1e-4
+        ]
+        found["selection"] = (head, rows, 0)
+    if choice is not None:
+        users = [(label, f"{users:,}") for label, users in zip(choice.labels, choice.users, strict=True)]
+        found["choice"] = (("items of a user", "users, with noise"), users, 1)
+    if choice is not None and choice.offers:
+        offers = [
+            (
+                f"{one.limit:,}", one.excess, figure(one.noise), _threshold_words(one.threshold),
+                _loss(choice, one),
+            )
+            for one in choice.offers
+        ]  # fmt: skip
+        loss = _LOSSES[_measure(choice)][0]
+        found["offers"] = (("limit", "excess", "noise", "threshold", loss), offers, 2)
+    return found
 
-    return [(PEERS[peer.analysis], figure(peer.noise), threshold(peer)) for peer in facts.peers]
+
+def _threshold_words(threshold: float | None) -> str:
+    return "none" if threshold is None else figure(threshold)
 
 
-def peers_note(facts: Facts) -> str:
-    """What is the same for all analyses, and what is not."""
+def _peers_note(facts: Facts) -> str:
     plan, request, contract = facts.plan, facts.request, facts.plan.contract
     if len(facts.peers) == 1:
         return "There is nothing to compare with at this budget."
@@ -606,8 +614,7 @@ def passes(selection: Selection) -> str:
     return "is released" if selection.largest is None else "passes the threshold"
 
 
-def selection_notes(facts: Facts) -> list[str]:
-    """What the threshold does."""
+def _selection_notes(facts: Facts) -> list[str]:
     found = facts.selection
     if found is None:
         return [
@@ -631,13 +638,6 @@ def selection_notes(facts: Facts) -> list[str]:
     ]
 
 
-def selection_head(facts: Facts) -> tuple[str, str, str, str]:
-    """Names above the columns of the table of the selection."""
-    found = facts.selection
-    assert found is not None
-    return found.axis, "released with" if found.largest is None else "passes with", "too high by", "deviation"
-
-
 def _request_with_effect(facts: Facts) -> Mapping[str, Any]:
     """The request without a limit that takes nothing away: not below the length of the public list."""
     contract = facts.plan.contract
@@ -655,7 +655,7 @@ def uncovered(facts: Facts) -> list[str]:
     return [
         *found,
         "The data itself: nothing here shows that it was correct or complete, or that the noise was drawn as the "
-        "certificate says. For that you rely on whoever made the release.",
+        "certificate says. For that you rely on the people who made the release.",
     ]
 
 
@@ -698,13 +698,13 @@ _WAYS: Final = {
 }
 
 
-def limit_notes(facts: Facts) -> list[str]:
+def _limit_notes(facts: Facts) -> list[str]:
     """What the limit does to users with many items, and how it was chosen."""
     found, contract = facts.choice, facts.plan.contract
     if found is None:
-        return [] if contract.spread is None else [limit_sentence(facts.plan)]
+        return [] if contract.spread is None else [_limit_sentence(facts.plan)]
     notes = [
-        limit_sentence(facts.plan),
+        _limit_sentence(facts.plan),
         f"The limit {found.cap:,} with {_WAYS[found.excess]} was chosen from the noisy numbers of users by number "
         f"of items; the noise of each has a standard deviation of {figure(found.deviation)}.",
     ]
@@ -732,23 +732,7 @@ def _loss(found: LimitChoice, offer: Offer) -> str:
     return f"{100.0 * offer.loss:.1f} %" if _measure(found) == "accuracy" else figure(offer.loss)
 
 
-def offer_head(found: LimitChoice) -> tuple[str, ...]:
-    """Names above the columns of the table of the limits on offer."""
-    return "limit", "excess", "noise", "threshold", _LOSSES[_measure(found)][0]
-
-
-def offer_rows(found: LimitChoice) -> list[tuple[str, ...]]:
-    """The best limits on offer, the chosen one first."""
-    return [
-        (
-            f"{one.limit:,}", one.excess, figure(one.noise),
-            "none" if one.threshold is None else figure(one.threshold), _loss(found, one),
-        )
-        for one in found.offers
-    ]  # fmt: skip
-
-
-def certificate_note(facts: Facts) -> str:
+def _certificate_note(facts: Facts) -> str:
     """Why a release in memory has no certificate to download."""
     if facts.origin.certificate is not None:
         return ""
@@ -764,7 +748,7 @@ def certificate_note(facts: Facts) -> str:
     )
 
 
-def verify_command(facts: Facts) -> str:
+def _verify_command(facts: Facts) -> str:
     """The command that verifies the release; a file by its name alone, since it will be somewhere else."""
     address = facts.verified.address
     short = address if "://" in address else PurePath(address).name
@@ -775,37 +759,37 @@ def describe(facts: Facts) -> dict[str, Any]:
     """Everything that a report says except its rows and charts, by the keys of `dphist report --json`."""
     certificate, choice, rows = facts.origin.certificate, facts.choice, facts.rows
     found = {
-        "title": title(facts),
-        "lead": lead(facts),
+        "title": _title(facts),
+        "lead": _lead(facts),
         "summary": facts.summary.to_dict(),
         "cautions": list(facts.summary.verdict.warnings) if facts.private else [],
         "release": facts.verified.address,
         "written": certificate is not None or facts.origin.written is not None,
         "private": facts.private,
         "counts_are": facts.kind,
-        "about": about(facts),
-        "checks": checks(facts),
+        "about": _about(facts),
+        "checks": _checks(facts),
         "signature": facts.verified.signature,
         "signed_by": facts.verified.signed_by,
-        "guarantee": guarantee_of(facts),
-        "promise": promise_of(facts),
-        "meaning": [{"label": label, "sentences": sentences} for label, sentences in meaning(facts)],
-        "limits": limits(facts),
+        "guarantee": _guarantee_of(facts),
+        "promise": _promise_of(facts),
+        "meaning": [{"label": label, "sentences": sentences} for label, sentences in _meaning(facts)],
+        "limits": _limits(facts),
         "epsilon": facts.budget.epsilon,
         "delta": facts.budget.delta,
         "delta_certified": facts.delta_certified,
         "plan": facts.plan.to_dict(),
-        "numbers": numbers(facts),
+        "numbers": _numbers(facts),
         "curve": [{"epsilon": epsilon, "delta": delta} for epsilon, delta in facts.curve],
-        "curve_note": curve_note(facts),
+        "curve_note": _curve_note(facts),
         "comparison": [
             {"label": PEERS[name], "noise": one.noise, "threshold": one.threshold, "own": name is None}
             for one in facts.peers
             for name in [one.analysis]
         ],
-        "comparison_note": peers_note(facts),
+        "comparison_note": _peers_note(facts),
         "selection": None if facts.selection is None else facts.selection.to_dict(),
-        "selection_notes": selection_notes(facts),
+        "selection_notes": _selection_notes(facts),
         "cap_choice": None if choice is None else {
             "cap": choice.cap,
             "standard_deviation": choice.deviation,
@@ -818,9 +802,9 @@ def describe(facts: Facts) -> dict[str, Any]:
             "correction": None if facts.correction is None else facts.correction.to_dict(),
             "offers": [vars(offer) for offer in choice.offers],
         },
-        "limit_notes": limit_notes(facts),
+        "limit_notes": _limit_notes(facts),
         "rows": facts.rows.total,
-        "rows_notes": rows_notes(facts),
+        "rows_notes": _rows_notes(facts),
         "interval": None if rows.width is None else {"share": rows.level, "half_width": rows.width},
         "booking": {key: str(value) for key, value in facts.document.get("booking", {}).items()} or None,
         "not_covered": uncovered(facts),
@@ -828,8 +812,8 @@ def describe(facts: Facts) -> dict[str, Any]:
             None if certificate is None
             else {"place": facts.origin.place, "self_sha256": str(facts.document["self_sha256"])}
         ),
-        "certificate_note": certificate_note(facts) or None,
-        "verify": verify_command(facts),
+        "certificate_note": _certificate_note(facts) or None,
+        "verify": _verify_command(facts),
     }  # fmt: skip
     return {key: make_printable(value) for key, value in found.items()}
 

@@ -1,4 +1,4 @@
-"""What a release would be worth, predicted from data that is public or made up, before privacy is spent.
+"""Predicted utility of releases, from public or synthetic data, before privacy is spent.
 
-Nothing here is private: no true number of the data is protected by anything.
+NOT PRIVATE: results contain true numbers of the data they are made from.
 """

@@ -72,11 +72,11 @@ class Prediction:
     limits: tuple[tuple[int, Excess, float], ...] = ()
 
     @property
-    def options(self) -> dict[str, int | str]:
+    def options(self) -> dict[str, Any]:
         """The keyword arguments of `dphist.release` that make this candidate."""
         if self.kind == "top":
-            return {"top": self.value or 0}
-        limit: dict[str, int | str] = {"max_items_per_user": "auto" if self.value is None else self.value}
+            return {"top": self.value}
+        limit = {"max_items_per_user": "auto" if self.value is None else self.value}
         return {**limit, "excess": "spread"} if self.kind == "spread" else limit
 
     @property

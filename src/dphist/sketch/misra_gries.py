@@ -34,7 +34,7 @@ from dphist.sketch.items import ItemKind, arrow_column, given_columns, item_colu
 
 if TYPE_CHECKING:
     from dphist.outputs.write import Target
-    from dphist.releasing.result import Names, Release
+    from dphist.releasing.result import Release
 
 
 # Bits of a pair's number, without the sign.
@@ -175,7 +175,8 @@ class MisraGries:
     @classmethod
     def from_columns(cls, k: int, users: Any, items: Any, *, name: str = "item") -> MisraGries:
         """A sketch of one batch of whole users, for items of the column's type."""
-        column = arrow_column(*given_columns(items, 1), "items")
+        (given,) = given_columns(items, 1)
+        column = arrow_column(given, "items")
         sketch = cls(k, {name: column.type})
         sketch.update_columns(users, column)
         return sketch
@@ -303,38 +304,26 @@ class MisraGries:
         count_name: str = "count",
         rounded: bool = False,
         seed: int | None = None,
+        output: str | os.PathLike[str] | Target | None = None,
+        force: bool = False,
         ledger: str | os.PathLike[str] | None = None,
         dataset: str | None = None,
+        placed: Callable[[Any], None] | None = None,
     ) -> Release:
         """Noisy counts above the threshold, for a plan with `max_nonzero` of at least k.
 
         The guarantee requires that all items of a user came in one update of one sketch, and that neither the
         choice of that update, nor the order of the other users' updates, nor what was merged in which order
         depended on another user. One `build`, one `build_on_spark` and one `merge` of all such sketches ensure
-        the order. With `ledger` and `dataset` the release is booked before any noise is drawn. `seed` is for
-        tests: its output is not private.
+        the order. With `ledger` and `dataset` the release is booked before any noise is drawn. With `output` it
+        is written with its certificate, and `placed` is called once both are there. `seed` is for tests: its
+        output is not private.
         """
-        return self.release_and_write(
-            plan, None, count_name=count_name, rounded=rounded, seed=seed, ledger=ledger, dataset=dataset
-        )
-
-    def release_and_write(
-        self,
-        plan: Plan,
-        target: Target | None,
-        *,
-        count_name: str = "count",
-        rounded: bool = False,
-        seed: int | None = None,
-        ledger: str | os.PathLike[str] | None = None,
-        dataset: str | None = None,
-        force: bool = False,
-        placed: Callable[[Any], None] | None = None,
-    ) -> Release:
-        """Release, and write result and certificate to `target`; `placed` is called once they are there."""
-        from dphist.outputs.write import write_release
+        from dphist.outputs.write import Target, target_of, write_release
+        from dphist.planning.utility import added_columns
         from dphist.releasing.document import certify_again
-        from dphist.releasing.histogram import checked_names, sketch_problem, sketch_request
+        from dphist.releasing.histogram import checked_names, release_sketch, sketch_problem, sketch_request
+        from dphist.releasing.result import release_order
         from dphist.releasing.spending import SketchRequest, booked_attempt, check_ledger
 
         names = checked_names(self._kind.names, count_name)
@@ -344,6 +333,7 @@ class MisraGries:
         problem = sketch_problem(sound, self._k)
         if problem is not None:
             raise InvalidParameter(problem)
+        target = output if output is None or isinstance(output, Target) else target_of(output)
         asked = sketch_request(sound, self._k, seed)
         # The certificate records options that are not the default.
         asked |= {} if count_name == "count" else {"count-name": count_name}
@@ -352,8 +342,16 @@ class MisraGries:
         check_ledger(request, target)
         with booked_attempt(request, placed) as attempt:
             attempt.book(sound)
-            noisy = self._add_noise(sound, names, rounded, seed)
-            result = replace(noisy, request=request.to_dict(), receipt=attempt.receipt)
+            counters = self._as_counters()
+            # In the order of the items, so that a seed repeats a release whatever the order of the users was.
+            order = release_order(np.zeros(counters.counts.size), counters.items)
+            columns = tuple(take_rows(column, order) for column in counters.items)
+            raw = release_sketch(
+                columns, counters.counts[order], sound, size=self._k, subtracted=counters.subtracted, names=names,
+                seed=seed,
+            )  # fmt: skip
+            counts, _ = added_columns(raw.counts, sound, names.count, error=False, interval=None, rounded=rounded)
+            result = replace(raw, counts=counts, request=request.to_dict(), receipt=attempt.receipt)
             attempt.release = result
             if target is not None:
                 written = write_release(
@@ -362,22 +360,6 @@ class MisraGries:
                 result = result.with_written(written)
                 attempt.settle(written)
         return result
-
-    def _add_noise(self, plan: Plan, names: Names, rounded: bool, seed: int | None) -> Release:
-        from dphist.planning.utility import added_columns
-        from dphist.releasing.histogram import release_sketch
-        from dphist.releasing.result import release_order
-
-        counters = self._as_counters()
-        # In the order of the items, so that a seed repeats a release whatever the order of the users was.
-        order = release_order(np.zeros(counters.counts.size), counters.items)
-        columns = tuple(take_rows(column, order) for column in counters.items)
-        raw = release_sketch(
-            columns, counters.counts[order], plan, size=self._k, subtracted=counters.subtracted, names=names,
-            seed=seed,
-        )  # fmt: skip
-        counts, _ = added_columns(raw.counts, raw.plan, names.count, error=False, interval=None, rounded=rounded)
-        return replace(raw, counts=counts)
 
     def _put(self, counters: Counters) -> None:
         self._table, self._counters, self._subtracted = None, counters, counters.subtracted

@@ -2,7 +2,7 @@
 "use strict";
 
 const DELAY = 30; // milliseconds without a change before an answer is requested
-const TYPING = 250; // and of a field in which somebody types
+const TYPING = 250; // the same while a field is typed in
 const SLOW = 300; // milliseconds after which a request shows a spinner
 const byId = (id) => document.getElementById(id);
 const form = byId("request"), results = byId("results"), more = byId("more");

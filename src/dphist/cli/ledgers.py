@@ -9,17 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from dphist.cli.base import (
+    PLAN,
     AsJson,
-    Delta,
-    Epsilon,
-    MaxItems,
-    MaxNonzero,
-    PublicItems,
     closed_pipe_ignored,
     group,
-    option,
     print_json,
     print_table,
+    show,
+    takes,
     wrap,
     write_out,
 )
@@ -54,13 +51,9 @@ Accounting = Annotated[
 
 
 @ledger.command()
+@takes("epsilon", "delta", required=("epsilon", "delta"))
 def init(
-    file: File,
-    dataset: Dataset,
-    epsilon: Epsilon,
-    delta: Delta,
-    accounting: Accounting = "auto",
-    as_json: AsJson = False,
+    file: File, dataset: Dataset, *, accounting: Accounting = "auto", as_json: AsJson = False, **budget: float
 ) -> None:
     """Give a dataset its total budget, in a new or an existing ledger.
 
@@ -75,18 +68,15 @@ def init(
     """
     from dphist.ledger import Ledger
 
-    made = Ledger.init(file, dataset, epsilon=epsilon, delta=delta, accounting=accounting).account(dataset)
+    made = Ledger.init(file, dataset, accounting=accounting, **budget).account(dataset)
+    total = f"epsilon {made.total.epsilon!r} and delta {made.total.delta!r}"
+    text = f"The dataset {made.name!r} has {total} in the ledger {file}.\n{wrap(_what_it_buys(made))}\n"
     with closed_pipe_ignored():
-        if as_json:
-            print_json({"ledger": file, **_facts(made)})
-        else:
-            total = f"epsilon {made.total.epsilon!r} and delta {made.total.delta!r}"
-            write_out(f"The dataset {made.name!r} has {total} in the ledger {file}.\n")
-            write_out(wrap(_what_it_buys(made)) + "\n")
+        show({"ledger": file, **_facts(made)}, text, as_json)
 
 
-@ledger.command()
-def show(
+@ledger.command("show")
+def show_ledger(
     file: File,
     dataset: Annotated[str | None, typer.Option(metavar="NAME", help="Only this dataset. [all]")] = None,
     expect: Expect = None,
@@ -129,7 +119,7 @@ def show(
             facts = _ledger_facts(accounts, file, chosen, certificates=dataset is not None)
             print_json({**facts, "checkpoint": None if known is None else asdict(known)})
         else:
-            _show(accounts, file, chosen, known)
+            _show_accounts(accounts, file, chosen, known)
 
 
 @ledger.command("checkpoint")
@@ -155,26 +145,25 @@ def make_checkpoint(
 
     made = Ledger.open(file).checkpoint()
     signed_by = made.write(output, sign=sign)
+    text = f"Checkpoint {output}: entry {made.entry} of the ledger {made.ledger}\nSigned by {signed_by}\n"
     with closed_pipe_ignored():
-        if as_json:
-            print_json({"output": output, **asdict(made), "signed_by": signed_by})
-        else:
-            write_out(f"Checkpoint {output}: entry {made.entry} of the ledger {made.ledger}\n")
-            write_out(f"Signed by {signed_by}\n")
+        show({"output": output, **asdict(made), "signed_by": signed_by}, text, as_json)
 
 
 @ledger.command()
+@takes(
+    "epsilon", "delta", "max_nonzero", "max_items_per_user", "top", "public_items", "mechanism", of=PLAN,
+    required=("epsilon", "delta"),
+)  # fmt: skip
 def plan(
     file: File,
     dataset: Dataset,
-    epsilon: Epsilon,
-    delta: Delta,
-    max_nonzero: MaxNonzero = None,
-    max_items_per_user: MaxItems = None,
-    top: Annotated[int | None, option("top")] = None,
-    public_items: PublicItems = None,
-    mechanism: Annotated[Literal["best", "gaussian", "laplace"], option("mechanism")] = "best",
+    *,
+    epsilon: float,
+    delta: float,
+    mechanism: str = "best",
     as_json: AsJson = False,
+    **contract: int,
 ) -> None:
     """Show whether a release would fit the remaining budget, and how many of them. Nothing is booked.
 
@@ -191,28 +180,22 @@ def plan(
     from dphist.releasing.spending import price_of, spend_of
 
     account = Ledger.open(file).account(dataset)
-    contract = {
-        "max_nonzero": max_nonzero, "max_items_per_user": max_items_per_user, "top": top,
-        "public_items": public_items,
-    }  # fmt: skip
-    given = {key: value for key, value in contract.items() if value is not None}
-    spend, composer = price_of(_planned(epsilon, delta, mechanism, given), account)
+    spend, composer = price_of(_planned(epsilon, delta, mechanism, contract), account)
 
     def spend_at(other: float, by: Composer) -> Spend:
-        return spend_of(_planned(other, delta, mechanism, given), by.accounting)
+        return spend_of(_planned(other, delta, mechanism, contract), by.accounting)
 
     left = account.remaining(composer, spend, spend_at=spend_at)
     facts = {
         **_facts(account), "fits": left.more > 0, "more": left.more,
         "delta_with_it": account.delta_with([spend], composer), "largest_epsilon": left.largest_epsilon,
     }  # fmt: skip
+    fits = "It fits" if left.more else "It does not fit"
+    decides = f" It would be the first release, which fixes the accounting: {composer.accounting}."
+    start = "" if account.accounting == composer.accounting else decides
+    text = wrap(f"{fits}. Remaining budget of the dataset {account.name!r}: {left}.{start}") + "\n"
     with closed_pipe_ignored():
-        if as_json:
-            print_json(facts)
-        else:
-            fits = "It fits" if left.more else "It does not fit"
-            start = "" if account.accounting == composer.accounting else _decides(composer)
-            write_out(wrap(f"{fits}. Remaining budget of the dataset {account.name!r}: {left}.{start}") + "\n")
+        show(facts, text, as_json)
     if not left.more:
         raise typer.Exit(3)
 
@@ -237,23 +220,19 @@ def _planned(epsilon: float, delta: float, mechanism: str, contract: dict[str, A
     return make_plan(epsilon=epsilon, delta=delta, mechanism=mechanism, **contract)
 
 
-def _decides(composer: Composer) -> str:
-    return f" It would be the first release, which fixes the accounting: {composer.accounting}."
-
-
 def _what_it_buys(account: Account) -> str:
     """What a new total is enough for: one release, or one every week of a year."""
     from dphist.releasing.spending import WEEKS, weekly_budget
 
     total = account.total
     each = None if account.accounting == "pld" else weekly_budget(account)
-    weekly = (
-        ""
-        if each is None
-        else f"about {WEEKS} weekly releases with epsilon {each.epsilon:g} and delta {each.delta:g} each (with a "
-        "limit on the items of each user, such as --max-items-per-user 20)"
-    )
     one = f"one release with epsilon {total.epsilon:g} and delta {total.delta:g}"
+    weekly = (
+        f"about {WEEKS} weekly releases with epsilon {each.epsilon:g} and delta {each.delta:g} each (with a "
+        "limit on the items of each user, such as --max-items-per-user 20)"
+        if each is not None
+        else ""
+    )
     if account.accounting == "zcdp":
         return f"That is enough for {weekly}." if weekly else ""
     return f"That is enough for {one}" + (f", or for {weekly}." if weekly else ".")
@@ -287,7 +266,7 @@ def _ledger_facts(
     }
 
 
-def _show(accounts: Accounts, file: str, chosen: Sequence[Account], known: Checkpoint | None) -> None:
+def _show_accounts(accounts: Accounts, file: str, chosen: Sequence[Account], known: Checkpoint | None) -> None:
     write_out(f"Ledger {accounts.id} in {file}\n")
     write_out(f"Head: entry {accounts.chain.number}, {accounts.chain.hash}\n")
     if known is not None:
