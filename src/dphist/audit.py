@@ -476,7 +476,8 @@ def contribution_of_user(
     """
     cap = plan.contract.items
     task = task_of(plan, events, Choice(SecureTap().words(4).tobytes()), cap, summed)
-    found, found_without = (_count_rows(engine, one) for one in (task, replace(task, events=without)))
+    with engine:
+        found, found_without = (_count_rows(engine, one) for one in (task, replace(task, events=without)))
     items, none = sorted({*found, *found_without}, key=repr), (0,) * (1 + len(plan.sums))
     counts, neighbour = (
         np.array([rows.get(item, none) for item in items], dtype=np.int64).reshape(len(items), len(none))

@@ -136,5 +136,5 @@ def test_a_block_ends_where_its_pieces_hold_too_much() -> None:
     pieces = [Piece(Form(), (np.arange(4),), np.arange(4), size=10) for _ in range(5)]
     assert [len(block) for block in blocks(pieces, 1000)] == [5]
     assert [len(block) for block in blocks(pieces, 1000, most=20)] == [2, 2, 1]
-    spans = [span for block in blocks(pieces, 6, most=20) for span in block]
-    assert sum(span.stop - span.start for span in spans) == 20
+    parts = [part for block in blocks(pieces, 6, most=20) for part in block]
+    assert sum(part.counts.size for part in parts) == 20

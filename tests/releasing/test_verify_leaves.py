@@ -44,6 +44,12 @@ def at(document: Any, place: Place) -> Any:
     return document
 
 
+def is_inside_a_row(document: Any, place: Place) -> bool:
+    """Whether it is a number of a long list, and neither the first, the second nor the last."""
+    row = at(document, place[:-1])
+    return isinstance(row, list) and len(row) > 4 and 1 < place[-1] < len(row) - 1
+
+
 def others(value: Any) -> list[Any]:
     """Values in place of this one: of its own type, and of others."""
     if isinstance(value, bool):
@@ -95,6 +101,8 @@ def passed(path: Path, document: dict[str, Any], *, every: bool) -> list[tuple[P
     assert dphist.verify(path).verified
     found = []
     for number, place in enumerate(leaves({key: value for key, value in document.items() if key != SEAL})):
+        if not every and is_inside_a_row(document, place):
+            continue
         for what, made in forgeries(document, place, None if every else number):
             certificate.write_text(resealed(made))
             if dphist.verify(path).verified:

@@ -18,7 +18,6 @@ from dphist.releasing.noise import (
     Largest,
     NoiseStage,
     Piece,
-    Span,
     Total,
     blocks,
     check_counts,
@@ -299,5 +298,5 @@ def release_sketch(
     # The stage takes what was subtracted again.
     whole = np.minimum(counts, largest) + cut.subtracted
     stage = NoiseStage(sound, rule, names, tap, cut, distinct=True)
-    stage.add([Span(Piece(ARROW, columns, whole), 0, whole.size)])
+    stage.add([Piece(ARROW, columns, whole)])
     return replace(stage.release(), request=sketch_request(sound, size, seed))

@@ -20,7 +20,7 @@ from decimal import Decimal
 from fractions import Fraction
 from functools import lru_cache
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -122,30 +122,27 @@ class Piece:
     sums: tuple[IntArray, ...] = field(default=(), repr=False)
     size: int = field(default=0, repr=False)  # in bytes, where blocks are bounded by them
 
-
-class Span(NamedTuple):
-    """Some consecutive rows of a piece."""
-
-    piece: Piece
-    start: int
-    stop: int
+    def part(self, start: int, stop: int) -> Piece:
+        """Some consecutive rows, not copied: they keep the whole piece in memory."""
+        items, sums = (tuple(column[start:stop] for column in columns) for columns in (self.items, self.sums))
+        return Piece(self.form, items, self.counts[start:stop], sums)
 
 
-def blocks(pieces: Iterable[Piece], size: int, most: int | None = None) -> Iterator[list[Span]]:
+def blocks(pieces: Iterable[Piece], size: int, most: int | None = None) -> Iterator[list[Piece]]:
     """Blocks of exactly `size` rows, the last one smaller: the same rows however the pieces were cut.
 
-    A block ends earlier if its pieces hold `most` bytes: a span keeps its whole piece in memory.
+    A block ends earlier if its pieces hold `most` bytes.
     """
-    block: list[Span] = []
+    block: list[Piece] = []
     room = size
     held = 0
     for piece in pieces:
         if piece.counts.size == 0:
-            block.append(Span(piece, 0, 0))  # no rows, but it has the kind
+            block.append(piece)  # no rows, but it has the kind
         start = 0
         while start < piece.counts.size:
             stop = min(piece.counts.size, start + room)
-            block.append(Span(piece, start, stop))
+            block.append(piece.part(start, stop))
             room -= stop - start
             start = stop
             if room == 0:
@@ -171,16 +168,9 @@ def engine_pieces(counted: Counted, plan: Plan) -> Iterator[Piece]:
         yield Piece(ARROW, tuple(columns[:place]), numbers, sums, batch.nbytes)
 
 
-def counts_of(block: list[Span]) -> IntArray:
+def counts_of(block: list[Piece]) -> IntArray:
     """The counts of a block, not copied where they lie together."""
-    parts = [span.piece.counts[span.start : span.stop] for span in block]
-    return parts[0] if len(parts) == 1 else np.concatenate(parts)
-
-
-def sums_of(block: list[Span]) -> tuple[IntArray, ...]:
-    """The sums of a block, one array for each of them."""
-    columns = zip(*([column[s.start : s.stop] for column in s.piece.sums] for s in block), strict=True)
-    return tuple(np.concatenate(parts) for parts in columns)
+    return block[0].counts if len(block) == 1 else np.concatenate([piece.counts for piece in block])
 
 
 class Largest:
@@ -406,36 +396,36 @@ class NoiseStage:
         self._plan, self._rule, self._names, self._tap, self._distinct = plan, rule, names, tap, distinct
         self._session = begin(plan, tap, cut)
         self._form = Form()
-        self._last: Piece | None = None
         self._pieces = 0
         self._items: list[tuple[Any, ...]] = []
         self._numbers: list[tuple[FloatArray, ...]] = []
 
-    def add(self, block: list[Span]) -> None:
+    def add(self, block: list[Piece]) -> None:
         """Noise and threshold for a block."""
         true = counts_of(block)
         self.seen = self.seen.after(true)
-        released = self._session.release(true, sums_of(block))
+        sums = [np.concatenate(parts) for parts in zip(*(piece.sums for piece in block), strict=True)]
+        released = self._session.release(true, sums)
         self._numbers.append((released.values, *released.sums))
-        offset = 0
-        for span in block:
-            self._check_form(span.piece)
-            first, last = np.searchsorted(released.index, [offset, offset + span.stop - span.start])
-            where = released.index[first:last] - offset + span.start
+        start = 0
+        for piece in block:
+            self._check_form(piece)
+            stop = start + piece.counts.size
+            first, last = np.searchsorted(released.index, [start, stop])
             # Even if it has no rows, the first piece gives an empty result its types.
-            if where.size or not self._items:
-                self._items.append(tuple(take_rows(column, where) for column in span.piece.items))
-            offset += span.stop - span.start
+            if first < last or not self._items:
+                where = released.index[first:last] - start
+                self._items.append(tuple(take_rows(column, where) for column in piece.items))
+            start = stop
 
     def _check_form(self, piece: Piece) -> None:
-        if self._last is None:
+        if self._pieces == 0:
             self._form = piece.form
         elif piece.form != self._form:
             raise InvalidParameter("all batches must be of one kind")
         elif piece.form.types != self._form.types:
             self._form = replace(self._form, types=())
-        if piece is not self._last:
-            self._last, self._pieces = piece, self._pieces + 1
+        self._pieces += 1
 
     def release(self, limit: int | None = None) -> Release:
         """What has passed, the largest counts first; the `limit` largest, if there is one."""

@@ -28,7 +28,7 @@ from dphist.errors import is_spark_frame
 from dphist.releasing.document import Nonzero
 from dphist.releasing.noise import Columns, Job, NoiseSession, begin, numbers_of
 from dphist.releasing.request import Request
-from dphist.releasing.result import ARROW, Form, Package, Release, arrow_numbers, release_order, take_rows
+from dphist.releasing.result import ARROW, Form, Release, arrow_numbers, release_order, take_rows
 from dphist.releasing.summary import Summary
 from dphist.sampling.sampler import Repeatable
 from dphist.sampling.tap import DIGEST_BYTES, KEY_BYTES, ClosedTap, KeyedWords, Tap
@@ -43,16 +43,6 @@ LOST: Final = "CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND"
 TIMES: Final = 3
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class Head(Release):
-    """The first rows of a release of `total` rows."""
-
-    total: int = 0
-
-    def __len__(self) -> int:
-        return self.total
-
-
 class SparkRelease(Release):
     """A release on the cluster.
 
@@ -62,16 +52,14 @@ class SparkRelease(Release):
 
     _writes_objects = False
 
-    def __init__(self, frame: Any, head: Head) -> None:
+    def __init__(self, frame: Any, head: Release) -> None:
+        """`head` has the first rows, and all else that a release has."""
         self.__dict__.update(frame=frame, head=head)
         for name in Release.__dataclass_fields__.keys() - {"columns", "counts", "added"}:
             self.__dict__[name] = getattr(head, name)
 
     frame: Any
-    head: Head
-
-    def __len__(self) -> int:
-        return self.head.total
+    head: Release
 
     def to_spark(self, session: Any = None) -> Any:
         """The release as a DataFrame of Spark, in its own session unless another is named."""
@@ -103,9 +91,6 @@ class SparkRelease(Release):
     def added(self) -> Mapping[str, NDArray[Any]]:
         """The requested columns beside the counts, brought here."""
         return self.collect().added
-
-    def _frame(self, package: Package) -> Any:
-        return self.collect()._frame(package)
 
     def _write_to(self, target: Any, *, force: bool, escape_formulas: bool) -> Any:
         """From the executors to a folder, else from here."""
@@ -170,9 +155,8 @@ def with_first_rows(frame: Any, model: Release, total: int | None = None) -> Spa
         if total is None:
             raise
         first = to_arrow_schema(frame.schema, timezone="UTC").empty_table()
-    rows = collect_release(first, model)
-    fields = {name: getattr(rows, name) for name in rows.__dataclass_fields__}
-    return SparkRelease(frame, Head(**fields, total=int(frame.count()) if total is None else total))
+    total = int(frame.count()) if total is None else total
+    return SparkRelease(frame, replace(collect_release(first, model), total=total))
 
 
 @dataclass(frozen=True)

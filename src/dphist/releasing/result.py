@@ -292,7 +292,7 @@ class Release:
     were asked for beside the counts; `written` says where the release was written to. `sums` are those around the
     middles of the plan's ranges, noisy, from which the added columns of sums and means were made. `chosen` says
     how the bound on the items of a user was chosen, `receipt` where the release is booked, `created` when it was
-    made.
+    made. `total` is the number of rows where only the first of them are here.
     """
 
     columns: tuple[Any, ...]
@@ -311,12 +311,13 @@ class Release:
     chosen: Chosen | None = None
     receipt: Mapping[str, Any] | None = None
     created: str = field(default_factory=now)
+    total: int | None = None
 
     # Spark writes folders where others write objects. Without a type it is not a field.
     _writes_objects = True
 
     def __len__(self) -> int:
-        return int(self.counts.size)
+        return int(self.counts.size) if self.total is None else self.total
 
     @property
     def budget(self) -> Budget:

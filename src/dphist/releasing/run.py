@@ -1,13 +1,13 @@
 """`release`: from user events to a private histogram, in eight steps.
 
 1. Request    every option, checked when the request is made (`releasing/request.py`).
-2. Check      whatever can be checked without reading data: a release that cannot be written is not begun.
+2. Check      what can be checked without counting: a release that cannot be written is not begun.
 3. Plan       the noise and the threshold, with a certificate.
 4. Book       the budget, in the ledger: before any noise is drawn.
 5. Count      users per item, each user limited, by the engine (`counting/`).
 6. Noise      true counts meet noise and threshold, here or on Spark's executors (`releasing/noise.py`).
 7. Write      result and certificate, both or neither (`outputs/`).
-8. Report     the ledger learns where the release is, and the caller gets it.
+8. Report     the ledger notes where the release is, and the caller gets it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,15 @@ from dphist.counting.task import Choice, Engine, Events, Progress, Resources, Ta
 from dphist.counting.task import engine_for as counting_engine
 from dphist.errors import InvalidParameter
 from dphist.objects import is_object
-from dphist.outputs.write import local_paths, refuse_own_input
+from dphist.outputs.write import (
+    Target,
+    check_formulas,
+    check_target,
+    local_paths,
+    refuse_own_input,
+    target_of,
+    write_release,
+)
 from dphist.privacy.types import Noise, Plan, caps_up_to
 from dphist.releasing.request import AUTO, STREAM, FilePath, Request, Watcher, origins, request_from
 
@@ -225,14 +233,12 @@ def _check_files(request: Request) -> list[str]:
     return [file for path in local_paths(request.input) if path != STREAM for file in matching_files(path)]
 
 
-def _check_target(request: Request) -> Any:
+def _check_target(request: Request) -> Target | None:
     """Where the release will be written, if anywhere. Whatever would prevent that is an error here."""
     if request.types == ("none" if is_frame(request.input) else "text"):
         raise InvalidParameter("types='text' and types='fixed' are for frames: files have the types they declare")
     target = None
     if request.output is not None:
-        from dphist.outputs.write import check_formulas, check_target, target_of
-
         target = target_of(
             request.output, request.output_table, request.output_format, request.certificate,
             objects=request.engine_name != "spark",
@@ -451,8 +457,6 @@ def _write(
     """Write result and certificate, both or neither. A folder was written by the executors already."""
     if target is None or target.kind == "folder":
         return result
-    from dphist.outputs.write import write_release
-
     note_drawn = (lambda _digest: None) if attempt is None else partial(attempt.note_drawn, target.title())
     _show_progress(request, "writing", 0.0)
     written = write_release(
