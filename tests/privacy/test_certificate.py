@@ -143,7 +143,7 @@ def test_a_block_is_bounded_by_both_offsets_together(monkeypatch: pytest.MonkeyP
     ("noise", "contract", "epsilon"),
     [
         (Noise(18.48, 18.48 / math.sqrt(0.2035), 126.1), Contract(37, 16), 0.0),
-        (Noise(21.98, 21.98 / math.sqrt(2.459), 66.75), Contract(33, 12), 0.0),
+        pytest.param(Noise(21.98, 21.98 / math.sqrt(2.459), 66.75), Contract(33, 12), 0.0, marks=pytest.mark.slow),
         (Noise(3.0, 9.0, 30.0), Contract(5, 5), 0.05),
     ],
 )

@@ -218,9 +218,9 @@ PLANS = [
     # epsilon, delta, k, m, allowed excess of sigma and tau over the continuous plan
     (0.35, 1e-5, 51914, 51914, 0.002),
     (0.35, 1e-5, 10, 10, 0.002),
-    (0.35, 1e-5, 1000, 500, 0.002),
+    pytest.param(0.35, 1e-5, 1000, 500, 0.002, marks=pytest.mark.slow),
     (0.35, 1e-5, 1000, 100, 0.002),
-    (0.35, 1e-5, 10**6, 10**6, 0.002),
+    pytest.param(0.35, 1e-5, 10**6, 10**6, 0.002, marks=pytest.mark.slow),
     (1.0, 1e-6, None, 10, 0.002),
     (1.0, 1e-6, None, 50, 0.002),
     (3.0, 1e-9, 200, 200, 0.002),

@@ -22,7 +22,7 @@ from dphist.privacy.exact import (
     sum_bound,
 )
 from dphist.privacy.types import Contract, Direction, NeighbourCase, Noise
-from scheduling import examples
+from scheduling import THOROUGH, examples
 
 noises = st.builds(
     lambda sigma, ratio, height: Noise(sigma, sigma * ratio, sigma * height),
@@ -140,6 +140,7 @@ def test_largest_sensitivity_is_the_maximum_over_integers(j: int, gamma: float, 
         assert every[-1] / 4.0 == pytest.approx(float(truth), rel=1e-12)
 
 
+@settings(max_examples=60 if THOROUGH else 10)
 @given(noise=noises, epsilon=epsilons, k=st.integers(3, 300), share=st.floats(0.05, 1.0))
 def test_blocks_cover_every_case(noise: Noise, epsilon: float, k: int, share: float) -> None:
     """The blocks partition 1..m-1, and no single case exceeds the bound of its block."""

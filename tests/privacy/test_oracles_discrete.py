@@ -191,9 +191,11 @@ def _least_over_alpha(rho: mpf, epsilon: mpf) -> mpf:
     return min(bound(centre), mpf(1))
 
 
-@pytest.mark.parametrize("rho", [Fraction(1, 1000), Fraction(1, 20), Fraction(1, 2), 3])
-@pytest.mark.parametrize("epsilon", [0, Fraction(7, 20), 1, 4, 10])
-def test_the_tight_conversion(rho: Any, epsilon: Any) -> None:
+@pytest.mark.parametrize(
+    ("epsilon", "rho"),
+    crossed([0, Fraction(7, 20), 1, 4, 10], [Fraction(1, 1000), Fraction(1, 20), Fraction(1, 2), 3]),
+)
+def test_the_tight_conversion(epsilon: Any, rho: Any) -> None:
     """At most the loose one, the least bound over alpha, and at least what a normal law of that rho needs."""
     tight, loose = d.delta_zcdp(rho=rho, epsilon=epsilon), d.delta_zcdp_loose(rho=rho, epsilon=epsilon)
     r, eps = o.real(rho), o.real(epsilon)

@@ -12,6 +12,7 @@ import pytest
 from mpmath import mp, mpf
 
 import spread
+from scheduling import crossed
 from spread import Case, Item, Level, Move
 
 LADDERS = (
@@ -57,12 +58,14 @@ def test_tails_by_summation() -> None:
             assert abs(mpf(str(spread.tail(n, variance))) / (above / every) - 1) < mpf("1e-16")
 
 
-@pytest.mark.parametrize("levels", LADDERS)
-@pytest.mark.parametrize(("variance", "threshold"), [(4, 8), (4, 13), (11, 10), (Fraction(61, 2), 20)])
-@pytest.mark.parametrize("epsilon", [0.0, 0.3, 1.5, 4.0])
+@pytest.mark.parametrize(
+    ("levels", "noise", "epsilon"),
+    crossed(LADDERS, [(4, 8), (4, 13), (11, 10), (Fraction(61, 2), 20)], [0.0, 0.3, 1.5, 4.0]),
+)
 def test_brute_force_agrees_without_shared_noise(
-    levels: tuple[Level, ...], variance: Any, threshold: int, epsilon: float
+    levels: tuple[Level, ...], noise: tuple[Any, int], epsilon: float
 ) -> None:
+    variance, threshold = noise
     v = Fraction(variance)
     exact, case = spread.exact_delta(v, threshold, levels, epsilon)
     brute, *_ = spread.brute_force_delta(
@@ -81,9 +84,9 @@ def test_brute_force_agrees_without_shared_noise(
             assert abs(both[way] - float(formula)) <= slack(epsilon), (items, way)
 
 
-@pytest.mark.parametrize("variance_shared", [Fraction(0), Fraction(4)])
-@pytest.mark.parametrize("levels", LADDERS[1:4])
-@pytest.mark.parametrize("epsilon", [0.2, 1.0])
+@pytest.mark.parametrize(
+    ("levels", "epsilon", "variance_shared"), crossed(LADDERS[1:4], [0.2, 1.0], [Fraction(0), Fraction(4)])
+)
 def test_low_counts_and_fewer_items_are_never_worse(
     levels: tuple[Level, ...], epsilon: float, variance_shared: Fraction
 ) -> None:
@@ -108,8 +111,7 @@ def test_low_counts_and_fewer_items_are_never_worse(
                 )
 
 
-@pytest.mark.parametrize("levels", LADDERS[:4])
-@pytest.mark.parametrize("epsilon", [0.1, 1.0])
+@pytest.mark.parametrize(("levels", "epsilon"), crossed(LADDERS[:4], [0.1, 1.0]))
 def test_with_shared_noise_delta_is_the_mean_over_what_it_may_be(
     levels: tuple[Level, ...], epsilon: float
 ) -> None:

@@ -107,7 +107,7 @@ def trials(kind: str, count: int, seed: int) -> Iterator[Trial]:
 @cache
 def few(kind: str) -> list[Trial]:
     """Some of each kind; the oracle is slowest for top-k."""
-    return list(trials(kind, 24 if kind == "top-k" else 60, 1))
+    return list(trials(kind, 20 if kind == "top-k" else 45, 1))
 
 
 def halved(noise: LatticeNoise) -> LatticeNoise:

@@ -162,7 +162,9 @@ def test_no_small_dataset_is_worse_than_the_worst_case(
     assert attained == pytest.approx(bound, abs=20 * COARSE), "large counts attain the worst case"
 
 
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize(
+    "rule", [pytest.param(rule, marks=() if rule == "opposite" else pytest.mark.slow) for rule in RULES]
+)
 def test_against_a_simulation(rule: Rule) -> None:
     """The probabilities of the best event, estimated from random noise, give delta again."""
     b, V, gamma, limit, epsilon, k, runs = 2, Fraction(4), 2, 5, 0.5, 2, 40_000

@@ -12,6 +12,7 @@ import oracles
 from dphist.errors import NotPrivate
 from dphist.privacy.exact import infinite_event, infinite_event_upper
 from dphist.privacy.paper import (
+    delta_correlated_gaussian,
     delta_csh_add_the_deltas,
     delta_csh_tighter,
     delta_gshm_add_the_deltas,
@@ -105,11 +106,12 @@ def test_threshold_of_the_gshm_passes() -> None:
 
 
 def test_large_counts_by_blocks_agree_with_all_cases() -> None:
-    """51,914 cases in blocks against the oracle's one by one, at a plan where mixtures are the worst."""
-    value = delta_gshm_exact(m=2000, sigma=35.0, tau=60.0, epsilon=0.01)
-    assert value == pytest.approx(
-        float(oracles.delta_gshm_exact(m=2000, sigma=35.0, tau=60.0, epsilon=0.01)), rel=2e-7
-    )
-    value = delta_csh_tighter(k=2000, sigma=30.0, sigma_shared=5.0, tau=140.0, epsilon=0.2)
-    truth = oracles.delta_csh_tighter(k=2000, sigma=30.0, sigma_shared=5.0, tau=140.0, epsilon=0.2)
-    assert value == pytest.approx(float(truth), rel=2e-7)
+    """A thousand cases in blocks against the oracle's one by one; of the CSH mixtures are the worst."""
+    gshm = {"sigma": 400.0, "tau": 1600.0, "epsilon": 0.01}
+    truth = float(oracles.delta_gshm_exact(m=1000, **gshm))
+    assert delta_gshm_exact(m=1000, **gshm) == pytest.approx(truth, rel=2e-7)
+    csh = {"sigma": 200.0, "sigma_shared": 40.0, "tau": 961.0}
+    truth = float(oracles.delta_csh_tighter(k=1000, epsilon=0.01, **csh))
+    assert delta_csh_tighter(k=1000, epsilon=0.01, **csh) == pytest.approx(truth, rel=2e-7)
+    assert truth > 1.1 * float(infinite_event_upper(count=1000, **csh))
+    assert truth > 1.1 * delta_correlated_gaussian(dimension=1000, gamma=25.0, sigma=200.0, epsilon=0.01)

@@ -223,7 +223,7 @@ def test_the_noise_of_a_plan_for_the_cap_is_too_little_for_its_levels() -> None:
 # --- plans -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("items", [1, 5, 10, pytest.param(50, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("items", [1, 5, *(pytest.param(items, marks=pytest.mark.slow) for items in (10, 50))])
 def test_a_plan_with_spread_has_the_same_noise_and_a_slightly_higher_threshold(items: int) -> None:
     given: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-6, "max_items_per_user": items}
     cap = dphist.plan(**given, mechanism="gaussian")

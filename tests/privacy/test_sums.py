@@ -103,7 +103,13 @@ def test_the_best_weights_are_better_than_their_neighbours() -> None:
 
 @pytest.mark.usefixtures("plans_once")
 @pytest.mark.parametrize(
-    "options", [{"max_items_per_user": 1}, {"max_nonzero": 100}, {"top": 100}, {"items": "listed"}]
+    "options",
+    [
+        {"max_items_per_user": 1},
+        pytest.param({"max_nonzero": 100}, marks=pytest.mark.slow),
+        {"top": 100},
+        pytest.param({"items": "listed"}, marks=pytest.mark.slow),
+    ],
 )
 def test_errors_are_as_planned(options: dict[str, Any]) -> None:
     """The law of sums and means over releases. Power: a deviation wrong by a quarter would be noticed.

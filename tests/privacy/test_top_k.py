@@ -104,7 +104,7 @@ def test_the_sum_bound_holds_in_both_directions(kind: NeighbourType, epsilon: fl
 
 @pytest.mark.parametrize("rule", ["none", *RULES])
 def test_sensitivity_covers_all_moves(rule: OffsetRule) -> None:
-    for k, gamma in ((1, 1), (4, 2), (9, 3), (16, 3)):
+    for k, gamma in ((1, 1), (4, 2), (9, 3)):
         bound = squared_sensitivity_top_k(shared=k, gamma=gamma, rule=rule)
         shared = 1.0 / math.sqrt(gamma)
         exact = max(
