@@ -65,6 +65,15 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         yield running
 
 
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    """A browser for all tests of pages."""
+    from browser import opened_browser
+
+    with opened_browser() as found:
+        yield found
+
+
 def pytest_sessionfinish() -> None:
     """The Spark that tests share ends with them."""
     shared = sys.modules.get("spark_shared")

@@ -37,7 +37,7 @@ def replace_names(pattern: str, replacement: Callable[[re.Match[str]], str], mes
 
 
 def with_keywords(message: str) -> str:
-    """A message with keyword arguments in place of flags."""
+    """A message with keyword arguments instead of flags."""
     return replace_names(_FLAG, _keyword, message)
 
 

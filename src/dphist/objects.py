@@ -72,7 +72,7 @@ def without_secrets(address: str) -> str:
     # A secret may hold / and @ too, so that it ends at the last @.
     before, at, place = address[found.end() :].rpartition("@")
     if "?" in before:
-        # Either a secret with a question mark, or an option with an @: what is a name cannot be told.
+        # Either a secret with a question mark, or an option with an @: it is unknown which.
         return f"{found[0]}..."
     if at and found[1].lower() in _NAMED and re.fullmatch(r"[^/:@]*", before):
         place = f"{before}@{place}"  # abfss://container@account

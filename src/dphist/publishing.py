@@ -23,6 +23,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
+from dphist.errors import InvalidParameter, OutputError
+
 try:
     import fcntl
 except ImportError:  # not on Windows, where nothing is swept
@@ -39,6 +41,14 @@ _WAIT_SECONDS: Final = 30.0
 ATTEMPTS: Final = 1000
 
 
+def checked_path(path: str | os.PathLike[str], what: str) -> Path:
+    """The path, if it is the name of a file."""
+    name = os.fspath(path)
+    if not isinstance(name, str) or not name or "\0" in name:
+        raise InvalidParameter(f"{what} needs the name of a file, not {name!r}")
+    return Path(name)
+
+
 @contextmanager
 def open_regular(path: str | os.PathLike[str]) -> Iterator[BufferedReader]:
     """Open a regular file for reading: a pipe would block, and a device never end."""
@@ -48,6 +58,14 @@ def open_regular(path: str | os.PathLike[str]) -> Iterator[BufferedReader]:
         raise OSError(errno.EINVAL, "it is not a regular file")
     with os.fdopen(descriptor, "rb") as file:
         yield file
+
+
+def odd_file(mode: int) -> str | None:
+    """What a path is whose mode is not that of a regular file, as a sentence goes on; None for a file."""
+    if stat.S_ISREG(mode):
+        return None
+    other = "a folder" if stat.S_ISDIR(mode) else "not a file"
+    return "a link; name the file itself" if stat.S_ISLNK(mode) else other
 
 
 def link_new(new: Path, final: Path) -> None:
@@ -155,16 +173,21 @@ def write_synced(path: Path, data: bytes, mode: int = 0o666) -> None:
 def write_files(files: Mapping[Path, tuple[bytes, int]], *, force: bool = False) -> None:
     """Put whole files with these modes in one folder, all or none. With `force` a single file is replaced."""
     folder = next(iter(files)).parent
-    with workplace(folder) as work:
-        pairs = [(work / str(number), path) for number, path in enumerate(files)]
-        for new, path in pairs:
-            write_synced(new, *files[path])
-        if force:
-            ((new, path),) = pairs
-            os.replace(new, path)
-            sync_folder(folder)
-        else:
-            place_new(pairs)
+    try:
+        with defer_signals(), workplace(folder) as work:
+            pairs = [(work / str(number), path) for number, path in enumerate(files)]
+            for new, path in pairs:
+                write_synced(new, *files[path])
+            if force:
+                ((new, path),) = pairs
+                os.replace(new, path)
+                sync_folder(folder)
+            else:
+                place_new(pairs)
+    except FileExistsError as error:
+        raise OutputError(f"{error.filename} already exists: choose another name") from None
+    except OSError as error:
+        raise OutputError(f"{' and '.join(map(str, files))} cannot be written: {error.strerror}") from None
 
 
 @contextmanager

@@ -8,7 +8,6 @@ document must be in the very bytes that dphist writes, so that no byte of it can
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 import os
 import re
@@ -17,14 +16,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from dphist.errors import InputError, InvalidParameter, OutputError
 from dphist.objects import without_options
 from dphist.outputs.formats import SEAL, SIGNATURE, output_of
 from dphist.outputs.write import DATABASES, DEFAULT_TABLE
-from dphist.publishing import defer_signals, open_regular, write_files
+from dphist.publishing import checked_path, open_regular, write_files
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -60,9 +58,12 @@ class Signer:
 
     def __call__(self, document: Mapping[str, Any], domain: bytes = _CERTIFICATE_DOMAIN) -> dict[str, str]:
         """The signature of a document, as it is written into it."""
-        value = self._key.sign(_payload(document, domain))
-        encoded = (base64.b64encode(part).decode() for part in (self._public, value))
-        return {"algorithm": _ALGORITHM, **dict(zip(("public_key", "value"), encoded, strict=True))}
+        return _encode_signature(self._public, self._key.sign(_payload(document, domain)))
+
+
+def _encode_signature(public: bytes, value: bytes) -> dict[str, str]:
+    key, text = (base64.b64encode(part).decode() for part in (public, value))
+    return {"algorithm": _ALGORITHM, "public_key": key, "value": text}
 
 
 def _payload(document: Mapping[str, Any], domain: bytes) -> bytes:
@@ -83,7 +84,7 @@ def make_key(path: PathLike) -> str:
     key = Ed25519PrivateKey.generate()
     secret = key.private_bytes(forms.Encoding.PEM, forms.PrivateFormat.PKCS8, forms.NoEncryption())
     known = key.public_key().public_bytes(forms.Encoding.PEM, forms.PublicFormat.SubjectPublicKeyInfo)
-    write_new({private: (secret, 0o600), public: (known, 0o644)})
+    write_files({private: (secret, 0o600), public: (known, 0o644)})
     return fingerprint_of(key.public_key().public_bytes_raw())
 
 
@@ -128,14 +129,6 @@ def read_public_key(path: PathLike) -> bytes:
     return key.public_bytes_raw()
 
 
-def checked_path(path: PathLike, what: str) -> Path:
-    """The path, if it is the name of a file."""
-    name = os.fspath(path)
-    if not isinstance(name, str) or not name or "\0" in name:
-        raise InvalidParameter(f"{what} needs the name of a file, not {name!r}")
-    return Path(name)
-
-
 def read_small(path: PathLike, what: str, *, private: bool = False) -> bytes:
     """The bytes of a regular file that is not larger than such a file can be."""
     place = checked_path(path, what)
@@ -156,18 +149,6 @@ def read_small(path: PathLike, what: str, *, private: bool = False) -> bytes:
     if len(data) > _LARGEST_FILE:
         raise InputError(f"{what} {place} is larger than {_LARGEST_FILE:,} bytes, too large for such a file")
     return data
-
-
-def write_new(files: Mapping[Path, tuple[bytes, int]]) -> None:
-    """Write new files with these modes, all or none; an existing file is never replaced."""
-    names = " and ".join(map(str, files))
-    try:
-        with defer_signals():
-            write_files(files)
-    except FileExistsError as error:
-        raise OutputError(f"{error.filename} already exists: choose another name") from None
-    except OSError as error:
-        raise OutputError(f"{names} cannot be written: {error.strerror}") from None
 
 
 @dataclass(frozen=True)
@@ -220,13 +201,12 @@ def examine(document: dict[str, Any] | None, address: PathLike, table: str | Non
         return Signed(status, fingerprint, (), problems)
     output, created = output_of(document), str(signed.get("created"))
     wrong = tuple(
-        f"the {'release' if key == 'name' else key} stands under the name {found!r}, and was signed as "
-        f"{output.get(key)!r}"
+        f"the {'release' if key == 'name' else key} has the name {found!r}, but was signed as {output.get(key)!r}"
         for key, found in _place(address, table, output.get("kind")).items()
         if output.get(key) != found
     )
     if trust.not_before is not None and not _is_since(created, trust.not_before):
-        wrong += (f"the release is of {created}, before {trust.not_before.isoformat()}",)
+        wrong += (f"the release was made {created}, before {trust.not_before.isoformat()}",)
     check = f"data and certificate are signed by the key {fingerprint}, as {output.get('name')!r}, made {created}"
     return Signed(status, fingerprint, () if wrong else (check,), wrong)
 
@@ -267,19 +247,14 @@ def examine_signature(
 
 
 def _decode_signature(signature: Any) -> tuple[bytes, bytes] | None:
-    """The public key and the value of a well-formed signature; its base64 must be the canonical one."""
-    if not isinstance(signature, dict) or signature.keys() != {"algorithm", "public_key", "value"}:
-        return None
-    parts = [signature["public_key"], signature["value"]]
-    if signature["algorithm"] != _ALGORITHM or not all(isinstance(part, str) for part in parts):
-        return None
+    """The public key and the value of a signature; None unless it is in the very form that dphist writes."""
     try:
-        public, value = (base64.b64decode(part.encode("ascii"), validate=True) for part in parts)
-    except (UnicodeError, binascii.Error):
+        public, value = (base64.b64decode(signature[name], validate=True) for name in ("public_key", "value"))
+    except (TypeError, KeyError, ValueError):
         return None
-    if [base64.b64encode(public).decode(), base64.b64encode(value).decode()] != parts:
+    if signature != _encode_signature(public, value) or (len(public), len(value)) != (32, 64):
         return None
-    return (public, value) if (len(public), len(value)) == (32, 64) else None
+    return public, value
 
 
 def _is_genuine(document: Mapping[str, Any], domain: bytes, public: bytes, value: bytes) -> bool:

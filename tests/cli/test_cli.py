@@ -179,7 +179,7 @@ def test_bad_certificates_get_one_sentence_and_exit_code_2(change: dict[str, str
 
 
 def test_bad_plots_are_refused_before_any_work(tmp_path: Path) -> None:
-    base = ("compare", "--epsilon", "1", "--delta", "1e-5", "--max-nonzero", "3", "--plot")
+    base = ("compare", "--epsilon", "1", "--delta", "1e-5", "--max-items-per-user", "3", "--plot")
     (tmp_path / "folder.png").mkdir()
     bad = {"a.pdf": "must end in", "no/a.png": "does not exist", "folder.png": "is a folder"}
     for target, message in ((tmp_path / name, message) for name, message in bad.items()):

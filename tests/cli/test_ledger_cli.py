@@ -128,7 +128,7 @@ def test_an_expected_receipt(folder: Path) -> None:
 
 BAD = [
     (["show", "missing"], "there is no ledger missing: make it with dphist ledger init"),
-    (["show", "."], ". is a folder, not a ledger"),
+    (["show", "."], "the ledger . cannot be used: it is a folder"),
     (["show", "text"], "the ledger text is not a ledger: it is not a SQLite file"),
     (["show", "a.ledger", "--dataset", "lgo"],
      "the ledger has no dataset 'lgo' (did you mean 'log'?): it has 'log'"),

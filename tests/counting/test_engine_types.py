@@ -148,9 +148,10 @@ def test_one_odd_row_changes_nothing_else(engine: Factory, tmp_path: Path, kind:
     rows = ((5, ODD[odd]), (ODD[odd], "extra"), (ODD[odd], ODD[odd]))
     options: tuple[dict[str, int], ...] = ({}, {"max_items_per_user": 1}, {"rank": 1})
     for extra, more in zip(rows, options, strict=True) if ways == 3 else product(rows, options):
-        source = write(tmp_path / name, [*ROWS, extra])
-        engine(Resources()).check(task(source, **more))
-        found = histogram(engine, task(source, **more), Resources(threads=1))
+        wanted = task(write(tmp_path / name, [*ROWS, extra]), **more)
+        with engine(Resources(threads=1)) as one:
+            one.check(wanted)
+            found = histogram(lambda _, one=one: one, wanted)  # type: ignore[misc]
         assert {item: found.pop(item, 0) for item in expected} == expected
         assert set(found.values()) <= {1}
         assert all(isinstance(item, form) for item in found)
@@ -181,11 +182,15 @@ UNIONS = [
 ]  # fmt: skip
 
 
-@by_engine("kind", ["parquet", "arrow"], ["parquet"], [])
-@pytest.mark.parametrize(("one", "other", "fine"), UNIONS)
-def test_files_of_different_types(
-    engine: Factory, tmp_path: Path, kind: str, one: Any, other: Any, fine: bool
-) -> None:
+@by_engine(
+    "case",
+    [f"{kind} {k}" for kind in ("parquet", "arrow") for k in range(len(UNIONS))],
+    [f"parquet {k}" for k in (0, 3, 8, 10, 11, 12)],
+    [],
+)
+def test_files_of_different_types(engine: Factory, tmp_path: Path, case: str) -> None:
+    kind, number = case.split()
+    one, other, fine = UNIONS[int(number)]
     for n, of_type in enumerate((one, other)):
         table = pa.table({"user": [n], "item": pa.nulls(1, of_type), "n": [1]})
         if kind == "parquet":
@@ -195,9 +200,9 @@ def test_files_of_different_types(
     wanted = task(tmp_path, null_items=True)
     if fine:
         assert histogram(engine, wanted) == {None: 2}
-    else:
-        with pytest.raises(InputError, match=r"the column 'item' .* cannot be joined without loss"):
-            engine(Resources()).check(wanted)
+        return
+    with pytest.raises(InputError, match=r"the column 'item' .* cannot be joined without loss"):
+        engine(Resources()).check(wanted)
     assert histogram(engine, task(tmp_path, items="n")) == {1: 2}
 
 
@@ -234,7 +239,7 @@ def test_rows_of_csv_that_cannot_be_read_are_left_out(engine: Factory, tmp_path:
         b"#9,a\n",
         b'9,a"b\n',
     ]
-    for one in odd:
+    for one in [b"".join(odd)] if is_spark(engine) else odd:
         rows = [b"%d,tea\n" % n for n in range(300)]
         path.write_bytes(b"user,item\n" + b"".join(rows[:150]) + one + b"".join(rows[150:]))
         assert histogram(engine, task(path))["tea"] == 300, one

@@ -264,7 +264,7 @@ def test_conditions_and_public_lists_come_before_weights(engine: Factory) -> Non
 @pytest.mark.parametrize("portable", [False, True])
 def test_one_level_is_the_cap_and_all_levels_keep_the_same_items(engine: Factory, portable: bool) -> None:
     table = pairs_of(drawn_rows(40))
-    for cap in (1, 4):
+    for cap in (4,) if is_spark(engine) else (1, 4):
         capped = histogram(engine, task(table, portable=portable, max_items_per_user=cap))
         found = histogram(engine, task(table, portable=portable, **cut(((cap, 6),))))
         assert found == {item: 6 * n for item, n in capped.items()}
@@ -284,7 +284,7 @@ def test_a_user_changes_their_own_items_by_their_own_steps(engine: Factory, port
     more: dict[str, Any] = {"portable": portable, **cut(LEVELS)}
     full = histogram(engine, task(pairs_of(rows), **more))
     assert {min(len(items), 7) for items in own.values()} >= {1, 3, 4, 7}
-    for user in (0, 5) if is_spark(engine) else range(12):
+    for user in (5,) if is_spark(engine) else range(12):
         without = histogram(engine, task(pairs_of([row for row in rows if row[0] != user]), **more))
         moved = {item: n - without.get(item, 0) for item, n in full.items() if n != without.get(item, 0)}
         assert set(without) <= set(full)

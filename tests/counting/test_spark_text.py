@@ -64,5 +64,8 @@ def test_what_is_read_in_another_way(engine: Factory, tmp_path: Path) -> None:
     for name, head, cases in (("x.csv", b"user,item,more\n", OTHER_CSV), ("x.jsonl", b"", OTHER_JSON)):
         for row, expected in cases.items():
             (tmp_path / name).write_bytes(head + row + b"\n")
-            assert histogram(engine, task(tmp_path / name)) == expected, row
             assert histogram(DuckDBEngine, task(tmp_path / name)) != expected, row
+        # On Spark all at once: the rows have different items, if any.
+        (tmp_path / name).write_bytes(head + b"".join(row + b"\n" for row in cases))
+        together = {item: count for expected in cases.values() for item, count in expected.items()}
+        assert histogram(engine, task(tmp_path / name)) == together

@@ -23,6 +23,7 @@ from dphist.ledger import Ledger, Spend, SumComposer
 from dphist.ledger.accounts import canonical
 from dphist.ledger.store import digest
 from ledger_data import COLUMNS, ENTRIES, noticed, tamper, whole_ledger
+from scheduling import crossed
 
 SUM = SumComposer()
 INSERT = "INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?)"
@@ -54,9 +55,10 @@ def test_rows_are_only_appended(path: Path, statement: str) -> None:
         connection.execute(statement)
 
 
-@pytest.mark.parametrize("number", range(1, ENTRIES + 1))
-@pytest.mark.parametrize("column", COLUMNS[1:])
-@pytest.mark.parametrize("value", ["''", "{0} || ' '", "CAST({0} AS BLOB)", "upper({0}) || '0'", "x'ff'", "7"])
+VALUES = ["''", "{0} || ' '", "CAST({0} AS BLOB)", "upper({0}) || '0'", "x'ff'", "7"]
+
+
+@pytest.mark.parametrize(("number", "column", "value"), crossed(range(1, ENTRIES + 1), COLUMNS[1:], VALUES))
 def test_every_changed_field_is_noticed(path: Path, number: int, column: str, value: str) -> None:
     if (number, column, value) == (1, "dataset", "''"):
         return  # as it was

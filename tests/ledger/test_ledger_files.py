@@ -66,10 +66,10 @@ def test_places_where_no_ledger_is(path: Path, tmp_path: Path) -> None:
         "missing": "there is no ledger {}: make it with dphist ledger init",
         "no/folder": "there is no ledger {}: make it with dphist ledger init",
         "empty": "the ledger {} is empty: make it with dphist ledger init",
-        "folder": "{} is a folder, not a ledger",
-        "link": "the ledger {} is a link: name the file itself",
-        "broken": "the ledger {} is a link: name the file itself",
-        "pipe": "{} is not a file, hence not a ledger",
+        "folder": "the ledger {} cannot be used: it is a folder",
+        "link": "the ledger {} cannot be used: it is a link; name the file itself",
+        "broken": "the ledger {} cannot be used: it is a link; name the file itself",
+        "pipe": "the ledger {} cannot be used: it is not a file",
         "a.ledger/inside": "the ledger {} cannot be opened: Not a directory",
     }
     for name, message in messages.items():
@@ -173,7 +173,7 @@ def test_a_full_disk(path: Path) -> None:
     number, _, text = done.stdout.partition(" ")
     assert text.rstrip() in (
         f"the ledger {path} cannot be written: there is no room left on the disk",
-        f"the ledger {path} cannot be used: the disk does not take or give it",
+        f"the ledger {path} cannot be used: the disk reports an input/output error",
     )
     # What was booked before is there, and what could not be booked is not.
     assert len(Ledger.open(path).account("log").bookings) == 1 + int(number) > 1

@@ -1,7 +1,7 @@
 """Independent high-precision oracles: closed forms of the paper, the infinite event, Laplace histograms.
 
-Everything here is derived from the definitions and computed with mpmath, for clarity and not for speed. The
-exact analysis of mixed neighbours is in ``oracles_family``. Labels such as ``lem:related-GSHM`` are those
+Everything here is derived from the definitions and computed with mpmath and Arb's erfc, for clarity and not for
+speed. Mixed neighbours are in ``oracles_family``. Labels such as ``lem:related-GSHM`` are those
 of the paper "The Correlated Gaussian Sparse Histogram Mechanism".
 
 Conventions: noisy_i = H_i + Z_i + Z_shared for H_i > 0, released iff noisy_i > 1 + tau (strict);
@@ -16,6 +16,7 @@ from fractions import Fraction
 from functools import cache
 from typing import Any, TypeAlias
 
+from flint import arb, ctx
 from mpmath import mp, mpf
 from mpmath.calculus.quadrature import GaussLegendre
 
@@ -40,9 +41,27 @@ def real(value: Real) -> mpf:
     return mpf(value)
 
 
+def to_ball(x: mpf) -> arb:
+    """The same number for Arb, which is ten times as fast as mpmath."""
+    sign, mantissa, exponent, _ = x._mpf_
+    return arb(-int(mantissa) if sign else int(mantissa)) * arb(2) ** exponent
+
+
+def from_ball(x: arb) -> mpf:
+    """The middle of a ball, rounded to the digits that are set."""
+    mantissa, exponent = x.mid().man_exp()
+    return mp.ldexp(mpf(int(mantissa)), int(exponent))
+
+
 def normal_cdf(x: Real) -> mpf:
-    """Phi(x) by erfc, so that the left tail keeps its relative precision."""
-    return mp.erfc(-x / mp.sqrt(2)) / 2
+    """Phi(x) by erfc, so that the left tail keeps its relative precision.
+
+    Arb's erfc, which a test compares with that of mpmath.
+    """
+    if mp.isinf(x):
+        return mpf(x > 0)
+    with ctx.workprec(mp.prec + 20):
+        return from_ball((-to_ball(real(x)) / arb(2).sqrt()).erfc() / 2)
 
 
 def normal_density(x: Real) -> mpf:
@@ -52,7 +71,11 @@ def normal_density(x: Real) -> mpf:
 
 def log_normal_cdf(x: Real) -> mpf:
     """ln Phi(x), precise in both tails: ln(1 - Phi(-x)) is taken by log1p for x > 0."""
-    return mp.log1p(-normal_cdf(-x)) if x > 0 else mp.log(normal_cdf(x))
+    if mp.isinf(x):
+        return mpf(0) if x > 0 else mpf(x)
+    with ctx.workprec(mp.prec + 20):
+        tail = (to_ball(abs(real(x))) / arb(2).sqrt()).erfc() / 2
+        return from_ball((-tail).log1p() if x > 0 else tail.log())
 
 
 def some_of(count: int, x: Real) -> mpf:
@@ -322,30 +345,12 @@ def _new_count_divergence(*, tail: Real, epsilon: Real) -> mpf:
     return max(added, removed)
 
 
-def delta_laplace_single(*, scale: Real, tau: Real, epsilon: Real) -> mpf:
-    """Exact delta of the Laplace stability histogram for users with one item.
-
-    Either a shared count moves by one (thresholding it is post-processing, so the supremum over counts is
-    the divergence of two whole Laplace laws at distance 1, integrated piece by piece), or a new count
-    appears.
-    """
-    with mp.workdps(DPS):
-        b, eps = real(scale), real(epsilon)
-        crossing = min(max((1 + eps * b) / 2, mpf(0)), mpf(1))
-        points = [-150 * b, -64 * b, -16 * b, -4 * b, mpf(0), crossing, mpf(1)]
-        points += [1 + n * b for n in (4, 16, 64, 150)]
-
-        def gain(x: mpf) -> mpf:
-            value = mp.exp(-abs(x - 1) / b) - mp.exp(eps - abs(x) / b)
-            return max(value, mpf(0)) / (2 * b)
-
-        shared = mp.quad(gain, sorted(set(points)))
-        tail = laplace_tail(scale=b, tau=tau, discrete=False)
-        return max(shared, _new_count_divergence(tail=tail, epsilon=eps))
-
-
 def delta_discrete_laplace_single(*, scale: Real, tau: Real, epsilon: Real) -> mpf:
-    """The same with integer noise of mass proportional to e^(-|x|/scale): sums in place of integrals."""
+    """Exact delta of the stability histogram with integer Laplace noise, for users with one item.
+
+    Either a shared count moves by one (thresholding it is post-processing, so the supremum over counts is the
+    divergence of two whole laws at distance 1), or a new count appears.
+    """
     with mp.workdps(DPS):
         b, eps = real(scale), real(epsilon)
         reach = int(mp.ceil(140 * b))

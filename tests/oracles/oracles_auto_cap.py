@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import reduce
+from functools import cache, reduce
 from typing import Literal
 
 import numpy as np
@@ -38,6 +38,7 @@ class Step:
     cap: int
 
 
+@cache
 def gaussian_step(*, lattice: int, variance: Real, limit: int, cap: int) -> Step:
     """Discrete Gaussian noise: weights exp(-z^2/(2 V))."""
     v = real(variance)
@@ -45,6 +46,7 @@ def gaussian_step(*, lattice: int, variance: Real, limit: int, cap: int) -> Step
     return Step(lambda z: mp.exp(-(mpf(z) ** 2) / (2 * v)), reach, lattice, limit, cap)
 
 
+@cache
 def laplace_step(*, scale: Real, limit: int, cap: int) -> Step:
     """Discrete Laplace noise: weights exp(-|z|/scale)."""
     b = real(scale)
@@ -52,6 +54,7 @@ def laplace_step(*, scale: Real, limit: int, cap: int) -> Step:
     return Step(lambda z: mp.exp(-abs(mpf(z)) / b), reach, 1, limit, cap)
 
 
+@cache
 def _law(step: Step) -> Long:
     """Probabilities of the noise from -reach to reach."""
     weights = [step.weight(z) for z in range(-step.reach, step.reach + 1)]

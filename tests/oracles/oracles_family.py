@@ -35,6 +35,7 @@ from oracles import (
     Real,
     adaptive_integral,
     delta_gaussian,
+    from_ball,
     hockey_stick_scaled,
     infinite_event,
     log_normal_cdf,
@@ -42,6 +43,7 @@ from oracles import (
     normal_density,
     real,
     real_line_integral,
+    to_ball,
 )
 
 _NEGLIGIBLE = arb(str(NEGLIGIBLE))
@@ -64,12 +66,6 @@ class Noise(NamedTuple):
 def _none_of(noise: Noise, r: int, w: Real) -> mpf:
     """Phi((tau - w)/sigma)^r: no new count passes, given the shared noise w."""
     return mp.exp(r * log_normal_cdf((noise.tau - w) / noise.sigma))
-
-
-def _as_ball(x: mpf) -> arb:
-    """The same number for Arb, which multiplies and adds ten times as fast as mpmath."""
-    sign, mantissa, exponent, _ = x._mpf_
-    return arb(-int(mantissa) if sign else int(mantissa)) * arb(2) ** exponent
 
 
 @cache
@@ -96,22 +92,21 @@ def none_passes(*, noise: Noise, r: int, j: int, mean: Real) -> mpf:
     h = step / spread
     known = _none_at_nodes(noise, r, step)
     with ctx.workprec(mp.prec + 30):
-        shrink, total, peak = _as_ball(mp.exp(-(h**2))), arb(0), arb(0)
+        shrink, total, peak = to_ball(mp.exp(-(h**2))), arb(0), arb(0)
         # The node `first` and all above it, then all below it.
         for sign, start in ((1, first), (-1, first - 1)):
             x = sign * (start * step - centre) / spread
-            weight, ratio = _as_ball(mp.exp(-(x**2) / 2)), _as_ball(mp.exp(-h * (x + h / 2)))
+            weight, ratio = to_ball(mp.exp(-(x**2) / 2)), to_ball(mp.exp(-h * (x + h / 2)))
             before, n = arb(-1), start
             while True:
                 if n not in known:
-                    known[n] = _as_ball(_none_of(noise, r, n * step))
+                    known[n] = to_ball(_none_of(noise, r, n * step))
                 value = weight * known[n]
                 total, peak = total + value, peak.max(value)
                 if value <= before and value <= _NEGLIGIBLE * peak:
                     break
                 before, n, weight, ratio = value, n + sign, weight * ratio, ratio * shrink
-        mantissa, exponent = total.mid().man_exp()
-    area = mp.ldexp(mpf(int(mantissa)), int(exponent)) * step
+        area = from_ball(total) * step
     return area / (spread * mp.sqrt(2 * mp.pi))
 
 

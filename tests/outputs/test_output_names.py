@@ -18,7 +18,7 @@ from dphist.errors import LedgerError, OutputError
 from dphist.ledger import Ledger, store
 from dphist.outputs.readback import read_release
 from dphist.outputs.write import check_target, target_of, write_release
-from dphist.publishing import LOCK, MARK, hold, sweep, workplace
+from dphist.publishing import LOCK, MARK, hold, link_new, sweep, workplace
 from release_commands import BOOKED, FLAGS, command, log_in, names
 
 TABLE = pa.table({"item": ["tea"], "count": [1.5]})
@@ -238,12 +238,11 @@ def test_a_ledger_that_was_killed_between_its_two_names(tmp_path: Path) -> None:
 
 def test_two_that_make_one_ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another is faster at the last moment: its ledger stays, and gets the second dataset."""
-    real = store.link_new
 
     def late(file: Path, place: Path) -> None:
         monkeypatch.undo()
         Ledger.init(place, "first", epsilon=1, delta=1e-6)
-        real(file, place)
+        link_new(file, place)
 
     monkeypatch.setattr(store, "link_new", late)
     Ledger.init(tmp_path / "a.ledger", "second", epsilon=1, delta=1e-6)

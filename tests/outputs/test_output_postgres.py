@@ -214,7 +214,7 @@ def test_signed_tables(address: str, tmp_path: Path) -> None:
     for old, new in pairs:
         run(address, *(f"ALTER TABLE {old}{end} RENAME TO {new}{end}" for end in ("", "_certificate")))
     assert dphist.verify(address, table="january").verified
-    assert "stands under the name 'january'" in verified("january").problems[0]
+    assert "has the name 'january'" in verified("january").problems[0]
     dphist.release_histogram(["tea"], [90_000], plan).write(
         address, table="january", sign=tmp_path / "other", force=True
     )

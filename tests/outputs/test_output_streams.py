@@ -72,7 +72,7 @@ def in_process(folder: Path, arguments: tuple[str, ...], data: bytes) -> subproc
             code = end.code
     for stream in streams[1:]:
         stream.flush()
-    out, err = (stream.buffer.getvalue() for stream in streams[1:])  # type: ignore[attr-defined]
+    out, err = (stream.buffer.getvalue() for stream in streams[1:])
     return subprocess.CompletedProcess(arguments, int(code or 0), out, err)
 
 

@@ -20,7 +20,7 @@ from dphist.planning.planner import plan as make_plan
 from dphist.privacy.certificate import certify_family
 from dphist.privacy.exact import delta_family
 from dphist.privacy.types import ANALYSES, Budget, Contract, Noise
-from scheduling import examples
+from scheduling import crossed, examples
 
 # The numbers here are those of continuous noise; tests/test_discrete.py holds the discrete plans against them.
 plan = partial(make_plan, noise="continuous")
@@ -112,8 +112,7 @@ def test_plans_are_sharp(budget: Budget, k: int) -> None:
         assert result.delta_lower > budget.delta
 
 
-@pytest.mark.parametrize("analysis", ANALYSES)
-@pytest.mark.parametrize("k", [1, 7, 51914])
+@pytest.mark.parametrize(("analysis", "k"), crossed(ANALYSES, [1, 7, 51914]))
 def test_every_analysis_keeps_its_own_promise(analysis: str, k: int) -> None:
     result = plan(epsilon=0.7, delta=1e-6, max_nonzero=k, analysis=analysis)
     own = certify(
@@ -166,8 +165,7 @@ def test_adding_the_deltas_has_no_least_noise() -> None:
         plan(epsilon=1.0, delta=1e-6, max_nonzero=5, analysis="csh-add-the-deltas", minimize="noise")
 
 
-@pytest.mark.parametrize("delta", [1e-300, 1e-100, 0.5, 0.99])
-@pytest.mark.parametrize("epsilon", [1e-3, 1.0, 100.0, 800.0])
+@pytest.mark.parametrize(("epsilon", "delta"), crossed([1e-3, 1.0, 100.0, 800.0], [1e-300, 1e-100, 0.5, 0.99]))
 def test_extreme_budgets(epsilon: float, delta: float) -> None:
     result = plan(epsilon=epsilon, delta=delta, max_items_per_user=3)
     assert result.certificate.delta <= delta

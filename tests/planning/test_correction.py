@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from fractions import Fraction
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -264,6 +265,7 @@ def test_choice_suits_the_sizes(make: Any, goal: Any, best: set[int]) -> None:
     assert {choose_best(OFFERS, estimate_sizes(CHOICE, noisy(items, rng)), goal) for _ in range(10)} <= best
 
 
+@cache
 def drawn_alike(users: int, seed: int) -> tuple[Ints, Ints]:
     """Pairs of users who all draw from one law of items, each a number of times of its own; each pair once."""
     rng = np.random.default_rng(seed)

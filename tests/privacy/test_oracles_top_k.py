@@ -79,10 +79,11 @@ def test_the_noise_is_a_discrete_gaussian(variance: Fraction) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "rule", "gamma"),
-    crossed(sorted(kind for kind in claimed_types(2) if kind.shared <= 1), RULES, [1, 3]),
+    ("kind", "noise"),
+    crossed(sorted(kind for kind in claimed_types(2) if kind.shared <= 1), list(itertools.product(RULES, (1, 3)))),
 )
-def test_against_many_digits(kind: NeighbourType, rule: Rule, gamma: int) -> None:
+def test_against_many_digits(kind: NeighbourType, noise: tuple[Rule, int]) -> None:
+    rule, gamma = noise
     exact = delta_exact(kind, 2, 3, gamma, 5, rule, 0.75)
     larger, smaller = delta_multiprecision(kind, 2, 3, gamma, 5, rule, 0.75, tail=1e-17)
     assert exact.error < 1e-12

@@ -16,7 +16,7 @@ import spread
 from dphist.accounting import compose, profile_of_plan, zcdp_of_plan
 from dphist.privacy.certificate import certify_noise, certify_spread
 from dphist.privacy.types import Contract, LatticeNoise, PublicNoise, SumNoise
-from scheduling import THOROUGH
+from scheduling import THOROUGH, crossed
 from spread import Case, Level
 
 PARTS = 20
@@ -131,12 +131,18 @@ def test_the_certificate_is_above_the_exact_delta_with_shared_noise_and_with_sum
         assert certified >= exact * (1 - ORACLE_DIGITS), (noise, contract, epsilon, case)
 
 
-@pytest.mark.parametrize(("nonzero", "items", "most"), [(2, 1, 2), (3, 1, 2), (3, 1, 3), (3, 2, 3)])
-@pytest.mark.parametrize(("variance", "shared"), [(4, 0), (8, 4), (Fraction(25, 2), Fraction(25, 6)), (6, 6)])
-@pytest.mark.parametrize(("lattice", "limit"), [(4, 3), (6, 14), (4, 9), (6, 6)][: 4 if THOROUGH else 2])
+@pytest.mark.parametrize(
+    ("bounds", "variances", "steps"),
+    crossed(
+        [(2, 1, 2), (3, 1, 2), (3, 1, 3), (3, 2, 3)],
+        [(4, 0), (8, 4), (Fraction(25, 2), Fraction(25, 6)), (6, 6)],
+        [(4, 3), (6, 14), (4, 9), (6, 6)],
+    ),
+)
 def test_the_certificate_is_above_brute_force_with_few_counts(
-    nonzero: int, items: int, most: int, variance: Any, shared: Any, lattice: int, limit: int
+    bounds: tuple[int, int, int], variances: tuple[Any, Any], steps: tuple[int, int]
 ) -> None:
+    (nonzero, items, most), (variance, shared), (lattice, limit) = bounds, variances, steps
     noise, contract = lattice_noise(lattice, variance, limit, shared), Contract(nonzero, items, spread=most)
     for epsilon in (0.1, 1.0, 3.0):
         brute, data, direction = spread.brute_force_delta(
@@ -255,27 +261,27 @@ def delta_of_releases(noise: LatticeNoise, level: Level, releases: int, epsilon:
 
 
 def test_composition_covers_all_levels_and_that_of_the_cap_does_not() -> None:
-    given: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-6, "max_items_per_user": 5}
+    given: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-6, "max_items_per_user": 2}
     plan, cap = dphist.plan(**given, excess="spread"), dphist.plan(**given, mechanism="gaussian")
     noise = plan.noise
     assert isinstance(noise, LatticeNoise)
     assert isinstance(cap.noise, LatticeNoise)
     levels = levels_of(noise, plan.contract)
     levels = (levels[0], levels[len(levels) // 2], levels[-1])
-    profile, concentrated = profile_of_plan(plan), zcdp_of_plan(plan)
+    profile, concentrated, twice = profile_of_plan(plan), zcdp_of_plan(plan), compose((plan, 2))
     for level in levels:
         never = Case(level, level.items, 0, "add")
         for epsilon in (0.0, 0.3, 1.0, 1.4):
             once = delta_of_releases(noise, level, 1, epsilon)
             assert min(dphist.delta_at(plan, epsilon), profile.delta(epsilon)) >= once * (1 - ORACLE_DIGITS)
-            assert compose((plan, 2)).delta(epsilon) >= delta_of_releases(noise, level, 2, epsilon) * (1 - 1e-12)
+            assert twice.delta(epsilon) >= delta_of_releases(noise, level, 2, epsilon) * (1 - 1e-12)
         # Whatever epsilon: a new item is published, which never happens without the user.
         new = spread.delta_of_neighbours(never, noise.variance, noise.limit + noise.lattice, 50.0)
         assert concentrated.delta >= new * (1 - ORACLE_DIGITS)
         rho = Fraction(level.items * level.weight**2) / (2 * noise.variance)
         assert concentrated.rho >= float(rho) * (1 - ORACLE_DIGITS)
-    lightest = Level(80, cap.noise.lattice // 4 // 2 * 2)
-    assert lightest.items * lightest.weight**2 <= 5 * cap.noise.lattice**2
+    lightest = Level(32, cap.noise.lattice // 4 // 2 * 2)
+    assert lightest.items * lightest.weight**2 <= 2 * cap.noise.lattice**2
     assert profile_of_plan(cap).delta(1.4) < 0.5 * delta_of_releases(cap.noise, lightest, 1, 1.4)
     assert compose((cap, 2)).delta(1.4) < 0.5 * delta_of_releases(cap.noise, lightest, 2, 1.4)
     assert zcdp_of_plan(cap).delta < 0.5 * delta_of_releases(cap.noise, lightest, 1, 50.0)

@@ -149,14 +149,18 @@ def test_types_and_shapes_of_items_raise_nothing_after_counting(tmp_path: Path) 
         assert dphist.verify(tmp_path / f"{number}.parquet").verified
 
 
+BOTH = [signal.SIGINT, signal.SIGTERM]
+
+
 @pytest.mark.parametrize(
-    "signals",
+    ("moments", "signals"),
     [
-        [signal.SIGINT, signal.SIGTERM] * 2,
-        pytest.param([signal.SIGTERM, signal.SIGINT] * 2, marks=pytest.mark.slow),
+        ((0.9, 1.5), BOTH),
+        pytest.param((0.4, 1.0, 1.5, 2.2), BOTH * 2, marks=pytest.mark.slow),
+        pytest.param((0.4, 1.0, 1.5, 2.2), BOTH[::-1] * 2, marks=pytest.mark.slow),
     ],
 )
-def test_an_interrupted_run_leaves_nothing(tmp_path: Path, signals: list[int]) -> None:
+def test_an_interrupted_run_leaves_nothing(tmp_path: Path, moments: tuple[float, ...], signals: list[int]) -> None:
     """Stopped at several moments, in the count and after it."""
     source, temp, work = tmp_path / "in", tmp_path / "temp", tmp_path / "work"
     for folder in (source, temp, work):
@@ -169,7 +173,7 @@ def test_an_interrupted_run_leaves_nothing(tmp_path: Path, signals: list[int]) -
     ]  # fmt: skip
     quiet: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     stopped = 0
-    for wait, number in zip((0.4, 1.0, 1.5, 2.2), signals, strict=True):
+    for wait, number in zip(moments, signals, strict=True):
         process = subprocess.Popen(words, cwd=work, env={**os.environ, "TMPDIR": str(temp)}, **quiet)
         time.sleep(wait)
         process.send_signal(number)

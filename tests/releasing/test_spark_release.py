@@ -199,7 +199,7 @@ def test_signed_folders(frame: DataFrame, tmp_path: Path) -> None:
     other = tmp_path / "other"
     shutil.copytree(folder, other)
     assert dphist.verify(other).verified
-    assert "stands under the name 'other'" in verified(other).problems[0]
+    assert "has the name 'other'" in verified(other).problems[0]
     found.write(tmp_path / "one.csv", sign=tmp_path / "key")
     assert verified(tmp_path / "one.csv").verified
     found.write(f"file://{folder}", force=True, sign=tmp_path / "key")

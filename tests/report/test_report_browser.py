@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 import dphist
-from browser import accessibility_violations, opened_browser, opened_page
+from browser import accessibility_violations, opened_page
 from dphist.report.facts import Facts, gather_facts
 from dphist.report.render import render
 from report_cases import ALIKE, STRANGE, made, released, report_of
@@ -20,12 +19,6 @@ from report_cases import ALIKE, STRANGE, made, released, report_of
 pytestmark = pytest.mark.together("report")
 PHONE = {"width": 360, "height": 740}
 UNFOLD = "document.querySelectorAll('details').forEach(part => { part.open = true })"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with opened_browser() as found:
-        yield found
 
 
 def page_of(release: Any, folder: Path) -> str:

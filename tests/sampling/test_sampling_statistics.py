@@ -98,7 +98,13 @@ def enough(law: SymmetricLaw) -> int:
     return 10**7 if law in (GAUSSIANS[0], LAPLACES[0]) else 4 * 10**6
 
 
-@pytest.mark.parametrize("law", LAWS, ids=repr)
+# The others are between these, or as wide as what the next tests look at.
+QUICK = [*GAUSSIANS[:5:2], *LAPLACES[::3]]
+
+
+@pytest.mark.parametrize(
+    "law", [pytest.param(law, marks=() if law in QUICK else pytest.mark.slow) for law in LAWS], ids=repr
+)
 def test_draws_follow_the_law_and_a_wrong_scale_is_seen(law: SymmetricLaw) -> None:
     n, wrong = enough(law), wider(law, F(101, 100))
     assert power(law, wrong, n) > 0.999

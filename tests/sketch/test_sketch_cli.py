@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
+import signal
 import stat
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from typer.testing import CliRunner
 
 from dphist.cli import commands
 from dphist.errors import DphistError, InputError, InvalidParameter, OutputError
+from dphist.publishing import write_files
 from dphist.sketch import MisraGries
 from release_commands import command
 from release_data import events
@@ -154,11 +154,6 @@ def test_an_interruption_is_one_sentence_that_says_what_was_written(
     def interrupted(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    @contextmanager
-    def waiting_signal() -> Iterator[None]:
-        yield
-        raise KeyboardInterrupt
-
     words = ["sketch", "build", "all.parquet", *BUILD, "--output", "s.sketch"]
     with monkeypatch.context() as patched:
         patched.setattr("dphist.sketch.build", interrupted)
@@ -166,8 +161,12 @@ def test_an_interruption_is_one_sentence_that_says_what_was_written(
     assert (stopped.exit_code, stopped.stderr) == (130, "Interrupted: nothing was written.\n")
     assert not (folder / "s.sketch").exists()
     with monkeypatch.context() as patched:
-        # A signal that waited until the file was there.
-        patched.setattr("dphist.sketch.counters.defer_signals", waiting_signal)
+        # A signal that waits until the file is there.
+        def write_and_interrupt(*given: Any, **options: Any) -> None:
+            write_files(*given, **options)
+            signal.raise_signal(signal.SIGINT)
+
+        patched.setattr("dphist.sketch.counters.write_files", write_and_interrupt)
         stopped = CliRunner().invoke(commands(), words)
     assert (stopped.exit_code, stopped.stderr) == (130, "Interrupted: the output was already written.\n")
     assert MisraGries.load("s.sketch").k == 20

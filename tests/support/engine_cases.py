@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import hashlib
 import json
 import sqlite3
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,7 @@ import pytest
 from hypothesis import given, settings
 
 from dphist.counting.duckdb import DuckDBEngine
-from dphist.counting.task import Choice, Column, Engine, Events, Resources, Task
+from dphist.counting.task import Choice, Column, Engine, Events, Resources, Task, is_frame
 from dphist.errors import InputError
 from scheduling import examples
 from spark_cluster import ON_SPARK
@@ -117,9 +119,19 @@ def task(source: Any, key: Any = KEY, portable: Any = False, **more: Any) -> Tas
     return Task(events(source, **more), Choice(key, portable), **given)
 
 
+@cache
+def open_duckdb(resources: Resources) -> DuckDBEngine:
+    """An engine with one session for many counts: to start DuckDB takes longer than to count a few rows."""
+    engine = DuckDBEngine(resources)
+    atexit.register(engine.__enter__().__exit__)
+    return engine
+
+
 def rows_of(engine: Factory, wanted: Task, resources: Resources | None = None) -> Rows:
     """All rows of the histogram, the count last."""
-    with engine(resources or Resources(threads=2)).count(wanted) as counted:
+    resources = resources or Resources(threads=2)
+    lasting = engine is DuckDBEngine and resources.folder is None and is_frame(wanted.events.source)
+    with (open_duckdb if lasting else engine)(resources).count(wanted) as counted:
         assert counted.schema.field(len(counted.schema) - 1).type == pa.int64()
         found: Rows = []
         for batch in counted.batches():

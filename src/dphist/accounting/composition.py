@@ -228,7 +228,7 @@ class Composition:
             return 1.0
         if not self.spends or epsilon >= self._largest_loss:
             return self.infinite
-        return self._delta(self._tilted_at(epsilon), epsilon)
+        return min(1.0, self.infinite + self._tilted_at(epsilon).delta(epsilon))
 
     def epsilon(self, delta: float) -> float:
         """The least epsilon, within a relative 1e-7, at which delta suffices; infinite where none does.
@@ -247,7 +247,7 @@ class Composition:
             if not low < guess < high:
                 guess = (low + high) / 2.0
             law = self._tilted_at(guess)
-            found = self._delta(law, guess)
+            found = min(1.0, self.infinite + law.delta(guess))
             low, high = (low, guess) if found <= target else (guess, high)
             # Delta falls about as e^(-tilt epsilon); a step a little too far brackets the solution.
             step = math.log((found - self.infinite + 1e-300) / (target - self.infinite + 1e-300)) / (
@@ -271,7 +271,11 @@ class Composition:
     @property
     def _spread(self) -> float:
         """About the standard deviation of all losses together."""
-        return math.sqrt(math.fsum(count * _second_moment(profile) for profile, count in self.spends))
+        total = 0.0
+        for profile, count in self.spends:
+            losses, masses = profile.atoms()
+            total += count * float(masses @ (losses.clip(-LARGEST_KNOT, LARGEST_KNOT) ** 2))
+        return math.sqrt(total)
 
     @cached_property
     def _laws(self) -> list[Losses]:
@@ -279,9 +283,6 @@ class Composition:
 
     def _tilted_at(self, epsilon: float) -> Tilted:
         return tilted_law(self._laws, best_tilt(self._laws, epsilon, self._step), self._step, near=epsilon)
-
-    def _delta(self, law: Tilted, epsilon: float) -> float:
-        return min(1.0, self.infinite + law.delta(epsilon))
 
     def _chernoff_epsilon(self, delta: float) -> float:
         """About where delta falls to this: Chernoff's bound, which only has to be near."""
@@ -303,7 +304,13 @@ def compose(*spends: Spend) -> Composition:
     >>> compose((plan, 10)).epsilon(1e-6) < 10 * 0.1
     True
     """
-    return Composition(tuple(_profile_and_count(spend) for spend in spends))
+    found = []
+    for spend in spends:
+        what, count = spend if isinstance(spend, tuple) else (spend, 1)
+        if not isinstance(what, (Plan, Profile)):
+            raise InvalidParameter(f"only plans and profiles compose, not {type(what).__name__}")
+        found.append((profile_of_plan(what) if isinstance(what, Plan) else what, _check_count(count)))
+    return Composition(tuple(found))
 
 
 def total_delta(spends: Sequence[tuple[Profile, int]], epsilon: float) -> float:
@@ -332,24 +339,10 @@ def _sum_up(values: Iterable[float]) -> float:
     return math.nextafter(total, math.inf) if total > 0.0 else total
 
 
-def _profile_and_count(spend: Spend) -> tuple[Profile, int]:
-    what, count = spend if isinstance(spend, tuple) else (spend, 1)
-    if isinstance(what, Plan):
-        return profile_of_plan(what), _check_count(count)
-    if isinstance(what, Profile):
-        return what, _check_count(count)
-    raise InvalidParameter(f"only plans and profiles compose, not {type(what).__name__}")
-
-
 def _check_count(count: int) -> int:
     if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= _MOST_RELEASES:
         raise InvalidParameter(f"the number of releases must be between 1 and {_MOST_RELEASES}, not {count!r}")
     return count
-
-
-def _second_moment(profile: Profile) -> float:
-    losses, masses = profile.atoms()
-    return float(masses @ (losses.clip(-LARGEST_KNOT, LARGEST_KNOT) ** 2))
 
 
 # Plans for dp_accounting: as privacy loss distributions, as events, and an accountant for both.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -125,7 +126,8 @@ def _search(
     found, low, high, below, above = None, 0.0, math.inf, 0.0, 1.0
     for attempt in range(_MOST_ROUNDS):
         plans = make(mu)
-        composed = _composed(plans, _ROUGH if attempt == 0 else _FINE)
+        excess = _ROUGH if attempt == 0 else _FINE
+        composed = compose(*((profile_of_plan(one, excess=excess), n) for one, n in Counter(plans).items()))
         worst = composed.delta(total.epsilon)
         if worst <= total.delta:
             # Kept even if rough: what lies above the truth is private all the more.
@@ -189,13 +191,6 @@ def _infinite_part(total: Budget, shares: Sequence[float]) -> float:
 
     part, _ = golden_minimum(cost, 0.05, 0.95, tolerance=1e-3)
     return part * total.delta
-
-
-def _composed(plans: Sequence[Plan], excess: float) -> Composition:
-    counts: dict[Plan, int] = {}
-    for one in plans:
-        counts[one] = counts.get(one, 0) + 1
-    return compose(*((profile_of_plan(one, excess=excess), count) for one, count in counts.items()))
 
 
 def _shares(requests: Sequence[Mapping[str, Any]], weights: Sequence[float] | None) -> list[float]:

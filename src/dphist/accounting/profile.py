@@ -165,7 +165,10 @@ class Profile:
 
         Guarantee: with the mass `infinite` at infinity, a pair whose profile is this one, up to a hair above.
         """
-        slopes = self._slopes()
+        points = list(zip(self.epsilons, self.deltas, strict=True))
+        # How fast delta falls with e^epsilon on the way to each point.
+        first = 0.0 if points[0][0] == 0.0 else _first_slope(points)
+        slopes = np.array([first, *(_slope(a, b) for a, b in pairwise(points))])
         corners = np.maximum(slopes - np.append(slopes[1:], 0.0), 0.0)
         losses = np.array(self.epsilons)
         if losses[0] == 0.0:
@@ -175,12 +178,6 @@ class Profile:
             return np.concatenate([-away[::-1], [0.0], away]), mass * (1.0 + _HAIR)
         mass = np.concatenate([corners[::-1], corners * np.exp(losses)])
         return np.concatenate([-losses[::-1], losses]), mass * (1.0 + _HAIR)
-
-    def _slopes(self) -> FloatArray:
-        """How fast delta falls with e^epsilon on the way to each point."""
-        points = list(zip(self.epsilons, self.deltas, strict=True))
-        first = 0.0 if points[0][0] == 0.0 else _first_slope(points)
-        return np.array([first, *(_slope(a, b) for a, b in pairwise(points))])
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data; JSON keeps every bit of it."""

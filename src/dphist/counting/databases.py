@@ -17,8 +17,8 @@ from contextlib import closing, contextmanager
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from dphist.counting.frames import ArrowSource, Opened, Source, decode_text, describe, texts, whole_of
-from dphist.counting.sql import name, text
+from dphist.counting.frames import ArrowSource, decode_text, texts, whole_of
+from dphist.counting.sql import Opened, Source, describe, name, text
 from dphist.counting.task import Events
 from dphist.counting.workspace import about_sql, attempt, name_list
 from dphist.errors import InputError, postgres_driver
@@ -64,7 +64,10 @@ def duckdb_source(connection: Any, path: str, events: Events, label: str) -> Sou
     alias = attempt(lambda: attach(connection, os.path.abspath(path), label), what, locked)
     before = "USE memory"
     if events.query is not None:
-        check_query(connection, events.query)
+        query = events.query
+        statements = bind_query(lambda: connection.extract_statements(query), query)
+        if len(statements) != 1 or not str(statements[0].type).endswith("SELECT"):
+            raise InputError(f"the query {query!r} is not a single SELECT")
         relation, before = subquery(events.query), f"USE {name(alias)}"
         connection.execute(before)
         columns = bind_query(lambda: describe(connection, relation), events.query)
@@ -100,13 +103,6 @@ def attach(connection: Any, path: str, label: str) -> str:
 def subquery(query: str) -> str:
     """A query in brackets; on lines of its own, so that a comment in it ends there."""
     return f"(\n{query.strip().rstrip(';')}\n)"
-
-
-def check_query(connection: Any, query: str) -> None:
-    """Raise `InputError` unless the query is one SELECT."""
-    statements = bind_query(lambda: connection.extract_statements(query), query)
-    if len(statements) != 1 or not str(statements[0].type).endswith("SELECT"):
-        raise InputError(f"the query {query!r} is not a single SELECT")
 
 
 def bind_query(action: Callable[[], Any], query: str) -> Any:
@@ -168,7 +164,10 @@ def sqlite_source(path: str, events: Events) -> ArrowSource:
         if events.query is not None:
             relation, is_table = subquery(events.query), False
         else:
-            tables = dict(attempt(lambda: sqlite_tables(database), what))
+            listed = (
+                "SELECT name, type FROM sqlite_master WHERE type IN ('table', 'view') AND name NOT LIKE 'sqlite_%'"
+            )
+            tables = dict(attempt(lambda: database.execute(listed).fetchall(), what))
             table = choose_table(events, what, sorted(("main", one) for one in tables))[1]
             relation, is_table = name(table), tables[table] == "table"
         wrong = "{what} cannot be read" if events.query is None else f"the query {events.query!r} is not valid SQL"
@@ -198,14 +197,6 @@ def sqlite_connection(path: str) -> sqlite3.Connection:
     database.text_factory = decode_text
     database.execute("PRAGMA query_only = ON")
     return database
-
-
-def sqlite_tables(database: sqlite3.Connection) -> list[tuple[str, str]]:
-    """Names of tables and views, with which of the two they are."""
-    rows = database.execute(
-        "SELECT name, type FROM sqlite_master WHERE type IN ('table', 'view') AND name NOT LIKE 'sqlite_%'"
-    ).fetchall()
-    return [(str(table), str(kind)) for table, kind in rows]
 
 
 def sqlite_columns(

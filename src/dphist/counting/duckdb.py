@@ -23,8 +23,8 @@ from typing import Any, Final, TypeVar
 from dphist.counting import expressions, sql
 from dphist.counting.databases import database_source, postgres_source
 from dphist.counting.files import file_source, files_of
-from dphist.counting.frames import Opened, Source, demand, frame_source, read_once
-from dphist.counting.sql import COUNT, Pairs, Rows
+from dphist.counting.frames import frame_source, read_once
+from dphist.counting.sql import COUNT, Opened, Pairs, Rows, Source, demand
 from dphist.counting.task import HALF_STEPS, Choice, Counted, Events, Progress, Resources, Task, is_frame
 from dphist.counting.workspace import SessionKeeper, attempt, connect_duckdb, private_folder
 from dphist.errors import InputError, InvalidParameter
@@ -87,7 +87,7 @@ class DuckDBEngine(SessionKeeper):
     @contextmanager
     def count(self, task: Task, progress: Progress | None = None) -> Iterator[Counted]:
         """Count. On leaving the context everything temporary is gone."""
-        with self._session(progress, last=True) as session:
+        with self._session(progress) as session:
             pairs, again, what = session.pairs(task)
             order = (sql.portable_order if task.choice.portable else sql.fast_order)(task.choice.key, pairs.items)
             # With sums or weights a user's rows of an item are brought together anyway.
@@ -111,6 +111,8 @@ class DuckDBEngine(SessionKeeper):
             # A relation's reader streams; the reader of an executed query would copy the whole result first.
             reader = session.run(lambda: session.connection.sql(query).to_arrow_reader(ROWS), what)
             yield Histogram(reader.schema, at_rank, reader, session, what)
+            reader.close()
+            session.execute(f"DROP TABLE IF EXISTS {COUNTS}", what)
 
     def sizes(self, task: Task, bounds: Sequence[int], progress: Progress | None = None) -> list[int]:
         """How many users have how many different items, by bounds; see `Engine.sizes`."""
@@ -135,8 +137,8 @@ class DuckDBEngine(SessionKeeper):
             return found, session.run(lambda: session.connection.sql(query).to_arrow_table(), what)
 
     @contextmanager
-    def _session(self, progress: Progress | None = None, *, last: bool = False) -> Iterator[Session]:
-        with self._share(self._new_session, last=last) as session:
+    def _session(self, progress: Progress | None = None) -> Iterator[Session]:
+        with self._share(self._new_session) as session:
             session.progress, session.shown = progress, 0.0
             yield session
 

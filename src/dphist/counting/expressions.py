@@ -14,8 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from dphist.counting.frames import Opened, Source, demand
-from dphist.counting.sql import name, text_column
+from dphist.counting.sql import Opened, Source, demand, name, text_column
 from dphist.counting.task import Column, Events
 from dphist.counting.workspace import about_sql, column_list, name_list
 from dphist.errors import InputError

@@ -21,13 +21,12 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote
 
-from dphist.counting.frames import BATCH, ArrowSource, Opened, Source, demand, describe
-from dphist.counting.sql import FLOATS, WHOLE, name, text
+from dphist.counting.frames import BATCH, ArrowSource
+from dphist.counting.sql import FLOATS, WHOLE, Opened, Source, demand, describe, name, text
 from dphist.counting.workspace import attempt, header_names, name_list, private_folder
 from dphist.errors import DphistError, InputError
 from dphist.objects import copy_objects, is_object, scheme_of, without_secrets
@@ -216,20 +215,6 @@ DECIMAL: Final = re.compile(r"DECIMAL\((\d+),(\d+)\)")
 DIGITS: Final = 38
 
 
-@dataclass(frozen=True)
-class Group:
-    """Files with the same columns: exact names, and DuckDB's names and types for them."""
-
-    file: str
-    relation: str
-    names: Sequence[str]
-    sql: Sequence[tuple[str, str]]
-
-    def column(self, wanted: str) -> tuple[str, str]:
-        """DuckDB's name and type for a column."""
-        return self.sql[self.names.index(wanted)]
-
-
 def files_by_header(headers: Mapping[str, Sequence[Any]]) -> dict[tuple[Any, ...], list[str]]:
     """Files with equal headers together."""
     alike: dict[Any, list[str]] = {}
@@ -245,37 +230,38 @@ def grouped_source(
 
     Files with equal headers are read together; `reader` makes the SQL for files and the names of their columns.
     """
+    # Of each group its first file, the FROM item, the names of its columns, and DuckDB's names and types for them.
     groups = []
     for header, files in files_by_header(headers).items():
         names = [entry[0] if isinstance(entry, tuple) else entry for entry in header]
         relation = reader(files, names)
         sql = attempt(lambda relation=relation: describe(connection, relation), f"the file {files[0]!r}")  # type: ignore[misc]
         # Folders named key=value add columns after those of the files.
-        groups.append(Group(files[0], relation, names + [column for column, _ in sql[len(names) :]], sql))
+        names += [column for column, _ in sql[len(names) :]]
+        groups.append((files[0], relation, names, dict(zip(names, sql, strict=True))))
 
     def open_groups(wanted: list[str]) -> Opened:
-        for group in groups:
-            demand(f"the file {group.file!r}", group.names, wanted)
+        for file, _, names, _ in groups:
+            demand(f"the file {file!r}", names, wanted)
         empty = {
-            column: common_sql_type(what, column, [group.column(column)[1] for group in groups])
+            column: common_sql_type(what, column, [columns[column][1] for *_, columns in groups])
             for column in wanted
         }
         parts = []
-        for group in groups:
+        for _, relation, _, columns in groups:
             chosen = ", ".join(
                 f"CAST(NULL AS {empty[column]}) AS c{k}" if kind == NOTHING else f"{name(sql)} AS c{k}"
-                for k, column in enumerate(wanted)
-                for sql, kind in [group.column(column)]
+                for k, (column, (sql, kind)) in enumerate((column, columns[column]) for column in wanted)
             )
-            parts.append(f"SELECT {chosen} FROM {group.relation}")
-        relation = f"({' UNION ALL '.join(parts)})"
-        types = attempt(lambda: describe(connection, relation), what)
+            parts.append(f"SELECT {chosen} FROM {relation}")
+        joined = f"({' UNION ALL '.join(parts)})"
+        types = attempt(lambda: describe(connection, joined), what)
         # Only Parquet reads some columns without reading all of the file.
-        again = all(group.relation.startswith("read_parquet(") for group in groups)
-        return Opened(relation, dict(zip(wanted, types, strict=True)), again=again)
+        again = all(relation.startswith("read_parquet(") for _, relation, _, _ in groups)
+        return Opened(joined, dict(zip(wanted, types, strict=True)), again=again)
 
     # The columns of the first file; the others are checked when opened.
-    return Source(what, groups[0].names, open_groups)
+    return Source(what, groups[0][2], open_groups)
 
 
 def common_sql_type(what: str, column: str, kinds: Sequence[str]) -> str:

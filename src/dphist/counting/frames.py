@@ -8,21 +8,19 @@ from __future__ import annotations
 
 import datetime
 import decimal
-import difflib
 import json
 import math
 import re
 import uuid
 import weakref
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
-from dphist.counting.sql import EXACT, name
-from dphist.counting.workspace import LOOKS_LIKE_DATA, attempt, column_list, is_data, short_name
+from dphist.counting.sql import EXACT, Opened, Source, describe, name
+from dphist.counting.workspace import attempt
 from dphist.errors import InputError
 
 WHOLE: Final = re.compile(r"-?(0|[1-9][0-9]{0,18})")
@@ -117,31 +115,6 @@ def whole_of(cell: Any) -> int | None:
 
 
 @dataclass(frozen=True)
-class Opened:
-    """A FROM item, and the SQL expression and type of each wanted column. `before` is run before it is read.
-
-    `again` where a second look costs next to nothing beside the count.
-    """
-
-    relation: str
-    columns: dict[str, tuple[str, str]]
-    before: str = "USE memory"
-    again: bool = False
-
-
-@dataclass(frozen=True)
-class Source:
-    """An input. Its columns are found by their exact names; DuckDB's own names ignore case.
-
-    `names` is None where any name may be a column (JSON). `open(wanted)` gives the wanted columns.
-    """
-
-    what: str
-    names: Sequence[str] | None
-    open: Callable[[list[str]], Opened]
-
-
-@dataclass(frozen=True)
 class ArrowSource:
     """Data that comes as Arrow: `data` gives the wanted columns in their order as a table or a reader."""
 
@@ -168,27 +141,6 @@ class ArrowSource:
         return Source(
             self.what, self.names, lambda wanted: attempt(lambda: register(wanted), self.what, self.otherwise)
         )
-
-
-def describe(connection: Any, relation: str) -> list[tuple[str, str]]:
-    """DuckDB's names and types of a FROM item."""
-    rows = connection.execute(f"DESCRIBE SELECT * FROM {relation}").fetchall()
-    return [(str(row[0]), str(row[1])) for row in rows]
-
-
-def demand(what: str, names: Sequence[str], wanted: Sequence[str]) -> None:
-    """Raise `InputError` if a wanted column does not exist, or exists twice."""
-    times = Counter(names)
-    for column in wanted:
-        if times[column] == 0 and is_data(names):
-            raise InputError(f"{what} has no column {column!r}, and its first line {LOOKS_LIKE_DATA}")
-        if times[column] == 0:
-            near = difflib.get_close_matches(column.lower(), [name.lower() for name in times], n=1, cutoff=0.5)
-            meant = [repr(short_name(name)) for name in times if near and name.lower() == near[0]]
-            hint = f" (did you mean {' or '.join(meant)}?)" if meant else ""
-            raise InputError(f"{what} has no column {column!r}{hint}; its columns are {column_list(names)}")
-        if times[column] > 1:
-            raise InputError(f"{what} has {times[column]} columns with the name {column!r}")
 
 
 # Rows of a batch that Arrow makes: with values of 8 KiB it holds 130 MB.

@@ -21,10 +21,9 @@ from pyspark.sql import functions as sql
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from dphist.counting.duckdb import DuckDBEngine, check_sizes_task, check_task, in_buckets
-from dphist.counting.frames import demand
 from dphist.counting.spark_inputs import counted_column, number, read_rows
 from dphist.counting.spark_session import Cluster, arrow_frame, report_progress, session_for
-from dphist.counting.sql import COUNT, ITEMS, value_names, weight, weighted_sum
+from dphist.counting.sql import COUNT, ITEMS, demand, value_names, weight, weighted_sum
 from dphist.counting.task import FINE_LIMIT, FINE_STEPS, Events, Progress, Resources, Task, Value
 from dphist.counting.workspace import SessionKeeper, attempt
 from dphist.errors import InputError, is_spark_frame
@@ -47,10 +46,10 @@ class SparkEngine(SessionKeeper):
     cluster: Cluster = field(default_factory=Cluster)
     name: str = field(default="spark", init=False)
 
-    def _session(self, task: Task, *, last: bool = False) -> AbstractContextManager[Any]:
+    def _session(self, task: Task) -> AbstractContextManager[Any]:
         source = task.events.source
         new = partial(session_for, source, self.resources, self.cluster)
-        return new() if is_spark_frame(source) else self._share(new, last=last)
+        return new() if is_spark_frame(source) else self._share(new)
 
     def check(self, task: Task) -> None:
         """Raise `InputError` if the events cannot be read or lack a column; nothing is counted yet."""
@@ -84,7 +83,7 @@ class SparkEngine(SessionKeeper):
     def count(self, task: Task, progress: Progress | None = None) -> Iterator[SparkHistogram]:
         """Count, to a histogram whose frame can be worked on where it is."""
         check_task(task)
-        with self._session(task, last=True) as session, report_progress(session, progress):
+        with self._session(task) as session, report_progress(session, progress):
             pairs, items, entries, what = listed_pairs(session, task)
             frame = count_users(pairs, items, task)
             if entries is not None:

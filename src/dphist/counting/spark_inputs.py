@@ -4,7 +4,7 @@ A path that exists on this machine is a local file, which every executor must se
 up any other path or address. Arrow files, databases and JSON arrays are read by the embedded engine alone.
 
 CSV and JSON have no types, so all values are text, as with the embedded engine (see `files`), but for this. CSV:
-rows with the character U+FFFD are dropped, because Spark puts it in place of bytes that are not UTF-8; so are rows
+rows with the character U+FFFD are dropped, because Spark replaces bytes that are not UTF-8 by it; so are rows
 with too many fields; misplaced quotes are read differently; files elsewhere are delimited by commas or tabs. JSON:
 numbers with a fraction or an exponent are written as Java writes them (1.5E7, Infinity where one is too large);
 half of a surrogate pair is a question mark; of a repeated key the last one counts; a trailing comma makes a line
@@ -46,9 +46,9 @@ from dphist.counting.files import (
     parquet_header,
     readable,
 )
-from dphist.counting.frames import ArrowSource, demand, frame_source
+from dphist.counting.frames import ArrowSource, frame_source
 from dphist.counting.spark_session import arrow_frame
-from dphist.counting.sql import EXACT, NUMBER, no_number, not_summable
+from dphist.counting.sql import EXACT, NUMBER, demand, no_number, not_summable
 from dphist.counting.task import LONGEST_VALUE, Events, is_frame
 from dphist.counting.task import Column as Item
 from dphist.counting.workspace import LONGEST, attempt, column_list, header_names, name_list
@@ -238,25 +238,19 @@ def local_address(path: str) -> str:
     return "file://" + re.sub(r"([\\\[\]{}*?])", r"\\\1", os.path.abspath(path))
 
 
-def folder_root(files: Sequence[str], names: Sequence[str]) -> str | None:
-    """The address above the folders named key=value, which add columns of text.
+def folder_option(files: Sequence[str], names: Sequence[str]) -> dict[str, str]:
+    """The option of Spark's readers by which folders named key=value add columns of text: the address above them.
 
-    None where there are none, where files differ in their keys, or where a file has a column of such a name: a
-    column is never replaced silently.
+    None where there are no such folders, where files differ in their keys, or where a file has a column of such a
+    name: a column is never replaced silently.
     """
     folders = [Path(os.path.abspath(path)).parent.parts for path in files]
     keys = [tuple(part.partition("=")[0] for part in parts if "=" in part) for parts in folders]
     own = {name.casefold() for name in names}
     if not keys[0] or set(keys) != {keys[0]} or own & {unquote(key).casefold() for key in keys[0]}:
-        return None
+        return {}
     roots = {parts[: next(k for k, part in enumerate(parts) if "=" in part)] for parts in folders}
-    return "file://" + os.path.join(*roots.pop()) if len(roots) == 1 else None
-
-
-def with_folder_columns(reader: Any, files: Sequence[str], names: Sequence[str]) -> Any:
-    """The reader, which adds the columns of folders named key=value."""
-    root = folder_root(files, names)
-    return reader if root is None else reader.option("basePath", root)
+    return {"basePath": "file://" + os.path.join(*roots.pop())} if len(roots) == 1 else {}
 
 
 def union_source(what: str, groups: Sequence[tuple[str, Any, Sequence[str], Sequence[str]]]) -> SparkSource:
@@ -279,7 +273,7 @@ def parquet_source(session: Any, files: list[str], what: str) -> SparkSource:
 
     def read(footer: tuple[tuple[str, str], ...], some: list[str]) -> Any:
         names = [name for name, _ in footer]
-        frame = with_folder_columns(session.read, some, names).parquet(*map(local_address, some))
+        frame = session.read.options(**folder_option(some, names)).parquet(*map(local_address, some))
         if frame.columns[: len(names)] != names:
             raise ValueError("Spark reads other columns")
         arrow = [kind for _, kind in footer] + [""] * (len(frame.columns) - len(names))
@@ -326,8 +320,8 @@ def csv_source(session: Any, files: list[str], delimiter: str | None, what: str)
         # Columns are numbered: names may be odd, or differ in case alone.
         fields = [f"n{k}" for k in range(len(header))]
         schema = StructType([StructField(field, StringType()) for field in fields])
-        reader = with_folder_columns(session.read, some, [*header, *fields]).schema(schema)
-        frame = reader.options(**CSV, sep=sep).csv([local_address(path) for path in some])
+        reader = session.read.options(**CSV, **folder_option(some, [*header, *fields]), sep=sep).schema(schema)
+        frame = reader.csv([local_address(path) for path in some])
         names = [*header, *frame.columns[len(header) :]]
         return some[0], csv_cells(frame, len(header)), names, ["VARCHAR"] * len(names)
 
@@ -369,11 +363,11 @@ def json_source(session: Any, files: list[str], kind: str, what: str) -> SparkSo
                 f"the file {path!r} is a JSON array, which Spark cannot read in parts: give lines, or use the "
                 "engine duckdb"
             )
-    if folder_root(files, []) != folder_root(files, ["value"]):
+    if folder_option(files, []) != folder_option(files, ["value"]):
         raise InputError(
             f"{what} has folders named value=..., which Spark cannot tell from the lines: rename them"
         )
-    reader = with_folder_columns(session.read, files, [])
+    reader = session.read.options(**folder_option(files, []))
     return lines_source(attempt(lambda: reader.text([local_address(path) for path in files]), what), what)
 
 

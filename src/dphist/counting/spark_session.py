@@ -224,8 +224,25 @@ def report_progress(session: Any, progress: Progress | None) -> Iterator[None]:
     if progress is None or context is None:
         yield
         return
-    done = threading.Event()
-    watcher = threading.Thread(target=_watch, args=(context.statusTracker(), progress, done), daemon=True)
+    done, tracker = threading.Event(), context.statusTracker()
+
+    def watch() -> None:
+        stages: dict[int, tuple[int, int]] = {}
+        shown = 0.0
+        while not done.wait(POLL_SECONDS):
+            with suppress(Exception):  # a display cannot break a run
+                for stage in tracker.getActiveStageIds():
+                    info = tracker.getStageInfo(stage)
+                    if info is not None:
+                        stages[stage] = (info.numCompletedTasks, info.numTasks)
+                tasks = sum(total for _, total in stages.values())
+                # Stages that have not begun are unknown, so 1 is for the end.
+                share = min(0.99, sum(ready for ready, _ in stages.values()) / tasks) if tasks else 0.0
+                if share > shown:
+                    shown = share
+                    progress(shown)
+
+    watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()
     try:
         yield
@@ -234,23 +251,6 @@ def report_progress(session: Any, progress: Progress | None) -> Iterator[None]:
         watcher.join()
     with suppress(Exception):
         progress(1.0)
-
-
-def _watch(tracker: Any, progress: Progress, done: threading.Event) -> None:
-    stages: dict[int, tuple[int, int]] = {}
-    shown = 0.0
-    while not done.wait(POLL_SECONDS):
-        with suppress(Exception):  # a display cannot break a run
-            for stage in tracker.getActiveStageIds():
-                info = tracker.getStageInfo(stage)
-                if info is not None:
-                    stages[stage] = (info.numCompletedTasks, info.numTasks)
-            tasks = sum(total for _, total in stages.values())
-            # Stages that have not begun are unknown, so 1 is for the end.
-            share = min(0.99, sum(ready for ready, _ in stages.values()) / tasks) if tasks else 0.0
-            if share > shown:
-                shown = share
-                progress(shown)
 
 
 # A session of our own.

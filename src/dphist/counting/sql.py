@@ -7,11 +7,15 @@ before casts, and casts are TRY_CAST.
 
 from __future__ import annotations
 
+import difflib
 import re
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 from dphist.counting.task import FINE_LIMIT, FINE_STEPS, LONGEST_VALUE, Events, Value
+from dphist.counting.workspace import LOOKS_LIKE_DATA, column_list, is_data, short_name
 from dphist.errors import InputError
 
 FLOATS: Final = frozenset({"FLOAT", "DOUBLE"})
@@ -100,6 +104,52 @@ def one_spelling(expression: str, kind: str) -> str:
         # Text inside that is not UTF-8 makes no JSON at all.
         return short(f"nullif(TRY(CAST(to_json({expression}) AS VARCHAR)), '')")
     return short(f"CAST({expression} AS VARCHAR)")
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A FROM item, and the SQL expression and type of each wanted column. `before` is run before it is read.
+
+    `again` where a second look costs next to nothing beside the count.
+    """
+
+    relation: str
+    columns: dict[str, tuple[str, str]]
+    before: str = "USE memory"
+    again: bool = False
+
+
+@dataclass(frozen=True)
+class Source:
+    """An input. Its columns are found by their exact names; DuckDB's own names ignore case.
+
+    `names` is None where any name may be a column (JSON). `open(wanted)` gives the wanted columns.
+    """
+
+    what: str
+    names: Sequence[str] | None
+    open: Callable[[list[str]], Opened]
+
+
+def describe(connection: Any, relation: str) -> list[tuple[str, str]]:
+    """DuckDB's names and types of a FROM item."""
+    rows = connection.execute(f"DESCRIBE SELECT * FROM {relation}").fetchall()
+    return [(str(row[0]), str(row[1])) for row in rows]
+
+
+def demand(what: str, names: Sequence[str], wanted: Sequence[str]) -> None:
+    """Raise `InputError` if a wanted column does not exist, or exists twice."""
+    times = Counter(names)
+    for column in wanted:
+        if times[column] == 0 and is_data(names):
+            raise InputError(f"{what} has no column {column!r}, and its first line {LOOKS_LIKE_DATA}")
+        if times[column] == 0:
+            near = difflib.get_close_matches(column.lower(), [one.lower() for one in times], n=1, cutoff=0.5)
+            meant = [repr(short_name(one)) for one in times if near and one.lower() == near[0]]
+            hint = f" (did you mean {' or '.join(meant)}?)" if meant else ""
+            raise InputError(f"{what} has no column {column!r}{hint}; its columns are {column_list(names)}")
+        if times[column] > 1:
+            raise InputError(f"{what} has {times[column]} columns with the name {column!r}")
 
 
 @dataclass(frozen=True)

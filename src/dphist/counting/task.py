@@ -180,7 +180,7 @@ class Task:
     With `weights`, a user with more items counts less for each of them. They are levels (items, steps): items
     increase to N = `max_items_per_user`, steps decrease from `unit`, the steps of one whole count. A user with n
     different items (of the public list, if there is one) keeps n' = min(n, N) and adds to the count of each the
-    steps a of the first level with items >= n', in place of 1; to each sum, in place of y, the part
+    steps a of the first level with items >= n', instead of 1; to each sum, instead of y, the part
         floor((2 (y - half_steps) a + unit) / (2 unit)), at most half_steps a / unit on either side of 0.
     """
 
@@ -226,7 +226,8 @@ class Counted(Protocol):
 class Engine(Protocol):
     """An engine. It raises nothing because of what the data holds once it has begun to count.
 
-    Each call works in a session of its own. Within `with engine:` one session serves all calls up to a count.
+    Each call works in a session of its own, and nothing temporary is left of it. Calls within `with engine:`
+    follow each other in one session, and nothing is left when that ends.
     """
 
     def __enter__(self) -> Self: ...
@@ -244,7 +245,7 @@ class Engine(Protocol):
         """Raise `InputError` if the events cannot be read or lack a column; nothing is counted yet."""
 
     def count(self, task: Task, progress: Progress | None = None) -> AbstractContextManager[Counted]:
-        """Count. On leaving the context everything temporary is gone."""
+        """Count. True counts leave the engine only within the context."""
 
     def sizes(self, task: Task, bounds: Sequence[int], progress: Progress | None = None) -> list[int]:
         """How many users have how many different items, before any cap: true numbers, as secret as counts.

@@ -118,7 +118,7 @@ def short_name(name: str) -> str:
 
 
 def column_list(names: Sequence[str]) -> str:
-    """Columns for a sentence, unless they may be somebody's data."""
+    """Columns for a sentence, unless they may be a user's data."""
     if is_data(names):
         return f"not shown, because the first line {LOOKS_LIKE_DATA}"
     return name_list([short_name(one) for one in names])
@@ -301,34 +301,36 @@ def sweep(root: Path) -> None:
 
 
 class SessionKeeper:
-    """An engine that opens a session for each call; within `with engine:` calls share one, up to a count."""
+    """An engine that opens a session for each call; those within `with engine:` follow each other in one."""
 
-    _within = False
-    _idle: tuple[Any, ExitStack] | None = None
+    _idle: list[tuple[Any, ExitStack]] | None = None
 
     def __enter__(self) -> Self:
-        self._within = True
+        self._idle = []
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._within = False
-        if self._idle is not None:
-            self._idle[1].close()
-            self._idle = None
+        idle, self._idle = self._idle or [], None
+        for _, ending in idle:
+            ending.close()
 
     @contextmanager
-    def _share(self, new: Callable[[], AbstractContextManager[T]], *, last: bool) -> Iterator[T]:
-        """The session that is idle, or a new one; it ends after a failure and after the `last` call."""
-        kept, self._idle = self._idle, None
-        with ExitStack() as ending:
-            if kept is None:
-                session = ending.enter_context(new())
-            else:
-                session = kept[0]
-                ending.push(kept[1])
+    def _share(self, new: Callable[[], AbstractContextManager[T]]) -> Iterator[T]:
+        """The session that is idle, or a new one. After a failure it ends."""
+        try:
+            session, ending = (self._idle or []).pop()
+        except IndexError:
+            ending = ExitStack()
+            session = ending.enter_context(new())
+        idle = None
+        try:
             yield session
-            if self._within and not last and self._idle is None:
-                self._idle = session, ending.pop_all()
+            idle = self._idle
+        finally:
+            if idle is None:
+                ending.close()
+            else:
+                idle.append((session, ending))
 
 
 def connect_duckdb(resources: Resources, folder: Path) -> Any:

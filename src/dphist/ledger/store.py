@@ -3,7 +3,7 @@
 Why a rollback journal and not a write-ahead log: between two transactions the ledger is ONE file, so that a copy
 of it is a whole ledger, while a copy without its log would have lost the last bookings. `synchronous=EXTRA` also
 syncs the folder when the journal is removed: otherwise the journal could be there again after a power failure, and
-roll back a booking that had been promised to last.
+roll back a booking that was guaranteed to last.
 
 The file is never opened but by SQLite. Its locks belong to the process: closing any other handle of the file would
 release them.
@@ -17,7 +17,6 @@ import os
 import re
 import secrets
 import sqlite3
-import stat
 import time
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator
@@ -45,16 +44,24 @@ from dphist.ledger.accounts import (
 from dphist.objects import scheme_of
 from dphist.outputs.formats import SIGNATURE, certificate_text
 from dphist.privacy.types import Budget
-from dphist.publishing import WORKPLACE, identity, link_new, sweep, sync_folder, workplace
+from dphist.publishing import (
+    WORKPLACE,
+    checked_path,
+    identity,
+    link_new,
+    odd_file,
+    sweep,
+    sync_folder,
+    workplace,
+    write_files,
+)
 from dphist.signatures import (
     CHECKPOINT_DOMAIN,
     PathLike,
-    checked_path,
     examine_signature,
     read_public_key,
     read_small,
     signer_of,
-    write_new,
 )
 
 try:
@@ -81,7 +88,7 @@ _CUT: Final = "entries that it had a moment ago are missing from it"
 
 
 class Damage(Exception):
-    """What is wrong with the entries, to be said of a file."""
+    """What is wrong with the entries of a file."""
 
 
 class Entry(NamedTuple):
@@ -151,7 +158,7 @@ def _now() -> str:
 # -------------------------------------------------------------------------------------------- the file of a ledger
 
 WAIT_SECONDS: Final = 30.0
-# "dpHl", by which SQLite files of other programs are told apart, and the version of the tables.
+# "dpHl", which distinguishes it from SQLite files of other programs, and the version of the tables.
 _APPLICATION: Final = 0x6470486C
 _VERSION: Final = 1
 # The last one also stops INSERT OR REPLACE, which removes rows without a word to the others.
@@ -177,7 +184,7 @@ _REPLACED: Final = "was replaced while it was used"
 _UNREADABLE: Final = "is damaged: SQLite cannot read all of it"
 _REASONS: Final[dict[int, str]] = {
     sqlite3.SQLITE_FULL: "cannot be written: there is no room left on the disk",
-    sqlite3.SQLITE_IOERR: "cannot be used: the disk does not take or give it",
+    sqlite3.SQLITE_IOERR: "cannot be used: the disk reports an input/output error",
     sqlite3.SQLITE_READONLY_DBMOVED: _REPLACED,
     sqlite3.SQLITE_READONLY: "cannot be written: the file or its folder is read-only",
     sqlite3.SQLITE_PERM: "cannot be used: it is not permitted",
@@ -202,12 +209,8 @@ def ledger_path(path: str | os.PathLike[str]) -> Path:
         return place
     except OSError as error:
         raise LedgerError(f"the ledger {place} cannot be opened: {error.strerror}") from None
-    if stat.S_ISLNK(found.st_mode):
-        raise LedgerError(f"the ledger {place} is a link: name the file itself")
-    if stat.S_ISDIR(found.st_mode):
-        raise LedgerError(f"{place} is a folder, not a ledger")
-    if not stat.S_ISREG(found.st_mode):
-        raise LedgerError(f"{place} is not a file, hence not a ledger")
+    if (odd := odd_file(found.st_mode)) is not None:
+        raise LedgerError(f"the ledger {place} cannot be used: it is {odd}")
     if found.st_nlink > 1 and not _has_one_name(place):
         # What a crash leaves half done is found by the name: under the other name it would not be repaired.
         raise LedgerError(f"the ledger {place} has a second name (a hard link): remove that first")
@@ -467,7 +470,7 @@ class Checkpoint:
         place, signer = checked_path(path, "a checkpoint"), signer_of(sign)
         document: dict[str, Any] = {"format": CHECKPOINT_FORMAT, **asdict(self)}
         document[SIGNATURE] = signer(document, CHECKPOINT_DOMAIN)
-        write_new({place: (certificate_text(document).encode(), 0o644)})
+        write_files({place: (certificate_text(document).encode(), 0o644)})
         return signer.fingerprint
 
     @classmethod

@@ -1,1 +1,1 @@
-"""A release and its certificate on their way out, atomically, and back in. It knows nothing of noise."""
+"""A release and its certificate on their way out, atomically, and back in. It never sees true counts."""

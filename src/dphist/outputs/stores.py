@@ -170,6 +170,15 @@ _TYPES: Final = (
     "BOOLEAN", "TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT", "FLOAT",
     "DOUBLE", "VARCHAR", "BLOB", "DATE", "TIME", "TIMESTAMP", "TIMESTAMP WITH TIME ZONE",
 )  # fmt: skip
+_LOCKED: Final = "the database is locked by another process or connection"
+# DuckDB has no error codes. Memory comes before locks: its text has the word "block".
+_DUCKDB_REASONS: Final = {
+    "^OutOfMemoryException": "reading it takes too much memory",
+    "lock|different configuration": _LOCKED,
+    "not a valid DuckDB|(newer|older) version": "the file is not a DuckDB database that this version reads",
+    "No space left|File too large|(?i:out of disk)": "no space is left for it",
+    "ermission denied|(?i:read-only)": "it is not permitted",
+}
 
 
 class _DuckDB(Store):
@@ -192,19 +201,9 @@ class _DuckDB(Store):
         self._database = self.run("SELECT current_database()")[0][0]
 
     def explain(self, error: Exception) -> StoreError:
-        # DuckDB has no error codes.
-        text = str(error)
-        # Before locks: its text has the word "block".
-        if type(error).__name__ == "OutOfMemoryException":
-            return StoreError("reading it takes too much memory")
-        if "lock" in text or "different configuration" in text:
-            return StoreError("the database is locked by another process or connection", "unavailable")
-        if "not a valid DuckDB" in text or "newer version" in text or "older version" in text:
-            return StoreError("the file is not a DuckDB database that this version reads")
-        if "No space left" in text or "File too large" in text or "out of disk" in text.lower():
-            return StoreError("there is no room left for it")
-        if "ermission denied" in text or "read-only" in text.lower():
-            return StoreError("it is not permitted")
+        for words, reason in _DUCKDB_REASONS.items():
+            if re.search(words, f"{type(error).__name__} {error}"):
+                return StoreError(reason, "unavailable" if reason == _LOCKED else "other")
         return StoreError(f"DuckDB reports a {type(error).__name__}")
 
     def _spelled(self, name: str) -> tuple[str, str] | None:
@@ -274,12 +273,11 @@ class _DuckDB(Store):
 _ALLOWED: Final = (
     sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_TRANSACTION, sqlite3.SQLITE_PRAGMA,
 )  # fmt: skip
-_LOCKED: Final = "the database is locked"
 _SQLITE_REASONS: Final = {
     sqlite3.SQLITE_BUSY: _LOCKED,
     sqlite3.SQLITE_LOCKED: _LOCKED,
-    sqlite3.SQLITE_FULL: "there is no room left for it",
-    sqlite3.SQLITE_IOERR: "the disk does not take or give it",
+    sqlite3.SQLITE_FULL: "no space is left for it",
+    sqlite3.SQLITE_IOERR: "the disk reports an input/output error",
     sqlite3.SQLITE_READONLY: "the database is read-only",
     sqlite3.SQLITE_READONLY_ROLLBACK: (
         "writing to it was interrupted; the next release into it, or any program that may write, restores it"
@@ -419,23 +417,23 @@ _POSTGRES_REASONS: Final = {
     "25006": "the database is read-only",
     "2BP01": "other objects of the database depend on the table that is to be replaced",
     "23505": "another writer made the table at the same time",
-    "28": "the server does not let this user in",
+    "28": "the server refuses this user or password",
     "3D000": "there is no such database",
     "3F000": "there is no such schema",
     "42501": "it is not permitted to this user",
     "42P07": "another writer made the table at the same time",
-    "53100": "there is no room left on the server's disk",
+    "53100": "no space is left on the server's disk",
     "55P03": "the table is locked",
     "57014": "the server cancelled it",
 }
 _SECONDS: Final = 600
 # libpq's own words, which have no code; they may repeat a part of the address and so are not passed on.
 _WORDS: Final = {
-    "authentication failed": "the server does not let this user in",
+    "authentication failed": "the server refuses this user or password",
     "no password supplied": "the server asks for a password",
     "Connection refused": "no server answers there",
     "translate host name": "there is no such host",
-    "does not exist": "the server does not know this database or user",
+    "does not exist": "this database or user does not exist on the server",
     "timeout": "the server does not answer",
 }
 
@@ -455,7 +453,6 @@ class _Postgres(Store):
         except driver.Error as error:
             reason = next((said for word, said in _WORDS.items() if word in str(error)), "it cannot be reached")
             raise StoreError(reason, "unavailable") from None
-        self._cursor = self.connection.cursor()
         try:
             if not writing:
                 # One state of the database for the table and its certificate.
@@ -479,9 +476,9 @@ class _Postgres(Store):
         return StoreError(reason or f"PostgreSQL reports {state or type(error).__name__}")
 
     def run(self, statement: str, *values: Any) -> list[Any]:
-        with self.errors():
-            self._cursor.execute(statement, values or None)
-            return list(self._cursor.fetchall()) if self._cursor.description else []
+        with self.errors(), self.connection.cursor() as cursor:
+            cursor.execute(statement, values or None)
+            return list(cursor.fetchall()) if cursor.description else []
 
     def _parts(self, name: str) -> tuple[str, str]:
         """Always with a schema: without one a table elsewhere on the search path could be meant."""
@@ -515,8 +512,8 @@ class _Postgres(Store):
 
     def create(self, name: str, table: Any, check: Callable[[], None]) -> None:
         schema, plain = self._parts(name)
-        with self.errors():
-            self._cursor.adbc_ingest(plain, table, mode="create", db_schema_name=schema)
+        with self.errors(), self.connection.cursor() as cursor:
+            cursor.adbc_ingest(plain, table, mode="create", db_schema_name=schema)
         check()
 
     def stored_columns(self, name: str) -> list[tuple[str, str]]:
@@ -539,20 +536,15 @@ class _Postgres(Store):
 
     def batches(self, name: str) -> Iterator[Any]:
         self.stored_columns(name)
-        with self.errors():
-            self._cursor.execute(f"SELECT * FROM {self.stored_rows(name)}")
-            reader = self._cursor.fetch_record_batch()
+        with self.errors(), self.connection.cursor() as cursor:
+            cursor.execute(f"SELECT * FROM {self.stored_rows(name)}")
+            reader = cursor.fetch_record_batch()
             yield package("pyarrow").RecordBatch.from_pylist([], reader.schema)
             yield from reader
 
     def commit(self) -> None:
         with self.errors():
             self.connection.commit()
-
-    def close(self) -> None:
-        with suppress(StoreError), self.errors():
-            self._cursor.close()
-        super().close()
 
 
 # ------------------------------------------------------------------------------------------------------- writing

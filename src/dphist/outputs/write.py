@@ -15,7 +15,6 @@ import fnmatch
 import glob
 import os
 import re
-import stat
 import sys
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
@@ -40,7 +39,16 @@ from dphist.objects import (
     write_object,
 )
 from dphist.outputs.formats import ESCAPES, Sign, compact, output_facts, seal, write_rows
-from dphist.publishing import alone, defer_signals, place_new, replace_pair, sync_folder, workplace, write_synced
+from dphist.publishing import (
+    alone,
+    defer_signals,
+    odd_file,
+    place_new,
+    replace_pair,
+    sync_folder,
+    workplace,
+    write_synced,
+)
 
 OutputKind = Literal[
     "parquet", "csv", "tsv", "jsonl", "arrow", "csv.gz", "tsv.gz", "jsonl.gz", "folder", "duckdb", "sqlite",
@@ -283,14 +291,253 @@ def check_files(target: Target, *, force: bool) -> None:
             continue
         except OSError as error:
             raise OutputError(f"{path} cannot be written: {error.strerror}") from None
-        if not stat.S_ISREG(mode):
-            what = "a link; name the file itself" if stat.S_ISLNK(mode) else "not a file"
-            raise OutputError(f"{path} cannot be written: it is {'a folder' if stat.S_ISDIR(mode) else what}")
+        if (odd := odd_file(mode)) is not None:
+            raise OutputError(f"{path} cannot be written: it is {odd}")
         if not force and not target.is_database:
             raise OutputError(f"{path} already exists: choose another name, or replace it with --force")
 
 
-# --------------------------------------------------------------------------------------------------------- keeping
+# --------------------------------------------------------------------------------------------------------- writing
+
+
+def check_target(target: Target, *, force: bool, columns: Sequence[str] = ()) -> None:
+    """Raise `OutputError` if a release of these columns could not be written there; nothing is changed.
+
+    Only what a killed process has left in a SQLite file is undone.
+    """
+    check_columns(target, columns)
+    if target.kind == "folder":
+        from dphist.outputs.spark_folder import check_folder
+
+        return check_folder(target, force=force)
+    if target.is_object:
+        return _check_object(target, force=force)
+    if target.kind != "postgresql":
+        check_files(target, force=force)
+    if target.is_database and (target.kind == "postgresql" or os.path.lexists(target.path)):
+        from dphist.outputs.stores import check_database
+
+        check_database(target, force=force)
+    return None
+
+
+def check_formulas(target: Target, escape_formulas: bool) -> None:
+    """Raise `InvalidParameter` where there are no formulas to escape."""
+    if escape_formulas and target.kind not in ESCAPES:
+        raise InvalidParameter(f"--escape-formulas is for CSV and TSV files, and {target.title()} is not one")
+
+
+def write_release(
+    table: Any,
+    document: dict[str, Any],
+    target: Target,
+    *,
+    force: bool,
+    escape_formulas: bool = False,
+    ready: Callable[[str], None] = lambda _: None,
+    placed: Callable[[Written], None] | None = None,
+) -> Written:
+    """Write a table of Arrow and the certificate's document; with `force` in the place of an older release.
+
+    With `escape_formulas` a spreadsheet takes no text in a CSV file for a formula. `ready` is called with the
+    digest of the data once both are whole, before anyone can see them: no signal comes from then on. `placed` is
+    called once both are there, before any signal that waited.
+    """
+    check_columns(target, table.column_names)
+    check_formulas(target, escape_formulas)
+    plain = compact(table)
+    with defer_signals() as check, _system_errors(target):
+        job = Job(plain, document, target, force, check, escape_formulas, ready)
+        if target.kind == "postgresql":
+            digest = job.write_to_database(target.address)
+        elif target.is_object:
+            digest = _write_object(job)
+        else:
+            check_files(target, force=force)
+            write = _write_database_file if target.is_database else _write_files
+            digest = _write_stdout(job) if target.is_stdout else write(job)
+        signed_by = None if target.sign is None else target.sign.fingerprint
+        written = Written(target.title(), target.certificate_title(), digest, signed_by=signed_by)
+        if placed is not None:
+            placed(written)
+    return written
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is written, where and how. `check` handles signals; `ready` is called before the data can be seen."""
+
+    table: Any
+    document: dict[str, Any]
+    target: Target
+    force: bool
+    check: Callable[[], None]
+    escape_formulas: bool
+    ready: Callable[[str], None]
+
+    def write_rows(self, file: Any) -> None:
+        """The rows in the format of the target."""
+        write_rows(self.table, self.target.kind, file, self.check, escape_formulas=self.escape_formulas)
+
+    def certificate(self, name: str, digest: str, **more: Any) -> str:
+        """The certificate of data with this digest, under the name that they get."""
+        escaped = {"escape_formulas": True} if self.escape_formulas else {}
+        facts = output_facts(self.table, self.target.kind, name, digest)
+        return seal(self.document, {**facts, **escaped, **more}, self.target.sign)
+
+    def render(self, name: str) -> tuple[bytes, bytes, str]:
+        """Data and certificate as bytes, and the digest of the data."""
+        file = BytesIO()
+        self.write_rows(file)
+        data = file.getvalue()
+        digest = sha256(data).hexdigest()
+        return data, self.certificate(name, digest).encode(), digest
+
+    def write_to_database(self, address: str) -> str:
+        """Both as tables of the database at this address; the digest of the rows."""
+        from dphist.outputs.stores import write_database
+
+        return write_database(self, address)
+
+
+@contextmanager
+def _system_errors(target: Target) -> Iterator[None]:
+    try:
+        yield
+    except FileExistsError as error:
+        raise OutputError(
+            f"{error.filename} already exists: choose another name, or replace it with --force"
+        ) from None
+    except OSError as error:
+        # By its number: the text of Arrow's own errors may hold a cell.
+        reason = os.strerror(error.errno) if error.errno else "writing it failed"
+        raise OutputError(f"{target.title()} cannot be written: {reason}") from None
+
+
+def _write_files(job: Job) -> str:
+    target = job.target
+    with workplace(target.path.parent) as work:
+        data, certificate = work / "data", work / "certificate"
+        with data.open("xb") as file:
+            job.write_rows(file)
+            file.flush()
+            os.fsync(file.fileno())
+        with data.open("rb") as file:
+            digest = file_digest(file, "sha256").hexdigest()
+        write_synced(certificate, job.certificate(target.shown_name, digest).encode())
+        job.check()
+        with alone(target.path.parent):
+            job.ready(digest)
+            if job.force:
+                replace_pair(data, target.path, certificate, target.certificate_path, work)
+            else:
+                place_new([(data, target.path), (certificate, target.certificate_path)])
+    return digest
+
+
+@contextmanager
+def _store_errors() -> Iterator[None]:
+    """An object store's errors as those of an output, without their context."""
+    try:
+        yield
+    except InputError as error:
+        sentence = error.with_flags
+    else:
+        return
+    raise OutputError(sentence)
+
+
+def _check_object(target: Target, *, force: bool) -> None:
+    for address in () if force else (target.address, beside(target.address, CERTIFICATE)):
+        with _store_errors():
+            if exists(address):
+                raise OutputError(
+                    f"{without_secrets(address)} already exists: choose another name, or replace it with --force"
+                )
+
+
+def _write_object(job: Job) -> str:
+    """The data, then the certificate: each appears whole, but a store cannot put two in place at once.
+
+    With `force` the old certificate goes first: nothing ever vouches for other data.
+    """
+    address = job.target.address
+    _check_object(job.target, force=job.force)
+    data, text, digest = job.render(name_of(address))
+    certificate = beside(address, CERTIFICATE)
+    with _store_errors():
+        if job.force:
+            remove_object(certificate)
+        job.check()
+        job.ready(digest)
+        write_object(address, data)
+        try:
+            write_object(certificate, text)
+        except BaseException:
+            with suppress(InputError):
+                remove_object(address)
+            raise
+    return digest
+
+
+def _write_stdout(job: Job) -> str:
+    """The data to standard output, then the certificate to its file: what was read there cannot be taken back."""
+    final = job.target.certificate_path
+    name = final.name.removesuffix(CERTIFICATE) if final.name.endswith(CERTIFICATE) else "-"
+    if job.target.sign is not None and name in ("-", ""):
+        raise InvalidParameter(
+            "--sign signs the name of the data: with --output -, --certificate must be NAME.certificate.json, "
+            "where NAME is the file that the data will be in"
+        )
+    data, text, digest = job.render(name)
+    with workplace(final.parent) as work:
+        certificate = work / "certificate"
+        write_synced(certificate, text)
+        job.check()
+        job.ready(digest)
+        _send(data)
+        if job.force:
+            os.replace(certificate, final)
+            sync_folder(final.parent)
+        else:
+            place_new([(certificate, final)])
+    return digest
+
+
+def _send(data: bytes) -> None:
+    """Write all of it to standard output."""
+    stream, rest = sys.stdout.buffer, memoryview(data)
+    try:
+        while rest:
+            # Without a buffer (PYTHONUNBUFFERED) a signal, or a pipe that does not block, ends a write early.
+            count = stream.write(rest)
+            if count is None:
+                raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+            rest = rest[count:]
+        stream.flush()
+    except OSError:
+        # What is left in the buffer would be tried again at the end of the process.
+        with suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        raise
+
+
+def _write_database_file(job: Job) -> str:
+    """A table of a database in a file. A new database is made aside, because it must not appear unfinished."""
+    path = job.target.path
+    with workplace(path.parent) as work:
+        if not os.path.lexists(path):
+            new = work / path.name
+            # Aside it cannot be seen: it is ready when it gets its name.
+            digest = replace(job, ready=lambda _: None).write_to_database(str(new))
+            job.check()
+            job.ready(digest)
+            with suppress(FileExistsError):
+                place_new([(new, path)])
+                return digest
+    # It is there, or someone made it just now: its own transactions keep it whole.
+    return job.write_to_database(job.target.address)
+
 
 # Files that neither a release nor its report may replace: the input, the list of items, the release itself.
 
@@ -488,244 +735,3 @@ def _matches(name: Sequence[str], pattern: Sequence[str]) -> bool:
     if pattern[0] == "**":
         return any(_matches(name[start:], pattern[1:]) for start in range(len(name) + 1)) or len(pattern) == 1
     return bool(name) and fnmatch.fnmatchcase(name[0], pattern[0]) and _matches(name[1:], pattern[1:])
-
-
-# --------------------------------------------------------------------------------------------------------- writing
-
-
-def check_target(target: Target, *, force: bool, columns: Sequence[str] = ()) -> None:
-    """Raise `OutputError` if a release of these columns could not be written there; nothing is changed.
-
-    Only what a killed process has left in a SQLite file is undone.
-    """
-    check_columns(target, columns)
-    if target.kind == "folder":
-        from dphist.outputs.spark_folder import check_folder
-
-        return check_folder(target, force=force)
-    if target.is_object:
-        return _check_object(target, force=force)
-    if target.kind != "postgresql":
-        check_files(target, force=force)
-    if target.is_database and (target.kind == "postgresql" or os.path.lexists(target.path)):
-        from dphist.outputs.stores import check_database
-
-        check_database(target, force=force)
-    return None
-
-
-def check_formulas(target: Target, escape_formulas: bool) -> None:
-    """Raise `InvalidParameter` where there are no formulas to escape."""
-    if escape_formulas and target.kind not in ESCAPES:
-        raise InvalidParameter(f"--escape-formulas is for CSV and TSV files, and {target.title()} is not one")
-
-
-def write_release(
-    table: Any,
-    document: dict[str, Any],
-    target: Target,
-    *,
-    force: bool,
-    escape_formulas: bool = False,
-    ready: Callable[[str], None] = lambda _: None,
-    placed: Callable[[Written], None] | None = None,
-) -> Written:
-    """Write a table of Arrow and the certificate's document; with `force` in the place of an older release.
-
-    With `escape_formulas` a spreadsheet takes no text in a CSV file for a formula. `ready` is called with the
-    digest of the data once both are whole, before anyone can see them: no signal comes from then on. `placed` is
-    called once both are there, before any signal that waited.
-    """
-    check_columns(target, table.column_names)
-    check_formulas(target, escape_formulas)
-    with defer_signals() as check, _system_errors(target):
-        job = Job(compact(table), document, target, force, check, escape_formulas, ready)
-        if target.kind == "postgresql":
-            digest = job.write_to_database(target.address)
-        elif target.is_object:
-            digest = _write_object(job)
-        else:
-            check_files(target, force=force)
-            write = _write_database_file if target.is_database else _write_files
-            digest = _write_stdout(job) if target.is_stdout else write(job)
-        signed_by = None if target.sign is None else target.sign.fingerprint
-        written = Written(target.title(), target.certificate_title(), digest, signed_by=signed_by)
-        if placed is not None:
-            placed(written)
-    return written
-
-
-@dataclass(frozen=True)
-class Job:
-    """What is written, where and how. `check` handles signals; `ready` is called before the data can be seen."""
-
-    table: Any
-    document: dict[str, Any]
-    target: Target
-    force: bool
-    check: Callable[[], None]
-    escape_formulas: bool
-    ready: Callable[[str], None]
-
-    def write_rows(self, file: Any) -> None:
-        """The rows in the format of the target."""
-        write_rows(self.table, self.target.kind, file, self.check, escape_formulas=self.escape_formulas)
-
-    def certificate(self, name: str, digest: str, **more: Any) -> str:
-        """The certificate of data with this digest, under the name that they get."""
-        escaped = {"escape_formulas": True} if self.escape_formulas else {}
-        facts = output_facts(self.table, self.target.kind, name, digest)
-        return seal(self.document, {**facts, **escaped, **more}, self.target.sign)
-
-    def render(self, name: str) -> tuple[bytes, bytes, str]:
-        """Data and certificate as bytes, and the digest of the data."""
-        file = BytesIO()
-        self.write_rows(file)
-        data = file.getvalue()
-        digest = sha256(data).hexdigest()
-        return data, self.certificate(name, digest).encode(), digest
-
-    def write_to_database(self, address: str) -> str:
-        """Both as tables of the database at this address; the digest of the rows."""
-        from dphist.outputs.stores import write_database
-
-        return write_database(self, address)
-
-
-@contextmanager
-def _system_errors(target: Target) -> Iterator[None]:
-    try:
-        yield
-    except FileExistsError as error:
-        raise OutputError(
-            f"{error.filename} already exists: choose another name, or replace it with --force"
-        ) from None
-    except OSError as error:
-        # By its number: the text of Arrow's own errors may hold a cell.
-        reason = os.strerror(error.errno) if error.errno else "writing it failed"
-        raise OutputError(f"{target.title()} cannot be written: {reason}") from None
-
-
-def _write_files(job: Job) -> str:
-    target = job.target
-    with workplace(target.path.parent) as work:
-        data, certificate = work / "data", work / "certificate"
-        with data.open("xb") as file:
-            job.write_rows(file)
-            file.flush()
-            os.fsync(file.fileno())
-        with data.open("rb") as file:
-            digest = file_digest(file, "sha256").hexdigest()
-        write_synced(certificate, job.certificate(target.shown_name, digest).encode())
-        job.check()
-        with alone(target.path.parent):
-            job.ready(digest)
-            if job.force:
-                replace_pair(data, target.path, certificate, target.certificate_path, work)
-            else:
-                place_new([(data, target.path), (certificate, target.certificate_path)])
-    return digest
-
-
-@contextmanager
-def _store_errors() -> Iterator[None]:
-    """An object store's errors as those of an output, without their context."""
-    try:
-        yield
-    except InputError as error:
-        sentence = error.with_flags
-    else:
-        return
-    raise OutputError(sentence)
-
-
-def _check_object(target: Target, *, force: bool) -> None:
-    for address in () if force else (target.address, beside(target.address, CERTIFICATE)):
-        with _store_errors():
-            if exists(address):
-                raise OutputError(
-                    f"{without_secrets(address)} already exists: choose another name, or replace it with --force"
-                )
-
-
-def _write_object(job: Job) -> str:
-    """The data, then the certificate: each appears whole, but a store cannot put two in place at once.
-
-    With `force` the old certificate goes first: nothing ever vouches for other data.
-    """
-    address = job.target.address
-    _check_object(job.target, force=job.force)
-    data, text, digest = job.render(name_of(address))
-    certificate = beside(address, CERTIFICATE)
-    with _store_errors():
-        if job.force:
-            remove_object(certificate)
-        job.check()
-        job.ready(digest)
-        write_object(address, data)
-        try:
-            write_object(certificate, text)
-        except BaseException:
-            with suppress(InputError):
-                remove_object(address)
-            raise
-    return digest
-
-
-def _write_stdout(job: Job) -> str:
-    """The data to standard output, then the certificate to its file: what was read there cannot be taken back."""
-    final = job.target.certificate_path
-    name = final.name.removesuffix(CERTIFICATE) if final.name.endswith(CERTIFICATE) else "-"
-    if job.target.sign is not None and name in ("-", ""):
-        raise InvalidParameter(
-            "--sign signs the name of the data: with --output -, --certificate must be NAME.certificate.json, "
-            "where NAME is the file that the data will be in"
-        )
-    data, text, digest = job.render(name)
-    with workplace(final.parent) as work:
-        certificate = work / "certificate"
-        write_synced(certificate, text)
-        job.check()
-        job.ready(digest)
-        _send(data)
-        if job.force:
-            os.replace(certificate, final)
-            sync_folder(final.parent)
-        else:
-            place_new([(certificate, final)])
-    return digest
-
-
-def _send(data: bytes) -> None:
-    """Write all of it to standard output."""
-    stream, rest = sys.stdout.buffer, memoryview(data)
-    try:
-        while rest:
-            # Without a buffer (PYTHONUNBUFFERED) a signal, or a pipe that does not block, ends a write early.
-            count = stream.write(rest)
-            if count is None:
-                raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
-            rest = rest[count:]
-        stream.flush()
-    except OSError:
-        # What is left in the buffer would be tried again at the end of the process.
-        with suppress(OSError, ValueError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-        raise
-
-
-def _write_database_file(job: Job) -> str:
-    """A table of a database in a file. A new database is made aside, because it must not appear unfinished."""
-    path = job.target.path
-    with workplace(path.parent) as work:
-        if not os.path.lexists(path):
-            new = work / path.name
-            # Aside it cannot be seen: it is ready when it gets its name.
-            digest = replace(job, ready=lambda _: None).write_to_database(str(new))
-            job.check()
-            job.ready(digest)
-            with suppress(FileExistsError):
-                place_new([(new, path)])
-                return digest
-    # It is there, or someone made it just now: its own transactions keep it whole.
-    return job.write_to_database(job.target.address)

@@ -142,7 +142,13 @@ def offset_bound(
     quiet = np.where(a == 0.0, 0.0, (np.where(np.isinf(j), s, j) - s) * a**2)
     mu = np.sqrt(s * ((1.0 - a) ** 2 + extra) + quiet) / sigma
     if sigma_shared == 0.0:
-        return _without_shared_noise(r, mu, u=tau / sigma, epsilon=epsilon)
+        # Exact, and the terms of the GSHM's exact analysis.
+        log_g = log_probability_none_passes(r, tau / sigma)
+        hidden = np.exp(log_g) * hockey_stick_normal(mu, epsilon - log_g)
+        return OffsetDeltas(
+            add=probability_some_passes(r, tau / sigma) + hidden,
+            remove=hockey_stick_normal(mu, epsilon + log_g),
+        )
     alpha = a / sigma_shared
     reach = normal_reach(smallest)
     low, high = -reach - float(alpha.max()), reach
@@ -168,13 +174,6 @@ def offset_bound(
     remove = (weights * q * hockey_stick_normal(mu[:, None], epsilon + log_ratio(x))).sum(axis=1)
     some = infinite_event(count=r, sigma=sigma, sigma_shared=sigma_shared, tau=tau, smallest=smallest)
     return OffsetDeltas(add=some + add, remove=remove)
-
-
-def _without_shared_noise(r: FloatArray, mu: FloatArray, *, u: float, epsilon: float) -> OffsetDeltas:
-    """The same without shared noise: exact, and the terms of the GSHM's exact analysis."""
-    log_g = log_probability_none_passes(r, u)
-    add = probability_some_passes(r, u) + np.exp(log_g) * hockey_stick_normal(mu, epsilon - log_g)
-    return OffsetDeltas(add=add, remove=hockey_stick_normal(mu, epsilon + log_g))
 
 
 # The offset bound as a ball, from chords alone: no quadrature error, only inequalities.

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property, lru_cache
+from itertools import islice
 from typing import Final
 
 import numpy as np
@@ -215,6 +217,15 @@ def change_of_one(noise: LatticeNoise) -> Combination:
     return SumTerms(noise).with_sums(counts, 1)
 
 
+def _weights_from(start: int, sign: int, variance: arb) -> Iterator[arb]:
+    """e^(-x^2/(2V)) for x = start, start + sign, ..., each from the one before."""
+    weight = (-(arb(start) ** 2) / (2 * variance)).exp()
+    ratio, bend = (-arb(2 * sign * start + 1) / (2 * variance)).exp(), (-1 / variance).exp()
+    while True:
+        yield weight
+        weight, ratio = weight * ratio, ratio * bend
+
+
 _EXACT_CHANGED = 48
 _MOST_ONE_BY_ONE = 4096
 
@@ -234,6 +245,7 @@ class DiscreteFamily:
         self.variance, self.shared = rational(noise.variance), rational(noise.variance_shared)
         self.sums = SumTerms(noise)
         self._divergences: dict[tuple[int, int], arb] = {}
+        self._events: dict[int, arb] = {}
 
     def offset(self, shared: float, changed: int) -> int:
         """The offset in steps nearest to the best one, s/(j + gamma) of a unit; none without shared noise."""
@@ -382,10 +394,12 @@ class DiscreteFamily:
             return [(arb(1), tail(limit + 1, self.variance))]
         whole, whole_shared = normaliser(self.variance), normaliser(self.shared)
         passes = tail(limit + self.reach + 2, self.variance)
+        draws = _weights_from(-self.reach, 1, self.shared)
+        further = _weights_from(limit + self.reach + 1, -1, self.variance)
         rows = []
-        for w in range(-self.reach, self.reach + 1):
-            passes += (-(arb(limit - w + 1) ** 2) / (2 * self.variance)).exp() / whole
-            rows.append(((-(arb(w) ** 2) / (2 * self.shared)).exp() / whole_shared, passes))
+        for draw, more in islice(zip(draws, further, strict=True), 2 * self.reach + 1):
+            passes += more / whole
+            rows.append((draw / whole_shared, passes))
         return rows
 
     @cached_property
@@ -395,10 +409,12 @@ class DiscreteFamily:
 
     def infinite_event(self, count: int) -> arb:
         """Upper enclosure of the probability that one of `count` new counts passes: the exact sum."""
-        total = arb(0)
-        for weight, passes in self._passing:
-            total += weight * (1 - (1 - passes) ** count)
-        return total + self._beyond
+        if count not in self._events:
+            total = arb(0)
+            for weight, passes in self._passing:
+                total += weight * (passes if count == 1 else 1 - (1 - passes) ** count)
+            self._events[count] = total + self._beyond
+        return self._events[count]
 
     @cached_property
     def _ends(self) -> tuple[arb, arb, arb]:
@@ -408,15 +424,13 @@ class DiscreteFamily:
             last_step += weight * (1 - passes) ** self.contract.items * passes
         return self.infinite_event(1), self.infinite_event(self.contract.items), last_step
 
-    def _infinite_event_upper(self, count: int) -> arb:
-        """A bound without a sum of its own: the event is concave in the number of counts, and 0 for none."""
-        one, items, last_step = self._ends
-        return (count * one).min(items - (self.contract.items - count) * last_step)
-
     def sum_block(self, first: int, last: int, goal: float) -> float:
         """Infinite event plus Gaussian part: an upper bound for all cases with first <= r <= last."""
         gaussian = self.gaussian_worst(first)
-        bound = balls.upper(self._infinite_event_upper(last) + gaussian)
+        # A bound without a sum of its own: the event is concave in the number of counts, and 0 for none.
+        one, items, last_step = self._ends
+        event = (last * one).min(items - (self.contract.items - last) * last_step)
+        bound = balls.upper(event + gaussian)
         return bound if bound <= goal else balls.upper(self.infinite_event(last) + gaussian)
 
 

@@ -21,7 +21,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from dphist.errors import DphistError, InputError, InvalidParameter, OutputError, positive_count
-from dphist.publishing import defer_signals, write_files
+from dphist.publishing import checked_path, defer_signals, write_files
 from dphist.releasing.result import has_repeats, release_order
 from dphist.sketch.items import TEXT, ItemKind, is_unicode, plainest
 
@@ -84,11 +84,8 @@ def take_rows(column: Any, where: IntArray) -> Any:
 
 
 def check_place(path: str | os.PathLike[str], *, force: bool) -> Path:
-    """The path, if a sketch can be written there. Nothing is changed."""
-    name = os.fspath(path)
-    if not isinstance(name, str) or not name or "\0" in name:
-        raise InvalidParameter(f"a sketch needs the name of a file, not {name!r}")
-    place = Path(name)
+    """The path, if a sketch can be written there; nothing is changed."""
+    name, place = os.fspath(path), checked_path(path, "a sketch")
     if not place.parent.is_dir():
         raise OutputError(f"{name} cannot be written: there is no folder {place.parent}")
     if place.is_dir():
@@ -107,14 +104,9 @@ def write_secret(
     """
     place = check_place(path, force=force)
     with defer_signals():
-        try:
-            write_files({place: (data, 0o600)}, force=force)
-            if placed is not None:
-                placed(place)
-        except FileExistsError:
-            raise OutputError(f"{place} already exists: replace it with --force") from None
-        except OSError as error:
-            raise OutputError(f"{place} cannot be written: {error.strerror}") from None
+        write_files({place: (data, 0o600)}, force=force)
+        if placed is not None:
+            placed(place)
 
 
 def read_secret(path: str | os.PathLike[str]) -> bytes:
