@@ -181,7 +181,7 @@ def test_a_file_that_appears_at_the_last_moment_is_not_replaced(
 ) -> None:
     path = tmp_path / "a.sketch"
     monkeypatch.setattr(os, "fsync", lambda _: path.write_bytes(b"somebody else's"))
-    with pytest.raises(OutputError, match="already exists: replace it with force=True"):
+    with pytest.raises(OutputError, match="already exists: choose another name"):
         MisraGries.from_bytes(data).save(path)
     assert path.read_bytes() == b"somebody else's"
     assert [entry.name for entry in tmp_path.iterdir()] == ["a.sketch"]
