@@ -13,6 +13,7 @@ import os
 import re
 import stat
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -205,7 +206,10 @@ def examine(document: dict[str, Any] | None, address: PathLike, table: str | Non
         for key, found in _place(address, table, output.get("kind")).items()
         if output.get(key) != found
     )
-    if trust.not_before is not None and not _is_since(created, trust.not_before):
+    date = None
+    with suppress(ValueError):  # such as the 13th month
+        date = datetime.fromisoformat(created) if _DATE.fullmatch(created) else None
+    if trust.not_before is not None and (date is None or date < trust.not_before):
         wrong += (f"the release was made {created}, before {trust.not_before.isoformat()}",)
     check = f"data and certificate are signed by the key {fingerprint}, as {output.get('name')!r}, made {created}"
     return Signed(status, fingerprint, () if wrong else (check,), wrong)
@@ -221,48 +225,28 @@ def _place(address: PathLike, table: str | None, kind: Any) -> dict[str, str]:
     return {"name": table or DEFAULT_TABLE, **({} if kind == "postgresql" else {"database": file})}
 
 
-def _is_since(created: str, earliest: datetime) -> bool:
-    try:
-        return _DATE.fullmatch(created) is not None and datetime.fromisoformat(created) >= earliest
-    except ValueError:  # the 13th month
-        return False
-
-
 def examine_signature(
     document: Mapping[str, Any], domain: bytes, trusted: bytes | None
 ) -> tuple[Status, str | None, tuple[str, ...]]:
     """The state of a document's signature, the fingerprint of its key, and problems."""
     if SIGNATURE not in document:
         return "missing", None, () if trusted is None else ("there is no signature",)
-    found = _decode_signature(document[SIGNATURE])
-    if found is None:
-        return "invalid", None, ("the signature is not one that dphist writes",)
-    if not _is_genuine(document, domain, *found):
-        return "invalid", None, ("the signature does not match: what was signed was changed",)
-    fingerprint = fingerprint_of(found[0])
-    if trusted is None or found[0] == trusted:
-        return ("valid" if trusted is None else "trusted"), fingerprint, ()
-    problem = f"the signature is by another key, {fingerprint}, and not by {fingerprint_of(trusted)}"
-    return "other key", fingerprint, (problem,)
-
-
-def _decode_signature(signature: Any) -> tuple[bytes, bytes] | None:
-    """The public key and the value of a signature; None unless it is in the very form that dphist writes."""
-    try:
-        public, value = (base64.b64decode(signature[name], validate=True) for name in ("public_key", "value"))
-    except (TypeError, KeyError, ValueError):
-        return None
-    if signature != _encode_signature(public, value) or (len(public), len(value)) != (32, 64):
-        return None
-    return public, value
-
-
-def _is_genuine(document: Mapping[str, Any], domain: bytes, public: bytes, value: bytes) -> bool:
     from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
+    problem, signature = "the signature is not one that dphist writes", document[SIGNATURE]
     try:
-        Ed25519PublicKey.from_public_bytes(public).verify(value, _payload(document, domain))
-    except (InvalidSignature, UnsupportedAlgorithm, ValueError, RecursionError):
-        return False
-    return True
+        public, value = (base64.b64decode(signature[name], validate=True) for name in ("public_key", "value"))
+        # Only the very form that dphist writes: base64 has several for the same bytes.
+        if signature != _encode_signature(public, value):
+            raise ValueError
+        key = Ed25519PublicKey.from_public_bytes(public)
+        problem = "the signature does not match: what was signed was changed"
+        key.verify(value, _payload(document, domain))
+    except (TypeError, KeyError, ValueError, RecursionError, InvalidSignature, UnsupportedAlgorithm):
+        return "invalid", None, (problem,)
+    fingerprint = fingerprint_of(public)
+    if trusted is None or public == trusted:
+        return ("valid" if trusted is None else "trusted"), fingerprint, ()
+    problem = f"the signature is by another key, {fingerprint}, and not by {fingerprint_of(trusted)}"
+    return "other key", fingerprint, (problem,)

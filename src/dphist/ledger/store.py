@@ -145,11 +145,6 @@ class Chain:
             previous = row[6]
         return Chain(tuple(entries))
 
-    def next_entry(self, kind: Kind, dataset: str, data: Any) -> Entry:
-        """The entry that would come next."""
-        facts = (self.number + 1, kind, dataset, _now(), canonical(data), self.hash)
-        return Entry(*facts, digest(*facts))
-
 
 def _now() -> str:
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -516,7 +511,8 @@ class _Page:
     chain: Chain
 
     def append(self, kind: Kind, dataset: str, body: dict[str, Any]) -> Entry:
-        entry = self.chain.next_entry(kind, dataset, body)
+        facts = (self.chain.number + 1, kind, dataset, _now(), canonical(body), self.chain.hash)
+        entry = Entry(*facts, digest(*facts))
         self.connection.execute("INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?)", entry)
         self.chain = Chain((*self.chain.entries, entry))
         return entry

@@ -311,7 +311,13 @@ def _from_database(target: Target, certificate: str | os.PathLike[str] | None) -
         if error.trouble == "unavailable":
             raise InputError(f"{target.title()} cannot be read: {error}") from None
         return Readback(None, None, False, (f"{target.title()} cannot be read: {error}",))
-    document, problems = _certificate_in(cells, name)
+    title = f"the certificate in table {name}"
+    if cells is None:
+        document, problems = None, [f"there is no certificate: no table {name}"]
+    elif len(cells) != 1 or cells[0] is None:
+        document, problems = None, [f"{title} is not one text of at most {LARGEST_CERTIFICATE >> 20} MiB"]
+    else:
+        document, problems = parse_certificate(cells[0], title)
     pa, output = package("pyarrow"), output_of(document)
     try:
         digest = digest_of(table)
@@ -325,15 +331,6 @@ def _from_database(target: Target, certificate: str | os.PathLike[str] | None) -
     if document is not None:
         problems += _shape_problems(table, output, target.title(), target.kind, signed=SIGNATURE in document)
     return Readback(table, document, matches, tuple(problems))
-
-
-def _certificate_in(cells: list[str | None] | None, name: str) -> tuple[dict[str, Any] | None, list[str]]:
-    title = f"the certificate in table {name}"
-    if cells is None:
-        return None, [f"there is no certificate: no table {name}"]
-    if len(cells) != 1 or cells[0] is None:
-        return None, [f"{title} is not one text of at most {LARGEST_CERTIFICATE >> 20} MiB"]
-    return parse_certificate(cells[0], title)
 
 
 def _parts_of_store(store: Store, table: str, certificate: str) -> tuple[list[str | None] | None, Iterator[Any]]:

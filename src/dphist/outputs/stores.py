@@ -307,16 +307,14 @@ class _SQLite(Store):
             # Written at once, so that two writers do not both begin.
             self.run("BEGIN IMMEDIATE" if writing else "BEGIN")
             self.run("SELECT name FROM sqlite_master LIMIT 1")
-            if not writing:
-                self._restrict()
+            # For files of unknown origin: tables are read, and no function is called.
+            for setting in () if writing else ("trusted_schema = OFF", "query_only = ON", "cell_size_check = ON"):
+                self.run(f"PRAGMA {setting}")
         except StoreError:
             self.close()
             raise
-
-    def _restrict(self) -> None:
-        """For files of unknown origin: tables are read, and no function is called."""
-        for setting in ("trusted_schema = OFF", "query_only = ON", "cell_size_check = ON"):
-            self.run(f"PRAGMA {setting}")
+        if writing:
+            return
         self.connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MOST_BYTES)
         self.connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
         self.connection.set_authorizer(
