@@ -65,9 +65,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         yield running
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    """A browser for all tests of pages."""
+    """A browser for the tests of a file: while it is open, no other test could run an event loop."""
     from browser import opened_browser
 
     with opened_browser() as found:

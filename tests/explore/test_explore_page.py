@@ -18,7 +18,7 @@ from browser import accessibility_violations, chromium, opened_page
 from dphist.explore.fields import FIELDS, PRIVACY
 from explore_page import START, Opened, assert_agrees, change, explore, settled, shown, unfold
 
-pytestmark = pytest.mark.together("report")
+pytestmark = pytest.mark.together("test_explore_page")
 # A certificate for this takes seconds.
 SLOW = {**START, "epsilon": "0.05", "delta": "1e-12", "publish": "top", "top": "1000000", "max_items_per_user": ""}
 

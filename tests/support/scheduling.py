@@ -16,7 +16,7 @@ from xdist.scheduler import LoadScopeScheduling
 _SHARED: Final = {
     "spark": re.compile(r"/test_(sketch_)?spark_?\w*\.py::|\[.*\bspark\b(?!\.(py|md))|_about_spark"),
     "postgres": re.compile(r"postgres"),
-    "report": re.compile(r"/test_(report_\w+|charts|explore_page)\.py::"),
+    "report": re.compile(r"/test_(report_\w+|charts)\.py::"),
 }
 
 
