@@ -237,7 +237,7 @@ def test_the_search_finds_a_key_that_is_logged(spark: SparkSession, data: Path, 
     with (
         logged(spark, tmp_path / "logs") as logs,
         overheard() as (noise, _),
-        mock.patch.object(on_spark, "unlogged", nullcontext),
+        mock.patch.object(on_spark, "without_logging", nullcontext),
     ):
         dphist.release(spark.read.parquet(f"file://{data}"), **ASKED, max_items_per_user=1, mechanism="gaussian")
     names = {name[:7] for _, name in found_in(logs, forms(noise[0].keys[0]))}

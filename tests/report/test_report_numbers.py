@@ -21,7 +21,17 @@ from dphist.privacy.certificate import delta_profile_upper
 from dphist.privacy.types import Budget, LaplaceNoise
 from dphist.report.facts import Facts, gather_facts
 from dphist.report.render import FORMATS, render, report_data
-from dphist.report.words import DELTAS, PEERS, SLACK, at_most, describe, move_belief, one_in, promise, uncovered
+from dphist.report.words import (
+    DELTAS,
+    PEERS,
+    SLACK,
+    at_most,
+    describe,
+    list_uncovered,
+    move_belief,
+    one_in,
+    promise,
+)
 from release_data import events
 from report_cases import BUDGET, COUNTS, FOLDER, KINDS, Page, made, released, report_of
 
@@ -199,9 +209,9 @@ def test_totals_count_what_is_shared() -> None:
     facts = made("csh")[1]
     noise, rows = facts.plan.noise, facts.rows.total
     error = math.sqrt(noise.sigma**2 * rows + noise.sigma_shared**2 * rows**2)
-    assert any(f"standard error of {error:.4g}" in sentence for sentence in uncovered(facts))
+    assert any(f"standard error of {error:.4g}" in sentence for sentence in list_uncovered(facts))
     plain = made("gshm")[1]
-    assert any(f"standard error of {plain.plan.total_noise * 20**0.5:.4g}" in one for one in uncovered(plain))
+    assert any(f"standard error of {plain.plan.total_noise * 20**0.5:.4g}" in one for one in list_uncovered(plain))
 
 
 @pytest.mark.usefixtures("quick_curve")
@@ -212,10 +222,10 @@ def test_the_sum_of_what_was_selected_is_too_high() -> None:
     result = dphist.release_histogram([str(n) for n in range(size)], [near] * size, plan, seed=1)
     noise = plan.total_noise * math.sqrt(len(result))
     assert float(result.counts.sum()) - near * len(result) > 10 * noise
-    said = next(one for one in uncovered(gather_facts(result)) if one.startswith("Totals"))
+    said = next(one for one in list_uncovered(gather_facts(result)) if one.startswith("Totals"))
     assert f"standard error of {noise:.0f}, the noise" in said
     assert "adds its bias" in said
-    assert "bias" not in next(one for one in uncovered(made("known-domain")[1]) if one.startswith("Totals"))
+    assert "bias" not in next(one for one in list_uncovered(made("known-domain")[1]) if one.startswith("Totals"))
 
 
 @pytest.mark.usefixtures("quick_curve")

@@ -16,7 +16,7 @@ from dphist.errors import InvalidParameter
 from dphist.planning.utility import CountNoise, NormalTails, count_noise, release_probability, with_offset
 from dphist.privacy.types import Contract, LaplaceNoise, LatticeNoise, Noise, Plan, PublicNoise
 from dphist.simulation.population import Population
-from dphist.simulation.predict import mixed, thin_counts, totals_of
+from dphist.simulation.predict import mix_totals, thin_counts, totals_of
 
 LAPLACE = LaplaceNoise(Fraction(3, 2), 7)
 GAUSSIAN = LatticeNoise(2, Fraction(40), Fraction(0), 21)
@@ -154,7 +154,7 @@ def test_shared_noise_moves_all_items_together() -> None:
 def test_one_of_several_plans_by_chance() -> None:
     everyone = population([[1.0] * 12, [1.0] * 30])
     parts = [totals_of(plan_with(noise), everyone) for noise in (LAPLACE, GAUSSIAN)]
-    found = mixed([(0.25, parts[0]), (0.75, parts[1])])
+    found = mix_totals([(0.25, parts[0]), (0.75, parts[1])])
     assert found.released == pytest.approx(0.25 * parts[0].released + 0.75 * parts[1].released)
     between = 0.25 * 0.75 * (parts[0].released - parts[1].released) ** 2
     assert found.variance == pytest.approx(0.25 * parts[0].variance + 0.75 * parts[1].variance + between)

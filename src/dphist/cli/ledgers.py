@@ -180,10 +180,10 @@ def plan(
     from dphist.releasing.spending import price_of, spend_of
 
     account = Ledger.open(file).account(dataset)
-    spend, composer = price_of(_planned(epsilon, delta, mechanism, contract), account)
+    spend, composer = price_of(_plan_for(epsilon, delta, mechanism, contract), account)
 
     def spend_at(other: float, by: Composer) -> Spend:
-        return spend_of(_planned(other, delta, mechanism, contract), by.accounting)
+        return spend_of(_plan_for(other, delta, mechanism, contract), by.accounting)
 
     left = account.remaining(composer, spend, spend_at=spend_at)
     facts = {
@@ -209,7 +209,7 @@ def _composer(account: Account) -> Composer:
     )
 
 
-def _planned(epsilon: float, delta: float, mechanism: str, contract: dict[str, Any]) -> Plan | ChoicePlan:
+def _plan_for(epsilon: float, delta: float, mechanism: str, contract: dict[str, Any]) -> Plan | ChoicePlan:
     """The plan of a release; without a contract that of an automatic limit."""
     from dphist.planning.planner import plan as make_plan
     from dphist.privacy.types import Budget

@@ -144,7 +144,7 @@ class Question:
 
 def read_question(data: Mapping[str, object]) -> Question:
     """The question in the data of the form. Values that do not fit together are adjusted or left out."""
-    values = {field.name: field.read(data) for field in FIELDS if field.name not in _unused(data)}
+    values = {field.name: field.read(data) for field in FIELDS if field.name not in _unused_fields(data)}
     values = {name: value for name, value in values.items() if value is not None}
     publish, seed = values.pop("publish", "items"), values.pop("seed")
     law: dict[str, Any] = {name: values.pop(name) for name in _LAW if name in values}
@@ -195,7 +195,7 @@ def read_question(data: Mapping[str, object]) -> Question:
     return Question({**budget, **values}, {"spread": "geometric", **law}, seed, adjusted)
 
 
-def _unused(data: Mapping[str, object]) -> set[str]:
+def _unused_fields(data: Mapping[str, object]) -> set[str]:
     """Fields of other answers to what is to be published."""
     own = {"top": "top", "public_items": "list", "sum_high": "sums"}
     return {name for name, publish in own.items() if data.get("publish") != publish}

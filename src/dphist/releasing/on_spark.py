@@ -70,12 +70,12 @@ class SparkRelease(Release):
         return self.frame
 
     @cached_property
-    def _collected(self) -> Release:
+    def _collect(self) -> Release:
         return collect_release(self.frame.toArrow(), self.head)
 
     def collect(self) -> Release:
         """All rows in this process, the largest count first."""
-        return self._collected
+        return self._collect
 
     @property
     def columns(self) -> tuple[Any, ...]:
@@ -219,7 +219,7 @@ def released_frame(histogram: Any, noise: ExecutorNoise) -> Any:
 
 
 @contextmanager
-def unlogged() -> Iterator[None]:
+def without_logging() -> Iterator[None]:
     """This thread's messages to Spark are not logged: at the level DEBUG the key would be in them."""
     own = threading.get_ident()
 
@@ -279,7 +279,7 @@ def release_on_spark(job: Job, histogram: SparkHistogram, target: Any, placed: P
     none: Any = np.empty(0)
     # The release without its rows.
     model = Release((), none, plan.certificate, plan, job.tap.private, job.names, Form(), session.noisy_offset)
-    with unlogged():
+    with without_logging():
         frame = _noisy_frame(histogram, noise, nothing=broken)
         if request.top is not None and job.rule is not Nonzero.TOP_K:
             # Where a limit on users replaced the top-k step: the counts with the most noisy users.

@@ -69,7 +69,7 @@ def spend_of(planned: Plan | ChoicePlan, accounting: str, document: dict[str, An
 
     epsilon, delta = planned.budget.epsilon, planned.budget.delta
     if accounting == "zcdp":
-        found = _concentrated(planned)
+        found = _zcdp_cost(planned)
         return Spend(epsilon, delta, {"rho": found.rho, "delta": found.delta}, document or {})
     # The profile of a chosen cap is not computed: it counts by its budget.
     if accounting == "sum" or not isinstance(planned, Plan):
@@ -80,7 +80,7 @@ def spend_of(planned: Plan | ChoicePlan, accounting: str, document: dict[str, An
     return Spend(epsilon, delta, profile_of_plan(planned, excess=5e-3).to_dict(), document or {})
 
 
-def _concentrated(planned: Plan | ChoicePlan) -> Concentrated:
+def _zcdp_cost(planned: Plan | ChoicePlan) -> Concentrated:
     """rho and delta of a release: with a chosen cap, of its noisy sizes and the worst release that may follow.
 
     The sizes are one discrete Gaussian that moves by one: rho = 1/(2 V). What follows may depend on them.

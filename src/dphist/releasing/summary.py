@@ -77,11 +77,11 @@ class Summary:
         width = max(len(label) for label, _ in self.rows())
         found = [self.headline, *(fill(text, f"{label:<{width}}  ") for label, text in self.rows())]
         found += ["", table] if table else []
-        notes = [*([self.why_few] if self.why_few else []), *map(self._marked, self.warnings)]
+        notes = [*([self.why_few] if self.why_few else []), *map(self._with_label, self.warnings)]
         found += [line for note in notes for line in ("", fill(note))]
         return found if self.private else [NOT_PRIVATE, *found]
 
-    def _marked(self, text: str) -> str:
+    def _with_label(self, text: str) -> str:
         return f"{'Warning' if text in self.verdict.warnings else 'Note'}: {text}"
 
     def to_dict(self) -> dict[str, Any]:

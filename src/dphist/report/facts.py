@@ -202,7 +202,7 @@ def rows_of(table: Any, plan: Plan, request: Mapping[str, Any], correction: Corr
         base = title.removesuffix("_standard_error")
         # After the standard error, where there is one.
         if base in ends and (title != base or f"{base}_standard_error" not in numbers):
-            low, high = (_rounded(end[by_size], digits[base]) for end in ends[base])
+            low, high = (_round_all(end[by_size], digits[base]) for end in ends[base])
             half = width if asked is None and base == name else None
             label = f"{100 * level:g} % interval" + (f" of {printable(base)}" if len(ends) > 1 else "")
             columns.append(Column(label, "interval", low, digits[base], upper=high, half=half))
@@ -242,10 +242,10 @@ def _texts(column: Any) -> list[str | None]:
 
 
 def _number_column(name: str, values: NDArray[Any], digits: int) -> Column:
-    return Column(name, "number", _rounded(values, digits), digits)
+    return Column(name, "number", _round_all(values, digits), digits)
 
 
-def _rounded(values: NDArray[Any], digits: int) -> tuple[float, ...]:
+def _round_all(values: NDArray[Any], digits: int) -> tuple[float, ...]:
     numbers = (round(float(value), digits) for value in values.tolist())
     return tuple(int(n) if digits == 0 and math.isfinite(n) else n for n in numbers)
 

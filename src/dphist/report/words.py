@@ -646,7 +646,7 @@ def _request_with_effect(facts: Facts) -> Mapping[str, Any]:
     return {key: value for key, value in facts.request.items() if key != "max-items-per-user"}
 
 
-def uncovered(facts: Facts) -> list[str]:
+def list_uncovered(facts: Facts) -> list[str]:
     """What a reader might assume and should not."""
     plan, rows = facts.plan, facts.rows.total
     found = not_covered(plan, _request_with_effect(facts))
@@ -807,7 +807,7 @@ def describe(facts: Facts) -> dict[str, Any]:
         "rows_notes": _rows_notes(facts),
         "interval": None if rows.width is None else {"share": rows.level, "half_width": rows.width},
         "booking": {key: str(value) for key, value in facts.document.get("booking", {}).items()} or None,
-        "not_covered": uncovered(facts),
+        "not_covered": list_uncovered(facts),
         "certificate": (
             None if certificate is None
             else {"place": facts.origin.place, "self_sha256": str(facts.document["self_sha256"])}

@@ -484,6 +484,6 @@ class Repeatable:
         """Draws that are functions of the rows' own words."""
 
         def more(draws: IntArray, numbers: IntArray) -> Words:
-            return self.words.numbered(rows[draws], numbers)
+            return self.words.words_numbered(rows[draws], numbers)
 
         return sampler.sample_from_words(self.words.first(rows), more, compiled=compiled)

@@ -235,9 +235,9 @@ class KeyedWords:
 
     def first(self, rows: NDArray[np.int64]) -> Words:
         """Word number 0 of these rows."""
-        return self.numbered(rows, np.zeros(rows.size, dtype=np.int64))
+        return self.words_numbered(rows, np.zeros(rows.size, dtype=np.int64))
 
-    def numbered(self, rows: NDArray[np.int64], numbers: NDArray[np.int64]) -> Words:
+    def words_numbered(self, rows: NDArray[np.int64], numbers: NDArray[np.int64]) -> Words:
         """The words of these numbers, of these rows."""
         blocks = self._state[rows]
         blocks[:, 0] ^= numbers.astype(np.uint64)

@@ -220,17 +220,17 @@ def _steps(last: int, singly: int, step: float) -> tuple[FloatArray, FloatArray]
 def _times(weights: FloatArray, number: FloatArray, sizes: FloatArray) -> FloatArray:
     """For each size n the t at which the probabilities 1 - exp(-w t) sum to n."""
 
-    def reached(t: FloatArray) -> Any:
+    def users_reached(t: FloatArray) -> Any:
         return number @ -np.expm1(-np.outer(weights, t))
 
     # At one end at most 1 item is expected, at the other all.
     low, high = math.log(1.0 / float(number @ weights)), math.log(25.0 / float(weights.min()))
     grid = np.linspace(low, high, _GRID)
     sought = np.log(np.minimum(sizes, float(number.sum()) * (1.0 - 1e-9)))
-    log_t = np.interp(sought, np.log(reached(np.exp(grid))), grid)
+    log_t = np.interp(sought, np.log(users_reached(np.exp(grid))), grid)
     for _ in range(4):  # Newton's method, on scales where the curve is nearly straight
         t = np.exp(log_t)
-        now = reached(t)
+        now = users_reached(t)
         slope = t * ((number * weights) @ np.exp(-np.outer(weights, t))) / now
         log_t = np.clip(log_t - (np.log(now) - sought) / np.maximum(slope, 1e-9), low, high)
     return np.asarray(np.exp(log_t), dtype=np.float64)

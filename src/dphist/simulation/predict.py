@@ -111,7 +111,7 @@ class Totals:
 _FIELDS: Final = tuple(Totals.__dataclass_fields__)
 
 
-def mixed(parts: Iterable[tuple[float, Totals]]) -> Totals:
+def mix_totals(parts: Iterable[tuple[float, Totals]]) -> Totals:
     """One of several plans, chosen at random: probabilities, and what each plan releases."""
     listed = list(parts)
     means = {name: sum(share * getattr(totals, name) for share, totals in listed) for name in _FIELDS}
@@ -167,12 +167,14 @@ def totals_of(
         rest = rest.take(slice(0)) if plan.levels else uncertain
     for start in range(0, rest.truth.size, _CHUNK):
         part = rest.take(slice(start, start + _CHUNK))
-        found = found.plus(_topped(plan, part, floor) if plan.releases_offset else _capped(plan, part))
+        found = found.plus(
+            _totals_of_top(plan, part, floor) if plan.releases_offset else _totals_of_cap(plan, part)
+        )
     shared = _shared_variance(plan, np.rint(uncertain.mean) - floor, uncertain.number)
     return replace(found, variance=found.variance + shared)
 
 
-def _capped(plan: Plan, items: Items) -> Totals:
+def _totals_of_cap(plan: Plan, items: Items) -> Totals:
     """Items of which a limit keeps a random number of users."""
     law, noise = thin_counts(items.truth, items.mean, items.variance), count_noise(plan.noise)
     # A count of zero draws no noise and is never released.
@@ -187,7 +189,7 @@ def _capped(plan: Plan, items: Items) -> Totals:
 
     counts = against(items.truth)
     estimates = counts if (items.factors == 1.0).all() else against(items.truth / items.factors)
-    return _summed(counts, estimates, over(noise.tails.mass(noise.first(law.left)) * law.left), items)
+    return _sum_over_items(counts, estimates, over(noise.tails.mass(noise.first(law.left)) * law.left), items)
 
 
 def _normal(plan: Plan, items: Items) -> Totals:
@@ -215,16 +217,16 @@ def _normal(plan: Plan, items: Items) -> Totals:
         return Passed(probability, error, np.where(target < threshold, error, 2.0 * over - error))
 
     kept = mean * probability + items.variance / spread * density
-    return _summed(against(items.truth), against(items.truth / items.factors), kept, items)
+    return _sum_over_items(against(items.truth), against(items.truth / items.factors), kept, items)
 
 
-def _topped(plan: Plan, items: Items, floor: float) -> Totals:
+def _totals_of_top(plan: Plan, items: Items, floor: float) -> Totals:
     """Items from which a top-k step subtracts the count of rank k + 1."""
     passed = with_offset(plan.noise, items.truth - floor)
-    return _summed(passed, passed, passed.probability * items.truth, items)
+    return _sum_over_items(passed, passed, passed.probability * items.truth, items)
 
 
-def _summed(counts: Passed, estimates: Passed, kept: FloatArray, items: Items) -> Totals:
+def _sum_over_items(counts: Passed, estimates: Passed, kept: FloatArray, items: Items) -> Totals:
     """Sums over items; `estimates` are compared with the truth over the factors, in units of counts."""
     probability, truth, number = counts.probability, items.truth, items.number
     band = np.searchsorted(np.array(BANDS), truth, side="right") - 1

@@ -21,7 +21,7 @@ from dphist.releasing.noise import noisy_sizes
 from dphist.releasing.request import Request
 from dphist.sampling.tap import SeededTap
 from dphist.simulation.population import NOTICE, Population, Zipf, population_of, zipf_from
-from dphist.simulation.predict import BANDS, Totals, in_bands, mixed, totals_of
+from dphist.simulation.predict import BANDS, Totals, in_bands, mix_totals, totals_of
 
 # What a recommendation is for.
 Goal = Literal["counts", "keys", "mass"]
@@ -187,7 +187,7 @@ def predict_chosen_limit(budget: Budget, population: Population, goal: Goal = "c
     ]
     taken = Counter((plan.contract.items, excess_of(plan)) for plan, _ in draws)
     commonest = planned.plan(*taken.most_common(1)[0][0])
-    found = make_prediction("auto", None, commonest, mixed(parts), population)
+    found = make_prediction("auto", None, commonest, mix_totals(parts), population)
     limits = tuple((limit, excess, number / _TRIALS) for (limit, excess), number in sorted(taken.items()))
     return replace(found, limits=limits)
 
