@@ -58,7 +58,7 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
-def raised(number: float, digits: int = 3) -> str:
+def upper_figure(number: float, digits: int = 3) -> str:
     """An upper bound with so many digits, rounded up."""
     near = f"{number:.{digits}g}"
     if number == 0.0 or float(near) >= number * (1.0 - 1e-12):

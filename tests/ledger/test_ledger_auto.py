@@ -15,7 +15,7 @@ from test_ledger_zcdp import worst_of
 import dphist
 from dphist.errors import InvalidParameter, LedgerError, OverBudget
 from dphist.ledger import Account, ConcentratedComposer, Ledger, Spend, SumComposer
-from dphist.ledger.accounts import concentrated
+from dphist.ledger.accounts import zcdp_of
 from dphist.privacy.paper import delta_zcdp
 from dphist.privacy.types import Budget
 from dphist.releasing.document import choice_for
@@ -285,7 +285,7 @@ def test_the_delta_is_named_where_it_is_the_reason() -> None:
     plan = dphist.plan(epsilon=0.5, delta=9e-7, **CAPPED)
     known = Account("log", ONE, "zcdp")
     spend = spend_of(plan, "zcdp")
-    assert concentrated(spend)[1] > 5e-7
+    assert zcdp_of(spend)[1] > 5e-7
     left = known.remaining(composer_for("zcdp", ONE), spend)
     assert (left.more, left.largest_epsilon, left.largest_delta) == (0, 0.0, 5e-7)
     assert str(left) == "too little for its delta: a release needs a delta of at most 5e-07"

@@ -209,9 +209,9 @@ def test_ranges_cover_every_changed_count_in_them(step: int) -> None:
         for low, high in ((1, 3), (40, 80), (100, 150)):
             bound = family._changed_range(4000, low, high, step)
             for changed in range(low, high + 1, 7):
-                exact = balls.upper(family._changed(4000, changed, step))
+                exact = balls.upper(family._delta_of_changed(4000, changed, step))
                 assert exact <= balls.upper(bound)
-        assert balls.upper(bound) <= 1.5 * balls.upper(family._changed(4000, 150, step))
+        assert balls.upper(bound) <= 1.5 * balls.upper(family._delta_of_changed(4000, 150, step))
 
 
 PLANS = [

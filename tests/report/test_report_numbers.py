@@ -15,7 +15,7 @@ import pytest
 from scipy import stats
 
 import dphist
-from dphist.display import raised
+from dphist.display import upper_figure
 from dphist.planning.compare import delta_at
 from dphist.privacy.certificate import delta_profile_upper
 from dphist.privacy.types import Budget, LaplaceNoise
@@ -179,7 +179,7 @@ def test_bounds_are_never_rounded_down() -> None:
         "55.1 %", "55.0 %", "2.1 %", "100 %", "100 %"
     ]  # fmt: skip
     assert one_in(1.1e-5) == "1 in 90,909"
-    assert [raised(n, 3) for n in (1.1e-5, 1.2341e-6, 0.9991, 9.999e-7, 0.0)] == [
+    assert [upper_figure(n, 3) for n in (1.1e-5, 1.2341e-6, 0.9991, 9.999e-7, 0.0)] == [
         "1.1e-05", "1.24e-06", "1", "1e-06", "0"
     ]  # fmt: skip
     epsilon, delta = 1.2345611, 1.2345611e-6

@@ -36,7 +36,7 @@ def race(mode: str) -> None:
     """Book once in each ledger that is named."""
     if mode == "naive":
         # Look, then write: as if no other process could have been faster.
-        store._unchanged = lambda *_: True
+        store._is_unchanged = lambda *_: True
     for line in sys.stdin:
         try:
             said = Ledger.open(line.rstrip("\n")).book("log", SHARE, SlowComposer()).hash

@@ -123,13 +123,13 @@ class ConcentratedComposer:
 
     def left(self, spends: Sequence[Spend]) -> dict[str, float]:
         """What is left of both limits."""
-        pairs = [concentrated(spend) for spend in spends]
+        pairs = [zcdp_of(spend) for spend in spends]
         rest = [Fraction(limit) - sum(pair[k] for pair in pairs) for k, limit in enumerate(self._limits)]
         return {"rho_left": max(0.0, float(rest[0])), "delta_left": max(0.0, float(rest[1]))}
 
     def total_delta(self, spends: Sequence[Spend], epsilon: float) -> float:
         """The delta of all spends together while both sums are within their limits, else 1."""
-        pairs = [concentrated(spend) for spend in spends]
+        pairs = [zcdp_of(spend) for spend in spends]
         rho, delta = (sum((pair[place] for pair in pairs), Fraction()) for place in (0, 1))
         if rho > Fraction(self._limits[0]) or delta > Fraction(self._limits[1]) or epsilon < self.total.epsilon:
             return 1.0
@@ -143,7 +143,7 @@ class ConcentratedComposer:
         Rather too small: of Laplace noise rho grows with the square of epsilon, of Gaussian noise as the largest
         rho that epsilon and delta allow, and the smaller of the two answers is taken.
         """
-        (rho, delta), left = concentrated(spend), self.left(spends)
+        (rho, delta), left = zcdp_of(spend), self.left(spends)
         if times * delta > left["delta_left"] or not left["rho_left"] or not rho:
             return 0.0
         growth = left["rho_left"] / float(times * rho)
@@ -164,7 +164,7 @@ def largest_rho(epsilon: float, delta: float, convert: Callable[[float, float], 
     return low
 
 
-def concentrated(spend: Spend) -> tuple[Fraction, Fraction]:
+def zcdp_of(spend: Spend) -> tuple[Fraction, Fraction]:
     """The rho and the delta beside it that a spend was booked with, exactly."""
     if spend.profile is None:
         return Fraction(spend.epsilon) ** 2 / 2, Fraction(spend.delta)
@@ -291,8 +291,10 @@ class Remaining:
         if not self.more and not self.largest_epsilon:
             if not self.largest_delta:
                 return "nothing"
-            return f"too little for its delta: a release needs a delta of at most {_shown(self.largest_delta)}"
-        largest = _shown(self.largest_epsilon)
+            return (
+                f"too little for its delta: a release needs a delta of at most {_two_digits(self.largest_delta)}"
+            )
+        largest = _two_digits(self.largest_epsilon)
         if not self.more:
             return f"one release like {self.like} with epsilon up to {largest}"
         number = f"about {self.more}" if self.more < MOST_COUNTED else f"over {self.more}"
@@ -300,7 +302,7 @@ class Remaining:
         return f"{releases}, or one with epsilon up to {largest}"
 
 
-def _shown(number: float) -> str:
+def _two_digits(number: float) -> str:
     """Two digits, rounded down so that it fits; a number that was given with up to six digits as it was given."""
     return f"{number if float(f'{number:g}') == number else round_down(number):g}"
 
@@ -401,7 +403,7 @@ class Account:
         """What remains, in releases like one that spends this; with `spend_at`, the epsilon was tried out."""
         more, left = self.more_that_fit(spend, composer), self.left(composer)
         largest = max(self.largest_epsilon_like(spend, composer, spend_at), spend.epsilon if more else 0.0)
-        needed = concentrated(spend)[1] if isinstance(composer, ConcentratedComposer) else spend.delta
+        needed = zcdp_of(spend)[1] if isinstance(composer, ConcentratedComposer) else spend.delta
         delta = left["delta_left"] if "delta_left" in left else self.total.delta - left["delta_spent"]
         return Remaining(more, largest, delta if needed > delta > 0.0 else 0.0, like)
 

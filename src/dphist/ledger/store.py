@@ -127,7 +127,7 @@ class Chain:
         """The hash of the last entry, which depends on all of them."""
         return self.entries[-1].hash if self.entries else NOTHING
 
-    def extended(self, rows: Iterable[tuple[Any, ...]]) -> Chain:
+    def extend_by(self, rows: Iterable[tuple[Any, ...]]) -> Chain:
         """With the rows that follow; raises `Damage` unless every one of them is as it was written."""
         entries, previous = list(self.entries), self.hash
         for number, row in enumerate(rows, self.number + 1):
@@ -402,7 +402,7 @@ def _accounts_of(chain: Chain) -> Accounts:
                 known[entry.number] = booking
             else:
                 known = bookings[entry.dataset]
-                known[body["booking"]] = _noted(known[body["booking"]], entry.kind, body)
+                known[body["booking"]] = _with_outcome(known[body["booking"]], entry.kind, body)
         except (KeyError, TypeError, ValueError, RecursionError, DphistError):
             raise Damage(f"entry {entry.number} makes no sense") from None
     if not datasets:
@@ -433,7 +433,7 @@ def _booking_from(ledger: str, entry: Entry, body: Any) -> Booking:
     return Booking(ledger, entry.dataset, entry.number, entry.hash, entry.created, spend, id=id, run=run)
 
 
-def _noted(booking: Booking, kind: Kind, body: Any) -> Booking:
+def _with_outcome(booking: Booking, kind: Kind, body: Any) -> Booking:
     """A booking whose release was written, has failed or was run again."""
     if booking.written is not None or booking.failed is not None:
         raise ValueError
@@ -601,7 +601,7 @@ class Ledger:
         with transaction(self.path, self._wait, writing=False) as connection:
             rows = _read_rows(connection, self.path)
         # Out of the transaction, so that others need not wait for it.
-        return self._checked(Chain(), rows)
+        return self._check_chain(Chain(), rows)
 
     def account(self, dataset: str) -> Account:
         """All that the ledger says of one dataset."""
@@ -641,7 +641,7 @@ class Ledger:
             before = self.accounts()
             spend, composer = spend_within(before.find(dataset))
             with self._writing(before) as page:
-                unchanged = _unchanged(before.find(dataset), page.accounts.find(dataset))
+                unchanged = _is_unchanged(before.find(dataset), page.accounts.find(dataset))
                 if not unchanged and attempt == _ATTEMPTS:
                     # Nobody can be faster any more.
                     spend, composer = spend_within(page.accounts.find(dataset))
@@ -740,16 +740,16 @@ class Ledger:
             last, *more = _read_rows(connection, self.path, known.number - 1) or [()]
             if last != known.entries[-1]:
                 raise LedgerError(f"the ledger {self.path} is damaged: {_CUT}")
-            now = self._checked(known, more) if more else before
+            now = self._check_chain(known, more) if more else before
             page = _Page(connection, now, now.chain)
             yield page
         self._seen = (page.chain.number, page.chain.hash)
 
-    def _checked(self, known: Chain, rows: list[tuple[Any, ...]]) -> Accounts:
+    def _check_chain(self, known: Chain, rows: list[tuple[Any, ...]]) -> Accounts:
         """The rows as accounts, if they are a whole chain in which all that was seen before still is."""
         number, value = self._seen
         try:
-            chain = known.extended(rows)
+            chain = known.extend_by(rows)
             if number and (chain.number < number or chain.entries[number - 1].hash != value):
                 raise Damage(_CUT)
             found = _accounts_of(chain)
@@ -759,6 +759,6 @@ class Ledger:
         return found
 
 
-def _unchanged(before: Account, now: Account) -> bool:
+def _is_unchanged(before: Account, now: Account) -> bool:
     """Whether what was composed is still all there is. What others booked for other datasets does not matter."""
     return [booking.hash for booking in before.bookings] == [booking.hash for booking in now.bookings]

@@ -383,7 +383,7 @@ def _arrow(table: Any, file: BinaryIO, check: Callable[[], None]) -> None:
 
 def _csv(table: Any, file: BinaryIO, check: Callable[[], None], delimiter: str = ",") -> None:
     csv = package("pyarrow.csv")
-    flat = _flattened(table)
+    flat = _flatten(table)
     options = csv.WriteOptions(delimiter=delimiter)
     with csv.CSVWriter(file, flat.schema, write_options=options) as writer:
         for part in parts_of(flat, _PIECE):
@@ -408,7 +408,7 @@ _WRITERS: Final[dict[str, Callable[[Any, BinaryIO, Callable[[], None]], None]]] 
 }
 
 
-def _flattened(table: Any) -> Any:
+def _flatten(table: Any) -> Any:
     """The table as CSV can hold it: text for what is nested, binary or in a time zone."""
     pa = package("pyarrow")
     types = pa.types
@@ -423,15 +423,17 @@ def _flattened(table: Any) -> Any:
 
 def _escape_formulas(table: Any) -> Any:
     """The table as CSV holds it, text and names with a quote before what looks like a formula."""
-    pa, flat = package("pyarrow"), _flattened(table)
+    pa, flat = package("pyarrow"), _flatten(table)
     columns = [
-        _replaced(column, *_ESCAPE) if "string" in str(column.type) and not pa.types.is_decimal(given) else column
+        _replace_text(column, *_ESCAPE)
+        if "string" in str(column.type) and not pa.types.is_decimal(given)
+        else column
         for column, given in zip(flat.columns, table.schema.types, strict=True)
     ]
     return pa.table(columns, names=[re.sub(*_ESCAPE, name) for name in table.column_names])
 
 
-def _replaced(column: Any, pattern: str, replacement: str) -> Any:
+def _replace_text(column: Any, pattern: str, replacement: str) -> Any:
     return package("pyarrow.compute").replace_substring_regex(column, pattern, replacement)
 
 
@@ -462,7 +464,7 @@ def read_text(
     found = table.columns
     if escape_formulas:
         plain = [types.get(name, "").startswith("decimal") for name in columns]
-        found = [c if number else _replaced(c, *_UNESCAPE) for number, c in zip(plain, found, strict=True)]
+        found = [c if number else _replace_text(c, *_UNESCAPE) for number, c in zip(plain, found, strict=True)]
     return pa.table([restore_column(c, types.get(n)) for n, c in zip(columns, found, strict=True)], names=columns)
 
 

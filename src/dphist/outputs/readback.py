@@ -96,7 +96,7 @@ def read_release(
     name = os.fspath(address)
     if is_object(name) or (certificate is not None and is_object(os.fspath(certificate))):
         with tempfile.TemporaryDirectory(prefix="dphist-read-") as folder:
-            return read_release(*_fetched(name, table, certificate, Path(folder)))
+            return read_release(*_fetch_objects(name, table, certificate, Path(folder)))
     if is_postgres(name):
         return _from_database(target_of(name, table), certificate)
     if not os.path.isfile(name) and not os.path.isdir(name):
@@ -104,7 +104,7 @@ def read_release(
     try:
         if os.path.isdir(name):
             return _from_folder(Path(name), certificate)
-        kind = suffix_kind(name) or _sniffed(Path(name))
+        kind = suffix_kind(name) or _database_kind(Path(name))
         if kind in DATABASES:
             return _from_database(target_of(name, table, kind), certificate)
         return _from_file(Path(name), kind, certificate)
@@ -112,7 +112,7 @@ def read_release(
         raise InputError(f"{name} cannot be read: {error.strerror or 'reading it failed'}") from None
 
 
-def _fetched(
+def _fetch_objects(
     name: str, table: str | None, certificate: str | os.PathLike[str] | None, folder: Path
 ) -> tuple[str, str | None, str | None]:
     """What to read instead of objects: copies of them. A missing certificate is missing there too."""
@@ -129,7 +129,7 @@ def _fetched(
     return copies["data"], table, copies["certificate"]
 
 
-def _sniffed(path: Path) -> OutputKind | None:
+def _database_kind(path: Path) -> OutputKind | None:
     """The kind of a database whose name has another ending."""
     with open_regular(path) as file:
         head = file.read(16)

@@ -206,7 +206,7 @@ class _DuckDB(Store):
                 return StoreError(reason, "unavailable" if reason == _LOCKED else "other")
         return StoreError(f"DuckDB reports a {type(error).__name__}")
 
-    def _spelled(self, name: str) -> tuple[str, str] | None:
+    def _find_name(self, name: str) -> tuple[str, str] | None:
         """The name of a table or a view as it is spelled, and which of the two it is."""
         rows = self.run(
             "SELECT table_name, table_type FROM information_schema.tables "
@@ -215,7 +215,7 @@ class _DuckDB(Store):
         return next(((found, kind) for found, kind in rows if found.lower() == name.lower()), None)
 
     def find(self, name: str) -> str | None:
-        found = self._spelled(name)
+        found = self._find_name(name)
         return None if found is None else "table" if found[1] == "BASE TABLE" else "view"
 
     def create(self, name: str, table: Any, check: Callable[[], None]) -> None:
@@ -230,7 +230,7 @@ class _DuckDB(Store):
         if self._log and os.path.lexists(self._log):
             # It is part of what DuckDB reads, but not of the file that is passed on.
             raise StoreError("it was not closed properly: open it once with DuckDB, and close it")
-        found = self._spelled(name)
+        found = self._find_name(name)
         columns = self.run(
             "SELECT column_name, data_type, column_default FROM duckdb_columns() WHERE table_name = ? "
             "AND database_name = current_database() AND schema_name = current_schema() ORDER BY column_index",
@@ -333,7 +333,7 @@ class _SQLite(Store):
 
     def create(self, name: str, table: Any, check: Callable[[], None]) -> None:
         fields = zip(table.column_names, table.schema.types, strict=True)
-        columns = ", ".join(f"{quote_name(column)} {_declared(kind)}" for column, kind in fields)
+        columns = ", ".join(f"{quote_name(column)} {_declare_type(kind)}" for column, kind in fields)
         self.run(f"CREATE TABLE {quote_name(name)} ({columns})")
         places = ", ".join("?" * table.num_columns)
         for part in parts_of(table):
@@ -371,7 +371,7 @@ class _SQLite(Store):
                 yield from table.to_batches() or [pa.RecordBatch.from_pylist([], table.schema)]
 
 
-def _declared(kind: Any) -> str:
+def _declare_type(kind: Any) -> str:
     types = package("pyarrow").types
     names = {
         "BOOLEAN": types.is_boolean,

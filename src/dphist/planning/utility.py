@@ -78,7 +78,7 @@ class LatticeTails:
         """Pr[X >= first]."""
         n = np.ceil(first)
         if self.variance <= _SUMMED:
-            beyond = self._summed(0, n)
+            beyond = self._power_sums(0, n)
             return np.where(n >= 1.0, beyond, 1.0 - beyond)
         t = n - 0.5
         whole = special.ndtr(-t / math.sqrt(self.variance))
@@ -88,7 +88,7 @@ class LatticeTails:
         """The mean of X where X >= first. That of all is zero, so that it is even."""
         n = np.ceil(first)
         if self.variance <= _SUMMED:
-            return self._summed(1, n)
+            return self._power_sums(1, n)
         t = n - 0.5
         return self._density(t) * (self.variance + (1.0 - t * t / self.variance) / 24.0)
 
@@ -96,7 +96,7 @@ class LatticeTails:
         """The mean of X^2 where X >= first."""
         n = np.ceil(first)
         if self.variance <= _SUMMED:
-            beyond, all_of = self._summed(2, n), 2.0 * _sums_above(self.variance)[2][1]
+            beyond, all_of = self._power_sums(2, n), 2.0 * _sums_above(self.variance)[2][1]
             return np.where(n >= 1.0, beyond, all_of - beyond)
         t = n - 0.5
         whole = self.variance * (special.ndtr(-t / math.sqrt(self.variance)) + t * self._density(t))
@@ -110,17 +110,17 @@ class LatticeTails:
         weights = np.exp(-0.5 * steps**2 / self.variance)
         return steps, weights / weights.sum()
 
-    def _summed(self, power: int, n: FloatArray) -> FloatArray:
+    def _power_sums(self, power: int, n: FloatArray) -> FloatArray:
         """The sum of x^power over x >= n, or over x > -n where n is not above zero."""
         sums = _sums_above(self.variance)[power]
-        place = np.minimum(_mirrored(n), sums.size - 1.0).astype(np.int64)
+        place = np.minimum(_mirror(n), sums.size - 1.0).astype(np.int64)
         return np.asarray(sums[place], dtype=np.float64)
 
     def _density(self, t: FloatArray) -> FloatArray:
         return np.asarray(np.exp(-0.5 * t * t / self.variance) / (_ROOT * math.sqrt(self.variance)))
 
 
-def _mirrored(first: FloatArray) -> FloatArray:
+def _mirror(first: FloatArray) -> FloatArray:
     """n where n >= 1; else the 1 - n whose tail below is what the one above leaves."""
     return np.where(first >= 1.0, first, 1.0 - first)
 
@@ -160,12 +160,12 @@ class LaplaceTails:
     def moment(self, first: FloatArray) -> FloatArray:
         """q^n (n + r)/(1 + q) with r = q/(1 - q) from n = 1 on; the mean of all is zero, so that it is even."""
         n = np.ceil(first)
-        return self._beyond(n) * (_mirrored(n) + self._rest)
+        return self._beyond(n) * (_mirror(n) + self._rest)
 
     def square(self, first: FloatArray) -> FloatArray:
         """q^n (n^2 + 2 n r + r + 2 r^2)/(1 + q) from n = 1 on, and by symmetry below: all is 2 r (1 + r)."""
         n, rest = np.ceil(first), self._rest
-        up = _mirrored(n)
+        up = _mirror(n)
         beyond = self._beyond(n) * (up * up + 2.0 * up * rest + rest + 2.0 * rest**2)
         return np.where(n >= 1.0, beyond, 2.0 * rest * (1.0 + rest) - beyond)
 
@@ -174,7 +174,7 @@ class LaplaceTails:
         return math.exp(-1.0 / self.scale) / -math.expm1(-1.0 / self.scale)
 
     def _beyond(self, n: FloatArray) -> FloatArray:
-        tail = np.exp(-_mirrored(n) / self.scale) / (1.0 + math.exp(-1.0 / self.scale))
+        tail = np.exp(-_mirror(n) / self.scale) / (1.0 + math.exp(-1.0 / self.scale))
         return np.asarray(tail, dtype=np.float64)
 
 

@@ -61,7 +61,7 @@ def integral(function: BallFunction, low: arb, high: arb, *, absolute: float) ->
     """Enclosure of the integral of an analytic function that is real on the real line."""
     raised: list[BaseException] = []
 
-    def guarded(x: acb, analytic: bool) -> acb:
+    def evaluate(x: acb, analytic: bool) -> acb:
         # An exception, such as an interrupt, must not be lost in the integrator's C code.
         try:
             return acb("nan") if raised else function(x, analytic)
@@ -69,7 +69,7 @@ def integral(function: BallFunction, low: arb, high: arb, *, absolute: float) ->
             raised.append(error)
             return acb("nan")
 
-    value = acb.integral(guarded, acb(low), acb(high), abs_tol=arb(absolute), rel_tol=arb(2) ** -ctx.prec)
+    value = acb.integral(evaluate, acb(low), acb(high), abs_tol=arb(absolute), rel_tol=arb(2) ** -ctx.prec)
     if raised:
         raise raised[0]
     return value.real

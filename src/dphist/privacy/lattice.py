@@ -262,12 +262,12 @@ class DiscreteFamily:
             return arb(0)
         if self.noise.gamma_whole is None or math.isinf(shared):
             # Once the shared noise is given away (offset 0), fewer changed counts are a projection of more.
-            return self._changed(shared, most, 0)
+            return self._delta_of_changed(shared, most, 0)
         if most <= 2 * _EXACT_CHANGED:
             return self._worst_of_few(shared, most)
         # Half a unit covers every number of changed counts at once: all counts move alike, and fewer sums are a
         # projection of more. Any valid bound will do.
-        half = self._changed(shared, most, self.noise.lattice // 2)
+        half = self._delta_of_changed(shared, most, self.noise.lattice // 2)
         if not self.noise.sums and 2 * most >= shared + self.noise.gamma_whole:
             return half
         return half.min(self._changed_many(shared, most))
@@ -288,7 +288,7 @@ class DiscreteFamily:
             steps.append(self.noise.lattice // 2)
         best = arb(1)
         for step in dict.fromkeys(steps):
-            best = best.min(self._changed(shared, changed, step))
+            best = best.min(self._delta_of_changed(shared, changed, step))
             if enough is not None and best <= enough:
                 break
         return best
@@ -305,7 +305,7 @@ class DiscreteFamily:
             # With all counts changed another offset may serve better; every one is valid.
             quiet = changed == shared
             worst = worst.max(
-                self._changed_best(shared, changed) if quiet else self._changed(shared, changed, step)
+                self._changed_best(shared, changed) if quiet else self._delta_of_changed(shared, changed, step)
             )
         while high >= 1:
             low = max(1, high // 2)
@@ -349,7 +349,7 @@ class DiscreteFamily:
         spread = 1 / (arb(common**2) / (changed * self.variance) + arb(own**2) / self.shared)
         return Combination(variance, shift, unit, upper_factor([self.variance / 2, spread], changed))
 
-    def _changed(self, shared: float, changed: int, step: int) -> arb:
+    def _delta_of_changed(self, shared: float, changed: int, step: int) -> arb:
         problem = self._problem(shared, changed, step)
         # The variance follows from these two: with the best offset for sums they are the same for many.
         key = problem.shift, problem.unit
@@ -383,7 +383,7 @@ class DiscreteFamily:
             return arb(1)
         worst = arb(0)
         for changed in range(low, high + 1):
-            worst = worst.max(self._changed(shared, changed, step))
+            worst = worst.max(self._delta_of_changed(shared, changed, step))
         return worst
 
     @cached_property

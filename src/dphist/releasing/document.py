@@ -17,7 +17,7 @@ from fractions import Fraction
 from functools import lru_cache, partial
 from typing import Any, Final
 
-from dphist.display import raised
+from dphist.display import upper_figure
 from dphist.errors import InvalidParameter, NotPrivate
 from dphist.planning.auto_cap import ChoicePlan, check_goal, choose_plan, excess_of, plan_choice
 from dphist.planning.optimum import FINEST_REACH, check_bounds
@@ -351,7 +351,7 @@ def guarantee_facts(plan: Plan, request: Mapping[str, Any], budget: Budget | Non
 def guarantee(plan: Plan, request: Mapping[str, Any], budget: Budget | None = None) -> str:
     """The guarantee as a sentence."""
     whole = plan.budget if budget is None else budget
-    factor = f" ≈ {raised(math.exp(whole.epsilon), 4)}" if whole.epsilon < 30.0 else ""
+    factor = f" ≈ {upper_figure(math.exp(whole.epsilon), 4)}" if whole.epsilon < 30.0 else ""
     conditions = ", and that ".join(_sentences(_CONDITIONS, _conditions(plan, request), plan, request))
     return (
         f"This release is (epsilon = {whole.epsilon!r}, delta = {whole.delta!r})-differentially private at the "

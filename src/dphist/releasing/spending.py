@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from dphist.errors import DphistError, InputError, InvalidParameter, LedgerError, OutputError
-from dphist.ledger.accounts import AUTO, HALF, concentrated, largest_rho, round_down
+from dphist.ledger.accounts import AUTO, HALF, largest_rho, round_down, zcdp_of
 from dphist.outputs.formats import output_of, parse_certificate, same_json
 from dphist.outputs.write import Target, Written, target_of
 from dphist.privacy.types import Budget, Plan
@@ -123,7 +123,7 @@ def price_of(
         spend = spend_of(planned, account.accounting, document)
         return spend, composer_for(account.accounting, account.total, account.share)
     added, composed = (spend_of(planned, accounting, document) for accounting in ("sum", "zcdp"))
-    rho, delta = (float(number) for number in concentrated(composed))
+    rho, delta = (float(number) for number in zcdp_of(composed))
 
     def releases(share: float) -> float:
         most, beside = limits_of(account.total, share)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from dphist.display import html_table, printable, raised
+from dphist.display import html_table, printable, upper_figure
 from dphist.errors import DphistError, InvalidParameter
 from dphist.outputs.formats import SEAL, SIGNATURE, same_json
 from dphist.planning.auto_cap import ChoicePlan
@@ -395,7 +395,7 @@ class Examination:
             self.problems.append("the plan's numbers contradict each other")
         self.checks.append(
             f"the plan is ({plan.budget.epsilon!r}, {plan.budget.delta!r})-differentially private: "
-            f"its delta, recomputed in ball arithmetic, is at most {raised(self.delta, 6)}"
+            f"its delta, recomputed in ball arithmetic, is at most {upper_figure(self.delta, 6)}"
         )
         return plan
 
@@ -423,7 +423,7 @@ class Examination:
         self.delta, self.choice = planned.certificate.delta, planned
         self.checks.append(
             f"choosing the cap and releasing are ({budget.epsilon!r}, {budget.delta!r})-differentially private "
-            f"together: their delta, recomputed in ball arithmetic, is at most {raised(self.delta, 6)}"
+            f"together: their delta, recomputed in ball arithmetic, is at most {upper_figure(self.delta, 6)}"
         )
         return repeated
 

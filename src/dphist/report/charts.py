@@ -19,7 +19,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from dphist.display import count_items, figure, printable, raised
+from dphist.display import count_items, figure, printable, upper_figure
 from dphist.errors import InvalidParameter, MissingExtra
 from dphist.planning.auto_cap import levels_of
 from dphist.planning.compare import Comparison, Frontier, frontier
@@ -503,7 +503,8 @@ def curve_chart(
     if not kept:
         raise InvalidParameter("a profile needs at least one point with a delta above 0")
     (first, high), (last, low) = kept[0], kept[-1]
-    words = f"delta falls from {raised(high, 4)} at epsilon {first:.4g} to {raised(low, 4)} at epsilon {last:.4g}."
+    falls = f"delta falls from {upper_figure(high, 4)} at epsilon {first:.4g}"
+    words = f"{falls} to {upper_figure(low, 4)} at epsilon {last:.4g}."
     return line_chart(
         name, "delta for every epsilon", f"{words} {more}".strip(), {"delta, certified at the points": kept},
         [own] if own else [], x_label="epsilon", y_label="delta", certified=True,
@@ -512,7 +513,7 @@ def curve_chart(
 
 def _plan_profile(plan: Plan) -> Chart:
     budget, delta = plan.budget, plan.certificate.delta
-    more = f"At epsilon {budget.epsilon:g} it is {raised(delta, 6)}, within the budget of {budget.delta:g}."
+    more = f"At epsilon {budget.epsilon:g} it is {upper_figure(delta, 6)}, within the budget of {budget.delta:g}."
     return curve_chart("profile", curve_of(plan), Mark("budget", budget.epsilon, delta), more)
 
 
@@ -780,7 +781,8 @@ def _guarantee(facts: Facts) -> Chart:
     own, which = (
         ("this release", "The budget") if facts.private else ("the plan, not this release", "The plan's budget")
     )
-    budget = f"{which} is delta {raised(facts.budget.delta, 6)} at epsilon {raised(facts.budget.epsilon, 6)}."
+    epsilon, delta = (upper_figure(number, 6) for number in (facts.budget.epsilon, facts.budget.delta))
+    budget = f"{which} is delta {delta} at epsilon {epsilon}."
     mark = Mark(own, facts.budget.epsilon, facts.delta_certified)
     return curve_chart("guarantee", facts.curve, mark, f"{budget} {BETWEEN}")
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Any, Final, NamedTuple
 
-from dphist.display import count_items, figure, join_words, printable, raised
+from dphist.display import count_items, figure, join_words, printable, upper_figure
 from dphist.planning.explain import MECHANISMS
 from dphist.planning.utility import Correction, half_width
 from dphist.privacy.types import Budget, LaplaceNoise, Plan
@@ -81,7 +81,7 @@ def at_most(share: float) -> str:
 def one_in(probability: float) -> str:
     """A small probability as one in at least so many."""
     if probability < 1e-12:
-        return raised(probability, 2)
+        return upper_figure(probability, 2)
     return f"1 in {math.floor(1.0 / probability * (1 + 1e-12)):,}"
 
 
@@ -242,8 +242,8 @@ def promise(budget: Budget, delta_at_zero: float, limit: int | None = None) -> l
     `limit`: the guarantee covers users with at most so many items.
     """
     epsilon, delta = budget.epsilon, budget.delta
-    e, d = raised(epsilon, 6), raised(delta, 6)
-    factor = f"e^{e}" + (f" ≈ {raised(math.exp(epsilon), 4)}" if epsilon < 30.0 else "")
+    e, d = upper_figure(epsilon, 6), upper_figure(delta, 6)
+    factor = f"e^{e}" + (f" ≈ {upper_figure(math.exp(epsilon), 4)}" if epsilon < 30.0 else "")
     # The best guess from even odds is right with (1 + total variation)/2; epsilon alone allows more.
     exponent = math.exp(-epsilon)
     guess = min((1.0 + delta_at_zero) / 2.0, (1.0 + delta * exponent) / (1.0 + exponent))
@@ -275,14 +275,14 @@ def _beliefs(epsilon: float, delta: float) -> str:
     """
     rare = DELTAS * delta
     if rare >= 1.0:
-        return f"delta = {raised(delta, 6)} is so large that it does not limit how far a belief can change."
+        return f"delta = {upper_figure(delta, 6)} is so large that it does not limit how far a belief can change."
     most = epsilon + math.log(SLACK)
     near = f" (about {figure(math.exp(most))})" if epsilon < 30.0 else ""
     return (
         f"In terms of beliefs: the odds that the person is in the data rise by more than a factor of {SLACK:g} "
-        f"e^epsilon{near} with a probability of at most {DELTAS} delta = {raised(rare)} ({one_in(rare)}), and "
-        "fall by more than that with no larger probability. Apart from that rare case, a belief of 1 % becomes "
-        f"at most {at_most(move_belief(0.01, most))} and a belief of 50 % at most "
+        f"e^epsilon{near} with a probability of at most {DELTAS} delta = {upper_figure(rare)} ({one_in(rare)}), "
+        "and fall by more than that with no larger probability. Apart from that rare case, a belief of 1 % "
+        f"becomes at most {at_most(move_belief(0.01, most))} and a belief of 50 % at most "
         f"{at_most(move_belief(0.5, most))}. This bounds one unlucky release; how often a guess is right, above, "
         "is the average over all possible releases."
     )
@@ -433,19 +433,19 @@ def _numbers(facts: Facts) -> list[dict[str, str]]:
     mechanism, said = MECHANISMS[plan.mechanism]
     found = [
         (
-            "Epsilon", raised(budget.epsilon, 6),
+            "Epsilon", upper_figure(budget.epsilon, 6),
             "The privacy loss: with or without one user, the probability of any outcome changes by a factor of at "
             "most e^epsilon, except for delta. Lower is safer.",
         ),
         (
-            "Delta", raised(budget.delta, 6),
+            "Delta", upper_figure(budget.delta, 6),
             "What may be added to a probability beyond that factor. It does not bound how often more is learned. "
             "Lower is safer; it should be well below one over the number of users.",
         ),
     ]  # fmt: skip
     if facts.verified.delta_certified is not None:
         meaning = "Recomputed for this report in ball arithmetic: an upper bound, whatever the rounding."
-        found.append(("Delta, as proved", raised(facts.verified.delta_certified, 6), meaning))
+        found.append(("Delta, as proved", upper_figure(facts.verified.delta_certified, 6), meaning))
     often = "3 of 4" if isinstance(plan.noise, LaplaceNoise) else "2 of 3"
     selected = "" if math.isinf(plan.threshold) else ", before the threshold selects"
     within = figure(half_width(plan, 0.95))
@@ -527,7 +527,7 @@ def _limit_sentence(plan: Plan) -> str:
 def tables(facts: Facts) -> dict[str, tuple[Sequence[str], Sequence[Sequence[str]], int]]:
     """The tables of a report: heads, rows, and how many columns are words."""
     points, choice, selection = facts.curve, facts.choice, facts.selection
-    curve = [(raised(e, 4), raised(d, 4)) for e, d in points[:: max(1, (len(points) - 1) // 10)]]
+    curve = [(upper_figure(e, 4), upper_figure(d, 4)) for e, d in points[:: max(1, (len(points) - 1) // 10)]]
     peers = [(PEERS[one.analysis], figure(one.noise), _threshold_words(one.threshold)) for one in facts.peers]
     if facts.plan.releases_offset:
         # The threshold of the release itself includes the offset.
