@@ -14,15 +14,17 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pytest
 from test_release_kills import Scene, Wrong, kill_at_each, server
 
 import dphist
 import release_workers
+from dphist.counting.workspace import private_folder
 from dphist.errors import AlreadyRunning, DphistError, InvalidParameter, LedgerError, OutputError
 from dphist.ledger import Ledger
 from release_commands import BOOKED, BUDGET, COUNTS, FLAGS, bookings, certificate, command, log_in, names
-from release_data import events
+from release_data import events, resealed
 
 ID = ["--id", "weekly-46"]
 RUN = ["release", "events.parquet", *FLAGS, *BOOKED, *ID, "--output", "out.csv"]
@@ -106,6 +108,44 @@ def test_read_back_from_other_outputs_with_a_chosen_limit(folder: Path, output: 
     assert again.to_arrow().equals(first.to_arrow())
     assert (again.budget, again.document(), again.written) == (first.budget, first.document(), first.written)
     assert len(bookings(folder)) == 1
+
+
+def test_what_was_on_offer_is_not_believed_from_a_file(folder: Path) -> None:
+    chosen = {**asked(output="out.parquet"), "max_items_per_user": "auto"}
+    first = dphist.release(**chosen).document()
+    forged = {
+        **first["choice"],
+        "goal": "keys",
+        "certificate": {**first["choice"]["certificate"], "delta": 1e-300},
+    }
+    place = folder / "out.parquet.certificate.json"
+    place.write_text(resealed({**certificate(folder, "out.parquet"), "choice": forged}))
+    assert not dphist.verify("out.parquet").verified
+    assert dphist.release(**chosen).document()["choice"] == first["choice"]
+
+
+def test_a_release_into_the_database_that_it_reads(folder: Path) -> None:
+    with duckdb.connect("log.duckdb") as connection:
+        connection.execute("CREATE TABLE log AS FROM 'events.parquet'")
+    into = asked(input="log.duckdb", table="log", output="log.duckdb", output_table="counts")
+    first = dphist.release(**into)
+    assert bookings(folder)[0].written is not None
+    assert dphist.verify("log.duckdb", table="counts").verified
+    assert dphist.release(**into).to_arrow() == first.to_arrow()
+
+
+def test_a_failure_of_the_engine_at_its_end_keeps_what_was_paid_for(folder: Path, monkeypatch: Any) -> None:
+    @contextmanager
+    def interrupted(parent: Path | None) -> Iterator[Path]:
+        with private_folder(parent) as made:
+            yield made
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("dphist.counting.duckdb.private_folder", interrupted)
+    with pytest.raises(KeyboardInterrupt) as stopped:
+        dphist.release(**asked(id=None, output=None))
+    assert "privacy budget was spent" in " ".join(stopped.value.__notes__)
+    assert len(stopped.value.release) == len(MANY)  # type: ignore[attr-defined]
 
 
 DIFFERENT = [

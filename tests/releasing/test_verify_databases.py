@@ -85,6 +85,37 @@ def test_a_view_in_the_place_of_a_table_of_duckdb(
         dphist.make_report(path)
 
 
+# Letters that Unicode folds together, and DuckDB and SQLite do not: the Kelvin sign and k, and accents.
+@pytest.mark.parametrize(("name", "decoy"), [("week", "wee\u212a"), ("caf\u00e9", "caf\u00c9")])
+@pytest.mark.parametrize("kind", ["duckdb", "sqlite"])
+@pytest.mark.parametrize("first", ["decoy", "view"])
+def test_a_table_that_has_nearly_the_same_name_is_not_checked_instead(
+    kind: str, name: str, decoy: str, first: str, released: Callable[[str], Path]
+) -> None:
+    """What is checked is what is read: a plain table beside a view would vouch for it."""
+    path = released(f"out.{kind}")
+    made = {
+        "decoy": f'CREATE TABLE "{decoy}" AS SELECT * FROM hidden LIMIT 0',
+        "view": f'CREATE VIEW "{name}" AS SELECT * FROM hidden',
+    }
+    order = [made[first], *(made[each] for each in made if each != first)]
+    run(path, "ALTER TABLE release RENAME TO hidden", *order)
+    assert refused(path, name) == f"{name} {COMPUTED}"
+
+
+@pytest.mark.parametrize("kind", ["duckdb", "sqlite"])
+def test_a_database_that_this_process_writes_is_not_read(kind: str, released: Callable[[str], Path]) -> None:
+    """To close a file ends the locks that a process holds on it."""
+    path = released(f"out.{kind}")
+    writer: Any = duckdb.connect(str(path)) if kind == "duckdb" else sqlite3.connect(path, isolation_level=None)
+    if kind == "sqlite":
+        writer.execute("BEGIN EXCLUSIVE")
+        writer.execute("UPDATE release SET count = 5")
+    with pytest.raises(dphist.DphistError, match="locked"):
+        dphist.verify(path)
+    writer.close()
+
+
 @pytest.mark.parametrize("name", ["out.duckdb", "out.sqlite"])
 def test_a_view_in_the_place_of_the_certificate(name: str, released: Callable[[str], Path]) -> None:
     path = released(name)

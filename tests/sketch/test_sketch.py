@@ -177,6 +177,7 @@ def test_it_shows_nothing_of_itself_and_can_be_copied() -> None:
         (lambda: MisraGries(1, "texts"), "type of Arrow such as 'string'.*'texts'"),
         (lambda: MisraGries(1, pa.list_(pa.int8())), "list<.*cannot be items of a sketch"),
         (lambda: MisraGries(1, {"": "string"}), "different names"),
+        (lambda: MisraGries(1, pa.schema([("a", pa.int64()), ("a", pa.string())])), "different names"),
         (lambda: MisraGries(1).update("tea"), "the set of a user's items, not str"),
         (lambda: MisraGries(1).update(5), "not int"),  # type: ignore[arg-type]
         (lambda: MisraGries(1).update_columns([1], pa.array([1])), "type large_string in 'item'.*type int64"),

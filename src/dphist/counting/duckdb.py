@@ -111,8 +111,10 @@ class DuckDBEngine(SessionKeeper):
             # A relation's reader streams; the reader of an executed query would copy the whole result first.
             reader = session.run(lambda: session.connection.sql(query).to_arrow_reader(ROWS), what)
             yield Histogram(reader.schema, at_rank, reader, session, what)
-            reader.close()
-            session.execute(f"DROP TABLE IF EXISTS {COUNTS}", what)
+            # Noise is drawn by now: what cannot be tidied up ends with the session, and is not an error.
+            with suppress(Exception):
+                reader.close()
+                session.execute(f"DROP TABLE IF EXISTS {COUNTS}", what)
 
     def sizes(self, task: Task, bounds: Sequence[int], progress: Progress | None = None) -> list[int]:
         """How many users have how many different items, by bounds; see `Engine.sizes`."""

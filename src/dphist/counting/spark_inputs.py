@@ -552,7 +552,8 @@ def columns_named(session: Any, source: SparkSource, texts: Mapping[str, str]) -
         others = {column for other, column in named.items() if other.casefold() == word.casefold()}
         if matches and len({*matches, *others}) > 1:
             both = name_list(sorted({*matches, *others}))
-            title = title_of(*next((kind, text) for text, kind in texts.items() if word in text))
+            quoted = word.replace("`", "``")
+            title = title_of(*next((kind, text) for text, kind in texts.items() if quoted in text))
             raise InputError(f"{title} cannot tell apart the columns {both}")
         if matches and (exact or not others):
             named[word] = matches[0]

@@ -304,15 +304,21 @@ class SessionKeeper:
     """An engine that opens a session for each call; those within `with engine:` follow each other in one."""
 
     _idle: list[tuple[Any, ExitStack]] | None = None
+    _entered: int = 0
 
     def __enter__(self) -> Self:
-        self._idle = []
+        self._entered += 1
+        if self._idle is None:
+            self._idle = []
         return self
 
     def __exit__(self, *error: object) -> None:
-        idle, self._idle = self._idle or [], None
-        for _, ending in idle:
-            ending.close()
+        self._entered -= 1
+        if not self._entered:
+            idle, self._idle = self._idle or [], None
+            with ExitStack() as endings:
+                for _, ending in idle:
+                    endings.callback(ending.close)
 
     @contextmanager
     def _share(self, new: Callable[[], AbstractContextManager[T]]) -> Iterator[T]:

@@ -300,10 +300,11 @@ def _from_database(target: Target, certificate: str | os.PathLike[str] | None) -
         if target.kind == "postgresql":
             table, cells = _read_server(target, name)
         else:
+            job = {"path": os.path.abspath(target.address), "table": target.table_name, "certificate": name}
+            # Open until it is read: to close it would end a lock that this process holds on the database.
             with open_regular(target.path) as file:
                 size = os.fstat(file.fileno()).st_size
-            job = {"path": os.path.abspath(target.address), "table": target.table_name, "certificate": name}
-            found, table = _decode({"kind": target.kind, **job}, _bytes_allowed(size), 2)
+                found, table = _decode({"kind": target.kind, **job}, _bytes_allowed(size), 2)
             cells = found.column(0).to_pylist() if found.num_columns else None
     except StoreError as error:
         if error.trouble == "absent":
@@ -392,13 +393,13 @@ def _decode(job: dict[str, Any], limit: int, number: int, file: BinaryIO | None 
                 while len(tables) < number:
                     tables.append(_read_stream(process.stdout, limit))
             # A stream that breaks off looks like one that ends: the child must say that it was done.
+            if len(tables) == number and process.wait() == 0:
+                return tables
             _, said = process.communicate()
         finally:
             timer.cancel()
             process.kill()
     code = process.returncode
-    if code == 0 and len(tables) == number:
-        return tables
     if late.is_set():
         raise StoreError(f"reading it takes longer than {SECONDS:g} seconds")
     if code == _REFUSED:

@@ -206,17 +206,24 @@ class _DuckDB(Store):
                 return StoreError(reason, "unavailable" if reason == _LOCKED else "other")
         return StoreError(f"DuckDB reports a {type(error).__name__}")
 
-    def _find_name(self, name: str) -> tuple[str, str] | None:
-        """The name of a table or a view as it is spelled, and which of the two it is."""
+    def _find_names(self, name: str) -> list[tuple[str, str]]:
+        """All tables and views that this name may stand for, as they are spelled, and which of the two each is."""
         rows = self.run(
             "SELECT table_name, table_type FROM information_schema.tables "
             "WHERE table_catalog = current_database() AND table_schema = current_schema()"
         )
-        return next(((found, kind) for found, kind in rows if found.lower() == name.lower()), None)
+        return [(found, kind) for found, kind in rows if found.casefold() == name.casefold()]
 
     def find(self, name: str) -> str | None:
-        found = self._find_name(name)
-        return None if found is None else "table" if found[1] == "BASE TABLE" else "view"
+        kinds = [kind for _, kind in self._find_names(name)]
+        return None if not kinds else "table" if kinds[0] == "BASE TABLE" else "view"
+
+    def _only_table(self, name: str) -> str:
+        """The one table of this name. DuckDB folds less than we do: with two, another than the checked is read."""
+        match self._find_names(name):
+            case [(found, "BASE TABLE")]:
+                return found
+        raise _not_a_table(name)
 
     def create(self, name: str, table: Any, check: Callable[[], None]) -> None:
         view = f"dphist_{secrets.token_hex(8)}"
@@ -230,19 +237,18 @@ class _DuckDB(Store):
         if self._log and os.path.lexists(self._log):
             # It is part of what DuckDB reads, but not of the file that is passed on.
             raise StoreError("it was not closed properly: open it once with DuckDB, and close it")
-        found = self._find_name(name)
         columns = self.run(
             "SELECT column_name, data_type, column_default FROM duckdb_columns() WHERE table_name = ? "
             "AND database_name = current_database() AND schema_name = current_schema() ORDER BY column_index",
-            found and found[0],
+            self._only_table(name),
         )
         # A generated column has its expression as its default.
-        if not found or found[1] != "BASE TABLE" or any(default is not None for _, _, default in columns):
+        if any(default is not None for _, _, default in columns):
             raise _not_a_table(name)
         return [(column, kind) for column, kind, _ in columns]
 
     def stored_rows(self, name: str) -> str:
-        return f"{quote_name(self._database)}.main.{quote_name(name)}"
+        return f"{quote_name(self._database)}.main.{quote_name(self._only_table(name))}"
 
     def batches(self, name: str) -> Iterator[Any]:
         columns, rows = self.stored_columns(name), self.stored_rows(name)
@@ -344,7 +350,7 @@ class _SQLite(Store):
 
     def stored_columns(self, name: str) -> list[tuple[str, str]]:
         rows = self.run("SELECT name, type, rootpage FROM sqlite_master")
-        found = [(kind, page) for known, kind, page in rows if known.lower() == name.lower()]
+        found = [(kind, page) for known, kind, page in rows if known.casefold() == name.casefold()]
         # A virtual table has no page of its own.
         if len(found) != 1 or found[0][0] != "table" or not isinstance(found[0][1], int) or found[0][1] < 1:
             raise _not_a_table(name)

@@ -271,7 +271,8 @@ def plan(
             raise InvalidParameter("Laplace noise is discrete, and has no gamma and no other analysis")
         return laplace_plan(budget, contract)
     shares = family_shares(bounds, weights, budget, contract)
-    name = "exact" if analysis == "best" else one_of("analysis", analysis, ANALYSES)
+    given = one_of("analysis", analysis, ("best", *ANALYSES))
+    name = "exact" if given == "best" else given
     found = _gaussian_plan(budget, contract, noise, name, gamma, objective, shares)
     if mechanism == "best" and ours and not bounds and not spreads and laplace_is_better(found, objective):
         return laplace_plan(budget, contract)

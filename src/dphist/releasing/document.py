@@ -29,12 +29,10 @@ from dphist.privacy.types import (
     FORMAT,
     AnyNoise,
     Budget,
-    CapChoice,
     Certificate,
     Contract,
     LaplaceNoise,
     LatticeNoise,
-    NeighbourCase,
     Plan,
     PublicNoise,
     SumNoise,
@@ -229,21 +227,6 @@ class Chosen:
     def by(cls, plan: ChoicePlan, noisy: tuple[int, ...]) -> Chosen:
         """What the noisy numbers decide: post-processing, which costs nothing."""
         return cls(plan, noisy, *choose_plan(plan, noisy))
-
-    @classmethod
-    def from_document(cls, document: Mapping[str, Any], plan: Plan) -> Chosen:
-        """What a certificate records, with the plan that was chosen; all other plans on offer are not in it."""
-        request, said = document["request"], document["choice"]
-        proof, case = said["certificate"], said["certificate"]["binding_case"]
-        shared = math.inf if case["j"] is None else case["j"]
-        weight = Fraction(case.get("weight", 1))
-        neighbours = NeighbourCase(shared, case["r"], case["s"], case["direction"], weight)
-        offered = ChoicePlan(
-            Budget(request["epsilon"], request["delta"]), said["share"], CapChoice.from_dict(said),
-            Budget(said["epsilon_of_release"], said["delta_of_release"]), (plan,),
-            Certificate(**{**proof, "binding_case": neighbours}), said["goal"],
-        )  # fmt: skip
-        return cls(offered, tuple(said["noisy_users"]), plan, correction_from(document))
 
     @property
     def cap(self) -> int:

@@ -196,7 +196,7 @@ def release(
 
 def run(request: Request, placed: Placed | None = None) -> Release:
     """Carry out a request, which is step 1. `placed` is called once the files are there."""
-    with engine_for(request) as engine, ExitStack() as booked:
+    with ExitStack() as booked:
         attempt: Attempt | None = None
         if request.ledger is not None:
             from dphist.releasing.spending import booked_attempt
@@ -207,7 +207,8 @@ def run(request: Request, placed: Placed | None = None) -> Release:
             placed = attempt.note_written
         files = _check_files(request)  # 2
         target = _check_target(request)
-        with _spool_input(request) as events:
+        # The engine's session ends before anything is written: the result may go into the database that was read.
+        with engine_for(request) as engine, _spool_input(request) as events:
             _check_columns(request, engine, events, files)
             planned = plan_request(request, engine)  # 3
             if attempt is not None:
@@ -215,11 +216,11 @@ def run(request: Request, placed: Placed | None = None) -> Release:
             job = _prepare_job(request, planned, engine, events, attempt)
             with _count_users(job, engine) as counted:  # 5
                 result = _add_noise(job, counted, target, placed)  # 6
-            if attempt is not None:
-                attempt.release = result
-            result = _write(request, result, target, attempt, placed)  # 7
-            if attempt is not None:
-                attempt.settle(result.written)  # 8
+                if attempt is not None:
+                    attempt.release = result
+        result = _write(request, result, target, attempt, placed)  # 7
+        if attempt is not None:
+            attempt.settle(result.written)  # 8
     return result
 
 

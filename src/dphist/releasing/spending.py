@@ -34,7 +34,7 @@ from dphist.ledger.accounts import AUTO, HALF, largest_rho, round_down, zcdp_of
 from dphist.outputs.formats import output_of, parse_certificate, same_json
 from dphist.outputs.write import Target, Written, target_of
 from dphist.privacy.types import Budget, Plan
-from dphist.publishing import WORKPLACE, alone, identity, place_new, replace_pair, sweep, sync_folder
+from dphist.publishing import WORKPLACE, alone, identity, place_new, sweep, sync_folder
 from dphist.releasing.request import Request
 
 if TYPE_CHECKING:
@@ -577,8 +577,11 @@ def _place(work: Path, target: Target, *, force: bool) -> None:
     if not data[0].exists() or identity(data[0]) == identity(data[1]):  # it has its name already
         place_new([certificate])
     elif force:
-        (work / "old").unlink(missing_ok=True)  # the earlier run's second name of the old data
-        replace_pair(*data, *certificate, work)
+        # Not `replace_pair`, which after an error would put older data in the place of this result.
+        certificate[1].unlink(missing_ok=True)
+        os.replace(*data)
+        sync_folder(target.path.parent)
+        os.replace(*certificate)
     else:
         place_new([data, certificate])
     sync_folder(target.path.parent)
@@ -586,15 +589,21 @@ def _place(work: Path, target: Target, *, force: bool) -> None:
 
 def _release_from(found: Readback, request: Request, target: Target) -> Release:
     """The release as it was written, with the certificate that was written."""
+    from dphist.planning.auto_cap import ChoicePlan
     from dphist.releasing.document import Chosen, plan_from
     from dphist.releasing.result import Names, Release
+    from dphist.releasing.run import engine_for, plan_request
     from dphist.signatures import NO_TRUST, examine
 
     document, table = found.document, found.table
     assert document is not None
     assert table is not None
-    plan = plan_from(document["plan"])
-    chosen = Chosen.from_document(document, plan) if "choice" in document else None
+    plan, chosen = plan_from(document["plan"]), None
+    if "choice" in document:
+        # Made again: what is on offer is not believed from a file.
+        planned = plan_request(request, engine_for(request))
+        assert isinstance(planned, ChoicePlan)
+        chosen = Chosen.by(planned, tuple(document["choice"]["noisy_users"]))
     items = tuple(column.name for column in request.columns)
     numbers = {name: table.column(name).to_numpy() for name in table.column_names if name not in items}
     counts = numbers.pop(request.count_name)

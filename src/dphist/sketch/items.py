@@ -42,9 +42,11 @@ class ItemKind:
     def of(cls, item: Any) -> ItemKind:
         """From a type, types by the names of their columns, or a schema."""
         if isinstance(item, pa.Schema):
-            item = dict(zip(item.names, item.types, strict=True))
-        named = item if isinstance(item, Mapping) else {"item": item}
-        return cls(tuple(named), tuple(plainest(named_type(kind)) for kind in named.values()))
+            names, types = item.names, item.types
+        else:
+            named = item if isinstance(item, Mapping) else {"item": item}
+            names, types = list(named), list(named.values())
+        return cls(tuple(names), tuple(plainest(named_type(kind)) for kind in types))
 
     def __str__(self) -> str:
         return ", ".join(f"{name} ({kind})" for name, kind in zip(self.names, self.types, strict=True))
