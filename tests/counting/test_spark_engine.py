@@ -295,3 +295,12 @@ def test_an_engine_works_in_the_session_that_is_there(engine: Factory) -> None:
     with SparkEngine().count(task(spark.range(5).selectExpr("id AS user", "'a' AS item"))) as counted:
         assert counted.session is spark
         assert counted.frame.collect()[0]["users"] == 5
+
+
+@ON_SPARK_ALONE
+def test_a_condition_cannot_tell_columns_that_differ_in_case_alone(engine: Factory) -> None:
+    """Also where the condition spells a name otherwise than the column has it."""
+    rows = [(1, "x", "a", "b")]
+    frame = shared_session("local").createDataFrame(rows, ["user", "item", "Q`x", "q`X"])
+    with pytest.raises(InputError, match="cannot tell apart the columns"):
+        engine(Resources()).check(task(frame, where="`q``x` = 'a'"))
