@@ -271,7 +271,8 @@ def plan(
             raise InvalidParameter("Laplace noise is discrete, and has no gamma and no other analysis")
         return laplace_plan(budget, contract)
     shares = family_shares(bounds, weights, budget, contract)
-    given = one_of("analysis", analysis, ("best", *ANALYSES))
+    words: tuple[AnalysisName | Literal["best"], ...] = ("best", *ANALYSES)
+    given = one_of("analysis", analysis, words)
     name = "exact" if given == "best" else given
     found = _gaussian_plan(budget, contract, noise, name, gamma, objective, shares)
     if mechanism == "best" and ours and not bounds and not spreads and laplace_is_better(found, objective):
