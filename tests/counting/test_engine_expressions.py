@@ -20,7 +20,7 @@ import dphist
 from dphist.counting.duckdb import DuckDBEngine
 from dphist.counting.task import Column, Resources, Task, Value
 from dphist.errors import InputError
-from engine_cases import EMBEDDED, WITHOUT_CLUSTER, Factory, histogram, is_spark, rows_of, task
+from engine_cases import EMBEDDED, WITHOUT_CLUSTER, Factory, by_engine, histogram, is_spark, rows_of, task
 from scheduling import crossed
 
 SECRET = "S3CR3T-cell"
@@ -61,6 +61,9 @@ def refusal(engine: Factory, wanted: Task) -> str:
     return caught.value.with_flags
 
 
+COMPUTED = ["parquet", "csv", "jsonl", "frame", "frame as text"]
+
+
 @WITHOUT_CLUSTER
 def test_a_check_refuses_what_a_count_refuses(engine: Factory, sources: dict[str, Any]) -> None:
     for wanted in (
@@ -74,8 +77,7 @@ def test_a_check_refuses_what_a_count_refuses(engine: Factory, sources: dict[str
         assert caught.value.with_flags == refusal(engine, wanted)
 
 
-@WITHOUT_CLUSTER
-@pytest.mark.parametrize("kind", ["parquet", "csv", "jsonl", "frame", "frame as text"])
+@by_engine("kind", COMPUTED, ["csv", "frame"], COMPUTED)
 def test_items_are_computed(engine: Factory, sources: dict[str, Any], kind: str) -> None:
     month = (
         "date_format(CAST(day AS DATE), 'yyyy-MM')" if is_spark(engine) else "strftime(CAST(day AS DATE), '%Y-%m')"
@@ -92,8 +94,7 @@ def test_items_are_computed(engine: Factory, sources: dict[str, Any], kind: str)
     assert both == {("tea", 1 if kind in ("parquet", "frame") else "1", "TEA"): 1}
 
 
-@WITHOUT_CLUSTER
-@pytest.mark.parametrize("kind", ["parquet", "csv", "jsonl", "frame"])
+@by_engine("kind", COMPUTED[:4], ["parquet", "jsonl"], COMPUTED[:4])
 def test_an_expression_that_fails_on_a_row_is_a_missing_item(
     engine: Factory, sources: dict[str, Any], kind: str
 ) -> None:

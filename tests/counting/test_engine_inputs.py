@@ -23,6 +23,7 @@ from engine_cases import (
     EMBEDDED,
     FILES,
     OBJECTS,
+    QUICK_ON_DUCKDB,
     WITHOUT_CLUSTER,
     Factory,
     by_engine,
@@ -55,11 +56,13 @@ CASES = [
     if k % 4 == m or kind in ("parquet", "jsonl", "reader")
 ]
 SPARK_CASES = [
-    "parquet plain", "parquet cap", "csv rank", "csv where", "tsv plain", "csv.gz rank", "csv.zst cap",
-    "jsonl where", "jsonl.gz rank", "reader cap", "pandas where", "lazy plain", "json plain", "arrow rank",
-    "duckdb cap", "sqlite where",
+    "parquet cap", "csv where", "tsv plain", "csv.gz rank", "csv.zst cap", "jsonl where", "reader cap",
+    "pandas where", "lazy plain", "json plain", "arrow rank", "duckdb cap", "sqlite where",
 ]  # fmt: skip
-CLUSTER_CASES = ["parquet rank", "parquet where", "csv cap", "jsonl.gz where", "sqlite plain", "pandas cap"]
+CLUSTER_CASES = [
+    "parquet plain", "parquet rank", "parquet where", "csv cap", "csv rank", "jsonl.gz where", "jsonl.gz rank",
+    "sqlite plain", "pandas cap",
+]  # fmt: skip
 
 
 @by_engine("case", CASES, SPARK_CASES, CLUSTER_CASES)
@@ -153,7 +156,7 @@ def test_folders_named_by_values_add_columns(engine: Factory, tmp_path: Path) ->
     assert histogram(engine, task(tmp_path, where="day = '2024-01-02'")) == {"2024-01-02": 1}
 
 
-@WITHOUT_CLUSTER
+@QUICK_ON_DUCKDB
 def test_json_is_text(engine: Factory, tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     path.write_text(
@@ -224,8 +227,8 @@ def test_missing_values_of_frames(engine: Factory) -> None:
 @by_engine(
     "kind",
     ["parquet", "csv", "arrow", "sqlite", "duckdb", *OBJECTS],
-    ["parquet", "csv", "reader", "pandas"],
-    ["csv"],
+    ["csv", "reader"],
+    ["parquet", "csv", "pandas"],
 )
 def test_an_input_without_rows_is_an_empty_histogram(engine: Factory, tmp_path: Path, kind: str) -> None:
     empty = table().slice(0, 0)

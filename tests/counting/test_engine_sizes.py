@@ -17,6 +17,7 @@ from dphist.errors import InputError, InvalidParameter
 from engine_cases import (
     EACH_ENGINE,
     EMBEDDED,
+    QUICK_ON_DUCKDB,
     WITHOUT_CLUSTER,
     Factory,
     Rows,
@@ -72,7 +73,7 @@ def test_sizes_are_those_of_brute_force(engine: Factory, rows: Rows, nulls: bool
     assert sizes(engine, task(table, items=("item", "flag"), null_items=nulls), bounds) == by_hand(two, bounds)
 
 
-@WITHOUT_CLUSTER
+@QUICK_ON_DUCKDB
 def test_conditions_and_public_lists_come_first(engine: Factory) -> None:
     rows = [(user, item) for user in range(1, 12) for item in range(user)]
     table = pa.table({"user": [u for u, _ in rows] * 2, "item": [i for _, i in rows] * 2})

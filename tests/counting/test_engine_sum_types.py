@@ -121,7 +121,7 @@ KINDS = [
 ]
 
 
-@by_engine("kind", [*KINDS, "relation"], ["parquet", "csv", "jsonl", "pandas", "reader"], [])
+@by_engine("kind", [*KINDS, "relation"], ["csv", "pandas"], ["parquet", "jsonl", "reader"])
 def test_every_kind_of_input_has_values(engine: Factory, tmp_path: Path, kind: str) -> None:
     numbers = [0.1, 1.5e300, None, -2.5e-7, 12345678.0, 2.0]
     texts = ["1", "x", None, " 2.5", "1e1", "1"]

@@ -19,6 +19,7 @@ from dphist.counting.task import HALF_STEPS, Resources, Value
 from engine_cases import (
     EACH_ENGINE,
     KEY,
+    QUICK_ON_DUCKDB,
     WITHOUT_CLUSTER,
     Factory,
     Rows,
@@ -144,7 +145,7 @@ def test_one_user_moves_only_that_users_items_and_by_a_bounded_amount(engine: Fa
         assert left == {pair: numbers for pair, numbers in each.items() if pair[0] != user}
 
 
-@WITHOUT_CLUSTER
+@QUICK_ON_DUCKDB
 @pytest.mark.parametrize("portable", [False, True])
 def test_values_play_no_part_in_the_choice_of_items(engine: Factory, tmp_path: Path, portable: bool) -> None:
     generator = random.Random(4)

@@ -25,7 +25,16 @@ from dphist.counting.task import Resources
 from dphist.counting.workspace import explain
 from dphist.errors import InputError
 from dphist.publishing import MARK
-from engine_cases import EACH_ENGINE, EMBEDDED, WITHOUT_CLUSTER, Factory, histogram, is_spark, task
+from engine_cases import (
+    EACH_ENGINE,
+    EMBEDDED,
+    QUICK_ON_DUCKDB,
+    WITHOUT_CLUSTER,
+    Factory,
+    histogram,
+    is_spark,
+    task,
+)
 from processes import wait_until
 
 SMALL = pa.table({"user": [1, 2, 2], "item": ["a", "a", "b"]})
@@ -137,7 +146,7 @@ def test_spill_files_are_closed_to_others_by_their_folder(
     assert set(modes) == {0o700}
 
 
-@WITHOUT_CLUSTER
+@QUICK_ON_DUCKDB
 def test_progress_only_grows_and_cannot_break_a_run(engine: Factory) -> None:
     random = np.random.default_rng(3)
     rows = 10**5 if is_spark(engine) else 10**6

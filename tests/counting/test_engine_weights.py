@@ -20,6 +20,7 @@ from engine_cases import (
     EACH_ENGINE,
     EMBEDDED,
     KEY,
+    QUICK_ON_DUCKDB,
     WITHOUT_CLUSTER,
     Factory,
     Rows,
@@ -235,7 +236,7 @@ def test_a_fault_in_the_query_changes_the_counts(
     assert histogram(engine, task(tmp_path, portable=True, **cut(LEVELS))) != weighted_by_hand(rows, LEVELS)
 
 
-@WITHOUT_CLUSTER
+@QUICK_ON_DUCKDB
 def test_conditions_and_public_lists_come_before_weights(engine: Factory) -> None:
     rows = [(user, item) for user in range(9) for item in range(user)] * 2
     table, more = pairs_of(rows), {"portable": True, **cut(LEVELS)}
@@ -260,7 +261,7 @@ def test_conditions_and_public_lists_come_before_weights(engine: Factory) -> Non
     assert found == {("1", "1"): expected[1], ("2", "1"): 0, ("3", "1"): expected[3]}
 
 
-@WITHOUT_CLUSTER
+@QUICK_ON_DUCKDB
 @pytest.mark.parametrize("portable", [False, True])
 def test_one_level_is_the_cap_and_all_levels_keep_the_same_items(engine: Factory, portable: bool) -> None:
     table = pairs_of(drawn_rows(40))
@@ -293,7 +294,7 @@ def test_a_user_changes_their_own_items_by_their_own_steps(engine: Factory, port
         assert set(moved.values()) == {steps_by_hand(len(own[user]), LEVELS)}
 
 
-@WITHOUT_CLUSTER
+@QUICK_ON_DUCKDB
 def test_a_rank_is_that_of_the_steps(engine: Factory) -> None:
     rows = drawn_rows(30)
     steps = sorted(weighted_by_hand(rows, LEVELS).values(), reverse=True)

@@ -240,7 +240,7 @@ def test_fresh_noise_would_be_noticed(cluster: Cluster, spark: SparkSession, tmp
     ("kept", "lost"),
     [
         ("folder", "executor"),
-        ("frame", "executor"),
+        pytest.param("frame", "executor", marks=pytest.mark.slow),
         *(pytest.param(kind, "worker", marks=pytest.mark.slow) for kind in ("folder", "frame")),
     ],
 )
@@ -284,6 +284,7 @@ def check_folder(target: Path, rows: Rows) -> None:
     assert dphist.verify(target).problems == (SEEDED,)
 
 
+@pytest.mark.slow
 def test_speculation_runs_a_slow_task_twice_to_the_same(
     cluster: Cluster, spark: SparkSession, undisturbed: dict[str, Rows], tmp_path: Path
 ) -> None:

@@ -50,14 +50,16 @@ def test_entries_that_spark_takes_for_one_have_noise_of_their_own(spark: SparkSe
     assert len(set(found.counts.tolist())) > 20
 
 
+SIMPLER = ["1 / (n - n) > 0 or true", "cast(text as int) is null"]
+
+
 @pytest.mark.parametrize(
     "condition",
     [
         "element_at(array(1, 2), cast(length(text) - 1 as int)) > 0 or element_at(array(1, 2), "
         "cast(length(text) - 1 as int)) < 0",
         "raise_error(text) is null or raise_error(text) is null",
-        "1 / (n - n) > 0 or true",
-        "cast(text as int) is null",
+        *(pytest.param(each, marks=pytest.mark.slow) for each in SIMPLER),
     ],
 )
 def test_a_row_on_which_a_condition_fails_is_no_error(frame: DataFrame, condition: str) -> None:
@@ -218,9 +220,9 @@ def test_an_attempt_that_still_writes_leaves_nothing_in_the_folder(
     assert dphist.verify(tmp_path / "out").problems == ()
 
 
-@pytest.mark.parametrize("name", ["g*", "b[1]", "p{a,b}", "q?", "with space", "ü"])
-def test_names_of_folders_are_not_patterns(frame: DataFrame, tmp_path: Path, name: str) -> None:
-    for other in ("g1", "b1", "pa", "qx"):
+def test_names_of_folders_are_not_patterns(frame: DataFrame, tmp_path: Path) -> None:
+    name = "g*b[1]p{a,b} q? ü"
+    for other in ("gxb1pa qx ü", "gb1pb qy ü", "g"):
         (tmp_path / other).mkdir(exist_ok=True)
         pq.write_table(pa.table({"item": ["other"], "count": [1.0]}), tmp_path / other / "x.parquet")
     found = dphist.release(frame, **ASKED, output=f"{tmp_path}/{name}/")

@@ -297,7 +297,7 @@ def fails(batches: Iterator[Any]) -> Iterator[Any]:
     yield from ()
 
 
-@pytest.mark.parametrize("output", [None, "out/"])
+@pytest.mark.parametrize("output", [pytest.param(None, marks=pytest.mark.slow), "out/"])
 def test_an_error_of_a_task_tells_nothing(output: str | None, spark: SparkSession, tmp_path: Path) -> None:
     frame = spark.range(3).mapInArrow(fails, "id long").selectExpr("id as user", "'tea' as item")
     more: dict[str, Any] = {} if output is None else {"output": f"{tmp_path}/{output}"}

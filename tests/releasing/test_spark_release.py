@@ -62,9 +62,12 @@ WAYS: dict[str, dict[str, Any]] = {
     "lower threshold": {"max_items_per_user": 3, "lower_threshold": 100},
     "two columns": {"max_items_per_user": 3, "item": ("first=kind", "item"), "round": True},
 }
+SLOW_WAYS = {"top, paper's offset", "promise", "spread", "lower threshold"}
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    "way", [pytest.param(way, marks=pytest.mark.slow if way in SLOW_WAYS else ()) for way in WAYS]
+)
 def test_the_release_is_that_of_the_embedded_engine(frame: DataFrame, way: str) -> None:
     """The same plan, the same items, counts within the noise of both; false alarm below 1e-9 in all.
 

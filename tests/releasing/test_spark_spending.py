@@ -27,7 +27,10 @@ def frame() -> DataFrame:
     return shared_session("local").createDataFrame(sized_events({1: 500, 3: 300, 10: 200}))
 
 
-@pytest.mark.parametrize("cap", [{"max_items_per_user": 2}, CHOSEN], ids=["plain", "auto"])
+@pytest.mark.parametrize(
+    "cap",
+    [pytest.param({"max_items_per_user": 2}, marks=pytest.mark.slow, id="plain"), pytest.param(CHOSEN, id="auto")],
+)
 def test_booked_before_any_word_is_drawn(
     tmp_path: Path, frame: DataFrame, cap: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -40,7 +40,7 @@ from dphist.counting.task import Resources, Task
 from dphist.privacy.certificate import certify_noise
 from dphist.privacy.types import LatticeNoise
 from dphist.sampling.tap import SeededTap
-from engine_cases import WITHOUT_CLUSTER, Factory, events
+from engine_cases import QUICK_ON_DUCKDB, Factory, events
 
 EPSILON, DELTA, M, N = 1.0, 0.05, 2, 32
 UNIT = 2048
@@ -297,7 +297,7 @@ def table(rows: list[tuple[int, int, float]]) -> Any:
 OTHERS = [(user, item, float(item)) for user in range(40) for item in range(user % 7)]
 
 
-@WITHOUT_CLUSTER
+@QUICK_ON_DUCKDB
 def test_users_of_every_size_are_covered_with_sums(engine: Factory) -> None:
     plan = dphist.plan(
         epsilon=1, delta=1e-3, max_items_per_user=M, excess="spread", sums=[(0, 10), (-3, 8)], weights=[0.1, 0.1]

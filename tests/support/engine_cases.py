@@ -56,6 +56,8 @@ def on_engines(*names: str) -> pytest.MarkDecorator:
 EACH_ENGINE = on_engines(*ENGINES)
 # Where one machine shows all that a cluster could: how files are read and what is said about them.
 WITHOUT_CLUSTER = on_engines("duckdb", "spark-local")
+# Where another quick test goes the same way through Spark.
+QUICK_ON_DUCKDB = on_engines("duckdb", "spark-cluster")
 # Memory, disk and databases of the embedded engine.
 EMBEDDED = on_engines("duckdb")
 
