@@ -23,8 +23,10 @@ $(VENV)/.demo: pyproject.toml constraints.txt | $(BIN)/python
 	$(INSTALL) --no-compile -e '.[plot]'
 	@touch $@
 
+# Three test processes would each compile what they import. What packages bring as their own tests, nobody imports.
 $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
-	$(INSTALL) -e '.[dev]'
+	$(INSTALL) --no-compile -e '.[dev]'
+	@$(BIN)/python -m compileall -qq -x '/tests/' $(VENV)/lib || true
 	@touch $(VENV)/.demo $@
 
 setup: $(VENV)/.dev ## Install dphist and all development tools into .venv
