@@ -14,9 +14,9 @@ import pytest
 import dphist
 from dphist.errors import OutputError
 from dphist.outputs.write import Kept, refuse_overwriting, same_file
+from dphist.publishing import write_files
 from dphist.report import facts, writing
 from dphist.report.render import format_of
-from dphist.report.writing import write_files
 from release_data import events
 from report_cases import COUNTS, released, run
 
@@ -200,10 +200,10 @@ def test_files_are_replaced_all_or_none(
         monkeypatch.setattr(os, "link", no_link)
     monkeypatch.setattr(os, "replace", failing)
     with pytest.raises(OutputError if isinstance(error, OSError) else KeyboardInterrupt):
-        write_files(dict.fromkeys(paths, b"new"), force=True)
+        write_files(dict.fromkeys(paths, (b"new", 0o666)), force=True)
     assert contents(tmp_path) == before
     monkeypatch.setattr(os, "replace", replace)
-    write_files(dict.fromkeys(paths, b"new"), force=True)
+    write_files(dict.fromkeys(paths, (b"new", 0o666)), force=True)
     assert contents(tmp_path) == {str(path): b"new" for path in sorted(paths)}
 
 
