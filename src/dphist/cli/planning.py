@@ -18,10 +18,10 @@ from dphist.cli.base import (
     show,
     takes,
     whole_number,
-    wrap,
     write_error,
     write_out,
 )
+from dphist.display import fill
 from dphist.errors import InvalidParameter
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def show_plan(plan: Plan, advice: list[str]) -> None:
     """A plan for people: its numbers, its notes and what it means."""
     write_out(f"{plan}\n")
     for sentence in (*(f"Note: {note}" for note in plan.notes), *advice):
-        write_out(f"\n{wrap(sentence)}\n")
+        write_out(f"\n{fill(sentence)}\n")
 
 
 @app.command()
@@ -311,14 +311,11 @@ def _numbers(flag: str, text: str | None) -> list[int] | None:
 
 
 def _show_simulation(result: Simulation) -> None:
-    """As text; on a terminal with the best candidate in bold."""
     from dphist.simulation.population import NOTICE
 
-    write_out(f"{wrap(NOTICE)}\n\n{wrap(result.title)}\n\n")
-    cells = result.cells()
-    best = next((place for place, row in enumerate(cells) if row[0].endswith("*")), None)
-    print_table(result.columns, cells, bold=best)
+    write_out(f"{fill(NOTICE)}\n\n{fill(result.title)}\n\n")
+    print_table(result.columns, result.cells())
     if not result.hopeless:
-        write_out(f"\n{wrap(result.bias_title)}\n\n")
+        write_out(f"\n{fill(result.bias_title)}\n\n")
         print_table(result.bias_columns, result.bias_cells())
-    write_out(f"\n{wrap(result.recommendation(flags=True))}\n")
+    write_out(f"\n{fill(result.recommendation(flags=True))}\n")

@@ -19,11 +19,11 @@ from dphist.cli.base import (
     stoppable,
     takes,
     whole_number,
-    wrap,
 )
 from dphist.cli.releasing import DryRun, remaining_budget, show_dry_run, show_release
 from dphist.counting.task import Resources
 from dphist.counting.workspace import check_address_space
+from dphist.display import fill
 from dphist.errors import InvalidParameter
 
 if TYPE_CHECKING:
@@ -229,7 +229,7 @@ def release(
 def _show_sketch(built: MisraGries, output: str, as_json: bool, quiet: bool) -> None:
     """Where the sketch is, and that it is secret; no number from the data."""
     columns = {name: str(kind) for name, kind in zip(built.kind.names, built.kind.types, strict=True)}
-    text = f"Sketch of size {built.k:,} written to {output}\n\n{wrap(_SECRET)}\n"
+    text = f"Sketch of size {built.k:,} written to {output}\n\n{fill(_SECRET)}\n"
     with closed_pipe_ignored():
         show({"output": output, "size": built.k, "items": columns, "secret": True}, text, as_json, quiet)
 

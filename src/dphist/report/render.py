@@ -19,7 +19,7 @@ from urllib.parse import quote
 from jinja2 import Environment, PackageLoader
 from markupsafe import Markup, escape
 
-from dphist.display import printable, text_grid, text_table
+from dphist.display import fill, printable, text_grid, text_table
 from dphist.errors import InvalidParameter
 from dphist.releasing.result import Release
 from dphist.report import words
@@ -39,7 +39,6 @@ _ENDINGS: Final[dict[str, ReportFormat]] = {
 _ROWS: Final[dict[ReportFormat, int]] = {"html": 25, "markdown": 100, "text": 20}
 # The most that rows may take of a page, so that it opens on a phone; the rest is in the release.
 LARGEST: Final = 8_000_000
-_WIDTH: Final = 100
 _CELL: Final = 60
 _TITLES: Final = {
     "results": "Results",
@@ -174,23 +173,16 @@ def _wrap_cells(rows: list[list[str]], items: int) -> list[list[str]]:
 # --- text and Markdown: the same template, with functions of their own
 
 
-def _wrap(text: str, indent: str = "") -> str:
-    """Lines of at most a hundred characters; `indent` is that of the first, the others have spaces."""
-    return textwrap.fill(
-        text, _WIDTH, initial_indent=indent, subsequent_indent=" " * len(indent), break_on_hyphens=False
-    )
-
-
 _TEXT_PARTS: Final[dict[str, Callable[..., str]]] = {
-    "heading": lambda title, _=2: f"{title}\n{'=' * min(len(title), _WIDTH)}",
-    "paragraph": _wrap,
-    "bullet": lambda text: _wrap(text, "- "),
+    "heading": lambda title, _=2: f"{title}\n{'=' * min(len(title), 100)}",
+    "paragraph": fill,
+    "bullet": lambda text: fill(text, "- "),
     "strong": str,
-    "labelled": lambda label, text: _wrap(f"{label}. {text}"),
-    "warning": lambda kind, text: _wrap(f"{kind.upper()}: {text}"),
-    "summary": lambda rows: "\n".join(_wrap(text, f"{label:<17}") for label, text in rows),
+    "labelled": lambda label, text: fill(f"{label}. {text}"),
+    "warning": lambda kind, text: fill(f"{kind.upper()}: {text}"),
+    "summary": lambda rows: "\n".join(fill(text, f"{label:<17}") for label, text in rows),
     "numbers": lambda numbers: "\n".join(
-        f"{one['label']}: {one['value']}\n{_wrap(one['meaning'], '    ')}" for one in numbers
+        f"{one['label']}: {one['value']}\n{fill(one['meaning'], '    ')}" for one in numbers
     ),
     "pairs": lambda rows: text_table(list(rows)),
     "table": lambda head, rows, texts: text_grid(head, rows, left=texts),
