@@ -121,6 +121,12 @@ def test_the_table_is_that_of_compare(fields: dict[str, str]) -> None:
     if own["mechanism"] == "top-k":
         thresholds = [own["threshold"], *thresholds]
     assert found["thresholds"] == thresholds
+    named = {
+        row[0]: made.gamma for row, made in zip(found["rows"][-len(expected.rows) :], expected.rows, strict=True)
+    }
+    assert len(named) == len(expected.rows), "no two rows have one name"
+    for name, gamma in named.items():
+        assert gamma == pytest.approx(expected.contract.nonzero**0.5) or "gamma = sqrt k" not in name
     cells = " ".join(cell for row in [found["columns"], *found["rows"]] for cell in row)
     assert not any(word in cells for word in ("gshm", "csh", "GSHM", "CSH", "tau", "add-the-deltas"))
 

@@ -50,7 +50,7 @@ def test_figures_as_files(kind: str, tmp_path: Path) -> None:
     done = run(tmp_path, *words)
     assert done.returncode == 0, done.stderr
     files = sorted(path.stem for path in (tmp_path / "charts").iterdir())
-    assert files == ["counts", "error", "guarantee", "noise", "release", "threshold"]
+    assert files == ["counts", "error", "guarantee", "release"]
     text = (tmp_path / "r.md").read_text()
     for name in files:
         assert f"(<charts/{name}.{kind}>)" in text

@@ -23,7 +23,6 @@ from dphist.report.facts import Facts, gather_facts
 from dphist.report.render import FORMATS, render, report_data
 from dphist.report.words import (
     DELTAS,
-    PEERS,
     SLACK,
     at_most,
     describe,
@@ -141,22 +140,6 @@ def test_the_curve_of_a_seeded_release_is_that_of_its_plan(
     facts = gather_facts(released(tmp_path, max_items_per_user="auto", seed=1))
     assert facts.curve == made("chosen cap")[1].curve
     assert not facts.private
-
-
-def test_the_comparison_is_dphist_compare() -> None:
-    facts = made("csh")[1]
-    rows = {row.analysis: row for row in dphist.compare(epsilon=1.0, delta=1e-6, max_nonzero=50).rows}
-    own, *others = facts.peers
-    assert {peer.analysis: (peer.noise, peer.threshold) for peer in others} == {
-        name: (row.total_noise, row.threshold) for name, row in rows.items()
-    }
-    assert len({PEERS[peer.analysis] for peer in facts.peers}) == 1 + len(rows), "no two rows have one name"
-    # What is named by its gamma has that one.
-    named = [name for name in rows if "gamma = sqrt k" in PEERS[name]]
-    assert len(named) == 3
-    assert all(rows[name].gamma == pytest.approx(50**0.5) for name in named)
-    assert (own.noise, own.threshold) == (facts.plan.total_noise, facts.plan.threshold)
-    assert facts.plan.threshold < 1.01 * min(row.threshold for row in rows.values())
 
 
 def test_what_is_promised_holds_for_a_real_plan() -> None:

@@ -108,13 +108,13 @@ def test_a_report_does_not_take_the_place_of_its_release(tmp_path: Path) -> None
     os.link(tmp_path / "out.csv", tmp_path / "hard.html")
     Path(tmp_path / "out.csv.certificate.json").rename(tmp_path / "moved.json")
     (tmp_path / "charts").mkdir()
-    (tmp_path / "charts" / "noise.svg").symlink_to("../moved.json")
+    (tmp_path / "charts" / "counts.svg").symlink_to("../moved.json")
     before = contents(tmp_path)
     asked = ["report", "out.csv", "--certificate", "moved.json", "--format", "text", "--force"]
     for words in (
         ["--output", "out.csv"], ["--output", "hard.html"], ["--output", "moved.json"], ["--output", "log.csv"],
         ["--output", "r.txt", "--figures", "charts"], ["--figures", "charts"],
-        ["--output", "figures/noise.svg", "--figures", "figures"],
+        ["--output", "figures/counts.svg", "--figures", "figures"],
     ):  # fmt: skip
         (tmp_path / "figures").mkdir(exist_ok=True)
         done = run(tmp_path, *asked, *words)

@@ -21,7 +21,6 @@ from dphist.planning.utility import half_width, release_probability
 from dphist.privacy.types import Plan
 from dphist.releasing.summary import Summary, summarize
 from dphist.report.charts import Chart, chart, largest_counts_chart
-from dphist.report.words import PEERS
 from dphist.simulation.population import Population, Zipf
 from dphist.simulation.predict import SHOWN, given_population, totals_of, trial
 
@@ -30,8 +29,15 @@ _EVENTS: Final = "events.parquet"
 _COLUMNS: Final = {"user": "user_id", "item": "item"}
 _OUTPUT: Final = {"output": "released.parquet"}
 _LIST, _VALUE = "items.csv", "amount"
+# The rows of `dphist compare` by what they are.
 _METHODS: Final = {
-    **PEERS,
+    "gshm-add-the-deltas": "Gaussian noise, deltas added (the usual analysis)",
+    "gshm-exact": "Gaussian noise, exact analysis",
+    "csh-add-the-deltas": "Shared noise, gamma = sqrt k, deltas added",
+    "csh-tighter": "Shared noise, gamma = sqrt k, the paper's analysis",
+    "exact, gamma = sqrt k": "Shared noise, gamma = sqrt k, exact analysis",
+    "exact, gamma tuned": "Shared noise, best gamma, exact analysis",
+    "scale m/epsilon": "Laplace noise of scale m/epsilon",
     SPREAD_ROW: "Gaussian noise, items beyond the limit with smaller weights",
     "top": "The most common items, exact analysis (this plan)",
 }

@@ -37,7 +37,7 @@ from dphist.report.facts import (
     rows_of,
     selection_of,
 )
-from dphist.report.words import BETWEEN, PEERS, passes, percent
+from dphist.report.words import BETWEEN, passes, percent
 from dphist.simulation.population import NOTICE
 from dphist.simulation.simulate import Simulation
 
@@ -751,17 +751,6 @@ def counts_chart(rows: Rows, most: int) -> Chart:
 def report_charts(facts: Facts) -> tuple[Chart, ...]:
     """All charts of a report, in its order."""
     found = [*([counts_chart(facts.rows, _SHOWN)] if facts.rows.total else []), _guarantee(facts)]
-    if len(facts.peers) > 1:
-        numbers = [(PEERS[peer.analysis], peer.noise, peer.threshold) for peer in facts.peers]
-        noises = [(label, noise) for label, noise, _ in numbers]
-        found.append(_peer_bars("noise", "Noise of a count", "standard deviation", noises))
-        if facts.peers[0].threshold is not None:
-            thresholds = [(label, threshold) for label, _, threshold in numbers if threshold is not None]
-            # After a top-k step, or in a sketch, it is not a plain count that must exceed the threshold.
-            axis = "" if facts.selection is None else facts.selection.axis
-            relative = axis.startswith(("true count", "counter"))
-            label = f"{axis.removeprefix('true ')}, with noise" if relative else "noisy count"
-            found.append(_peer_bars("threshold", "Threshold that a count must exceed", label, thresholds))
     if facts.selection is not None:
         found += [_probability(facts.selection), _error(facts.selection)]
     if facts.choice is not None or facts.plan.contract.spread is not None:
@@ -785,12 +774,6 @@ def _guarantee(facts: Facts) -> Chart:
     budget = f"{which} is delta {delta} at epsilon {epsilon}."
     mark = Mark(own, facts.budget.epsilon, facts.delta_certified)
     return curve_chart("guarantee", facts.curve, mark, f"{budget} {BETWEEN}")
-
-
-def _peer_bars(name: str, title: str, x_label: str, numbers: Sequence[tuple[str, float]]) -> Chart:
-    words = ", ".join(f"{label}: {figure(value)}" for label, value in numbers) + "."
-    bars = [Bar(label, value, own=place == 0) for place, (label, value) in enumerate(numbers)]
-    return bar_chart(name, title, words, bars, x_label=x_label)
 
 
 def _probability(found: Selection) -> Chart:

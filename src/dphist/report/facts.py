@@ -9,7 +9,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -31,10 +30,9 @@ from dphist.planning.auto_cap import (
     excess_of,
     predicted_loss,
 )
-from dphist.planning.compare import SPREAD_ROW, Comparison, compare
 from dphist.planning.planner import Excess, check_excess
 from dphist.planning.utility import ESTIMATE, ESTIMATES, Correction, added_columns, count_noise, half_width
-from dphist.privacy.types import Budget, Contract, Plan
+from dphist.privacy.types import Budget, Plan
 from dphist.releasing.document import (
     correction_from,
     is_difference,
@@ -351,40 +349,6 @@ def curve_of(plan: Plan, choice: ChoicePlan | None = None) -> tuple[tuple[float,
 
 
 @dataclass(frozen=True)
-class Peer:
-    """Noise and threshold of one analysis (a row of `dphist compare`); without one, of this release."""
-
-    analysis: str | None
-    noise: float
-    threshold: float | None
-
-
-def peers_of(plan: Plan, budget: Budget) -> tuple[Peer, ...]:
-    """This release, and what other analyses need for the same budget and bounds, for counts of unknown items.
-
-    None of the others has a plan with spread: they drop the items beyond the limit.
-    """
-    threshold = None if plan.mechanism == "known-domain" else plan.threshold
-    own = Peer(None, plan.total_noise, threshold)
-    try:
-        rows = _compare(budget, plan.contract).rows
-    except DphistError:
-        return (own,)
-    # Spread is another way to count, and not an analysis of the same counts.
-    same = [row for row in rows if row.analysis != SPREAD_ROW]
-    return (own, *(Peer(row.analysis, row.total_noise, row.threshold) for row in same))
-
-
-@lru_cache(maxsize=64)
-def _compare(budget: Budget, contract: Contract) -> Comparison:
-    """It takes half a second, and several reports often share one budget."""
-    return compare(
-        epsilon=budget.epsilon, delta=budget.delta,
-        max_nonzero=contract.max_nonzero, max_items_per_user=contract.items,
-    )  # fmt: skip
-
-
-@dataclass(frozen=True)
 class Offer:
     """A plan on offer, and the loss that was predicted for it: of the goal, by `predicted_loss`."""
 
@@ -488,7 +452,6 @@ class Facts:
     rows: Rows
     selection: Selection | None
     curve: tuple[tuple[float, float], ...]
-    peers: tuple[Peer, ...]
     choice: LimitChoice | None
     summary: Summary
     # With a chosen limit, what makes estimates of the counts.
@@ -568,7 +531,7 @@ def facts_of(document: Mapping[str, Any], table: Any, verified: Verification, or
     )  # fmt: skip
     return Facts(
         document, plan, budget, verified, origin, kind, rows, selection_of(plan, request),
-        curve_of(plan, verified.choice), peers_of(plan, budget), choice, summary, correction,
+        curve_of(plan, verified.choice), choice, summary, correction,
     )  # fmt: skip
 
 

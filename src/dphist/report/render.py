@@ -50,7 +50,6 @@ _TITLES: Final = {
     "checks": "What was verified",
     "numbers": "The numbers of this release",
     "curve": "The guarantee for every epsilon",
-    "others": "Compared with other analyses",
     "selection": "What is released, and how accurate it is",
     "cap": "The limit on items per user",
     "booking": "Booked in a ledger",

@@ -20,17 +20,6 @@ from dphist.report.facts import Facts, LimitChoice, Offer, Selection, digits_of
 SLACK: Final = 1.1
 DELTAS: Final = 11
 
-# The rows of `dphist compare` by what they are.
-PEERS: Final = {
-    None: "This release",
-    "gshm-add-the-deltas": "Gaussian noise, deltas added (the usual analysis)",
-    "gshm-exact": "Gaussian noise, exact analysis",
-    "csh-add-the-deltas": "Shared noise, gamma = sqrt k, deltas added",
-    "csh-tighter": "Shared noise, gamma = sqrt k, the paper's analysis",
-    "exact, gamma = sqrt k": "Shared noise, gamma = sqrt k, exact analysis",
-    "exact, gamma tuned": "Shared noise, best gamma, exact analysis",
-    "scale m/epsilon": "Laplace noise of scale m/epsilon",
-}
 ABOUT: Final = {
     "counted": "Counted", "a_count_is": "A count is", "source": "From", "table": "Table",
     "query": "Query", "where": "Only events with", "user": "User column", "items": "Public list",
@@ -521,20 +510,15 @@ def _limit_sentence(plan: Plan) -> str:
     )
 
 
-# --- other analyses, the threshold, and what is not covered
+# --- the tables, the threshold, and what is not covered
 
 
 def tables(facts: Facts) -> dict[str, tuple[Sequence[str], Sequence[Sequence[str]], int]]:
     """The tables of a report: heads, rows, and how many columns are words."""
     points, choice, selection = facts.curve, facts.choice, facts.selection
     curve = [(upper_figure(e, 4), upper_figure(d, 4)) for e, d in points[:: max(1, (len(points) - 1) // 10)]]
-    peers = [(PEERS[one.analysis], figure(one.noise), _threshold_words(one.threshold)) for one in facts.peers]
-    if facts.plan.releases_offset:
-        # The threshold of the release itself includes the offset.
-        peers[0] = (*peers[0][:2], f"offset + {peers[0][2]}")
     found: dict[str, tuple[Sequence[str], Sequence[Sequence[str]], int]] = {
         "curve": (("epsilon", "delta"), curve, 0),
-        "peers": (("analysis", "noise", "threshold"), peers, 1),
     }
     if selection is not None:
         passing = "released with" if selection.largest is None else "passes with"
@@ -564,49 +548,6 @@ def tables(facts: Facts) -> dict[str, tuple[Sequence[str], Sequence[Sequence[str
 
 def _threshold_words(threshold: float | None) -> str:
     return "none" if threshold is None else figure(threshold)
-
-
-def _peers_note(facts: Facts) -> str:
-    plan, request, contract = facts.plan, facts.request, facts.plan.contract
-    if len(facts.peers) == 1:
-        return "There is nothing to compare with at this budget."
-    bounds = f"m = {contract.items:,} items per user"
-    if contract.max_nonzero is not None:
-        bounds = f"k = {contract.max_nonzero:,} counts, at most m = {contract.items:,} of them per user"
-    if contract.spread is not None:
-        bounds += "; this release spreads the items of users with more, the others drop them"
-    notes = [
-        f"All for the same epsilon, delta and bounds ({bounds}). The others are computed, not drawn: each at its "
-        "lowest threshold and with continuous noise, while the noise of this release is on a lattice."
-    ]
-    if contract.max_nonzero is not None:
-        notes.append("gamma is the variance of a count's own noise over that of the shared noise.")
-    if "gamma" in request:
-        notes.append(f"For this release gamma was given, not tuned: it is {plan.gamma:g}.")
-    if request.get("minimize") == "noise":
-        notes.append("This release has the least noise instead of the lowest threshold, as requested.")
-    if plan.mechanism == "known-domain":
-        notes.append("The others do not know the list of items, so they need a threshold.")
-    lower, relative = request.get("lower-threshold", 1), ""
-    if plan.releases_offset:
-        relative = (
-            "Thresholds apply to the counts less the one after the largest. Only this release adds that one back, "
-            "with noise that is included in its own noise here."
-        )
-    elif request.get("offset") == "none" and contract.max_nonzero is not None:
-        relative = "Thresholds apply to the counts less the one after the largest, as in the release."
-    elif "sketch" in request:
-        relative = "Thresholds apply to the counters of the sketch."
-    if relative:
-        notes.append(relative)
-    if lower != 1:
-        more = "" if relative else f", so a count must exceed {lower - 1:,} more than the thresholds shown here"
-        notes.append(f"Counts below {lower:,} were removed first{more}.")
-    if plan.sums:
-        notes.append("The others only count; this release also has sums, which make its counts noisier.")
-    if facts.choice is not None:
-        notes.append("The others get the limit for free; this release paid for choosing it.")
-    return " ".join(notes)
 
 
 def passes(selection: Selection) -> str:
@@ -782,12 +723,6 @@ def describe(facts: Facts) -> dict[str, Any]:
         "numbers": _numbers(facts),
         "curve": [{"epsilon": epsilon, "delta": delta} for epsilon, delta in facts.curve],
         "curve_note": _curve_note(facts),
-        "comparison": [
-            {"label": PEERS[name], "noise": one.noise, "threshold": one.threshold, "own": name is None}
-            for one in facts.peers
-            for name in [one.analysis]
-        ],
-        "comparison_note": _peers_note(facts),
         "selection": None if facts.selection is None else facts.selection.to_dict(),
         "selection_notes": _selection_notes(facts),
         "cap_choice": None if choice is None else {
