@@ -42,7 +42,7 @@ REQUESTS: list[dict[str, str]] = [
     {"excess": "spread"},
     {"max_nonzero": "50", "mechanism": "laplace", **NO_LIMIT},
     {"max_nonzero": "50", "gamma": "sqrt", "minimize": "noise", **NO_LIMIT},
-    {"max_nonzero": "50", "gamma": "4", "noise": "continuous", **NO_LIMIT},
+    {"max_nonzero": "50", "gamma": "4", **NO_LIMIT},
     {"publish": "list", "public_items": "4", "mean_items": "2", "max_items_per_user": "2"},
     {"publish": "sums", "sum_high": "7.5"},
 ]
@@ -132,7 +132,6 @@ def test_the_table_is_that_of_compare(fields: dict[str, str]) -> None:
 
 
 def test_the_shown_releases_run_and_have_the_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Continuous noise is never drawn, so it has no release."""
     monkeypatch.chdir(tmp_path)
     users = np.arange(4_000)
     events = {"user_id": users, "item": [f"i{user % 4}" for user in users], "amount": users % 10}
@@ -141,9 +140,6 @@ def test_the_shown_releases_run_and_have_the_plan(tmp_path: Path, monkeypatch: p
     for place, fields in enumerate(REQUESTS):
         found = answer("plain", fields)
         shown = found["recipes"]
-        if "noise" in fields:
-            assert set(shown) == {"command", "python"}
-            continue
         planned = json.loads(json.dumps(found["plan"]))
         # One in turn, both in `make test-slow`.
         if place % 2 == 0 or THOROUGH:
@@ -287,7 +283,6 @@ def test_what_is_refused(fields: dict[str, str], field: str, part: str) -> None:
     ("fields", "field", "part"),
     [
         ({"publish": "top", "max_nonzero": "5"}, "max_nonzero", "all popular items"),
-        ({"publish": "top", "noise": "continuous"}, "noise", "all popular items"),
         ({"publish": "sums", "mechanism": "laplace"}, "mechanism", "all popular items"),
         ({"publish": "list"}, "items", "on the list"),
         ({"publish": "top", "top": "50", "max_items_per_user": "1000"}, "max_items_per_user", "without a limit"),
@@ -295,10 +290,8 @@ def test_what_is_refused(fields: dict[str, str], field: str, part: str) -> None:
         ({"max_nonzero": "9"}, "max_items_per_user", "9 is used"),
         ({"max_nonzero": "90", "gamma": "3", "mechanism": "laplace"}, "gamma", "Laplace"),
         ({"max_nonzero": "90", "gamma": "0.5"}, "gamma", "1 is used"),
-        ({"max_nonzero": "1000000", "gamma": "999", "noise": "continuous"}, "gamma", "1000 is used"),
         ({"excess": "spread", "max_nonzero": "90"}, "excess", "command line"),
         ({"excess": "spread", "mechanism": "laplace"}, "excess", "Laplace"),
-        ({"excess": "spread", "noise": "continuous"}, "noise", "discrete noise"),
         ({"excess": "spread", "max_nonzero": "90", **NO_LIMIT}, "excess", "command line"),
         ({"items": "10", "mean_items": "9"}, "mean_items", "5 is used, half of the 10 items"),
     ],
@@ -339,7 +332,7 @@ def test_odd_but_right_numbers_are_answered() -> None:
         {"epsilon": ".5", "delta": "1E-6", "max_items_per_user": "1e3", "users": "1,000,000"},
         {"epsilon": "100", "delta": "1e-12", "max_items_per_user": "1"},
         {"epsilon": "0.05", "delta": "0.001", "max_items_per_user": "1000000"},
-        {"epsilon": " 2 ", "delta": "1e-9", "max_nonzero": "9", "gamma": "0.5", "noise": "continuous"},
+        {"epsilon": " 2 ", "delta": "1e-9", "max_nonzero": "9", "gamma": "0.5"},
     ):
         json.dumps(answer("plain", fields), allow_nan=False)
 
@@ -358,8 +351,7 @@ def test_a_trial_is_what_is_expected() -> None:
     assert 0.0 < found["share"] <= 1.0
     assert found["kept"] == pytest.approx(1 - 0.8**20, rel=1e-3)
     assert found["svg"].startswith("<svg ")
-    for fields in ({"noise": "continuous"}, {"publish": "list"}):
-        assert trial_release(fields)["sentences"][0].startswith("There is no trial release")
+    assert trial_release({"publish": "list"})["sentences"][0].startswith("There is no trial release")
 
 
 def test_expected_shares_are_those_of_simulate() -> None:

@@ -118,8 +118,6 @@ OPTIONS: Final = (
           choices={"best": "the better one", "gaussian": "Gaussian", "laplace": "Laplace"}),
     Field("gamma", "Variance of own noise / shared noise (γ)", least=0.01, placeholder="the best",
           word="sqrt", hint="Needs k. “sqrt” is √k.", slider=Slider(1, 1e5, 100)),
-    Field("noise", "Values of the noise",
-          choices={"discrete": "discrete (for releases)", "continuous": "continuous (for comparison only)"}),
     Field("minimize", "Make as small as possible", choices={"threshold": "the threshold", "noise": "the noise"}),
 )  # fmt: skip
 EXAMPLE: Final = (
@@ -157,7 +155,7 @@ def read_question(data: Mapping[str, object]) -> Question:
 
     budget = {"epsilon": values.pop("epsilon"), "delta": values.pop("delta", delta_for(law["users"]))}
     if publish != "items":
-        only = ("max_nonzero", "excess", "mechanism", "gamma", "noise", "minimize")
+        only = ("max_nonzero", "excess", "mechanism", "gamma", "minimize")
         leave_out(only, "this is for all popular items without sums")
     if "max_nonzero" in values:
         leave_out(["excess"], "with k this may take minutes, use the command line")
@@ -166,9 +164,7 @@ def read_question(data: Mapping[str, object]) -> Question:
     if "max_items_per_user" not in values:
         leave_out(["excess"], "there is no limit")
     if values.get("mechanism") == "laplace":
-        leave_out(("excess", "gamma", "noise"), "Laplace noise has one form only")
-    if "excess" in values:
-        leave_out(["noise"], "smaller weights need discrete noise")
+        leave_out(("excess", "gamma"), "Laplace noise has one form only")
     if "sum_high" in values:
         high = values.pop("sum_high")
         values["sums"] = ((0, int(high) if high.is_integer() else high),)
@@ -181,9 +177,9 @@ def read_question(data: Mapping[str, object]) -> Question:
         adjusted["max_items_per_user"] = f"{bound:,} is used: there are no more items."
     if isinstance(values.get("gamma"), float):
         # Below a thousandth of k a certificate takes minutes.
-        least = max(values["max_nonzero"] / 1000, 0.01 if "noise" in values else 1.0)
+        least = max(1.0, math.ceil(values["max_nonzero"] / 1000))
         if values["gamma"] < least:
-            values["gamma"] = float(math.ceil(least)) if least >= 1 else least
+            values["gamma"] = float(least)
             adjusted["gamma"] = f"{values['gamma']:g} is used, the least for this k."
     if "public_items" in values:
         law["items"] = values["public_items"]
