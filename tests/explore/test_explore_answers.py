@@ -41,8 +41,7 @@ REQUESTS: list[dict[str, str]] = [
     {"epsilon": "2", "max_items_per_user": "1"},
     {"excess": "spread"},
     {"max_nonzero": "50", "mechanism": "laplace", **NO_LIMIT},
-    {"max_nonzero": "50", "gamma": "sqrt", "minimize": "noise", **NO_LIMIT},
-    {"max_nonzero": "50", "gamma": "4", **NO_LIMIT},
+    {"max_nonzero": "50", "minimize": "noise", **NO_LIMIT},
     {"publish": "list", "public_items": "4", "mean_items": "2", "max_items_per_user": "2"},
     {"publish": "sums", "sum_high": "7.5"},
 ]
@@ -104,7 +103,7 @@ def test_the_page_the_command_and_the_code_agree(fields: dict[str, str]) -> None
     "fields",
     [
         pytest.param(one, marks=[] if place in (1, 2, 3) else pytest.mark.slow)
-        for place, one in enumerate(REQUESTS[:9])
+        for place, one in enumerate(REQUESTS[:8])
     ],
     ids=str,
 )
@@ -159,9 +158,9 @@ def test_the_shown_releases_run_and_have_the_plan(tmp_path: Path, monkeypatch: p
 
 
 def test_recipes_quote_nothing_odd() -> None:
-    found = recipes({"epsilon": 0.001, "delta": 1e-10, "max_nonzero": 10**6, "gamma": "sqrt"})
-    assert found["command"] == "dphist plan --epsilon 0.001 --delta 1e-10 --max-nonzero 1000000 --gamma sqrt"
-    assert "gamma='sqrt'" in found["python"]
+    found = recipes({"epsilon": 0.001, "delta": 1e-10, "max_nonzero": 10**6, "minimize": "noise"})
+    assert found["command"] == "dphist plan --epsilon 0.001 --delta 1e-10 --max-nonzero 1000000 --minimize noise"
+    assert "minimize='noise'" in found["python"]
     assert recipes({"epsilon": 1.0, "delta": 1e-6, "top": 9})["release_command"] == (
         "dphist release events.parquet --user user_id --item item --epsilon 1 --delta 1e-6 --top 9 "
         "--output released.parquet"
@@ -286,10 +285,7 @@ def test_what_is_refused(fields: dict[str, str], field: str, part: str) -> None:
         ({"publish": "sums", "mechanism": "laplace"}, "mechanism", "all popular items"),
         ({"publish": "list"}, "items", "on the list"),
         ({"publish": "top", "top": "50", "max_items_per_user": "1000"}, "max_items_per_user", "without a limit"),
-        ({"gamma": "3"}, "gamma", "only if k is given"),
         ({"max_nonzero": "9"}, "max_items_per_user", "9 is used"),
-        ({"max_nonzero": "90", "gamma": "3", "mechanism": "laplace"}, "gamma", "Laplace"),
-        ({"max_nonzero": "90", "gamma": "0.5"}, "gamma", "1 is used"),
         ({"excess": "spread", "max_nonzero": "90"}, "excess", "command line"),
         ({"excess": "spread", "mechanism": "laplace"}, "excess", "Laplace"),
         ({"excess": "spread", "max_nonzero": "90", **NO_LIMIT}, "excess", "command line"),
@@ -314,8 +310,8 @@ def slider_positions(rng: random.Random) -> dict[str, str]:
             value = first + (last - first) * part if field.slider.linear else first * (last / first) ** part
             rounded = float(f"{value:.{field.slider.digits}g}")
             moved[field.name] = str(round(rounded) if field.whole else rounded)
-    # What these two take is their own: certificates of seconds.
-    return moved if rng.random() < 0.1 else {**moved, "max_nonzero": "", "gamma": ""}
+    # With k certificates take seconds.
+    return moved if rng.random() < 0.1 else {**moved, "max_nonzero": ""}
 
 
 def test_sliders_always_have_a_plan() -> None:
@@ -332,7 +328,7 @@ def test_odd_but_right_numbers_are_answered() -> None:
         {"epsilon": ".5", "delta": "1E-6", "max_items_per_user": "1e3", "users": "1,000,000"},
         {"epsilon": "100", "delta": "1e-12", "max_items_per_user": "1"},
         {"epsilon": "0.05", "delta": "0.001", "max_items_per_user": "1000000"},
-        {"epsilon": " 2 ", "delta": "1e-9", "max_nonzero": "9", "gamma": "0.5"},
+        {"epsilon": " 2 ", "delta": "1e-9", "max_nonzero": "9"},
     ):
         json.dumps(answer("plain", fields), allow_nan=False)
 

@@ -54,7 +54,6 @@ class Field:
     most: float = 10**6
     whole: bool = False
     placeholder: str = ""
-    word: str = ""
     hint: str = ""
     slider: Slider | None = None
     choices: Mapping[str, str] | None = None
@@ -71,8 +70,6 @@ class Field:
             return None if text in ("", next(iter(self.choices))) else text
         if not text and self.placeholder:
             return None
-        if text and text == self.word:
-            return text
         if self.whole and _GROUPED.fullmatch(text):
             text = text.replace(",", "")
         number = float(text) if len(text) <= 40 and _NUMBER.fullmatch(text) else math.nan
@@ -116,8 +113,6 @@ OPTIONS: Final = (
           choices={"drop": "are left out", "spread": "count too, each item with a smaller weight"}),
     Field("mechanism", "Kind of noise",
           choices={"best": "the better one", "gaussian": "Gaussian", "laplace": "Laplace"}),
-    Field("gamma", "Variance of own noise / shared noise (γ)", least=0.01, placeholder="the best",
-          word="sqrt", hint="Needs k. “sqrt” is √k.", slider=Slider(1, 1e5, 100)),
     Field("minimize", "Make as small as possible", choices={"threshold": "the threshold", "noise": "the noise"}),
 )  # fmt: skip
 EXAMPLE: Final = (
@@ -155,16 +150,14 @@ def read_question(data: Mapping[str, object]) -> Question:
 
     budget = {"epsilon": values.pop("epsilon"), "delta": values.pop("delta", delta_for(law["users"]))}
     if publish != "items":
-        only = ("max_nonzero", "excess", "mechanism", "gamma", "minimize")
+        only = ("max_nonzero", "excess", "mechanism", "minimize")
         leave_out(only, "this is for all popular items without sums")
     if "max_nonzero" in values:
         leave_out(["excess"], "with k this may take minutes, use the command line")
-    else:
-        leave_out(["gamma"], "noise is shared only if k is given")
     if "max_items_per_user" not in values:
         leave_out(["excess"], "there is no limit")
     if values.get("mechanism") == "laplace":
-        leave_out(("excess", "gamma"), "Laplace noise has one form only")
+        leave_out(["excess"], "Laplace noise has one form only")
     if "sum_high" in values:
         high = values.pop("sum_high")
         values["sums"] = ((0, int(high) if high.is_integer() else high),)
@@ -175,12 +168,6 @@ def read_question(data: Mapping[str, object]) -> Question:
     if bound is not None and limit is not None and limit > bound:
         values["max_items_per_user"] = bound
         adjusted["max_items_per_user"] = f"{bound:,} is used: there are no more items."
-    if isinstance(values.get("gamma"), float):
-        # Below a thousandth of k a certificate takes minutes.
-        least = max(1.0, math.ceil(values["max_nonzero"] / 1000))
-        if values["gamma"] < least:
-            values["gamma"] = float(least)
-            adjusted["gamma"] = f"{values['gamma']:g} is used, the least for this k."
     if "public_items" in values:
         law["items"] = values["public_items"]
         adjusted["items"] = "Not used: only items on the list count."
