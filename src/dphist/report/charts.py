@@ -485,16 +485,6 @@ def frontier_chart(comparison: Comparison) -> Chart:
     return Chart("comparison", comparison.title, describe_comparisons([comparison]), spec)
 
 
-def threshold_chart(comparison: Comparison) -> Chart:
-    """The thresholds of all mechanisms and analyses as bars, the lowest in colour."""
-    best = min(row.threshold for row in comparison.rows)
-    bars = [
-        Bar(f"{row.mechanism}, {row.analysis}", row.threshold, row.threshold == best) for row in comparison.rows
-    ]
-    words = describe_comparisons([comparison])
-    return bar_chart("thresholds", f"Thresholds\n{comparison.title}", words, bars, x_label="threshold")
-
-
 def curve_chart(
     name: str, points: Sequence[tuple[float, float]], own: Mark | None = None, more: str = ""
 ) -> Chart:
@@ -844,13 +834,11 @@ def chart(result: Any, part: str | None = None) -> Chart:
     """The chart of a plan, a comparison (or several), a profile, a simulation or a release.
 
     A notebook shows it; `.save("chart.png")` writes it; `.words` is its text alternative; `.to_altair()` is the
-    altair chart. A plan has the parts "profile", "release" and "limit"; a comparison has the part "thresholds".
+    altair chart. A plan has the parts "profile", "release" and "limit".
     """
     makers: dict[str | None, Callable[[Any], Chart]] = {None: _chart_of_other}
     if isinstance(result, Plan):
         makers = {None: _plan_chart, "profile": _plan_profile, "release": _plan_release, "limit": _plan_limit}
-    elif isinstance(result, Comparison):
-        makers = {None: frontier_chart, "thresholds": threshold_chart}
     if part not in makers:
         raise InvalidParameter(
             f"this chart has no part {part!r} (parts: {', '.join(filter(None, makers)) or 'none'})"
@@ -859,6 +847,8 @@ def chart(result: Any, part: str | None = None) -> Chart:
 
 
 def _chart_of_other(result: Any) -> Chart:
+    if isinstance(result, Comparison):
+        return frontier_chart(result)
     if isinstance(result, Simulation):
         return simulation_chart(result)
     if isinstance(result, Release):
