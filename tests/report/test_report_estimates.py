@@ -15,7 +15,7 @@ from scipy import stats
 
 import dphist
 from dphist.planning.auto_cap import candidate_of, estimate_sizes, levels_of, predicted_loss
-from dphist.report.charts import Chart, Measured, interval_chart, kept_chart, report_charts
+from dphist.report.charts import Chart, Dot, dot_chart, kept_chart, report_charts
 from dphist.report.facts import Column, Facts, gather_facts, selection_of
 from dphist.report.render import FORMATS, render, report_data
 from report_cases import BUDGET, Page, made
@@ -216,7 +216,7 @@ def test_the_chart_of_a_release_shows_estimates_with_error_bars() -> None:
         assert row["begin"] < row["value"] < row["end"]
         # The factor is at least 1; both are rounded.
         assert row["count"] <= row["value"] + 1.0
-    evil = interval_chart("counts", "t", "w", [Measured(EVIL, 9.0, 8.0, 10.0, 5.0)], x_label="users", what="dots")
+    evil = dot_chart("counts", "t", "w", [Dot(EVIL, 9.0, 8.0, 10.0, 5.0)], x_label="users", legend="dots")
     assert "<script" not in evil.svg()
     assert "9.0 ± 1.0" in evil.svg()
 

@@ -198,13 +198,13 @@ def test_noise_below_zero_is_shown_and_drawn_without_length() -> None:
     facts = replace(histogram(), choice=choice)
     chart = report_charts(facts)[-1]
     assert len(chart.to_dict()["data"]["values"]) == 4
-    assert "its bar has no length" in chart.words
+    assert "is drawn at zero" in chart.words
     assert "The 2 numbers from 5 to 6 items on are not drawn" in chart.words
     assert ">-31</text>" in chart.svg().replace("\u2212", "-")
     assert "<td>-48</td>" in render(facts, "html")
     assert "| over 6 | -48 |" in render(facts, "markdown")
     whole = replace(facts, choice=replace(choice, users=(800, 90, 80, 70, 60, 50)))
-    assert not any(said in report_charts(whole)[-1].words for said in ("not drawn", "no length"))
+    assert not any(said in report_charts(whole)[-1].words for said in ("not drawn", "drawn at zero"))
 
 
 def test_an_empty_release_and_one_item() -> None:

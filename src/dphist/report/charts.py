@@ -60,7 +60,7 @@ GREY: Final = "#768b9c"
 _STYLES: Final = ((BLUE, VERMILLION, GREEN, ORANGE), ([1, 0], [7, 4], [2, 3], [8, 3, 2, 3]))
 _WIDTH: Final = 430
 _HEIGHT: Final = 240
-# Where the largest bar is this many times the shortest, points on a logarithmic axis replace the bars.
+# Where the largest number is this many times the smallest, the axis is logarithmic.
 _LOG_RATIO: Final = 25.0
 # The largest counts that the chart of a report shows.
 _SHOWN: Final = 10
@@ -187,15 +187,6 @@ class Mark:
     y: float | None = None
 
 
-@dataclass(frozen=True)
-class Bar:
-    """A labelled number; `own` is the one that a reader looks for."""
-
-    label: str
-    value: float
-    own: bool = False
-
-
 def _layer(mark: Spec, values: Sequence[Mapping[str, Any]] | None = None, **encoding: Spec) -> Spec:
     """One kind of mark; without values it draws those of the whole chart."""
     data = {} if values is None else {"data": {"values": values}}
@@ -284,37 +275,6 @@ def _mark_layers(mark: Mark, x: Spec, y: Spec, *, on_left: bool, low: bool) -> l
     ]
 
 
-def bar_chart(name: str, title: str, words: str, bars: Sequence[Bar], *, x_label: str) -> Chart:
-    """Bars from zero, each with its label above and its number at the end: labels are long, and phones narrow."""
-    lengths = [max(0.0, bar.value) for bar in bars]
-    x, low = _length_axis("length", x_label, lengths)
-    values = [
-        {"place": place, "length": lengths[place], "low": low, "number": bar_number(bar.value), **vars(bar)}
-        for place, bar in enumerate(bars)
-    ]
-    colour = {"condition": {"test": "datum.own", "value": BLUE}, "value": GREY}
-    text = {"type": "text", "align": "left", "fontWeight": {"expr": "datum.own ? 700 : 400"}}
-    if low > 0.0:
-        stem = {"type": "rule", "color": INK, "opacity": 0.3, "strokeWidth": 2}
-        shapes = [_layer(stem, x=x, x2={"field": "low"}), _layer({**_DOT, "size": 130}, x=x, color=colour)]
-    else:
-        shapes = [_layer({"type": "bar", "size": 14}, x=x, color=colour)]
-    texts = [
-        _layer({**text, "dy": -17}, x={"value": 0}, text=_name("label")),
-        _layer({**text, "dx": 9}, x=x, text=_name("number")),
-    ]
-    return Chart(name, title, words, _rows(values, [*shapes, *texts], step=42))
-
-
-def _rows(values: Sequence[Mapping[str, Any]], layers: Sequence[Spec], *, step: float) -> Spec:
-    """A chart with one row for each value, by its `place`."""
-    y = {"field": "place", "type": "ordinal", "axis": None}
-    return {
-        "data": {"values": values}, "encoding": {"y": y}, "layer": layers, "width": _WIDTH,
-        "height": {"step": step},
-    }  # fmt: skip
-
-
 def _length_axis(field: str, label: str, lengths: Sequence[float]) -> tuple[Spec, float]:
     """The axis of lengths and where it begins: at zero, or above it where a logarithmic one is needed."""
     least, most = min(lengths), max(*lengths, 1e-9)
@@ -325,61 +285,76 @@ def _length_axis(field: str, label: str, lengths: Sequence[float]) -> tuple[Spec
 
 
 @dataclass(frozen=True)
-class Measured:
-    """A labelled number with its interval; an estimate has the count that it is made of as well."""
+class Dot:
+    """A labelled number, with its interval if it has one; an estimate also has the count that it is made of.
+
+    `own` marks those that a reader looks for.
+    """
 
     label: str
     value: float
-    low: float
-    high: float
+    low: float | None = None
+    high: float | None = None
     count: float | None = None
+    own: bool = False
 
     def __str__(self) -> str:
+        if self.low is None or self.high is None:
+            whole = self.value >= 1000.0 or self.value == round(self.value)
+            return f"{self.value:,.0f}" if whole else f"{self.value:.4g}"
         margin = (self.high - self.low) / 2.0
         digits = digits_of(margin)
         return f"{self.value:,.{digits}f} ± {margin:,.{digits}f}"
 
 
-def interval_chart(
-    name: str, title: str, words: str, numbers: Sequence[Measured], *, x_label: str, what: str
-) -> Chart:
-    """Numbers as dots with error bars, and the counts behind estimates; `what` is the legend of the dots."""
-    ends = [max(0.0, one.high) for one in numbers]
-    dots = [max(0.0, one.value) for one in numbers]
-    counts = [max(0.0, one.count) for one in numbers if one.count is not None]
-    x, low = _length_axis("value", x_label, [*ends, *dots, *counts])
-    labels = [_lines(one.label) for one in numbers]
-    most = max(map(len, labels))
+def dot_chart(name: str, title: str, words: str, dots: Sequence[Dot], *, x_label: str, legend: str = "") -> Chart:
+    """Numbers as dots on lines from zero, each with its label above: labels are long, and phones narrow.
+
+    With intervals, error bars and the counts behind estimates; `legend` is that of the dots.
+    """
+    lengths = [max(0.0, dot.value) for dot in dots]
+    ends = [length if dot.high is None else max(0.0, dot.high) for dot, length in zip(dots, lengths, strict=True)]
+    counts = [None if dot.count is None else max(0.0, dot.count) for dot in dots]
+    behind = [count for count in counts if count is not None]
+    x, low = _length_axis("value", x_label, [*ends, *lengths, *behind])
+    labels = [_lines(dot.label) for dot in dots]
+    most, some_own = max(map(len, labels)), any(dot.own for dot in dots)
     values = [
         {
-            "place": place, "number": str(one), "low": low, "begin": max(low, one.low), "end": ends[place],
-            "value": dots[place], "count": None if one.count is None else max(0.0, one.count),
-            "main": what, "behind": "count", **{f"line{n}": line for n, line in enumerate(labels[place])},
+            "place": place, "number": str(dot), "low": low, "begin": max(low, dot.low or 0.0), "end": ends[place],
+            "value": lengths[place], "count": counts[place], "own": dot.own, "main": legend, "behind": "count",
+            "colour": GREY if some_own and not dot.own else BLUE,
+            **{f"line{n}": line for n, line in enumerate(labels[place])},
         }
-        for place, one in enumerate(numbers)
+        for place, dot in enumerate(dots)
     ]  # fmt: skip
     # Long labels have several lines, all above their number.
-    down, kinds = 0.5 * _LINE * (most - 1), 2 if counts else 1
+    down, kinds = 0.5 * _LINE * (most - 1), 2 if behind else 1
 
     def points(field: str, kind: str) -> Spec:
         styles = {
             channel: _name(
                 kind, legend={**_ABOVE, "columnPadding": 60},
-                scale={"domain": [what, "count"][:kinds], "range": looks[:kinds]},
+                scale={"domain": [legend, "count"][:kinds], "range": looks[:kinds]},
             )
             for channel, looks in (("color", [BLUE, GREY]), ("shape", ["circle", "diamond"]))
         }  # fmt: skip
+        if not legend:
+            styles = {"color": _name("colour", scale=None, legend=None)}
         return _layer({**_DOT, "size": 90, "yOffset": down}, None, x=_number(field), **styles)
 
     stem = {"type": "rule", "color": INK, "opacity": 0.2, "strokeWidth": 2, "yOffset": down}
     bar = {"type": "rule", "color": BLUE, "strokeWidth": 2.5, "yOffset": down}
     tick = {"type": "tick", "color": BLUE, "thickness": 2.5, "size": 12, "yOffset": down}
-    text = {"type": "text", "align": "left"}
-    layers = [
-        _layer(stem, x=x, x2={"field": "low"}),
+    text = {"type": "text", "align": "left", "fontWeight": {"expr": "datum.own ? 700 : 400"}}
+    intervals = [
         _layer(bar, x=_number("begin"), x2={"field": "end"}),
         *(_layer(tick, x=_number(end)) for end in ("begin", "end")),
-        *([points("count", "behind")] if counts else []),
+    ]
+    layers = [
+        _layer(stem, x=x, x2={"field": "low"}),
+        *(intervals if legend else []),
+        *([points("count", "behind")] if behind else []),
         points("value", "main"),
         *(
             _layer({**text, "dy": down - 17 - _LINE * n}, x={"value": 0}, text=_name(f"line{n}"))
@@ -387,7 +362,12 @@ def interval_chart(
         ),
         _layer({**text, "dx": 9, "yOffset": down}, x=_number("end"), text=_name("number")),
     ]
-    return Chart(name, title, words, _rows(values, layers, step=42 + _LINE * (most - 1)))
+    y = {"field": "place", "type": "ordinal", "axis": None}
+    spec = {
+        "data": {"values": values}, "encoding": {"y": y}, "layer": layers, "width": _WIDTH,
+        "height": {"step": 42 + _LINE * (most - 1)},
+    }  # fmt: skip
+    return Chart(name, title, words, spec)
 
 
 def _lines(label: str) -> list[str]:
@@ -396,11 +376,6 @@ def _lines(label: str) -> list[str]:
     if len(lines) > _LABEL_LINES:
         lines = [*lines[: _LABEL_LINES - 1], lines[_LABEL_LINES - 1][:-1] + "…"]
     return lines[::-1]
-
-
-def bar_number(value: float) -> str:
-    """The number at the end of a bar."""
-    return f"{value:,.0f}" if value >= 1000.0 or value == round(value) else f"{value:.4g}"
 
 
 def panels(name: str, title: str, words: str, parts: Sequence[Chart], *, one_legend: bool = False) -> Chart:
@@ -715,23 +690,23 @@ def counts_chart(rows: Rows, most: int) -> Chart:
     which = f"The {shown} largest of {rows.total:,}" if shown < rows.total else f"All {rows.total:,}"
     what = "estimates" if rows.estimated else "released counts"
     if interval is None:
-        bars = [Bar(label, float(n), own=True) for label, n in zip(labels, numbers.values, strict=False)]
-        words = f"{which} {what}, from {bars[0].value:,.0f} to {bars[-1].value:,.0f}."
-        return bar_chart("counts", f"The largest {what}", words, bars, x_label=rows.count)
+        dots = [Dot(label, float(n)) for label, n in zip(labels, numbers.values, strict=False)]
+        words = f"{which} {what}, from {dots[0].value:,.0f} to {dots[-1].value:,.0f}."
+        return dot_chart("counts", f"The largest {what}", words, dots, x_label=rows.count)
     counts = rows.counts if rows.estimated else [None] * shown
     lows: Sequence[Any] = interval.values
     highs: Sequence[Any] = interval.upper
     if (half := interval.half) is not None:
         lows, highs = (tuple(n + side for n in numbers.values[:shown]) for side in (-half, half))
     columns = zip(labels, numbers.values, lows, highs, counts, strict=False)
-    measured = [Measured(*one) for one in columns]
+    dots = [Dot(*one) for one in columns]
     level = f"{100 * rows.level:g} %"
-    words = f"{which} {what}, from {measured[0]} to {measured[-1]} ({level} intervals)"
+    words = f"{which} {what}, from {dots[0]} to {dots[-1]} ({level} intervals)"
     words += ", and the counts that they are made of." if rows.estimated else "."
     kind = "estimate" if rows.estimated else "count"
-    return interval_chart(
-        "counts", f"The largest {what}", words, measured, x_label="users" if rows.estimated else rows.count,
-        what=f"{kind}, {level} interval",
+    return dot_chart(
+        "counts", f"The largest {what}", words, dots, x_label="users" if rows.estimated else rows.count,
+        legend=f"{kind}, {level} interval",
     )  # fmt: skip
 
 
@@ -807,27 +782,27 @@ def _error(found: Selection) -> Chart:
 
 
 def _choice(found: LimitChoice) -> Chart:
-    """Users by number of items; the last bars that are within the noise are left out."""
-    bars = [
-        Bar(label, float(users), found.keeps_all(label))
+    """Users by number of items; the last ones that are within the noise are left out."""
+    dots = [
+        Dot(label, float(users), own=found.keeps_all(label))
         for label, users in zip(found.labels, found.users, strict=True)
     ]
-    shown = bars[: found.drawn]
-    above_zero = [(max(0.0, bar.value), bar.own) for bar in shown]
+    shown = dots[: found.drawn]
+    above_zero = [(max(0.0, dot.value), dot.own) for dot in shown]
     within = sum(users for users, own in above_zero if own) / max(1.0, sum(users for users, _ in above_zero))
     words = (
         "Noisy numbers of users by how many items they have; the noise of each has a standard deviation of "
         f"{figure(found.deviation)}. The limit chosen from them is {found.cap:,}: about "
         f"{percent(within)} of users have no more (in bold)."
     )
-    if any(bar.value < 0.0 for bar in shown):
-        words += " A number below zero comes from the noise; its bar has no length."
-    if len(shown) < len(bars):
+    if any(dot.value < 0.0 for dot in shown):
+        words += " A number below zero comes from the noise and is drawn at zero."
+    if len(shown) < len(dots):
         words += (
-            f" The {len(bars) - len(shown)} numbers from {bars[len(shown)].label} items on are not drawn: none is "
+            f" The {len(dots) - len(shown)} numbers from {dots[len(shown)].label} items on are not drawn: none is "
             "more than three standard deviations above zero. The table has all of them."
         )
-    return bar_chart("sizes", "Users by number of items (noisy)", words, shown, x_label="users")
+    return dot_chart("sizes", "Users by number of items (noisy)", words, shown, x_label="users")
 
 
 def chart(result: Any, part: str | None = None) -> Chart:
