@@ -141,7 +141,7 @@ def test_a_choice_that_makes_no_sense(tmp_path: Path) -> None:
 
 def test_bad_parameters(tmp_path: Path) -> None:
     path = released(tmp_path, max_items_per_user=2)
-    with pytest.raises(dphist.InvalidParameter, match="must be one of html, markdown, text, not 'pdf'"):
+    with pytest.raises(dphist.InvalidParameter, match="format must be 'html' or 'markdown' or 'text', not 'pdf'"):
         dphist.make_report(path, "pdf")  # type: ignore[arg-type]
     assert run(tmp_path, "report", "out.parquet", "--output", "report.pdf").returncode == 2
     assert run(tmp_path, "report", "out.parquet", "--output", "no/report.html").returncode == 1

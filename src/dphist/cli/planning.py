@@ -221,9 +221,13 @@ def audit(
     Examples:
       dphist audit --epsilon 1 --delta 0.05 --max-nonzero 10
     """
-    from dphist.audit import audit_plan
+    from dphist.audit import PlannedMechanism
+    from dphist.audit import audit as attack
+    from dphist.planning.planner import plan as make_plan
+    from dphist.sampling.tap import SecureTap
 
-    result = audit_plan(runs=runs, **options)
+    mechanism = PlannedMechanism(make_plan(noise="discrete", **options))
+    result = attack(mechanism, tap=SecureTap(), runs=runs)
     show(result.to_dict(), f"{result}\n", as_json)
     if result.contradicts:
         raise typer.Exit(1)

@@ -783,9 +783,10 @@ def _error(found: Selection) -> Chart:
 
 def _choice(found: LimitChoice) -> Chart:
     """Users by number of items; the last ones that are within the noise are left out."""
+    within_limit = sum(items <= found.cap for items in found.most)
     dots = [
-        Dot(label, float(users), own=found.keeps_all(label))
-        for label, users in zip(found.labels, found.users, strict=True)
+        Dot(label, float(users), own=place < within_limit)
+        for place, (label, users) in enumerate(zip(found.labels, found.users, strict=True))
     ]
     shown = dots[: found.drawn]
     above_zero = [(max(0.0, dot.value), dot.own) for dot in shown]

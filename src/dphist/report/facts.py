@@ -168,45 +168,35 @@ def rows_of(table: Any, plan: Plan, request: Mapping[str, Any], correction: Corr
     digits = column_digits(plan, request, counts, numbers)
     by_size = np.argsort(-counts, kind="stable")
     ordered = table.take(by_size) if table.num_rows else table
-    estimated = [title for title in numbers if correction and title in ESTIMATES]
     columns = [_text_column(printable(title), ordered.column(title)) for title in table.column_names[:place]]
-    # Those that the release has itself, or those of its noise: none of counts beside those of estimates.
-    kind, ends = counts_kind(plan, request), {}
-    width = half_width(plan, LEVEL) + (0.5 if rounded else 0.0)
+    # Intervals that the release has itself, or those of its noise: none of counts beside those of estimates.
+    width, ends = None, numbers if asked is not None else {}
+    if asked is None and counts_kind(plan, request) in _WITH_INTERVALS:
+        width = half_width(plan, LEVEL) + (0.5 if rounded else 0.0)
+        ends = {f"{name}_low": counts - width, f"{name}_high": counts + width}
     if asked is None and correction is not None:
-        _, made = added_columns(
-            counts.astype(np.float64),
-            plan,
-            "",
-            error=False,
-            interval=LEVEL,
-            rounded=rounded,
-            correction=correction,
+        exact = counts.astype(np.float64)
+        _, ends = added_columns(
+            exact, plan, "", error=False, interval=LEVEL, rounded=rounded, correction=correction
         )
-        ends[ESTIMATE] = (made[f"{ESTIMATE}_low"], made[f"{ESTIMATE}_high"])
-    elif asked is None and kind in _WITH_INTERVALS:
-        ends[name] = (counts - width, counts + width)
-    elif asked is not None:
-        ends = {
-            title: (numbers[f"{title}_low"], numbers[f"{title}_high"])
-            for title in numbers
-            if f"{title}_low" in numbers and f"{title}_high" in numbers
-        }
-    hidden = {f"{title}{end}" for title in ends for end in ("_low", "_high")} if asked is not None else set()
-    for title in (*estimated, *(title for title in numbers if title not in estimated)):
+    bounded = [title for title in numbers if f"{title}_low" in ends and f"{title}_high" in ends]
+    hidden = {f"{title}{end}" for title in bounded for end in ("_low", "_high")} if asked is not None else set()
+    estimated = [title for title in numbers if correction and title in ESTIMATES]
+    for title in dict.fromkeys([*estimated, *numbers]):
         if title in hidden:
             continue
-        columns.append(_number_column(printable(title), numbers[title][by_size], digits[title]))
+        values = _round_all(numbers[title][by_size], digits[title])
+        columns.append(Column(printable(title), "number", values, digits[title]))
         base = title.removesuffix("_standard_error")
         # After the standard error, where there is one.
-        if base in ends and (title != base or f"{base}_standard_error" not in numbers):
-            low, high = (_round_all(end[by_size], digits[base]) for end in ends[base])
-            half = width if asked is None and base == name else None
-            label = f"{100 * level:g} % interval" + (f" of {printable(base)}" if len(ends) > 1 else "")
+        if base in bounded and (title != base or f"{base}_standard_error" not in numbers):
+            low, high = (_round_all(ends[f"{base}_{end}"][by_size], digits[base]) for end in ("low", "high"))
+            label = f"{100 * level:g} % interval" + (f" of {printable(base)}" if len(bounded) > 1 else "")
+            half = width if base == name else None
             columns.append(Column(label, "interval", low, digits[base], upper=high, half=half))
     return Rows(
-        tuple(columns), tuple(column.name for column in columns[:place]), printable(name), table.num_rows,
-        width if asked is None and kind in _WITH_INTERVALS else None, level, bool(estimated),
+        tuple(columns), tuple(column.name for column in columns[:place]), printable(name), table.num_rows, width,
+        level, bool(estimated),
     )  # fmt: skip
 
 
@@ -237,10 +227,6 @@ def _texts(column: Any) -> list[str | None]:
         return [None if value is None else str(value) for value in column.to_pylist()]
     except (OverflowError, ValueError):  # a time that Python cannot hold
         return ["?"] * len(column)
-
-
-def _number_column(name: str, values: NDArray[Any], digits: int) -> Column:
-    return Column(name, "number", _round_all(values, digits), digits)
 
 
 def _round_all(values: NDArray[Any], digits: int) -> tuple[float, ...]:
@@ -363,10 +349,11 @@ class Offer:
 class LimitChoice:
     """The noisy numbers of users, by number of items, from which a limit (`cap`) was chosen.
 
-    `offers` are the best plans on offer, the chosen one first, of `plans_on_offer`.
+    `most` is the most items of each group of users; the last group has no end. `offers` are the best plans on
+    offer, the chosen one first, of `plans_on_offer`.
     """
 
-    labels: tuple[str, ...]
+    most: tuple[int, ...]
     users: tuple[int, ...]
     deviation: float
     cap: int
@@ -376,6 +363,15 @@ class LimitChoice:
     plans_on_offer: int = 0
 
     @property
+    def labels(self) -> list[str]:
+        """The numbers of items of each group, in words."""
+        groups = pairwise((0, *self.most))
+        return [
+            *(f"{a + 1:,}" if b == a + 1 else f"{a + 1:,} to {b:,}" for a, b in groups),
+            f"over {self.most[-1]:,}",
+        ]
+
+    @property
     def drawn(self) -> int:
         """How many of the numbers are worth drawing: the last ones that are within the noise are not."""
         above = (place for place, users in enumerate(self.users) if users > 3.0 * self.deviation)
@@ -383,28 +379,17 @@ class LimitChoice:
 
     def sizes(self) -> list[tuple[int, int]]:
         """The most items of each group that is drawn, and its users; not of the last group, which has no end."""
-        pairs = zip(self.labels, self.users, strict=True)
-        return [
-            (int(label.split()[-1].replace(",", "")), users)
-            for label, users in list(pairs)[: self.drawn]
-            if not label.startswith("over")
-        ]
-
-    def keeps_all(self, label: str) -> bool:
-        """Whether users with so many items are within the limit."""
-        return not label.startswith("over") and int(label.split()[-1].replace(",", "")) <= self.cap
+        return list(zip(self.most, self.users, strict=False))[: self.drawn]
 
 
 def limit_choice(choice: Mapping[str, Any], planned: ChoicePlan | None = None) -> LimitChoice:
     """The choice of a certificate; `planned` are the plans on offer, recomputed."""
-    caps = [0, *choice["caps"]]
-    labels = [f"{a + 1:,}" if b == a + 1 else f"{a + 1:,} to {b:,}" for a, b in pairwise(caps)]
     deviation, users = float(Fraction(choice["variance"])) ** 0.5, tuple(choice["noisy_users"])
-    if not all(isinstance(number, int) for number in (*users, choice["cap"])):
+    if not all(isinstance(number, int) for number in (*users, *choice["caps"], choice["cap"])):
         raise TypeError
     offers = () if planned is None else best_offers(planned, users)
     return LimitChoice(
-        (*labels, f"over {caps[-1]:,}"), users, deviation, choice["cap"], check_excess(choice["excess"]),
+        tuple(choice["caps"]), users, deviation, choice["cap"], check_excess(choice["excess"]),
         check_goal(choice["goal"]), offers, 0 if planned is None else len(planned.plans),
     )  # fmt: skip
 

@@ -20,7 +20,7 @@ from jinja2 import Environment, PackageLoader
 from markupsafe import Markup, escape
 
 from dphist.display import fill, printable, text_grid, text_table
-from dphist.errors import InvalidParameter
+from dphist.errors import InvalidParameter, one_of
 from dphist.releasing.result import Release
 from dphist.report import words
 from dphist.report.charts import Chart, report_charts
@@ -74,16 +74,8 @@ def make_report(
     `public_key` are as for `verify`). It is verified first: raises `NotVerified` for any problem. A release from a
     seed, for tests, gets a report that says so at its top. HTML needs `dphist[plot]` for its charts.
     """
-    checked = check_format(format)
+    checked = one_of("format", format, FORMATS)
     return render(gather_facts(release, table=table, certificate=certificate, public_key=public_key), checked)
-
-
-def check_format(name: str) -> ReportFormat:
-    """The format of this name."""
-    for known in FORMATS:
-        if name == known:
-            return known
-    raise InvalidParameter(f"the format of a report must be one of {', '.join(FORMATS)}, not {name!r}")
 
 
 def format_of(path: Path, hint: str = "") -> ReportFormat:
