@@ -146,20 +146,16 @@ def group(name: str, help_text: str) -> typer.Typer:
 # Flags. Those of `dphist release` are declared in `releasing/request.py`.
 
 
-def number(text: str, words: Sequence[str] = ()) -> Any:
+def number(text: str, words: Sequence[str] = (), kind: Callable[[str], float] = float) -> Any:
     """The number that a text is, or the text if it is one of the words."""
     try:
-        return text if text in words else float(text)
+        return text if text in words else kind(text)
     except ValueError:
-        raise typer.BadParameter(" or ".join((f"{text!r} is not a number", *words))) from None
+        what = "whole number" if kind is int else "number"
+        raise typer.BadParameter(" or ".join((f"{text!r} is not a {what}", *words))) from None
 
 
-def whole_number(text: str, words: Sequence[str] = ()) -> Any:
-    """The same for whole numbers."""
-    try:
-        return text if text in words else int(text)
-    except ValueError:
-        raise typer.BadParameter(" or ".join((f"{text!r} is not a whole number", *words))) from None
+whole_number = partial(number, kind=int)
 
 
 def option(name: str, *, metavar: str = "", help: str = "") -> Any:
@@ -170,10 +166,10 @@ def option(name: str, *, metavar: str = "", help: str = "") -> Any:
 
 
 def _flag(one: Option, note: str = "") -> Any:
-    parser = {int: whole_number, float: number}.get(one.kind)
+    parser = partial(number, words=one.words, kind=one.kind) if one.kind in (int, float) else None
     return typer.Option(
         *([one.help.short] if one.help.short else []), flag(one.name), metavar=one.help.metavar or None,
-        parser=None if parser is None else partial(parser, words=one.words),
+        parser=parser,
         help=one.help.text + note, rich_help_panel=one.help.panel, show_default=False,
     )  # fmt: skip
 

@@ -543,49 +543,33 @@ def simulation_chart(simulation: Simulation) -> Chart:
     return panels("simulation", title.replace("; epsilon", "\nepsilon"), words, parts, one_legend=True)
 
 
-# What a plan does to users by their number of items.
-_FATES: Final = {"count in full": BLUE, "each item counts less": ORANGE, "some items left out": VERMILLION}
-
-
-def kept_chart(plan: Plan, users: Sequence[tuple[int, float]] = (), *, noisy: bool = False) -> Chart:
-    """What all items of a user count together, by their number; below it, how many users have so many items.
-
-    `users` are pairs: the most items of a group, which begins after the group before it, and its users.
-    They may be `noisy`.
-    """
+def kept_chart(plan: Plan) -> Chart:
+    """What all items of a user count together, by their number."""
     levels = levels_of(plan)
     limit, (most, weight) = levels[0][0], levels[-1]
-    last = int(max(2, min(2 * most, plan.contract.nonzero), *(items for items, _ in users)))
+    last = int(max(2, min(2 * most, plan.contract.nonzero)))
     points = [(1.0, 1.0), (float(limit), float(limit))]
     for (before, _), (items, each) in pairwise(levels):
         points += [((before + 1) * 1.0, (before + 1) * each), (items * 1.0, items * each)]
     points.append((float(last), most * weight))
-    total = figure(most * weight)
     words = f"A user with up to {count_items(limit)} counts in full. One with more counts for a random {limit:,}."
     if most > limit:
         beyond = ", and with more items no more" if last > most else ""
         words = (
             f"A user with up to {count_items(limit)} counts in full. One with more counts less for each item: "
-            f"with {count_items(most)} {total} in all, {figure(weight)} for each{beyond}."
+            f"with {count_items(most)} {figure(most * weight)} in all, {figure(weight)} for each{beyond}."
         )
-    groups = _groups(users, limit, most)
-    if groups:
-        everyone = max(1.0, sum(count for *_, count in groups))
-        above = sum(count for first, _, _, count in groups if first > limit) / everyone
-        about = "By the noisy numbers about" if noisy else "About"
-        words += f" {about} {percent(above)} of users have more than {limit:,}."
-
     bases = (1, 2, 5) if last <= 2000 else (1,)
-    ticks = [base * 10**power for power in range(math.ceil(math.log10(last)) + 1) for base in bases]
-    ticks, least = [tick for tick in ticks if tick <= last], 0.75
-
-    def axis(field: str, title: str | None, **more: Any) -> Spec:
-        scale = {"type": "log", "domain": [least, last + 0.5], "nice": False}
-        return _number(field, title=title, scale=scale, axis={"values": ticks, "labelExpr": _TICKS, **more})
-
-    across = "items of a user (logarithmic)"
-    x = axis("x", None if groups else across, labels=not groups)
-    y = axis("y", "counted, by weight (logarithmic)")
+    powers = range(math.ceil(math.log10(last)) + 1)
+    settings = {
+        "scale": {"type": "log", "domain": [0.75, last + 0.5], "nice": False},
+        "axis": {
+            "values": [tick for power in powers for base in bases if (tick := base * 10**power) <= last],
+            "labelExpr": _TICKS,
+        },
+    }
+    x = _number("x", title="items of a user (logarithmic)", **settings)
+    y = _number("y", title="counted, by weight (logarithmic)", **settings)
     lines = {"counted": points, "all items": [(1.0, 1.0), (float(last), float(last))]}
     styles = _styles(list(lines), [BLUE, GREY], [[1, 0], [4, 4]], orient="top", direction="horizontal")
     layers = [
@@ -600,37 +584,7 @@ def kept_chart(plan: Plan, users: Sequence[tuple[int, float]] = (), *, noisy: bo
         on_left = place == limit if limit < most < 2 * limit else math.log(place) > 0.6 * math.log(last)
         layers += _mark_layers(Mark(f"{place:,}", place), x, y, on_left=on_left, low=True)
     spec = {"layer": layers, "width": _WIDTH, "height": _HEIGHT}
-    if groups:
-        kinds = list(dict.fromkeys(kind for _, _, kind, _ in groups))
-        values = [
-            {
-                "from": max(least, 1.01 * (first - 0.5)), "to": 0.99 * (end + 0.5), "kind": kind, "users": count,
-                "zero": 0.0,
-            }
-            for first, end, kind, count in groups
-        ]  # fmt: skip
-        tint = {"domain": kinds, "range": [_FATES[kind] for kind in kinds]}
-        bars = _layer(
-            {"type": "bar"}, values, x=axis("from", across), x2={"field": "to"}, y2={"field": "zero"},
-            color=_name("kind", sort=kinds, scale=tint, legend={**_ABOVE, "symbolType": "square"}),
-            y=_number(
-                "users", title="users (noisy)" if noisy else "users", axis={"labelExpr": _TICKS, "tickCount": 4}
-            ),
-        )  # fmt: skip
-        scales = {"color": "independent", "strokeDash": "independent"}
-        below = {**bars, "width": _WIDTH, "height": _HEIGHT // 2}
-        spec = {"vconcat": [spec, below], "spacing": 12, "resolve": {"scale": scales}}
     return Chart("kept", "What the items of a user count", words, spec)
-
-
-def _groups(users: Sequence[tuple[int, float]], limit: int, most: int) -> list[tuple[int, int, str, float]]:
-    """Of each group: least and most items, what the plan does to its users, and their number, at least 0."""
-    (in_full, less, left_out), found, first = _FATES, [], 1
-    for items, count in users:
-        kind = in_full if items <= limit else less if items <= most else left_out
-        found.append((first, items, kind, max(0.0, float(count))))
-        first = items + 1
-    return found
 
 
 def largest_counts_chart(rows: Sequence[Mapping[str, Any]], words: str) -> Chart:
@@ -719,7 +673,7 @@ def report_charts(facts: Facts) -> tuple[Chart, ...]:
     if facts.selection is not None:
         found += [_probability(facts.selection), _error(facts.selection)]
     if facts.choice is not None or facts.plan.contract.spread is not None:
-        found.append(kept_chart(facts.plan, facts.choice.sizes() if facts.choice else (), noisy=True))
+        found.append(kept_chart(facts.plan))
     if facts.choice is not None:
         found.append(_choice(facts.choice))
     return tuple(found if facts.private else map(_with_warning, found))

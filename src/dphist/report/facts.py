@@ -377,10 +377,6 @@ class LimitChoice:
         above = (place for place, users in enumerate(self.users) if users > 3.0 * self.deviation)
         return min(len(self.users), max(max(above, default=0) + 2, 4))
 
-    def sizes(self) -> list[tuple[int, int]]:
-        """The most items of each group that is drawn, and its users; not of the last group, which has no end."""
-        return list(zip(self.most, self.users, strict=False))[: self.drawn]
-
 
 def limit_choice(choice: Mapping[str, Any], planned: ChoicePlan | None = None) -> LimitChoice:
     """The choice of a certificate; `planned` are the plans on offer, recomputed."""
