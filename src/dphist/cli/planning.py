@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from dphist.privacy.types import Plan
     from dphist.simulation.simulate import Simulation
 
-Plot = Annotated[Path | None, typer.Option("--plot", metavar="FILE.png|.svg|.html", help="Also draw a chart.")]
+Plot = Annotated[Path | None, typer.Option("--plot", metavar="FILE.png|.svg", help="Also draw a chart.")]
 
 
 @app.command()
@@ -155,7 +155,7 @@ def compare(
     results = [compare_all(epsilon=e, max_nonzero=k, **options) for e in epsilon for k in bounds]
     data = {"comparisons": [result.to_dict() for result in results]}
     show(data, "\n\n".join(str(result) for result in results) + "\n", as_json)
-    _write_plot(plot, results, "mechanisms compared", [result._repr_html_() for result in results], force)
+    _write_plot(plot, results, force)
 
 
 def _check_plot(plot: Path | None, force: bool) -> None:
@@ -165,12 +165,12 @@ def _check_plot(plot: Path | None, force: bool) -> None:
         check_plot(plot, force=force)
 
 
-def _write_plot(plot: Path | None, result: Any, title: str, tables: list[str], force: bool) -> None:
+def _write_plot(plot: Path | None, result: Any, force: bool) -> None:
     if plot is not None:
         from dphist.report.charts import chart
         from dphist.report.writing import save_plot
 
-        save_plot(chart(result), plot, title=title, tables=tables, force=force)
+        save_plot(chart(result), plot, force=force)
         write_error(f"Wrote {plot}")
 
 
@@ -302,7 +302,7 @@ def simulate(
         print_json(result.to_dict())
     else:
         _show_simulation(result)
-    _write_plot(plot, result, "a simulation, not private", [result._repr_html_()], force)
+    _write_plot(plot, result, force)
 
 
 def _numbers(flag: str, text: str | None) -> list[int] | None:

@@ -135,12 +135,6 @@ def render(facts: Facts, format: ReportFormat, figures: Mapping[str, str] | None
     return environment.get_template("report.txt").render(shared, **parts)
 
 
-def figure_page(chart: Chart, title: str, tables: Sequence[str]) -> str:
-    """A chart and the tables below it as an HTML page that needs no network."""
-    template = _environment(autoescape=True).get_template("figure.html")
-    return template.render(title=title, chart=chart, tables=tables)
-
-
 def _environment(**options: Any) -> Environment:
     return Environment(loader=PackageLoader("dphist.report"), keep_trailing_newline=True, **options)
 

@@ -15,9 +15,9 @@ from dphist.outputs.write import Kept, refuse_overwriting, same_file
 from dphist.publishing import write_files
 from dphist.report.charts import PNG_MARK, SVG_MARK, Chart, FigureFormat, report_charts, require_plotting
 from dphist.report.facts import Facts
-from dphist.report.render import MARKDOWN_MARK, PAGE_MARK, TEXT_MARK, ReportFormat, figure_page, render
+from dphist.report.render import MARKDOWN_MARK, PAGE_MARK, TEXT_MARK, ReportFormat, render
 
-PLOTS: Final = (".png", ".svg", ".html")
+PLOTS: Final = (".png", ".svg")
 # The marks are near one end of a file; of a long one no more is read.
 _HEAD: Final = 4096
 _TAIL: Final = 256
@@ -86,14 +86,10 @@ def encode_report(content: str) -> bytes:
         raise OutputError("the report has characters that UTF-8 cannot encode") from None
 
 
-def save_plot(chart: Chart, path: Path, *, title: str, tables: Sequence[str], force: bool) -> None:
-    """Write a chart as PNG, SVG, or as an HTML page with `tables` below it that needs no network."""
+def save_plot(chart: Chart, path: Path, *, force: bool) -> None:
+    """Write a chart as PNG or SVG."""
     check_plot(path, force=force)
-    kind = path.suffix.lower()
-    if kind == ".html":
-        content = figure_page(chart, title, tables).encode()
-    else:
-        content = chart.content("png" if kind == ".png" else "svg")
+    content = chart.content("png" if path.suffix.lower() == ".png" else "svg")
     write_files({path: (content, 0o666)}, force=force)
 
 
