@@ -9,6 +9,7 @@ import os
 import re
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from hashlib import sha256
 from importlib.resources import files
 from itertools import zip_longest
@@ -135,6 +136,7 @@ def render(facts: Facts, format: ReportFormat, figures: Mapping[str, str] | None
     return environment.get_template("report.txt").render(shared, **parts)
 
 
+@cache
 def _environment(**options: Any) -> Environment:
     return Environment(loader=PackageLoader("dphist.report"), keep_trailing_newline=True, **options)
 
