@@ -410,13 +410,13 @@ def best_offers(planned: ChoicePlan, noisy: Sequence[int]) -> tuple[Offer, ...]:
 class Origin:
     """Where a release is: its certificate's text and place, and what `dphist verify` needs beside its address.
 
-    A release in memory has no certificate, which belongs to a file; if it was also written, `written` says where.
+    A release in memory has no certificate, which belongs to a file, even if it was also written.
     """
 
     certificate: str | None = None
     place: str = ""
     options: tuple[str, ...] = ()
-    written: tuple[str, str] | None = None
+    written: bool = True
 
 
 @dataclass(frozen=True)
@@ -472,8 +472,7 @@ def gather_facts(
         examined = Examination([])
         examined.attempt(document, rows)
         verified = examined.verification("FILE")
-        written = release.written
-        origin = Origin(written=None if written is None else (written.address, str(written.certificate)))
+        origin = Origin(written=release.written is not None)
     else:
         verified, found = read_and_verify(release, table=table, certificate=certificate, trust=trust)
         document, rows, origin = found.document, found.table, Origin()

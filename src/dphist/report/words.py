@@ -642,15 +642,9 @@ def _certificate_note(facts: Facts) -> str:
     """Why a release in memory has no certificate to download."""
     if facts.origin.certificate is not None:
         return ""
-    if facts.origin.written is None:
-        return (
-            "This report is of a release in memory, which is not yet written: a certificate belongs to a file. "
-            "release.write(...) writes both; a report of that file includes it."
-        )
-    address, certificate = facts.origin.written
     return (
-        f"This report is of a release in memory. It was also written: its certificate is {certificate} and "
-        f"belongs to {address}; a report of that file includes it."
+        "This report is of a release in memory, and a certificate belongs to a file: release.write(...) writes "
+        "both, and a report of that file includes it."
     )
 
 
@@ -670,7 +664,7 @@ def describe(facts: Facts) -> dict[str, Any]:
         "summary": facts.summary.to_dict(),
         "cautions": list(facts.summary.verdict.warnings) if facts.private else [],
         "release": facts.verified.address,
-        "written": certificate is not None or facts.origin.written is not None,
+        "written": facts.origin.written,
         "private": facts.private,
         "counts_are": facts.kind,
         "about": _about(facts),
