@@ -244,8 +244,8 @@ def test_uploads_and_trial_releases(address: str, browser: Any) -> None:
 
 @pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.slow)])
 def test_it_fits_a_phone_and_is_readable(address: str, browser: Any, scheme: str) -> None:
-    options = {"viewport": {"width": 360, "height": 740}, "color_scheme": scheme}
-    with opened_page(browser, address, **options) as (page, seen):
+    phone = {"width": 360, "height": 740}
+    with opened_page(browser, address, viewport=phone, color_scheme=scheme) as (page, seen):
         settled(page)
         unfold(page)
         assert page.evaluate("document.documentElement.scrollWidth") <= 360
@@ -273,8 +273,8 @@ def test_it_fits_a_phone_and_is_readable(address: str, browser: Any, scheme: str
 
 def test_old_numbers_are_pale_and_not_copied(address: str, browser: Any) -> None:
     """From a change on, until its answer is there; an answer that comes after a newer question is dropped."""
-    options = {"permissions": ["clipboard-read", "clipboard-write"]}
-    with opened_page(browser, address, **options) as (page, _):
+    permissions = ["clipboard-read", "clipboard-write"]
+    with opened_page(browser, address, permissions=permissions) as (page, _):
         settled(page)
         page.click("[data-copy=release_command]")
         page.wait_for_selector("text=Copied.")

@@ -167,10 +167,11 @@ def _check_plot(plot: Path | None, force: bool) -> None:
 
 def _write_plot(plot: Path | None, result: Any, force: bool) -> None:
     if plot is not None:
+        from dphist.publishing import write_files
         from dphist.report.charts import chart
-        from dphist.report.writing import save_plot
 
-        save_plot(chart(result), plot, force=force)
+        content = chart(result).content("png" if plot.suffix.lower() == ".png" else "svg")
+        write_files({plot: (content, 0o666)}, force=force)
         write_error(f"Wrote {plot}")
 
 

@@ -171,12 +171,12 @@ def report_release(name: str, request: Request) -> OutputError | None:
         from dphist.outputs.write import kept_files, refuse_overwriting
         from dphist.publishing import write_files
         from dphist.report.render import format_of, make_report
-        from dphist.report.writing import check_place, encode_report
+        from dphist.report.writing import check_place
 
         content = make_report(request.output, format_of(path), table=request.output_table)
         refuse_overwriting(path, kept_files(request.output, input=request.input, items=request.items))
         check_place(path, force=request.force)
-        write_files({path: (encode_report(content), 0o666)}, force=request.force)
+        write_files({path: (content.encode(), 0o666)}, force=request.force)
     except Exception as error:
         if isinstance(error, DphistError):
             reason = error_sentence(error)

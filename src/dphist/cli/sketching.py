@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -124,12 +123,13 @@ def merge(
     Example:
       dphist sketch merge users-0.sketch users-1.sketch -o all.sketch
     """
+    from dphist.outputs.write import same_file
     from dphist.sketch import MisraGries
     from dphist.sketch.counters import check_place, write_secret
 
     check_place(output, force=force)
     for number, name in enumerate(sketches):
-        if any(_same_file(name, other) for other in sketches[:number]):
+        if any(same_file(name, other) for other in sketches[:number]):
             raise InvalidParameter(f"the sketch {name} is given twice: its users would count twice")
     with stoppable() as placed:
         first, *others = [MisraGries.load(name) for name in sketches]
@@ -232,10 +232,3 @@ def _show_sketch(built: MisraGries, output: str, as_json: bool, quiet: bool) -> 
     text = f"Sketch of size {built.k:,} written to {output}\n\n{fill(_SECRET)}\n"
     with closed_pipe_ignored():
         show({"output": output, "size": built.k, "items": columns, "secret": True}, text, as_json, quiet)
-
-
-def _same_file(one: str, other: str) -> bool:
-    try:
-        return os.path.samefile(one, other)
-    except OSError:
-        return one == other

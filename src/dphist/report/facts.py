@@ -167,7 +167,8 @@ def rows_of(table: Any, plan: Plan, request: Mapping[str, Any], correction: Corr
     ordered = table.take(by_size) if table.num_rows else table
     columns = [_text_column(printable(title), ordered.column(title)) for title in table.column_names[:place]]
     # Intervals that the release has itself, or those of its noise: none of counts beside those of estimates.
-    width, ends = None, numbers if asked is not None else {}
+    width: float | None = None
+    ends: Mapping[str, NDArray[Any]] = {} if asked is None else numbers
     if asked is None and counts_kind(plan, request) in _WITH_INTERVALS:
         width = half_width(plan, LEVEL) + (0.5 if rounded else 0.0)
         ends = {f"{name}_low": counts - width, f"{name}_high": counts + width}

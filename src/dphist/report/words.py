@@ -599,11 +599,9 @@ def _limit_notes(facts: Facts) -> list[str]:
     ]
     if found.loss is None:
         return notes
-    goal, measure, loss = found.goal, found.goal, figure(found.loss)
-    if math.isinf(facts.plan.threshold) and goal == "keys":
-        goal, measure = f"{goal}, but all items of a public list are released", "accuracy"
-    if measure == "accuracy":
-        loss = f"{100.0 * found.loss:.1f} %"
+    measure = "accuracy" if math.isinf(facts.plan.threshold) else found.goal
+    goal = found.goal if measure == found.goal else f"{found.goal}, but all items of a public list are released"
+    loss = f"{100.0 * found.loss:.1f} %" if measure == "accuracy" else figure(found.loss)
     return [
         *notes,
         f"The goal was {goal}: {_LOSSES[measure]}. By the noisy numbers this is {loss}, the smallest of the "

@@ -13,7 +13,7 @@ from dphist.display import printable
 from dphist.errors import InvalidParameter, OutputError
 from dphist.outputs.write import Kept, refuse_overwriting, same_file
 from dphist.publishing import write_files
-from dphist.report.charts import PNG_MARK, SVG_MARK, Chart, FigureFormat, report_charts, require_plotting
+from dphist.report.charts import PNG_MARK, SVG_MARK, FigureFormat, report_charts, require_plotting
 from dphist.report.facts import Facts
 from dphist.report.render import MARKDOWN_MARK, PAGE_MARK, TEXT_MARK, ReportFormat, render
 
@@ -78,21 +78,6 @@ def check_place(path: Path, *, force: bool, what: Literal["report", "plot"] = "r
         raise OutputError(f"the {what} {name!r} cannot be written: {reason}") from None
 
 
-def encode_report(content: str) -> bytes:
-    """A report as the content of a file."""
-    try:
-        return content.encode()
-    except UnicodeEncodeError:
-        raise OutputError("the report has characters that UTF-8 cannot encode") from None
-
-
-def save_plot(chart: Chart, path: Path, *, force: bool) -> None:
-    """Write a chart as PNG or SVG."""
-    check_plot(path, force=force)
-    content = chart.content("png" if path.suffix.lower() == ".png" else "svg")
-    write_files({path: (content, 0o666)}, force=force)
-
-
 def write_report(
     facts: Facts, format: ReportFormat, output: Path | None, figures: Path | None, kind: FigureFormat, *,
     force: bool, kept: Sequence[Kept],
@@ -110,7 +95,7 @@ def write_report(
     if output is not None:
         if any(same_file(str(output), str(path)) for path in files):
             raise InvalidParameter(f"the report and one of its figures cannot both be {str(output)!r}")
-        files[output] = encode_report(content)
+        files[output] = content.encode()
     for path in files:
         refuse_overwriting(path, kept)
     missing = [] if figures is None else [one for one in (figures, *figures.parents) if not os.path.lexists(one)]
