@@ -42,9 +42,13 @@ if TYPE_CHECKING:
 
 
 _MOST_COLUMNS: Final = 40
-# What columns of users are often called, the likeliest first.
+# What columns of users and of items are often called, the likeliest first.
 _USERS: Final = (
     "user", "customer", "client", "member", "visitor", "person", "patient", "account", "device", "uid",
+)  # fmt: skip
+_ITEMS: Final = (
+    "item", "query", "product", "page", "url", "word", "term", "search", "title", "tag", "category", "event",
+    "country", "city", "name",
 )  # fmt: skip
 # Columns that are seldom counted.
 _SELDOM: Final = re.compile(
@@ -209,11 +213,14 @@ def _columns(values: Mapping[str, Any]) -> tuple[list[str] | None, str]:
 
 def _guess(columns: Sequence[str], values: Mapping[str, Any]) -> dict[str, str]:
     """Columns that may be the user and the item, by their names."""
-    likely = (name for word in _USERS for name in columns if word in name.lower())
-    user = values.get("user") or next(likely, next(iter(columns), "USER"))
+
+    def first(words: Sequence[str], names: Sequence[str]) -> str | None:
+        return next((name for word in words for name in names if word in name.lower()), None)
+
+    user = values.get("user") or first(_USERS, columns) or next(iter(columns), "USER")
     others = [name for name in columns if name != user]
-    items = [name for name in others if not _SELDOM.search(name)] or others
-    return {"user": str(user), "item": next(iter(items), "ITEM")}
+    likely = [name for name in others if not _SELDOM.search(name)] or others
+    return {"user": str(user), "item": first(_ITEMS, likely) or next(iter(likely), "ITEM")}
 
 
 def _release(request: Request, as_json: bool, report: str | None, quiet: bool) -> None:
