@@ -283,17 +283,8 @@ class AuditResult:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data with the keys of `dphist audit --json`."""
-        return {
-            "mechanism": self.mechanism,
-            "epsilon": self.epsilon,
-            "delta_lower": self.delta_lower,
-            "delta_certified": self.certificate.delta,
-            "contradicts": self.contradicts,
-            "case": self.case,
-            "direction": self.direction,
-            "confidence": self.confidence,
-            "runs": self.runs,
-        }
+        own = {name: value for name, value in vars(self).items() if name != "certificate"}
+        return {**own, "delta_certified": self.certificate.delta, "contradicts": self.contradicts}
 
     def __str__(self) -> str:
         verdict = "CONTRADICTS the certificate" if self.contradicts else "does not contradict the certificate"

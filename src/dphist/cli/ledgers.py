@@ -284,11 +284,11 @@ def _show_accounts(accounts: Accounts, file: str, chosen: Sequence[Account], kno
         # Without ids there is no column for them.
         ids = ("id",) if any(booking.id for booking in bookings) else ()
         head = ("entry", "dataset", "booked", "epsilon", "delta", *ids, "release", "where")
-        print_table(head, [_row(booking, ids=bool(ids)) for booking in bookings], left=len(head))
-
-
-def _row(booking: Booking, *, ids: bool) -> tuple[str, ...]:
-    spend, where = booking.spend, (booking.written or {}).get("address", "")
-    budget = (repr(spend.epsilon), repr(spend.delta))
-    id = (booking.id or "",) if ids else ()
-    return (str(booking.number), booking.dataset, booking.created, *budget, *id, booking.state, str(where))
+        cells = [
+            (
+                str(one.number), one.dataset, one.created, repr(one.spend.epsilon), repr(one.spend.delta),
+                *((one.id or "",) if ids else ()), one.state, str((one.written or {}).get("address", "")),
+            )
+            for one in bookings
+        ]  # fmt: skip
+        print_table(head, cells, left=len(head))

@@ -766,17 +766,14 @@ def chart(result: Any, part: str | None = None) -> Chart:
     A notebook shows it; `.save("chart.png")` writes it; `.words` is its text alternative; `.to_altair()` is the
     altair chart. A plan has the parts "profile", "release" and "limit".
     """
-    makers: dict[str | None, Callable[[Any], Chart]] = {None: _chart_of_other}
+    makers: dict[str | None, Callable[[Plan], Chart]] = {}
     if isinstance(result, Plan):
         makers = {None: _plan_chart, "profile": _plan_profile, "release": _plan_release, "limit": _plan_limit}
-    if part not in makers:
-        raise InvalidParameter(
-            f"this chart has no part {part!r} (parts: {', '.join(filter(None, makers)) or 'none'})"
-        )
-    return makers[part](result)
-
-
-def _chart_of_other(result: Any) -> Chart:
+    if part in makers:
+        return makers[part](result)
+    if part is not None:
+        parts = ", ".join(filter(None, makers)) or "none"
+        raise InvalidParameter(f"this chart has no part {part!r} (parts: {parts})")
     if isinstance(result, Comparison):
         return frontier_chart(result)
     if isinstance(result, Simulation):

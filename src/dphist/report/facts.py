@@ -205,26 +205,19 @@ def _numbers(column: Any) -> NDArray[Any]:
 
 
 def _text_column(name: str, column: Any) -> Column:
-    # Halves of surrogate pairs, from names of files, are spelled out: UTF-8 cannot hold them.
-    texts = [
-        None if text is None else text.encode("utf-8", "backslashreplace").decode() for text in _texts(column)
-    ]
-    is_number = str(column.type).startswith(("int", "uint", "float", "double", "decimal"))
-    return Column(name, "text", tuple(texts), by_number=is_number)
-
-
-def _texts(column: Any) -> list[str | None]:
     import pyarrow as pa
 
     try:
-        found: list[str | None] = column.cast(pa.string()).to_pylist()
-        return found
+        values = column.cast(pa.string()).to_pylist()
     except (pa.ArrowException, ValueError):
-        pass
-    try:
-        return [None if value is None else str(value) for value in column.to_pylist()]
-    except (OverflowError, ValueError):  # a time that Python cannot hold
-        return ["?"] * len(column)
+        try:
+            values = column.to_pylist()
+        except (OverflowError, ValueError):  # a time that Python cannot hold
+            values = ["?"] * len(column)
+    # Halves of surrogate pairs, from names of files, are spelled out: UTF-8 cannot hold them.
+    texts = (None if one is None else str(one).encode("utf-8", "backslashreplace").decode() for one in values)
+    is_number = str(column.type).startswith(("int", "uint", "float", "double", "decimal"))
+    return Column(name, "text", tuple(texts), by_number=is_number)
 
 
 def _round_all(values: NDArray[Any], digits: int) -> tuple[float, ...]:
