@@ -203,10 +203,8 @@ def test_estimates_and_the_chart_of_the_limit_are_accessible(browser: Any, tmp_p
         assert seen.errors == []
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["top-k", *(pytest.param(name, marks=pytest.mark.slow) for name in ("known-domain", "spread", "booked"))],
-)
+@pytest.mark.slow  # of the quick tests, those of estimates and of an empty release look at a phone
+@pytest.mark.parametrize("name", ["top-k", "known-domain", "spread", "booked"])
 def test_it_fits_a_phone(name: str, browser: Any, tmp_path: Path) -> None:
     with opened_page(browser, page_of(name, tmp_path)) as (page, seen):
         check_phone(page)
