@@ -15,7 +15,6 @@ from scipy import special, stats
 
 from dphist.counting.task import Choice, Engine, Events, Task
 from dphist.errors import InvalidParameter
-from dphist.planning.planner import plan as make_plan
 from dphist.privacy.types import Certificate, Contract, LatticeNoise, Plan
 from dphist.releasing.noise import FloatArray, IntArray, NoiseSession, Released, begin
 from dphist.releasing.run import task_of
@@ -284,17 +283,8 @@ class AuditResult:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data with the keys of `dphist audit --json`."""
-        return {
-            "mechanism": self.mechanism,
-            "epsilon": self.epsilon,
-            "delta_lower": self.delta_lower,
-            "delta_certified": self.certificate.delta,
-            "contradicts": self.contradicts,
-            "case": self.case,
-            "direction": self.direction,
-            "confidence": self.confidence,
-            "runs": self.runs,
-        }
+        own = {name: value for name, value in vars(self).items() if name != "certificate"}
+        return {**own, "delta_certified": self.certificate.delta, "contradicts": self.contradicts}
 
     def __str__(self) -> str:
         verdict = "CONTRADICTS the certificate" if self.contradicts else "does not contradict the certificate"
@@ -424,27 +414,6 @@ def _wilson(p: FloatArray, runs: int, z: float) -> FloatArray:
     """Wilson's limit, lower for negative z: quick, and good enough to choose by."""
     spread = np.sqrt(p * (1.0 - p) / runs + (z / (2.0 * runs)) ** 2)
     return np.asarray((p + z * z / (2.0 * runs) + z * spread) / (1.0 + z * z / runs))
-
-
-def audit_plan(
-    *,
-    epsilon: float,
-    delta: float,
-    runs: int,
-    max_nonzero: int | None = None,
-    max_items_per_user: int | None = None,
-    excess: str = "drop",
-) -> AuditResult:
-    """Attack the family's mechanism with the best discrete plan for this budget and contract."""
-    made = make_plan(
-        epsilon=epsilon,
-        delta=delta,
-        max_nonzero=max_nonzero,
-        max_items_per_user=max_items_per_user,
-        noise="discrete",
-        excess=excess,
-    )
-    return audit(PlannedMechanism(made), tap=SecureTap(), runs=runs)
 
 
 # The counting can be audited without noise, and so exactly: what one user changes must be what the plan allows.

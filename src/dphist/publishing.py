@@ -86,6 +86,8 @@ def link_new(new: Path, final: Path) -> None:
 
 def keep_old(path: Path, old: Path) -> None:
     """A second name for an old file, or a new one where a file has one name only."""
+    if path.is_dir() and not path.is_symlink():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     try:
         os.link(path, old, follow_symlinks=False)
     except (OSError, NotImplementedError) as error:
@@ -103,24 +105,36 @@ def identity(path: Path) -> tuple[int, int]:
     return found.st_dev, found.st_ino
 
 
-def place_new(pairs: Sequence[tuple[Path, Path]]) -> None:
-    """Give new files their names in one folder, in this order; on any error none of them. Nothing is replaced."""
-    tried: list[tuple[tuple[int, int], Path]] = []
+def place_new(pairs: Sequence[tuple[Path, Path]], *, force: bool = False) -> None:
+    """Give new files their names, in this order; on any error none of them. With `force` older files go."""
+    final = Path()
     try:
-        for new, final in pairs:
-            tried.append((identity(new), final))
-            link_new(new, final)
-    except BaseException as error:
-        for ours, final in reversed(tried):
-            # Unless the name is taken by someone else's file.
-            if identity(final) == ours:
-                with suppress(OSError):
-                    os.unlink(final)
-        if isinstance(error, FileExistsError):
-            name = tried[-1][1]
-            raise FileExistsError(errno.EEXIST, f"{name} already exists", str(name)) from error
-        raise
-    sync_folder(pairs[0][1].parent)
+        with ExitStack() as placed:
+            for new, final in pairs:
+                old = new.with_name(f"{new.name}-old")
+                # Recorded first: after an interruption the file itself shows whether it was placed.
+                placed.callback(_withdraw, final, old, identity(new))
+                if not force:
+                    link_new(new, final)
+                    continue
+                if os.path.lexists(final):
+                    keep_old(final, old)
+                os.replace(new, final)
+            placed.pop_all()
+    except FileExistsError as error:
+        raise FileExistsError(errno.EEXIST, f"{final} already exists", str(final)) from error
+    for folder in {final.parent for _, final in pairs}:
+        sync_folder(folder)
+
+
+def _withdraw(path: Path, old: Path, written: tuple[int, int]) -> None:
+    """The older file is there again, or none; what others put there meanwhile stays."""
+    with suppress(OSError):
+        ours = identity(path) == written
+        if os.path.lexists(old) and (ours or not os.path.lexists(path)):
+            os.replace(old, path)
+        elif ours:
+            os.unlink(path)
 
 
 def replace_pair(data: Path, final: Path, certificate: Path, certified: Path, work: Path) -> None:
@@ -171,19 +185,16 @@ def write_synced(path: Path, data: bytes, mode: int = 0o666) -> None:
 
 
 def write_files(files: Mapping[Path, tuple[bytes, int]], *, force: bool = False) -> None:
-    """Put whole files with these modes in one folder, all or none. With `force` a single file is replaced."""
-    folder = next(iter(files)).parent
+    """Put whole files with these modes in their places, all or none. With `force` older files are replaced."""
     try:
-        with defer_signals(), workplace(folder) as work:
-            pairs = [(work / str(number), path) for number, path in enumerate(files)]
+        with defer_signals(), ExitStack() as works:
+            folders = {
+                folder: works.enter_context(workplace(folder)) for folder in {path.parent for path in files}
+            }
+            pairs = [(folders[path.parent] / str(number), path) for number, path in enumerate(files)]
             for new, path in pairs:
                 write_synced(new, *files[path])
-            if force:
-                ((new, path),) = pairs
-                os.replace(new, path)
-                sync_folder(folder)
-            else:
-                place_new(pairs)
+            place_new(pairs, force=force)
     except FileExistsError as error:
         raise OutputError(f"{error.filename} already exists: choose another name") from None
     except OSError as error:

@@ -66,12 +66,12 @@ class Session:
             raise InvalidParameter("ledger and dataset go together: a ledger has a budget for each dataset")
         if (epsilon is None) != (delta is None):
             raise InvalidParameter("epsilon and delta go together: they are the total of all releases")
+        if accounting == "pld":
+            raise InvalidParameter(_NOT_PLD)
         self._given = {"input": input, "user": user, **options}
         if ledger is None or dataset is None:
             if epsilon is None or delta is None:
                 raise InvalidParameter("a session needs the total epsilon and delta, or a ledger and a dataset")
-            if accounting == "pld":
-                raise InvalidParameter(_NOT_PLD)
             folder = tempfile.mkdtemp(prefix="dphist-session-")
             weakref.finalize(self, _remove_folder, folder, os.getpid())
             ledger, dataset = Path(folder) / "ledger", _DATASET
@@ -106,8 +106,6 @@ class Session:
                         f"{known.total.delta!r}, which cannot be changed: leave epsilon and delta out"
                     )
                 return ledger
-        if accounting == "pld":
-            raise InvalidParameter(_NOT_PLD)
         return Ledger.init(self._path, self._dataset, epsilon=epsilon, delta=delta, accounting=accounting)
 
     @property

@@ -181,10 +181,10 @@ def test_bad_certificates_get_one_sentence_and_exit_code_2(change: dict[str, str
 def test_bad_plots_are_refused_before_any_work(tmp_path: Path) -> None:
     base = ("compare", "--epsilon", "1", "--delta", "1e-5", "--max-items-per-user", "3", "--plot")
     (tmp_path / "folder.png").mkdir()
-    bad = {"a.pdf": "must end in", "no/a.png": "does not exist", "folder.png": "is a folder"}
-    for target, message in ((tmp_path / name, message) for name, message in bad.items()):
-        result = run(*base, str(target))
-        assert result.code == 2
+    bad = {"a.pdf": (2, "must end in"), "no/a.png": (1, "does not exist"), "folder.png": (1, "is a folder")}
+    for name, (code, message) in bad.items():
+        result = run(*base, str(tmp_path / name))
+        assert result.code == code
         assert message in result.err
         assert result.out == ""
     precious = tmp_path / "precious.png"

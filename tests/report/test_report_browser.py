@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 import dphist
-from browser import accessibility_violations, opened_page
+from browser import accessibility_violations, opened_page, page_without_scripts
 from dphist.report.facts import Facts, gather_facts
 from dphist.report.render import render
 from report_cases import ALIKE, STRANGE, made, released, report_of
@@ -130,7 +130,7 @@ def test_what_nobody_sees_is_spelled_out(browser: Any, tmp_path: Path) -> None:
 
 def test_the_certificate_can_be_taken_along(browser: Any, tmp_path: Path) -> None:
     path, _ = made("csh")
-    with opened_page(browser, page_of("csh", tmp_path), accept_downloads=True) as (page, seen):
+    with opened_page(browser, page_of("csh", tmp_path)) as (page, seen):
         assert not page.is_visible("#download")
         page.click("nav a[href='#expert']")
         with page.expect_download() as waiting:
@@ -203,10 +203,8 @@ def test_estimates_and_the_chart_of_the_limit_are_accessible(browser: Any, tmp_p
         assert seen.errors == []
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["top-k", *(pytest.param(name, marks=pytest.mark.slow) for name in ("known-domain", "spread", "booked"))],
-)
+@pytest.mark.slow  # of the quick tests, those of estimates and of an empty release look at a phone
+@pytest.mark.parametrize("name", ["top-k", "known-domain", "spread", "booked"])
 def test_it_fits_a_phone(name: str, browser: Any, tmp_path: Path) -> None:
     with opened_page(browser, page_of(name, tmp_path)) as (page, seen):
         check_phone(page)
@@ -328,13 +326,13 @@ def test_paper_has_the_first_rows_and_no_room_for_all_others(browser: Any, many:
         page.emulate_media(media="print")
         expect(page.locator("#printed")).to_have_text('Only rows with "99999" in them.')
         assert seen.errors == []
-    with opened_page(browser, many, java_script_enabled=False) as (page, _):
+    with page_without_scripts(browser, many) as page:
         page.emulate_media(media="print")
         assert page.inner_text("#printed") == "And 99,975 more rows, which are in the release."
 
 
 def test_it_can_be_read_without_scripts_and_by_keyboard(browser: Any, address: str) -> None:
-    with opened_page(browser, address, java_script_enabled=False) as (page, _):
+    with page_without_scripts(browser, address) as page:
         assert page.locator("#table tbody tr").count() == 25
         assert page.is_visible("svg[aria-labelledby='counts-title counts-desc']")
         page.click("#expert > summary")

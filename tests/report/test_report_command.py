@@ -50,7 +50,7 @@ def test_figures_as_files(kind: str, tmp_path: Path) -> None:
     done = run(tmp_path, *words)
     assert done.returncode == 0, done.stderr
     files = sorted(path.stem for path in (tmp_path / "charts").iterdir())
-    assert files == ["counts", "error", "guarantee", "noise", "release", "threshold"]
+    assert files == ["counts", "error", "guarantee", "release"]
     text = (tmp_path / "r.md").read_text()
     for name in files:
         assert f"(<charts/{name}.{kind}>)" in text
@@ -141,7 +141,7 @@ def test_a_choice_that_makes_no_sense(tmp_path: Path) -> None:
 
 def test_bad_parameters(tmp_path: Path) -> None:
     path = released(tmp_path, max_items_per_user=2)
-    with pytest.raises(dphist.InvalidParameter, match="must be one of html, markdown, text, not 'pdf'"):
+    with pytest.raises(dphist.InvalidParameter, match="format must be 'html' or 'markdown' or 'text', not 'pdf'"):
         dphist.make_report(path, "pdf")  # type: ignore[arg-type]
     assert run(tmp_path, "report", "out.parquet", "--output", "report.pdf").returncode == 2
     assert run(tmp_path, "report", "out.parquet", "--output", "no/report.html").returncode == 1

@@ -17,12 +17,13 @@ from dphist.outputs.spark_folder import CERTIFICATE, whole_digest
 from dphist.report import render as rendering
 from dphist.report.charts import BLUE, GREEN, GREY, ORANGE, VERMILLION
 from dphist.report.facts import gather_facts, label_item, make_visible
-from dphist.report.render import check_format, render
+from dphist.report.render import ReportFormat, render
 from dphist.report.words import describe
 from release_data import events
 from report_cases import ALIKE, BUDGET, COUNTS, STRANGE, Page, made, released, report_of
 
 pytestmark = pytest.mark.usefixtures("quick_curve")
+TEXTS: tuple[ReportFormat, ...] = ("text", "markdown")
 
 
 def strange(folder: Path, name: str = "out.parquet", **options: Any) -> Path:
@@ -62,8 +63,8 @@ def test_items_are_text_whatever_they_say(tmp_path: Path) -> None:
     assert "<" not in page.scripts["application/json"]
     assert "\u2028" not in page.scripts["application/json"]
     assert sum(tag == "script" for tag, _ in page.tags) == 2
-    for format in ("text", "markdown"):
-        text = render(facts_of_it, check_format(format))
+    for format in TEXTS:
+        text = render(facts_of_it, format)
         assert not {"\x00", "\x1b", "\u202e", "\u2028"} & set(text)
         # Names are never cut; those of a text go on in the next lines.
         assert text.count("x" * 60) >= 8_000 // 60
@@ -88,8 +89,8 @@ def test_what_nobody_sees_is_spelled_out() -> None:
     assert Page(page).data["columns"][0]["values"] == list(rows.columns[0].values)
     # Not even in the source of the page.
     assert not set("\u200b\ufeff\u00ad\U000e0061\u3164") & set(page)
-    for format in ("text", "markdown"):
-        found = render(gather_facts(result), check_format(format))
+    for format in TEXTS:
+        found = render(gather_facts(result), format)
         assert all(said in found.replace("\\_", "_") for said in ("(missing)", '"(missing)"', "(empty)", '" a"'))
 
 
@@ -178,7 +179,8 @@ def test_what_a_guarantee_rests_on_is_said_plainly() -> None:
         ("histogram", "types of the items do not depend"),
         ("gshm", "values that the frame holds for one user do not depend"),
     ):
-        (sentence,) = [one for one in describe(made(name)[1])["promise"] if "what no proof can show" in one]
+        sentences = [one for answer in describe(made(name)[1])["meaning"] for one in answer["sentences"]]
+        (sentence,) = [one for one in sentences if "what no proof can show" in one]
         assert said in sentence
 
 

@@ -41,9 +41,9 @@ def results() -> dict[str, Any]:
         "certification": dphist.certify(epsilon=1, sigma=30, tau=165, max_items_per_user=50),
         "choice": choice_for(Budget(1, 1e-6)),
         "composition": compose((plan, 3)),
-        "many": plan_many([{"max_items_per_user": 3}, {"public_items": 5}], epsilon=1, delta=1e-6),
+        "many": plan_many([{"max_items_per_user": 3}, {"public_items": 5}], epsilon=1, delta=1e-3),
         "verification": Verification(EVIL, ("fine & good",), (EVIL,), False, None),
-        "prediction": dphist.simulate(zipf=(1, 100, 500), epsilon=1, delta=1e-6, caps=[], tops=[9]).best,
+        "prediction": dphist.simulate(zipf=(1, 9, 500), epsilon=1, delta=1e-6, caps=[], tops=[9], auto=False).best,
         "simulation": dphist.simulate(zipf=(1.1, 1000, 5000), epsilon=1, delta=1e-6, caps=[1, 4], auto=False),
     }
 

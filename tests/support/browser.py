@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -30,10 +30,20 @@ class Seen:
     errors: list[str] = field(default_factory=list)
     requests: list[str] = field(default_factory=list)
 
-    def watch(self, page: Any) -> None:
-        page.on("console", lambda message: self._said(message))
-        page.on("pageerror", lambda error: self.errors.append(str(error)))
-        page.on("request", lambda request: self.requests.append(request.url))
+    @contextmanager
+    def watching(self, page: Any) -> Iterator[None]:
+        listeners = {
+            "console": self._said,
+            "pageerror": lambda error: self.errors.append(str(error)),
+            "request": lambda request: self.requests.append(request.url),
+        }
+        for event, listener in listeners.items():
+            page.on(event, listener)
+        try:
+            yield
+        finally:
+            for event, listener in listeners.items():
+                page.remove_listener(event, listener)
 
     def _said(self, message: Any) -> None:
         if message.type in ("error", "warning"):
@@ -63,15 +73,38 @@ def opened_browser() -> Iterator[Any]:
 
 
 @contextmanager
-def opened_page(browser: Any, address: str, **options: Any) -> Iterator[tuple[Any, Seen]]:
-    """A page in a context of its own, and what it did; options are those of Playwright's new_context."""
-    context = browser.new_context(**options)
+def opened_page(
+    browser: Any,
+    address: str,
+    *,
+    viewport: Mapping[str, int] | None = None,
+    color_scheme: str = "light",
+    permissions: Sequence[str] = (),
+) -> Iterator[tuple[Any, Seen]]:
+    """An address in the one page that all tests of a browser share, and what it did: a new page costs a second."""
+    context = browser.contexts[0] if browser.contexts else browser.new_context(accept_downloads=True)
+    page = context.pages[0] if context.pages else context.new_page()
+    page.set_viewport_size(viewport or {"width": 1280, "height": 720})
+    page.emulate_media(media="screen", color_scheme=color_scheme, reduced_motion="reduce")
+    context.grant_permissions(list(permissions))
     seen = Seen()
     try:
+        with seen.watching(page):
+            page.goto(address)
+            yield page, seen
+    finally:
+        page.unroute_all(behavior="ignoreErrors")
+        context.clear_permissions()
+
+
+@contextmanager
+def page_without_scripts(browser: Any, address: str) -> Iterator[Any]:
+    """A page in a context of its own that runs no scripts."""
+    context = browser.new_context(java_script_enabled=False)
+    try:
         page = context.new_page()
-        seen.watch(page)
         page.goto(address)
-        yield page, seen
+        yield page
     finally:
         context.close()
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import gc
 import sys
+from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     import typer
@@ -32,6 +33,14 @@ def commands(name: str = "") -> typer.Typer:
     return app
 
 
+@cache
+def _build(app: typer.Typer, size: int) -> Any:  # noqa: ARG001
+    """The parser of all commands that are imported, `size` of them: typer would build it anew for each call."""
+    from typer.main import get_command
+
+    return get_command(app)
+
+
 def main() -> None:
     """Run the command; an error of dphist is one sentence on standard error and an exit code by its kind.
 
@@ -46,7 +55,8 @@ def main() -> None:
             # An item that the terminal cannot show is not an error.
             stream.reconfigure(errors="backslashreplace")
     try:
-        code = commands(*sys.argv[1:2])(standalone_mode=False)
+        app = commands(*sys.argv[1:2])
+        code = _build(app, len(app.registered_commands) + len(app.registered_groups))(standalone_mode=False)
     except UsageError as error:
         if type(error).__name__ == "NoArgsIsHelpError":
             error.show()

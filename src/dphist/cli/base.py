@@ -7,7 +7,6 @@ import json
 import os
 import re
 import sys
-import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -22,7 +21,6 @@ from dphist.errors import DphistError, InvalidParameter, replace_names
 from dphist.objects import without_secrets
 from dphist.releasing.request import PANELS, Help, Option, Watcher, flag, options
 
-_WIDTH = 100
 # An address as a word of the command line, or behind a flag in the same word.
 _ADDRESS = re.compile(r"(--[\w-]+=|-\w)?([A-Za-z][A-Za-z0-9+.-]*://.*)", re.DOTALL)
 _FEW_FLAGS = 12
@@ -148,20 +146,16 @@ def group(name: str, help_text: str) -> typer.Typer:
 # Flags. Those of `dphist release` are declared in `releasing/request.py`.
 
 
-def number(text: str, words: Sequence[str] = ()) -> Any:
+def number(text: str, words: Sequence[str] = (), kind: Callable[[str], float] = float) -> Any:
     """The number that a text is, or the text if it is one of the words."""
     try:
-        return text if text in words else float(text)
+        return text if text in words else kind(text)
     except ValueError:
-        raise typer.BadParameter(" or ".join((f"{text!r} is not a number", *words))) from None
+        what = "whole number" if kind is int else "number"
+        raise typer.BadParameter(" or ".join((f"{text!r} is not a {what}", *words))) from None
 
 
-def whole_number(text: str, words: Sequence[str] = ()) -> Any:
-    """The same for whole numbers."""
-    try:
-        return text if text in words else int(text)
-    except ValueError:
-        raise typer.BadParameter(" or ".join((f"{text!r} is not a whole number", *words))) from None
+whole_number = partial(number, kind=int)
 
 
 def option(name: str, *, metavar: str = "", help: str = "") -> Any:
@@ -172,10 +166,10 @@ def option(name: str, *, metavar: str = "", help: str = "") -> Any:
 
 
 def _flag(one: Option, note: str = "") -> Any:
-    parser = {int: whole_number, float: number}.get(one.kind)
+    parser = partial(number, words=one.words, kind=one.kind) if one.kind in (int, float) else None
     return typer.Option(
         *([one.help.short] if one.help.short else []), flag(one.name), metavar=one.help.metavar or None,
-        parser=None if parser is None else partial(parser, words=one.words),
+        parser=parser,
         help=one.help.text + note, rich_help_panel=one.help.panel, show_default=False,
     )  # fmt: skip
 
@@ -305,29 +299,9 @@ def error_sentence(error: DphistError) -> str:
     return replace_names(pattern, lambda found: flag(found["name"]), error.with_flags)
 
 
-def wrap(sentence: str) -> str:
-    return textwrap.fill(sentence, _WIDTH, break_on_hyphens=False)
-
-
-def print_table(
-    head: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1, bold: int | None = None
-) -> None:
-    """Columns under their names, the first `left` of them texts; on a terminal one row may be `bold`."""
-    cells = [[printable(cell) for cell in row] for row in rows]
-    if not sys.stdout.isatty():
-        write_out(text_grid(head, cells, left=left) + "\n")
-        return
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for place, name in enumerate(head):
-        table.add_column(name, justify="left" if place < left else "right", overflow="fold")
-    for place, row in enumerate(cells):
-        # As texts: rich would take brackets for markup.
-        table.add_row(*(Text(cell) for cell in row), style="bold" if place == bold else None)
-    Console(highlight=False).print(table)
+def print_table(head: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> None:
+    """Columns under their names, the first `left` of them texts."""
+    write_out(text_grid(head, [[printable(cell) for cell in row] for row in rows], left=left) + "\n")
 
 
 @contextmanager

@@ -17,9 +17,9 @@ from dphist.cli.base import (
     print_table,
     show,
     takes,
-    wrap,
     write_out,
 )
+from dphist.display import fill
 from dphist.errors import InvalidParameter
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def init(
 
     made = Ledger.init(file, dataset, accounting=accounting, **budget).account(dataset)
     total = f"epsilon {made.total.epsilon!r} and delta {made.total.delta!r}"
-    text = f"The dataset {made.name!r} has {total} in the ledger {file}.\n{wrap(_what_it_buys(made))}\n"
+    text = f"The dataset {made.name!r} has {total} in the ledger {file}.\n{fill(_what_it_buys(made))}\n"
     with closed_pipe_ignored():
         show({"ledger": file, **_facts(made)}, text, as_json)
 
@@ -193,7 +193,7 @@ def plan(
     fits = "It fits" if left.more else "It does not fit"
     decides = f" It would be the first release, which fixes the accounting: {composer.accounting}."
     start = "" if account.accounting == composer.accounting else decides
-    text = wrap(f"{fits}. Remaining budget of the dataset {account.name!r}: {left}.{start}") + "\n"
+    text = fill(f"{fits}. Remaining budget of the dataset {account.name!r}: {left}.{start}") + "\n"
     with closed_pipe_ignored():
         show(facts, text, as_json)
     if not left.more:
@@ -284,11 +284,11 @@ def _show_accounts(accounts: Accounts, file: str, chosen: Sequence[Account], kno
         # Without ids there is no column for them.
         ids = ("id",) if any(booking.id for booking in bookings) else ()
         head = ("entry", "dataset", "booked", "epsilon", "delta", *ids, "release", "where")
-        print_table(head, [_row(booking, ids=bool(ids)) for booking in bookings], left=len(head))
-
-
-def _row(booking: Booking, *, ids: bool) -> tuple[str, ...]:
-    spend, where = booking.spend, (booking.written or {}).get("address", "")
-    budget = (repr(spend.epsilon), repr(spend.delta))
-    id = (booking.id or "",) if ids else ()
-    return (str(booking.number), booking.dataset, booking.created, *budget, *id, booking.state, str(where))
+        cells = [
+            (
+                str(one.number), one.dataset, one.created, repr(one.spend.epsilon), repr(one.spend.delta),
+                *((one.id or "",) if ids else ()), one.state, str((one.written or {}).get("address", "")),
+            )
+            for one in bookings
+        ]  # fmt: skip
+        print_table(head, cells, left=len(head))

@@ -18,17 +18,17 @@ from dphist.cli.base import (
     show,
     takes,
     whole_number,
-    wrap,
     write_error,
     write_out,
 )
+from dphist.display import fill
 from dphist.errors import InvalidParameter
 
 if TYPE_CHECKING:
     from dphist.privacy.types import Plan
     from dphist.simulation.simulate import Simulation
 
-Plot = Annotated[Path | None, typer.Option("--plot", metavar="FILE.png|.svg|.html", help="Also draw a chart.")]
+Plot = Annotated[Path | None, typer.Option("--plot", metavar="FILE.png|.svg", help="Also draw a chart.")]
 
 
 @app.command()
@@ -91,7 +91,7 @@ def show_plan(plan: Plan, advice: list[str]) -> None:
     """A plan for people: its numbers, its notes and what it means."""
     write_out(f"{plan}\n")
     for sentence in (*(f"Note: {note}" for note in plan.notes), *advice):
-        write_out(f"\n{wrap(sentence)}\n")
+        write_out(f"\n{fill(sentence)}\n")
 
 
 @app.command()
@@ -155,7 +155,7 @@ def compare(
     results = [compare_all(epsilon=e, max_nonzero=k, **options) for e in epsilon for k in bounds]
     data = {"comparisons": [result.to_dict() for result in results]}
     show(data, "\n\n".join(str(result) for result in results) + "\n", as_json)
-    _write_plot(plot, results, "mechanisms compared", [result._repr_html_() for result in results], force)
+    _write_plot(plot, results, force)
 
 
 def _check_plot(plot: Path | None, force: bool) -> None:
@@ -165,12 +165,13 @@ def _check_plot(plot: Path | None, force: bool) -> None:
         check_plot(plot, force=force)
 
 
-def _write_plot(plot: Path | None, result: Any, title: str, tables: list[str], force: bool) -> None:
+def _write_plot(plot: Path | None, result: Any, force: bool) -> None:
     if plot is not None:
+        from dphist.publishing import write_files
         from dphist.report.charts import chart
-        from dphist.report.writing import save_plot
 
-        save_plot(chart(result), plot, title=title, tables=tables, force=force)
+        content = chart(result).content("png" if plot.suffix.lower() == ".png" else "svg")
+        write_files({plot: (content, 0o666)}, force=force)
         write_error(f"Wrote {plot}")
 
 
@@ -221,9 +222,13 @@ def audit(
     Examples:
       dphist audit --epsilon 1 --delta 0.05 --max-nonzero 10
     """
-    from dphist.audit import audit_plan
+    from dphist.audit import PlannedMechanism
+    from dphist.audit import audit as attack
+    from dphist.planning.planner import plan as make_plan
+    from dphist.sampling.tap import SecureTap
 
-    result = audit_plan(runs=runs, **options)
+    mechanism = PlannedMechanism(make_plan(noise="discrete", **options))
+    result = attack(mechanism, tap=SecureTap(), runs=runs)
     show(result.to_dict(), f"{result}\n", as_json)
     if result.contradicts:
         raise typer.Exit(1)
@@ -298,7 +303,7 @@ def simulate(
         print_json(result.to_dict())
     else:
         _show_simulation(result)
-    _write_plot(plot, result, "a simulation, not private", [result._repr_html_()], force)
+    _write_plot(plot, result, force)
 
 
 def _numbers(flag: str, text: str | None) -> list[int] | None:
@@ -311,14 +316,11 @@ def _numbers(flag: str, text: str | None) -> list[int] | None:
 
 
 def _show_simulation(result: Simulation) -> None:
-    """As text; on a terminal with the best candidate in bold."""
     from dphist.simulation.population import NOTICE
 
-    write_out(f"{wrap(NOTICE)}\n\n{wrap(result.title)}\n\n")
-    cells = result.cells()
-    best = next((place for place, row in enumerate(cells) if row[0].endswith("*")), None)
-    print_table(result.columns, cells, bold=best)
+    write_out(f"{fill(NOTICE)}\n\n{fill(result.title)}\n\n")
+    print_table(result.columns, result.cells())
     if not result.hopeless:
-        write_out(f"\n{wrap(result.bias_title)}\n\n")
+        write_out(f"\n{fill(result.bias_title)}\n\n")
         print_table(result.bias_columns, result.bias_cells())
-    write_out(f"\n{wrap(result.recommendation(flags=True))}\n")
+    write_out(f"\n{fill(result.recommendation(flags=True))}\n")

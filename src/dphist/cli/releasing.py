@@ -25,12 +25,12 @@ from dphist.cli.base import (
     stoppable,
     takes,
     word_without_secrets,
-    wrap,
     write_out,
 )
 from dphist.cli.planning import show_plan
 from dphist.counting.task import Column, Events, Resources
 from dphist.counting.workspace import LOOKS_LIKE_DATA, check_address_space, is_data, short_name
+from dphist.display import fill
 from dphist.errors import DphistError, InvalidParameter
 from dphist.outputs.write import local_paths
 from dphist.releasing.request import STREAM, Request, flag, options, read_request, request_from
@@ -286,7 +286,7 @@ def show_release(
         write_out(_text(result, report or {}))
         if left and result.receipt is not None:
             dataset = result.receipt["dataset"]
-            write_out("\n" + wrap(f"Remaining budget of the dataset {dataset!r}: {left}") + "\n")
+            write_out("\n" + fill(f"Remaining budget of the dataset {dataset!r}: {left}") + "\n")
 
 
 def _facts(result: Release) -> dict[str, Any]:
@@ -371,7 +371,7 @@ def _show_choice(planned: ChoicePlan, request: Request, as_json: bool) -> None:
         f"release that follows has epsilon {rest.epsilon:g} and delta {rest.delta:g}; both together have a "
         f"certified delta of {planned.certificate.delta:.6g}."
     )
-    write_out(wrap(sentence) + "\n\n")
+    write_out(fill(sentence) + "\n\n")
     rows = [
         (f"{row['cap']:,}", str(row["excess"]), f"{row['total_noise']:.4g}", f"{row['threshold']:.5g}")
         for row in caps

@@ -78,7 +78,7 @@ def report(
     kept = kept_files(name, certificate)
     if output is not None:
         refuse_overwriting(output, kept)
-        check_place(output, force=force, only_reports=True)
+        check_place(output, force=force)
     facts = gather_facts(name, table=table, certificate=certificate, public_key=public_key)
     drawn, content = write_report(facts, format, output, figures, figure_format, force=force, kept=kept)
     with closed_pipe_ignored():
@@ -142,7 +142,7 @@ def check_report(name: str, request: Request) -> None:
     if format_of(path) == "html":
         require_plotting()
     refuse_overwriting(path, kept_files(request.output, input=request.input, items=request.items))
-    check_place(path, force=request.force, only_reports=True)
+    check_place(path, force=request.force)
     if request.output is None:
         return
     target = target_of(
@@ -169,12 +169,14 @@ def report_release(name: str, request: Request) -> OutputError | None:
     path = Path(name)
     try:
         from dphist.outputs.write import kept_files, refuse_overwriting
+        from dphist.publishing import write_files
         from dphist.report.render import format_of, make_report
-        from dphist.report.writing import encode_report, write_files
+        from dphist.report.writing import check_place
 
         content = make_report(request.output, format_of(path), table=request.output_table)
         refuse_overwriting(path, kept_files(request.output, input=request.input, items=request.items))
-        write_files({path: encode_report(content)}, force=request.force, only_reports=True)
+        check_place(path, force=request.force)
+        write_files({path: (content.encode(), 0o666)}, force=request.force)
     except Exception as error:
         if isinstance(error, DphistError):
             reason = error_sentence(error)

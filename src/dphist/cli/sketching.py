@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -19,11 +18,11 @@ from dphist.cli.base import (
     stoppable,
     takes,
     whole_number,
-    wrap,
 )
 from dphist.cli.releasing import DryRun, remaining_budget, show_dry_run, show_release
 from dphist.counting.task import Resources
 from dphist.counting.workspace import check_address_space
+from dphist.display import fill
 from dphist.errors import InvalidParameter
 
 if TYPE_CHECKING:
@@ -124,12 +123,13 @@ def merge(
     Example:
       dphist sketch merge users-0.sketch users-1.sketch -o all.sketch
     """
+    from dphist.outputs.write import same_file
     from dphist.sketch import MisraGries
     from dphist.sketch.counters import check_place, write_secret
 
     check_place(output, force=force)
     for number, name in enumerate(sketches):
-        if any(_same_file(name, other) for other in sketches[:number]):
+        if any(same_file(name, other) for other in sketches[:number]):
             raise InvalidParameter(f"the sketch {name} is given twice: its users would count twice")
     with stoppable() as placed:
         first, *others = [MisraGries.load(name) for name in sketches]
@@ -146,8 +146,6 @@ def merge(
 def release(
     name: Annotated[str, typer.Argument(metavar="SKETCH", help="A file of dphist sketch build or merge.")],
     *,
-    epsilon: float,
-    delta: float,
     output: str | None = None,
     size: Annotated[
         int | None, typer.Option(metavar="K", parser=whole_number, help="Refuse a sketch of another size.")
@@ -156,18 +154,14 @@ def release(
         Literal["opposite", "independent", "none"],
         typer.Option(help="How the subtracted count is released and added again; none leaves it out."),
     ] = "opposite",
-    mechanism: str = "best",
-    minimize: str = "threshold",
     count_name: str = "count",
     round: bool = False,
-    output_table: str | None = None,
-    output_format: str | None = None,
     sign: str | None = None,
     force: bool = False,
     dry_run: DryRun = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
-    **booking: Any,
+    **options: Any,
 ) -> None:
     """Release a sketch: noise, threshold, and a certificate beside the result.
 
@@ -194,34 +188,32 @@ def release(
     from dphist.signatures import signer_of
     from dphist.sketch import MisraGries
 
-    if mechanism == "laplace" and offset != "none":
+    if options.get("mechanism") == "laplace" and offset != "none":
         raise InvalidParameter("--mechanism laplace releases no offset: give --offset none with it")
     if sign is not None and output is None:
         raise InvalidParameter("--sign needs --output: it signs the written release")
     # Before the sketch is read: an unusable key is an error at once.
     signer = None if sign is None else signer_of(sign)
     found = MisraGries.load(name, k=size)
+    asked = {name: options[name] for name in ("epsilon", "delta", "mechanism", "minimize") if name in options}
     contract = {"max_nonzero": found.k} if offset == "none" else {"top": found.k, "offset": offset}
-    planned = make_plan(epsilon=epsilon, delta=delta, mechanism=mechanism, minimize=minimize, **contract)
+    planned = make_plan(**asked, **contract)
     if dry_run:
         show_dry_run(planned, as_json, "Nothing was released (--dry-run).")
         return
     if output is None:
         raise InvalidParameter("give --output NAME (or --dry-run): a release is written with its certificate")
-    target = replace(target_of(output, output_table, output_format), sign=signer)
+    target = target_of(output, options.get("output_table"), options.get("output_format"))
+    target = replace(target, sign=signer)
     # What cannot be written is an error before noise is drawn.
     check_target(target, force=force, columns=[*found.kind.names, count_name])
     with stoppable() as placed:
+        booking = {name: options[name] for name in ("ledger", "dataset", "seed") if name in options}
         result = found.release(
-            planned,
-            output=target,
-            count_name=count_name,
-            rounded=round,
-            force=force,
-            placed=placed.append,
+            planned, output=target, count_name=count_name, rounded=round, force=force, placed=placed.append,
             **booking,
-        )
-    left = remaining_budget(result, booking.get("ledger"))
+        )  # fmt: skip
+    left = remaining_budget(result, options.get("ledger"))
     with closed_pipe_ignored():
         show_release(result, as_json, quiet, left)
 
@@ -229,13 +221,6 @@ def release(
 def _show_sketch(built: MisraGries, output: str, as_json: bool, quiet: bool) -> None:
     """Where the sketch is, and that it is secret; no number from the data."""
     columns = {name: str(kind) for name, kind in zip(built.kind.names, built.kind.types, strict=True)}
-    text = f"Sketch of size {built.k:,} written to {output}\n\n{wrap(_SECRET)}\n"
+    text = f"Sketch of size {built.k:,} written to {output}\n\n{fill(_SECRET)}\n"
     with closed_pipe_ignored():
         show({"output": output, "size": built.k, "items": columns, "secret": True}, text, as_json, quiet)
-
-
-def _same_file(one: str, other: str) -> bool:
-    try:
-        return os.path.samefile(one, other)
-    except OSError:
-        return one == other

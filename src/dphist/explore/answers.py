@@ -21,7 +21,6 @@ from dphist.planning.utility import half_width, release_probability
 from dphist.privacy.types import Plan
 from dphist.releasing.summary import Summary, summarize
 from dphist.report.charts import Chart, chart, largest_counts_chart
-from dphist.report.words import PEERS
 from dphist.simulation.population import Population, Zipf
 from dphist.simulation.predict import SHOWN, given_population, totals_of, trial
 
@@ -30,8 +29,15 @@ _EVENTS: Final = "events.parquet"
 _COLUMNS: Final = {"user": "user_id", "item": "item"}
 _OUTPUT: Final = {"output": "released.parquet"}
 _LIST, _VALUE = "items.csv", "amount"
+# The rows of `dphist compare` by what they are.
 _METHODS: Final = {
-    **PEERS,
+    "gshm-add-the-deltas": "Gaussian noise, deltas added (the usual analysis)",
+    "gshm-exact": "Gaussian noise, exact analysis",
+    "csh-add-the-deltas": "Shared noise, gamma = sqrt k, deltas added",
+    "csh-tighter": "Shared noise, gamma = sqrt k, the paper's analysis",
+    "exact, gamma = sqrt k": "Shared noise, gamma = sqrt k, exact analysis",
+    "exact, gamma tuned": "Shared noise, best gamma, exact analysis",
+    "scale m/epsilon": "Laplace noise of scale m/epsilon",
     SPREAD_ROW: "Gaussian noise, items beyond the limit with smaller weights",
     "top": "The most common items, exact analysis (this plan)",
 }
@@ -67,8 +73,7 @@ def plain_answer(data: Mapping[str, object]) -> dict[str, Any]:
     adjusted = dict(question.adjusted)
     if plan.releases_offset and "max_items_per_user" in question.plan:
         adjusted["max_items_per_user"] = "Not used: without a limit the most common items need less noise."
-    # Continuous noise has no release.
-    options = {} if "noise" in question.plan else _release_keywords(question.plan)
+    options = _release_keywords(question.plan)
     summary = summarize(
         plan, {name.replace("_", "-"): value for name, value in options.items()}, plan.budget,
         items=round(released), largest=float(population.counts.max(initial=0.0)),
@@ -94,7 +99,7 @@ def plain_answer(data: Mapping[str, object]) -> dict[str, Any]:
         "plan": plan.to_dict(),
         "mechanism": MECHANISMS[plan.mechanism][0],
         "advice": [
-            *(explain(plan, alternatives=False) if plan.noise.kind == "discrete" else []),
+            *explain(plan, alternatives=False),
             *(note for note in summary.warnings if note not in summary.verdict.warnings),
         ],
     }
@@ -117,7 +122,7 @@ def expect(plan: Plan, population: Population, question: Question) -> tuple[Expe
         margin=half_width(plan, 0.95), threshold=None if listed else floor + plan.threshold,
     )  # fmt: skip
     items, covered = float(chance @ kept.number), float((chance * counted) @ kept.number)
-    if plan.noise.kind == "discrete" and not listed:
+    if not listed:
         totals = totals_of(plan, kept, cap=limit)
         items, covered = min(totals.released, float(bound or math.inf)), totals.kept
     pairs = float(population.counts @ population.number)
@@ -163,20 +168,12 @@ def _active_users(population: Population) -> str:
 
 
 def recipes(keywords: dict[str, Any]) -> dict[str, str]:
-    """The commands and the Python code of this plan and of a release with it.
-
-    Continuous noise is an ideal that is never drawn, so it has no release.
-    """
+    """The commands and the Python code of this plan and of a release with it."""
     flags = {"sum" if name == "sums" else name: value for name, value in keywords.items()}
-    found = {
-        "command": shlex.join(["dphist", "plan", *_flags(flags)]),
-        "python": f"import dphist\n\nplan = dphist.plan({_arguments(keywords)})\nprint(plan)",
-    }
-    if "noise" in keywords:
-        return found
     release = {**_COLUMNS, **_release_keywords(keywords), **_OUTPUT}
     return {
-        **found,
+        "command": shlex.join(["dphist", "plan", *_flags(flags)]),
+        "python": f"import dphist\n\nplan = dphist.plan({_arguments(keywords)})\nprint(plan)",
         "release_command": shlex.join(["dphist", "release", _EVENTS, *_flags(release)]),
         "release_python": (
             f"import dphist\n\nreleased = dphist.release({_EVENTS!r}, {_arguments(release)})\nprint(released)"
@@ -186,7 +183,7 @@ def recipes(keywords: dict[str, Any]) -> dict[str, str]:
 
 def _release_keywords(keywords: Mapping[str, Any]) -> dict[str, Any]:
     """The options of a release with this plan, without its files and columns."""
-    found = {name: value for name, value in keywords.items() if name not in ("public_items", "sums", "noise")}
+    found = {name: value for name, value in keywords.items() if name not in ("public_items", "sums")}
     if "public_items" in keywords:
         found["items"] = _LIST
     if "sums" in keywords:
@@ -265,9 +262,9 @@ def _chart_answer(one: Chart) -> dict[str, Any]:
 def trial_answer(data: Mapping[str, object]) -> dict[str, Any]:
     """A trial release of synthetic or uploaded counts, with noise from a seed. Nothing is kept."""
     question = read_question(data)
-    if "noise" in question.plan or "public_items" in question.plan:
-        why = "continuous noise is never drawn" if "noise" in question.plan else "all items of a list are released"
-        return {"sentences": [f"There is no trial release: {why}."], "top": [], "svg": "", "words": ""}
+    if "public_items" in question.plan:
+        why = "There is no trial release: all items of a list are released."
+        return {"sentences": [why], "top": [], "svg": "", "words": ""}
     population, names, rounded = _data_of(data, question)
     outcome = trial(
         _find_plan(**question.plan), population, question.seed, names=names, largest=question.plan.get("top"),

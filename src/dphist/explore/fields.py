@@ -54,7 +54,6 @@ class Field:
     most: float = 10**6
     whole: bool = False
     placeholder: str = ""
-    word: str = ""
     hint: str = ""
     slider: Slider | None = None
     choices: Mapping[str, str] | None = None
@@ -71,8 +70,6 @@ class Field:
             return None if text in ("", next(iter(self.choices))) else text
         if not text and self.placeholder:
             return None
-        if text and text == self.word:
-            return text
         if self.whole and _GROUPED.fullmatch(text):
             text = text.replace(",", "")
         number = float(text) if len(text) <= 40 and _NUMBER.fullmatch(text) else math.nan
@@ -116,10 +113,6 @@ OPTIONS: Final = (
           choices={"drop": "are left out", "spread": "count too, each item with a smaller weight"}),
     Field("mechanism", "Kind of noise",
           choices={"best": "the better one", "gaussian": "Gaussian", "laplace": "Laplace"}),
-    Field("gamma", "Variance of own noise / shared noise (γ)", least=0.01, placeholder="the best",
-          word="sqrt", hint="Needs k. “sqrt” is √k.", slider=Slider(1, 1e5, 100)),
-    Field("noise", "Values of the noise",
-          choices={"discrete": "discrete (for releases)", "continuous": "continuous (for comparison only)"}),
     Field("minimize", "Make as small as possible", choices={"threshold": "the threshold", "noise": "the noise"}),
 )  # fmt: skip
 EXAMPLE: Final = (
@@ -157,18 +150,14 @@ def read_question(data: Mapping[str, object]) -> Question:
 
     budget = {"epsilon": values.pop("epsilon"), "delta": values.pop("delta", delta_for(law["users"]))}
     if publish != "items":
-        only = ("max_nonzero", "excess", "mechanism", "gamma", "noise", "minimize")
+        only = ("max_nonzero", "excess", "mechanism", "minimize")
         leave_out(only, "this is for all popular items without sums")
     if "max_nonzero" in values:
         leave_out(["excess"], "with k this may take minutes, use the command line")
-    else:
-        leave_out(["gamma"], "noise is shared only if k is given")
     if "max_items_per_user" not in values:
         leave_out(["excess"], "there is no limit")
     if values.get("mechanism") == "laplace":
-        leave_out(("excess", "gamma", "noise"), "Laplace noise has one form only")
-    if "excess" in values:
-        leave_out(["noise"], "smaller weights need discrete noise")
+        leave_out(["excess"], "Laplace noise has one form only")
     if "sum_high" in values:
         high = values.pop("sum_high")
         values["sums"] = ((0, int(high) if high.is_integer() else high),)
@@ -179,12 +168,6 @@ def read_question(data: Mapping[str, object]) -> Question:
     if bound is not None and limit is not None and limit > bound:
         values["max_items_per_user"] = bound
         adjusted["max_items_per_user"] = f"{bound:,} is used: there are no more items."
-    if isinstance(values.get("gamma"), float):
-        # Below a thousandth of k a certificate takes minutes.
-        least = max(values["max_nonzero"] / 1000, 0.01 if "noise" in values else 1.0)
-        if values["gamma"] < least:
-            values["gamma"] = float(math.ceil(least)) if least >= 1 else least
-            adjusted["gamma"] = f"{values['gamma']:g} is used, the least for this k."
     if "public_items" in values:
         law["items"] = values["public_items"]
         adjusted["items"] = "Not used: only items on the list count."
@@ -218,10 +201,8 @@ def field_of(error: DphistError) -> str | None:
 
 LARGEST_UPLOAD: Final = 5 * 1024 * 1024
 _LARGEST_COUNT: Final = 10**12
-_WHOLE: Final = re.compile(r"\d{1,13}", re.ASCII)
-_DECIMAL: Final = re.compile(r"\d{1,13}(\.\d+)?", re.ASCII)
-# With a comma in it a number is refused, but it is seen to be one.
-_LIKE_A_NUMBER: Final = re.compile(r"\d[\d.,]*", re.ASCII)
+# Counts of a release have decimals.
+_COUNT: Final = re.compile(r"\d{1,13}(\.\d+)?", re.ASCII)
 # Text in UTF-8 has none of these: control characters, halves of characters.
 _NOT_TEXT: Final = re.compile(r"[\x00-\x08\x0e-\x1f\ud800-\udfff]")
 
@@ -229,7 +210,7 @@ _NOT_TEXT: Final = re.compile(r"[\x00-\x08\x0e-\x1f\ud800-\udfff]")
 def read_counts(text: object) -> tuple[list[str], list[int], int]:
     """Items and counts of a CSV text, and how many counts were rounded; an error names the line.
 
-    The text has one column of counts, item and count, or a header that names `count`.
+    Each line has a count, or an item and a count; the first line may be a header.
     """
     if not isinstance(text, str) or _NOT_TEXT.search(text):
         raise WrongField("csv", "the file is not text in UTF-8: save a spreadsheet or a table as CSV first")
@@ -239,36 +220,26 @@ def read_counts(text: object) -> tuple[list[str], list[int], int]:
         rows = _split(text.removeprefix("\ufeff"))
     except csv.Error as error:
         raise WrongField("csv", f"the file is not CSV: {error}") from None
-    has_header, named, place = _header(rows[0][1]) if rows else (False, False, 0)
-    width = len(rows[0][1]) if rows else 1
-    if has_header:
+    if rows and not any(character.isdigit() for character in rows[0][1][-1]):
         rows = rows[1:]
     if len(rows) > MOST_ITEMS:
         raise WrongField("csv", f"the file has more than {MOST_ITEMS:,} items")
-    if not named and width > 2:
-        raise WrongField(
-            "csv", f"line 1 has {width} columns: use one count, or item,count, or a header that names `count`"
-        )
     items, counts, rounded = [], [], 0
-    for line, row in rows:
-        if len(row) != width:
-            raise WrongField("csv", f"line {line} has {len(row)} columns, but the first line has {width}")
-        count = row[place].strip()
-        # A column of that name may come from a release, whose counts have decimals.
-        if not (_DECIMAL if named else _WHOLE).fullmatch(count) or float(count) > _LARGEST_COUNT:
-            kind = "number" if named else "whole number"
-            raise WrongField("csv", f"line {line}: {count[:40]!r} is not a {kind} from 0 to {_LARGEST_COUNT:,}")
+    for line, (*item, count) in rows:
+        if len(item) > 1 or not _COUNT.fullmatch(count.strip()) or float(count) > _LARGEST_COUNT:
+            wanted = f"a count from 0 to {_LARGEST_COUNT:,}, or an item and a count"
+            raise WrongField("csv", f"line {line} must have {wanted}, and ends with {count[:40]!r}")
         whole = round(float(count))
         rounded += whole != float(count)
         counts.append(whole)
-        items.append(str(line) if width == 1 else row[0 if place else 1].strip()[:60])
+        items.append(item[0].strip()[:60] if item else str(line))
     if not any(counts):
-        raise WrongField("csv", "the file has no count above 0: enter one whole number per line, or item,count")
+        raise WrongField("csv", "the file has no count above 0: enter one number per line, or item,count")
     return items, counts, rounded
 
 
 def _split(text: str) -> list[tuple[int, list[str]]]:
-    """The rows that are not empty, with their numbers, by the separator that leaves numbers as counts.
+    """The rows that are not empty, with their numbers, by the separator that the first one has.
 
     A comma is tried last: "bread;1,5" is refused rather than misread.
     """
@@ -277,17 +248,5 @@ def _split(text: str) -> list[tuple[int, list[str]]]:
         reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator)
         rows = [(number, row) for number, row in enumerate(reader, start=1) if row]
         if rows and len(rows[0][1]) > 1:
-            _, _, place = _header(rows[0][1])
-            if any(len(row) > place and _LIKE_A_NUMBER.fullmatch(row[place].strip()) for _, row in rows[:20]):
-                break
+            break
     return rows
-
-
-def _header(first: list[str]) -> tuple[bool, bool, int]:
-    """Whether the first row is a header, whether it names a column `count`, and where the counts are."""
-    words = [cell.strip().lower() for cell in first]
-    is_header = not any(character.isdigit() for character in words[-1])
-    # In a row of two, an item may be called so.
-    if "count" in words and (is_header or len(words) > 2):
-        return True, True, words.index("count")
-    return is_header, False, len(words) - 1

@@ -37,7 +37,7 @@ from dphist.report.facts import (
     rows_of,
     selection_of,
 )
-from dphist.report.words import BETWEEN, PEERS, passes, percent
+from dphist.report.words import BETWEEN, passes, percent
 from dphist.simulation.population import NOTICE
 from dphist.simulation.simulate import Simulation
 
@@ -60,7 +60,7 @@ GREY: Final = "#768b9c"
 _STYLES: Final = ((BLUE, VERMILLION, GREEN, ORANGE), ([1, 0], [7, 4], [2, 3], [8, 3, 2, 3]))
 _WIDTH: Final = 430
 _HEIGHT: Final = 240
-# Where the largest bar is this many times the shortest, points on a logarithmic axis replace the bars.
+# Where the largest number is this many times the smallest, the axis is logarithmic.
 _LOG_RATIO: Final = 25.0
 # The largest counts that the chart of a report shows.
 _SHOWN: Final = 10
@@ -187,15 +187,6 @@ class Mark:
     y: float | None = None
 
 
-@dataclass(frozen=True)
-class Bar:
-    """A labelled number; `own` is the one that a reader looks for."""
-
-    label: str
-    value: float
-    own: bool = False
-
-
 def _layer(mark: Spec, values: Sequence[Mapping[str, Any]] | None = None, **encoding: Spec) -> Spec:
     """One kind of mark; without values it draws those of the whole chart."""
     data = {} if values is None else {"data": {"values": values}}
@@ -284,37 +275,6 @@ def _mark_layers(mark: Mark, x: Spec, y: Spec, *, on_left: bool, low: bool) -> l
     ]
 
 
-def bar_chart(name: str, title: str, words: str, bars: Sequence[Bar], *, x_label: str) -> Chart:
-    """Bars from zero, each with its label above and its number at the end: labels are long, and phones narrow."""
-    lengths = [max(0.0, bar.value) for bar in bars]
-    x, low = _length_axis("length", x_label, lengths)
-    values = [
-        {"place": place, "length": lengths[place], "low": low, "number": bar_number(bar.value), **vars(bar)}
-        for place, bar in enumerate(bars)
-    ]
-    colour = {"condition": {"test": "datum.own", "value": BLUE}, "value": GREY}
-    text = {"type": "text", "align": "left", "fontWeight": {"expr": "datum.own ? 700 : 400"}}
-    if low > 0.0:
-        stem = {"type": "rule", "color": INK, "opacity": 0.3, "strokeWidth": 2}
-        shapes = [_layer(stem, x=x, x2={"field": "low"}), _layer({**_DOT, "size": 130}, x=x, color=colour)]
-    else:
-        shapes = [_layer({"type": "bar", "size": 14}, x=x, color=colour)]
-    texts = [
-        _layer({**text, "dy": -17}, x={"value": 0}, text=_name("label")),
-        _layer({**text, "dx": 9}, x=x, text=_name("number")),
-    ]
-    return Chart(name, title, words, _rows(values, [*shapes, *texts], step=42))
-
-
-def _rows(values: Sequence[Mapping[str, Any]], layers: Sequence[Spec], *, step: float) -> Spec:
-    """A chart with one row for each value, by its `place`."""
-    y = {"field": "place", "type": "ordinal", "axis": None}
-    return {
-        "data": {"values": values}, "encoding": {"y": y}, "layer": layers, "width": _WIDTH,
-        "height": {"step": step},
-    }  # fmt: skip
-
-
 def _length_axis(field: str, label: str, lengths: Sequence[float]) -> tuple[Spec, float]:
     """The axis of lengths and where it begins: at zero, or above it where a logarithmic one is needed."""
     least, most = min(lengths), max(*lengths, 1e-9)
@@ -325,61 +285,76 @@ def _length_axis(field: str, label: str, lengths: Sequence[float]) -> tuple[Spec
 
 
 @dataclass(frozen=True)
-class Measured:
-    """A labelled number with its interval; an estimate has the count that it is made of as well."""
+class Dot:
+    """A labelled number, with its interval if it has one; an estimate also has the count that it is made of.
+
+    `own` marks those that a reader looks for.
+    """
 
     label: str
     value: float
-    low: float
-    high: float
+    low: float | None = None
+    high: float | None = None
     count: float | None = None
+    own: bool = False
 
     def __str__(self) -> str:
+        if self.low is None or self.high is None:
+            whole = self.value >= 1000.0 or self.value == round(self.value)
+            return f"{self.value:,.0f}" if whole else f"{self.value:.4g}"
         margin = (self.high - self.low) / 2.0
         digits = digits_of(margin)
         return f"{self.value:,.{digits}f} ± {margin:,.{digits}f}"
 
 
-def interval_chart(
-    name: str, title: str, words: str, numbers: Sequence[Measured], *, x_label: str, what: str
-) -> Chart:
-    """Numbers as dots with error bars, and the counts behind estimates; `what` is the legend of the dots."""
-    ends = [max(0.0, one.high) for one in numbers]
-    dots = [max(0.0, one.value) for one in numbers]
-    counts = [max(0.0, one.count) for one in numbers if one.count is not None]
-    x, low = _length_axis("value", x_label, [*ends, *dots, *counts])
-    labels = [_lines(one.label) for one in numbers]
-    most = max(map(len, labels))
+def dot_chart(name: str, title: str, words: str, dots: Sequence[Dot], *, x_label: str, legend: str = "") -> Chart:
+    """Numbers as dots on lines from zero, each with its label above: labels are long, and phones narrow.
+
+    With intervals, error bars and the counts behind estimates; `legend` is that of the dots.
+    """
+    lengths = [max(0.0, dot.value) for dot in dots]
+    ends = [length if dot.high is None else max(0.0, dot.high) for dot, length in zip(dots, lengths, strict=True)]
+    counts = [None if dot.count is None else max(0.0, dot.count) for dot in dots]
+    behind = [count for count in counts if count is not None]
+    x, low = _length_axis("value", x_label, [*ends, *lengths, *behind])
+    labels = [_lines(dot.label) for dot in dots]
+    most, some_own = max(map(len, labels)), any(dot.own for dot in dots)
     values = [
         {
-            "place": place, "number": str(one), "low": low, "begin": max(low, one.low), "end": ends[place],
-            "value": dots[place], "count": None if one.count is None else max(0.0, one.count),
-            "main": what, "behind": "count", **{f"line{n}": line for n, line in enumerate(labels[place])},
+            "place": place, "number": str(dot), "low": low, "begin": max(low, dot.low or 0.0), "end": ends[place],
+            "value": lengths[place], "count": counts[place], "own": dot.own, "main": legend, "behind": "count",
+            "colour": GREY if some_own and not dot.own else BLUE,
+            **{f"line{n}": line for n, line in enumerate(labels[place])},
         }
-        for place, one in enumerate(numbers)
+        for place, dot in enumerate(dots)
     ]  # fmt: skip
     # Long labels have several lines, all above their number.
-    down, kinds = 0.5 * _LINE * (most - 1), 2 if counts else 1
+    down, kinds = 0.5 * _LINE * (most - 1), 2 if behind else 1
 
     def points(field: str, kind: str) -> Spec:
         styles = {
             channel: _name(
                 kind, legend={**_ABOVE, "columnPadding": 60},
-                scale={"domain": [what, "count"][:kinds], "range": looks[:kinds]},
+                scale={"domain": [legend, "count"][:kinds], "range": looks[:kinds]},
             )
             for channel, looks in (("color", [BLUE, GREY]), ("shape", ["circle", "diamond"]))
         }  # fmt: skip
+        if not legend:
+            styles = {"color": _name("colour", scale=None, legend=None)}
         return _layer({**_DOT, "size": 90, "yOffset": down}, None, x=_number(field), **styles)
 
     stem = {"type": "rule", "color": INK, "opacity": 0.2, "strokeWidth": 2, "yOffset": down}
     bar = {"type": "rule", "color": BLUE, "strokeWidth": 2.5, "yOffset": down}
     tick = {"type": "tick", "color": BLUE, "thickness": 2.5, "size": 12, "yOffset": down}
-    text = {"type": "text", "align": "left"}
-    layers = [
-        _layer(stem, x=x, x2={"field": "low"}),
+    text = {"type": "text", "align": "left", "fontWeight": {"expr": "datum.own ? 700 : 400"}}
+    intervals = [
         _layer(bar, x=_number("begin"), x2={"field": "end"}),
         *(_layer(tick, x=_number(end)) for end in ("begin", "end")),
-        *([points("count", "behind")] if counts else []),
+    ]
+    layers = [
+        _layer(stem, x=x, x2={"field": "low"}),
+        *(intervals if legend else []),
+        *([points("count", "behind")] if behind else []),
         points("value", "main"),
         *(
             _layer({**text, "dy": down - 17 - _LINE * n}, x={"value": 0}, text=_name(f"line{n}"))
@@ -387,7 +362,12 @@ def interval_chart(
         ),
         _layer({**text, "dx": 9, "yOffset": down}, x=_number("end"), text=_name("number")),
     ]
-    return Chart(name, title, words, _rows(values, layers, step=42 + _LINE * (most - 1)))
+    y = {"field": "place", "type": "ordinal", "axis": None}
+    spec = {
+        "data": {"values": values}, "encoding": {"y": y}, "layer": layers, "width": _WIDTH,
+        "height": {"step": 42 + _LINE * (most - 1)},
+    }  # fmt: skip
+    return Chart(name, title, words, spec)
 
 
 def _lines(label: str) -> list[str]:
@@ -396,11 +376,6 @@ def _lines(label: str) -> list[str]:
     if len(lines) > _LABEL_LINES:
         lines = [*lines[: _LABEL_LINES - 1], lines[_LABEL_LINES - 1][:-1] + "…"]
     return lines[::-1]
-
-
-def bar_number(value: float) -> str:
-    """The number at the end of a bar."""
-    return f"{value:,.0f}" if value >= 1000.0 or value == round(value) else f"{value:.4g}"
 
 
 def panels(name: str, title: str, words: str, parts: Sequence[Chart], *, one_legend: bool = False) -> Chart:
@@ -483,16 +458,6 @@ def frontier_chart(comparison: Comparison) -> Chart:
         ]
     spec = {"layer": layers, "width": _WIDTH, "height": 300}
     return Chart("comparison", comparison.title, describe_comparisons([comparison]), spec)
-
-
-def threshold_chart(comparison: Comparison) -> Chart:
-    """The thresholds of all mechanisms and analyses as bars, the lowest in colour."""
-    best = min(row.threshold for row in comparison.rows)
-    bars = [
-        Bar(f"{row.mechanism}, {row.analysis}", row.threshold, row.threshold == best) for row in comparison.rows
-    ]
-    words = describe_comparisons([comparison])
-    return bar_chart("thresholds", f"Thresholds\n{comparison.title}", words, bars, x_label="threshold")
 
 
 def curve_chart(
@@ -578,49 +543,33 @@ def simulation_chart(simulation: Simulation) -> Chart:
     return panels("simulation", title.replace("; epsilon", "\nepsilon"), words, parts, one_legend=True)
 
 
-# What a plan does to users by their number of items.
-_FATES: Final = {"count in full": BLUE, "each item counts less": ORANGE, "some items left out": VERMILLION}
-
-
-def kept_chart(plan: Plan, users: Sequence[tuple[int, float]] = (), *, noisy: bool = False) -> Chart:
-    """What all items of a user count together, by their number; below it, how many users have so many items.
-
-    `users` are pairs: the most items of a group, which begins after the group before it, and its users.
-    They may be `noisy`.
-    """
+def kept_chart(plan: Plan) -> Chart:
+    """What all items of a user count together, by their number."""
     levels = levels_of(plan)
     limit, (most, weight) = levels[0][0], levels[-1]
-    last = int(max(2, min(2 * most, plan.contract.nonzero), *(items for items, _ in users)))
+    last = int(max(2, min(2 * most, plan.contract.nonzero)))
     points = [(1.0, 1.0), (float(limit), float(limit))]
     for (before, _), (items, each) in pairwise(levels):
         points += [((before + 1) * 1.0, (before + 1) * each), (items * 1.0, items * each)]
     points.append((float(last), most * weight))
-    total = figure(most * weight)
     words = f"A user with up to {count_items(limit)} counts in full. One with more counts for a random {limit:,}."
     if most > limit:
         beyond = ", and with more items no more" if last > most else ""
         words = (
             f"A user with up to {count_items(limit)} counts in full. One with more counts less for each item: "
-            f"with {count_items(most)} {total} in all, {figure(weight)} for each{beyond}."
+            f"with {count_items(most)} {figure(most * weight)} in all, {figure(weight)} for each{beyond}."
         )
-    groups = _groups(users, limit, most)
-    if groups:
-        everyone = max(1.0, sum(count for *_, count in groups))
-        above = sum(count for first, _, _, count in groups if first > limit) / everyone
-        about = "By the noisy numbers about" if noisy else "About"
-        words += f" {about} {percent(above)} of users have more than {limit:,}."
-
     bases = (1, 2, 5) if last <= 2000 else (1,)
-    ticks = [base * 10**power for power in range(math.ceil(math.log10(last)) + 1) for base in bases]
-    ticks, least = [tick for tick in ticks if tick <= last], 0.75
-
-    def axis(field: str, title: str | None, **more: Any) -> Spec:
-        scale = {"type": "log", "domain": [least, last + 0.5], "nice": False}
-        return _number(field, title=title, scale=scale, axis={"values": ticks, "labelExpr": _TICKS, **more})
-
-    across = "items of a user (logarithmic)"
-    x = axis("x", None if groups else across, labels=not groups)
-    y = axis("y", "counted, by weight (logarithmic)")
+    powers = range(math.ceil(math.log10(last)) + 1)
+    settings = {
+        "scale": {"type": "log", "domain": [0.75, last + 0.5], "nice": False},
+        "axis": {
+            "values": [tick for power in powers for base in bases if (tick := base * 10**power) <= last],
+            "labelExpr": _TICKS,
+        },
+    }
+    x = _number("x", title="items of a user (logarithmic)", **settings)
+    y = _number("y", title="counted, by weight (logarithmic)", **settings)
     lines = {"counted": points, "all items": [(1.0, 1.0), (float(last), float(last))]}
     styles = _styles(list(lines), [BLUE, GREY], [[1, 0], [4, 4]], orient="top", direction="horizontal")
     layers = [
@@ -635,37 +584,7 @@ def kept_chart(plan: Plan, users: Sequence[tuple[int, float]] = (), *, noisy: bo
         on_left = place == limit if limit < most < 2 * limit else math.log(place) > 0.6 * math.log(last)
         layers += _mark_layers(Mark(f"{place:,}", place), x, y, on_left=on_left, low=True)
     spec = {"layer": layers, "width": _WIDTH, "height": _HEIGHT}
-    if groups:
-        kinds = list(dict.fromkeys(kind for _, _, kind, _ in groups))
-        values = [
-            {
-                "from": max(least, 1.01 * (first - 0.5)), "to": 0.99 * (end + 0.5), "kind": kind, "users": count,
-                "zero": 0.0,
-            }
-            for first, end, kind, count in groups
-        ]  # fmt: skip
-        tint = {"domain": kinds, "range": [_FATES[kind] for kind in kinds]}
-        bars = _layer(
-            {"type": "bar"}, values, x=axis("from", across), x2={"field": "to"}, y2={"field": "zero"},
-            color=_name("kind", sort=kinds, scale=tint, legend={**_ABOVE, "symbolType": "square"}),
-            y=_number(
-                "users", title="users (noisy)" if noisy else "users", axis={"labelExpr": _TICKS, "tickCount": 4}
-            ),
-        )  # fmt: skip
-        scales = {"color": "independent", "strokeDash": "independent"}
-        below = {**bars, "width": _WIDTH, "height": _HEIGHT // 2}
-        spec = {"vconcat": [spec, below], "spacing": 12, "resolve": {"scale": scales}}
     return Chart("kept", "What the items of a user count", words, spec)
-
-
-def _groups(users: Sequence[tuple[int, float]], limit: int, most: int) -> list[tuple[int, int, str, float]]:
-    """Of each group: least and most items, what the plan does to its users, and their number, at least 0."""
-    (in_full, less, left_out), found, first = _FATES, [], 1
-    for items, count in users:
-        kind = in_full if items <= limit else less if items <= most else left_out
-        found.append((first, items, kind, max(0.0, float(count))))
-        first = items + 1
-    return found
 
 
 def largest_counts_chart(rows: Sequence[Mapping[str, Any]], words: str) -> Chart:
@@ -725,23 +644,23 @@ def counts_chart(rows: Rows, most: int) -> Chart:
     which = f"The {shown} largest of {rows.total:,}" if shown < rows.total else f"All {rows.total:,}"
     what = "estimates" if rows.estimated else "released counts"
     if interval is None:
-        bars = [Bar(label, float(n), own=True) for label, n in zip(labels, numbers.values, strict=False)]
-        words = f"{which} {what}, from {bars[0].value:,.0f} to {bars[-1].value:,.0f}."
-        return bar_chart("counts", f"The largest {what}", words, bars, x_label=rows.count)
+        dots = [Dot(label, float(n)) for label, n in zip(labels, numbers.values, strict=False)]
+        words = f"{which} {what}, from {dots[0].value:,.0f} to {dots[-1].value:,.0f}."
+        return dot_chart("counts", f"The largest {what}", words, dots, x_label=rows.count)
     counts = rows.counts if rows.estimated else [None] * shown
     lows: Sequence[Any] = interval.values
     highs: Sequence[Any] = interval.upper
     if (half := interval.half) is not None:
         lows, highs = (tuple(n + side for n in numbers.values[:shown]) for side in (-half, half))
     columns = zip(labels, numbers.values, lows, highs, counts, strict=False)
-    measured = [Measured(*one) for one in columns]
+    dots = [Dot(*one) for one in columns]
     level = f"{100 * rows.level:g} %"
-    words = f"{which} {what}, from {measured[0]} to {measured[-1]} ({level} intervals)"
+    words = f"{which} {what}, from {dots[0]} to {dots[-1]} ({level} intervals)"
     words += ", and the counts that they are made of." if rows.estimated else "."
     kind = "estimate" if rows.estimated else "count"
-    return interval_chart(
-        "counts", f"The largest {what}", words, measured, x_label="users" if rows.estimated else rows.count,
-        what=f"{kind}, {level} interval",
+    return dot_chart(
+        "counts", f"The largest {what}", words, dots, x_label="users" if rows.estimated else rows.count,
+        legend=f"{kind}, {level} interval",
     )  # fmt: skip
 
 
@@ -751,21 +670,10 @@ def counts_chart(rows: Rows, most: int) -> Chart:
 def report_charts(facts: Facts) -> tuple[Chart, ...]:
     """All charts of a report, in its order."""
     found = [*([counts_chart(facts.rows, _SHOWN)] if facts.rows.total else []), _guarantee(facts)]
-    if len(facts.peers) > 1:
-        numbers = [(PEERS[peer.analysis], peer.noise, peer.threshold) for peer in facts.peers]
-        noises = [(label, noise) for label, noise, _ in numbers]
-        found.append(_peer_bars("noise", "Noise of a count", "standard deviation", noises))
-        if facts.peers[0].threshold is not None:
-            thresholds = [(label, threshold) for label, _, threshold in numbers if threshold is not None]
-            # After a top-k step, or in a sketch, it is not a plain count that must exceed the threshold.
-            axis = "" if facts.selection is None else facts.selection.axis
-            relative = axis.startswith(("true count", "counter"))
-            label = f"{axis.removeprefix('true ')}, with noise" if relative else "noisy count"
-            found.append(_peer_bars("threshold", "Threshold that a count must exceed", label, thresholds))
     if facts.selection is not None:
         found += [_probability(facts.selection), _error(facts.selection)]
     if facts.choice is not None or facts.plan.contract.spread is not None:
-        found.append(kept_chart(facts.plan, facts.choice.sizes() if facts.choice else (), noisy=True))
+        found.append(kept_chart(facts.plan))
     if facts.choice is not None:
         found.append(_choice(facts.choice))
     return tuple(found if facts.private else map(_with_warning, found))
@@ -785,12 +693,6 @@ def _guarantee(facts: Facts) -> Chart:
     budget = f"{which} is delta {delta} at epsilon {epsilon}."
     mark = Mark(own, facts.budget.epsilon, facts.delta_certified)
     return curve_chart("guarantee", facts.curve, mark, f"{budget} {BETWEEN}")
-
-
-def _peer_bars(name: str, title: str, x_label: str, numbers: Sequence[tuple[str, float]]) -> Chart:
-    words = ", ".join(f"{label}: {figure(value)}" for label, value in numbers) + "."
-    bars = [Bar(label, value, own=place == 0) for place, (label, value) in enumerate(numbers)]
-    return bar_chart(name, title, words, bars, x_label=x_label)
 
 
 def _probability(found: Selection) -> Chart:
@@ -834,48 +736,46 @@ def _error(found: Selection) -> Chart:
 
 
 def _choice(found: LimitChoice) -> Chart:
-    """Users by number of items; the last bars that are within the noise are left out."""
-    bars = [
-        Bar(label, float(users), found.keeps_all(label))
-        for label, users in zip(found.labels, found.users, strict=True)
+    """Users by number of items; the last ones that are within the noise are left out."""
+    within_limit = sum(items <= found.cap for items in found.most)
+    dots = [
+        Dot(label, float(users), own=place < within_limit)
+        for place, (label, users) in enumerate(zip(found.labels, found.users, strict=True))
     ]
-    shown = bars[: found.drawn]
-    above_zero = [(max(0.0, bar.value), bar.own) for bar in shown]
+    shown = dots[: found.drawn]
+    above_zero = [(max(0.0, dot.value), dot.own) for dot in shown]
     within = sum(users for users, own in above_zero if own) / max(1.0, sum(users for users, _ in above_zero))
     words = (
         "Noisy numbers of users by how many items they have; the noise of each has a standard deviation of "
         f"{figure(found.deviation)}. The limit chosen from them is {found.cap:,}: about "
         f"{percent(within)} of users have no more (in bold)."
     )
-    if any(bar.value < 0.0 for bar in shown):
-        words += " A number below zero comes from the noise; its bar has no length."
-    if len(shown) < len(bars):
+    if any(dot.value < 0.0 for dot in shown):
+        words += " A number below zero comes from the noise and is drawn at zero."
+    if len(shown) < len(dots):
         words += (
-            f" The {len(bars) - len(shown)} numbers from {bars[len(shown)].label} items on are not drawn: none is "
+            f" The {len(dots) - len(shown)} numbers from {dots[len(shown)].label} items on are not drawn: none is "
             "more than three standard deviations above zero. The table has all of them."
         )
-    return bar_chart("sizes", "Users by number of items (noisy)", words, shown, x_label="users")
+    return dot_chart("sizes", "Users by number of items (noisy)", words, shown, x_label="users")
 
 
 def chart(result: Any, part: str | None = None) -> Chart:
     """The chart of a plan, a comparison (or several), a profile, a simulation or a release.
 
     A notebook shows it; `.save("chart.png")` writes it; `.words` is its text alternative; `.to_altair()` is the
-    altair chart. A plan has the parts "profile", "release" and "limit"; a comparison has the part "thresholds".
+    altair chart. A plan has the parts "profile", "release" and "limit".
     """
-    makers: dict[str | None, Callable[[Any], Chart]] = {None: _chart_of_other}
+    makers: dict[str | None, Callable[[Plan], Chart]] = {}
     if isinstance(result, Plan):
         makers = {None: _plan_chart, "profile": _plan_profile, "release": _plan_release, "limit": _plan_limit}
-    elif isinstance(result, Comparison):
-        makers = {None: frontier_chart, "thresholds": threshold_chart}
-    if part not in makers:
-        raise InvalidParameter(
-            f"this chart has no part {part!r} (parts: {', '.join(filter(None, makers)) or 'none'})"
-        )
-    return makers[part](result)
-
-
-def _chart_of_other(result: Any) -> Chart:
+    if part in makers:
+        return makers[part](result)
+    if part is not None:
+        parts = ", ".join(filter(None, makers)) or "none"
+        raise InvalidParameter(f"this chart has no part {part!r} (parts: {parts})")
+    if isinstance(result, Comparison):
+        return frontier_chart(result)
     if isinstance(result, Simulation):
         return simulation_chart(result)
     if isinstance(result, Release):

@@ -6,10 +6,9 @@ import json
 import math
 import os
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -28,13 +27,11 @@ from dphist.planning.auto_cap import (
     check_goal,
     choice_curve,
     estimate_sizes,
-    excess_of,
     predicted_loss,
 )
-from dphist.planning.compare import SPREAD_ROW, Comparison, compare
 from dphist.planning.planner import Excess, check_excess
 from dphist.planning.utility import ESTIMATE, ESTIMATES, Correction, added_columns, count_noise, half_width
-from dphist.privacy.types import Budget, Contract, Plan
+from dphist.privacy.types import Budget, Plan
 from dphist.releasing.document import (
     correction_from,
     is_difference,
@@ -69,8 +66,6 @@ UNSEEN: Final = f"({_JOINED})|[{UNSEEN_CLASS}]"
 _POINTS: Final = 41
 _POINTS_SHARED: Final = 21
 _SELECTION_POINTS: Final = 121
-# Of the plans on offer for a chosen limit, so many are shown.
-_OFFERS: Final = 4
 
 
 @dataclass(frozen=True)
@@ -170,45 +165,36 @@ def rows_of(table: Any, plan: Plan, request: Mapping[str, Any], correction: Corr
     digits = column_digits(plan, request, counts, numbers)
     by_size = np.argsort(-counts, kind="stable")
     ordered = table.take(by_size) if table.num_rows else table
-    estimated = [title for title in numbers if correction and title in ESTIMATES]
     columns = [_text_column(printable(title), ordered.column(title)) for title in table.column_names[:place]]
-    # Those that the release has itself, or those of its noise: none of counts beside those of estimates.
-    kind, ends = counts_kind(plan, request), {}
-    width = half_width(plan, LEVEL) + (0.5 if rounded else 0.0)
+    # Intervals that the release has itself, or those of its noise: none of counts beside those of estimates.
+    width: float | None = None
+    ends: Mapping[str, NDArray[Any]] = {} if asked is None else numbers
+    if asked is None and counts_kind(plan, request) in _WITH_INTERVALS:
+        width = half_width(plan, LEVEL) + (0.5 if rounded else 0.0)
+        ends = {f"{name}_low": counts - width, f"{name}_high": counts + width}
     if asked is None and correction is not None:
-        _, made = added_columns(
-            counts.astype(np.float64),
-            plan,
-            "",
-            error=False,
-            interval=LEVEL,
-            rounded=rounded,
-            correction=correction,
+        exact = counts.astype(np.float64)
+        _, ends = added_columns(
+            exact, plan, "", error=False, interval=LEVEL, rounded=rounded, correction=correction
         )
-        ends[ESTIMATE] = (made[f"{ESTIMATE}_low"], made[f"{ESTIMATE}_high"])
-    elif asked is None and kind in _WITH_INTERVALS:
-        ends[name] = (counts - width, counts + width)
-    elif asked is not None:
-        ends = {
-            title: (numbers[f"{title}_low"], numbers[f"{title}_high"])
-            for title in numbers
-            if f"{title}_low" in numbers and f"{title}_high" in numbers
-        }
-    hidden = {f"{title}{end}" for title in ends for end in ("_low", "_high")} if asked is not None else set()
-    for title in (*estimated, *(title for title in numbers if title not in estimated)):
+    bounded = [title for title in numbers if f"{title}_low" in ends and f"{title}_high" in ends]
+    hidden = {f"{title}{end}" for title in bounded for end in ("_low", "_high")} if asked is not None else set()
+    estimated = [title for title in numbers if correction and title in ESTIMATES]
+    for title in dict.fromkeys([*estimated, *numbers]):
         if title in hidden:
             continue
-        columns.append(_number_column(printable(title), numbers[title][by_size], digits[title]))
+        values = _round_all(numbers[title][by_size], digits[title])
+        columns.append(Column(printable(title), "number", values, digits[title]))
         base = title.removesuffix("_standard_error")
         # After the standard error, where there is one.
-        if base in ends and (title != base or f"{base}_standard_error" not in numbers):
-            low, high = (_round_all(end[by_size], digits[base]) for end in ends[base])
-            half = width if asked is None and base == name else None
-            label = f"{100 * level:g} % interval" + (f" of {printable(base)}" if len(ends) > 1 else "")
+        if base in bounded and (title != base or f"{base}_standard_error" not in numbers):
+            low, high = (_round_all(ends[f"{base}_{end}"][by_size], digits[base]) for end in ("low", "high"))
+            label = f"{100 * level:g} % interval" + (f" of {printable(base)}" if len(bounded) > 1 else "")
+            half = width if base == name else None
             columns.append(Column(label, "interval", low, digits[base], upper=high, half=half))
     return Rows(
-        tuple(columns), tuple(column.name for column in columns[:place]), printable(name), table.num_rows,
-        width if asked is None and kind in _WITH_INTERVALS else None, level, bool(estimated),
+        tuple(columns), tuple(column.name for column in columns[:place]), printable(name), table.num_rows, width,
+        level, bool(estimated),
     )  # fmt: skip
 
 
@@ -219,30 +205,19 @@ def _numbers(column: Any) -> NDArray[Any]:
 
 
 def _text_column(name: str, column: Any) -> Column:
-    # Halves of surrogate pairs, from names of files, are spelled out: UTF-8 cannot hold them.
-    texts = [
-        None if text is None else text.encode("utf-8", "backslashreplace").decode() for text in _texts(column)
-    ]
-    is_number = str(column.type).startswith(("int", "uint", "float", "double", "decimal"))
-    return Column(name, "text", tuple(texts), by_number=is_number)
-
-
-def _texts(column: Any) -> list[str | None]:
     import pyarrow as pa
 
     try:
-        found: list[str | None] = column.cast(pa.string()).to_pylist()
-        return found
+        values = column.cast(pa.string()).to_pylist()
     except (pa.ArrowException, ValueError):
-        pass
-    try:
-        return [None if value is None else str(value) for value in column.to_pylist()]
-    except (OverflowError, ValueError):  # a time that Python cannot hold
-        return ["?"] * len(column)
-
-
-def _number_column(name: str, values: NDArray[Any], digits: int) -> Column:
-    return Column(name, "number", _round_all(values, digits), digits)
+        try:
+            values = column.to_pylist()
+        except (OverflowError, ValueError):  # a time that Python cannot hold
+            values = ["?"] * len(column)
+    # Halves of surrogate pairs, from names of files, are spelled out: UTF-8 cannot hold them.
+    texts = (None if one is None else str(one).encode("utf-8", "backslashreplace").decode() for one in values)
+    is_number = str(column.type).startswith(("int", "uint", "float", "double", "decimal"))
+    return Column(name, "text", tuple(texts), by_number=is_number)
 
 
 def _round_all(values: NDArray[Any], digits: int) -> tuple[float, ...]:
@@ -351,65 +326,30 @@ def curve_of(plan: Plan, choice: ChoicePlan | None = None) -> tuple[tuple[float,
 
 
 @dataclass(frozen=True)
-class Peer:
-    """Noise and threshold of one analysis (a row of `dphist compare`); without one, of this release."""
-
-    analysis: str | None
-    noise: float
-    threshold: float | None
-
-
-def peers_of(plan: Plan, budget: Budget) -> tuple[Peer, ...]:
-    """This release, and what other analyses need for the same budget and bounds, for counts of unknown items.
-
-    None of the others has a plan with spread: they drop the items beyond the limit.
-    """
-    threshold = None if plan.mechanism == "known-domain" else plan.threshold
-    own = Peer(None, plan.total_noise, threshold)
-    try:
-        rows = _compare(budget, plan.contract).rows
-    except DphistError:
-        return (own,)
-    # Spread is another way to count, and not an analysis of the same counts.
-    same = [row for row in rows if row.analysis != SPREAD_ROW]
-    return (own, *(Peer(row.analysis, row.total_noise, row.threshold) for row in same))
-
-
-@lru_cache(maxsize=64)
-def _compare(budget: Budget, contract: Contract) -> Comparison:
-    """It takes half a second, and several reports often share one budget."""
-    return compare(
-        epsilon=budget.epsilon, delta=budget.delta,
-        max_nonzero=contract.max_nonzero, max_items_per_user=contract.items,
-    )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Offer:
-    """A plan on offer, and the loss that was predicted for it: of the goal, by `predicted_loss`."""
-
-    limit: int
-    excess: Excess
-    noise: float
-    threshold: float | None
-    loss: float
-
-
-@dataclass(frozen=True)
 class LimitChoice:
     """The noisy numbers of users, by number of items, from which a limit (`cap`) was chosen.
 
-    `offers` are the best plans on offer, the chosen one first, of `plans_on_offer`.
+    `most` is the most items of each group of users; the last group has no end. `loss` is the one predicted for
+    the plan that was chosen from `plans_on_offer`, by `predicted_loss`.
     """
 
-    labels: tuple[str, ...]
+    most: tuple[int, ...]
     users: tuple[int, ...]
     deviation: float
     cap: int
     excess: Excess = "drop"
     goal: Goal = "accuracy"
-    offers: tuple[Offer, ...] = ()
+    loss: float | None = None
     plans_on_offer: int = 0
+
+    @property
+    def labels(self) -> list[str]:
+        """The numbers of items of each group, in words."""
+        groups = pairwise((0, *self.most))
+        return [
+            *(f"{a + 1:,}" if b == a + 1 else f"{a + 1:,} to {b:,}" for a, b in groups),
+            f"over {self.most[-1]:,}",
+        ]
 
     @property
     def drawn(self) -> int:
@@ -417,61 +357,32 @@ class LimitChoice:
         above = (place for place, users in enumerate(self.users) if users > 3.0 * self.deviation)
         return min(len(self.users), max(max(above, default=0) + 2, 4))
 
-    def sizes(self) -> list[tuple[int, int]]:
-        """The most items of each group that is drawn, and its users; not of the last group, which has no end."""
-        pairs = zip(self.labels, self.users, strict=True)
-        return [
-            (int(label.split()[-1].replace(",", "")), users)
-            for label, users in list(pairs)[: self.drawn]
-            if not label.startswith("over")
-        ]
-
-    def keeps_all(self, label: str) -> bool:
-        """Whether users with so many items are within the limit."""
-        return not label.startswith("over") and int(label.split()[-1].replace(",", "")) <= self.cap
-
 
 def limit_choice(choice: Mapping[str, Any], planned: ChoicePlan | None = None) -> LimitChoice:
     """The choice of a certificate; `planned` are the plans on offer, recomputed."""
-    caps = [0, *choice["caps"]]
-    labels = [f"{a + 1:,}" if b == a + 1 else f"{a + 1:,} to {b:,}" for a, b in pairwise(caps)]
     deviation, users = float(Fraction(choice["variance"])) ** 0.5, tuple(choice["noisy_users"])
-    if not all(isinstance(number, int) for number in (*users, choice["cap"])):
+    if not all(isinstance(number, int) for number in (*users, *choice["caps"], choice["cap"])):
         raise TypeError
-    offers = () if planned is None else best_offers(planned, users)
-    return LimitChoice(
-        (*labels, f"over {caps[-1]:,}"), users, deviation, choice["cap"], check_excess(choice["excess"]),
-        check_goal(choice["goal"]), offers, 0 if planned is None else len(planned.plans),
-    )  # fmt: skip
-
-
-def best_offers(planned: ChoicePlan, noisy: Sequence[int]) -> tuple[Offer, ...]:
-    """The plans with the least predicted losses, the least first, and the best one of drop and of spread."""
-    sizes = estimate_sizes(planned.choice, noisy)
-    offers = [
-        Offer(
-            plan.contract.items, excess_of(plan), plan.total_noise,
-            None if math.isinf(plan.threshold) else plan.threshold,
-            predicted_loss(candidate_of(plan), sizes, planned.goal),
-        )
-        for plan in planned.plans
-    ]  # fmt: skip
-    ranked = sorted(offers, key=lambda offer: offer.loss)
-    best = {excess: next((one for one in ranked if one.excess == excess), None) for excess in ("drop", "spread")}
-    return tuple(one for place, one in enumerate(ranked) if place < _OFFERS or one in best.values())
+    excess, goal = check_excess(choice["excess"]), check_goal(choice["goal"])
+    found = LimitChoice(tuple(choice["caps"]), users, deviation, choice["cap"], excess, goal)
+    if planned is None:
+        return found
+    chosen, sizes = planned.plan(found.cap, excess), estimate_sizes(planned.choice, users)
+    loss = predicted_loss(candidate_of(chosen), sizes, planned.goal)
+    return replace(found, loss=loss, plans_on_offer=len(planned.plans))
 
 
 @dataclass(frozen=True)
 class Origin:
     """Where a release is: its certificate's text and place, and what `dphist verify` needs beside its address.
 
-    A release in memory has no certificate, which belongs to a file; if it was also written, `written` says where.
+    A release in memory has no certificate, which belongs to a file, even if it was also written.
     """
 
     certificate: str | None = None
     place: str = ""
     options: tuple[str, ...] = ()
-    written: tuple[str, str] | None = None
+    written: bool = True
 
 
 @dataclass(frozen=True)
@@ -488,7 +399,6 @@ class Facts:
     rows: Rows
     selection: Selection | None
     curve: tuple[tuple[float, float], ...]
-    peers: tuple[Peer, ...]
     choice: LimitChoice | None
     summary: Summary
     # With a chosen limit, what makes estimates of the counts.
@@ -528,8 +438,7 @@ def gather_facts(
         examined = Examination([])
         examined.attempt(document, rows)
         verified = examined.verification("FILE")
-        written = release.written
-        origin = Origin(written=None if written is None else (written.address, str(written.certificate)))
+        origin = Origin(written=release.written is not None)
     else:
         verified, found = read_and_verify(release, table=table, certificate=certificate, trust=trust)
         document, rows, origin = found.document, found.table, Origin()
@@ -568,7 +477,7 @@ def facts_of(document: Mapping[str, Any], table: Any, verified: Verification, or
     )  # fmt: skip
     return Facts(
         document, plan, budget, verified, origin, kind, rows, selection_of(plan, request),
-        curve_of(plan, verified.choice), peers_of(plan, budget), choice, summary, correction,
+        curve_of(plan, verified.choice), choice, summary, correction,
     )  # fmt: skip
 
 

@@ -9,6 +9,7 @@ import os
 import re
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from hashlib import sha256
 from importlib.resources import files
 from itertools import zip_longest
@@ -19,8 +20,8 @@ from urllib.parse import quote
 from jinja2 import Environment, PackageLoader
 from markupsafe import Markup, escape
 
-from dphist.display import printable, text_grid, text_table
-from dphist.errors import InvalidParameter
+from dphist.display import fill, printable, text_grid, text_table
+from dphist.errors import InvalidParameter, one_of
 from dphist.releasing.result import Release
 from dphist.report import words
 from dphist.report.charts import Chart, report_charts
@@ -39,7 +40,6 @@ _ENDINGS: Final[dict[str, ReportFormat]] = {
 _ROWS: Final[dict[ReportFormat, int]] = {"html": 25, "markdown": 100, "text": 20}
 # The most that rows may take of a page, so that it opens on a phone; the rest is in the release.
 LARGEST: Final = 8_000_000
-_WIDTH: Final = 100
 _CELL: Final = 60
 _TITLES: Final = {
     "results": "Results",
@@ -51,7 +51,6 @@ _TITLES: Final = {
     "checks": "What was verified",
     "numbers": "The numbers of this release",
     "curve": "The guarantee for every epsilon",
-    "others": "Compared with other analyses",
     "selection": "What is released, and how accurate it is",
     "cap": "The limit on items per user",
     "booking": "Booked in a ledger",
@@ -76,16 +75,8 @@ def make_report(
     `public_key` are as for `verify`). It is verified first: raises `NotVerified` for any problem. A release from a
     seed, for tests, gets a report that says so at its top. HTML needs `dphist[plot]` for its charts.
     """
-    checked = check_format(format)
+    checked = one_of("format", format, FORMATS)
     return render(gather_facts(release, table=table, certificate=certificate, public_key=public_key), checked)
-
-
-def check_format(name: str) -> ReportFormat:
-    """The format of this name."""
-    for known in FORMATS:
-        if name == known:
-            return known
-    raise InvalidParameter(f"the format of a report must be one of {', '.join(FORMATS)}, not {name!r}")
 
 
 def format_of(path: Path, hint: str = "") -> ReportFormat:
@@ -145,12 +136,7 @@ def render(facts: Facts, format: ReportFormat, figures: Mapping[str, str] | None
     return environment.get_template("report.txt").render(shared, **parts)
 
 
-def figure_page(chart: Chart, title: str, tables: Sequence[str]) -> str:
-    """A chart and the tables below it as an HTML page that needs no network."""
-    template = _environment(autoescape=True).get_template("figure.html")
-    return template.render(title=title, chart=chart, tables=tables)
-
-
+@cache
 def _environment(**options: Any) -> Environment:
     return Environment(loader=PackageLoader("dphist.report"), keep_trailing_newline=True, **options)
 
@@ -174,23 +160,16 @@ def _wrap_cells(rows: list[list[str]], items: int) -> list[list[str]]:
 # --- text and Markdown: the same template, with functions of their own
 
 
-def _wrap(text: str, indent: str = "") -> str:
-    """Lines of at most a hundred characters; `indent` is that of the first, the others have spaces."""
-    return textwrap.fill(
-        text, _WIDTH, initial_indent=indent, subsequent_indent=" " * len(indent), break_on_hyphens=False
-    )
-
-
 _TEXT_PARTS: Final[dict[str, Callable[..., str]]] = {
-    "heading": lambda title, _=2: f"{title}\n{'=' * min(len(title), _WIDTH)}",
-    "paragraph": _wrap,
-    "bullet": lambda text: _wrap(text, "- "),
+    "heading": lambda title, _=2: f"{title}\n{'=' * min(len(title), 100)}",
+    "paragraph": fill,
+    "bullet": lambda text: fill(text, "- "),
     "strong": str,
-    "labelled": lambda label, text: _wrap(f"{label}. {text}"),
-    "warning": lambda kind, text: _wrap(f"{kind.upper()}: {text}"),
-    "summary": lambda rows: "\n".join(_wrap(text, f"{label:<17}") for label, text in rows),
+    "labelled": lambda label, text: fill(f"{label}. {text}"),
+    "warning": lambda kind, text: fill(f"{kind.upper()}: {text}"),
+    "summary": lambda rows: "\n".join(fill(text, f"{label:<17}") for label, text in rows),
     "numbers": lambda numbers: "\n".join(
-        f"{one['label']}: {one['value']}\n{_wrap(one['meaning'], '    ')}" for one in numbers
+        f"{one['label']}: {one['value']}\n{fill(one['meaning'], '    ')}" for one in numbers
     ),
     "pairs": lambda rows: text_table(list(rows)),
     "table": lambda head, rows, texts: text_grid(head, rows, left=texts),

@@ -14,23 +14,12 @@ from dphist.planning.utility import Correction, half_width
 from dphist.privacy.types import Budget, LaplaceNoise, Plan
 from dphist.releasing.document import NO_GUARANTEE, caveats, guarantee, not_covered
 from dphist.releasing.summary import INTERVALS_OF_ESTIMATES, INTERVALS_OF_NOISE, NOT_PRIVATE, ROUGH_ESTIMATES
-from dphist.report.facts import Facts, LimitChoice, Offer, Selection, digits_of
+from dphist.report.facts import Facts, Selection, digits_of
 
 # By how much a factor may exceed e^epsilon, and how many delta that costs: 1/(1 - 1/1.1) = 11.
 SLACK: Final = 1.1
 DELTAS: Final = 11
 
-# The rows of `dphist compare` by what they are.
-PEERS: Final = {
-    None: "This release",
-    "gshm-add-the-deltas": "Gaussian noise, deltas added (the usual analysis)",
-    "gshm-exact": "Gaussian noise, exact analysis",
-    "csh-add-the-deltas": "Shared noise, gamma = sqrt k, deltas added",
-    "csh-tighter": "Shared noise, gamma = sqrt k, the paper's analysis",
-    "exact, gamma = sqrt k": "Shared noise, gamma = sqrt k, exact analysis",
-    "exact, gamma tuned": "Shared noise, best gamma, exact analysis",
-    "scale m/epsilon": "Laplace noise of scale m/epsilon",
-}
 ABOUT: Final = {
     "counted": "Counted", "a_count_is": "A count is", "source": "From", "table": "Table",
     "query": "Query", "where": "Only events with", "user": "User column", "items": "Public list",
@@ -227,13 +216,9 @@ def _promise_of(facts: Facts) -> list[str]:
     """What the guarantee means, in words."""
     if not facts.private:
         return [f"{NOT_PRIVATE}. Anyone who knows or guesses the seed can remove the noise."]
-    condition = _guarantee_of(facts).partition(", provided that ")[2]
     # Where someone else counted, the guarantee covers users with no more items than the plan assumes.
     limit = None if facts.request else facts.plan.contract.items
-    return [
-        *promise(facts.budget, facts.curve[0][1], limit),
-        *([f"This rests on what no proof can show: that {condition}"] if condition else []),
-    ]
+    return promise(facts.budget, facts.curve[0][1], limit)
 
 
 def promise(budget: Budget, delta_at_zero: float, limit: int | None = None) -> list[str]:
@@ -258,34 +243,12 @@ def promise(budget: Budget, delta_at_zero: float, limit: int | None = None) -> l
         "Suppose someone thinks that a certain person is as likely as not to be in the data. Without this release "
         f"they guess right in 50 % of cases; with it in at most {at_most(guess)}, whatever else they know and "
         f"{whose}.",
-        _beliefs(epsilon, delta),
     ]
 
 
 def move_belief(prior: float, epsilon: float) -> float:
     """Where a belief can go at most when its odds are multiplied by e^epsilon."""
     return prior / (prior + (1.0 - prior) * math.exp(-epsilon))
-
-
-def _beliefs(epsilon: float, delta: float) -> str:
-    """How far a belief can go, and how rarely further.
-
-    With the loss L = ln P/Q and s = 1.1: delta >= E[(1 - e^(epsilon - L))^+] >= (1 - 1/s) Pr[L > epsilon + ln s],
-    under P, and the more so under Q, where what speaks for P is rarer still; and so for what speaks for Q.
-    """
-    rare = DELTAS * delta
-    if rare >= 1.0:
-        return f"delta = {upper_figure(delta, 6)} is so large that it does not limit how far a belief can change."
-    most = epsilon + math.log(SLACK)
-    near = f" (about {figure(math.exp(most))})" if epsilon < 30.0 else ""
-    return (
-        f"In terms of beliefs: the odds that the person is in the data rise by more than a factor of {SLACK:g} "
-        f"e^epsilon{near} with a probability of at most {DELTAS} delta = {upper_figure(rare)} ({one_in(rare)}), "
-        "and fall by more than that with no larger probability. Apart from that rare case, a belief of 1 % "
-        f"becomes at most {at_most(move_belief(0.01, most))} and a belief of 50 % at most "
-        f"{at_most(move_belief(0.5, most))}. This bounds one unlucky release; how often a guess is right, above, "
-        "is the average over all possible releases."
-    )
 
 
 def warnings(facts: Facts) -> list[tuple[str, str]]:
@@ -337,14 +300,18 @@ def _meaning(facts: Facts) -> list[tuple[str, list[str]]]:
             [f"Every user in the data{whose}, with all of their data together, not each row by itself."],
         ),
         ("Against what", [_AGAINST[facts.summary.verdict.level]]),
-        (f"How much: {facts.summary.verdict.level}", _belief_words(facts.budget)),
+        (f"How much: {facts.summary.verdict.level}", belief_words(facts.budget)),
         ("What is not covered", not_safe),
         ("What was verified", _verified_words(facts)),
     ]
 
 
-def _belief_words(budget: Budget) -> list[str]:
-    """How far a belief can go, by `_beliefs`, for readers without mathematics."""
+def belief_words(budget: Budget) -> list[str]:
+    """How far a belief can go, and how rarely further.
+
+    With the loss L = ln P/Q and s = 1.1: delta >= E[(1 - e^(epsilon - L))^+] >= (1 - 1/s) Pr[L > epsilon + ln s],
+    under P, and the more so under Q, where what speaks for P is rarer still; and so for what speaks for Q.
+    """
     rare, most = DELTAS * budget.delta, budget.epsilon + math.log(SLACK)
     if rare >= 1.0:
         return ["No limit can be given for what someone may learn about a person: delta is too large."]
@@ -521,20 +488,15 @@ def _limit_sentence(plan: Plan) -> str:
     )
 
 
-# --- other analyses, the threshold, and what is not covered
+# --- the tables, the threshold, and what is not covered
 
 
 def tables(facts: Facts) -> dict[str, tuple[Sequence[str], Sequence[Sequence[str]], int]]:
     """The tables of a report: heads, rows, and how many columns are words."""
     points, choice, selection = facts.curve, facts.choice, facts.selection
     curve = [(upper_figure(e, 4), upper_figure(d, 4)) for e, d in points[:: max(1, (len(points) - 1) // 10)]]
-    peers = [(PEERS[one.analysis], figure(one.noise), _threshold_words(one.threshold)) for one in facts.peers]
-    if facts.plan.releases_offset:
-        # The threshold of the release itself includes the offset.
-        peers[0] = (*peers[0][:2], f"offset + {peers[0][2]}")
     found: dict[str, tuple[Sequence[str], Sequence[Sequence[str]], int]] = {
         "curve": (("epsilon", "delta"), curve, 0),
-        "peers": (("analysis", "noise", "threshold"), peers, 1),
     }
     if selection is not None:
         passing = "released with" if selection.largest is None else "passes with"
@@ -549,64 +511,7 @@ def tables(facts: Facts) -> dict[str, tuple[Sequence[str], Sequence[Sequence[str
     if choice is not None:
         users = [(label, f"{users:,}") for label, users in zip(choice.labels, choice.users, strict=True)]
         found["choice"] = (("items of a user", "users, with noise"), users, 1)
-    if choice is not None and choice.offers:
-        offers = [
-            (
-                f"{one.limit:,}", one.excess, figure(one.noise), _threshold_words(one.threshold),
-                _loss(choice, one),
-            )
-            for one in choice.offers
-        ]  # fmt: skip
-        loss = _LOSSES[_measure(choice)][0]
-        found["offers"] = (("limit", "excess", "noise", "threshold", loss), offers, 2)
     return found
-
-
-def _threshold_words(threshold: float | None) -> str:
-    return "none" if threshold is None else figure(threshold)
-
-
-def _peers_note(facts: Facts) -> str:
-    plan, request, contract = facts.plan, facts.request, facts.plan.contract
-    if len(facts.peers) == 1:
-        return "There is nothing to compare with at this budget."
-    bounds = f"m = {contract.items:,} items per user"
-    if contract.max_nonzero is not None:
-        bounds = f"k = {contract.max_nonzero:,} counts, at most m = {contract.items:,} of them per user"
-    if contract.spread is not None:
-        bounds += "; this release spreads the items of users with more, the others drop them"
-    notes = [
-        f"All for the same epsilon, delta and bounds ({bounds}). The others are computed, not drawn: each at its "
-        "lowest threshold and with continuous noise, while the noise of this release is on a lattice."
-    ]
-    if contract.max_nonzero is not None:
-        notes.append("gamma is the variance of a count's own noise over that of the shared noise.")
-    if "gamma" in request:
-        notes.append(f"For this release gamma was given, not tuned: it is {plan.gamma:g}.")
-    if request.get("minimize") == "noise":
-        notes.append("This release has the least noise instead of the lowest threshold, as requested.")
-    if plan.mechanism == "known-domain":
-        notes.append("The others do not know the list of items, so they need a threshold.")
-    lower, relative = request.get("lower-threshold", 1), ""
-    if plan.releases_offset:
-        relative = (
-            "Thresholds apply to the counts less the one after the largest. Only this release adds that one back, "
-            "with noise that is included in its own noise here."
-        )
-    elif request.get("offset") == "none" and contract.max_nonzero is not None:
-        relative = "Thresholds apply to the counts less the one after the largest, as in the release."
-    elif "sketch" in request:
-        relative = "Thresholds apply to the counters of the sketch."
-    if relative:
-        notes.append(relative)
-    if lower != 1:
-        more = "" if relative else f", so a count must exceed {lower - 1:,} more than the thresholds shown here"
-        notes.append(f"Counts below {lower:,} were removed first{more}.")
-    if plan.sums:
-        notes.append("The others only count; this release also has sums, which make its counts noisier.")
-    if facts.choice is not None:
-        notes.append("The others get the limit for free; this release paid for choosing it.")
-    return " ".join(notes)
 
 
 def passes(selection: Selection) -> str:
@@ -646,19 +551,6 @@ def _request_with_effect(facts: Facts) -> Mapping[str, Any]:
     return {key: value for key, value in facts.request.items() if key != "max-items-per-user"}
 
 
-def list_uncovered(facts: Facts) -> list[str]:
-    """What a reader might assume and should not."""
-    plan, rows = facts.plan, facts.rows.total
-    found = not_covered(plan, _request_with_effect(facts))
-    if rows > 1:
-        found.append(_total(plan, facts.document["counts"], rows))
-    return [
-        *found,
-        "The data itself: nothing here shows that it was correct or complete, or that the noise was drawn as the "
-        "certificate says. For that you rely on the people who made the release.",
-    ]
-
-
 def _total(plan: Plan, counts: Mapping[str, Any], rows: int) -> str:
     """How far off a sum of counts is."""
     covariance, variance = counts["covariance"], counts["standard_error"] ** 2
@@ -681,14 +573,11 @@ def _total(plan: Plan, counts: Mapping[str, Any], rows: int) -> str:
     )
 
 
-# What each goal makes as small as possible: a name for a column, and in words.
+# What each goal makes as small as possible.
 _LOSSES: Final = {
-    "accuracy": (
-        "predicted error",
-        "the smallest error of all estimates together (the sum of |estimate - true count| over all items, divided "
-        "by the sum of the true counts; an item that is not released counts as an estimate of 0)",
-    ),
-    "keys": ("users needed", "the smallest number of users that an item needs on average to be released"),
+    "accuracy": "the smallest error of all estimates together (the sum of |estimate - true count| over all items, "
+    "divided by the sum of the true counts; an item that is not released counts as an estimate of 0)",
+    "keys": "the smallest number of users that an item needs on average to be released",
 }
 
 
@@ -708,43 +597,26 @@ def _limit_notes(facts: Facts) -> list[str]:
         f"The limit {found.cap:,} with {_WAYS[found.excess]} was chosen from the noisy numbers of users by number "
         f"of items; the noise of each has a standard deviation of {figure(found.deviation)}.",
     ]
-    if not found.offers:
+    if found.loss is None:
         return notes
-    best, *others = found.offers
-    listed = join_words([f"{_loss(found, one)} for {one.limit:,} with {one.excess}" for one in others])
-    measure = _measure(found)
+    measure = "accuracy" if math.isinf(facts.plan.threshold) else found.goal
     goal = found.goal if measure == found.goal else f"{found.goal}, but all items of a public list are released"
+    loss = f"{100.0 * found.loss:.1f} %" if measure == "accuracy" else figure(found.loss)
     return [
         *notes,
-        f"The goal was {goal}: {_LOSSES[measure][1]}. By the noisy numbers this is {_loss(found, best)} for "
-        f"{best.limit:,} with {best.excess}, the smallest of the {found.plans_on_offer} plans on offer"
-        f"{f'; others are {listed}' if listed else ''}. These predictions come from a model of typical data and "
-        "may be wrong; privacy does not depend on them.",
+        f"The goal was {goal}: {_LOSSES[measure]}. By the noisy numbers this is {loss}, the smallest of the "
+        f"{found.plans_on_offer} plans on offer. These predictions come from a model of typical data and may be "
+        "wrong; privacy does not depend on them.",
     ]
-
-
-def _measure(found: LimitChoice) -> str:
-    """Which loss was predicted: from a public list all items are released, whatever the goal."""
-    return "accuracy" if found.offers[0].threshold is None else found.goal
-
-
-def _loss(found: LimitChoice, offer: Offer) -> str:
-    return f"{100.0 * offer.loss:.1f} %" if _measure(found) == "accuracy" else figure(offer.loss)
 
 
 def _certificate_note(facts: Facts) -> str:
     """Why a release in memory has no certificate to download."""
     if facts.origin.certificate is not None:
         return ""
-    if facts.origin.written is None:
-        return (
-            "This report is of a release in memory, which is not yet written: a certificate belongs to a file. "
-            "release.write(...) writes both; a report of that file includes it."
-        )
-    address, certificate = facts.origin.written
     return (
-        f"This report is of a release in memory. It was also written: its certificate is {certificate} and "
-        f"belongs to {address}; a report of that file includes it."
+        "This report is of a release in memory, and a certificate belongs to a file: release.write(...) writes "
+        "both, and a report of that file includes it."
     )
 
 
@@ -764,7 +636,7 @@ def describe(facts: Facts) -> dict[str, Any]:
         "summary": facts.summary.to_dict(),
         "cautions": list(facts.summary.verdict.warnings) if facts.private else [],
         "release": facts.verified.address,
-        "written": certificate is not None or facts.origin.written is not None,
+        "written": facts.origin.written,
         "private": facts.private,
         "counts_are": facts.kind,
         "about": _about(facts),
@@ -782,12 +654,6 @@ def describe(facts: Facts) -> dict[str, Any]:
         "numbers": _numbers(facts),
         "curve": [{"epsilon": epsilon, "delta": delta} for epsilon, delta in facts.curve],
         "curve_note": _curve_note(facts),
-        "comparison": [
-            {"label": PEERS[name], "noise": one.noise, "threshold": one.threshold, "own": name is None}
-            for one in facts.peers
-            for name in [one.analysis]
-        ],
-        "comparison_note": _peers_note(facts),
         "selection": None if facts.selection is None else facts.selection.to_dict(),
         "selection_notes": _selection_notes(facts),
         "cap_choice": None if choice is None else {
@@ -800,14 +666,14 @@ def describe(facts: Facts) -> dict[str, Any]:
             "excess": choice.excess,
             "goal": choice.goal,
             "correction": None if facts.correction is None else facts.correction.to_dict(),
-            "offers": [vars(offer) for offer in choice.offers],
+            "predicted_loss": choice.loss,
         },
         "limit_notes": _limit_notes(facts),
         "rows": facts.rows.total,
         "rows_notes": _rows_notes(facts),
         "interval": None if rows.width is None else {"share": rows.level, "half_width": rows.width},
         "booking": {key: str(value) for key, value in facts.document.get("booking", {}).items()} or None,
-        "not_covered": list_uncovered(facts),
+        "not_covered": not_covered(facts.plan, _request_with_effect(facts)),
         "certificate": (
             None if certificate is None
             else {"place": facts.origin.place, "self_sha256": str(facts.document["self_sha256"])}

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import os
-import secrets
 import stat
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 from dphist.display import printable
 from dphist.errors import InvalidParameter, OutputError
 from dphist.outputs.write import Kept, refuse_overwriting, same_file
-from dphist.publishing import identity, keep_old, link_new
-from dphist.report.charts import PNG_MARK, SVG_MARK, Chart, FigureFormat, report_charts, require_plotting
+from dphist.publishing import write_files
+from dphist.report.charts import PNG_MARK, SVG_MARK, FigureFormat, report_charts, require_plotting
 from dphist.report.facts import Facts
-from dphist.report.render import MARKDOWN_MARK, PAGE_MARK, TEXT_MARK, ReportFormat, figure_page, render
+from dphist.report.render import MARKDOWN_MARK, PAGE_MARK, TEXT_MARK, ReportFormat, render
 
-PLOTS: Final = (".png", ".svg", ".html")
+PLOTS: Final = (".png", ".svg")
 # The marks are near one end of a file; of a long one no more is read.
 _HEAD: Final = 4096
 _TAIL: Final = 256
@@ -45,35 +44,30 @@ def check_plot(path: Path, *, force: bool) -> None:
     """Refuse a file that no plot can be written to, before any work is done."""
     if path.suffix.lower() not in PLOTS:
         raise InvalidParameter(f"the plot must end in {', '.join(PLOTS)}, not {path.name!r}")
-    if not path.resolve().parent.is_dir():
-        raise InvalidParameter(f"the folder of the plot {str(path)!r} does not exist")
-    if path.is_dir():
-        raise InvalidParameter(f"the plot {str(path)!r} is a folder")
-    if os.path.lexists(path) and not force:
-        raise OutputError(f"the plot {str(path)!r} already exists; --force replaces it")
+    check_place(path, force=force, what="plot")
     require_plotting()
 
 
-def check_place(path: Path, *, force: bool, only_reports: bool = False) -> None:
+def check_place(path: Path, *, force: bool, what: Literal["report", "plot"] = "report") -> None:
     """Refuse a file that cannot be written or already exists.
 
-    With `only_reports`, `force` replaces only earlier reports and their figures: a report never destroys anything
-    else, whatever its name.
+    For a report `force` replaces only earlier reports and their figures: it never destroys anything else, whatever
+    its name.
     """
     name = printable(str(path))
     try:
         if not path.parent.is_dir():
-            raise OutputError(f"the folder of the report {name!r} does not exist")
+            raise OutputError(f"the folder of the {what} {name!r} does not exist")
         if path.is_dir():
-            raise OutputError(f"the report {name!r} is a folder")
+            raise OutputError(f"the {what} {name!r} is a folder")
         if not os.path.lexists(path):
             return
         if not force:
-            raise OutputError(f"the report {name!r} already exists; --force replaces it")
+            raise OutputError(f"the {what} {name!r} already exists; --force replaces it")
         # A pipe or a device is used by others too. A link that leads nowhere is only a name.
         if path.exists() and not stat.S_ISREG(path.stat().st_mode):
-            raise OutputError(f"the report {name!r} is not a file")
-        if only_reports and path.exists() and not is_replaceable(path):
+            raise OutputError(f"the {what} {name!r} is not a file")
+        if what == "report" and path.exists() and not is_replaceable(path):
             raise InvalidParameter(
                 f"{name} cannot be written: it already exists and is not a report of dphist; remove it yourself"
             )
@@ -81,26 +75,7 @@ def check_place(path: Path, *, force: bool, only_reports: bool = False) -> None:
         raise
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not a valid file name"
-        raise OutputError(f"the report {name!r} cannot be written: {reason}") from None
-
-
-def encode_report(content: str) -> bytes:
-    """A report as the content of a file."""
-    try:
-        return content.encode()
-    except UnicodeEncodeError:
-        raise OutputError("the report has characters that UTF-8 cannot encode") from None
-
-
-def save_plot(chart: Chart, path: Path, *, title: str, tables: Sequence[str], force: bool) -> None:
-    """Write a chart as PNG, SVG, or as an HTML page with `tables` below it that needs no network."""
-    check_plot(path, force=force)
-    kind = path.suffix.lower()
-    if kind == ".html":
-        content = figure_page(chart, title, tables).encode()
-    else:
-        content = chart.content("png" if kind == ".png" else "svg")
-    write_files({path: content}, force=force)
+        raise OutputError(f"the {what} {name!r} cannot be written: {reason}") from None
 
 
 def write_report(
@@ -120,14 +95,16 @@ def write_report(
     if output is not None:
         if any(same_file(str(output), str(path)) for path in files):
             raise InvalidParameter(f"the report and one of its figures cannot both be {str(output)!r}")
-        files[output] = encode_report(content)
+        files[output] = content.encode()
     for path in files:
         refuse_overwriting(path, kept)
     missing = [] if figures is None else [one for one in (figures, *figures.parents) if not os.path.lexists(one)]
     try:
         if figures is not None:
             figures.mkdir(parents=True, exist_ok=True)
-        write_files(files, force=force, only_reports=True)
+        for path in files:
+            check_place(path, force=force)
+        write_files({path: (data, 0o666) for path, data in files.items()}, force=force)
     except BaseException as error:
         for one in missing:
             with suppress(OSError):
@@ -137,49 +114,3 @@ def write_report(
             raise OutputError(f"the folder {name!r} cannot be created: {error.strerror}") from None
         raise
     return [str(path) for path, _ in drawn.values()], content
-
-
-def write_files(contents: Mapping[Path, bytes], *, force: bool, only_reports: bool = False) -> None:
-    """Write all files, or leave everything as it was. Each is made beside its place, and then gets its name.
-
-    With `force` older files are replaced; otherwise nothing may have the name.
-    """
-    path, new_files = Path(), dict[Path, Path]()
-    try:
-        with ExitStack() as temporary, ExitStack() as placed:
-            for path, content in contents.items():
-                check_place(path, force=force, only_reports=only_reports)
-                new_files[path] = path.parent / f".dphist-{secrets.token_hex(8)}"
-                temporary.callback(_remove, new_files[path])
-                with new_files[path].open("xb") as file:
-                    file.write(content)
-            for path, new in new_files.items():
-                old = new.with_name(f"{new.name}-old")
-                temporary.callback(_remove, old)
-                # Recorded first: after an interruption the file itself shows whether it was placed.
-                placed.callback(_withdraw, path, old, identity(new))
-                if not force:
-                    link_new(new, path)
-                    continue
-                if os.path.lexists(path):
-                    keep_old(path, old)
-                os.replace(new, path)
-            placed.pop_all()
-    except OSError as error:
-        reason = error.strerror or "writing it failed"
-        raise OutputError(f"the report {printable(str(path))!r} cannot be written: {reason}") from None
-
-
-def _remove(path: Path) -> None:
-    with suppress(OSError):
-        path.unlink()
-
-
-def _withdraw(path: Path, old: Path, written: tuple[int, int]) -> None:
-    """The older file is there again, or none; what others put there meanwhile stays."""
-    with suppress(OSError):
-        ours = identity(path) == written
-        if os.path.lexists(old) and (ours or not os.path.lexists(path)):
-            os.replace(old, path)
-        elif ours:
-            path.unlink()

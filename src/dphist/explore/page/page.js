@@ -142,12 +142,8 @@ function showAnswer(found) {
   setState(`privacy: ${found.level}`, found.level.replace(" ", "-"));
   byId("summary").textContent = found.short;
   for (const name of ["command", "python", "release_command", "release_python"]) {
-    byId(`${name}-box`).hidden = !found.recipes[name];
-    byId(name).textContent = found.recipes[name] || "";
+    byId(name).textContent = found.recipes[name];
   }
-  byId("release-hint").textContent = found.recipes.release_command
-    ? "Replace the names of files and columns with your own."
-    : "Continuous noise cannot be released: choose discrete noise under “All options”.";
   for (const name of ["threshold", "total_noise", "sigma", "sigma_shared", "delta_certified"]) {
     byId(name).textContent = found.plan[name] === null ? "none" : format(found.plan[name]);
     byId(name).dataset.value = String(found.plan[name]);
