@@ -216,25 +216,38 @@ def test_the_choice_is_explained_by_the_losses_that_decided() -> None:
         choice, planned = facts.choice, facts.verified.choice
         assert choice is not None
         assert planned is not None
-        assert (choice.goal, choice.cap) == (goal, facts.plan.contract.items)
+        best, *others = choice.offers
+        assert (choice.goal, choice.cap, choice.excess) == (goal, best.limit, best.excess)
+        assert (best.limit, best.noise) == (facts.plan.contract.items, facts.plan.total_noise)
+        assert {offer.excess for offer in choice.offers} == {"drop", "spread"}
+        losses = [offer.loss for offer in choice.offers]
+        assert losses == sorted(losses)
         sizes = estimate_sizes(planned.choice, choice.users)
-        losses = [predicted_loss(candidate_of(plan), sizes, planned.goal) for plan in planned.plans]
-        assert choice.loss == min(losses)
-        assert planned.plan(choice.cap, choice.excess) == planned.plans[losses.index(choice.loss)]
-        shown = f"{100 * choice.loss:.1f} %" if goal == "accuracy" else f"{choice.loss:.4g}"
+        for offer in choice.offers:
+            plan = planned.plan(offer.limit, offer.excess)
+            assert offer.loss == predicted_loss(candidate_of(plan), sizes, planned.goal)
+        shown = [f"{100 * loss:.1f} %" if goal == "accuracy" else f"{loss:.4g}" for loss in losses]
         for format, text in flat(facts).items():
             assert f"The limit {choice.cap:,} with {choice.excess} (" in text, format
             assert f"The goal was {goal}" in text
-            assert f"this is {shown}, the smallest of the 48 plans" in text
+            assert (
+                f"this is {shown[0]} for {best.limit:,} with {best.excess}, the smallest of the 48 plans" in text
+            )
+            assert all(
+                f"{loss} for {one.limit:,} with {one.excess}" in text
+                for loss, one in zip(shown[1:], others, strict=True)
+            )
             assert "privacy does not depend on them" in text
         data = report_data(facts)["cap_choice"]
-        assert (data["goal"], data["excess"], data["predicted_loss"]) == (goal, choice.excess, choice.loss)
+        assert [one["loss"] for one in data["offers"]] == losses
+        assert (data["goal"], data["excess"]) == (goal, choice.excess)
 
 
 def test_a_public_list_has_estimates_and_no_threshold(tmp_path: Path) -> None:
     (tmp_path / "list.csv").write_text("item\n" + "\n".join(f"item {place}" for place in range(30)))
     facts = facts_of(items=str(tmp_path / "list.csv"), goal="keys", max_items_per_user="auto")
     assert facts.choice is not None
+    assert all(offer.threshold is None for offer in facts.choice.offers)
     assert facts.rows.total == 30
     said = " ".join(report_data(facts)["limit_notes"])
     assert "The goal was keys, but all items of a public list are released: the smallest error" in said

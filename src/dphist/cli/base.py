@@ -299,9 +299,25 @@ def error_sentence(error: DphistError) -> str:
     return replace_names(pattern, lambda found: flag(found["name"]), error.with_flags)
 
 
-def print_table(head: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> None:
-    """Columns under their names, the first `left` of them texts."""
-    write_out(text_grid(head, [[printable(cell) for cell in row] for row in rows], left=left) + "\n")
+def print_table(
+    head: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1, bold: int | None = None
+) -> None:
+    """Columns under their names, the first `left` of them texts; on a terminal one row may be `bold`."""
+    cells = [[printable(cell) for cell in row] for row in rows]
+    if not sys.stdout.isatty():
+        write_out(text_grid(head, cells, left=left) + "\n")
+        return
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for place, name in enumerate(head):
+        table.add_column(name, justify="left" if place < left else "right", overflow="fold")
+    for place, row in enumerate(cells):
+        # As texts: rich would take brackets for markup.
+        table.add_row(*(Text(cell) for cell in row), style="bold" if place == bold else None)
+    Console(highlight=False).print(table)
 
 
 @contextmanager

@@ -319,7 +319,9 @@ def _show_simulation(result: Simulation) -> None:
     from dphist.simulation.population import NOTICE
 
     write_out(f"{fill(NOTICE)}\n\n{fill(result.title)}\n\n")
-    print_table(result.columns, result.cells())
+    cells = result.cells()
+    best = next((place for place, row in enumerate(cells) if row[0].endswith("*")), None)
+    print_table(result.columns, cells, bold=best)
     if not result.hopeless:
         write_out(f"\n{fill(result.bias_title)}\n\n")
         print_table(result.bias_columns, result.bias_cells())

@@ -6,8 +6,8 @@ import json
 import math
 import os
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
@@ -27,6 +27,7 @@ from dphist.planning.auto_cap import (
     check_goal,
     choice_curve,
     estimate_sizes,
+    excess_of,
     predicted_loss,
 )
 from dphist.planning.planner import Excess, check_excess
@@ -66,6 +67,8 @@ UNSEEN: Final = f"({_JOINED})|[{UNSEEN_CLASS}]"
 _POINTS: Final = 41
 _POINTS_SHARED: Final = 21
 _SELECTION_POINTS: Final = 121
+# Of the plans on offer for a chosen limit, so many are shown.
+_OFFERS: Final = 4
 
 
 @dataclass(frozen=True)
@@ -326,11 +329,22 @@ def curve_of(plan: Plan, choice: ChoicePlan | None = None) -> tuple[tuple[float,
 
 
 @dataclass(frozen=True)
+class Offer:
+    """A plan on offer, and the loss that was predicted for it: of the goal, by `predicted_loss`."""
+
+    limit: int
+    excess: Excess
+    noise: float
+    threshold: float | None
+    loss: float
+
+
+@dataclass(frozen=True)
 class LimitChoice:
     """The noisy numbers of users, by number of items, from which a limit (`cap`) was chosen.
 
-    `most` is the most items of each group of users; the last group has no end. `loss` is the one predicted for
-    the plan that was chosen from `plans_on_offer`, by `predicted_loss`.
+    `most` is the most items of each group of users; the last group has no end. `offers` are the best plans on
+    offer, the chosen one first, of `plans_on_offer`.
     """
 
     most: tuple[int, ...]
@@ -339,7 +353,7 @@ class LimitChoice:
     cap: int
     excess: Excess = "drop"
     goal: Goal = "accuracy"
-    loss: float | None = None
+    offers: tuple[Offer, ...] = ()
     plans_on_offer: int = 0
 
     @property
@@ -363,13 +377,27 @@ def limit_choice(choice: Mapping[str, Any], planned: ChoicePlan | None = None) -
     deviation, users = float(Fraction(choice["variance"])) ** 0.5, tuple(choice["noisy_users"])
     if not all(isinstance(number, int) for number in (*users, *choice["caps"], choice["cap"])):
         raise TypeError
-    excess, goal = check_excess(choice["excess"]), check_goal(choice["goal"])
-    found = LimitChoice(tuple(choice["caps"]), users, deviation, choice["cap"], excess, goal)
-    if planned is None:
-        return found
-    chosen, sizes = planned.plan(found.cap, excess), estimate_sizes(planned.choice, users)
-    loss = predicted_loss(candidate_of(chosen), sizes, planned.goal)
-    return replace(found, loss=loss, plans_on_offer=len(planned.plans))
+    offers = () if planned is None else best_offers(planned, users)
+    return LimitChoice(
+        tuple(choice["caps"]), users, deviation, choice["cap"], check_excess(choice["excess"]),
+        check_goal(choice["goal"]), offers, 0 if planned is None else len(planned.plans),
+    )  # fmt: skip
+
+
+def best_offers(planned: ChoicePlan, noisy: Sequence[int]) -> tuple[Offer, ...]:
+    """The plans with the least predicted losses, the least first, and the best one of drop and of spread."""
+    sizes = estimate_sizes(planned.choice, noisy)
+    offers = [
+        Offer(
+            plan.contract.items, excess_of(plan), plan.total_noise,
+            None if math.isinf(plan.threshold) else plan.threshold,
+            predicted_loss(candidate_of(plan), sizes, planned.goal),
+        )
+        for plan in planned.plans
+    ]  # fmt: skip
+    ranked = sorted(offers, key=lambda offer: offer.loss)
+    best = {excess: next((one for one in ranked if one.excess == excess), None) for excess in ("drop", "spread")}
+    return tuple(one for place, one in enumerate(ranked) if place < _OFFERS or one in best.values())
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from dphist.planning.utility import Correction, half_width
 from dphist.privacy.types import Budget, LaplaceNoise, Plan
 from dphist.releasing.document import NO_GUARANTEE, caveats, guarantee, not_covered
 from dphist.releasing.summary import INTERVALS_OF_ESTIMATES, INTERVALS_OF_NOISE, NOT_PRIVATE, ROUGH_ESTIMATES
-from dphist.report.facts import Facts, Selection, digits_of
+from dphist.report.facts import Facts, LimitChoice, Offer, Selection, digits_of
 
 # By how much a factor may exceed e^epsilon, and how many delta that costs: 1/(1 - 1/1.1) = 11.
 SLACK: Final = 1.1
@@ -511,7 +511,21 @@ def tables(facts: Facts) -> dict[str, tuple[Sequence[str], Sequence[Sequence[str
     if choice is not None:
         users = [(label, f"{users:,}") for label, users in zip(choice.labels, choice.users, strict=True)]
         found["choice"] = (("items of a user", "users, with noise"), users, 1)
+    if choice is not None and choice.offers:
+        offers = [
+            (
+                f"{one.limit:,}", one.excess, figure(one.noise), _threshold_words(one.threshold),
+                _loss(choice, one),
+            )
+            for one in choice.offers
+        ]  # fmt: skip
+        loss = _LOSSES[_measure(choice)][0]
+        found["offers"] = (("limit", "excess", "noise", "threshold", loss), offers, 2)
     return found
+
+
+def _threshold_words(threshold: float | None) -> str:
+    return "none" if threshold is None else figure(threshold)
 
 
 def passes(selection: Selection) -> str:
@@ -573,11 +587,14 @@ def _total(plan: Plan, counts: Mapping[str, Any], rows: int) -> str:
     )
 
 
-# What each goal makes as small as possible.
+# What each goal makes as small as possible: a name for a column, and in words.
 _LOSSES: Final = {
-    "accuracy": "the smallest error of all estimates together (the sum of |estimate - true count| over all items, "
-    "divided by the sum of the true counts; an item that is not released counts as an estimate of 0)",
-    "keys": "the smallest number of users that an item needs on average to be released",
+    "accuracy": (
+        "predicted error",
+        "the smallest error of all estimates together (the sum of |estimate - true count| over all items, divided "
+        "by the sum of the true counts; an item that is not released counts as an estimate of 0)",
+    ),
+    "keys": ("users needed", "the smallest number of users that an item needs on average to be released"),
 }
 
 
@@ -597,17 +614,28 @@ def _limit_notes(facts: Facts) -> list[str]:
         f"The limit {found.cap:,} with {_WAYS[found.excess]} was chosen from the noisy numbers of users by number "
         f"of items; the noise of each has a standard deviation of {figure(found.deviation)}.",
     ]
-    if found.loss is None:
+    if not found.offers:
         return notes
-    measure = "accuracy" if math.isinf(facts.plan.threshold) else found.goal
+    best, *others = found.offers
+    listed = join_words([f"{_loss(found, one)} for {one.limit:,} with {one.excess}" for one in others])
+    measure = _measure(found)
     goal = found.goal if measure == found.goal else f"{found.goal}, but all items of a public list are released"
-    loss = f"{100.0 * found.loss:.1f} %" if measure == "accuracy" else figure(found.loss)
     return [
         *notes,
-        f"The goal was {goal}: {_LOSSES[measure]}. By the noisy numbers this is {loss}, the smallest of the "
-        f"{found.plans_on_offer} plans on offer. These predictions come from a model of typical data and may be "
-        "wrong; privacy does not depend on them.",
+        f"The goal was {goal}: {_LOSSES[measure][1]}. By the noisy numbers this is {_loss(found, best)} for "
+        f"{best.limit:,} with {best.excess}, the smallest of the {found.plans_on_offer} plans on offer"
+        f"{f'; others are {listed}' if listed else ''}. These predictions come from a model of typical data and "
+        "may be wrong; privacy does not depend on them.",
     ]
+
+
+def _measure(found: LimitChoice) -> str:
+    """Which loss was predicted: from a public list all items are released, whatever the goal."""
+    return "accuracy" if found.offers[0].threshold is None else found.goal
+
+
+def _loss(found: LimitChoice, offer: Offer) -> str:
+    return f"{100.0 * offer.loss:.1f} %" if _measure(found) == "accuracy" else figure(offer.loss)
 
 
 def _certificate_note(facts: Facts) -> str:
@@ -666,7 +694,7 @@ def describe(facts: Facts) -> dict[str, Any]:
             "excess": choice.excess,
             "goal": choice.goal,
             "correction": None if facts.correction is None else facts.correction.to_dict(),
-            "predicted_loss": choice.loss,
+            "offers": [vars(offer) for offer in choice.offers],
         },
         "limit_notes": _limit_notes(facts),
         "rows": facts.rows.total,
