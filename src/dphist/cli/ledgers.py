@@ -201,7 +201,7 @@ def plan(
 
 
 def _composer(account: Account) -> Composer:
-    from dphist.releasing.spending import composer_for
+    from dphist.ledger.accounts import composer_for
 
     # Before anything is booked both ways say the same: nothing is spent.
     return composer_for(

@@ -25,12 +25,12 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from dphist.errors import DphistError, InputError, InvalidParameter, LedgerError, OutputError
-from dphist.ledger.accounts import AUTO, HALF, largest_rho, round_down, zcdp_of
+from dphist.ledger.accounts import AUTO, HALF, Spend, composer_for, limits_of, round_down, zcdp_of
 from dphist.outputs.formats import output_of, parse_certificate, same_json
 from dphist.outputs.write import Target, Written, target_of
 from dphist.privacy.types import Budget, Plan
@@ -39,34 +39,14 @@ from dphist.releasing.request import Request
 
 if TYPE_CHECKING:
     from dphist.accounting import Concentrated
-    from dphist.ledger import Account, Booking, Composer, Ledger, Spend
+    from dphist.ledger import Account, Booking, Composer, Ledger
     from dphist.outputs.readback import Readback
     from dphist.planning.auto_cap import ChoicePlan
     from dphist.releasing.result import Release
 
 
-def composer_for(accounting: str, total: Budget, share: float = HALF) -> Composer:
-    """The composer of a dataset with this accounting and total; `share` is for zcdp, see `limits_of`."""
-    from dphist.ledger import ConcentratedComposer, ProfileComposer, SumComposer
-
-    if accounting == "sum":
-        return SumComposer()
-    if accounting == "zcdp":
-        return ConcentratedComposer(total, limits_of(total, share), delta_of_rho, share)
-    from dphist.accounting import Profile, total_delta
-
-    def profile_of(spend: Spend) -> Profile:
-        if spend.profile is None:
-            return Profile.of_budget(spend.epsilon, spend.delta)
-        return Profile.from_dict(spend.profile)
-
-    return ProfileComposer(profile_of, total_delta)
-
-
 def spend_of(planned: Plan | ChoicePlan, accounting: str, document: dict[str, Any] | None = None) -> Spend:
     """What a release spends, by an accounting."""
-    from dphist.ledger import Spend
-
     epsilon, delta = planned.budget.epsilon, planned.budget.delta
     if accounting == "zcdp":
         found = _zcdp_cost(planned)
@@ -93,17 +73,6 @@ def _zcdp_cost(planned: Plan | ChoicePlan) -> Concentrated:
     sizes = math.nextafter(float(1 / (2 * planned.choice.variance)), math.inf)
     rho = math.nextafter(sizes + max(one.rho for one in each), math.inf)
     return Concentrated(rho, max(one.delta for one in each))
-
-
-@lru_cache(maxsize=256)
-def limits_of(total: Budget, share: float = HALF) -> tuple[float, float]:
-    """The largest rho, and the delta beside it, that a total allows: this share of delta beside it.
-
-    Guarantee: the delta of that rho at the total's epsilon was computed, and is within the rest of delta.
-    """
-    beside = total.delta * share
-    # Of a share of at least a half the difference is exact.
-    return largest_rho(total.epsilon, total.delta - beside, delta_of_rho), beside
 
 
 # With more of delta beside rho more releases of a small delta fit; rho shrinks with the logarithm of the rest.
@@ -189,13 +158,6 @@ def replan(request: Request, epsilon: float, composer: Composer) -> Spend:
     return spend_of(plan_request(other, engine_for(other)), composer.accounting)
 
 
-def delta_of_rho(rho: float, epsilon: float) -> float:
-    """delta of rho-zCDP at epsilon, by the tight conversion."""
-    from dphist.privacy.paper import delta_zcdp
-
-    return delta_zcdp(rho=rho, epsilon=epsilon)
-
-
 @dataclass(frozen=True)
 class SketchRequest:
     """What is booked of a release that is not made from events: the parts of a `Request` that a ledger needs."""
@@ -226,22 +188,19 @@ class SketchRequest:
         return {**self.recorded, **({} if self.dataset is None else {"dataset": self.dataset})}
 
 
-@dataclass(frozen=True)
-class Earlier:
-    """What an earlier run of the same id has left: its release, a booking that can be used again, or nothing."""
-
-    release: Release | None = None
-    booking: Booking | None = None
-    run: dict[str, Any] | None = None
-
-
 @dataclass
 class Attempt:
-    """How far a release with a ledger has come: what is booked, and what a failure has to say about it."""
+    """How far a release with a ledger has come: what is booked, and what a failure has to say about it.
+
+    `run` is what a run with an id records of its request. An earlier run of the id has left its `finished`
+    release, or an `earlier` booking that can be used again, or nothing.
+    """
 
     request: Request | SketchRequest
     placed: Callable[[Any], None] | None
-    earlier: Earlier
+    run: dict[str, Any] | None = None
+    earlier: Booking | None = None
+    finished: Release | None = None
     ledger: Ledger | None = None
     booking: Booking | None = None
     release: Any = None
@@ -262,18 +221,17 @@ class Attempt:
         plan = planned if isinstance(planned, Plan) else planned.plans[0]
         promise = guarantee_facts(plan, recorded, planned.budget)
         document = {"request": recorded, "plan": planned.to_dict(), "guarantee": promise}
-        earlier = self.earlier.booking
-        if earlier is not None:
-            _check_same_spend(earlier, planned, self.ledger.account(self.request.dataset), document)
-            self.ledger.note_run(earlier)
-            self.booking = earlier
+        if self.earlier is not None:
+            _check_same_spend(self.earlier, planned, self.ledger.account(self.request.dataset), document)
+            self.ledger.note_run(self.earlier)
+            self.booking = self.earlier
             return
         self.booking = self.ledger.book_release(
             self.request.dataset,
             lambda account: price_of(planned, account, document),
             spend_at=partial(replan, self.request) if isinstance(self.request, Request) else None,
             id=self.request.id,
-            run=self.earlier.run,
+            run=self.run,
         )
 
     @property
@@ -370,8 +328,8 @@ def booked_attempt(
 
     Within this context no other process can run the same id.
     """
-    with _only_run_of_id(request) if isinstance(request, Request) and request.id else nullcontext() as earlier:
-        attempt = Attempt(request, placed, earlier or Earlier())
+    attempt = Attempt(request, placed)
+    with _only_run_of_id(request, attempt) if isinstance(request, Request) and request.id else nullcontext():
         try:
             yield attempt
         except BaseException as error:
@@ -440,8 +398,8 @@ _MAY_DIFFER: Final = ("id", "ledger", "force", "sign")
 
 
 @contextmanager
-def _only_run_of_id(request: Request) -> Iterator[Earlier]:
-    """What earlier runs have left. Within this context no other process can run the same id."""
+def _only_run_of_id(request: Request, attempt: Attempt) -> Iterator[None]:
+    """Find what earlier runs have left. Within this context no other process can run the same id."""
     from dphist.ledger import Ledger
 
     assert request.output is not None
@@ -458,14 +416,13 @@ def _only_run_of_id(request: Request) -> Iterator[Earlier]:
             "--id cannot be used with Spark: executors of a run that was killed may still be writing"
         )
     check_ledger(request, target)
-    ledger, run = Ledger.open(request.ledger), _run_facts(request, target)
+    ledger, attempt.run = Ledger.open(request.ledger), _run_facts(request, target)
     with ledger.only_run_of(request.dataset, request.id):
-        booking = ledger.account(request.dataset).booking_of(request.id)
-        if booking is None:
-            yield Earlier(run=run)
-            return
-        _check_same(request.id, booking.run or {}, run)
-        yield Earlier(_find_release(request, booking, target), booking, run)
+        attempt.earlier = ledger.account(request.dataset).booking_of(request.id)
+        if attempt.earlier is not None:
+            _check_same(request.id, attempt.earlier.run or {}, attempt.run)
+            attempt.finished = _find_release(request, attempt.earlier, target)
+        yield
 
 
 def _run_facts(request: Request, target: Target) -> dict[str, Any]:

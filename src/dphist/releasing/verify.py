@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import re
@@ -22,7 +23,7 @@ from dphist.planning.auto_cap import ChoicePlan
 from dphist.planning.planner import contract_of, gamma_value
 from dphist.planning.utility import Correction, Verdict, added_columns, verdict_of
 from dphist.privacy.types import FORMAT, Budget, LatticeNoise, Plan
-from dphist.releasing.aggregates import Published, aggregates_of, distinct_sums, sum_columns
+from dphist.releasing.aggregates import Published, aggregates_of, distinct_sums, sum_columns, sums_with_noise
 from dphist.releasing.document import (
     Chosen,
     correction_from,
@@ -46,6 +47,10 @@ SEEDED: Final = "the noise was made from a seed, so that nobody is protected"
 LAST_DIGITS: Final = 1e-9
 _SAME_FIT: Final = 1e-4
 _VERSION: Final = re.compile(r"[0-9][0-9A-Za-z.+!-]{0,63}")
+# As JSON with sorted keys; the dataset is compared with that of the request.
+_RECEIPT: Final = re.compile(
+    r'\{"dataset": "(?:[^"\\]|\\.)*", "entry": [1-9][0-9]*, "hash": "[0-9a-f]{64}", "ledger": "[0-9a-f]{32}"\}'
+)
 _TIME: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z")
 
 
@@ -64,18 +69,6 @@ def recorded_request(data: dict[str, Any]) -> Request:
     if not same_json(request.to_dict(), given):
         raise InvalidParameter("it is not as a release records it")
     return request
-
-
-def is_receipt(receipt: dict[str, Any]) -> bool:
-    """Whether it has the form of a ledger's receipt."""
-    entry, digits = receipt.get("entry"), {name: str(receipt.get(name)) for name in ("ledger", "hash")}
-    return (
-        receipt.keys() == {"ledger", "dataset", "entry", "hash"}
-        and isinstance(entry, int) and not isinstance(entry, bool) and entry > 0
-        and all(isinstance(receipt[name], str) for name in digits)
-        and re.fullmatch(r"[0-9a-f]{32}", digits["ledger"]) is not None
-        and re.fullmatch(r"[0-9a-f]{64}", digits["hash"]) is not None
-    )  # fmt: skip
 
 
 def fits(plan: Plan, request: dict[str, Any]) -> bool:
@@ -155,13 +148,12 @@ def sums_problems(
 ) -> list[str]:
     """Whether the sums are those that were asked for, by the plan's noise; the counts are in order."""
     aggregates = aggregates_of(request)
-    sources = distinct_sums(aggregates)
-    if [(low, high) for _, low, high in sources] != [(one.low, one.high) for one in plan.sums]:
+    if [of[1:] for of in distinct_sums(aggregates)] != [(one.low, one.high) for one in plan.sums]:
         return ["the plan's sums are not those of the request"]
     look = Published(request.get("standard-error") is True, request.get("interval"))
     problems = []
-    for one in aggregates:
-        names, noise = look.names(one.name), plan.sums[sources.index(one.of)]
+    for one, noise in sums_with_noise(plan, aggregates):
+        names = look.names(one.name)
         columns = {name: values for name in names if (values := numbers_of(table, name, "double")) is not None}
         if len(columns) < len(names):
             problems.append(f"a value of the column {one.name!r} is not a number")
@@ -233,18 +225,18 @@ class Verification:
         weak = f", but its guarantee is {self.verdict.level}" if self.verdict and self.verdict.weak else ""
         return f"{self.address} is verified: it matches its certificate, which proves its guarantee{weak}"
 
+    def rows(self) -> list[tuple[str, str]]:
+        """What was found, each with a label."""
+        labels = {"ok": self.checks, "PROBLEM": self.problems, "WARNING": self.warnings}
+        return [(label, text) for label, texts in labels.items() for text in texts]
+
     def __str__(self) -> str:
         # Certificates and the names of files may be of unknown origin.
-        lines = [f"ok       {check}" for check in self.checks]
-        lines += [f"PROBLEM  {problem}" for problem in self.problems]
-        lines += [f"WARNING  {warning}" for warning in self.warnings]
-        lines.append(f"{self._result()}.")
+        lines = [*(f"{label:<9}{text}" for label, text in self.rows()), f"{self._result()}."]
         return "\n".join(map(printable, lines))
 
     def _repr_html_(self) -> str:
-        rows = [("ok", check) for check in self.checks] + [("PROBLEM", problem) for problem in self.problems]
-        rows += [("WARNING", warning) for warning in self.warnings]
-        return html_table(self._result(), rows)
+        return html_table(self._result(), self.rows())
 
 
 def verify(
@@ -369,7 +361,7 @@ class Examination:
         receipt, dataset = document.get("booking"), document["request"].get("dataset")
         if (receipt is None) != (dataset is None) or (receipt is not None and receipt.get("dataset") != dataset):
             self.problems.append("the certificate names a booking of another dataset, or none")
-        elif receipt is not None and not is_receipt(receipt):
+        elif receipt is not None and not _RECEIPT.fullmatch(json.dumps(receipt, sort_keys=True)):
             self.problems.append("the certificate's booking is not one that a ledger makes")
         elif receipt is not None:
             self.checks.append(

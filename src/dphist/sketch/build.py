@@ -16,7 +16,8 @@ from dphist.counting.duckdb import DuckDBEngine
 from dphist.counting.spark_session import Cluster, require_pyspark, session_for
 from dphist.counting.task import Choice, Column, Counted, Events, Resources, Task, is_frame
 from dphist.errors import InvalidParameter, positive_count
-from dphist.sketch.counters import arrow_numbers, keep_largest, numbers, rank_value
+from dphist.releasing.result import arrow_numbers
+from dphist.sketch.counters import keep_largest, numbers, rank_value
 from dphist.sketch.items import ItemKind, plain_column, plainest
 from dphist.sketch.misra_gries import MisraGries
 
