@@ -1,8 +1,8 @@
 """Accounting: plans as privacy profiles, and what many releases spend together.
 
 A plan's certified deltas become a `Profile`. Profiles compose tightly (`compose`, `total_delta`), and become the
-privacy loss distributions and events of dp_accounting (`to_pld`, `to_dp_event`, `plan_accountant`). `plan_many`
-plans releases together under one total. `zcdp_of_plan` and `renyi_of_plan` are for accountants of those kinds.
+privacy loss distributions of dp_accounting (`to_pld`). `plan_many` plans releases together under one total.
+`zcdp_of_plan` and `renyi_of_plan` are for accountants of those kinds.
 """
 
 from __future__ import annotations
@@ -11,8 +11,6 @@ from dphist.accounting.composition import (
     Composition,
     compose,
     naive_sum,
-    plan_accountant,
-    to_dp_event,
     to_pld,
     total_delta,
 )
@@ -28,11 +26,9 @@ __all__ = [
     "RenyiCurve",
     "compose",
     "naive_sum",
-    "plan_accountant",
     "plan_many",
     "profile_of_plan",
     "renyi_of_plan",
-    "to_dp_event",
     "to_pld",
     "total_delta",
     "zcdp_of_plan",
