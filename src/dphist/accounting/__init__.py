@@ -10,7 +10,6 @@ from __future__ import annotations
 from dphist.accounting.composition import (
     Composition,
     compose,
-    naive_sum,
     to_pld,
     total_delta,
 )
@@ -25,7 +24,6 @@ __all__ = [
     "Profile",
     "RenyiCurve",
     "compose",
-    "naive_sum",
     "plan_many",
     "profile_of_plan",
     "renyi_of_plan",

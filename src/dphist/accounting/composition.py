@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
@@ -322,21 +322,6 @@ def total_delta(spends: Sequence[tuple[Profile, int]], epsilon: float) -> float:
     for profile, count in spends:
         counts[profile] = counts.get(profile, 0) + _check_count(count)
     return Composition(tuple(counts.items())).delta(epsilon)
-
-
-def naive_sum(budgets: Iterable[tuple[float, float]]) -> tuple[float, float]:
-    """Epsilon and delta of all releases together by adding both, rounded up.
-
-    Guarantee: an upper bound.
-    Source: basic composition, Dwork et al. 2006.
-    """
-    pairs = list(budgets)
-    return _sum_up(epsilon for epsilon, _ in pairs), min(1.0, _sum_up(delta for _, delta in pairs))
-
-
-def _sum_up(values: Iterable[float]) -> float:
-    total = math.fsum(values)
-    return math.nextafter(total, math.inf) if total > 0.0 else total
 
 
 def _check_count(count: int) -> int:
