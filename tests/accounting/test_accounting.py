@@ -35,7 +35,7 @@ def planned(name: str) -> Plan:
     if name == "csh":
         # Made by hand, with few steps: the fine lattices of `dphist.plan` have slower certificates.
         base = dphist.plan(epsilon=3.0, delta=1e-2, max_nonzero=3)
-        return replace(base, noise=LatticeNoise(4, Fraction(36), Fraction(12), 30))
+        return replace(base, noise=LatticeNoise(2, Fraction(12), Fraction(4), 18))
     return dphist.plan(**PLANS[name])
 
 

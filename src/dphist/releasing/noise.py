@@ -447,7 +447,6 @@ class NoiseStage:
         return Release(
             tuple(take_rows(column, order) for column in columns),
             counts[order],
-            plan.certificate,
             plan,
             self._tap.private,
             self._names,
@@ -526,8 +525,4 @@ class Job:
 
     def complete(self, release: Release) -> Release:
         """The release with what its certificate records. Plain data: a release must not keep the events alive."""
-        certificate = release.certificate if self.chosen is None else self.chosen.plan.certificate
-        return replace(
-            release, request=self.request.to_dict(), chosen=self.chosen, receipt=self.receipt,
-            certificate=certificate,
-        )  # fmt: skip
+        return replace(release, request=self.request.to_dict(), chosen=self.chosen, receipt=self.receipt)

@@ -35,7 +35,7 @@ from dphist.outputs.formats import output_of, parse_certificate, same_json
 from dphist.outputs.write import Target, Written, target_of
 from dphist.privacy.types import Budget, Plan
 from dphist.publishing import WORKPLACE, alone, identity, place_new, sweep, sync_folder
-from dphist.releasing.request import Request
+from dphist.releasing.request import Request, check_booking
 
 if TYPE_CHECKING:
     from dphist.accounting import Concentrated
@@ -168,20 +168,7 @@ class SketchRequest:
     id: None = None
 
     def __post_init__(self) -> None:
-        if (self.ledger is None) != (self.dataset is None):
-            raise InvalidParameter("--ledger and --dataset go together: a ledger has a budget for each dataset")
-        if self.ledger is not None and "seed" in self.recorded:
-            raise InvalidParameter("--seed cannot be used with --ledger: a seeded release is not private")
-
-    @property
-    def epsilon(self) -> float:
-        """The epsilon of the plan."""
-        return float(self.recorded["epsilon"])
-
-    @property
-    def delta(self) -> float:
-        """The delta of the plan."""
-        return float(self.recorded["delta"])
+        check_booking(self.ledger, self.dataset, self.recorded.get("seed"))
 
     def to_dict(self) -> dict[str, Any]:
         """As the certificate records it."""
@@ -275,11 +262,11 @@ class Attempt:
 
     def remaining_booking(self) -> dict[str, Any]:
         """The booking that stays after a failure."""
-        request = self.request
+        recorded = self.request.to_dict()
         facts = {
-            "ledger_file": os.fspath(request.ledger or ""),
+            "ledger_file": os.fspath(self.request.ledger or ""),
             **(self.receipt or {"ledger": None, "entry": None, "hash": None}),
-            "dataset": request.dataset, "epsilon": request.epsilon, "delta": request.delta,
+            **{name: recorded[name] for name in ("dataset", "epsilon", "delta")},
             "state": "unknown" if self.booking is None else "booked",
             "written": None if self.written is None else self.written.address,
         }  # fmt: skip
@@ -569,8 +556,7 @@ def _release_from(found: Readback, request: Request, target: Target) -> Release:
         signed_by=examine(document, target.address, target.table, NO_TRUST).fingerprint,
     )  # fmt: skip
     return Release(
-        tuple(table.column(name).combine_chunks() for name in items), counts,
-        plan.certificate if chosen is None else chosen.plan.certificate, plan, bool(document["private"]),
+        tuple(table.column(name).combine_chunks() for name in items), counts, plan, bool(document["private"]),
         Names(items, request.count_name), offset=document["counts"].get("offset"), added=numbers,
         request=document["request"], written=written, chosen=chosen, receipt=document["booking"],
         created=document["created"],

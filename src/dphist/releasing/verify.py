@@ -107,19 +107,20 @@ def fits(plan: Plan, request: dict[str, Any]) -> bool:
 
 def fits_sketch(plan: Plan, request: dict[str, Any]) -> bool:
     """Whether a plan holds for the sketch that was released, and nothing else was asked for."""
-    size, name, seed = request.get("sketch-size"), request.get("count-name", ""), request.get("seed", 0)
-    if isinstance(size, bool) or not isinstance(size, int) or size < 1 or sketch_problem(plan, size) is not None:
+    kinds = {"sketch-size": int, "count-name": str, "seed": int, "dataset": str, "round": bool}
+    if any(name in request and type(request[name]) is not kind for name, kind in kinds.items()):
         return False
-    if not isinstance(name, str) or isinstance(seed, bool) or not isinstance(seed, int):
+    size = request.get("sketch-size", 0)
+    # Options at their defaults are not recorded. The dataset is compared with that of the booking.
+    if (
+        size < 1
+        or sketch_problem(plan, size)
+        or request.get("count-name") == "count"
+        or not request.get("round", True)
+    ):
         return False
-    if not isinstance(request.get("dataset", ""), str):
-        return False
-    due = sketch_request(plan, size, request.get("seed"))
-    if name != "count" and "count-name" in request:
-        due["count-name"] = name
-    due |= {name: request[name] for name in ("round", "dataset") if name in request}
-    # The dataset is compared with that of the booking.
-    return request.get("round", True) is True and same_json(due, request)
+    more = {name: request[name] for name in ("count-name", "round", "dataset") if name in request}
+    return same_json({**sketch_request(plan, size, request.get("seed")), **more}, request)
 
 
 def numbers_of(table: Any, name: str, kind: str) -> NDArray[Any] | None:
@@ -320,20 +321,21 @@ class Examination:
             self.problems.append("the certificate lacks the request or what is known of the counts")
             return
         self.private = document.get("private") is True and "seed" not in request
+        auto = request.get("max-items-per-user") == AUTO
         if not self.private:
             self.problems.append(SEEDED)
         plan = self._plan(document.get("plan"))
         if plan is None or not self._check_request(document):
             return
         # Quick checks first: to repeat a choice takes seconds.
-        correction = correction_from(document) if request.get("max-items-per-user") == AUTO else None
+        correction = correction_from(document) if auto else None
         self._counts(plan, counts, request, table, correction)
         if not set(self.problems) - {SEEDED}:
             self.problems += sums_problems(plan, request, table, correction)
         self._booking(document)
-        if set(self.problems) - {SEEDED} and request.get("max-items-per-user") == AUTO:
+        if auto and set(self.problems) - {SEEDED}:
             return
-        chosen = self._choice(plan, document) if request.get("max-items-per-user") == AUTO else None
+        chosen = self._choice(plan, document) if auto else None
         budget = plan.budget if chosen is None else chosen.plan.budget
         self.verdict = verdict_of(budget, self._largest)
         self._request(plan, request, table, budget)
