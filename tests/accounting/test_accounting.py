@@ -15,7 +15,8 @@ import pytest
 
 import dphist
 import oracles_accounting as oracle
-from dphist.accounting import Profile, compose, profile_of_plan, total_delta
+from dphist.accounting import Profile, compose, profile_of_plan
+from dphist.accounting.composition import total_delta
 from dphist.accounting.profile import certified_delta, delta_laplace_upper
 from dphist.errors import InvalidParameter
 from dphist.privacy.types import LatticeNoise, Plan

@@ -14,8 +14,8 @@ from test_ledger_zcdp import worst_of
 
 import dphist
 from dphist.errors import InvalidParameter, LedgerError, OverBudget
-from dphist.ledger import Account, ConcentratedComposer, Ledger, Spend, SumComposer
-from dphist.ledger.accounts import composer_for, limits_of, zcdp_of
+from dphist.ledger import Ledger, Spend, SumComposer
+from dphist.ledger.accounts import Account, ConcentratedComposer, composer_for, limits_of, zcdp_of
 from dphist.privacy.paper import delta_zcdp
 from dphist.privacy.types import Budget
 from dphist.releasing.document import choice_for

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 import dphist
 from dphist.accounting import Profile
 from dphist.errors import InvalidParameter, OverBudget
-from dphist.ledger import Account, Booking, Ledger, ProfileComposer, Spend, SumComposer
-from dphist.ledger.accounts import composer_for, decimal_fraction, largest_float
+from dphist.ledger import Ledger, Spend, SumComposer
+from dphist.ledger.accounts import Account, Booking, ProfileComposer, composer_for, decimal_fraction, largest_float
 from dphist.privacy.types import Budget
 from dphist.releasing.spending import spend_of
 
@@ -50,7 +50,7 @@ def test_profiles_are_composed_in_groups_and_nan_is_refused(
         def delta(self, _epsilon: float) -> float:
             return 1e-7
 
-    monkeypatch.setattr("dphist.accounting.total_delta", total)
+    monkeypatch.setattr("dphist.accounting.composition.total_delta", total)
     monkeypatch.setattr(Profile, "from_dict", lambda data: Named(data["s"]))
     monkeypatch.setattr(Profile, "of_budget", lambda *_: Named("none"))
     composer = ProfileComposer()

@@ -14,8 +14,8 @@ import pytest
 import dphist
 from dphist.accounting import zcdp_of_plan
 from dphist.errors import InvalidParameter, LedgerError, OverBudget
-from dphist.ledger import ConcentratedComposer, Ledger, Spend
-from dphist.ledger.accounts import composer_for, limits_of
+from dphist.ledger import Ledger, Spend
+from dphist.ledger.accounts import ConcentratedComposer, composer_for, limits_of
 from dphist.privacy.types import Budget, LaplaceNoise, LatticeNoise, Plan
 from dphist.releasing.document import choice_for
 from dphist.releasing.spending import spend_of

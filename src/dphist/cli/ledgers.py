@@ -23,7 +23,9 @@ from dphist.cli.base import (
 from dphist.errors import InvalidParameter
 
 if TYPE_CHECKING:
-    from dphist.ledger import Account, Accounts, Booking, Checkpoint, Composer, Spend
+    from dphist.ledger import Checkpoint, Spend
+    from dphist.ledger.accounts import Account, Booking, Composer
+    from dphist.ledger.store import Accounts
     from dphist.planning.auto_cap import ChoicePlan
     from dphist.privacy.types import Plan
 

@@ -201,7 +201,7 @@ class ProfileComposer:
 
         So that one release may have all of the total, whatever a composition adds for rounding.
         """
-        from dphist.accounting import total_delta
+        from dphist.accounting.composition import total_delta
 
         if not spends:
             return 0.0

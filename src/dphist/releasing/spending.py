@@ -38,8 +38,9 @@ from dphist.publishing import WORKPLACE, alone, identity, place_new, sweep, sync
 from dphist.releasing.request import Request, check_booking
 
 if TYPE_CHECKING:
-    from dphist.accounting import Concentrated
-    from dphist.ledger import Account, Booking, Composer, Ledger
+    from dphist.accounting.concentrated import Concentrated
+    from dphist.ledger import Ledger
+    from dphist.ledger.accounts import Account, Booking, Composer
     from dphist.outputs.readback import Readback
     from dphist.planning.auto_cap import ChoicePlan
     from dphist.releasing.result import Release
@@ -65,7 +66,8 @@ def _zcdp_cost(planned: Plan | ChoicePlan) -> Concentrated:
 
     The sizes are one discrete Gaussian that moves by one: rho = 1/(2 V). What follows may depend on them.
     """
-    from dphist.accounting import Concentrated, zcdp_of_plan
+    from dphist.accounting import zcdp_of_plan
+    from dphist.accounting.concentrated import Concentrated
 
     if isinstance(planned, Plan):
         return zcdp_of_plan(planned)
