@@ -15,13 +15,13 @@ from dphist.releasing.noise import (
     LARGEST_EXACT,
     Cut,
     IntArray,
-    Largest,
     NoiseStage,
     Piece,
     Total,
     blocks,
     check_counts,
     counts_of,
+    largest_counts,
     numbers_of,
 )
 from dphist.releasing.request import origins
@@ -110,13 +110,12 @@ def _release(source: Source, plan: Plan, rule: Nonzero, names: Names, tap: Tap, 
 
 
 def _floor(source: Source, rank: int, size: int) -> tuple[int, Total]:
-    """The count of this rank over all blocks, and what was seen."""
-    largest, total = Largest(rank), Total()
+    """The count of this rank over all blocks, 0 where fewer are positive, and what was seen."""
+    largest, total = np.empty(0, dtype=np.int64), Total()
     for block in blocks(source.pieces(), size):
         counts = counts_of(block)
-        largest.show(counts)
-        total = total.after(counts)
-    return largest.value, total
+        largest, total = largest_counts(largest, counts, rank), total.after(counts)
+    return int(largest.min()) if largest.size == rank else 0, total
 
 
 # Histograms, as they come in.

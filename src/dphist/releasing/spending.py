@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from dphist.errors import DphistError, InputError, InvalidParameter, LedgerError, OutputError
+from dphist.ledger import Ledger
 from dphist.ledger.accounts import AUTO, HALF, Spend, composer_for, limits_of, round_down, zcdp_of
 from dphist.outputs.formats import output_of, parse_certificate, same_json
 from dphist.outputs.write import Target, Written, target_of
@@ -38,8 +39,6 @@ from dphist.publishing import WORKPLACE, alone, identity, place_new, sweep, sync
 from dphist.releasing.request import Request, check_booking
 
 if TYPE_CHECKING:
-    from dphist.accounting.concentrated import Concentrated
-    from dphist.ledger import Ledger
     from dphist.ledger.accounts import Account, Booking, Composer
     from dphist.outputs.readback import Readback
     from dphist.planning.auto_cap import ChoicePlan
@@ -47,34 +46,31 @@ if TYPE_CHECKING:
 
 
 def spend_of(planned: Plan | ChoicePlan, accounting: str, document: dict[str, Any] | None = None) -> Spend:
-    """What a release spends, by an accounting."""
-    epsilon, delta = planned.budget.epsilon, planned.budget.delta
-    if accounting == "zcdp":
-        found = _zcdp_cost(planned)
-        return Spend(epsilon, delta, {"rho": found.rho, "delta": found.delta}, document or {})
-    # The profile of a chosen cap is not computed: it counts by its budget.
-    if accounting == "sum" or not isinstance(planned, Plan):
-        return Spend(epsilon, delta, None, document or {})
+    """What a release spends, by an accounting. The profile of a chosen cap is not computed: its budget counts."""
     from dphist.accounting import profile_of_plan
 
-    # Within half a percent: twice as quick as the finest, and epsilon of ten releases is 0.1 % larger.
-    return Spend(epsilon, delta, profile_of_plan(planned, excess=5e-3).to_dict(), document or {})
+    profile: dict[str, Any] | None = None
+    if accounting == "zcdp":
+        profile = _zcdp_cost(planned)
+    elif accounting == "pld" and isinstance(planned, Plan):
+        # Within half a percent: twice as quick as the finest, and epsilon of ten releases is 0.1 % larger.
+        profile = profile_of_plan(planned, excess=5e-3).to_dict()
+    return Spend(planned.budget.epsilon, planned.budget.delta, profile, document or {})
 
 
-def _zcdp_cost(planned: Plan | ChoicePlan) -> Concentrated:
+def _zcdp_cost(planned: Plan | ChoicePlan) -> dict[str, float]:
     """rho and delta of a release: with a chosen cap, of its noisy sizes and the worst release that may follow.
 
     The sizes are one discrete Gaussian that moves by one: rho = 1/(2 V). What follows may depend on them.
     """
     from dphist.accounting import zcdp_of_plan
-    from dphist.accounting.concentrated import Concentrated
 
-    if isinstance(planned, Plan):
-        return zcdp_of_plan(planned)
-    each = [zcdp_of_plan(plan) for plan in planned.plans]
-    sizes = math.nextafter(float(1 / (2 * planned.choice.variance)), math.inf)
-    rho = math.nextafter(sizes + max(one.rho for one in each), math.inf)
-    return Concentrated(rho, max(one.delta for one in each))
+    each = [zcdp_of_plan(plan) for plan in ([planned] if isinstance(planned, Plan) else planned.plans)]
+    rho, delta = max(one.rho for one in each), max(one.delta for one in each)
+    if not isinstance(planned, Plan):
+        sizes = math.nextafter(float(1 / (2 * planned.choice.variance)), math.inf)
+        rho = math.nextafter(sizes + rho, math.inf)
+    return {"rho": rho, "delta": delta}
 
 
 # With more of delta beside rho more releases of a small delta fit; rho shrinks with the logarithm of the rest.
@@ -132,8 +128,6 @@ def weekly_budget(account: Account) -> Budget | None:
 
 def remaining_after(ledger: str | os.PathLike[str], dataset: str, receipt: Mapping[str, Any] | None) -> str:
     """What remains after the release with this receipt, and what it has decided if it was the first."""
-    from dphist.ledger import Ledger
-
     assert receipt is not None
     with suppress(LedgerError):  # the release is there: only this is not known
         account = Ledger.open(ledger).account(dataset)
@@ -201,7 +195,6 @@ class Attempt:
         """Book what the release will spend, durably, or raise an error that says what is left."""
         if self.request.ledger is None:
             return
-        from dphist.ledger import Ledger
         from dphist.releasing.document import guarantee_facts
 
         assert self.request.dataset is not None
@@ -365,8 +358,6 @@ def check_ledger(request: Request | SketchRequest, target: Any) -> None:
     """Raise unless the ledger is there, has the dataset, and is not where the release will be written."""
     if request.ledger is None:
         return
-    from dphist.ledger import Ledger
-
     ledger = os.fspath(request.ledger)
     if "\0" in ledger:
         raise InvalidParameter(f"--ledger must be the name of a file, not {ledger!r}")
@@ -389,8 +380,6 @@ _MAY_DIFFER: Final = ("id", "ledger", "force", "sign")
 @contextmanager
 def _only_run_of_id(request: Request, attempt: Attempt) -> Iterator[None]:
     """Find what earlier runs have left. Within this context no other process can run the same id."""
-    from dphist.ledger import Ledger
-
     assert request.output is not None
     assert request.ledger is not None
     assert request.dataset is not None

@@ -6,7 +6,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from fractions import Fraction
@@ -272,28 +272,27 @@ def read_and_verify(
     from dphist.outputs.readback import read_release
 
     found = read_release(address, table, certificate)
-    examined = Examination(found.problems, examine(found.document, address, table, trust))
-    if not found.problems:
-        unsigned = " (not signed: who wrote them is not shown)" if examined.signed.status == "missing" else ""
-        examined.checks.insert(0, f"the data match the digest in the certificate{unsigned}")
+    signed = examine(found.document, address, table, trust)
+    unsigned = " (not signed: who wrote them is not shown)" if signed.status == "missing" else ""
+    matches = [] if found.problems else [f"the data match the digest in the certificate{unsigned}"]
+    examined = Examination([*matches, *signed.checks], [*found.problems, *signed.problems])
     if found.document is not None:
         examined.attempt(found.document, found.table)
-    return examined.verification(without_secrets(os.fspath(address))), found
+    return examined.verification(without_secrets(os.fspath(address)), signed), found
 
 
+@dataclass
 class Examination:
     """The checks and the problems of one certificate."""
 
-    def __init__(self, problems: Sequence[str], signed: Signed = NOT_SIGNED) -> None:
-        self.checks: list[str] = list(signed.checks)
-        self.problems = [*problems, *signed.problems]
-        self.private = False
-        self.delta: float | None = None
-        self.choice: ChoicePlan | None = None
-        self.signed = signed
-        self.verdict: Verdict | None = None
-        self._asked: Request | None = None
-        self._largest: float | None = None
+    checks: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    private: bool = False
+    delta: float | None = None
+    choice: ChoicePlan | None = None
+    verdict: Verdict | None = None
+    asked: Request | None = None
+    largest: float | None = None
 
     def attempt(self, document: dict[str, Any], table: Any) -> None:
         """Examine a certificate of unknown origin."""
@@ -304,11 +303,11 @@ class Examination:
         except (TypeError, ValueError, KeyError, ArithmeticError, AttributeError, DphistError) as error:
             self.problems.append(f"the certificate cannot be understood ({type(error).__name__})")
 
-    def verification(self, address: str) -> Verification:
+    def verification(self, address: str, signed: Signed = NOT_SIGNED) -> Verification:
         """The result, for the release of this name."""
         return Verification(
-            address, tuple(self.checks), tuple(self.problems), self.private, self.delta, self.signed.status,
-            self.signed.fingerprint, self.choice, self.verdict if self.private else None,
+            address, tuple(self.checks), tuple(self.problems), self.private, self.delta, signed.status,
+            signed.fingerprint, self.choice, self.verdict if self.private else None,
         )  # fmt: skip
 
     def document(self, document: dict[str, Any], table: Any) -> None:
@@ -337,7 +336,7 @@ class Examination:
             return
         chosen = self._choice(plan, document) if auto else None
         budget = plan.budget if chosen is None else chosen.plan.budget
-        self.verdict = verdict_of(budget, self._largest)
+        self.verdict = verdict_of(budget, self.largest)
         self._request(plan, request, table, budget)
         self._whole(plan, document, chosen)
 
@@ -348,7 +347,7 @@ class Examination:
             self.problems.append("the certificate has the choice of a cap that was not asked for, or lacks it")
         if request and "sketch" not in request:
             try:
-                self._asked = recorded_request(request)
+                self.asked = recorded_request(request)
             except DphistError as error:
                 self.problems.append(f"there is no such request: {error}")
         version, created = document.get("dphist"), document.get("created")
@@ -395,7 +394,7 @@ class Examination:
 
     def _choice(self, plan: Plan, document: dict[str, Any]) -> Chosen:
         """The cap was chosen by the rule: all plans are recomputed, and the choice repeated."""
-        recorded, asked = document["choice"], self._asked
+        recorded, asked = document["choice"], self.asked
         if asked is None:
             raise ValueError
         budget = Budget(asked.epsilon, asked.delta)
@@ -465,7 +464,7 @@ class Examination:
             return
         if table is None:
             return  # the reason is known
-        names, asked, name = table.column_names, self._asked, count_column(request, table)
+        names, asked, name = table.column_names, self.asked, count_column(request, table)
         if len(names) < 2 or (names != asked.output_columns() if asked is not None else name != names[-1]):
             self.problems.append("the columns of the release are not those of the request")
             return
@@ -475,7 +474,7 @@ class Examination:
             self.problems.append("a count is not a number")
             return
         if values.size and not is_difference(plan, request):
-            self._largest = float(values.max()) - ((offset or 0.0) if "sketch" in request else 0.0)
+            self.largest = float(values.max()) - ((offset or 0.0) if "sketch" in request else 0.0)
         passes = counts_facts(plan, request, offset)["greater_than"]
         if passes is not None:
             slack = 0.5 if rounded else 0.0
