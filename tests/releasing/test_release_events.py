@@ -103,7 +103,7 @@ def test_top_with_a_cap_keeps_the_largest() -> None:
 
 @pytest.mark.usefixtures("plans_once")
 @pytest.mark.parametrize("lower", [1, 3])
-@pytest.mark.parametrize("times", [3, pytest.param(20, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("times", [1, pytest.param(20, marks=pytest.mark.slow)])
 def test_one_item_more_than_the_bound_does_not_empty_the_release(lower: int, times: int) -> None:
     """The 6th count, 1, is subtracted from all: neighbours get the same items, and nearly the same counts."""
     asked = {**BUDGET, "delta": 1e-12, "max_nonzero": 5, "lower_threshold": lower}
