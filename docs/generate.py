@@ -19,7 +19,6 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "theory" / "formulas.md"
 ANALYSIS = ROOT / "src" / "dphist" / "privacy"
 TESTS = ROOT / "tests"
-REQUEST = ROOT / "src" / "dphist" / "releasing" / "request.py"
 RELEASE = ROOT / "src" / "dphist" / "releasing" / "run.py"
 # What only flags do, in words for Python.
 IN_PYTHON = {"Repeat it for": "A list for", "May be repeated": "Also a list", "may be repeated": "also a list"}
@@ -161,21 +160,6 @@ def formulas_page() -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _declared() -> dict[str, str]:
-    """The fields of `Request` as parameters of a function: types and defaults as they are written."""
-    tree = ast.parse(REQUEST.read_text(encoding="utf-8"))
-    body = next(one.body for one in tree.body if isinstance(one, ast.ClassDef) and one.name == "Request")
-    found = {}
-    for node in body:
-        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-            kind = node.annotation
-            if isinstance(kind, ast.Subscript) and isinstance(kind.slice, ast.Tuple):
-                kind = kind.slice.elts[0] if ast.unparse(kind.value) == "Annotated" else kind
-            default = "" if node.value is None else f" = {ast.unparse(node.value)}"
-            found[node.target.id] = f"{node.target.id}: {ast.unparse(kind)}{default}".replace("'", '"')
-    return found
-
-
 def _explained(option: Option) -> str:
     """A parameter in one line: the help of its flag, in words for Python."""
     text = f"{option.help.metavar}. {option.help.text}" if ":" in option.help.metavar else option.help.text
@@ -185,19 +169,13 @@ def _explained(option: Option) -> str:
 
 
 def release_module() -> str:
-    """releasing/run.py, with the parameters of `release` as `Request` declares them, required ones first."""
+    """releasing/run.py, with the parameters of `release` explained as `Request` does it, required ones first."""
     ordered = sorted(options(), key=lambda option: not option.required)
-    declared = _declared()
-    others = [name for name in declared if name not in ("input", "_", *(option.name for option in ordered))]
-    names = [*(option.name for option in ordered), *others]
-    parameters = "".join(f"    {declared[name]},\n" for name in names)
     wrapper = textwrap.TextWrapper(
         115, initial_indent=" " * 8, subsequent_indent=" " * 12, break_on_hyphens=False, break_long_words=False
     )
     lines = "".join(wrapper.fill(_explained(option)) + "\n" for option in ordered)
     module = RELEASE.read_text(encoding="utf-8")
-    marks = r"(    # Generated from Request.*?\n).*?(    # End of the generated parameters)"
-    module = _replace_between(marks, parameters, module)
     return _replace_between(r"(    Args:\n        input: [^\n]*\n).*?(        types: )", lines, module)
 
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from dphist.display import html_grid, text_grid
 from dphist.errors import InvalidParameter
-from dphist.ledger import AUTO, Account, Ledger, Remaining
+from dphist.ledger import Ledger
+from dphist.ledger.accounts import AUTO, Account, Remaining, composer_for
 from dphist.ledger.store import ledger_path
 from dphist.releasing.run import release
-from dphist.releasing.spending import composer_for
 
 if TYPE_CHECKING:
     from dphist.releasing.result import Release

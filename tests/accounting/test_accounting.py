@@ -15,7 +15,8 @@ import pytest
 
 import dphist
 import oracles_accounting as oracle
-from dphist.accounting import Profile, compose, naive_sum, profile_of_plan, total_delta
+from dphist.accounting import Profile, compose, profile_of_plan
+from dphist.accounting.composition import total_delta
 from dphist.accounting.profile import certified_delta, delta_laplace_upper
 from dphist.errors import InvalidParameter
 from dphist.privacy.types import LatticeNoise, Plan
@@ -35,7 +36,7 @@ def planned(name: str) -> Plan:
     if name == "csh":
         # Made by hand, with few steps: the fine lattices of `dphist.plan` have slower certificates.
         base = dphist.plan(epsilon=3.0, delta=1e-2, max_nonzero=3)
-        return replace(base, noise=LatticeNoise(4, Fraction(36), Fraction(12), 30))
+        return replace(base, noise=LatticeNoise(2, Fraction(12), Fraction(4), 18))
     return dphist.plan(**PLANS[name])
 
 
@@ -205,11 +206,7 @@ def test_thirty_spends_take_less_than_a_second() -> None:
 
 def test_adding_is_an_upper_bound_of_what_is_composed() -> None:
     plan = planned("gshm")
-    epsilon, delta = naive_sum([(plan.budget.epsilon, plan.budget.delta)] * 10)
-    assert epsilon == pytest.approx(10.0)
-    assert delta == pytest.approx(1e-5)
-    assert compose((plan, 10)).delta(epsilon) <= delta
-    assert naive_sum([]) == (0.0, 0.0)
+    assert compose((plan, 10)).delta(10.0 * plan.budget.epsilon) <= 10.0 * plan.budget.delta
 
 
 @pytest.mark.parametrize("bad", [(1, 0), (1, True), (1, 1.5)])

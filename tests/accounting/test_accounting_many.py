@@ -37,6 +37,7 @@ def test_different_requests_and_weights() -> None:
     assert all(ratio < 0.85 for ratio in equal.noise_ratios)
 
 
+@pytest.mark.slow
 def test_one_request_is_nearly_a_plan_of_its_own() -> None:
     one = plan_many([GAUSSIAN], epsilon=1.0, delta=1e-6)
     assert one.delta <= 1e-6

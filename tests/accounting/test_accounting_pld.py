@@ -8,13 +8,12 @@ import sys
 from functools import cache
 from typing import Any
 
-import dp_accounting
 import numpy as np
 import pytest
 from dp_accounting.pld import privacy_loss_distribution
 
 import dphist
-from dphist.accounting import Profile, compose, plan_accountant, profile_of_plan, to_dp_event, to_pld
+from dphist.accounting import Profile, compose, profile_of_plan, to_pld
 from dphist.accounting.profile import certified_delta
 from dphist.errors import MissingExtra
 from dphist.privacy.types import Plan
@@ -70,29 +69,8 @@ def test_a_plan_composes_with_other_mechanisms() -> None:
     plan = planned(**REQUESTS[0])
     gaussian = privacy_loss_distribution.from_gaussian_mechanism(5.0)
     both = to_pld(plan).compose(gaussian)
-    accountant = plan_accountant()
-    event = to_dp_event(plan)
-    accountant.compose(dp_accounting.ComposedDpEvent([dp_accounting.GaussianDpEvent(5.0), event]))
-    assert accountant.get_epsilon(1e-5) == pytest.approx(both.get_epsilon_for_delta(1e-5), rel=1e-6)
-    assert accountant.get_delta(1.0) > both.get_delta_for_epsilon(1.0) * (1 - 1e-6)
-    assert gaussian.get_epsilon_for_delta(1e-5) < accountant.get_epsilon(1e-5) < 2.0
-
-
-def test_events_nest_and_count() -> None:
-    event, accountant = to_dp_event(planned(**REQUESTS[1])), plan_accountant()
-    nested = dp_accounting.SelfComposedDpEvent(dp_accounting.SelfComposedDpEvent(event, 2), 2)
-    assert accountant.supports(nested)
-    accountant.compose(nested)
-    assert accountant.get_epsilon(1e-6) == pytest.approx(
-        compose((planned(**REQUESTS[1]), 4)).epsilon(1e-6), rel=1e-5
-    )
-    assert event == to_dp_event(planned(**REQUESTS[1]))
-    with pytest.raises(AttributeError):
-        event.interval = 1.0
-    unknown = dp_accounting.UnsupportedDpEvent()
-    assert not accountant.supports(dp_accounting.ComposedDpEvent([event, unknown]))
-    # Their own accountant knows no event from elsewhere, and says so.
-    assert not dp_accounting.pld.PLDAccountant().supports(event)
+    assert gaussian.get_epsilon_for_delta(1e-5) < both.get_epsilon_for_delta(1e-5) < 2.0
+    assert both.get_delta_for_epsilon(1.0) > to_pld(plan).get_delta_for_epsilon(1.0)
 
 
 def test_a_coarser_interval_is_pessimistic() -> None:

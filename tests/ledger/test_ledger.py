@@ -18,7 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dphist.errors import DphistError, InvalidParameter, LedgerError, OverBudget
-from dphist.ledger import Booking, Ledger, Spend, SumComposer, store
+from dphist.ledger import Ledger, Spend, SumComposer, store
+from dphist.ledger.accounts import Booking
 from dphist.privacy.types import Budget
 from scheduling import examples
 

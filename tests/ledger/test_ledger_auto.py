@@ -14,12 +14,12 @@ from test_ledger_zcdp import worst_of
 
 import dphist
 from dphist.errors import InvalidParameter, LedgerError, OverBudget
-from dphist.ledger import Account, ConcentratedComposer, Ledger, Spend, SumComposer
-from dphist.ledger.accounts import zcdp_of
+from dphist.ledger import Ledger, Spend, SumComposer
+from dphist.ledger.accounts import Account, ConcentratedComposer, composer_for, limits_of, zcdp_of
 from dphist.privacy.paper import delta_zcdp
 from dphist.privacy.types import Budget
 from dphist.releasing.document import choice_for
-from dphist.releasing.spending import SHARES, composer_for, limits_of, price_of, spend_of
+from dphist.releasing.spending import SHARES, price_of, spend_of
 from ledger_data import tamper
 from release_commands import bookings, command, log_in
 

@@ -12,11 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dphist
+from dphist.accounting import Profile
 from dphist.errors import InvalidParameter, OverBudget
-from dphist.ledger import Account, Booking, Ledger, ProfileComposer, Spend, SumComposer
-from dphist.ledger.accounts import decimal_fraction, largest_float
+from dphist.ledger import Ledger, Spend, SumComposer
+from dphist.ledger.accounts import Account, Booking, ProfileComposer, composer_for, decimal_fraction, largest_float
 from dphist.privacy.types import Budget
-from dphist.releasing.spending import composer_for, spend_of
+from dphist.releasing.spending import spend_of
 
 SUM = SumComposer()
 
@@ -29,12 +30,14 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_the_accounting_of_a_dataset_is_the_one_that_counts(path: Path) -> None:
-    other = ProfileComposer(lambda spend: spend, lambda *_: 0.0)
+    other = ProfileComposer()
     with pytest.raises(InvalidParameter, match="'log' has the accounting 'sum', not 'pld'"):
         Ledger.open(path).book("log", Spend(0.1, 1e-6), other)
 
 
-def test_profiles_are_composed_in_groups_and_nan_is_refused(tmp_path: Path) -> None:
+def test_profiles_are_composed_in_groups_and_nan_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked: list[list[tuple[Any, int]]] = []
     answers = [1e-7, 1e-6, math.nan, math.nan, 1e-7]
 
@@ -47,7 +50,10 @@ def test_profiles_are_composed_in_groups_and_nan_is_refused(tmp_path: Path) -> N
         def delta(self, _epsilon: float) -> float:
             return 1e-7
 
-    composer = ProfileComposer(lambda spend: Named(spend.profile["s"] if spend.profile else "none"), total)
+    monkeypatch.setattr("dphist.accounting.composition.total_delta", total)
+    monkeypatch.setattr(Profile, "from_dict", lambda data: Named(data["s"]))
+    monkeypatch.setattr(Profile, "of_budget", lambda *_: Named("none"))
+    composer = ProfileComposer()
     ledger = Ledger.init(tmp_path / "p", "log", epsilon=3, delta=1e-6, accounting="pld")
     ledger.book("log", Spend(1, 1e-7, {"s": "5"}), composer)
     ledger.book("log", Spend(1, 1e-7, {"s": "5"}, {"another": "document"}), composer)

@@ -69,7 +69,7 @@ def race(folder: Path, rounds: int) -> None:
 
 
 def test_only_three_of_eight_processes_book(tmp_path: Path) -> None:
-    race(tmp_path, 60)
+    race(tmp_path, 20)
 
 
 @pytest.mark.slow

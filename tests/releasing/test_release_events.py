@@ -103,7 +103,7 @@ def test_top_with_a_cap_keeps_the_largest() -> None:
 
 @pytest.mark.usefixtures("plans_once")
 @pytest.mark.parametrize("lower", [1, 3])
-@pytest.mark.parametrize("times", [3, pytest.param(20, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("times", [1, pytest.param(20, marks=pytest.mark.slow)])
 def test_one_item_more_than_the_bound_does_not_empty_the_release(lower: int, times: int) -> None:
     """The 6th count, 1, is subtracted from all: neighbours get the same items, and nearly the same counts."""
     asked = {**BUDGET, "delta": 1e-12, "max_nonzero": 5, "lower_threshold": lower}
@@ -140,12 +140,12 @@ def test_promise_that_does_not_hold_releases_nothing(options: dict[str, Any]) ->
     ("mechanism", "k", "cap"), crossed(["best", "gaussian", "laplace"], [1, 2, 50], [None, 1, 150])
 )
 def test_promise_is_watched_whatever_the_noise(mechanism: Any, k: int, cap: int | None) -> None:
-    """200 equal items of many users: a plan that relies on fewer releases none, or no more than it relies on.
+    """200 equal items of 300 users: a plan that relies on fewer releases none, or no more than it relies on.
 
     Without a cap the counts are equal, and a top-k step leaves none. A cap makes them differ by chance: then it
     leaves at most k. Nothing is released where a promise is broken. None of this depends on noise.
     """
-    data = events({f"item {i}": 1000 for i in range(200)}, items_per_user=200)
+    data = events({f"item {i}": 300 for i in range(200)}, items_per_user=200)
     found = dphist.release(data, **BUDGET, max_nonzero=k, max_items_per_user=cap, mechanism=mechanism)
     enforced = cap is None or cap >= k
     relies = not enforced and found.plan.mechanism == "csh"
@@ -186,15 +186,14 @@ def frames() -> list[Any]:
     ]
 
 
-@pytest.mark.parametrize("number", range(6))
 @pytest.mark.parametrize("options", [{"max_items_per_user": 1}, {"top": 3}])
-def test_frames_in_same_kind_of_frames_out(number: int, options: dict[str, Any]) -> None:
-    frame = frames()[number]
-    found = dphist.release(frame, **BUDGET, **options, seed=3)
-    want = dphist.release(events(COUNTS), **BUDGET, **options, seed=3)
-    assert as_dict(found) == as_dict(want)
+def test_frames_in_same_kind_of_frames_out(options: dict[str, Any]) -> None:
     kinds: list[type] = [pd.DataFrame, pl.DataFrame, pl.LazyFrame, pa.Table, pa.RecordBatchReader, pa.Table]
-    assert isinstance(found.to_native(), kinds[number])
+    want = dphist.release(events(COUNTS), **BUDGET, **options, seed=3)
+    for frame, kind in zip(frames(), kinds, strict=True):
+        found = dphist.release(frame, **BUDGET, **options, seed=3)
+        assert as_dict(found) == as_dict(want)
+        assert isinstance(found.to_native(), kind)
 
 
 def test_result_does_not_depend_on_the_order_of_rows(tmp_path: Path) -> None:

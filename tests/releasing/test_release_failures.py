@@ -93,7 +93,10 @@ def test_a_full_disk_in_a_process(tmp_path: Path) -> None:
     assert done.returncode == 1
     check_booking(tmp_path, json.loads(done.stdout)["booking"])
     assert "out.csv cannot be written" in done.stderr
+    assert done.stderr.count("\n") == 1
     assert json.loads(done.stdout)["booking"]["summary"] in done.stderr
+    assert [booking.written for booking in bookings(tmp_path)] == [None]
+    assert names(tmp_path) == {"events.parquet", "a.ledger", "list.csv"}
 
 
 def full(*values: Any, **named: Any) -> Any:
@@ -150,7 +153,8 @@ def test_an_exception_of_another_kind_in_json(tmp_path: Path, monkeypatch: pytes
     assert done.err.count("\n") == 1
 
 
-def test_an_interrupt_while_it_counts(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
+def test_an_interrupt_while_it_counts(tmp_path: Path, number: signal.Signals) -> None:
     log_in(tmp_path)
     numbers = pa.array(np.arange(6_000_000))
     pq.write_table(pa.table({"user": numbers, "item": numbers}), tmp_path / "events.parquet")
@@ -160,15 +164,17 @@ def test_an_interrupt_while_it_counts(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-m", "dphist", *words], cwd=tmp_path, **pipes) as process:
         wait_until(lambda: os.stat(tmp_path / "a.ledger").st_mtime_ns != before, "the booking")
         wait_until(lambda: not (tmp_path / "a.ledger-journal").exists(), "the end of the transaction")
-        process.send_signal(signal.SIGTERM)
+        process.send_signal(number)
         out, err = process.communicate(timeout=60)
-    assert process.returncode == 143
+    assert process.returncode == 128 + number
     found = json.loads(out)
     assert err.startswith("Interrupted: nothing was written. ")
     assert found["error"] + ".\n" == err
     # A signal in the microseconds in which the booking is made leaves it open.
     assert found["booking"]["state"] in ("booked", "unknown")
     assert found["booking"]["summary"] in err
+    assert [booking.written for booking in bookings(tmp_path)] == [None]
+    assert names(tmp_path) == {"events.parquet", "a.ledger"}
 
 
 def test_an_interrupt_while_it_books(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,8 @@ from test_release_leaks import TRUE, hidden_in, without_digests
 import dphist
 from dphist.errors import InputError, OverBudget
 from dphist.ledger import Ledger, SumComposer
-from dphist.releasing.spending import Attempt, composer_for, spend_of
+from dphist.ledger.accounts import composer_for
+from dphist.releasing.spending import Attempt, spend_of
 from postgres_server import PASSWORD, postgres_address  # noqa: F401
 from release_commands import (
     BOOKED,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import signal
 import subprocess
 import sys
 import time
@@ -12,15 +11,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 import dphist
 import release_workers
-from processes import wait_until
-from release_commands import BOOKED, BUDGET, FLAGS, bookings, certificate, log_in, names
+from release_commands import BOOKED, FLAGS, bookings, certificate, log_in, names
 
 REAL = ["-m", "dphist"]
 LATE = [release_workers.__file__, "late"]
@@ -105,42 +100,6 @@ def test_kills_find_a_release_that_is_booked_when_it_is_written(tmp_path: Path) 
         if killed(folder, LATE, point, moments) == (True, False):
             return
     raise AssertionError("a release that is booked too late was not caught")
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
-def test_a_signal_while_it_counts_leaves_the_booking(tmp_path: Path, number: signal.Signals) -> None:
-    log_in(tmp_path)
-    numbers = pa.array(np.arange(6_000_000))
-    pq.write_table(pa.table({"user": numbers, "item": numbers}), tmp_path / "events.parquet")
-    before = os.stat(tmp_path / "a.ledger").st_mtime_ns
-    # To count takes seconds from the booking on, and the signal comes as soon as that is seen.
-    process = releasing(tmp_path, REAL, *FLAGS, "--threads", "1")
-    try:
-        wait_until(lambda: os.stat(tmp_path / "a.ledger").st_mtime_ns != before, "the booking")
-        # The file is written before the transaction ends.
-        wait_until(lambda: not (tmp_path / "a.ledger-journal").exists(), "the end of the transaction")
-        process.send_signal(number)
-        assert process.wait(60) == 128 + number
-    finally:
-        process.kill()
-        process.wait()
-    assert [booking.written for booking in bookings(tmp_path)] == [None]
-    assert names(tmp_path) == {"events.parquet", "a.ledger"}
-
-
-def test_a_full_disk_leaves_the_booking_and_nothing_else(tmp_path: Path) -> None:
-    log_in(tmp_path)
-    (tmp_path / "list.csv").write_text("item\n" + "".join(f"item {n}\n" for n in range(10_000)))
-    words = [*BUDGET, "--items", "list.csv", "--max-items-per-user", "1", *BOOKED, "--output", "out.csv"]
-    done = subprocess.run(
-        [sys.executable, release_workers.__file__, "small", "release", "events.parquet", *words],
-        cwd=tmp_path, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.count("\n") == 1
-    assert "out.csv" in done.stderr
-    assert [booking.written for booking in bookings(tmp_path)] == [None]
-    assert names(tmp_path) == {"events.parquet", "a.ledger", "list.csv"}
 
 
 def race(place: Path, rounds: int) -> None:

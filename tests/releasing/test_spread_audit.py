@@ -153,8 +153,8 @@ class Fault:
     engine: Any
     items: int
     new: bool
+    runs: int
     repeats: int = 1
-    runs: int = 24_000
     plan: Callable[[], Plan] = planned
     items_kept: int = 0
     steps: int = 0
@@ -164,31 +164,31 @@ class Fault:
 
 FAULTS = {
     "weighed by the items of one file, all of them new": Fault(
-        FileByFile(), N, True, items_kept=N, steps=UNIT,
+        FileByFile(), N, True, runs=12_000, items_kept=N, steps=UNIT,
         problem="32 counts change by 2048 of 2048, and the plan allows 2",
     ),
     "weighed by the items of one file, none of them new": Fault(
-        FileByFile(), N, False, items_kept=N, steps=UNIT,
+        FileByFile(), N, False, runs=4_000, items_kept=N, steps=UNIT,
         problem="32 counts change by 2048 of 2048, and the plan allows 2",
     ),
     "the weight of the level before": Fault(
-        OtherWeights(change=level_before), 3, False, runs=1_000_000, items_kept=3, steps=UNIT,
+        OtherWeights(change=level_before), 3, False, runs=700_000, items_kept=3, steps=UNIT,
         problem="3 counts change by 2048 of 2048, and the plan allows 2",
     ),
     "two steps more": Fault(
-        OtherWeights(change=two_steps), 4, False, runs=200_000, plan=coarse, items_kept=4, steps=6,
+        OtherWeights(change=two_steps), 4, False, runs=100_000, plan=coarse, items_kept=4, steps=6,
         problem="counts change by 6 of 8, which is not one of the plan's weights",
     ),
     "N is ignored, all items new": Fault(
-        OtherWeights(change=up_to_four_times_n), 4 * N, True, items_kept=4 * N, steps=UNIT // 4,
+        OtherWeights(change=up_to_four_times_n), 4 * N, True, runs=8_000, items_kept=4 * N, steps=UNIT // 4,
         problem="128 counts change by 512 of 2048, and the plan allows 32",
     ),
     "N is ignored, no item new": Fault(
-        OtherWeights(change=up_to_four_times_n), 4 * N, False, items_kept=4 * N, steps=UNIT // 4,
+        OtherWeights(change=up_to_four_times_n), 4 * N, False, runs=16_000, items_kept=4 * N, steps=UNIT // 4,
         problem="128 counts change by 512 of 2048, and the plan allows 32",
     ),
     "events count as users": Fault(
-        EventsAsUsers(), 1, True, repeats=N, items_kept=1, steps=N * UNIT // 4,
+        EventsAsUsers(), 1, True, runs=4_000, repeats=N, items_kept=1, steps=N * UNIT // 4,
         problem="counts change by 16384 of 2048, which is not one of the plan's weights",
     ),
 }  # fmt: skip

@@ -13,7 +13,6 @@ import pytest
 
 import dphist
 from dphist.outputs.formats import SEAL
-from dphist.releasing.document import choice_for
 from release_data import events, resealed
 from report_cases import KINDS
 
@@ -189,17 +188,7 @@ CASES = {
     "name", [pytest.param(name, marks=pytest.mark.slow if name == "chosen cap, spread" else ()) for name in CASES]
 )
 @pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_every_entry(every: bool, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made: dict[str, Any] = {}
-
-    def remembered(*args: Any, **options: Any) -> Any:
-        """The plans of all caps take seconds to make: those of the same request are made once."""
-        key = repr((args, options))
-        if key not in made:
-            made[key] = choice_for(*args, **options)
-        return made[key]
-
-    monkeypatch.setattr("dphist.releasing.document.choice_for", remembered)
+def test_every_entry(every: bool, name: str, tmp_path: Path) -> None:
     path = CASES[name](tmp_path)
     document = json.loads(Path(f"{path}.certificate.json").read_text())
     found = passed(path, document, every=every)

@@ -19,7 +19,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from dphist.cli import main
-from dphist.ledger import Booking, Ledger
+from dphist.ledger import Ledger
+from dphist.ledger.accounts import Booking
 from dphist.sampling import tap as tapping
 from release_data import events
 

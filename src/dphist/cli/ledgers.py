@@ -23,7 +23,9 @@ from dphist.display import fill
 from dphist.errors import InvalidParameter
 
 if TYPE_CHECKING:
-    from dphist.ledger import Account, Accounts, Booking, Checkpoint, Composer, Spend
+    from dphist.ledger import Checkpoint, Spend
+    from dphist.ledger.accounts import Account, Booking, Composer
+    from dphist.ledger.store import Accounts
     from dphist.planning.auto_cap import ChoicePlan
     from dphist.privacy.types import Plan
 
@@ -201,7 +203,7 @@ def plan(
 
 
 def _composer(account: Account) -> Composer:
-    from dphist.releasing.spending import composer_for
+    from dphist.ledger.accounts import composer_for
 
     # Before anything is booked both ways say the same: nothing is spent.
     return composer_for(

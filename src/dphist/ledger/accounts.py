@@ -8,11 +8,15 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from decimal import ROUND_FLOOR, Context
 from fractions import Fraction
-from typing import Any, Final, Protocol
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from dphist.display import html_grid, text_grid
 from dphist.errors import InvalidParameter, OverBudget
 from dphist.privacy.types import Budget
+
+if TYPE_CHECKING:
+    from dphist.accounting import Profile
 
 # "auto" is zcdp or sum: the first booking says which, before any noise is drawn.
 AUTO: Final = "auto"
@@ -99,12 +103,38 @@ class SumComposer:
         return value if decimal_fraction(value) >= exact else math.nextafter(value, math.inf)
 
 
+def delta_of_rho(rho: float, epsilon: float) -> float:
+    """delta of rho-zCDP at epsilon, by the tight conversion."""
+    from dphist.privacy.paper import delta_zcdp
+
+    return delta_zcdp(rho=rho, epsilon=epsilon)
+
+
+def largest_rho(epsilon: float, delta: float) -> float:
+    """*Guarantee*: the delta of the result at this epsilon was computed, and is at most `delta`."""
+    low, high = 0.0, epsilon
+    for _ in range(80):
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if delta_of_rho(middle, epsilon) <= delta else (low, middle)
+    return low
+
+
+@lru_cache(maxsize=256)
+def limits_of(total: Budget, share: float = HALF) -> tuple[float, float]:
+    """The largest rho, and the delta beside it, that a total allows: this share of delta beside it.
+
+    *Guarantee*: the delta of that rho at the total's epsilon was computed, and is within the rest of delta.
+    """
+    beside = total.delta * share
+    # Of a share of at least a half the difference is exact.
+    return largest_rho(total.epsilon, total.delta - beside), beside
+
+
 class ConcentratedComposer:
     """The accounting by zero-concentrated privacy: rho and the delta beside it add up, each within its own limit.
 
-    `limits` are those of a dataset's whole `total`, with this `share` of delta beside rho, and `convert` gives the
-    delta of a rho at an epsilon. A spend has its rho and delta as its profile; without one they are epsilon^2/2
-    and delta, true of any such release.
+    The limits are those of a dataset's whole `total`, with this `share` of delta beside rho. A spend has its rho
+    and delta as its profile; without one they are epsilon^2/2 and delta, true of any such release.
 
     *Guarantee*: holds however the spends were chosen, also by looking at earlier results: both limits are fixed
     beforehand. (A limit on their converted sum would not do: choosing where to stop could gain by it.)
@@ -112,14 +142,8 @@ class ConcentratedComposer:
 
     accounting: Final = "zcdp"
 
-    def __init__(
-        self,
-        total: Budget,
-        limits: tuple[float, float],
-        convert: Callable[[float, float], float],
-        share: float = HALF,
-    ) -> None:
-        self.total, self._limits, self._convert, self.share = total, limits, convert, share
+    def __init__(self, total: Budget, share: float = HALF) -> None:
+        self.total, self.share, self._limits = total, share, limits_of(total, share)
 
     def left(self, spends: Sequence[Spend]) -> dict[str, float]:
         """What is left of both limits."""
@@ -133,7 +157,7 @@ class ConcentratedComposer:
         rho, delta = (sum((pair[place] for pair in pairs), Fraction()) for place in (0, 1))
         if rho > Fraction(self._limits[0]) or delta > Fraction(self._limits[1]) or epsilon < self.total.epsilon:
             return 1.0
-        together = self._convert(float(rho), epsilon) if rho else 0.0
+        together = delta_of_rho(float(rho), epsilon) if rho else 0.0
         # Within the limits it is within the total; what rounding adds must not turn a fit into none.
         return min(self.total.delta, math.nextafter(together + float(delta), math.inf)) if spends else 0.0
 
@@ -147,21 +171,12 @@ class ConcentratedComposer:
         if times * delta > left["delta_left"] or not left["rho_left"] or not rho:
             return 0.0
         growth = left["rho_left"] / float(times * rho)
-        wanted = largest_rho(spend.epsilon, spend.delta, self._convert) * growth
+        wanted = largest_rho(spend.epsilon, spend.delta) * growth
         low, high = 0.0, self.total.epsilon
         for _ in range(40):
             middle = 0.5 * (low + high)
-            low, high = (middle, high) if self._convert(wanted, middle) >= spend.delta else (low, middle)
+            low, high = (middle, high) if delta_of_rho(wanted, middle) >= spend.delta else (low, middle)
         return min(low, spend.epsilon * math.sqrt(growth))
-
-
-def largest_rho(epsilon: float, delta: float, convert: Callable[[float, float], float]) -> float:
-    """*Guarantee*: the delta of the result at this epsilon was computed, and is at most `delta`."""
-    low, high = 0.0, epsilon
-    for _ in range(80):
-        middle = 0.5 * (low + high)
-        low, high = (middle, high) if convert(middle, epsilon) <= delta else (low, middle)
-    return low
 
 
 def zcdp_of(spend: Spend) -> tuple[Fraction, Fraction]:
@@ -177,42 +192,46 @@ def zcdp_of(spend: Spend) -> tuple[Fraction, Fraction]:
 
 
 class ProfileComposer:
-    """The accounting by privacy profiles, with the functions of that layer passed in.
-
-    `profile_of` makes a profile of a spend; `total_delta` composes pairs of a profile and how often it occurs.
-    Only for releases that were all fixed before the first of them was looked at.
-    """
+    """The accounting by privacy profiles: for releases that were all fixed before the first was looked at."""
 
     accounting: Final = "pld"
-
-    def __init__(
-        self, profile_of: Callable[[Spend], Any], total_delta: Callable[[list[tuple[Any, int]], float], float]
-    ) -> None:
-        self._profile_of = profile_of
-        self._total_delta = total_delta
 
     def total_delta(self, spends: Sequence[Spend], epsilon: float) -> float:
         """The composed delta, or the plain sum where that is smaller: both are proofs.
 
         So that one release may have all of the total, whatever a composition adds for rounding.
         """
+        from dphist.accounting.composition import total_delta
+
         if not spends:
             return 0.0
         # Equal spends are composed as one that occurs several times, which costs far less.
         groups: dict[str, list[Spend]] = {}
         for spend in spends:
             groups.setdefault(canonical([spend.epsilon, spend.delta, spend.profile]), []).append(spend)
-        pairs = [(self._checked_profile(group[0]), len(group)) for group in groups.values()]
-        composed, added = self._total_delta(pairs, epsilon), SumComposer().total_delta(spends, epsilon)
+        pairs = [(profile_of(group[0]), len(group)) for group in groups.values()]
+        composed, added = total_delta(pairs, epsilon), SumComposer().total_delta(spends, epsilon)
         # In this order NaN stays, and is refused.
         return added if composed >= added else composed
 
-    def _checked_profile(self, spend: Spend) -> Any:
-        """The profile of a spend, which must not contradict its own epsilon and delta: both count as true."""
-        profile = self._profile_of(spend)
-        if not profile.delta(spend.epsilon) <= _NEAR * spend.delta:
-            raise InvalidParameter("a spend's profile is above its own delta at its own epsilon")
-        return profile
+
+def profile_of(spend: Spend) -> Profile:
+    """The profile of a spend, which must not contradict its own epsilon and delta: both count as true."""
+    from dphist.accounting import Profile
+
+    if spend.profile is None:
+        return Profile.of_budget(spend.epsilon, spend.delta)
+    profile = Profile.from_dict(spend.profile)
+    if not profile.delta(spend.epsilon) <= _NEAR * spend.delta:
+        raise InvalidParameter("a spend's profile is above its own delta at its own epsilon")
+    return profile
+
+
+def composer_for(accounting: str, total: Budget, share: float = HALF) -> Composer:
+    """The composer of a dataset with this accounting and total; `share` is for zcdp, see `limits_of`."""
+    if accounting == "zcdp":
+        return ConcentratedComposer(total, share)
+    return SumComposer() if accounting == "sum" else ProfileComposer()
 
 
 # What a release would spend with another epsilon.

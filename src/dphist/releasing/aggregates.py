@@ -83,6 +83,12 @@ def distinct_sums(aggregates: Sequence[Aggregate]) -> tuple[tuple[str, Fraction,
     return tuple(dict.fromkeys(one.of for one in aggregates))
 
 
+def sums_with_noise(plan: Plan, aggregates: Sequence[Aggregate]) -> list[tuple[Aggregate, SumNoise]]:
+    """The aggregates, each with the noise of its sum."""
+    noises = dict(zip(distinct_sums(aggregates), plan.sums, strict=True))
+    return [(one, noises[one.of]) for one in aggregates]
+
+
 @dataclass(frozen=True)
 class Published:
     """Which columns each aggregate has."""
@@ -100,12 +106,11 @@ def published_sums(
     counts: FloatArray, own: Sequence[FloatArray], plan: Plan, aggregates: Sequence[Aggregate], look: Published
 ) -> Mapping[str, NDArray[Any]]:
     """The columns of all aggregates, from noisy counts and the noisy sums around the middles of the ranges."""
-    places = {of: place for place, of in enumerate(distinct_sums(aggregates))}
+    arounds = dict(zip(distinct_sums(aggregates), own, strict=True))
     columns: dict[str, NDArray[Any]] = {}
-    for one in aggregates:
-        noise, around = plan.sums[places[one.of]], own[places[one.of]]
+    for one, noise in sums_with_noise(plan, aggregates):
         made = sum_columns if one.kind == "sum" else _mean_columns
-        columns |= zip(look.names(one.name), made(counts, around, plan, noise, look), strict=True)
+        columns |= zip(look.names(one.name), made(counts, arounds[one.of], plan, noise, look), strict=True)
     return columns
 
 
@@ -163,28 +168,26 @@ def _ratio_ends(
 
 def sums_facts(plan: Plan, aggregates: Sequence[Aggregate]) -> list[dict[str, Any]]:
     """The errors of sums and means, and their covariance with the counts."""
-    noises = dict(zip(distinct_sums(aggregates), plan.sums, strict=True))
-    return [_facts(plan, one, noises[one.of]) for one in aggregates]
-
-
-def _facts(plan: Plan, one: Aggregate, noise: SumNoise) -> dict[str, Any]:
-    middle = float(noise.middle)
-    facts: dict[str, Any] = {
-        "name": one.name,
-        "kind": one.kind,
-        "column": one.column,
-        "low": float(one.low),
-        "high": float(one.high),
-        "own_standard_error": noise.sigma,
-    }
-    if one.kind == "sum":
-        facts |= {
-            "standard_error": sum_error(plan, noise),
-            "covariance_with_count": middle * plan.total_noise**2,
-            "covariance_between_items": middle**2 * shared_part(plan),
-            "bias_at_threshold": middle * bias_at_threshold(plan),
+    found = []
+    for one, noise in sums_with_noise(plan, aggregates):
+        middle = float(noise.middle)
+        facts: dict[str, Any] = {
+            "name": one.name,
+            "kind": one.kind,
+            "column": one.column,
+            "low": float(one.low),
+            "high": float(one.high),
+            "own_standard_error": noise.sigma,
         }
-    return facts
+        if one.kind == "sum":
+            facts |= {
+                "standard_error": sum_error(plan, noise),
+                "covariance_with_count": middle * plan.total_noise**2,
+                "covariance_between_items": middle**2 * shared_part(plan),
+                "bias_at_threshold": middle * bias_at_threshold(plan),
+            }
+        found.append(facts)
+    return found
 
 
 def bias_at_threshold(plan: Plan) -> float:

@@ -267,14 +267,15 @@ def sizes_are_rough(noisy: Sequence[float], deviation: float) -> bool:
     return sum(noisy) < _CLEAR * deviation
 
 
+@lru_cache(maxsize=16)
 def choice_for(
     budget: Budget,
     *,
     share: float | None = None,
     mechanism: str = "best",
     minimize: str = "threshold",
-    sums: Sequence[tuple[Fraction, Fraction]] = (),
-    weights: Sequence[float] | None = None,
+    sums: tuple[tuple[Fraction, Fraction], ...] = (),
+    weights: tuple[float, ...] | None = None,
     public_items: int | None = None,
     excess: str | None = None,
     goal: str = "accuracy",
@@ -313,7 +314,7 @@ def plan_choice_for(request: Request, public_items: int | None) -> ChoicePlan:
     """The plans that this request may choose from, with the length of its public list."""
     return choice_for(
         Budget(request.epsilon, request.delta), share=request.cap_share, mechanism=request.mechanism,
-        minimize=request.minimize, sums=[(low, high) for _, low, high in request.sums],
+        minimize=request.minimize, sums=tuple((low, high) for _, low, high in request.sums),
         weights=request.weights or None, public_items=public_items, excess=request.excess_on_offer,
         goal=request.goal or "accuracy",
     )  # fmt: skip

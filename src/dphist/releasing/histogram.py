@@ -15,13 +15,13 @@ from dphist.releasing.noise import (
     LARGEST_EXACT,
     Cut,
     IntArray,
-    Largest,
     NoiseStage,
     Piece,
     Total,
     blocks,
     check_counts,
     counts_of,
+    largest_counts,
     numbers_of,
 )
 from dphist.releasing.request import origins
@@ -110,13 +110,12 @@ def _release(source: Source, plan: Plan, rule: Nonzero, names: Names, tap: Tap, 
 
 
 def _floor(source: Source, rank: int, size: int) -> tuple[int, Total]:
-    """The count of this rank over all blocks, and what was seen."""
-    largest, total = Largest(rank), Total()
+    """The count of this rank over all blocks, 0 where fewer are positive, and what was seen."""
+    largest, total = np.empty(0, dtype=np.int64), Total()
     for block in blocks(source.pieces(), size):
         counts = counts_of(block)
-        largest.show(counts)
-        total = total.after(counts)
-    return largest.value, total
+        largest, total = largest_counts(largest, counts, rank), total.after(counts)
+    return int(largest.min()) if largest.size == rank else 0, total
 
 
 # Histograms, as they come in.
@@ -141,36 +140,25 @@ def checked_names(item: str | Sequence[str], count: str) -> Names:
 
 def source_of(items: Any, counts: Any, names: Names, *, lattice: int) -> Source:
     """The pieces of a histogram in any form."""
-    form = frame_form(items)
+    form, batches = frame_form(items), items
     if counts is not None:
         if form is not None:
             raise InvalidParameter("a frame holds its counts: name their column with count=, and give the plan=")
-        return Source(lambda: iter([_columns_piece(items, counts, lattice)]), again=True)
-    if form is not None:
+        batches = [(items, counts)]
+    elif form is not None:
         frame = items if origins(items) & SHAPES.keys() else package("pyarrow").table(items)
         _check_names(frame, form, names)
-        if form.shape == "reader":
-            return Source(lambda: (_frame_piece(batch, form, names, lattice) for batch in frame), again=False)
-        return Source(lambda: iter([_frame_piece(frame, form, names, lattice)]), again=True)
-    if isinstance(items, (str, bytes)) or not (callable(items) or isinstance(items, Iterable)):
+        batches = frame if form.shape == "reader" else [frame]
+    elif isinstance(items, (str, bytes)) or not (callable(items) or isinstance(items, Iterable)):
         raise InvalidParameter(
             f"a histogram must be a frame or batches of (items, counts), not {type(items).__name__}"
         )
-    if callable(items):
-        return Source(lambda: _batches(items(), names, lattice), again=True)
-    return Source(lambda: _batches(items, names, lattice), again=iter(items) is not items)
 
+    def pieces() -> Iterator[Piece]:
+        for batch in batches() if callable(batches) else batches:
+            yield _piece_of(batch, form, names, lattice)
 
-def _batches(batches: Iterable[Any], names: Names, lattice: int) -> Iterator[Piece]:
-    for batch in batches:
-        form = frame_form(batch)
-        if form is not None and form.shape != "reader":
-            _check_names(batch, form, names)
-            yield _frame_piece(batch, form, names, lattice)
-        elif isinstance(batch, tuple) and len(batch) == 2:
-            yield _columns_piece(batch[0], batch[1], lattice)
-        else:
-            raise InvalidParameter(f"a batch must be (items, counts) or a frame, not {type(batch).__name__}")
+    return Source(pieces, again=callable(batches) or iter(batches) is not batches)
 
 
 def _check_names(frame: Any, form: Form, names: Names) -> None:
@@ -184,28 +172,27 @@ def _check_names(frame: Any, form: Form, names: Names) -> None:
             raise InvalidParameter(f"the frame has {found} column {name!r}: name yours with item= and count=")
 
 
-def _frame_piece(frame: Any, form: Form, names: Names, lattice: int) -> Piece:
-    if form.shape == "lazy":
-        frame = frame.select([*names.items, names.count]).collect()
-    items = [frame[name] for name in names.items]
-    counts = numbers_of(_array(frame[names.count], "counts"))
-    return _piece(form, items, check_counts(counts, lattice=lattice))
-
-
-def _columns_piece(items: Any, counts: Any, lattice: int) -> Piece:
-    column, numbers = _array(items, "items"), _array(counts, "counts")
-    if len(column) != len(numbers):
+def _piece_of(batch: Any, form: Form | None, names: Names, lattice: int) -> Piece:
+    """A frame, of this form if it is known, or a pair of items and counts."""
+    own = frame_form(batch)
+    if form is None and own is not None and own.shape != "reader":
+        _check_names(batch, own, names)
+        form = own
+    if form is not None:
+        frame = batch.select([*names.items, names.count]).collect() if form.shape == "lazy" else batch
+        columns, numbers = [frame[name] for name in names.items], frame[names.count]
+    elif isinstance(batch, tuple) and len(batch) == 2:
+        form, columns, numbers = Form(_package_of(batch[0])), [batch[0]], batch[1]
+    else:
+        raise InvalidParameter(f"a batch must be (items, counts) or a frame, not {type(batch).__name__}")
+    arrays, counts = tuple(_array(column, "items") for column in columns), _array(numbers, "counts")
+    if len(arrays[0]) != len(counts):
         raise InvalidParameter("items and counts must have the same length")
-    return _piece(Form(_package_of(items)), [items], check_counts(numbers_of(numbers), lattice=lattice))
-
-
-def _piece(form: Form, items: list[Any], counts: IntArray) -> Piece:
-    if form.package == "pandas":
-        form = Form(form.package, form.shape, tuple(column.dtype for column in items))
-    arrays = tuple(_array(column, "items") for column in items)
+    whole = check_counts(numbers_of(counts), lattice=lattice)
     if has_repeats(arrays):
         raise InvalidParameter("items must differ, and one of them comes twice: add up the counts of equal items")
-    return Piece(form, arrays, counts)
+    types = tuple(column.dtype for column in columns) if form.package == "pandas" else ()
+    return Piece(replace(form, types=types), arrays, whole)
 
 
 def _package_of(values: object) -> Package:
@@ -278,25 +265,22 @@ def sketch_request(plan: Plan, size: int, seed: int | None) -> dict[str, Any]:
 
 
 def release_sketch(
-    columns: tuple[Any, ...], counts: IntArray, plan: Plan, *, size: int, subtracted: int, names: Names, seed: Any
+    columns: tuple[Any, ...], counts: IntArray, plan: Plan, *, subtracted: int, names: Names, seed: int | None
 ) -> Release:
     """Noise and threshold for the counters of a sketch in Arrow columns; with a plan for it, the offset is added.
 
-    The sketch has at most `size` counters by construction: nothing is subtracted here.
+    The plan is certified and holds for the sketch (`sketch_problem`), which has no more counters than its size:
+    nothing is subtracted here.
     """
-    sound = certify_again(plan)
-    problem = sketch_problem(sound, size)
-    if problem is not None:
-        raise InvalidParameter(problem)
-    assert not isinstance(sound.noise, Noise)
+    assert not isinstance(plan.noise, Noise)
     # No error where counts are too large, nor where too much was subtracted: it would tell of them.
-    largest = LARGEST_EXACT // sound.noise.lattice
+    largest = LARGEST_EXACT // plan.noise.lattice
     tap: Tap = SecureTap() if seed is None else SeededTap(seed)
     rule, cut = Nonzero.PROMISED, Cut()
-    if isinstance(sound.noise, LatticeNoise) and sound.releases_offset:
+    if plan.releases_offset:
         rule, cut = Nonzero.TOP_K, Cut(min(subtracted, largest))
     # The stage takes what was subtracted again.
     whole = np.minimum(counts, largest) + cut.subtracted
-    stage = NoiseStage(sound, rule, names, tap, cut, distinct=True)
+    stage = NoiseStage(plan, rule, names, tap, cut, distinct=True)
     stage.add([Piece(ARROW, columns, whole)])
-    return replace(stage.release(), request=sketch_request(sound, size, seed))
+    return stage.release()

@@ -173,24 +173,10 @@ def counts_of(block: list[Piece]) -> IntArray:
     return block[0].counts if len(block) == 1 else np.concatenate([piece.counts for piece in block])
 
 
-class Largest:
-    """The `rank`-th largest of all counts shown to it, in memory for `rank` counts and a block."""
-
-    def __init__(self, rank: int) -> None:
-        self._rank = rank
-        self._largest: IntArray = np.empty(0, dtype=np.int64)
-
-    def show(self, counts: IntArray) -> None:
-        """More counts."""
-        candidates = np.concatenate([self._largest, counts[counts > self.value]])
-        if candidates.size > self._rank:
-            candidates = np.partition(candidates, candidates.size - self._rank)[-self._rank :]
-        self._largest = candidates
-
-    @property
-    def value(self) -> int:
-        """The count of that rank, 0 where fewer counts are positive. A secret like any other count."""
-        return int(self._largest.min()) if self._largest.size == self._rank else 0
+def largest_counts(known: IntArray, more: IntArray, rank: int) -> IntArray:
+    """The `rank` largest positive counts of both."""
+    candidates = np.concatenate([known, more[more > 0]])
+    return candidates if candidates.size <= rank else np.partition(candidates, -rank)[-rank:]
 
 
 @dataclass(frozen=True)
@@ -447,7 +433,6 @@ class NoiseStage:
         return Release(
             tuple(take_rows(column, order) for column in columns),
             counts[order],
-            plan.certificate,
             plan,
             self._tap.private,
             self._names,
@@ -526,8 +511,4 @@ class Job:
 
     def complete(self, release: Release) -> Release:
         """The release with what its certificate records. Plain data: a release must not keep the events alive."""
-        certificate = release.certificate if self.chosen is None else self.chosen.plan.certificate
-        return replace(
-            release, request=self.request.to_dict(), chosen=self.chosen, receipt=self.receipt,
-            certificate=certificate,
-        )  # fmt: skip
+        return replace(release, request=self.request.to_dict(), chosen=self.chosen, receipt=self.receipt)

@@ -28,7 +28,7 @@ from dphist.errors import is_spark_frame
 from dphist.releasing.document import Nonzero
 from dphist.releasing.noise import Columns, Job, NoiseSession, begin, numbers_of
 from dphist.releasing.request import Request
-from dphist.releasing.result import ARROW, Form, Release, arrow_numbers, release_order, take_rows
+from dphist.releasing.result import ARROW, Form, Release, arrow_numbers, one_chunk, release_order, take_rows
 from dphist.releasing.summary import Summary
 from dphist.sampling.sampler import Repeatable
 from dphist.sampling.tap import DIGEST_BYTES, KEY_BYTES, ClosedTap, KeyedWords, Tap
@@ -122,18 +122,14 @@ class SparkRelease(Release):
 
 def collect_release(table: Any, model: Release) -> Release:
     """A release in memory from the rows of an output, in the order of a release."""
-    names = table.column_names[len(model.names.items) + 1 :]
-    columns = [column.combine_chunks() for column in table.columns]
-    columns = [pa.concat_arrays(c.chunks) if isinstance(c, pa.ChunkedArray) else c for c in columns]
-    items = columns[: len(model.names.items)]
-    count, *added = [numbers_of(column) for column in columns[len(model.names.items) :]]
-    order = release_order(count, items)
-    return Release(
-        tuple(take_rows(column, order) for column in items), count[order], model.certificate, model.plan,
-        model.private, model.names, ARROW, model.offset,
-        {name: column[order] for name, column in zip(names, added, strict=True)},
-        model.request, model.came, model.written, chosen=model.chosen, receipt=model.receipt,
-        created=model.created,
+    width = len(model.names.items)
+    columns = [one_chunk(column) for column in table.columns]
+    count, *added = [numbers_of(column) for column in columns[width:]]
+    order = release_order(count, columns[:width])
+    numbers = zip(table.column_names[width + 1 :], added, strict=True)
+    return replace(
+        model, columns=tuple(take_rows(column, order) for column in columns[:width]), counts=count[order],
+        form=ARROW, added={name: column[order] for name, column in numbers}, total=None,
     )  # fmt: skip
 
 
@@ -273,25 +269,20 @@ def release_on_spark(job: Job, histogram: SparkHistogram, target: Any, placed: P
     released rows come here.
     """
     request, plan = job.request, job.plan
-    broken = job.rule is Nonzero.PROMISED and histogram.at_rank > 0
+    if job.rule is Nonzero.PROMISED and histogram.at_rank > 0:
+        # Not an error, which would reveal data: an empty release reveals the least.
+        histogram = replace(histogram, frame=histogram.frame.where("false"))
     session = begin(plan, job.tap, job.cut(histogram.at_rank))
     noise = executor_noise(session, job.columns, request, job.tap)
     none: Any = np.empty(0)
     # The release without its rows.
-    model = Release((), none, plan.certificate, plan, job.tap.private, job.names, Form(), session.noisy_offset)
+    model = Release((), none, plan, job.tap.private, job.names, Form(), session.noisy_offset)
     with without_logging():
-        frame = _noisy_frame(histogram, noise, nothing=broken)
+        frame = released_frame(histogram, noise)
         if request.top is not None and job.rule is not Nonzero.TOP_K:
             # Where a limit on users replaced the top-k step: the counts with the most noisy users.
             frame = largest_rows(frame, len(noise.items), request.top)
         return _deliver(frame, histogram, request, job.complete(model), target, placed)
-
-
-def _noisy_frame(histogram: SparkHistogram, noise: ExecutorNoise, *, nothing: bool) -> Any:
-    if nothing:
-        # Never an error, for that would tell of the data; an empty release tells the least.
-        histogram = replace(histogram, frame=histogram.frame.where("false"))
-    return released_frame(histogram, noise)
 
 
 def _deliver(

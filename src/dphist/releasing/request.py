@@ -237,10 +237,7 @@ class Request:
             scheme = None if place is None else scheme_of(os.fspath(place))
             if scheme is not None:
                 raise InvalidParameter(f"{flag(name)} must be on this machine, not a {scheme}:// address")
-        if (self.ledger is None) != (self.dataset is None):
-            raise InvalidParameter("--ledger and --dataset go together: a ledger has a budget for each dataset")
-        if self.ledger is not None and self.seed is not None:
-            raise InvalidParameter("--seed cannot be used with --ledger: a seeded release is not private")
+        check_booking(self.ledger, self.dataset, self.seed)
         if self.id is not None:
             if self.ledger is None or self.output is None:
                 raise InvalidParameter("--id needs --ledger, --dataset and --output")
@@ -469,6 +466,14 @@ def _option(name: str, hint: Any, help: Help, *, required: bool) -> Option:
     many = any(get_origin(part) is Sequence for part in members)
     allows_none = hint is Any or NoneType in get_args(hint)
     return Option(name, help, kinds[0] if kinds else str, words, many, required, allows_none)
+
+
+def check_booking(ledger: FilePath | None, dataset: str | None, seed: int | None) -> None:
+    """Raise `InvalidParameter` for a ledger without a dataset, or a seed beside a ledger."""
+    if (ledger is None) != (dataset is None):
+        raise InvalidParameter("--ledger and --dataset go together: a ledger has a budget for each dataset")
+    if ledger is not None and seed is not None:
+        raise InvalidParameter("--seed cannot be used with --ledger: a seeded release is not private")
 
 
 def origins(value: object) -> set[str]:

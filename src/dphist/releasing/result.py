@@ -287,17 +287,16 @@ class Release:
     """Released items with their noisy counts, the largest first.
 
     `columns` are the item's columns in the kind they came in, `counts` an array of numpy. `private` is False where
-    a seed made the noise. `certificate` was computed from the plan's numbers when the release was made. `offset`
-    is the noisy count that a top-k step had subtracted; it is in the counts already. `added` are the columns that
-    were asked for beside the counts; `written` says where the release was written to. `sums` are those around the
-    middles of the plan's ranges, noisy, from which the added columns of sums and means were made. `chosen` says
-    how the bound on the items of a user was chosen, `receipt` where the release is booked, `created` when it was
-    made. `total` is the number of rows where only the first of them are here.
+    a seed made the noise. `offset` is the noisy count that a top-k step had subtracted; it is in the counts
+    already. `added` are the columns that were asked for beside the counts; `written` says where the release was
+    written to. `sums` are those around the middles of the plan's ranges, noisy, from which the added columns of
+    sums and means were made. `chosen` says how the bound on the items of a user was chosen, `receipt` where the
+    release is booked, `created` when it was made. `total` is the number of rows where only the first of them are
+    here.
     """
 
     columns: tuple[Any, ...]
     counts: NDArray[Any]
-    certificate: Certificate
     plan: Plan
     private: bool
     names: Names
@@ -323,6 +322,11 @@ class Release:
     def budget(self) -> Budget:
         """What the release spends in all: the budget of its plan, and that of the choice of a cap."""
         return self.plan.budget if self.chosen is None else self.chosen.plan.budget
+
+    @property
+    def certificate(self) -> Certificate:
+        """Of the plan, or of the choice of a cap and the release together; computed when the release was made."""
+        return self.plan.certificate if self.chosen is None else self.chosen.plan.certificate
 
     @property
     def items(self) -> Any:

@@ -12,12 +12,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from inspect import Signature, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, get_type_hints
 
 from dphist.counting.files import given_paths, matching_files, spool_objects, spool_stdin
 from dphist.counting.task import Choice, Engine, Events, Progress, Resources, Task, Value, is_frame
@@ -34,7 +35,7 @@ from dphist.outputs.write import (
     write_release,
 )
 from dphist.privacy.types import Noise, Plan, caps_up_to
-from dphist.releasing.request import AUTO, STREAM, FilePath, Request, Watcher, origins, request_from
+from dphist.releasing.request import AUTO, STREAM, Request, origins
 
 # Steps 3 to 8 import what they need, which takes longer than all of the checks.
 if TYPE_CHECKING:
@@ -52,62 +53,26 @@ _MOST_FILES: Final = 20
 _FRAMES: Final = {"pandas", "polars", "pyarrow", "duckdb", "_duckdb", "pyspark"}
 
 Placed = Callable[[Any], None]
+Options = ParamSpec("Options")
 
 
-def release(
-    input: Any,
-    *,
-    # Generated from Request by `make docs`.
-    user: str,
-    item: str | Sequence[str],
-    epsilon: float,
-    delta: float,
-    where: str | None = None,
-    table: str | None = None,
-    query: str | None = None,
-    input_format: str | None = None,
-    null_items: bool = False,
-    max_items_per_user: int | Literal["auto"] | None = None,
-    excess: Literal["drop", "spread"] | None = None,
-    goal: Literal["accuracy", "keys"] | None = None,
-    top: int | None = None,
-    items: Any = None,
-    sum: str | Sequence[str] = (),
-    mean: str | Sequence[str] = (),
-    output: FilePath | None = None,
-    output_table: str | None = None,
-    output_format: str | None = None,
-    certificate: FilePath | None = None,
-    sign: FilePath | None = None,
-    escape_formulas: bool = False,
-    force: bool = False,
-    count_name: str = "count",
-    standard_error: bool = False,
-    interval: float | None = None,
-    round: bool = False,
-    ledger: FilePath | None = None,
-    dataset: str | None = None,
-    id: str | None = None,
-    engine: Literal["duckdb", "spark"] | None = None,
-    master: str | None = None,
-    spark_conf: str | Sequence[str] = (),
-    memory: str | None = None,
-    threads: int | None = None,
-    temp_folder: FilePath | None = None,
-    input_name: str | None = None,
-    cap_share: float | None = None,
-    offset: Literal["opposite", "independent", "none"] | None = None,
-    max_nonzero: int | None = None,
-    lower_threshold: int = 1,
-    mechanism: Literal["best", "gaussian", "laplace"] = "best",
-    gamma: float | Literal["sqrt"] | None = None,
-    minimize: Literal["threshold", "noise"] = "threshold",
-    seed: int | None = None,
-    weight: float | Sequence[float] = (),
-    types: Literal["text", "fixed", "none"] | None = None,
-    progress: Watcher | None = None,
-    # End of the generated parameters.
-) -> Release:
+def _takes_options_of(
+    request: Callable[Options, Request],
+) -> Callable[[Callable[..., Release]], Callable[Options, Release]]:
+    """The function has the parameters that `Request` declares: for type checkers, editors and `help`."""
+
+    def decorate(function: Callable[..., Release]) -> Callable[Options, Release]:
+        types = get_type_hints(request)
+        declared = signature(request).parameters.values()
+        parameters = [one.replace(annotation=types[one.name]) for one in declared]
+        function.__signature__ = Signature(parameters, return_annotation="Release")  # type: ignore[attr-defined]
+        return function
+
+    return decorate
+
+
+@_takes_options_of(Request)
+def release(input: Any, **options: Any) -> Release:  # noqa: D417
     """The private histogram "how many users per item" of user events.
 
     Without `max_items_per_user`, `top`, `max_nonzero` or `items`, the limit on the items of a user is chosen
@@ -187,40 +152,30 @@ def release(
             file or `dtype=`, for example.
         progress: Called with the name of a step and the share of it that is done.
     """
-    given = {**locals()}
     if is_frame(input) and not origins(input) & _FRAMES:
         raise InvalidParameter(f"input must be a path, an address or a frame, not {type(input).__name__}")
-    del given["progress"]
-    return run(replace(request_from(given), progress=progress))
+    return run(Request(input, **options))
 
 
 def run(request: Request, placed: Placed | None = None) -> Release:
     """Carry out a request, which is step 1. `placed` is called once the files are there."""
-    with ExitStack() as booked:
-        attempt: Attempt | None = None
-        if request.ledger is not None:
-            from dphist.releasing.spending import booked_attempt
+    from dphist.releasing.spending import booked_attempt
 
-            attempt = booked.enter_context(booked_attempt(request, placed))
-            if attempt.earlier.release is not None:
-                return attempt.earlier.release
-            placed = attempt.note_written
+    with booked_attempt(request, placed) as attempt:
+        if attempt.finished is not None:
+            return attempt.finished
         files = _check_files(request)  # 2
         target = _check_target(request)
         # The engine's session ends before anything is written: the result may go into the database that was read.
         with engine_for(request) as engine, _spool_input(request) as events:
             _check_columns(request, engine, events, files)
             planned = plan_request(request, engine)  # 3
-            if attempt is not None:
-                attempt.book(planned)  # 4
-            job = _prepare_job(request, planned, engine, events, attempt)
-            with _count_users(job, engine) as counted:  # 5
-                result = _add_noise(job, counted, target, placed)  # 6
-                if attempt is not None:
-                    attempt.release = result
-        result = _write(request, result, target, attempt, placed)  # 7
-        if attempt is not None:
-            attempt.settle(result.written)  # 8
+            attempt.book(planned)  # 4
+            job = _prepare_job(request, planned, engine, events, attempt.receipt)
+            with engine.count(job.task, _watch(request, "counting")) as counted:  # 5
+                result = attempt.release = _add_noise(job, counted, target, attempt.note_written)  # 6
+        result = _write(request, result, target, attempt)  # 7
+        attempt.settle(result.written)  # 8
     return result
 
 
@@ -236,6 +191,8 @@ def _check_files(request: Request) -> list[str]:
 
 def _check_target(request: Request) -> Target | None:
     """Where the release will be written, if anywhere. Whatever would prevent that is an error here."""
+    from dphist.releasing.spending import check_ledger
+
     if request.types == ("none" if is_frame(request.input) else "text"):
         raise InvalidParameter("types='text' and types='fixed' are for frames: files have the types they declare")
     target = None
@@ -258,10 +215,7 @@ def _check_target(request: Request) -> Target | None:
         refuse_own_input(
             target, request.input, request.items, table=request.table, query=request.query, key=request.sign
         )
-    if request.ledger is not None:
-        from dphist.releasing.spending import check_ledger
-
-        check_ledger(request, target)
+    check_ledger(request, target)
     return target
 
 
@@ -375,7 +329,7 @@ def _check_sums(plan: Plan, request: Request) -> None:
 
 
 def _prepare_job(
-    request: Request, planned: Plan | ChoicePlan, engine: Engine, events: Events, attempt: Attempt | None
+    request: Request, planned: Plan | ChoicePlan, engine: Engine, events: Events, receipt: Mapping[str, Any] | None
 ) -> Job:
     """Choose the limit if it is to be chosen, and fix what is counted."""
     from dphist.releasing.document import Chosen, Nonzero, certify_again, nonzero_rule, top_k_keeps
@@ -406,7 +360,7 @@ def _prepare_job(
         lower_threshold=request.lower_threshold, public_items=request.public_items(), rank=rank,
         ordered=not tap.private,
     )  # fmt: skip
-    return Job(request, plan, rule, task, tap, chosen, None if attempt is None else attempt.receipt)
+    return Job(request, plan, rule, task, tap, chosen, receipt)
 
 
 def task_of(plan: Plan, events: Events, choice: Choice, cap: int | None, summed: Sequence[str]) -> Task:
@@ -417,15 +371,10 @@ def task_of(plan: Plan, events: Events, choice: Choice, cap: int | None, summed:
     return Task(events, choice, weights[-1][0] if weights else cap, values=values, weights=weights)
 
 
-def _count_users(job: Job, engine: Engine) -> AbstractContextManager[Any]:
-    """The true histogram: of DuckDB a stream of batches, of Spark a frame on its executors."""
-    return engine.count(job.task, _watch(job.request, "counting"))
-
-
 # 6. Noise.
 
 
-def _add_noise(job: Job, counted: Any, target: Any, placed: Placed | None) -> Release:
+def _add_noise(job: Job, counted: Any, target: Any, placed: Placed) -> Release:
     """The release. Spark's executors also write it if `target` is a folder, and then call `placed`."""
     request = job.request
     if request.engine_name == "spark":
@@ -452,17 +401,15 @@ def _add_noise(job: Job, counted: Any, target: Any, placed: Placed | None) -> Re
 # 7. Write.
 
 
-def _write(
-    request: Request, result: Release, target: Any, attempt: Attempt | None, placed: Placed | None
-) -> Release:
+def _write(request: Request, result: Release, target: Any, attempt: Attempt) -> Release:
     """Write result and certificate, both or neither. A folder was written by the executors already."""
     if target is None or target.kind == "folder":
         return result
-    note_drawn = (lambda _digest: None) if attempt is None else partial(attempt.note_drawn, target.title())
     _show_progress(request, "writing", 0.0)
     written = write_release(
         result.to_arrow(), result.document(), target, force=request.force,
-        escape_formulas=request.escape_formulas, ready=note_drawn, placed=placed,
+        escape_formulas=request.escape_formulas, ready=partial(attempt.note_drawn, target.title()),
+        placed=attempt.note_written,
     )  # fmt: skip
     _show_progress(request, "writing", 1.0)
     return result.with_written(written)

@@ -25,85 +25,52 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from dphist.errors import DphistError, InputError, InvalidParameter, LedgerError, OutputError
-from dphist.ledger.accounts import AUTO, HALF, largest_rho, round_down, zcdp_of
+from dphist.ledger import Ledger
+from dphist.ledger.accounts import AUTO, HALF, Spend, composer_for, limits_of, round_down, zcdp_of
 from dphist.outputs.formats import output_of, parse_certificate, same_json
 from dphist.outputs.write import Target, Written, target_of
 from dphist.privacy.types import Budget, Plan
 from dphist.publishing import WORKPLACE, alone, identity, place_new, sweep, sync_folder
-from dphist.releasing.request import Request
+from dphist.releasing.request import Request, check_booking
 
 if TYPE_CHECKING:
-    from dphist.accounting import Concentrated
-    from dphist.ledger import Account, Booking, Composer, Ledger, Spend
+    from dphist.ledger.accounts import Account, Booking, Composer
     from dphist.outputs.readback import Readback
     from dphist.planning.auto_cap import ChoicePlan
     from dphist.releasing.result import Release
 
 
-def composer_for(accounting: str, total: Budget, share: float = HALF) -> Composer:
-    """The composer of a dataset with this accounting and total; `share` is for zcdp, see `limits_of`."""
-    from dphist.ledger import ConcentratedComposer, ProfileComposer, SumComposer
-
-    if accounting == "sum":
-        return SumComposer()
-    if accounting == "zcdp":
-        return ConcentratedComposer(total, limits_of(total, share), delta_of_rho, share)
-    from dphist.accounting import Profile, total_delta
-
-    def profile_of(spend: Spend) -> Profile:
-        if spend.profile is None:
-            return Profile.of_budget(spend.epsilon, spend.delta)
-        return Profile.from_dict(spend.profile)
-
-    return ProfileComposer(profile_of, total_delta)
-
-
 def spend_of(planned: Plan | ChoicePlan, accounting: str, document: dict[str, Any] | None = None) -> Spend:
-    """What a release spends, by an accounting."""
-    from dphist.ledger import Spend
-
-    epsilon, delta = planned.budget.epsilon, planned.budget.delta
-    if accounting == "zcdp":
-        found = _zcdp_cost(planned)
-        return Spend(epsilon, delta, {"rho": found.rho, "delta": found.delta}, document or {})
-    # The profile of a chosen cap is not computed: it counts by its budget.
-    if accounting == "sum" or not isinstance(planned, Plan):
-        return Spend(epsilon, delta, None, document or {})
+    """What a release spends, by an accounting. The profile of a chosen cap is not computed: its budget counts."""
     from dphist.accounting import profile_of_plan
 
-    # Within half a percent: twice as quick as the finest, and epsilon of ten releases is 0.1 % larger.
-    return Spend(epsilon, delta, profile_of_plan(planned, excess=5e-3).to_dict(), document or {})
+    profile: dict[str, Any] | None = None
+    if accounting == "zcdp":
+        profile = _zcdp_cost(planned)
+    elif accounting == "pld" and isinstance(planned, Plan):
+        # Within half a percent: twice as quick as the finest, and epsilon of ten releases is 0.1 % larger.
+        profile = profile_of_plan(planned, excess=5e-3).to_dict()
+    return Spend(planned.budget.epsilon, planned.budget.delta, profile, document or {})
 
 
-def _zcdp_cost(planned: Plan | ChoicePlan) -> Concentrated:
+def _zcdp_cost(planned: Plan | ChoicePlan) -> dict[str, float]:
     """rho and delta of a release: with a chosen cap, of its noisy sizes and the worst release that may follow.
 
     The sizes are one discrete Gaussian that moves by one: rho = 1/(2 V). What follows may depend on them.
     """
-    from dphist.accounting import Concentrated, zcdp_of_plan
+    from dphist.accounting import zcdp_of_plan
 
-    if isinstance(planned, Plan):
-        return zcdp_of_plan(planned)
-    each = [zcdp_of_plan(plan) for plan in planned.plans]
-    sizes = math.nextafter(float(1 / (2 * planned.choice.variance)), math.inf)
-    rho = math.nextafter(sizes + max(one.rho for one in each), math.inf)
-    return Concentrated(rho, max(one.delta for one in each))
-
-
-@lru_cache(maxsize=256)
-def limits_of(total: Budget, share: float = HALF) -> tuple[float, float]:
-    """The largest rho, and the delta beside it, that a total allows: this share of delta beside it.
-
-    Guarantee: the delta of that rho at the total's epsilon was computed, and is within the rest of delta.
-    """
-    beside = total.delta * share
-    # Of a share of at least a half the difference is exact.
-    return largest_rho(total.epsilon, total.delta - beside, delta_of_rho), beside
+    each = [zcdp_of_plan(plan) for plan in ([planned] if isinstance(planned, Plan) else planned.plans)]
+    rho, delta = max(one.rho for one in each), max(one.delta for one in each)
+    if not isinstance(planned, Plan):
+        sizes = math.nextafter(float(1 / (2 * planned.choice.variance)), math.inf)
+        rho = math.nextafter(sizes + rho, math.inf)
+    return {"rho": rho, "delta": delta}
 
 
 # With more of delta beside rho more releases of a small delta fit; rho shrinks with the logarithm of the rest.
@@ -161,8 +128,6 @@ def weekly_budget(account: Account) -> Budget | None:
 
 def remaining_after(ledger: str | os.PathLike[str], dataset: str, receipt: Mapping[str, Any] | None) -> str:
     """What remains after the release with this receipt, and what it has decided if it was the first."""
-    from dphist.ledger import Ledger
-
     assert receipt is not None
     with suppress(LedgerError):  # the release is there: only this is not known
         account = Ledger.open(ledger).account(dataset)
@@ -189,13 +154,6 @@ def replan(request: Request, epsilon: float, composer: Composer) -> Spend:
     return spend_of(plan_request(other, engine_for(other)), composer.accounting)
 
 
-def delta_of_rho(rho: float, epsilon: float) -> float:
-    """delta of rho-zCDP at epsilon, by the tight conversion."""
-    from dphist.privacy.paper import delta_zcdp
-
-    return delta_zcdp(rho=rho, epsilon=epsilon)
-
-
 @dataclass(frozen=True)
 class SketchRequest:
     """What is booked of a release that is not made from events: the parts of a `Request` that a ledger needs."""
@@ -206,42 +164,26 @@ class SketchRequest:
     id: None = None
 
     def __post_init__(self) -> None:
-        if (self.ledger is None) != (self.dataset is None):
-            raise InvalidParameter("--ledger and --dataset go together: a ledger has a budget for each dataset")
-        if self.ledger is not None and "seed" in self.recorded:
-            raise InvalidParameter("--seed cannot be used with --ledger: a seeded release is not private")
-
-    @property
-    def epsilon(self) -> float:
-        """The epsilon of the plan."""
-        return float(self.recorded["epsilon"])
-
-    @property
-    def delta(self) -> float:
-        """The delta of the plan."""
-        return float(self.recorded["delta"])
+        check_booking(self.ledger, self.dataset, self.recorded.get("seed"))
 
     def to_dict(self) -> dict[str, Any]:
         """As the certificate records it."""
         return {**self.recorded, **({} if self.dataset is None else {"dataset": self.dataset})}
 
 
-@dataclass(frozen=True)
-class Earlier:
-    """What an earlier run of the same id has left: its release, a booking that can be used again, or nothing."""
-
-    release: Release | None = None
-    booking: Booking | None = None
-    run: dict[str, Any] | None = None
-
-
 @dataclass
 class Attempt:
-    """How far a release with a ledger has come: what is booked, and what a failure has to say about it."""
+    """How far a release with a ledger has come: what is booked, and what a failure has to say about it.
+
+    `run` is what a run with an id records of its request. An earlier run of the id has left its `finished`
+    release, or an `earlier` booking that can be used again, or nothing.
+    """
 
     request: Request | SketchRequest
     placed: Callable[[Any], None] | None
-    earlier: Earlier
+    run: dict[str, Any] | None = None
+    earlier: Booking | None = None
+    finished: Release | None = None
     ledger: Ledger | None = None
     booking: Booking | None = None
     release: Any = None
@@ -253,7 +195,6 @@ class Attempt:
         """Book what the release will spend, durably, or raise an error that says what is left."""
         if self.request.ledger is None:
             return
-        from dphist.ledger import Ledger
         from dphist.releasing.document import guarantee_facts
 
         assert self.request.dataset is not None
@@ -262,18 +203,17 @@ class Attempt:
         plan = planned if isinstance(planned, Plan) else planned.plans[0]
         promise = guarantee_facts(plan, recorded, planned.budget)
         document = {"request": recorded, "plan": planned.to_dict(), "guarantee": promise}
-        earlier = self.earlier.booking
-        if earlier is not None:
-            _check_same_spend(earlier, planned, self.ledger.account(self.request.dataset), document)
-            self.ledger.note_run(earlier)
-            self.booking = earlier
+        if self.earlier is not None:
+            _check_same_spend(self.earlier, planned, self.ledger.account(self.request.dataset), document)
+            self.ledger.note_run(self.earlier)
+            self.booking = self.earlier
             return
         self.booking = self.ledger.book_release(
             self.request.dataset,
             lambda account: price_of(planned, account, document),
             spend_at=partial(replan, self.request) if isinstance(self.request, Request) else None,
             id=self.request.id,
-            run=self.earlier.run,
+            run=self.run,
         )
 
     @property
@@ -317,11 +257,11 @@ class Attempt:
 
     def remaining_booking(self) -> dict[str, Any]:
         """The booking that stays after a failure."""
-        request = self.request
+        recorded = self.request.to_dict()
         facts = {
-            "ledger_file": os.fspath(request.ledger or ""),
+            "ledger_file": os.fspath(self.request.ledger or ""),
             **(self.receipt or {"ledger": None, "entry": None, "hash": None}),
-            "dataset": request.dataset, "epsilon": request.epsilon, "delta": request.delta,
+            **{name: recorded[name] for name in ("dataset", "epsilon", "delta")},
             "state": "unknown" if self.booking is None else "booked",
             "written": None if self.written is None else self.written.address,
         }  # fmt: skip
@@ -370,8 +310,8 @@ def booked_attempt(
 
     Within this context no other process can run the same id.
     """
-    with _only_run_of_id(request) if isinstance(request, Request) and request.id else nullcontext() as earlier:
-        attempt = Attempt(request, placed, earlier or Earlier())
+    attempt = Attempt(request, placed)
+    with _only_run_of_id(request, attempt) if isinstance(request, Request) and request.id else nullcontext():
         try:
             yield attempt
         except BaseException as error:
@@ -418,8 +358,6 @@ def check_ledger(request: Request | SketchRequest, target: Any) -> None:
     """Raise unless the ledger is there, has the dataset, and is not where the release will be written."""
     if request.ledger is None:
         return
-    from dphist.ledger import Ledger
-
     ledger = os.fspath(request.ledger)
     if "\0" in ledger:
         raise InvalidParameter(f"--ledger must be the name of a file, not {ledger!r}")
@@ -440,10 +378,8 @@ _MAY_DIFFER: Final = ("id", "ledger", "force", "sign")
 
 
 @contextmanager
-def _only_run_of_id(request: Request) -> Iterator[Earlier]:
-    """What earlier runs have left. Within this context no other process can run the same id."""
-    from dphist.ledger import Ledger
-
+def _only_run_of_id(request: Request, attempt: Attempt) -> Iterator[None]:
+    """Find what earlier runs have left. Within this context no other process can run the same id."""
     assert request.output is not None
     assert request.ledger is not None
     assert request.dataset is not None
@@ -458,14 +394,13 @@ def _only_run_of_id(request: Request) -> Iterator[Earlier]:
             "--id cannot be used with Spark: executors of a run that was killed may still be writing"
         )
     check_ledger(request, target)
-    ledger, run = Ledger.open(request.ledger), _run_facts(request, target)
+    ledger, attempt.run = Ledger.open(request.ledger), _run_facts(request, target)
     with ledger.only_run_of(request.dataset, request.id):
-        booking = ledger.account(request.dataset).booking_of(request.id)
-        if booking is None:
-            yield Earlier(run=run)
-            return
-        _check_same(request.id, booking.run or {}, run)
-        yield Earlier(_find_release(request, booking, target), booking, run)
+        attempt.earlier = ledger.account(request.dataset).booking_of(request.id)
+        if attempt.earlier is not None:
+            _check_same(request.id, attempt.earlier.run or {}, attempt.run)
+            attempt.finished = _find_release(request, attempt.earlier, target)
+        yield
 
 
 def _run_facts(request: Request, target: Target) -> dict[str, Any]:
@@ -612,8 +547,7 @@ def _release_from(found: Readback, request: Request, target: Target) -> Release:
         signed_by=examine(document, target.address, target.table, NO_TRUST).fingerprint,
     )  # fmt: skip
     return Release(
-        tuple(table.column(name).combine_chunks() for name in items), counts,
-        plan.certificate if chosen is None else chosen.plan.certificate, plan, bool(document["private"]),
+        tuple(table.column(name).combine_chunks() for name in items), counts, plan, bool(document["private"]),
         Names(items, request.count_name), offset=document["counts"].get("offset"), added=numbers,
         request=document["request"], written=written, chosen=chosen, receipt=document["booking"],
         created=document["created"],

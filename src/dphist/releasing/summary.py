@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from dphist.display import count_items, figure, fill, join_words, plain_number
 from dphist.planning.utility import ESTIMATES, Correction, Verdict, count_noise, half_width, verdict_of
 from dphist.privacy.types import Budget, Plan, PublicNoise
-from dphist.releasing.aggregates import aggregates_of, distinct_sums, sum_error
+from dphist.releasing.aggregates import aggregates_of, sum_error, sums_with_noise
 from dphist.releasing.document import caveats, conditions, is_difference
 
 NOT_PRIVATE: Final = "NOT PRIVATE: the noise was made from a seed"
@@ -159,14 +159,11 @@ def _margin_words(
         parts.append(
             f"±{figure(few)} to ±{figure(many)} per estimate" if many > few else f"±{figure(few)} per estimate"
         )
-    if plan.sums:
-        aggregates = aggregates_of(request)
-        noises = dict(zip(distinct_sums(aggregates), plan.sums, strict=True))
-        parts += [
-            f"±{figure(_two_digits(1.96 * sum_error(plan, noises[one.of])))} per {one.name}"
-            for one in aggregates
-            if one.kind == "sum"
-        ]
+    parts += [
+        f"±{figure(_two_digits(1.96 * sum_error(plan, noise)))} per {one.name}"
+        for one, noise in sums_with_noise(plan, aggregates_of(request))
+        if one.kind == "sum"
+    ]
     return f"{join_words(parts)} (95 %)"
 
 
@@ -267,13 +264,10 @@ def column_digits(
 ) -> dict[str, int]:
     """Decimals of each column of numbers: as many as its own error leaves. Whole numbers have none."""
     errors = {}
-    if plan.sums:
-        noises = dict(zip(distinct_sums(aggregates_of(request)), plan.sums, strict=True))
-        # Means of large items are the more exact: one item in ten is larger than this.
-        typical = max(1.0, float(np.quantile(counts, 0.9))) if counts.size else 1.0
-        for one in aggregates_of(request):
-            noise = noises[one.of]
-            errors[one.name] = sum_error(plan, noise) if one.kind == "sum" else noise.sigma / typical
+    # Means of large items are the more exact: one item in ten is larger than this.
+    typical = max(1.0, float(np.quantile(counts, 0.9))) if plan.sums and counts.size else 1.0
+    for one, noise in sums_with_noise(plan, aggregates_of(request)):
+        errors[one.name] = sum_error(plan, noise) if one.kind == "sum" else noise.sigma / typical
 
     def error_of(name: str) -> float:
         base = next((one for one in sorted(errors, key=len, reverse=True) if name.startswith(one)), None)

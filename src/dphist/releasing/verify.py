@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from fractions import Fraction
@@ -22,7 +23,7 @@ from dphist.planning.auto_cap import ChoicePlan
 from dphist.planning.planner import contract_of, gamma_value
 from dphist.planning.utility import Correction, Verdict, added_columns, verdict_of
 from dphist.privacy.types import FORMAT, Budget, LatticeNoise, Plan
-from dphist.releasing.aggregates import Published, aggregates_of, distinct_sums, sum_columns
+from dphist.releasing.aggregates import Published, aggregates_of, distinct_sums, sum_columns, sums_with_noise
 from dphist.releasing.document import (
     Chosen,
     correction_from,
@@ -46,6 +47,10 @@ SEEDED: Final = "the noise was made from a seed, so that nobody is protected"
 LAST_DIGITS: Final = 1e-9
 _SAME_FIT: Final = 1e-4
 _VERSION: Final = re.compile(r"[0-9][0-9A-Za-z.+!-]{0,63}")
+# As JSON with sorted keys; the dataset is compared with that of the request.
+_RECEIPT: Final = re.compile(
+    r'\{"dataset": "(?:[^"\\]|\\.)*", "entry": [1-9][0-9]*, "hash": "[0-9a-f]{64}", "ledger": "[0-9a-f]{32}"\}'
+)
 _TIME: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z")
 
 
@@ -64,18 +69,6 @@ def recorded_request(data: dict[str, Any]) -> Request:
     if not same_json(request.to_dict(), given):
         raise InvalidParameter("it is not as a release records it")
     return request
-
-
-def is_receipt(receipt: dict[str, Any]) -> bool:
-    """Whether it has the form of a ledger's receipt."""
-    entry, digits = receipt.get("entry"), {name: str(receipt.get(name)) for name in ("ledger", "hash")}
-    return (
-        receipt.keys() == {"ledger", "dataset", "entry", "hash"}
-        and isinstance(entry, int) and not isinstance(entry, bool) and entry > 0
-        and all(isinstance(receipt[name], str) for name in digits)
-        and re.fullmatch(r"[0-9a-f]{32}", digits["ledger"]) is not None
-        and re.fullmatch(r"[0-9a-f]{64}", digits["hash"]) is not None
-    )  # fmt: skip
 
 
 def fits(plan: Plan, request: dict[str, Any]) -> bool:
@@ -114,19 +107,20 @@ def fits(plan: Plan, request: dict[str, Any]) -> bool:
 
 def fits_sketch(plan: Plan, request: dict[str, Any]) -> bool:
     """Whether a plan holds for the sketch that was released, and nothing else was asked for."""
-    size, name, seed = request.get("sketch-size"), request.get("count-name", ""), request.get("seed", 0)
-    if isinstance(size, bool) or not isinstance(size, int) or size < 1 or sketch_problem(plan, size) is not None:
+    kinds = {"sketch-size": int, "count-name": str, "seed": int, "dataset": str, "round": bool}
+    if any(name in request and type(request[name]) is not kind for name, kind in kinds.items()):
         return False
-    if not isinstance(name, str) or isinstance(seed, bool) or not isinstance(seed, int):
+    size = request.get("sketch-size", 0)
+    # Options at their defaults are not recorded. The dataset is compared with that of the booking.
+    if (
+        size < 1
+        or sketch_problem(plan, size)
+        or request.get("count-name") == "count"
+        or not request.get("round", True)
+    ):
         return False
-    if not isinstance(request.get("dataset", ""), str):
-        return False
-    due = sketch_request(plan, size, request.get("seed"))
-    if name != "count" and "count-name" in request:
-        due["count-name"] = name
-    due |= {name: request[name] for name in ("round", "dataset") if name in request}
-    # The dataset is compared with that of the booking.
-    return request.get("round", True) is True and same_json(due, request)
+    more = {name: request[name] for name in ("count-name", "round", "dataset") if name in request}
+    return same_json({**sketch_request(plan, size, request.get("seed")), **more}, request)
 
 
 def numbers_of(table: Any, name: str, kind: str) -> NDArray[Any] | None:
@@ -155,13 +149,12 @@ def sums_problems(
 ) -> list[str]:
     """Whether the sums are those that were asked for, by the plan's noise; the counts are in order."""
     aggregates = aggregates_of(request)
-    sources = distinct_sums(aggregates)
-    if [(low, high) for _, low, high in sources] != [(one.low, one.high) for one in plan.sums]:
+    if [of[1:] for of in distinct_sums(aggregates)] != [(one.low, one.high) for one in plan.sums]:
         return ["the plan's sums are not those of the request"]
     look = Published(request.get("standard-error") is True, request.get("interval"))
     problems = []
-    for one in aggregates:
-        names, noise = look.names(one.name), plan.sums[sources.index(one.of)]
+    for one, noise in sums_with_noise(plan, aggregates):
+        names = look.names(one.name)
         columns = {name: values for name in names if (values := numbers_of(table, name, "double")) is not None}
         if len(columns) < len(names):
             problems.append(f"a value of the column {one.name!r} is not a number")
@@ -233,18 +226,18 @@ class Verification:
         weak = f", but its guarantee is {self.verdict.level}" if self.verdict and self.verdict.weak else ""
         return f"{self.address} is verified: it matches its certificate, which proves its guarantee{weak}"
 
+    def rows(self) -> list[tuple[str, str]]:
+        """What was found, each with a label."""
+        labels = {"ok": self.checks, "PROBLEM": self.problems, "WARNING": self.warnings}
+        return [(label, text) for label, texts in labels.items() for text in texts]
+
     def __str__(self) -> str:
         # Certificates and the names of files may be of unknown origin.
-        lines = [f"ok       {check}" for check in self.checks]
-        lines += [f"PROBLEM  {problem}" for problem in self.problems]
-        lines += [f"WARNING  {warning}" for warning in self.warnings]
-        lines.append(f"{self._result()}.")
+        lines = [*(f"{label:<9}{text}" for label, text in self.rows()), f"{self._result()}."]
         return "\n".join(map(printable, lines))
 
     def _repr_html_(self) -> str:
-        rows = [("ok", check) for check in self.checks] + [("PROBLEM", problem) for problem in self.problems]
-        rows += [("WARNING", warning) for warning in self.warnings]
-        return html_table(self._result(), rows)
+        return html_table(self._result(), self.rows())
 
 
 def verify(
@@ -279,28 +272,27 @@ def read_and_verify(
     from dphist.outputs.readback import read_release
 
     found = read_release(address, table, certificate)
-    examined = Examination(found.problems, examine(found.document, address, table, trust))
-    if not found.problems:
-        unsigned = " (not signed: who wrote them is not shown)" if examined.signed.status == "missing" else ""
-        examined.checks.insert(0, f"the data match the digest in the certificate{unsigned}")
+    signed = examine(found.document, address, table, trust)
+    unsigned = " (not signed: who wrote them is not shown)" if signed.status == "missing" else ""
+    matches = [] if found.problems else [f"the data match the digest in the certificate{unsigned}"]
+    examined = Examination([*matches, *signed.checks], [*found.problems, *signed.problems])
     if found.document is not None:
         examined.attempt(found.document, found.table)
-    return examined.verification(without_secrets(os.fspath(address))), found
+    return examined.verification(without_secrets(os.fspath(address)), signed), found
 
 
+@dataclass
 class Examination:
     """The checks and the problems of one certificate."""
 
-    def __init__(self, problems: Sequence[str], signed: Signed = NOT_SIGNED) -> None:
-        self.checks: list[str] = list(signed.checks)
-        self.problems = [*problems, *signed.problems]
-        self.private = False
-        self.delta: float | None = None
-        self.choice: ChoicePlan | None = None
-        self.signed = signed
-        self.verdict: Verdict | None = None
-        self._asked: Request | None = None
-        self._largest: float | None = None
+    checks: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    private: bool = False
+    delta: float | None = None
+    choice: ChoicePlan | None = None
+    verdict: Verdict | None = None
+    asked: Request | None = None
+    largest: float | None = None
 
     def attempt(self, document: dict[str, Any], table: Any) -> None:
         """Examine a certificate of unknown origin."""
@@ -311,11 +303,11 @@ class Examination:
         except (TypeError, ValueError, KeyError, ArithmeticError, AttributeError, DphistError) as error:
             self.problems.append(f"the certificate cannot be understood ({type(error).__name__})")
 
-    def verification(self, address: str) -> Verification:
+    def verification(self, address: str, signed: Signed = NOT_SIGNED) -> Verification:
         """The result, for the release of this name."""
         return Verification(
-            address, tuple(self.checks), tuple(self.problems), self.private, self.delta, self.signed.status,
-            self.signed.fingerprint, self.choice, self.verdict if self.private else None,
+            address, tuple(self.checks), tuple(self.problems), self.private, self.delta, signed.status,
+            signed.fingerprint, self.choice, self.verdict if self.private else None,
         )  # fmt: skip
 
     def document(self, document: dict[str, Any], table: Any) -> None:
@@ -328,22 +320,23 @@ class Examination:
             self.problems.append("the certificate lacks the request or what is known of the counts")
             return
         self.private = document.get("private") is True and "seed" not in request
+        auto = request.get("max-items-per-user") == AUTO
         if not self.private:
             self.problems.append(SEEDED)
         plan = self._plan(document.get("plan"))
         if plan is None or not self._check_request(document):
             return
         # Quick checks first: to repeat a choice takes seconds.
-        correction = correction_from(document) if request.get("max-items-per-user") == AUTO else None
+        correction = correction_from(document) if auto else None
         self._counts(plan, counts, request, table, correction)
         if not set(self.problems) - {SEEDED}:
             self.problems += sums_problems(plan, request, table, correction)
         self._booking(document)
-        if set(self.problems) - {SEEDED} and request.get("max-items-per-user") == AUTO:
+        if auto and set(self.problems) - {SEEDED}:
             return
-        chosen = self._choice(plan, document) if request.get("max-items-per-user") == AUTO else None
+        chosen = self._choice(plan, document) if auto else None
         budget = plan.budget if chosen is None else chosen.plan.budget
-        self.verdict = verdict_of(budget, self._largest)
+        self.verdict = verdict_of(budget, self.largest)
         self._request(plan, request, table, budget)
         self._whole(plan, document, chosen)
 
@@ -354,7 +347,7 @@ class Examination:
             self.problems.append("the certificate has the choice of a cap that was not asked for, or lacks it")
         if request and "sketch" not in request:
             try:
-                self._asked = recorded_request(request)
+                self.asked = recorded_request(request)
             except DphistError as error:
                 self.problems.append(f"there is no such request: {error}")
         version, created = document.get("dphist"), document.get("created")
@@ -369,7 +362,7 @@ class Examination:
         receipt, dataset = document.get("booking"), document["request"].get("dataset")
         if (receipt is None) != (dataset is None) or (receipt is not None and receipt.get("dataset") != dataset):
             self.problems.append("the certificate names a booking of another dataset, or none")
-        elif receipt is not None and not is_receipt(receipt):
+        elif receipt is not None and not _RECEIPT.fullmatch(json.dumps(receipt, sort_keys=True)):
             self.problems.append("the certificate's booking is not one that a ledger makes")
         elif receipt is not None:
             self.checks.append(
@@ -401,7 +394,7 @@ class Examination:
 
     def _choice(self, plan: Plan, document: dict[str, Any]) -> Chosen:
         """The cap was chosen by the rule: all plans are recomputed, and the choice repeated."""
-        recorded, asked = document["choice"], self._asked
+        recorded, asked = document["choice"], self.asked
         if asked is None:
             raise ValueError
         budget = Budget(asked.epsilon, asked.delta)
@@ -471,7 +464,7 @@ class Examination:
             return
         if table is None:
             return  # the reason is known
-        names, asked, name = table.column_names, self._asked, count_column(request, table)
+        names, asked, name = table.column_names, self.asked, count_column(request, table)
         if len(names) < 2 or (names != asked.output_columns() if asked is not None else name != names[-1]):
             self.problems.append("the columns of the release are not those of the request")
             return
@@ -481,7 +474,7 @@ class Examination:
             self.problems.append("a count is not a number")
             return
         if values.size and not is_difference(plan, request):
-            self._largest = float(values.max()) - ((offset or 0.0) if "sketch" in request else 0.0)
+            self.largest = float(values.max()) - ((offset or 0.0) if "sketch" in request else 0.0)
         passes = counts_facts(plan, request, offset)["greater_than"]
         if passes is not None:
             slack = 0.5 if rounded else 0.0

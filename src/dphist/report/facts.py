@@ -463,7 +463,7 @@ def gather_facts(
         if public_key is not None:
             raise InvalidParameter("public_key needs a release that was written: give its address")
         document, rows = json.loads(json.dumps(release.document())), release.to_arrow()
-        examined = Examination([])
+        examined = Examination()
         examined.attempt(document, rows)
         verified = examined.verification("FILE")
         origin = Origin(written=release.written is not None)

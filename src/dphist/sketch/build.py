@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,7 +15,8 @@ from dphist.counting.duckdb import DuckDBEngine
 from dphist.counting.spark_session import Cluster, require_pyspark, session_for
 from dphist.counting.task import Choice, Column, Counted, Events, Resources, Task, is_frame
 from dphist.errors import InvalidParameter, positive_count
-from dphist.sketch.counters import arrow_numbers, keep_largest, numbers, rank_value
+from dphist.releasing.result import arrow_numbers
+from dphist.sketch.counters import keep_largest, numbers, rank_value
 from dphist.sketch.items import ItemKind, plain_column, plainest
 from dphist.sketch.misra_gries import MisraGries
 
@@ -113,15 +113,11 @@ def build_batches(
     user: str,
     item: str | Sequence[str],
     schema: Any,
-    group: str | None = None,
     names: Sequence[str] | None = None,
 ) -> MisraGries:
     """The sketch of a stream of Arrow batches, cut anywhere: a partition of a distributed table, for example.
 
-    All rows are one batch of users, in any order, and are held in memory until the last has come. With `group`,
-    a column of whole numbers by which the rows are sorted, each value is a batch of its own and only its rows
-    are held; rows without a value are left out. All rows of a user must have the same value, and it must not
-    depend on other users: a hash of the user modulo a fixed number, for example.
+    All rows are one batch of users, in any order, and are held in memory until the last has come.
 
     The users of the stream must be in no other sketch that this one is merged with, and which stream a user is
     in must not depend on other users: partition by a hash of the user, into a number of partitions that is fixed
@@ -129,29 +125,28 @@ def build_batches(
     none; `names` are those of the item's columns in the sketch, if they differ from those in the batches.
     """
     own = names_of(item)
-    wanted = _wanted_types(schema, user, own, group)
+    wanted = _wanted_types(schema, user, own)
     called = own if names is None else (names,) if isinstance(names, str) else tuple(names)
     if len(called) != len(own):
         raise InvalidParameter(f"the item has {len(own)} columns, and {len(called)} names are given for them")
     sketch = MisraGries(k, ItemKind(called, tuple(wanted[name] for name in own)))
-    for rows in _groups((_wanted_columns(batch, wanted) for batch in batches), group):
+    tables = [_wanted_columns(batch, wanted) for batch in batches]
+    if tables:
+        rows = pa.concat_tables(tables)
         sketch.add_plain(rows.column(user), tuple(rows.column(name) for name in own))
     return sketch
 
 
-def _wanted_types(schema: Any, user: str, own: tuple[str, ...], group: str | None) -> dict[str, Any]:
+def _wanted_types(schema: Any, user: str, own: tuple[str, ...]) -> dict[str, Any]:
     """The plainest types of the columns that are needed, by name."""
     if not isinstance(schema, pa.Schema):
         raise InvalidParameter(f"schema must be that of the Arrow batches, not {type(schema).__name__}")
     check_user(user, own)
     wanted = {}
-    for name in (user, *own, *([] if group is None else [group])):
+    for name in (user, *own):
         if not isinstance(name, str) or schema.names.count(name) != 1:
             raise InvalidParameter(f"the batches have no column {name!r}, or several")
-        kind = schema.field(name).type
-        if name == group and not pa.types.is_integer(kind):
-            raise InvalidParameter(f"the group's column must be of whole numbers, and {group!r} is of {kind}")
-        wanted[name] = plainest(kind)
+        wanted[name] = plainest(schema.field(name).type)
     return wanted
 
 
@@ -168,32 +163,6 @@ def _wanted_columns(batch: Any, wanted: dict[str, Any]) -> Any:
             raise InvalidParameter(f"a batch has the type {found.type} in {name!r}, and the schema has {kind}")
         columns[name] = plain_column(found, kind)
     return pa.table(columns)
-
-
-def _groups(tables: Iterable[Any], group: str | None) -> Iterator[Any]:
-    """Tables of the rows that belong together: all of them, or those with one value of the group's column."""
-    held: list[Any] = []
-    last: int | None = None
-    for whole in tables:
-        if group is None:
-            held.append(whole)
-            continue
-        table = whole.filter(whole.column(group).is_valid())
-        if table.num_rows == 0:
-            continue
-        values = np.from_dlpack(table.column(group).combine_chunks())
-        # Compared and never subtracted: the difference of two 64-bit numbers may not fit into one.
-        if (values[1:] < values[:-1]).any() or (last is not None and values[0] < last):
-            raise InvalidParameter("the rows must be sorted by the group's column")
-        inside = (np.flatnonzero(values[1:] != values[:-1]) + 1).tolist()
-        for start, stop in pairwise([0, *inside, len(values)]):
-            if held and values[start] != last:
-                yield pa.concat_tables(held)
-                held = []
-            held.append(table.slice(start, stop - start))
-            last = int(values[start])
-    if held:
-        yield pa.concat_tables(held)
 
 
 @dataclass(frozen=True)

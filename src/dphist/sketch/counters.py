@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from dphist.errors import DphistError, InputError, InvalidParameter, OutputError, positive_count
 from dphist.publishing import checked_path, defer_signals, write_files
-from dphist.releasing.result import has_repeats, release_order
+from dphist.releasing.result import arrow_numbers, has_repeats, release_order, take_rows
 from dphist.sketch.items import TEXT, ItemKind, is_unicode, plainest
 
 IntArray = NDArray[np.int64]
@@ -69,18 +69,6 @@ def numbers(column: Any) -> IntArray:
     """A chunked column of whole numbers without nulls as numpy. Arrow's own conversion would import pandas."""
     parts = [np.from_dlpack(chunk) for chunk in column.chunks if len(chunk)]
     return np.concatenate(parts).astype(np.int64, copy=False) if parts else np.empty(0, dtype=np.int64)
-
-
-def arrow_numbers(values: IntArray) -> Any:
-    """The reverse of `numbers`, as one array."""
-    plain = np.ascontiguousarray(values, dtype=np.int64)
-    return pa.Array.from_buffers(pa.int64(), plain.size, [None, pa.py_buffer(plain)])
-
-
-def take_rows(column: Any, where: IntArray) -> Any:
-    """These rows as one array."""
-    found = column.take(arrow_numbers(where))
-    return found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found
 
 
 def check_place(path: str | os.PathLike[str], *, force: bool) -> Path:

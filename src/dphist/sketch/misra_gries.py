@@ -17,17 +17,16 @@ import pyarrow as pa
 
 from dphist.errors import InvalidParameter, positive_count
 from dphist.privacy.types import Plan
+from dphist.releasing.result import arrow_numbers, release_order, take_rows
 from dphist.sketch.counters import (
     LARGEST,
     Counters,
     IntArray,
-    arrow_numbers,
     decode,
     encode,
     keep_largest,
     numbers,
     read_secret,
-    take_rows,
     write_secret,
 )
 from dphist.sketch.items import ItemKind, arrow_column, given_columns, item_columns, user_column
@@ -323,7 +322,6 @@ class MisraGries:
         from dphist.planning.utility import added_columns
         from dphist.releasing.document import certify_again
         from dphist.releasing.histogram import checked_names, release_sketch, sketch_problem, sketch_request
-        from dphist.releasing.result import release_order
         from dphist.releasing.spending import SketchRequest, booked_attempt, check_ledger
 
         names = checked_names(self._kind.names, count_name)
@@ -347,9 +345,8 @@ class MisraGries:
             order = release_order(np.zeros(counters.counts.size), counters.items)
             columns = tuple(take_rows(column, order) for column in counters.items)
             raw = release_sketch(
-                columns, counters.counts[order], sound, size=self._k, subtracted=counters.subtracted, names=names,
-                seed=seed,
-            )  # fmt: skip
+                columns, counters.counts[order], sound, subtracted=counters.subtracted, names=names, seed=seed
+            )
             counts, _ = added_columns(raw.counts, sound, names.count, error=False, interval=None, rounded=rounded)
             result = replace(raw, counts=counts, request=request.to_dict(), receipt=attempt.receipt)
             attempt.release = result
