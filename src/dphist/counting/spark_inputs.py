@@ -31,25 +31,21 @@ from pyspark.sql.types import StringType, StructField, StructType
 from dphist.counting.duckdb import not_a_database
 from dphist.counting.expressions import CALL_OR_CAST, title_of
 from dphist.counting.files import (
-    FORMATS,
     NOTHING,
     common_sql_type,
-    delimiter_of,
+    csv_headers,
     files_by_header,
     files_of,
     given_paths,
-    header_of,
     json_starts,
     kind_of,
     known_format,
-    lines_of,
     parquet_header,
-    readable,
 )
 from dphist.counting.frames import ArrowSource, frame_source
 from dphist.counting.spark_session import arrow_frame
 from dphist.counting.sql import EXACT, NUMBER, demand, no_number, not_summable
-from dphist.counting.task import LONGEST_VALUE, Events, is_frame
+from dphist.counting.task import FORMATS, LONGEST_VALUE, Events, is_frame
 from dphist.counting.task import Column as Item
 from dphist.counting.workspace import LONGEST, attempt, column_list, header_names, name_list
 from dphist.errors import InputError, is_spark_frame
@@ -186,14 +182,11 @@ def find_source(session: Any, events: Events) -> SparkSource:
         )
     if of_database:
         raise not_a_database(events, "files")
-    delimiter = "\t" if kind == "tsv" else None
     if far:
-        return far_source(session, far, kind, delimiter or ",", what)
+        return far_source(session, far, kind, what)
     if kind == "parquet":
         return parquet_source(session, places, what)
-    if kind in ("json", "jsonl"):
-        return json_source(session, places, kind, what)
-    return csv_source(session, places, delimiter, what)
+    return (json_source if kind in ("json", "jsonl") else csv_source)(session, places, kind, what)
 
 
 def columns_of(frame: Any, names: Sequence[str] | None = None) -> Callable[[list[str], bool], Any]:
@@ -307,14 +300,9 @@ def duckdb_type(kind: str, arrow: str) -> str:
     return known or {**KEPT, **FLOATS}.get(kind, kind).upper()
 
 
-def csv_source(session: Any, files: list[str], delimiter: str | None, what: str) -> SparkSource:
-    """CSV files. Columns are found by name in each; the delimiter is that of the first file."""
-    full = readable(files)
-    if not full:
-        raise InputError(f"{what} is empty (no header row)")
-    sep = delimiter or attempt(lambda: delimiter_of(full[0]), f"the file {full[0]!r}")
-    for path in full:
-        check_line_end(path)
+def csv_source(session: Any, files: list[str], kind: str, what: str) -> SparkSource:
+    """CSV files. Columns are found by name in each. Spark would read a file without line feeds as one line."""
+    sep, headers = csv_headers(files, kind, what, line_feed=True)
 
     def read(header: tuple[str, ...], some: list[str]) -> Any:
         # Columns are numbered: names may be odd, or differ in case alone.
@@ -325,21 +313,11 @@ def csv_source(session: Any, files: list[str], delimiter: str | None, what: str)
         names = [*header, *frame.columns[len(header) :]]
         return some[0], csv_cells(frame, len(header)), names, ["VARCHAR"] * len(names)
 
-    headers = files_by_header({path: header_of(path, sep) for path in full})
-    groups = [attempt(lambda h=header, s=some: read(h, s), what) for header, some in headers.items()]  # type: ignore[misc]
-    union = union_source(what, groups)
+    union = union_source(what, [
+        attempt(lambda h=header, s=some: read(h, s), what)  # type: ignore[misc]
+        for header, some in files_by_header(headers).items()
+    ])  # fmt: skip
     return replace(union, select=lambda wanted, probe: whole_text(union.select(wanted, probe)))
-
-
-def check_line_end(path: str) -> None:
-    """Refuse a file whose lines end with a carriage return alone: Spark would read it as one line."""
-
-    def first_line() -> str:
-        with lines_of(path) as lines:
-            return lines.readline()
-
-    if attempt(first_line, f"the file {path!r}").endswith("\r"):
-        raise InputError(f"the lines of the file {path!r} end with a carriage return alone: use the engine duckdb")
 
 
 def csv_cells(frame: Any, fields: int) -> Any:
@@ -424,7 +402,7 @@ def far_kind(given: list[str], file_format: str | None) -> str:
     return kind_of(given[0].rstrip("/"))
 
 
-def far_source(session: Any, places: list[str], kind: str, delimiter: str, what: str) -> SparkSource:
+def far_source(session: Any, places: list[str], kind: str, what: str) -> SparkSource:
     """Files elsewhere. Spark checks that all CSV files have the same header, and merges Parquet schemas."""
 
     def read() -> SparkSource:
@@ -433,6 +411,7 @@ def far_source(session: Any, places: list[str], kind: str, delimiter: str, what:
             return SparkSource(what, list(frame.columns), columns_of(frame))
         if kind in ("json", "jsonl"):
             return lines_source(session.read.text(places), what)
+        delimiter = "\t" if kind == "tsv" else ","
         frame = session.read.options(**CSV, sep=delimiter, enforceSchema="false").csv(places)
         names = header_names([name.removesuffix("\r") for name in frame.columns])
         select = columns_of(csv_cells(frame, len(names)), names)
