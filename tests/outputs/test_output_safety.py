@@ -108,12 +108,16 @@ def faults_until_success(
     folder: Path, name: str, old: pa.Table | None, make: Callable[[], BaseException], late: bool, force: bool
 ) -> int:
     target = target_of(folder / name)
+    for path in folder.iterdir():
+        path.unlink()
+    if old is not None:
+        write_release(old, {"n": 1}, target, force=False)
+    before = state(folder)
     for n in itertools.count():
         for path in folder.iterdir():
             path.unlink()
-        if old is not None:
-            write_release(old, {"n": 1}, target, force=False)
-        before = state(folder)
+        for each, content in before.items():
+            (folder / each).write_bytes(content)
         fault = Fault(n, make(), late)
         failed: BaseException | None = None
         try:
