@@ -18,7 +18,7 @@ from typing import Any, Final, TypeVar
 
 from dphist.errors import OutputError
 from dphist.outputs.formats import seal
-from dphist.outputs.write import Target, Written
+from dphist.outputs.write import Target, Written, already_exists
 from dphist.publishing import defer_signals
 
 T = TypeVar("T")
@@ -28,7 +28,6 @@ CERTIFICATE: Final = "_certificate.json"
 UNFINISHED: Final = "_temporary"
 # Spark reads a whole file to compute its digest.
 ROWS_A_FILE: Final = 5_000_000
-EXISTS: Final = "{} already exists: choose another name, or replace it with --force"
 NOT_A_RELEASE: Final = "{} is not a folder that a release wrote, and only such a folder is replaced"
 
 
@@ -47,7 +46,7 @@ def check_folder(target: Target, *, force: bool) -> None:
     if not os.path.isdir(folder):
         raise OutputError(f"{target.address} cannot be written: it is not a folder")
     if not force:
-        raise OutputError(EXISTS.format(target.public_address()))
+        raise already_exists(target.public_address())
     inside = list(os.scandir(folder))
     if CERTIFICATE not in {entry.name for entry in inside} or any(entry.is_dir() for entry in inside):
         raise OutputError(NOT_A_RELEASE.format(target.public_address()))
@@ -176,7 +175,7 @@ class FileSystem:
         if not one_sentence(lambda: self._system.exists(self.final), self._target):
             return
         if not force:
-            raise OutputError(EXISTS.format(self._target.public_address()))
+            raise already_exists(self._target.public_address())
 
         def is_release() -> bool:
             inside = self._system.listStatus(self.final)
@@ -203,12 +202,12 @@ class FileSystem:
             self._system.rename(self.final, old)
         try:
             if self._system.exists(self.final) or not self._system.rename(work, self.final):
-                raise OutputError(EXISTS.format(title))
+                raise already_exists(title)
             nested = self.within(self.final, work.getName())
             if self._system.exists(nested):
                 # A folder that appeared at the last moment: the move went into it.
                 self.remove(nested)
-                raise OutputError(EXISTS.format(title))
+                raise already_exists(title)
             if self._system.getFileStatus(self.within(self.final, CERTIFICATE)).getLen() != size:
                 raise OutputError(f"{title} cannot be written: its certificate is missing")
             # The slower of two attempts at a task may still have been writing when its job was done. After the

@@ -242,6 +242,11 @@ def schema_and_table(name: str) -> tuple[str | None, str]:
     return (schema, table) if dot else (None, name)
 
 
+def already_exists(place: object) -> OutputError:
+    """The error of a place that is taken."""
+    return OutputError(f"{place} already exists: choose another name, or replace it with --force")
+
+
 def check_columns(target: Target, columns: Sequence[str]) -> None:
     """Raise `OutputError` if the place cannot hold columns of these names."""
     seen: dict[str, str] = {}
@@ -275,7 +280,7 @@ def check_files(target: Target, *, force: bool) -> None:
         if (odd := odd_file(mode)) is not None:
             raise OutputError(f"{path} cannot be written: it is {odd}")
         if not force and not target.is_database:
-            raise OutputError(f"{path} already exists: choose another name, or replace it with --force")
+            raise already_exists(path)
 
 
 # --------------------------------------------------------------------------------------------------------- writing
@@ -386,9 +391,7 @@ def _system_errors(target: Target) -> Iterator[None]:
     try:
         yield
     except FileExistsError as error:
-        raise OutputError(
-            f"{error.filename} already exists: choose another name, or replace it with --force"
-        ) from None
+        raise already_exists(error.filename) from None
     except OSError as error:
         # By its number: the text of Arrow's own errors may hold a cell.
         reason = os.strerror(error.errno) if error.errno else "writing it failed"
@@ -432,9 +435,7 @@ def _check_object(target: Target, *, force: bool) -> None:
     for address in () if force else (target.address, beside(target.address, CERTIFICATE)):
         with _store_errors():
             if exists(address):
-                raise OutputError(
-                    f"{without_secrets(address)} already exists: choose another name, or replace it with --force"
-                )
+                raise already_exists(without_secrets(address))
 
 
 def _write_object(job: Job) -> str:
@@ -579,8 +580,10 @@ def refuse_own_input(
         taken = _takes_table(input, target, table, query) or _takes_table(items, target, None, None)
     else:
         made_of = [one for path in (*local_paths(input), *local_paths(items)) for one in _files(path)]
+        # A folder holds its certificate; standard output is not a file.
+        own = [*([] if target.is_stdout else local_paths(target.address)), str(target.certificate_path)]
         # Also by another name of the same file. A file that does not exist yet cannot be lost.
-        taken = any(_is_same(path, one) for path in _own_files(target) for one in (*made_of, *local_paths(key)))
+        taken = any(_is_same(path, one) for path in own for one in (*made_of, *local_paths(key)))
     if taken:
         raise InvalidParameter(
             f"the release cannot be written to {printable(target.title())}, which it is made of"
@@ -590,23 +593,20 @@ def refuse_own_input(
 def _is_same_object(written: str, read: str) -> bool:
     """Whether an object, or its certificate, is among those that an address stands for."""
     source = without_options(read).rstrip("/")
-    names = [without_options(beside(written, ending)) for ending in ("", ".certificate.json")]
+    names = [without_options(beside(written, ending)) for ending in ("", CERTIFICATE)]
     return any(
         name == source or name.startswith(source + "/") or matches_pattern(name.split("/"), source.split("/"))
         for name in names
     )
 
 
-def _own_files(target: Target) -> list[str]:
-    """The files of a release and its certificate, or the folder."""
-    if target.kind == "folder":
-        return list(local_paths(target.address))
-    return [*([] if target.is_stdout else [str(target.path)]), str(target.certificate_path)]
-
-
 def _takes_table(source: Any, target: Target, table: str | None, query: str | None) -> bool:
     """Whether a release would write one of the tables that are read."""
-    if not _is_same_database(source, target):
+    if target.kind == "postgresql":
+        same = isinstance(source, str) and _server(source) == _server(target.address)
+    else:
+        same = any(_is_same(target.address, path) for path in local_paths(source))
+    if not same:
         return False
     written = [_table(name) for name in (target.table_name, target.certificate_table)]
     if table is not None:
@@ -621,12 +621,6 @@ def _takes_table(source: Any, target: Target, table: str | None, query: str | No
 def _table(name: str) -> str:
     """A table without its schema; DuckDB and SQLite ignore case."""
     return name.rpartition(".")[2].strip('"').casefold()
-
-
-def _is_same_database(source: Any, target: Target) -> bool:
-    if target.kind == "postgresql":
-        return isinstance(source, str) and _server(source) == _server(target.address)
-    return any(_is_same(str(target.path), path) for path in local_paths(source))
 
 
 def _server(address: str) -> str | None:
