@@ -440,20 +440,13 @@ def query_source(connection: Any, source: Source, query: str, tables: Sequence[s
 def _only_rows(connection: Any, tree: dict[str, Any], title: str) -> dict[str, Any]:
     """The node of a plain SELECT from one table: all else in its parse is as in the plainest query of all."""
     plainest = serialize(connection, "SELECT 1 FROM t")
-    wanted = plainest["statements"][0]["node"]
-    statements = tree.get("statements", [])
-    node = statements[0]["node"] if len(statements) == 1 else {}
-    table, base = node.get("from_table") or {}, wanted["from_table"]
-    free = ("select_list", "where_clause", "from_table")
-    names = ("alias", "table_name", "qualified_name")
-    same = {k: v for k, v in node.items() if k not in free} == {k: v for k, v in wanted.items() if k not in free}
-    same = same and {k: v for k, v in table.items() if k not in names} == {
-        k: v for k, v in base.items() if k not in names
-    }
-    rest = [{k: v for k, v in one.items() if k != "node"} for one in statements]
-    if not same or rest != [{k: v for k, v in one.items() if k != "node"} for one in plainest["statements"]]:
+    wanted, node = plainest["statements"][0]["node"], (tree["statements"] or [{}])[0].get("node", {})
+    wanted |= {part: node.get(part) for part in ("select_list", "where_clause")}
+    table = node.get("from_table") or {}
+    wanted["from_table"] |= {part: table.get(part) for part in ("alias", "table_name", "qualified_name")}
+    if tree != plainest:
         raise InputError(f"{title} cannot be used: {_ONE_ROW_ONLY}")
-    return node
+    return dict(node)
 
 
 def _text_of(connection: Any, item: dict[str, Any], title: str) -> str:
