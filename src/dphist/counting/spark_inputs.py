@@ -29,7 +29,7 @@ from pyspark.sql import functions as sql
 from pyspark.sql.types import StringType, StructField, StructType
 
 from dphist.counting.duckdb import not_a_database
-from dphist.counting.expressions import CALL_OR_CAST, title_of
+from dphist.counting.expressions import CALL_OR_CAST, cannot_tell_apart, title_of
 from dphist.counting.files import (
     NOTHING,
     common_sql_type,
@@ -47,7 +47,7 @@ from dphist.counting.spark_session import arrow_frame
 from dphist.counting.sql import EXACT, NUMBER, demand, no_number, not_summable
 from dphist.counting.task import FORMATS, LONGEST_VALUE, Events, is_frame
 from dphist.counting.task import Column as Item
-from dphist.counting.workspace import LONGEST, attempt, column_list, header_names, name_list
+from dphist.counting.workspace import about_sql, attempt, column_list, header_names
 from dphist.errors import InputError, is_spark_frame
 from dphist.objects import is_postgres, scheme_of, without_secrets
 
@@ -128,7 +128,12 @@ def read_rows(session: Any, events: Events, summed: Sequence[str] = (), *, probe
     wanted = list(dict.fromkeys([*plain, *named.values()]))
     frame = source.select(wanted, probe)
     if events.as_text:
-        frame = columns_as_text(frame, wanted, summed)
+        for name, (place, kind) in zip(wanted, frame.dtypes, strict=True):
+            if name in summed:
+                number(frame[place], kind, name)
+                if kind == "boolean":
+                    raise no_number(name)
+        frame = frame.select(*(as_text(frame[place], kind).alias(place) for place, kind in frame.dtypes))
     cells = {name: frame[f"c{k}"] for k, name in enumerate(wanted)}
     if not texts:
         return frame.select(*(cells[name].alias(f"c{k}") for k, name in enumerate(values))), source.what
@@ -274,7 +279,11 @@ def parquet_source(session: Any, files: list[str], what: str) -> SparkSource:
         rows = numbered.select(*(
             parquet_column(numbered[f"n{k}"], kind).alias(f"n{k}") for k, kind in enumerate(arrow)
         ))  # fmt: skip
-        kinds = [duckdb_type(kind, known) for (_, kind), known in zip(rows.dtypes, arrow, strict=True)]
+        # DuckDB's names for the types.
+        kinds = [
+            {"null": NOTHING, "uint64": "UBIGINT"}.get(known) or {**KEPT, **FLOATS}.get(kind, kind).upper()
+            for (_, kind), known in zip(rows.dtypes, arrow, strict=True)
+        ]
         return some[0], rows, frame.columns, kinds
 
     footers = files_by_header({path: parquet_header(path) for path in files})
@@ -292,12 +301,6 @@ def parquet_column(column: Any, arrow: str) -> Any:
         moment = sql.timestamp_micros(sql.call_function("div", column, sql.lit(1000)))
         return moment if "tz=" in arrow else moment.cast("timestamp_ntz")
     return column
-
-
-def duckdb_type(kind: str, arrow: str) -> str:
-    """DuckDB's name for the type of a column of Parquet."""
-    known = {"null": NOTHING, "uint64": "UBIGINT"}.get(arrow)
-    return known or {**KEPT, **FLOATS}.get(kind, kind).upper()
 
 
 def csv_source(session: Any, files: list[str], kind: str, what: str) -> SparkSource:
@@ -476,16 +479,6 @@ def number(column: Any, kind: str, name: str) -> Any:
     return sql.when(text.rlike(NUMBER), text.try_cast("double"))
 
 
-def columns_as_text(frame: Any, names: Sequence[str], summed: Sequence[str]) -> Any:
-    """The frame with text in all columns; those that are summed must hold numbers, or text."""
-    for name, (place, kind) in zip(names, frame.dtypes, strict=True):
-        if name in summed:
-            number(frame[place], kind, name)
-            if kind == "boolean":
-                raise no_number(name)
-    return frame.select(*(as_text(frame[place], kind).alias(place) for place, kind in frame.dtypes))
-
-
 def as_text(column: Any, kind: str) -> Any:
     """The text of a value, by a rule about that value alone: see `dphist.counting.sql.as_text`."""
     exact = sql.abs(column) < sql.lit(EXACT)
@@ -530,10 +523,9 @@ def columns_named(session: Any, source: SparkSource, texts: Mapping[str, str]) -
             matches = [word] if word in alike else alike
         others = {column for other, column in named.items() if other.casefold() == word.casefold()}
         if matches and len({*matches, *others}) > 1:
-            both = name_list(sorted({*matches, *others}))
             quoted = word.replace("`", "``")
             title = title_of(*next((kind, text) for text, kind in texts.items() if quoted in text))
-            raise InputError(f"{title} cannot tell apart the columns {both}")
+            raise cannot_tell_apart(title, sorted({*matches, *others}))
         if matches and (exact or not others):
             named[word] = matches[0]
     if source.names is not None:
@@ -609,11 +601,8 @@ def bind_text(action: Callable[[], T], text: str, source: SparkSource, kind: str
     try:
         return action()
     except Exception as error:
-        line = str(error).strip().split("\n", 1)[0].split(" SQLSTATE", 1)[0]
-    said = re.sub(r"\s+", " ", line).rstrip(".; ")
+        said = about_sql(str(error).partition(" SQLSTATE")[0])
     if said.startswith("[UNRESOLVED_COLUMN"):
         said = f"it names a column that {source.what} does not have"
         said += "" if source.names is None else f"; the columns are {column_list(source.names)}"
-    elif len(said) > LONGEST:
-        said = said[: LONGEST - 3] + "..."
     raise InputError(f"{title_of(kind, text)} cannot be used: {said}")

@@ -68,13 +68,13 @@ def write_folder(
     session = frame.sparkSession
     files = FileSystem(session, target)
     files.check(force=force)
-    work = files.beside(f".dphist-{secrets.token_hex(8)}")
+    work = files.path(files.final.getParent(), f".dphist-{secrets.token_hex(8)}")
     try:
         run(lambda: write_rows(frame, str(work)))
         facts = one_sentence(lambda: folder_facts(session, target, str(work)), target)
         text = seal(document, facts, target.sign).encode()
         with defer_signals():
-            one_sentence(lambda: files.write(files.within(work, CERTIFICATE), text), target)
+            one_sentence(lambda: files.write(files.path(work, CERTIFICATE), text), target)
             one_sentence(lambda: files.place(work, len(text), force=force), target)
             certificate = f"{target.public_address().rstrip('/')}/{CERTIFICATE}"
             signed_by = None if target.sign is None else target.sign.fingerprint
@@ -150,8 +150,8 @@ class FileSystem:
             raise OutputError(
                 "folders cannot be written through Spark Connect: write a file, or use a Spark session"
             )
-        self._path, self._target = session._jvm.org.apache.hadoop.fs.Path, target
-        self.final = self._path(spark_address(target))
+        self.path, self._target = session._jvm.org.apache.hadoop.fs.Path, target
+        self.final = self.path(spark_address(target))
         settings = session._jsparkSession.sessionState().newHadoopConf()
         try:
             self._system = self.final.getFileSystem(settings)
@@ -162,14 +162,6 @@ class FileSystem:
             f"{target.public_address()} cannot be written: this Spark has no file system {scheme}://"
         )
 
-    def beside(self, name: str) -> Any:
-        """A path beside the final folder."""
-        return self._path(self.final.getParent(), name)
-
-    def within(self, folder: Any, name: str) -> Any:
-        """A path in a folder."""
-        return self._path(folder, name)
-
     def check(self, *, force: bool) -> None:
         """Raise `OutputError` if the folder exists; with `force` only if it is not that of a release."""
         if not one_sentence(lambda: self._system.exists(self.final), self._target):
@@ -179,7 +171,7 @@ class FileSystem:
 
         def is_release() -> bool:
             inside = self._system.listStatus(self.final)
-            certified = self._system.exists(self.within(self.final, CERTIFICATE))
+            certified = self._system.exists(self.path(self.final, CERTIFICATE))
             return bool(certified) and not any(entry.isDirectory() for entry in inside)
 
         if not one_sentence(is_release, self._target):
@@ -198,21 +190,21 @@ class FileSystem:
         self.check(force=force)
         title, old = self._target.public_address(), None
         if self._system.exists(self.final):
-            old = self.beside(f".dphist-{secrets.token_hex(8)}")
+            old = self.path(self.final.getParent(), f".dphist-{secrets.token_hex(8)}")
             self._system.rename(self.final, old)
         try:
             if self._system.exists(self.final) or not self._system.rename(work, self.final):
                 raise already_exists(title)
-            nested = self.within(self.final, work.getName())
+            nested = self.path(self.final, work.getName())
             if self._system.exists(nested):
                 # A folder that appeared at the last moment: the move went into it.
                 self.remove(nested)
                 raise already_exists(title)
-            if self._system.getFileStatus(self.within(self.final, CERTIFICATE)).getLen() != size:
+            if self._system.getFileStatus(self.path(self.final, CERTIFICATE)).getLen() != size:
                 raise OutputError(f"{title} cannot be written: its certificate is missing")
             # The slower of two attempts at a task may still have been writing when its job was done. After the
             # move it can only write where the folder was.
-            self.remove(self.within(self.final, UNFINISHED))
+            self.remove(self.path(self.final, UNFINISHED))
         except BaseException:
             if old is not None and not self._system.exists(self.final):
                 self._system.rename(old, self.final)
