@@ -170,6 +170,7 @@ def test_what_was_spooled_is_gone_after_a_signal(tmp_path: Path, how: signal.Sig
     assert not (tmp_path / "out.csv").exists()
 
 
+@pytest.mark.usefixtures("quick_curve", "plans_once")
 @pytest.mark.parametrize("kind", [None, "csv", "tsv", "jsonl"])
 def test_a_release_to_standard_output(tmp_path: Path, kind: str | None) -> None:
     more = [] if kind is None else ["--output-format", kind]
@@ -287,6 +288,7 @@ def test_places_that_do_not_fit(
     assert (tmp_path / "log.csv").read_bytes() == packed("csv")
 
 
+@pytest.mark.usefixtures("plans_once")
 @pytest.mark.parametrize("kind", ["csv.gz", "tsv.gz", "jsonl.gz"])
 def test_packed_text_is_the_same_for_the_same_rows(tmp_path: Path, kind: str) -> None:
     for name in ("a", "b"):
