@@ -142,7 +142,7 @@ def copy_objects(address: str, folder: Path) -> list[str]:
         paths = sorted(one.path for one in listed if one.type == fs.FileType.File)
         if "*" in plain:
             pattern = (start.rstrip("/") + plain[len(fixed) :]).split("/")
-            paths = [path for path in paths if _matches(path.split("/"), pattern)]
+            paths = [path for path in paths if matches_pattern(path.split("/"), pattern)]
         else:
             paths = [path for path in paths if not _is_hidden(path, start)]
         if not paths:
@@ -150,13 +150,13 @@ def copy_objects(address: str, folder: Path) -> list[str]:
     return [str(_copy(store, path, folder, address)) for path in paths]
 
 
-def _matches(path: list[str], pattern: list[str]) -> bool:
+def matches_pattern(path: list[str], pattern: list[str]) -> bool:
     """Whether a path matches: * ends at a slash, ** is any number of folders."""
     if not pattern:
         return not path
     if pattern[0] == "**":
-        return any(_matches(path[start:], pattern[1:]) for start in range(len(path) + 1))
-    return bool(path) and fnmatch.fnmatchcase(path[0], pattern[0]) and _matches(path[1:], pattern[1:])
+        return any(matches_pattern(path[start:], pattern[1:]) for start in range(len(path) + 1))
+    return bool(path) and fnmatch.fnmatchcase(path[0], pattern[0]) and matches_pattern(path[1:], pattern[1:])
 
 
 def _is_hidden(path: str, start: str) -> bool:

@@ -11,8 +11,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import strategies as st
 
-from dphist.counting.duckdb import DuckDBEngine
-from dphist.counting.task import Resources, Task, is_frame
+from dphist.counting.task import Resources, Task
 from dphist.errors import InputError, InvalidParameter
 from engine_cases import (
     EACH_ENGINE,
@@ -28,7 +27,6 @@ from engine_cases import (
     in_duckdb,
     kept_by_hand,
     on_engines,
-    open_duckdb,
     task,
     written,
 )
@@ -47,8 +45,7 @@ def made(rows: Rows) -> Any:
 
 
 def sizes(engine: Factory, wanted: Task, bounds: list[int]) -> list[int]:
-    lasting = engine is DuckDBEngine and is_frame(wanted.events.source)
-    found = (open_duckdb if lasting else engine)(Resources(threads=2)).sizes(wanted, bounds)
+    found = engine(Resources(threads=2)).sizes(wanted, bounds)
     assert all(type(number) is int for number in found)
     return found
 

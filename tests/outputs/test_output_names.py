@@ -52,7 +52,8 @@ def test_a_folder_that_is_a_link(tmp_path: Path) -> None:
         check_target(target_of(f"{tmp_path}/out/"), force=True)
 
 
-@pytest.mark.parametrize("output", [f"{RED}.csv", f"{RED}.sqlite"])
+@pytest.mark.usefixtures("quick_curve", "plans_once")
+@pytest.mark.parametrize("output", [f"{RED}.csv", pytest.param(f"{RED}.sqlite", marks=pytest.mark.slow)])
 def test_a_name_with_an_escape_sequence_is_shown_as_text(tmp_path: Path, output: str) -> None:
     log_in(tmp_path)
     os.rename(tmp_path / "events.parquet", tmp_path / f"{RED}.parquet")

@@ -23,7 +23,7 @@ import pytest
 from hypothesis import given, settings
 
 from dphist.counting.duckdb import DuckDBEngine
-from dphist.counting.task import Choice, Column, Engine, Events, Resources, Task, is_frame
+from dphist.counting.task import Choice, Column, Engine, Events, Resources, Task
 from dphist.errors import InputError
 from scheduling import examples
 from spark_cluster import ON_SPARK
@@ -33,9 +33,25 @@ Factory = Callable[[Resources], Engine]
 Rows = list[tuple[Any, ...]]
 KEY = bytes(range(1, 33))
 
+
+@cache
+def _lasting(resources: Resources) -> DuckDBEngine:
+    engine = DuckDBEngine(resources)
+    atexit.register(engine.__enter__().__exit__)
+    return engine
+
+
+def open_duckdb(resources: Resources) -> DuckDBEngine:
+    """An engine with one session for many calls: to start DuckDB takes longer than to count a few rows.
+
+    A folder of the caller's own is for what one session leaves there, and gets a session for each call.
+    """
+    return _lasting(resources) if resources.folder is None else DuckDBEngine(resources)
+
+
 # The whole suite runs on all of them, in this order: see `spark_shared`.
 ENGINES: dict[str, tuple[Any, list[Any]]] = {
-    "duckdb": (DuckDBEngine, []),
+    "duckdb": (open_duckdb, []),
     "spark-local": (OnSpark("local"), ON_SPARK),
     # The tests of failures and of leaks run on a real cluster every time; the whole suite does with the slow ones.
     "spark-cluster": (OnSpark("cluster"), [*ON_SPARK, pytest.mark.slow]),
@@ -121,19 +137,10 @@ def task(source: Any, key: Any = KEY, portable: Any = False, **more: Any) -> Tas
     return Task(events(source, **more), Choice(key, portable), **given)
 
 
-@cache
-def open_duckdb(resources: Resources) -> DuckDBEngine:
-    """An engine with one session for many counts: to start DuckDB takes longer than to count a few rows."""
-    engine = DuckDBEngine(resources)
-    atexit.register(engine.__enter__().__exit__)
-    return engine
-
-
 def rows_of(engine: Factory, wanted: Task, resources: Resources | None = None) -> Rows:
     """All rows of the histogram, the count last."""
     resources = resources or Resources(threads=2)
-    lasting = engine is DuckDBEngine and resources.folder is None and is_frame(wanted.events.source)
-    with (open_duckdb if lasting else engine)(resources).count(wanted) as counted:
+    with (open_duckdb if engine is DuckDBEngine else engine)(resources).count(wanted) as counted:
         assert counted.schema.field(len(counted.schema) - 1).type == pa.int64()
         found: Rows = []
         for batch in counted.batches():

@@ -130,7 +130,7 @@ def check(connection: Any, expression: str, kind: str) -> list[dict[str, Any]]:
         raise InputError(bad)
     query, parts = parse(connection, expression)
     if query.get("error"):
-        raise InputError(f"{bad}: {about_sql(Exception(query.get('error_message', 'syntax error')))}")
+        raise InputError(f"{bad}: {about_sql(query.get('error_message', 'syntax error'))}")
     # What is left of the query must be ours.
     if len(parts) != 1 or query != parse(connection, "TRUE")[0]:
         raise InputError(bad)
@@ -151,13 +151,14 @@ def columns_of(connection: Any, expression: str, names: Sequence[str] | None, ki
             alike = [one for one in names or [written] if one.casefold() == written.casefold()]
             matches = [written] if written in alike else alike
             if len(matches) > 1 or (matches and found.get(written.casefold(), matches[0]) != matches[0]):
-                raise _cannot_tell(title_of(kind, expression), alike)
+                raise cannot_tell_apart(title_of(kind, expression), alike)
             if matches:
                 found[written.casefold()] = matches[0]
     return list(found.values())
 
 
-def _cannot_tell(title: str, alike: Sequence[str]) -> InputError:
+def cannot_tell_apart(title: str, alike: Sequence[str]) -> InputError:
+    """The error of columns that differ in case alone."""
     return InputError(f"{title} cannot tell apart the columns {name_list(list(alike))}")
 
 
@@ -310,7 +311,7 @@ def _is_computed(connection: Any, source: Source, column: Column) -> bool:
     if query.get("error"):
         raise InputError(
             f"{source.what} has no column {column.source!r}, and it is not an expression in SQL either: "
-            f"{about_sql(Exception(query.get('error_message', 'syntax error')))}. The columns are "
+            f"{about_sql(query.get('error_message', 'syntax error'))}. The columns are "
             f"{column_list(source.names)}"
         )
     # A name alone is a column, which does not exist.
@@ -356,7 +357,7 @@ def computed_source(
         for column in seen:
             alike = [other for other in seen if other.casefold() == column.casefold()]
             if len(alike) > 1:
-                raise _cannot_tell(title_of("expression", expressions[chosen[0]]), alike)
+                raise cannot_tell_apart(title_of("expression", expressions[chosen[0]]), alike)
         if names is not None:
             demand(source.what, names, seen)
         opened = source.open(list(dict.fromkeys([*plain, *seen])))
@@ -397,7 +398,7 @@ def query_source(connection: Any, source: Source, query: str, tables: Sequence[s
     title = title_of("query", query)
     tree = serialize(connection, query)
     if tree.get("error"):
-        reason = about_sql(Exception(tree.get("error_message", "syntax error")))
+        reason = about_sql(tree.get("error_message", "syntax error"))
         raise InputError(
             f"{title} is not a SELECT" if "SELECT statements" in reason else f"{title} cannot be used: {reason}"
         )
@@ -440,20 +441,13 @@ def query_source(connection: Any, source: Source, query: str, tables: Sequence[s
 def _only_rows(connection: Any, tree: dict[str, Any], title: str) -> dict[str, Any]:
     """The node of a plain SELECT from one table: all else in its parse is as in the plainest query of all."""
     plainest = serialize(connection, "SELECT 1 FROM t")
-    wanted = plainest["statements"][0]["node"]
-    statements = tree.get("statements", [])
-    node = statements[0]["node"] if len(statements) == 1 else {}
-    table, base = node.get("from_table") or {}, wanted["from_table"]
-    free = ("select_list", "where_clause", "from_table")
-    names = ("alias", "table_name", "qualified_name")
-    same = {k: v for k, v in node.items() if k not in free} == {k: v for k, v in wanted.items() if k not in free}
-    same = same and {k: v for k, v in table.items() if k not in names} == {
-        k: v for k, v in base.items() if k not in names
-    }
-    rest = [{k: v for k, v in one.items() if k != "node"} for one in statements]
-    if not same or rest != [{k: v for k, v in one.items() if k != "node"} for one in plainest["statements"]]:
+    wanted, node = plainest["statements"][0]["node"], (tree["statements"] or [{}])[0].get("node", {})
+    wanted |= {part: node.get(part) for part in ("select_list", "where_clause")}
+    table = node.get("from_table") or {}
+    wanted["from_table"] |= {part: table.get(part) for part in ("alias", "table_name", "qualified_name")}
+    if tree != plainest:
         raise InputError(f"{title} cannot be used: {_ONE_ROW_ONLY}")
-    return node
+    return dict(node)
 
 
 def _text_of(connection: Any, item: dict[str, Any], title: str) -> str:

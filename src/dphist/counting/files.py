@@ -27,15 +27,11 @@ from urllib.parse import unquote
 
 from dphist.counting.frames import BATCH, ArrowSource
 from dphist.counting.sql import FLOATS, WHOLE, Opened, Source, demand, describe, name, text
+from dphist.counting.task import FORMATS
 from dphist.counting.workspace import attempt, header_names, name_list, private_folder
 from dphist.errors import DphistError, InputError
 from dphist.objects import copy_objects, is_object, scheme_of, without_secrets
 
-FORMATS: Final = {
-    ".parquet": "parquet", ".pq": "parquet", ".csv": "csv", ".tsv": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl",
-    ".json": "json", ".arrow": "arrow", ".feather": "arrow", ".ipc": "arrow", ".duckdb": "duckdb",
-    ".ddb": "duckdb", ".sqlite": "sqlite", ".sqlite3": "sqlite", ".db": "db",
-}  # fmt: skip
 NAMES: Final = {suffix[1:]: kind for suffix, kind in FORMATS.items()}
 COMPRESSED: Final = (".gz", ".zst")
 COMPRESSION_MARKS: Final = {b"\x1f\x8b": ".gz", b"\x28\xb5\x2f\xfd": ".zst"}
@@ -191,22 +187,19 @@ def readable(files: list[str]) -> list[str]:
 def file_source(connection: Any, files: list[str], kind: str, label: str, probe: bool) -> Source:
     """The source for data files of one format."""
     what = f"the file {files[0]!r}" if len(files) == 1 else f"the input of {len(files)} files ({files[0]!r} ...)"
-    full = readable(files)
     if kind in ("json", "jsonl"):
         return json_source(connection, what, files, kind)  # an empty file has no rows
-    if not full:
+    if kind in ("csv", "tsv"):
+        mark, headers = csv_headers(files, kind, what)
+        return grouped_source(connection, what, headers, lambda some, names: read_csv(some, names, mark))
+    if not readable(files):
         raise InputError(f"{what} is empty: it has no columns")
     if kind == "parquet":
         footers = {path: parquet_header(path) for path in files}
         return grouped_source(
             connection, what, footers, lambda some, names: f"read_parquet({paths(some)}, {folders(some, names)})"
         )
-    if kind == "arrow":
-        return arrow_source(what, files).as_source(connection, label, probe)
-    # Of several CSV files some may be empty; other empty files are damaged.
-    mark = "\t" if kind == "tsv" else attempt(lambda: delimiter_of(full[0]), f"the file {full[0]!r}")
-    headers = {path: header_of(path, mark) for path in full}
-    return grouped_source(connection, what, headers, lambda some, names: read_csv(some, names, mark))
+    return arrow_source(what, files).as_source(connection, label, probe)
 
 
 HIVE: Final = "hive_types_autocast=false"
@@ -399,37 +392,46 @@ def read_csv(files: list[str], names: list[str], delimiter: str) -> str:
     return f"read_csv({paths(files)}, columns={{{columns}}}, {options})"
 
 
-def lines_of(path: str) -> io.TextIOWrapper:
-    """The text of a file, compressed or not. Bytes that are not UTF-8 stay apart: they may be in later lines."""
+def csv_headers(files: list[str], kind: str, what: str, *, line_feed: bool = False) -> tuple[str, dict[str, Any]]:
+    """The delimiter of CSV files, and the names of the columns of each that is not empty.
+
+    With `line_feed` a file whose lines end with a carriage return alone is an error.
+    """
+    lines = {}
+    for path in readable(files):
+        lines[path] = attempt(lambda path=path: first_line(path), f"the file {path!r}")  # type: ignore[misc]
+        if line_feed and lines[path].endswith("\r"):
+            raise InputError(
+                f"the lines of the file {path!r} end with a carriage return alone: use the engine duckdb"
+            )
+    if not lines:
+        raise InputError(f"{what} is empty (no header row)")
+    # The most frequent in the header line of the first file, outside quotes.
+    unquoted = re.sub(r'"[^"]*"', "", next(iter(lines.values())))
+    delimiter = "\t" if kind == "tsv" else max(DELIMITERS, key=unquoted.count)
+    return delimiter, {path: header_of(path, line, delimiter) for path, line in lines.items()}
+
+
+def first_line(path: str) -> str:
+    """The first line of a file, compressed or not. Bytes that are not UTF-8 stay apart."""
     import pyarrow as pa
 
-    return io.TextIOWrapper(pa.input_stream(path), "utf-8-sig", "surrogateescape", newline="")
+    with io.TextIOWrapper(pa.input_stream(path), "utf-8-sig", "surrogateescape", newline="") as lines:
+        return lines.readline()
 
 
-def delimiter_of(path: str) -> str:
-    """The most frequent of the known delimiters in the header line, outside quotes."""
-    with lines_of(path) as lines:
-        first = re.sub(r'"[^"]*"', "", lines.readline())
-    return max(DELIMITERS, key=first.count)
+def header_of(path: str, line: str, delimiter: str) -> tuple[str, ...]:
+    """The names of the columns in the header line of a CSV file."""
 
-
-def header_of(path: str, delimiter: str) -> tuple[str, ...]:
-    """The names of the columns of a CSV file."""
-
-    def first() -> list[str]:
-        with lines_of(path) as lines:
-            names = next(csv.reader(one_line(lines.readline()), delimiter=delimiter), [])
-            for column in names:
-                column.encode("utf-8")
-            return header_names(names)
-
-    def one_line(line: str) -> Iterator[str]:
+    def one_line() -> Iterator[str]:
         """The line; what a quote without its end would take for a part of it may be users' rows."""
+        line.encode("utf-8")
         yield line
         raise InputError(f"the header of the file {path!r} does not end in its first line: a quote is not closed")
 
     wrong = "{what} cannot be read: its header line is not UTF-8 text, or it is damaged"
-    return tuple(attempt(first, f"the file {path!r}", wrong))
+    names = attempt(lambda: next(csv.reader(one_line(), delimiter=delimiter), []), f"the file {path!r}", wrong)
+    return tuple(header_names(names))
 
 
 # A control character cannot be in a valid line of JSON, so each line is one field.

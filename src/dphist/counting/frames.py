@@ -165,7 +165,7 @@ def frame_source(data: Any, *, as_text: bool = False) -> ArrowSource:
     if package == "pandas" and kind == "DataFrame":
         return pandas_source(data, as_text=as_text)
     if package == "polars" and kind in ("DataFrame", "LazyFrame"):
-        return polars_source(data, lazy=kind == "LazyFrame")
+        return polars_source(data)
     if isinstance(data, (pa.Table, pa.RecordBatch)):
         return arrow_source("the Arrow table", data.schema, lambda wanted: pa.table(data.select(wanted)))
     if isinstance(data, pa.RecordBatchReader):
@@ -259,8 +259,8 @@ def pandas_column(series: Any, *, as_text: bool = False) -> Any:
     return pa.Table.from_pandas(series.to_frame("c"), preserve_index=False).column(0)
 
 
-def polars_source(frame: Any, *, lazy: bool) -> ArrowSource:
-    """A polars frame; a lazy one is run in batches."""
+def polars_source(frame: Any) -> ArrowSource:
+    """A polars frame, in batches, as a lazy one is run."""
     import polars.selectors as cs  # pl.col would take a name from ^ to $ for a pattern
     import pyarrow as pa
 
@@ -271,8 +271,6 @@ def polars_source(frame: Any, *, lazy: bool) -> ArrowSource:
         return select(wanted).head(0).collect().to_arrow().schema
 
     def data(wanted: list[str]) -> Any:
-        if not lazy:
-            return select(wanted).collect().to_arrow()
         whole = schema(wanted)
         frames = select(wanted).collect_batches(maintain_order=False)
         batches = (batch for part in frames for batch in part.to_arrow().cast(whole).to_batches())

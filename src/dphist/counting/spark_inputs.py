@@ -29,29 +29,25 @@ from pyspark.sql import functions as sql
 from pyspark.sql.types import StringType, StructField, StructType
 
 from dphist.counting.duckdb import not_a_database
-from dphist.counting.expressions import CALL_OR_CAST, title_of
+from dphist.counting.expressions import CALL_OR_CAST, cannot_tell_apart, title_of
 from dphist.counting.files import (
-    FORMATS,
     NOTHING,
     common_sql_type,
-    delimiter_of,
+    csv_headers,
     files_by_header,
     files_of,
     given_paths,
-    header_of,
     json_starts,
     kind_of,
     known_format,
-    lines_of,
     parquet_header,
-    readable,
 )
 from dphist.counting.frames import ArrowSource, frame_source
 from dphist.counting.spark_session import arrow_frame
 from dphist.counting.sql import EXACT, NUMBER, demand, no_number, not_summable
-from dphist.counting.task import LONGEST_VALUE, Events, is_frame
+from dphist.counting.task import FORMATS, LONGEST_VALUE, Events, is_frame
 from dphist.counting.task import Column as Item
-from dphist.counting.workspace import LONGEST, attempt, column_list, header_names, name_list
+from dphist.counting.workspace import about_sql, attempt, column_list, header_names
 from dphist.errors import InputError, is_spark_frame
 from dphist.objects import is_postgres, scheme_of, without_secrets
 
@@ -132,7 +128,12 @@ def read_rows(session: Any, events: Events, summed: Sequence[str] = (), *, probe
     wanted = list(dict.fromkeys([*plain, *named.values()]))
     frame = source.select(wanted, probe)
     if events.as_text:
-        frame = columns_as_text(frame, wanted, summed)
+        for name, (place, kind) in zip(wanted, frame.dtypes, strict=True):
+            if name in summed:
+                number(frame[place], kind, name)
+                if kind == "boolean":
+                    raise no_number(name)
+        frame = frame.select(*(as_text(frame[place], kind).alias(place) for place, kind in frame.dtypes))
     cells = {name: frame[f"c{k}"] for k, name in enumerate(wanted)}
     if not texts:
         return frame.select(*(cells[name].alias(f"c{k}") for k, name in enumerate(values))), source.what
@@ -186,14 +187,11 @@ def find_source(session: Any, events: Events) -> SparkSource:
         )
     if of_database:
         raise not_a_database(events, "files")
-    delimiter = "\t" if kind == "tsv" else None
     if far:
-        return far_source(session, far, kind, delimiter or ",", what)
+        return far_source(session, far, kind, what)
     if kind == "parquet":
         return parquet_source(session, places, what)
-    if kind in ("json", "jsonl"):
-        return json_source(session, places, kind, what)
-    return csv_source(session, places, delimiter, what)
+    return (json_source if kind in ("json", "jsonl") else csv_source)(session, places, kind, what)
 
 
 def columns_of(frame: Any, names: Sequence[str] | None = None) -> Callable[[list[str], bool], Any]:
@@ -281,7 +279,11 @@ def parquet_source(session: Any, files: list[str], what: str) -> SparkSource:
         rows = numbered.select(*(
             parquet_column(numbered[f"n{k}"], kind).alias(f"n{k}") for k, kind in enumerate(arrow)
         ))  # fmt: skip
-        kinds = [duckdb_type(kind, known) for (_, kind), known in zip(rows.dtypes, arrow, strict=True)]
+        # DuckDB's names for the types.
+        kinds = [
+            {"null": NOTHING, "uint64": "UBIGINT"}.get(known) or {**KEPT, **FLOATS}.get(kind, kind).upper()
+            for (_, kind), known in zip(rows.dtypes, arrow, strict=True)
+        ]
         return some[0], rows, frame.columns, kinds
 
     footers = files_by_header({path: parquet_header(path) for path in files})
@@ -301,20 +303,9 @@ def parquet_column(column: Any, arrow: str) -> Any:
     return column
 
 
-def duckdb_type(kind: str, arrow: str) -> str:
-    """DuckDB's name for the type of a column of Parquet."""
-    known = {"null": NOTHING, "uint64": "UBIGINT"}.get(arrow)
-    return known or {**KEPT, **FLOATS}.get(kind, kind).upper()
-
-
-def csv_source(session: Any, files: list[str], delimiter: str | None, what: str) -> SparkSource:
-    """CSV files. Columns are found by name in each; the delimiter is that of the first file."""
-    full = readable(files)
-    if not full:
-        raise InputError(f"{what} is empty (no header row)")
-    sep = delimiter or attempt(lambda: delimiter_of(full[0]), f"the file {full[0]!r}")
-    for path in full:
-        check_line_end(path)
+def csv_source(session: Any, files: list[str], kind: str, what: str) -> SparkSource:
+    """CSV files. Columns are found by name in each. Spark would read a file without line feeds as one line."""
+    sep, headers = csv_headers(files, kind, what, line_feed=True)
 
     def read(header: tuple[str, ...], some: list[str]) -> Any:
         # Columns are numbered: names may be odd, or differ in case alone.
@@ -325,21 +316,11 @@ def csv_source(session: Any, files: list[str], delimiter: str | None, what: str)
         names = [*header, *frame.columns[len(header) :]]
         return some[0], csv_cells(frame, len(header)), names, ["VARCHAR"] * len(names)
 
-    headers = files_by_header({path: header_of(path, sep) for path in full})
-    groups = [attempt(lambda h=header, s=some: read(h, s), what) for header, some in headers.items()]  # type: ignore[misc]
-    union = union_source(what, groups)
+    union = union_source(what, [
+        attempt(lambda h=header, s=some: read(h, s), what)  # type: ignore[misc]
+        for header, some in files_by_header(headers).items()
+    ])  # fmt: skip
     return replace(union, select=lambda wanted, probe: whole_text(union.select(wanted, probe)))
-
-
-def check_line_end(path: str) -> None:
-    """Refuse a file whose lines end with a carriage return alone: Spark would read it as one line."""
-
-    def first_line() -> str:
-        with lines_of(path) as lines:
-            return lines.readline()
-
-    if attempt(first_line, f"the file {path!r}").endswith("\r"):
-        raise InputError(f"the lines of the file {path!r} end with a carriage return alone: use the engine duckdb")
 
 
 def csv_cells(frame: Any, fields: int) -> Any:
@@ -424,7 +405,7 @@ def far_kind(given: list[str], file_format: str | None) -> str:
     return kind_of(given[0].rstrip("/"))
 
 
-def far_source(session: Any, places: list[str], kind: str, delimiter: str, what: str) -> SparkSource:
+def far_source(session: Any, places: list[str], kind: str, what: str) -> SparkSource:
     """Files elsewhere. Spark checks that all CSV files have the same header, and merges Parquet schemas."""
 
     def read() -> SparkSource:
@@ -433,6 +414,7 @@ def far_source(session: Any, places: list[str], kind: str, delimiter: str, what:
             return SparkSource(what, list(frame.columns), columns_of(frame))
         if kind in ("json", "jsonl"):
             return lines_source(session.read.text(places), what)
+        delimiter = "\t" if kind == "tsv" else ","
         frame = session.read.options(**CSV, sep=delimiter, enforceSchema="false").csv(places)
         names = header_names([name.removesuffix("\r") for name in frame.columns])
         select = columns_of(csv_cells(frame, len(names)), names)
@@ -497,16 +479,6 @@ def number(column: Any, kind: str, name: str) -> Any:
     return sql.when(text.rlike(NUMBER), text.try_cast("double"))
 
 
-def columns_as_text(frame: Any, names: Sequence[str], summed: Sequence[str]) -> Any:
-    """The frame with text in all columns; those that are summed must hold numbers, or text."""
-    for name, (place, kind) in zip(names, frame.dtypes, strict=True):
-        if name in summed:
-            number(frame[place], kind, name)
-            if kind == "boolean":
-                raise no_number(name)
-    return frame.select(*(as_text(frame[place], kind).alias(place) for place, kind in frame.dtypes))
-
-
 def as_text(column: Any, kind: str) -> Any:
     """The text of a value, by a rule about that value alone: see `dphist.counting.sql.as_text`."""
     exact = sql.abs(column) < sql.lit(EXACT)
@@ -551,10 +523,9 @@ def columns_named(session: Any, source: SparkSource, texts: Mapping[str, str]) -
             matches = [word] if word in alike else alike
         others = {column for other, column in named.items() if other.casefold() == word.casefold()}
         if matches and len({*matches, *others}) > 1:
-            both = name_list(sorted({*matches, *others}))
             quoted = word.replace("`", "``")
             title = title_of(*next((kind, text) for text, kind in texts.items() if quoted in text))
-            raise InputError(f"{title} cannot tell apart the columns {both}")
+            raise cannot_tell_apart(title, sorted({*matches, *others}))
         if matches and (exact or not others):
             named[word] = matches[0]
     if source.names is not None:
@@ -630,11 +601,8 @@ def bind_text(action: Callable[[], T], text: str, source: SparkSource, kind: str
     try:
         return action()
     except Exception as error:
-        line = str(error).strip().split("\n", 1)[0].split(" SQLSTATE", 1)[0]
-    said = re.sub(r"\s+", " ", line).rstrip(".; ")
+        said = about_sql(str(error).partition(" SQLSTATE")[0])
     if said.startswith("[UNRESOLVED_COLUMN"):
         said = f"it names a column that {source.what} does not have"
         said += "" if source.names is None else f"; the columns are {column_list(source.names)}"
-    elif len(said) > LONGEST:
-        said = said[: LONGEST - 3] + "..."
     raise InputError(f"{title_of(kind, text)} cannot be used: {said}")

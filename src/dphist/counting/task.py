@@ -14,6 +14,13 @@ from typing import Any, Final, Protocol, Self
 
 from dphist.errors import InvalidParameter
 
+# The format of a file by the ending of its name; .db is a database of either kind.
+FORMATS: Final = {
+    ".parquet": "parquet", ".pq": "parquet", ".csv": "csv", ".tsv": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl",
+    ".json": "json", ".arrow": "arrow", ".feather": "arrow", ".ipc": "arrow", ".duckdb": "duckdb",
+    ".ddb": "duckdb", ".sqlite": "sqlite", ".sqlite3": "sqlite", ".db": "db",
+}  # fmt: skip
+
 # What is to be read and summed: where the events are, which columns matter, within which bounds. Plain data.
 
 # Bytes of a user or an item; a longer text is missing, by its own length alone, so that no hash table, batch or

@@ -65,10 +65,10 @@ def explain(error: Exception, what: str, otherwise: str = DAMAGED) -> str:
     return otherwise.format(what=what)
 
 
-def about_sql(error: Exception) -> str:
+def about_sql(error: Exception | str) -> str:
     """The first line of an error about the user's own SQL, which was bound against names and types alone."""
     line = str(error).strip().split("\n", 1)[0]
-    line = re.sub(r"\s+", " ", re.sub(r"^[A-Za-z ]+ Error: ", "", line)).rstrip(".! ")
+    line = re.sub(r"\s+", " ", re.sub(r"^[A-Za-z ]+ Error: ", "", line)).rstrip(".;! ")
     return line if len(line) <= LONGEST else line[: LONGEST - 3] + "..."
 
 

@@ -15,7 +15,6 @@ from hashlib import sha256
 from typing import Any, BinaryIO, Final, Protocol
 
 from dphist.errors import InvalidParameter, OutputError, package
-from dphist.privacy.types import FORMAT
 
 SEAL: Final = "self_sha256"
 SIGNATURE: Final = "signature"
@@ -34,6 +33,8 @@ class Sign(Protocol):
 
 def seal(document: dict[str, Any], output: dict[str, Any], sign: Sign | None = None) -> str:
     """The text of a certificate: the document, facts of the output, a signature, and its own digest."""
+    from dphist.privacy.types import FORMAT  # not with the module, which a process that decodes a file imports too
+
     try:
         # Through JSON and back, so that the digest is over what a reader will see.
         plain: dict[str, Any] = json.loads(json.dumps({"format": FORMAT, **document}, allow_nan=False))

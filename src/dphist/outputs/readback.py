@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from hashlib import file_digest
 from io import BufferedReader, BytesIO
 from pathlib import Path
-from typing import Any, BinaryIO, Final, get_args
+from typing import Any, BinaryIO, Final
 
 from dphist.errors import InputError, MissingExtra, package
 from dphist.objects import beside, copy_objects, exists, is_object, is_postgres, name_of, without_secrets
@@ -43,7 +43,7 @@ from dphist.outputs.formats import (
 from dphist.outputs.spark_folder import CERTIFICATE as FOLDER_CERTIFICATE
 from dphist.outputs.spark_folder import whole_digest
 from dphist.outputs.stores import CERTIFICATE_COLUMN, Store, StoreError, open_store
-from dphist.outputs.write import CERTIFICATE, DATABASES, OutputKind, Target, suffix_kind, target_of
+from dphist.outputs.write import CERTIFICATE, DATABASES, KINDS, Target, suffix_kind, target_of
 from dphist.publishing import open_regular
 
 # A table may take so many bytes in memory, or so many times the bytes of its file, whichever is more.
@@ -129,7 +129,7 @@ def _fetch_objects(
     return copies["data"], table, copies["certificate"]
 
 
-def _database_kind(path: Path) -> OutputKind | None:
+def _database_kind(path: Path) -> str | None:
     """The kind of a database whose name has another ending."""
     with open_regular(path) as file:
         head = file.read(16)
@@ -156,7 +156,7 @@ def _certificate_file(path: Path, given: str | os.PathLike[str] | None) -> tuple
         return None, [f"the certificate {where.name} cannot be read: {error.strerror}"]
 
 
-def _from_file(path: Path, kind: OutputKind | None, certificate: str | os.PathLike[str] | None) -> Readback:
+def _from_file(path: Path, kind: str | None, certificate: str | os.PathLike[str] | None) -> Readback:
     document, problems = _certificate_file(path, certificate)
     output = output_of(document)
     with open_regular(path) as file:
@@ -164,8 +164,7 @@ def _from_file(path: Path, kind: OutputKind | None, certificate: str | os.PathLi
         if document is not None and not matches:
             problems.append(f"{path.name} {_NO_MATCH}")
         # The file may have been written in another format than its name says.
-        files = (each for each in get_args(OutputKind) if each not in (*DATABASES, "folder"))
-        chosen = next((each for each in files if each == output.get("kind")), kind)
+        chosen = next((each for each in KINDS if each == output.get("kind") and each not in DATABASES), kind)
         if chosen is None:
             problems.append(f"neither the name of {path.name} nor a certificate says what kind of file it is")
         if chosen is None or problems:
@@ -181,7 +180,7 @@ def _unreadable(name: str, kind: str, error: StoreError) -> str:
     return f"{name} cannot be read as {kind}" + (f": {error}" if str(error) else "")
 
 
-def _read_file(file: BufferedReader, kind: OutputKind, output: dict[str, Any]) -> Any:
+def _read_file(file: BufferedReader, kind: str, output: dict[str, Any]) -> Any:
     """The table of a file that matches its digest. Raises `StoreError`, without a reason if it is damaged."""
     names, rows = output.get("columns"), output.get("rows")
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):

@@ -18,7 +18,7 @@ from typing import Any, Final, TypeVar
 
 from dphist.errors import OutputError
 from dphist.outputs.formats import seal
-from dphist.outputs.write import Target, Written
+from dphist.outputs.write import Target, Written, already_exists
 from dphist.publishing import defer_signals
 
 T = TypeVar("T")
@@ -28,7 +28,6 @@ CERTIFICATE: Final = "_certificate.json"
 UNFINISHED: Final = "_temporary"
 # Spark reads a whole file to compute its digest.
 ROWS_A_FILE: Final = 5_000_000
-EXISTS: Final = "{} already exists: choose another name, or replace it with --force"
 NOT_A_RELEASE: Final = "{} is not a folder that a release wrote, and only such a folder is replaced"
 
 
@@ -47,7 +46,7 @@ def check_folder(target: Target, *, force: bool) -> None:
     if not os.path.isdir(folder):
         raise OutputError(f"{target.address} cannot be written: it is not a folder")
     if not force:
-        raise OutputError(EXISTS.format(target.public_address()))
+        raise already_exists(target.public_address())
     inside = list(os.scandir(folder))
     if CERTIFICATE not in {entry.name for entry in inside} or any(entry.is_dir() for entry in inside):
         raise OutputError(NOT_A_RELEASE.format(target.public_address()))
@@ -69,13 +68,13 @@ def write_folder(
     session = frame.sparkSession
     files = FileSystem(session, target)
     files.check(force=force)
-    work = files.beside(f".dphist-{secrets.token_hex(8)}")
+    work = files.path(files.final.getParent(), f".dphist-{secrets.token_hex(8)}")
     try:
         run(lambda: write_rows(frame, str(work)))
         facts = one_sentence(lambda: folder_facts(session, target, str(work)), target)
         text = seal(document, facts, target.sign).encode()
         with defer_signals():
-            one_sentence(lambda: files.write(files.within(work, CERTIFICATE), text), target)
+            one_sentence(lambda: files.write(files.path(work, CERTIFICATE), text), target)
             one_sentence(lambda: files.place(work, len(text), force=force), target)
             certificate = f"{target.public_address().rstrip('/')}/{CERTIFICATE}"
             signed_by = None if target.sign is None else target.sign.fingerprint
@@ -151,8 +150,8 @@ class FileSystem:
             raise OutputError(
                 "folders cannot be written through Spark Connect: write a file, or use a Spark session"
             )
-        self._path, self._target = session._jvm.org.apache.hadoop.fs.Path, target
-        self.final = self._path(spark_address(target))
+        self.path, self._target = session._jvm.org.apache.hadoop.fs.Path, target
+        self.final = self.path(spark_address(target))
         settings = session._jsparkSession.sessionState().newHadoopConf()
         try:
             self._system = self.final.getFileSystem(settings)
@@ -163,24 +162,16 @@ class FileSystem:
             f"{target.public_address()} cannot be written: this Spark has no file system {scheme}://"
         )
 
-    def beside(self, name: str) -> Any:
-        """A path beside the final folder."""
-        return self._path(self.final.getParent(), name)
-
-    def within(self, folder: Any, name: str) -> Any:
-        """A path in a folder."""
-        return self._path(folder, name)
-
     def check(self, *, force: bool) -> None:
         """Raise `OutputError` if the folder exists; with `force` only if it is not that of a release."""
         if not one_sentence(lambda: self._system.exists(self.final), self._target):
             return
         if not force:
-            raise OutputError(EXISTS.format(self._target.public_address()))
+            raise already_exists(self._target.public_address())
 
         def is_release() -> bool:
             inside = self._system.listStatus(self.final)
-            certified = self._system.exists(self.within(self.final, CERTIFICATE))
+            certified = self._system.exists(self.path(self.final, CERTIFICATE))
             return bool(certified) and not any(entry.isDirectory() for entry in inside)
 
         if not one_sentence(is_release, self._target):
@@ -199,21 +190,21 @@ class FileSystem:
         self.check(force=force)
         title, old = self._target.public_address(), None
         if self._system.exists(self.final):
-            old = self.beside(f".dphist-{secrets.token_hex(8)}")
+            old = self.path(self.final.getParent(), f".dphist-{secrets.token_hex(8)}")
             self._system.rename(self.final, old)
         try:
             if self._system.exists(self.final) or not self._system.rename(work, self.final):
-                raise OutputError(EXISTS.format(title))
-            nested = self.within(self.final, work.getName())
+                raise already_exists(title)
+            nested = self.path(self.final, work.getName())
             if self._system.exists(nested):
                 # A folder that appeared at the last moment: the move went into it.
                 self.remove(nested)
-                raise OutputError(EXISTS.format(title))
-            if self._system.getFileStatus(self.within(self.final, CERTIFICATE)).getLen() != size:
+                raise already_exists(title)
+            if self._system.getFileStatus(self.path(self.final, CERTIFICATE)).getLen() != size:
                 raise OutputError(f"{title} cannot be written: its certificate is missing")
             # The slower of two attempts at a task may still have been writing when its job was done. After the
             # move it can only write where the folder was.
-            self.remove(self.within(self.final, UNFINISHED))
+            self.remove(self.path(self.final, UNFINISHED))
         except BaseException:
             if old is not None and not self._system.exists(self.final):
                 self._system.rename(old, self.final)

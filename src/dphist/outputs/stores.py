@@ -7,7 +7,6 @@ authorizer nor the limits that make it safe to read a file of unknown origin.
 
 from __future__ import annotations
 
-import math
 import os
 import re
 import secrets
@@ -19,7 +18,7 @@ from typing import Any, Final, Literal
 
 from dphist.errors import DphistError, OutputError, package, postgres_driver
 from dphist.outputs.formats import LARGEST_CERTIFICATE, as_text, column_of, digest_of, json_cells, parts_of
-from dphist.outputs.write import Job, Target, schema_and_table
+from dphist.outputs.write import Job, Target, already_exists, schema_and_table
 
 CERTIFICATE_COLUMN: Final = "document"
 WAIT_SECONDS: Final = 5.0
@@ -295,6 +294,13 @@ _SQLITE_REASONS: Final = {
 }
 
 
+# How the types that `storable` leaves are declared; all others are text.
+_DECLARED: Final = {
+    "bool": "BOOLEAN", "int16": "INTEGER", "int32": "INTEGER", "int64": "INTEGER", "float": "REAL",
+    "double": "REAL", "date32": "DATE", "time64": "TIME", "timestamp": "TIMESTAMP", "binary": "BLOB",
+}  # fmt: skip
+
+
 class _SQLite(Store):
     """Tables of a SQLite file."""
 
@@ -335,11 +341,12 @@ class _SQLite(Store):
 
     def find(self, name: str) -> str | None:
         rows = self.run("SELECT name, type FROM sqlite_master WHERE type IN ('table', 'view', 'index')")
-        return next((kind for found, kind in rows if found.lower() == name.lower()), None)
+        return next((kind for found, kind in rows if found.casefold() == name.casefold()), None)
 
     def create(self, name: str, table: Any, check: Callable[[], None]) -> None:
-        fields = zip(table.column_names, table.schema.types, strict=True)
-        columns = ", ".join(f"{quote_name(column)} {_declare_type(kind)}" for column, kind in fields)
+        kinds = [_DECLARED.get(str(kind).partition("[")[0], "TEXT") for kind in table.schema.types]
+        fields = zip(table.column_names, kinds, strict=True)
+        columns = ", ".join(f"{quote_name(column)} {kind}" for column, kind in fields)
         self.run(f"CREATE TABLE {quote_name(name)} ({columns})")
         places = ", ".join("?" * table.num_columns)
         for part in parts_of(table):
@@ -377,29 +384,10 @@ class _SQLite(Store):
                 yield from table.to_batches() or [pa.RecordBatch.from_pylist([], table.schema)]
 
 
-def _declare_type(kind: Any) -> str:
-    types = package("pyarrow").types
-    names = {
-        "BOOLEAN": types.is_boolean,
-        "INTEGER": types.is_integer,
-        "REAL": types.is_floating,
-        "DATE": types.is_date,
-        "TIME": types.is_time,
-        "TIMESTAMP": types.is_timestamp,
-        "BLOB": types.is_binary,
-    }
-    return next((name for name, test in names.items() if test(kind)), "TEXT")
-
-
 def _sqlite_cells(column: Any) -> list[Any]:
-    """SQLite has bytes, but neither dates nor decimals, and NaN would become null."""
-    types = package("pyarrow").types
-    if types.is_binary(column.type):
-        cells: list[Any] = column.to_pylist()
-        return cells
-    if types.is_floating(column.type):
-        values = column.to_pylist()
-        return ["NaN" if value is not None and math.isnan(value) else value for value in values]
+    """SQLite has bytes and infinity, but neither dates nor decimals, and NaN would become null."""
+    if str(column.type) in ("binary", "float", "double"):
+        return ["NaN" if cell != cell else cell for cell in column.to_pylist()]
     return json_cells(column)
 
 
@@ -561,18 +549,17 @@ def storable(table: Any, kind: str) -> Any:
 
 
 def _column(column: Any, kind: str) -> Any:
-    pa, types = package("pyarrow"), package("pyarrow").types
+    pa, types, compute = package("pyarrow"), package("pyarrow").types, package("pyarrow.compute")
     given = column.type
     if types.is_string(given) or types.is_large_string(given):
         # PostgreSQL holds no NUL, and to fail because of an item would come after the noise: show its symbol.
-        compute = package("pyarrow.compute")
         return compute.replace_substring(column, "\x00", "\u2400") if kind == "postgresql" else column
     if types.is_null(given):
         return column.cast(pa.string())
     if types.is_floating(given):
         # Adding zero makes -0.0 to 0.0, which SQLite does by itself.
         wide = column.cast(pa.float32() if given == pa.float16() else given)
-        return package("pyarrow.compute").add(wide, pa.scalar(0.0, wide.type))
+        return compute.add(wide, pa.scalar(0.0, wide.type))
     if types.is_integer(given):
         if kind == "duckdb" or given in (pa.int16(), pa.int32(), pa.int64()):
             return column
@@ -582,12 +569,10 @@ def _column(column: Any, kind: str) -> Any:
         if kind == "sqlite" or given.precision > 38 or not 0 <= given.scale <= given.precision:
             return as_text(column)
         return _or_text(column, pa.decimal128(given.precision, given.scale))
-    if types.is_date(given):
-        return _or_text(column, pa.date32())
-    if types.is_time(given):
-        return _or_text(column, pa.time64("us"))
     if types.is_timestamp(given):
         return _or_text(column, pa.timestamp("us", None if given.tz is None else "UTC"))
+    if types.is_date(given) or types.is_time(given):
+        return _or_text(column, pa.date32() if types.is_date(given) else pa.time64("us"))
     if types.is_binary(given) or types.is_large_binary(given) or types.is_fixed_size_binary(given):
         return column.cast(pa.binary())
     return column if types.is_boolean(given) else as_text(column)
@@ -635,7 +620,7 @@ def _tables_to_replace(store: Store, target: Target, force: bool) -> list[str]:
         if found != "table":
             raise OutputError(f"{where} already exists and is a {found}: choose another name")
         if not force:
-            raise OutputError(f"table {where} already exists: choose another name, or replace it with --force")
+            raise already_exists(f"table {where}")
         tables.append(name)
     return tables
 

@@ -11,7 +11,6 @@ replaced, not even what appears at the last moment. Signals wait while it happen
 from __future__ import annotations
 
 import errno
-import fnmatch
 import glob
 import os
 import re
@@ -23,8 +22,9 @@ from dataclasses import dataclass, field, replace
 from hashlib import file_digest, sha256
 from io import BytesIO
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
+from dphist.counting.task import FORMATS
 from dphist.display import printable
 from dphist.errors import DphistError, InputError, InvalidParameter, OutputError
 from dphist.objects import (
@@ -32,6 +32,7 @@ from dphist.objects import (
     exists,
     is_object,
     is_postgres,
+    matches_pattern,
     name_of,
     remove_object,
     without_options,
@@ -50,33 +51,16 @@ from dphist.publishing import (
     write_synced,
 )
 
-OutputKind = Literal[
-    "parquet", "csv", "tsv", "jsonl", "arrow", "csv.gz", "tsv.gz", "jsonl.gz", "folder", "duckdb", "sqlite",
-    "postgresql",
-]  # fmt: skip
 DATABASES: Final = ("duckdb", "sqlite", "postgresql")
 DEFAULT_TABLE: Final = "release"
 CERTIFICATE: Final = ".certificate.json"
-_SUFFIXES: Final[dict[str, OutputKind]] = {
-    ".parquet": "parquet",
-    ".pq": "parquet",
-    ".csv": "csv",
-    ".tsv": "tsv",
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".arrow": "arrow",
-    ".feather": "arrow",
-    ".duckdb": "duckdb",
-    ".ddb": "duckdb",
-    ".sqlite": "sqlite",
-    ".sqlite3": "sqlite",
+_SUFFIXES: Final = {
+    **{ending: kind for ending, kind in FORMATS.items() if kind != "json"},
     ".db": "sqlite",
-    ".csv.gz": "csv.gz",
-    ".tsv.gz": "tsv.gz",
-    ".jsonl.gz": "jsonl.gz",
-    ".ndjson.gz": "jsonl.gz",
+    **{f"{ending}.gz": f"{FORMATS[ending]}.gz" for ending in (".csv", ".tsv", ".jsonl", ".ndjson")},
 }
-_STREAMED: Final[tuple[OutputKind, ...]] = ("csv", "tsv", "jsonl")
+KINDS: Final = tuple(dict.fromkeys(_SUFFIXES.values()))
+_STREAMED: Final = ("csv", "tsv", "jsonl")
 # PostgreSQL cuts longer names off without an error.
 _POSTGRES_NAME_BYTES: Final = 63
 
@@ -90,7 +74,7 @@ class Target:
 
     address: str = field(repr=False)
     table: str | None
-    kind: OutputKind
+    kind: str
     sign: Sign | None = field(default=None, compare=False)
     certificate: str | None = None
 
@@ -164,7 +148,7 @@ class Written:
     signed_by: str | None = None
 
 
-def suffix_kind(address: str) -> OutputKind | None:
+def suffix_kind(address: str) -> str | None:
     """The kind by the ending of a name."""
     endings = Path(address.lower()).suffixes
     return _SUFFIXES.get("".join(endings[-2:] if endings[-1:] == [".gz"] else endings[-1:]))
@@ -209,13 +193,13 @@ def _standard_output(table: str | None, file_format: str | None, certificate: st
         raise InvalidParameter("table is for databases, and the output is standard output")
     if "\0" in certificate or Path(certificate).name in ("", ".."):
         raise InvalidParameter(f"--certificate must be the name of a file, not {certificate!r}")
-    kind = next((one for one in _STREAMED if one == (file_format or "csv")), None)
-    if kind is None:
+    kind = file_format or "csv"
+    if kind not in _STREAMED:
         raise InvalidParameter(f"standard output is written as {', '.join(_STREAMED)}, not as {file_format!r}")
     return Target("-", None, kind, certificate=certificate)
 
 
-def _kind_of(address: str, file_format: str | None, objects: bool) -> OutputKind:
+def _kind_of(address: str, file_format: str | None, objects: bool) -> str:
     if is_postgres(address):
         if file_format not in (None, "postgresql"):
             raise InvalidParameter(f"file_format is {file_format!r}, and the output is a PostgreSQL address")
@@ -226,18 +210,15 @@ def _kind_of(address: str, file_format: str | None, objects: bool) -> OutputKind
         if file_format not in (None, "parquet"):
             raise InvalidParameter(f"Spark writes folders of Parquet files, and file_format is {file_format!r}")
         return "folder"
-    if file_format is None:
-        kind = suffix_kind(address)
-        if kind is None:
-            raise InvalidParameter(
-                f"output {without_secrets(address)} must end in one of {', '.join(_SUFFIXES)}, or be named "
-                "with --output-format"
-            )
-        return kind
-    kinds: list[OutputKind] = list(dict.fromkeys(_SUFFIXES.values()))
-    if file_format not in kinds:
-        raise InvalidParameter(f"file_format must be one of {', '.join(kinds)}, not {file_format!r}")
-    return kinds[kinds.index(file_format)]
+    if file_format is not None and file_format not in KINDS:
+        raise InvalidParameter(f"file_format must be one of {', '.join(KINDS)}, not {file_format!r}")
+    kind = file_format or suffix_kind(address)
+    if kind is None:
+        raise InvalidParameter(
+            f"output {without_secrets(address)} must end in one of {', '.join(_SUFFIXES)}, or be named "
+            "with --output-format"
+        )
+    return kind
 
 
 def _check_table(target: Target) -> None:
@@ -259,6 +240,11 @@ def schema_and_table(name: str) -> tuple[str | None, str]:
     """The two parts of schema.table."""
     schema, dot, table = name.partition(".")
     return (schema, table) if dot else (None, name)
+
+
+def already_exists(place: object) -> OutputError:
+    """The error of a place that is taken."""
+    return OutputError(f"{place} already exists: choose another name, or replace it with --force")
 
 
 def check_columns(target: Target, columns: Sequence[str]) -> None:
@@ -294,7 +280,7 @@ def check_files(target: Target, *, force: bool) -> None:
         if (odd := odd_file(mode)) is not None:
             raise OutputError(f"{path} cannot be written: it is {odd}")
         if not force and not target.is_database:
-            raise OutputError(f"{path} already exists: choose another name, or replace it with --force")
+            raise already_exists(path)
 
 
 # --------------------------------------------------------------------------------------------------------- writing
@@ -405,9 +391,7 @@ def _system_errors(target: Target) -> Iterator[None]:
     try:
         yield
     except FileExistsError as error:
-        raise OutputError(
-            f"{error.filename} already exists: choose another name, or replace it with --force"
-        ) from None
+        raise already_exists(error.filename) from None
     except OSError as error:
         # By its number: the text of Arrow's own errors may hold a cell.
         reason = os.strerror(error.errno) if error.errno else "writing it failed"
@@ -451,9 +435,7 @@ def _check_object(target: Target, *, force: bool) -> None:
     for address in () if force else (target.address, beside(target.address, CERTIFICATE)):
         with _store_errors():
             if exists(address):
-                raise OutputError(
-                    f"{without_secrets(address)} already exists: choose another name, or replace it with --force"
-                )
+                raise already_exists(without_secrets(address))
 
 
 def _write_object(job: Job) -> str:
@@ -573,7 +555,7 @@ def refuse_overwriting(path: str | os.PathLike[str], kept: Sequence[Kept]) -> No
         if _is_inside(name, one.path):
             raise InvalidParameter(f"{printable(name)} cannot be written: it would be inside {one.what}")
         # A new file would be read the next time.
-        if glob.has_magic(one.path) and _matches(_steps(name), _steps(one.path)):
+        if glob.has_magic(one.path) and matches_pattern(_steps(name), _steps(one.path)):
             raise InvalidParameter(f"{printable(name)} cannot be written: it would be a part of {one.what}")
 
 
@@ -598,8 +580,10 @@ def refuse_own_input(
         taken = _takes_table(input, target, table, query) or _takes_table(items, target, None, None)
     else:
         made_of = [one for path in (*local_paths(input), *local_paths(items)) for one in _files(path)]
+        # A folder holds its certificate; standard output is not a file.
+        own = [*([] if target.is_stdout else local_paths(target.address)), str(target.certificate_path)]
         # Also by another name of the same file. A file that does not exist yet cannot be lost.
-        taken = any(_is_same(path, one) for path in _own_files(target) for one in (*made_of, *local_paths(key)))
+        taken = any(_is_same(path, one) for path in own for one in (*made_of, *local_paths(key)))
     if taken:
         raise InvalidParameter(
             f"the release cannot be written to {printable(target.title())}, which it is made of"
@@ -609,23 +593,20 @@ def refuse_own_input(
 def _is_same_object(written: str, read: str) -> bool:
     """Whether an object, or its certificate, is among those that an address stands for."""
     source = without_options(read).rstrip("/")
-    names = [without_options(beside(written, ending)) for ending in ("", ".certificate.json")]
+    names = [without_options(beside(written, ending)) for ending in ("", CERTIFICATE)]
     return any(
-        name == source or name.startswith(source + "/") or _matches(name.split("/"), source.split("/"))
+        name == source or name.startswith(source + "/") or matches_pattern(name.split("/"), source.split("/"))
         for name in names
     )
 
 
-def _own_files(target: Target) -> list[str]:
-    """The files of a release and its certificate, or the folder."""
-    if target.kind == "folder":
-        return list(local_paths(target.address))
-    return [*([] if target.is_stdout else [str(target.path)]), str(target.certificate_path)]
-
-
 def _takes_table(source: Any, target: Target, table: str | None, query: str | None) -> bool:
     """Whether a release would write one of the tables that are read."""
-    if not _is_same_database(source, target):
+    if target.kind == "postgresql":
+        same = isinstance(source, str) and _server(source) == _server(target.address)
+    else:
+        same = any(_is_same(target.address, path) for path in local_paths(source))
+    if not same:
         return False
     written = [_table(name) for name in (target.table_name, target.certificate_table)]
     if table is not None:
@@ -640,12 +621,6 @@ def _takes_table(source: Any, target: Target, table: str | None, query: str | No
 def _table(name: str) -> str:
     """A table without its schema; DuckDB and SQLite ignore case."""
     return name.rpartition(".")[2].strip('"').casefold()
-
-
-def _is_same_database(source: Any, target: Target) -> bool:
-    if target.kind == "postgresql":
-        return isinstance(source, str) and _server(source) == _server(target.address)
-    return any(_is_same(str(target.path), path) for path in local_paths(source))
 
 
 def _server(address: str) -> str | None:
@@ -726,12 +701,3 @@ def _is_inside(name: str, folder: str) -> bool:
 def _steps(path: str) -> list[str]:
     """Folders and name; for a link its own place, as a glob finds it."""
     return os.path.abspath(path).split(os.sep)
-
-
-def _matches(name: Sequence[str], pattern: Sequence[str]) -> bool:
-    """Whether a glob finds this name: * ends at a slash, ** is any number of folders."""
-    if not pattern:
-        return not name
-    if pattern[0] == "**":
-        return any(_matches(name[start:], pattern[1:]) for start in range(len(name) + 1)) or len(pattern) == 1
-    return bool(name) and fnmatch.fnmatchcase(name[0], pattern[0]) and _matches(name[1:], pattern[1:])
