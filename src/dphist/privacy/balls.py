@@ -7,9 +7,11 @@ The second half is the discrete Gaussian in balls: its normaliser, its tail, and
 from __future__ import annotations
 
 import math
+import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from fractions import Fraction
 from functools import cache
 from typing import Final
 
@@ -18,8 +20,19 @@ from flint import acb, arb, ctx, fmpq, fmpz
 BallFunction = Callable[[acb, bool], acb]
 
 
-# Arb's precision belongs to the process, not to a thread: one block at a time. Blocks may nest.
+# Arb's precision belongs to the process, not to a thread: one block at a time. Blocks may nest. The lock guards
+# speed and repeatability, not exactness: enclosures hold at any precision.
 _one_at_a_time = threading.RLock()
+
+
+def _renew_lock() -> None:
+    """Another thread may have held the lock at the moment of the fork, and it does not exist in the child."""
+    global _one_at_a_time
+    _one_at_a_time = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_lock)
 
 
 @contextmanager
@@ -32,6 +45,11 @@ def precision(bits: int) -> Iterator[None]:
             yield
         finally:
             ctx.prec = before
+
+
+def rational(value: Fraction) -> arb:
+    """A ball around a rational number."""
+    return arb(fmpq(value.numerator, value.denominator))
 
 
 def upper(ball: arb) -> float:

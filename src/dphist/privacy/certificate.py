@@ -20,17 +20,16 @@ from flint import acb, arb
 
 from dphist.errors import InvalidParameter, NotPrivate
 from dphist.privacy import balls, exact
-from dphist.privacy.balls import tail
+from dphist.privacy.balls import rational, tail
 from dphist.privacy.exact import (
     block_offsets,
     delta_family,
     delta_of_case,
-    gaussian_case,
     mixed_blocks,
     sum_bound,
     worst_changed,
 )
-from dphist.privacy.lattice import DiscreteFamily, TopKFamily, bits_for, rational
+from dphist.privacy.lattice import DiscreteFamily, TopKFamily, bits_for
 from dphist.privacy.numerics import fraction_up
 from dphist.privacy.spread import WeightedFamily, at_level
 from dphist.privacy.types import (
@@ -178,21 +177,6 @@ def certify_family(
         binding_case=fast.case,
         delta_lower=min(delta, attained),
     )
-
-
-def certify_correlated_gaussian(noise: Noise, contract: Contract, *, epsilon: float) -> Certificate:
-    """Certificate of continuous correlated noise on a known domain of `max_nonzero` keys: no key is ever new.
-
-    Guarantee: `delta` is an upper bound in ball arithmetic, from the very doubles of `noise`; exact but for
-    rounding.
-    Valid for: epsilon >= 0. The tau of `noise` plays no part.
-    Source: `lem:restated-Leb24-for-approx` with the exact sensitivity over whole numbers of changed counts.
-    """
-    fast = gaussian_case(noise, contract, epsilon=epsilon)
-    family = BallFamily(noise, contract, epsilon=epsilon, scale=fast.delta, budget=None)
-    with balls.precision(family.bits):
-        delta = min(1.0, balls.upper(family.gaussian_worst(0)))
-    return Certificate(epsilon, delta, "exact", fast.case, min(delta, fast.delta))
 
 
 def _mixed_upper(family: BallFamily, goal: float) -> float:

@@ -5,19 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from fractions import Fraction
 from functools import cached_property, lru_cache
 from itertools import islice
 from typing import Final
 
 import numpy as np
-from flint import arb, fmpq
+from flint import arb
 from numpy.typing import ArrayLike
 from scipy import special
 
 from dphist.errors import InvalidParameter
 from dphist.privacy import balls
-from dphist.privacy.balls import midpoint_coefficient, normaliser, shift_divergence, tail, theta_excess
+from dphist.privacy.balls import midpoint_coefficient, normaliser, rational, shift_divergence, tail, theta_excess
 from dphist.privacy.exact import reach
 from dphist.privacy.numerics import FloatArray
 from dphist.privacy.types import Contract, LatticeNoise, OffsetRule
@@ -144,11 +143,6 @@ def infinite_event_discrete_upper(*, k: int, sigma: float, tau: float) -> float:
 #
 # A the combination of the counts (theirs is u/V times A) and B_l the draws of the moved sums added up: the
 # coefficients are whole again. Derivation: docs/theory/sums.md.
-
-
-def rational(value: Fraction) -> arb:
-    """A ball around a rational number."""
-    return arb(fmpq(value.numerator, value.denominator))
 
 
 def upper_factor(spreads: list[arb], draws: int) -> arb:

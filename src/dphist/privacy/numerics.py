@@ -204,23 +204,6 @@ def hockey_stick_normal(mu: ArrayLike, epsilon: ArrayLike) -> FloatArray:
     return out
 
 
-def log_hockey_stick_normal(*, mu: float, epsilon: float) -> float:
-    """Natural logarithm of `hockey_stick_normal`, finite where the divergence itself underflows.
-
-    Valid for: mu > 0, epsilon >= 0.
-    """
-    value = float(hockey_stick_normal(mu, epsilon))
-    if value > 1e-300:
-        return math.log(value)
-    ratio = epsilon / mu
-    a = (ratio - mu / 2.0) / _SQRT2
-    if mu < _INTEGRATE_BELOW_MU:
-        drop = float(_erfcx_drop(np.array([ratio / _SQRT2]), np.array([mu / (2.0 * _SQRT2)]))[0])
-    else:
-        drop = float(special.erfcx(a) - special.erfcx((ratio + mu / 2.0) / _SQRT2))
-    return -a * a + math.log(0.5 * drop)
-
-
 # Searches, and rounding to the safe side.
 
 _MOST_SECANTS: Final = 12

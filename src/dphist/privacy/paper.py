@@ -18,7 +18,6 @@ from dphist.privacy.numerics import (
     hockey_stick_normal,
     least_passing,
     log_excess,
-    log_hockey_stick_normal,
     log_probability_none_passes,
     probability_some_passes,
 )
@@ -38,16 +37,6 @@ def delta_gaussian(*, sensitivity: float, sigma: float, epsilon: float) -> float
     Source: `lem:standard-gaussian-mechanism` (Balle and Wang 2018, Theorem 8).
     """
     return float(hockey_stick_normal(sensitivity / sigma, epsilon))
-
-
-def log_delta_gaussian(*, sensitivity: float, sigma: float, epsilon: float) -> float:
-    """Natural logarithm of `delta_gaussian`, finite where delta underflows.
-
-    Guarantee: exact; relative error below 1e-12, absolute below 1e-11 near zero.
-    Valid for: sensitivity > 0, sigma > 0, epsilon >= 0.
-    Source: `lem:standard-gaussian-mechanism`.
-    """
-    return log_hockey_stick_normal(mu=sensitivity / sigma, epsilon=epsilon)
 
 
 def delta_correlated_gaussian(*, dimension: int, gamma: float, sigma: float, epsilon: float) -> float:

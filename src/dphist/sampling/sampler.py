@@ -20,6 +20,7 @@ from flint import arb
 from numpy.typing import NDArray
 
 from dphist.errors import InvalidParameter
+from dphist.privacy.balls import precision, rational
 from dphist.privacy.types import LARGEST_SCALE, LEAST_SCALE
 from dphist.sampling.table import (
     FIXED_BITS,
@@ -29,8 +30,6 @@ from dphist.sampling.table import (
     LaplaceLaw,
     StepTable,
     SymmetricLaw,
-    ball,
-    ball_bits,
     build_table,
     ceil_scaled,
     exact_rational,
@@ -180,7 +179,7 @@ class LazyUniform:
         Valid for: enclosures that shrink with the precision. Needs 1 + 2^-64 + ... words on average.
         """
         while True:
-            with ball_bits(self.bits + _GUARD_BITS):
+            with precision(self.bits + _GUARD_BITS):
                 scaled = bound() * arb(2) ** self.bits
                 if scaled >= self.value + 1:
                     return True
@@ -196,7 +195,7 @@ class LazyUniform:
         """
         while True:
             if self.value > 0:
-                with ball_bits(self.bits + _GUARD_BITS):
+                with precision(self.bits + _GUARD_BITS):
                     scale = arb(2) ** self.bits
                     most = -(arb(self.value) / scale).log() / rate()
                     least = -(arb(self.value + 1) / scale).log() / rate()
@@ -239,7 +238,7 @@ class Residual:
         if table.width == 1:
             most[0] = first[0]
         above = [-(-value >> shift) - units for value, units in zip(most, table.units, strict=True)]
-        with ball_bits(FIXED_BITS + 64):
+        with precision(FIXED_BITS + 64):
             tail = ceil_scaled(self._tail_envelope(), table.mass_bits)
         excess = (*above, tail)
         if min(excess) < 0 or sum(excess) < table.residual_units:
@@ -253,7 +252,7 @@ class Residual:
     @cached_property
     def _floats(self) -> tuple[NDArray[np.float64], NDArray[np.float64], float]:
         """Units and excess of each block, and 2^mass_bits width Pr[X = 0]."""
-        with ball_bits(FIXED_BITS):
+        with precision(FIXED_BITS):
             peak = float(self.table.law.peak().mid())
         units = np.array(self.table.units, dtype=np.float64)
         excess = np.array(self.excess[:-1], dtype=np.float64)
@@ -338,7 +337,7 @@ class Residual:
 
     def _tail_rate(self) -> arb:
         law, end = self.table.law, self.table.end
-        return ball(law.exponent(end + 1) - law.exponent(end))
+        return rational(law.exponent(end + 1) - law.exponent(end))
 
     def _tail(self, tape: Tape, position: int, uniform: int) -> int | None:
         """A magnitude beyond the blocks, or None if the proposal is rejected."""
@@ -347,7 +346,7 @@ class Residual:
         beyond = table.law.exponent(table.end + t) - table.law.exponent(table.end)
 
         def chance() -> arb:
-            bend = (t * self._tail_rate() - ball(beyond)).exp()  # at most 1, for the exponent is convex
+            bend = (t * self._tail_rate() - rational(beyond)).exp()  # at most 1, for the exponent is convex
             return bend * self._tail_envelope() * arb(2) ** table.mass_bits / self.excess[-1]
 
         return table.end + t if LazyUniform(reader).is_below(chance) else None
