@@ -17,30 +17,20 @@ from dphist.errors import (
     positive_number,
 )
 from dphist.planning.optimum import (
-    CASE_ANALYSES,
+    ANALYSES_BY_NAME,
+    PAPER_ANALYSES,
+    AddTheDeltas,
+    Analysis,
     Calibration,
-    CshTighter,
-    Exact,
-    GshmExact,
-    add_the_deltas,
     check_bounds,
-    least_sigma_add_the_deltas,
     least_tau,
-    tau_add_the_deltas,
     tune_gamma,
 )
 from dphist.planning.planner import Gamma, certify_continuous, check_excess, contract_of, gamma_value, plan
 from dphist.privacy.certificate import certify_noise
 from dphist.privacy.exact import delta_family
 from dphist.privacy.numerics import least_passing, log_excess, round_up
-from dphist.privacy.paper import (
-    delta_csh_add_the_deltas,
-    delta_csh_tighter,
-    delta_gshm_add_the_deltas,
-    delta_gshm_exact,
-    largest_sensitivity_per_sigma,
-    tau_laplace,
-)
+from dphist.privacy.paper import largest_sensitivity_per_sigma, tau_laplace
 from dphist.privacy.types import ANALYSES, Budget, Certificate, Contract, Noise, Plan
 
 # The name of the row of users whose items beyond the limit count less; its noise is discrete.
@@ -140,23 +130,19 @@ def compare(
     With `max_items_per_user` also the plan with the same limit and excess = "spread".
     """
     budget, contract = Budget(epsilon, delta), Contract(max_nonzero, max_items_per_user)
-    gshm = Calibration(GshmExact(), budget, contract).best(math.inf, "threshold")
-    plans: list[tuple[str, str, Noise]] = [
-        ("gshm", "gshm-add-the-deltas", add_the_deltas(budget, contract, math.inf, "threshold")),
-        ("gshm", "gshm-exact", gshm),
-    ]
+
+    def best(analysis: str, gamma: float) -> Noise:
+        return Calibration(ANALYSES_BY_NAME[analysis], budget, contract).best(gamma, "threshold")
+
+    plans = [("gshm", name, best(name, math.inf)) for name in ("gshm-add-the-deltas", "gshm-exact")]
+    gshm = plans[-1][2]
     if contract.max_nonzero is not None:
         gamma = math.sqrt(contract.max_nonzero)
-        exact = Calibration(Exact(), budget, contract)
+        tuned = tune_gamma(Calibration(ANALYSES_BY_NAME["exact"], budget, contract), "threshold")
+        plans += [("csh", name, best(name, gamma)) for name in ("csh-add-the-deltas", "csh-tighter")]
         plans += [
-            ("csh", "csh-add-the-deltas", add_the_deltas(budget, contract, gamma, "threshold")),
-            ("csh", "csh-tighter", Calibration(CshTighter(), budget, contract).best(gamma, "threshold")),
-            (
-                "csh",
-                "exact, gamma = sqrt k",
-                certify_continuous(exact.best(gamma, "threshold"), budget, contract)[0],
-            ),
-            ("csh", "exact, gamma tuned", certify_continuous(tune_gamma(exact, "threshold"), budget, contract)[0]),
+            ("csh", name, certify_continuous(noise, budget, contract)[0])
+            for name, noise in (("exact, gamma = sqrt k", best("exact", gamma)), ("exact, gamma tuned", tuned))
         ]
     rows = [
         ComparisonRow(name, analysis, noise.gamma, noise.total_noise, noise.tau, noise.tau / gshm.tau)
@@ -197,25 +183,19 @@ def tau_for_noise(
     """The least tau for a given noise, by one analysis; infinite where that noise is too small."""
     budget, contract = Budget(epsilon, delta), Contract(max_nonzero, max_items_per_user)
     noise = Noise(positive_number("sigma", sigma), sigma_shared, 1.0)
-    _check_fits(analysis, contract, noise.sigma_shared)
-    return _tau(analysis, budget, contract, noise)
+    found = _fitting_analysis(analysis, contract, noise.sigma_shared)
+    return least_tau(found, contract, budget, sigma=noise.sigma, sigma_shared=noise.sigma_shared)
 
 
-def _check_fits(analysis: str, contract: Contract, sigma_shared: float) -> None:
+def _fitting_analysis(analysis: str, contract: Contract, sigma_shared: float) -> Analysis:
+    """The analysis of this name, if it allows this shared noise."""
     if analysis not in ANALYSES:
         raise InvalidParameter(f"analysis must be one of {', '.join(ANALYSES)}, not {analysis!r}")
     if analysis.startswith("gshm") and sigma_shared > 0.0:
         raise InvalidParameter(f"{analysis} has no shared noise, but sigma_shared is {sigma_shared!r}")
     if analysis.startswith("csh") and (sigma_shared == 0.0 or contract.max_nonzero is None):
         raise InvalidParameter(f"{analysis} needs max_nonzero and a sigma_shared above 0, not {sigma_shared!r}")
-
-
-def _tau(analysis: str, budget: Budget, contract: Contract, noise: Noise) -> float:
-    if analysis in CASE_ANALYSES:
-        return least_tau(
-            CASE_ANALYSES[analysis], contract, budget, sigma=noise.sigma, sigma_shared=noise.sigma_shared
-        )
-    return tau_add_the_deltas(budget, contract, noise.sigma, noise.sigma_shared)
+    return ANALYSES_BY_NAME[analysis]
 
 
 def frontier(
@@ -238,11 +218,10 @@ def frontier(
         raise InvalidParameter(f"a frontier needs at least 2 points, not {points}")
     ratio = math.inf if gamma is None else gamma_value(gamma, contract)
     shared_per_sigma = 1.0 / math.sqrt(ratio)
-    _check_fits(analysis, contract, shared_per_sigma)
-    if analysis in CASE_ANALYSES:
-        least = Calibration(CASE_ANALYSES[analysis], budget, contract).least_sigma(ratio) * (1.0 + 1e-9)
-    else:
-        least = least_sigma_add_the_deltas(budget, contract, ratio)
+    found = _fitting_analysis(analysis, contract, shared_per_sigma)
+    least = Calibration(found, budget, contract).least_sigma(ratio)
+    if not isinstance(found, AddTheDeltas):
+        least *= 1.0 + 1e-9
     total = math.hypot(1.0, shared_per_sigma)
     widest = (
         1.6
@@ -253,7 +232,7 @@ def frontier(
     for i in range(points):
         # Dense near the least noise, where the curves of added deltas shoot up.
         sigma = least * (1.0 + (widest - 1.0) * (i / (points - 1)) ** 2)
-        tau = _tau(analysis, budget, contract, Noise(sigma, sigma * shared_per_sigma, 1.0))
+        tau = least_tau(found, contract, budget, sigma=sigma, sigma_shared=sigma * shared_per_sigma)
         if math.isfinite(tau):
             curve.append((sigma * total, tau))
     return Frontier(analysis, least * total, tuple(curve))
@@ -412,14 +391,9 @@ def certify(
             + ("" if delta is None else f", above {delta!r}")
         )
     deltas = {"exact": certificate.delta}
-    numbers: dict[str, Any] = {"sigma": noise.sigma, "tau": noise.tau, "epsilon": epsilon}
-    if contract.spread is None and noise.sigma_shared == 0.0:
-        deltas["gshm-add-the-deltas"] = min(1.0, delta_gshm_add_the_deltas(m=contract.items, **numbers))
-        deltas["gshm-exact"] = min(1.0, delta_gshm_exact(m=contract.items, **numbers))
-    elif contract.spread is None and contract.max_nonzero is not None:
-        numbers |= {"k": contract.max_nonzero, "sigma_shared": noise.sigma_shared}
-        deltas["csh-add-the-deltas"] = min(1.0, delta_csh_add_the_deltas(**numbers))
-        deltas["csh-tighter"] = min(1.0, delta_csh_tighter(**numbers))
+    if contract.spread is None and (noise.sigma_shared == 0.0 or contract.max_nonzero is not None):
+        for name in (name for name in PAPER_ANALYSES if name.startswith(noise.mechanism)):
+            deltas[name] = min(1.0, PAPER_ANALYSES[name].delta(contract, noise, epsilon))
     return Certification(noise, contract, certificate, deltas)
 
 

@@ -13,13 +13,12 @@ from scipy import special
 
 from dphist.errors import InvalidParameter, NoPlan, NotPrivate, one_of, positive_number
 from dphist.planning.optimum import (
-    CASE_ANALYSES,
+    ANALYSES_BY_NAME,
     LEAST_SHARED,
     Bounds,
     Calibration,
     Exact,
     SumShares,
-    add_the_deltas,
     check_bounds,
     lattice_and_variances,
     least_total_noise,
@@ -427,9 +426,7 @@ def _noise_for(
     if name == "exact" and gamma is None:
         return tune_gamma(Calibration(Exact(extra=extra), budget, contract), objective)
     assert gamma is not None
-    if name.endswith("add-the-deltas"):
-        return add_the_deltas(budget, contract, gamma, objective)
-    return Calibration(CASE_ANALYSES[name], budget, contract).best(gamma, objective)
+    return Calibration(ANALYSES_BY_NAME[name], budget, contract).best(gamma, objective)
 
 
 def certify_continuous(noise: Noise, budget: Budget, contract: Contract) -> tuple[Noise, Certificate]:
