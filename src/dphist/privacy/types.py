@@ -459,20 +459,6 @@ class NeighbourCase:
             f"{shared} shared counts{weight}"
         )
 
-    def rows(self) -> list[tuple[str, str]]:
-        """Labels and values for people."""
-        shared = "any number" if math.isinf(self.shared) else f"{int(self.shared):,}"
-        return [
-            ("a user is", _MOVES[self.direction]),
-            ("counts in both (j)", shared),
-            ("of them changed (s)", f"{self.changed:,}"),
-            ("counts in one alone (r)", f"{self.new:,}"),
-            *([] if self.weight == 1 else [("weight of the user", f"{float(self.weight):.3g}")]),
-        ]
-
-    def _repr_html_(self) -> str:
-        return html_table("Neighbours", self.rows())
-
 
 @dataclass(frozen=True)
 class Certificate:
