@@ -42,14 +42,13 @@ def results() -> dict[str, Any]:
         "composition": compose((plan, 3)),
         "many": plan_many([{"max_items_per_user": 3}, {"public_items": 5}], epsilon=1, delta=1e-6),
         "verification": Verification(EVIL, ("fine & good",), (EVIL,), False, None),
-        "prediction": dphist.simulate(zipf=(1, 100, 500), epsilon=1, delta=1e-6, caps=[], tops=[9]).best,
         "simulation": dphist.simulate(zipf=(1.1, 1000, 5000), epsilon=1, delta=1e-6, caps=[1, 4], auto=False),
     }
 
 
 KINDS = (
     "plan", "certificate", "release", "comparison", "sums", "certification", "choice", "composition",
-    "many", "verification", "prediction", "simulation",
+    "many", "verification", "simulation",
 )  # fmt: skip
 
 
