@@ -30,10 +30,10 @@ from dphist.sampling.table import (
     LaplaceLaw,
     StepTable,
     SymmetricLaw,
+    bound_probabilities,
     build_table,
     ceil_scaled,
     exact_rational,
-    probabilities_upper,
     probability_of_magnitude,
 )
 from dphist.sampling.tap import KeyedWords, Tap, Words, word_count
@@ -233,7 +233,7 @@ class Residual:
         table = self.table
         shift = FIXED_BITS - table.mass_bits
         # A block's first magnitude is its most likely; within block 0 that is 1 at most, counted with both signs.
-        first = probabilities_upper(table.law, start=0, stride=table.width, count=table.blocks)
+        first = bound_probabilities(table.law, start=0, stride=table.width, count=table.blocks, upper=True)
         most = [2 * table.width * value for value in first]
         if table.width == 1:
             most[0] = first[0]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from fractions import Fraction
-from numbers import Integral, Rational, Real
+from numbers import Rational, Real
 from typing import Final, Protocol
 
 import numpy as np
@@ -66,18 +66,13 @@ class SymmetricLaw(Protocol):
         ...
 
 
-def exact_rational(name: str, value: object, *, least: Fraction, largest: Fraction) -> Fraction:
+def exact_rational(name: str, value: Fraction | float, *, least: Fraction, largest: Fraction) -> Fraction:
     """The value as an exact rational within its range, or one sentence saying why not."""
     if isinstance(value, bool) or not isinstance(value, Real):
         raise InvalidParameter(f"{name} must be a rational number, not {value!r}")
-    if isinstance(value, Integral):
-        exact = Fraction(int(value))
-    elif isinstance(value, Rational):
-        exact = Fraction(int(value.numerator), int(value.denominator))
-    elif math.isfinite(value):
-        exact = Fraction(float(value))
-    else:
+    if not (isinstance(value, Rational) or math.isfinite(value)):
         raise InvalidParameter(f"{name} must be a finite number, not {value!r}")
+    exact = Fraction(value if isinstance(value, Rational) else float(value))
     if not least <= exact <= largest:
         raise InvalidParameter(f"{name} must be between {least} and {largest}, not {value!r}")
     return exact
@@ -192,32 +187,23 @@ class StepTable:
         return self.blocks << self.offset_bits
 
 
-def probabilities_lower(law: SymmetricLaw, *, start: int, stride: int, count: int) -> list[int]:
-    """Lower bounds of 2^128 Pr[X = start + i stride], i = 0 ... count - 1.
+def bound_probabilities(law: SymmetricLaw, *, start: int, stride: int, count: int, upper: bool) -> list[int]:
+    """Bounds of 2^128 Pr[X = start + i stride], i = 0 ... count - 1, from below or from above.
 
         p_(i+1) = p_i r_i,   r_(i+1) = r_i s:   the exponent has a constant second difference
 
-    Guarantee: not above the true values, for every rounding is downwards and every factor positive;
-        2^-90 below them at most.
+    Guarantee: not on the other side of the true values, for every rounding is in one direction and every factor
+        positive; 2^-90 off at most.
     Valid for: an exponent of degree at most two.
     """
-    value, ratio, step = (floor_scaled(factor, FIXED_BITS) for factor in _recurrence(law, start, stride))
+    scaled, sign = (ceil_scaled, -1) if upper else (floor_scaled, 1)
+    value, ratio, step = (scaled(factor, FIXED_BITS) for factor in _recurrence(law, start, stride))
     bounds = []
     for _ in range(count):
         bounds.append(value)
-        value = value * ratio >> FIXED_BITS
-        ratio = ratio * step >> FIXED_BITS
-    return bounds
-
-
-def probabilities_upper(law: SymmetricLaw, *, start: int, stride: int, count: int) -> list[int]:
-    """Upper bounds of the same: every rounding is upwards, by 2^-90 at most."""
-    value, ratio, step = (ceil_scaled(factor, FIXED_BITS) for factor in _recurrence(law, start, stride))
-    bounds = []
-    for _ in range(count):
-        bounds.append(value)
-        value = -(-value * ratio >> FIXED_BITS)
-        ratio = -(-ratio * step >> FIXED_BITS)
+        # A shift rounds down: that of the negative number rounds up.
+        value = sign * (sign * value * ratio >> FIXED_BITS)
+        ratio = sign * (sign * ratio * step >> FIXED_BITS)
     return bounds
 
 
@@ -238,10 +224,10 @@ def block_units(law: SymmetricLaw, *, blocks: int, offset_bits: int, mass_bits: 
     """
     width = 1 << offset_bits
     # A block's last magnitude is its least likely; both signs of it count, and zero, which has one, is apart.
-    last = probabilities_lower(law, start=width - 1, stride=width, count=blocks)
+    last = bound_probabilities(law, start=width - 1, stride=width, count=blocks, upper=False)
     shift = FIXED_BITS - mass_bits
     units = [(2 * width * value) >> shift for value in last]
-    zero = probabilities_lower(law, start=0, stride=1, count=1)[0]
+    zero = bound_probabilities(law, start=0, stride=1, count=1, upper=False)[0]
     least = zero if width == 1 else min(zero, 2 * last[0])
     units[0] = (width * least) >> shift
     return tuple(units)
