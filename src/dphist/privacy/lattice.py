@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import islice
@@ -16,7 +15,15 @@ from scipy import special
 
 from dphist.errors import InvalidParameter
 from dphist.privacy import balls
-from dphist.privacy.balls import midpoint_coefficient, normaliser, rational, shift_divergence, tail, theta_excess
+from dphist.privacy.balls import (
+    midpoint_coefficient,
+    normaliser,
+    rational,
+    shift_divergence,
+    tail,
+    theta_excess,
+    weights_from,
+)
 from dphist.privacy.exact import reach
 from dphist.privacy.numerics import FloatArray
 from dphist.privacy.types import Contract, LatticeNoise, OffsetRule
@@ -211,15 +218,6 @@ def change_of_one(noise: LatticeNoise) -> Combination:
     return SumTerms(noise).with_sums(counts, 1)
 
 
-def _weights_from(start: int, sign: int, variance: arb) -> Iterator[arb]:
-    """e^(-x^2/(2V)) for x = start, start + sign, ..., each from the one before."""
-    weight = (-(arb(start) ** 2) / (2 * variance)).exp()
-    ratio, bend = (-arb(2 * sign * start + 1) / (2 * variance)).exp(), (-1 / variance).exp()
-    while True:
-        yield weight
-        weight, ratio = weight * ratio, ratio * bend
-
-
 _EXACT_CHANGED = 48
 _MOST_ONE_BY_ONE = 4096
 
@@ -388,8 +386,8 @@ class DiscreteFamily:
             return [(arb(1), tail(limit + 1, self.variance))]
         whole, whole_shared = normaliser(self.variance), normaliser(self.shared)
         passes = tail(limit + self.reach + 2, self.variance)
-        draws = _weights_from(-self.reach, 1, self.shared)
-        further = _weights_from(limit + self.reach + 1, -1, self.variance)
+        draws = weights_from(-self.reach, 1, self.shared)
+        further = weights_from(limit + self.reach + 1, -1, self.variance)
         rows = []
         for draw, more in islice(zip(draws, further, strict=True), 2 * self.reach + 1):
             passes += more / whole
@@ -413,10 +411,10 @@ class DiscreteFamily:
     @cached_property
     def _ends(self) -> tuple[arb, arb, arb]:
         """The infinite event of 1 and of m new counts, and its last step from m to m + 1."""
-        last_step = arb(0)
+        items, last_step = self.contract.items, arb(0)
         for weight, passes in self._passing:
-            last_step += weight * (1 - passes) ** self.contract.items * passes
-        return self.infinite_event(1), self.infinite_event(self.contract.items), last_step
+            last_step += weight * (1 - passes) ** items * passes
+        return self.infinite_event(1), self.infinite_event(items), last_step
 
     def sum_block(self, first: int, last: int, goal: float) -> float:
         """Infinite event plus Gaussian part: an upper bound for all cases with first <= r <= last."""

@@ -108,16 +108,16 @@ def probability_some_passes(count: ArrayLike, u: ArrayLike) -> FloatArray:
 
 def _minus_erfcx_slope(t: FloatArray) -> FloatArray:
     """-erfcx'(t) = 2/sqrt(pi) - 2 t erfcx(t) for t >= -1/2; positive and decreasing."""
-    direct = _TWO_OVER_SQRT_PI - 2.0 * t * special.erfcx(t)
+    slope = np.asarray(_TWO_OVER_SQRT_PI - 2.0 * t * special.erfcx(t), dtype=np.float64)
     far = t > _ASYMPTOTIC_FROM
-    if not far.any():
-        return np.asarray(direct, dtype=np.float64)
-    # The direct form loses a factor 2 t^2; from t = 8 on the asymptotic series is exact in doubles.
-    inverse = 1.0 / (2.0 * np.where(far, t, _ASYMPTOTIC_FROM) ** 2)
-    series = np.zeros_like(inverse)
-    for n in range(_ASYMPTOTIC_TERMS, 0, -1):
-        series = (2 * n - 1) * inverse * (1.0 - series)
-    return np.asarray(np.where(far, _TWO_OVER_SQRT_PI * series, direct), dtype=np.float64)
+    if far.any():
+        # The direct form loses a factor 2 t^2; from t = 8 on the asymptotic series is exact in doubles.
+        inverse = 1.0 / (2.0 * t[far] ** 2)
+        series = np.zeros_like(inverse)
+        for n in range(_ASYMPTOTIC_TERMS, 0, -1):
+            series = (2 * n - 1) * inverse * (1.0 - series)
+        slope[far] = _TWO_OVER_SQRT_PI * series
+    return slope
 
 
 def _erfcx_drop(middle: FloatArray, half: FloatArray) -> FloatArray:
