@@ -84,11 +84,7 @@ class Exact:
 
     def infinite(self, contract: Contract, noise: Noise, smallest: float) -> float:
         """The exact integral."""
-        value = infinite_event(
-            count=contract.items, sigma=noise.sigma, sigma_shared=noise.sigma_shared, tau=noise.tau,
-            smallest=smallest,
-        )  # fmt: skip
-        return float(value[0])
+        return float(infinite_event(noise, contract.items, smallest=smallest)[0])
 
     def mixed_tau(self, contract: Contract, noise: Noise, budget: Budget) -> float:
         """Raise tau to satisfy the worst mixture, as often as another one takes its place."""

@@ -76,20 +76,6 @@ def gamma_value(gamma: Gamma, contract: Contract) -> float:
     return number
 
 
-def top_k_noise(
-    budget: Budget, contract: Contract, rule: OffsetRule, sums: SumShares | None = None
-) -> tuple[LatticeNoise, Certificate]:
-    """Noise and threshold for the `max_nonzero` largest counts with their offset, and the certificate.
-
-    Guarantee: the certificate's delta is within the budget.
-    Source: `alg:top-k` with the offset of `sec:top-k` (rule `independent`) or our own (rule `opposite`).
-    """
-    guess = top_k_guess(budget, contract, rule, total(sums))
-    # To find the lattice and to start the search of the limit.
-    tau = guess.total_noise * -float(special.ndtri(budget.delta / (1.0 + contract.nonzero)))
-    return on_lattice(replace(guess, tau=max(tau, guess.sigma)), budget, contract, rule, sums)
-
-
 def top_k_guess(budget: Budget, contract: Contract, rule: OffsetRule, extra: float) -> Noise:
     """The noise of a top-k step if it were continuous; its tau is not used.
 
@@ -346,14 +332,17 @@ def top_plan(
     bounds: Sequence[Bounds],
     weights: Sequence[float] | None,
 ) -> Plan:
-    """The top-k step by itself; the opposite offset unless another is asked for."""
+    """The top-k step by itself; the opposite offset, our own, unless another is asked for."""
     rule = one_of("offset", "opposite" if offset is None else offset, OFFSET_RULES)
     if rule == "none":
         if bounds:
             raise InvalidParameter("sums beside a top-k step need its offset: the counts would be differences")
         return _gaussian_plan(budget, contract, None, "exact", None, objective)
     shares = share_budget(bounds, weights, lambda extra: top_k_guess(budget, contract, rule, extra))
-    noise, certificate = top_k_noise(budget, contract, rule, shares)
+    guess = top_k_guess(budget, contract, rule, total(shares))
+    # To find the lattice and to start the search of the limit.
+    tau = guess.total_noise * -float(special.ndtri(budget.delta / (1.0 + contract.nonzero)))
+    noise, certificate = on_lattice(replace(guess, tau=max(tau, guess.sigma)), budget, contract, rule, shares)
     return Plan(budget, contract, noise, "exact", certificate, notes_for(budget, contract, noise))
 
 

@@ -121,11 +121,8 @@ class BallFamily:
         ends = np.array([first], dtype=np.int64), np.array([last], dtype=np.int64)
         worst = 0.0
         for j, r, s, a in block_offsets(self.noise, self.contract, *ends):
-            case = exact.Case(
-                shared=float(j[0]), new=int(r[0]), changed=int(s[0]), offset=float(a[0]),
-                sigma=self.noise.sigma, sigma_shared=self.noise.sigma_shared, tau=self.noise.tau,
-                epsilon=self.epsilon, scale=self.scale,
-            )  # fmt: skip
+            counts = float(j[0]), int(r[0]), int(s[0])
+            case = exact.Case(self.noise, *counts, float(a[0]), self.epsilon, self.scale)
             # Each offset covers its own side of s: the block is bounded only by both together.
             worst = max(worst, _enough_chords(case, goal))
         return worst
