@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
 from dphist.display import html_grid, html_table, text_grid, text_table
 from dphist.errors import (
@@ -35,6 +35,7 @@ from dphist.privacy.types import ANALYSES, Budget, Certificate, Contract, Noise,
 
 # The name of the row of users whose items beyond the limit count less; its noise is discrete.
 SPREAD_ROW: Final = "exact, excess spread"
+# The last column is tau relative to that of the exact GSHM.
 _COLUMNS: Final = ("mechanism", "analysis", "gamma", "total noise", "tau", "threshold", "to GSHM")
 
 
@@ -87,6 +88,7 @@ class Comparison:
     budget: Budget
     contract: Contract
     rows: tuple[ComparisonRow, ...]
+    columns: ClassVar[tuple[str, ...]] = _COLUMNS
 
     @property
     def title(self) -> str:
@@ -94,11 +96,6 @@ class Comparison:
         nonzero = "" if self.contract.max_nonzero is None else f", k = {self.contract.max_nonzero}"
         items = f", m = {self.contract.items}"
         return f"epsilon = {self.budget.epsilon:g}, delta = {self.budget.delta:g}{nonzero}{items}"
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """Column names; the last is the threshold's tau relative to the exact GSHM's."""
-        return _COLUMNS
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
@@ -276,12 +273,7 @@ class SumsComparison:
         ]  # fmt: skip
 
     def __str__(self) -> str:
-        width = max(len(row.way) for row in self.rows)
-        return "\n".join(
-            f"{row.way:<{width}}  noise {row.total_noise:.4g}, threshold {row.threshold:.5g}, "
-            "standard error of sums " + ", ".join(f"{error:.5g}" for error in row.standard_errors)
-            for row in self.rows
-        )
+        return text_grid(self.columns, self.cells())
 
     def _repr_html_(self) -> str:
         return html_grid("Sums beside counts", self.columns, self.cells())

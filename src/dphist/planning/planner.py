@@ -232,6 +232,8 @@ def plan(
         raise InvalidParameter(
             "sums need Gaussian noise that is discrete, by the exact analysis, with gamma tuned"
         )
+    if offset is not None and top is None:
+        raise InvalidParameter(f"offset = {offset!r} is for top alone")
     if top is not None or public_items is not None:
         if not ours or max_nonzero is not None or (top is not None and public_items is not None):
             raise InvalidParameter(
@@ -239,8 +241,6 @@ def plan(
             )
         if mechanism == "laplace":
             raise InvalidParameter("mechanism 'laplace' is for max_items_per_user, not for top or public_items")
-        if offset is not None and top is None:
-            raise InvalidParameter(f"offset = {offset!r} is for top alone")
         if public_items is not None:
             listed = contract_of(public_items, max_items_per_user, spreads)
             return public_plan(budget, listed, family_shares(bounds, weights, budget, listed))
@@ -248,8 +248,6 @@ def plan(
         if max_items_per_user is None:
             return found
         return _quieter(found, max_items_per_user, mechanism, objective, bounds, weights)
-    if offset is not None:
-        raise InvalidParameter(f"offset = {offset!r} is for top alone")
     contract = contract_of(max_nonzero, max_items_per_user, spreads)
     if mechanism == "laplace":
         if not ours:

@@ -308,14 +308,8 @@ def certify_lattice(
         if items > 1 and delta < 1.0:
             goal = delta if budget is None else max(delta, budget)
             delta = max(delta, _discrete_mixed_upper(family, goal, stop=budget is not None))
-    below, _ = worst_changed(
-        shared=contract.nonzero, most=float(items), gamma=noise.gamma, extra=float(noise.extra)
-    )
-    case = (
-        NeighbourCase(contract.nonzero, 0, int(below), "either")
-        if gaussian >= infinite
-        else NeighbourCase(contract.nonzero - items, items, 0, "add")
-    )
+    only_new = NeighbourCase(contract.nonzero - items, items, 0, "add")
+    case = _worst_without_new(noise, contract) if gaussian >= infinite else only_new
     return Certificate(epsilon, min(1.0, delta), "exact-discrete", case, min(1.0, delta, balls.upper(event)))
 
 
@@ -326,14 +320,17 @@ def certify_known_domain(noise: LatticeNoise, contract: Contract, *, epsilon: fl
     Valid for: epsilon >= 0.
     Source: `alg:discrete-correlated-gaussian`, beyond `lem:discrete-cor-privacy`.
     """
-    below, _ = worst_changed(
-        shared=contract.nonzero, most=float(contract.items), gamma=noise.gamma, extra=float(noise.extra)
-    )
     with balls.precision(256):
         family = DiscreteFamily(noise, contract, epsilon=epsilon, scale=1e-16)
         delta = min(1.0, balls.upper(family.gaussian_worst(0)))
-    case = NeighbourCase(contract.nonzero, 0, int(below), "either")
-    return Certificate(epsilon, delta, "exact-discrete", case, 0.0)
+    return Certificate(epsilon, delta, "exact-discrete", _worst_without_new(noise, contract), 0.0)
+
+
+def _worst_without_new(noise: LatticeNoise, contract: Contract) -> NeighbourCase:
+    """The worst neighbours that have the same items."""
+    numbers = {"shared": contract.nonzero, "most": float(contract.items), "gamma": noise.gamma}
+    below, _ = worst_changed(extra=float(noise.extra), **numbers)
+    return NeighbourCase(contract.nonzero, 0, int(below), "either")
 
 
 def _discrete_mixed_upper(family: DiscreteFamily, goal: float, *, stop: bool) -> float:

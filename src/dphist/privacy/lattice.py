@@ -256,22 +256,18 @@ class DiscreteFamily:
             # Once the shared noise is given away (offset 0), fewer changed counts are a projection of more.
             return self._delta_of_changed(shared, most, 0)
         if most <= 2 * _EXACT_CHANGED:
-            return self._worst_of_few(shared, most)
+            # Every number of changed counts by itself, the likely worst first: others need only be below it.
+            likely = (1 + float(self.noise.extra)) * (shared + self.noise.gamma_whole) / 2
+            worst = arb(0)
+            for changed in sorted(range(1, most + 1), key=lambda s: abs(s - likely)):
+                worst = worst.max(self._changed_best(shared, changed, enough=worst))
+            return worst
         # Half a unit covers every number of changed counts at once: all counts move alike, and fewer sums are a
         # projection of more. Any valid bound will do.
         half = self._delta_of_changed(shared, most, self.noise.lattice // 2)
         if not self.noise.sums and 2 * most >= shared + self.noise.gamma_whole:
             return half
         return half.min(self._changed_many(shared, most))
-
-    def _worst_of_few(self, shared: float, most: int) -> arb:
-        """Every number of changed counts by itself. The likely worst first: all others need only be below it."""
-        assert self.noise.gamma_whole is not None
-        likely = (1 + float(self.noise.extra)) * (shared + self.noise.gamma_whole) / 2
-        worst = arb(0)
-        for changed in sorted(range(1, most + 1), key=lambda s: abs(s - likely)):
-            worst = worst.max(self._changed_best(shared, changed, enough=worst))
-        return worst
 
     def _changed_best(self, shared: float, changed: int, enough: arb | None = None) -> arb:
         """The least bound over a few offsets: each of them is valid. One that is below `enough` will do."""
@@ -361,22 +357,19 @@ class DiscreteFamily:
         half = 1 / (2 * least.variance.sqrt())
         near = self.epsilon / mu_high - mu_high / 2 - half
         if not near >= 1:
-            return self._one_by_one(shared, low, high, step)
+            # Every number of changed counts by itself, where there are not too many; otherwise no statement.
+            if high - low > _MOST_ONE_BY_ONE:
+                return arb(1)
+            worst = arb(0)
+            for changed in range(low, high + 1):
+                worst = worst.max(self._delta_of_changed(shared, changed, step))
+            return worst
         far = self.epsilon / mu_low + mu_high + half
         density = (-near * near / 2).exp() / (2 * arb.pi()).sqrt()
         error = (near + far) * density * self.epsilon.exp() / (8 * least.variance)
         smooth = balls.hockey_stick_normal(mu_high, self.epsilon)
         # Each spread is at its worst at one end or the other: both factors together cover all between.
         return (smooth + error) * least.factor * most.factor * (1 + 2 * theta_excess(least.variance))
-
-    def _one_by_one(self, shared: float, low: int, high: int, step: int) -> arb:
-        """Every number of changed counts by itself, where there are not too many; otherwise no statement."""
-        if high - low > _MOST_ONE_BY_ONE:
-            return arb(1)
-        worst = arb(0)
-        for changed in range(low, high + 1):
-            worst = worst.max(self._delta_of_changed(shared, changed, step))
-        return worst
 
     @cached_property
     def _passing(self) -> list[tuple[arb, arb]]:

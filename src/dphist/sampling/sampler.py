@@ -376,7 +376,11 @@ class ExactSampler:
     def draw(self, n: int, tap: Tap, *, compiled: bool | None = None) -> IntArray:
         """`n` independent draws. `compiled` asks for numba or forbids it; by default size decides."""
         size = word_count(n)
-        return self._sample(size, lambda start, stop: tap.words(stop - start), _from_tap(tap), compiled)
+
+        def more(draws: IntArray, _columns: IntArray) -> Words:
+            return tap.words(draws.size)  # fresh, whatever draw they are for
+
+        return self._sample(size, lambda start, stop: tap.words(stop - start), more, compiled)
 
     def sample_from_words(self, words: Words, more: MoreWords, *, compiled: bool | None = None) -> IntArray:
         """Draw number i from words[i], a function of the words alone.
@@ -412,11 +416,6 @@ class ExactSampler:
             # Their own word has given them a sign, which the residual leaves as it is: |out| >= end > 0.
             out[draws] = np.sign(out[draws]) * self._residual.magnitudes(draws.size, Tape(draws, more))
         return out
-
-
-def _from_tap(tap: Tap) -> MoreWords:
-    """Further words from the tap, which are fresh whatever draw they are for."""
-    return lambda draws, _columns: tap.words(draws.size)
 
 
 class DiscreteGaussian(ExactSampler):
