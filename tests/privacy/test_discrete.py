@@ -169,6 +169,7 @@ def test_deep_tails_stay_sharp() -> None:
         assert wide.rad() <= wide.mid() * arb("1e-3")
 
 
+@pytest.mark.slow
 def test_large_deltas_have_discrete_plans() -> None:
     assert plan(epsilon=0.5, delta=0.1, max_nonzero=5, noise="discrete").certificate.delta <= 0.1
 

@@ -308,7 +308,8 @@ def test_duality_of_the_directions(case: tuple[int, int, int], epsilon: float) -
         assert close(add, 1 - factor + factor * remove)
 
 
-@pytest.mark.parametrize(("s", "direction"), crossed((1, 3), DIRECTIONS))
+@pytest.mark.parametrize("s", [1, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("direction", ["add", pytest.param("remove", marks=pytest.mark.slow)])
 def test_large_threshold_leaves_the_gaussian_mechanism(s: int, direction: str) -> None:
     """tau to infinity: new counts never show, and delta is that of the r = 0 case (all kinds of s)."""
     shown: dict[str, Any] = {"j": 3, "s": s, "epsilon": 0.4, "direction": direction}
@@ -327,7 +328,8 @@ def test_without_shared_noise_it_is_the_gshm() -> None:
             assert close(exact, o.delta_gshm_exact(m=m, **noise), 1e-30)
 
 
-@pytest.mark.parametrize(("s", "direction"), crossed((1, 2), DIRECTIONS))
+@pytest.mark.parametrize("s", [2, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("direction", ["remove", pytest.param("add", marks=pytest.mark.slow)])
 def test_little_shared_noise_is_nearly_the_gshm(s: int, direction: str) -> None:
     case: dict[str, Any] = {"j": 2, "r": 1, "s": s, "epsilon": 0.2, "direction": direction}
     case |= {"sigma": 1.7, "tau": 2.5}

@@ -227,7 +227,7 @@ FORM = "releases out of order, out of range or not finite"
         (Toy(fault="zeros too"), {"zero counts released"}, "shape"),
         (Toy(fault="not strict"), {"values released at or below the threshold"}, "cut"),
         (Toy(threshold=THRESHOLD / 2), {"values released at or below the threshold"}, "cut"),
-        (Toy(fault="the first goes without"), {"effect of the input's order"}, "order"),
+        (Toy(fault="the first goes without"), {"effect of the input's order"}, "cut"),
         (Toy(fault="randomness of its own"), {"values that the tap's words do not determine"}, "tap"),
         (
             Toy(certificate=replace(CERTIFICATE, delta=1.0)),
