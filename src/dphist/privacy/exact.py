@@ -366,14 +366,12 @@ def gaussian_case(noise: Noise, contract: Contract, *, epsilon: float) -> CaseDe
     Guarantee: exact: neighbours come as near to it as one likes, as their shared counts grow.
     Source: beyond the paper; `lem:standard-gaussian-mechanism` with the exact sensitivity.
     """
-    most = float(contract.items)
     there = {"shared": contract.nonzero, "gamma": noise.gamma, "extra": noise.extra}
-    squared = float(largest_squared_sensitivity(most=most, **there))
-    below, above = worst_changed(most=most, **there)
-    candidates = (float(above), float(below))
-    changed = max(candidates, key=lambda s: float(squared_sensitivity(changed=s, **there)))
+    below, above = worst_changed(most=float(contract.items), **there)
+    candidates = [(float(squared_sensitivity(changed=s, **there)), int(s)) for s in (above, below)]
+    squared, changed = max(candidates, key=lambda pair: pair[0])
     delta = float(hockey_stick_normal(math.sqrt(squared) / noise.sigma, epsilon))
-    return CaseDelta(delta, NeighbourCase(contract.nonzero, 0, int(changed), "either"))
+    return CaseDelta(delta, NeighbourCase(contract.nonzero, 0, changed, "either"))
 
 
 def infinite_case(noise: Noise, contract: Contract, *, smallest: float = 1e-300) -> CaseDelta:
