@@ -543,7 +543,7 @@ def on_lattice(
     Guarantee: the certificate's delta is within the budget.
     """
     found = lattice_and_variances(continuous, budget, contract, offset, sums)
-    limit = _limit(continuous, budget, contract, found.variance, found.variance_shared, found.lattice)
+    limit = _least_limit(found, budget, contract, start=max(1, math.ceil(found.lattice * continuous.tau)))
     for attempt in range(_MOST_ATTEMPTS):
         noise = replace(found, limit=limit)
         certificate = certify_noise(noise, contract, epsilon=budget.epsilon, budget=budget.delta)
@@ -660,25 +660,24 @@ def _noise_alone(noise: LatticeNoise, budget: Budget, contract: Contract) -> arb
     return worst
 
 
-def _limit(
-    noise: Noise, budget: Budget, contract: Contract, variance: Fraction, shared: Fraction, lattice: int
-) -> int:
+def _least_limit(noise: LatticeNoise, budget: Budget, contract: Contract, start: int) -> int:
     """The least whole limit at which the infinite event is within the budget, in doubles."""
-    levels = contract.levels(lattice)
+    lattice, levels = noise.lattice, contract.levels(noise.lattice)
+    variance, shared = float(noise.variance), float(noise.variance_shared)
     items = np.array([level.items for level in levels])
     spare = np.array([lattice - level.weight for level in levels])
 
     def excess(limit: int) -> float:
         if shared == 0:
-            tails = discrete_gaussian_tail(limit + spare + 1, variance=float(variance))
+            tails = discrete_gaussian_tail(limit + spare + 1, variance=variance)
             return log_excess(float((-np.expm1(items * np.log1p(-tails))).max()), budget.delta)
         events = (
             infinite_event_discrete(
-                count=level.items, variance=float(variance), variance_shared=float(shared),
+                count=level.items, variance=variance, variance_shared=shared,
                 limit=limit + lattice - level.weight, smallest=budget.delta,
             )
             for level in levels
         )  # fmt: skip
         return log_excess(max(events), budget.delta)
 
-    return least_whole_passing(excess, max(1, math.ceil(lattice * noise.tau)))
+    return least_whole_passing(excess, start)

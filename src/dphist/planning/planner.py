@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
 from functools import lru_cache
+from operator import attrgetter
 from typing import Final, Literal, get_args
 
 from scipy import special
@@ -247,7 +248,15 @@ def plan(
         found = top_plan(budget, Contract(top), offset, objective, bounds, weights)
         if max_items_per_user is None:
             return found
-        return _quieter(found, max_items_per_user, mechanism, objective, bounds, weights)
+        # The joint analysis of both does not hold: one user who raises the count that is subtracted lowers all
+        # others, however few items that user has (docs/theory/top-k.md). So it is the one that needs less noise.
+        capped = plan(
+            epsilon=epsilon, delta=delta, max_items_per_user=max_items_per_user, minimize=objective,
+            mechanism=mechanism, sums=bounds, weights=weights,
+        )  # fmt: skip
+        if capped.total_noise <= found.total_noise:
+            return replace(capped, notes=(*capped.notes, CAP_ALONE))
+        return replace(found, notes=(*found.notes, _TOP_ALONE))
     contract = contract_of(max_nonzero, max_items_per_user, spreads)
     if mechanism == "laplace":
         if not ours:
@@ -316,7 +325,14 @@ def _gaussian_plan(
     ideal = _noise_for(name, budget, unweighted, _gamma(gamma, name, contract), objective, total(shares))
     chosen: Noise | LatticeNoise
     if noise == "discrete":
-        chosen, certificate = _discrete(ideal, budget, contract, objective, shares, tuned_freely=gamma is None)
+        chosen, certificate = on_lattice(ideal, budget, contract, sums=shares)
+        if ideal.sigma_shared > 0.0 and gamma is None:
+            # The shared noise was ours to choose: it must be worth its lattice.
+            alone = Calibration(Exact(extra=total(shares)), budget, contract).best(math.inf, objective)
+            without = on_lattice(alone, budget, contract, sums=shares)
+            cost = attrgetter("tau" if objective == "threshold" else "total_noise")
+            if not cost(chosen) < cost(without[0]) * _WORTH_SHARING:
+                chosen, certificate = without
     else:
         chosen, certificate = certify_continuous(ideal, budget, contract)
     return Plan(budget, contract, chosen, name, certificate, (*notes_for(budget, contract, chosen), *notes))
@@ -342,50 +358,6 @@ def top_plan(
     tau = guess.total_noise * -float(special.ndtri(budget.delta / (1.0 + contract.nonzero)))
     noise, certificate = on_lattice(replace(guess, tau=max(tau, guess.sigma)), budget, contract, rule, shares)
     return Plan(budget, contract, noise, "exact", certificate, notes_for(budget, contract, noise))
-
-
-def _quieter(
-    found: Plan,
-    items: int,
-    mechanism: str,
-    objective: Objective,
-    bounds: Sequence[Bounds],
-    weights: Sequence[float] | None,
-) -> Plan:
-    """The top-k step; or the bound on the items of a user by itself, where that needs less noise.
-
-    The joint analysis of both does not hold: one user who raises the count that is subtracted lowers all others,
-    however few items that user has (docs/theory/top-k.md).
-    """
-    capped = plan(
-        epsilon=found.budget.epsilon, delta=found.budget.delta, max_items_per_user=items, minimize=objective,
-        mechanism=mechanism, sums=bounds, weights=weights,
-    )  # fmt: skip
-    if capped.total_noise <= found.total_noise:
-        return replace(capped, notes=(*capped.notes, CAP_ALONE))
-    return replace(found, notes=(*found.notes, _TOP_ALONE))
-
-
-def _discrete(
-    ideal: Noise,
-    budget: Budget,
-    contract: Contract,
-    objective: Objective,
-    shares: SumShares | None,
-    *,
-    tuned_freely: bool,
-) -> tuple[LatticeNoise, Certificate]:
-    """The plan on a lattice; where the shared noise was ours to choose, it must be worth its lattice."""
-    found = on_lattice(ideal, budget, contract, sums=shares)
-    if ideal.sigma_shared == 0.0 or not tuned_freely:
-        return found
-    alone = Calibration(Exact(extra=total(shares)), budget, contract).best(math.inf, objective)
-    without = on_lattice(alone, budget, contract, sums=shares)
-
-    def cost(plan: tuple[LatticeNoise, Certificate]) -> float:
-        return plan[0].tau if objective == "threshold" else plan[0].total_noise
-
-    return found if cost(found) < cost(without) * _WORTH_SHARING else without
 
 
 def _gamma(gamma: Gamma | None, name: AnalysisName, contract: Contract) -> float | None:
