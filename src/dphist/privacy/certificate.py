@@ -229,7 +229,15 @@ def certify_spread(
     if epsilon < 0.0:
         raise InvalidParameter(f"epsilon must not be negative, not {epsilon!r}")
     if noise.variance_shared > 0:
-        return _certify_each_level(noise, contract, epsilon=epsilon, budget=budget)
+        found = []
+        for level in contract.levels(noise.lattice):
+            own, bounds = at_level(noise, contract, level)
+            certificate = certify_noise(own, bounds, epsilon=epsilon, budget=budget)
+            weight = Fraction(level.weight, noise.lattice)
+            found.append(replace(certificate, binding_case=replace(certificate.binding_case, weight=weight)))
+            if budget is not None and certificate.delta > budget:
+                break
+        return max(found, key=lambda one: one.delta)
     bits = bits_for(_SMALLEST if budget is None else min(_SMALLEST, budget))
     with balls.precision(bits):
         family, at = _weighted_family(noise, contract, bits), arb(epsilon)
@@ -242,21 +250,6 @@ def certify_spread(
 def _weighted_family(noise: LatticeNoise, contract: Contract, _bits: int) -> WeightedFamily:
     """The bounds of one plan, made once for all epsilons at a precision, the one that is set."""
     return WeightedFamily.of([(noise, contract)])
-
-
-def _certify_each_level(
-    noise: LatticeNoise, contract: Contract, *, epsilon: float, budget: float | None
-) -> Certificate:
-    """The certificate of the worst level."""
-    found = []
-    for level in contract.levels(noise.lattice):
-        own, bounds = at_level(noise, contract, level)
-        certificate = certify_noise(own, bounds, epsilon=epsilon, budget=budget)
-        weight = Fraction(level.weight, noise.lattice)
-        found.append(replace(certificate, binding_case=replace(certificate.binding_case, weight=weight)))
-        if budget is not None and certificate.delta > budget:
-            break
-    return max(found, key=lambda one: one.delta)
 
 
 def certify_discrete_laplace(scale: Fraction, limit: int, contract: Contract, *, epsilon: float) -> Certificate:

@@ -455,8 +455,13 @@ class TopKFamily(DiscreteFamily):
         """delta of moving `shared` counts and W by half a count each, and Z_c by `halves` of them."""
         gamma, lattice = self.noise.gamma_whole, self.noise.lattice
         assert gamma is not None
+        if shared == 0 and halves == 0:
+            return arb(0)
         if shared == 0:
-            return self._offset_alone(halves)
+            # The offset alone moves by one count, with all the noise it has.
+            draws = 2 if self.noise.offset == "opposite" else 1
+            alone = shift_divergence(variance=self.shared * draws, shift=lattice, epsilon=self.epsilon)
+            return alone * upper_factor([self.shared / 2], draws) if draws > 1 else alone
         total = shared + gamma + halves**2 * gamma
         spreads = [self.variance / 2, 1 / (gamma**2 / (self.variance * shared) + 1 / self.shared)]
         if halves:
@@ -466,11 +471,3 @@ class TopKFamily(DiscreteFamily):
         counts = Combination(self.variance * total, half * total, half, upper_factor(spreads, shared))
         # Which sums move depends on who the user is: as if all of them did.
         return self.sums.with_sums(counts, shared).divergence(self.epsilon)
-
-    def _offset_alone(self, halves: int) -> arb:
-        """No shared count: the offset moves by one count, or not at all, with all the noise it has."""
-        if halves == 0:
-            return arb(0)
-        draws = 2 if self.noise.offset == "opposite" else 1
-        divergence = shift_divergence(variance=self.shared * draws, shift=self.noise.lattice, epsilon=self.epsilon)
-        return divergence * upper_factor([self.shared / 2], draws) if draws > 1 else divergence

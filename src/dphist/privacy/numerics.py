@@ -257,7 +257,15 @@ def least_passing(excess: Callable[[float], float], start: float, *, relative: f
             high, f_high = trial, f_trial
     side = 0
     while high - low > relative * high:
-        trial, side = _next_trial(low, high, f_low, f_high, side, relative)
+        # A secant point kept inside the bracket; bisection after three moves of the same end.
+        trial, spread, step = low + (high - low) / 2.0, f_low - f_high, 0.25 * relative * high
+        if abs(side) < 3 and math.isfinite(spread) and spread > 0.0:
+            # Aim a hair beyond the root, alternately from each side, so that both ends close in.
+            aim = low + (high - low) * f_low / spread
+            aim += step if side >= 0 else -step
+            trial, side = (aim, side) if low + step < aim < high - step else (trial, 0)
+        else:
+            side = 0
         f_trial = excess(trial)
         if f_trial > 0.0:
             low, f_low = trial, f_trial
@@ -266,21 +274,6 @@ def least_passing(excess: Callable[[float], float], start: float, *, relative: f
             high, f_high = trial, f_trial
             side = side - 1 if side < 0 else -1
     return high
-
-
-def _next_trial(
-    low: float, high: float, f_low: float, f_high: float, side: int, relative: float
-) -> tuple[float, int]:
-    """A secant point kept inside the bracket; bisection after three moves of the same end."""
-    middle = low + (high - low) / 2.0
-    spread = f_low - f_high
-    if abs(side) >= 3 or not math.isfinite(spread) or spread <= 0.0:
-        return middle, 0
-    # Aim a hair beyond the root, alternately from each side, so that both ends close in.
-    step = 0.25 * relative * high
-    trial = low + (high - low) * f_low / spread
-    trial += step if side >= 0 else -step
-    return (trial, side) if low + step < trial < high - step else (middle, 0)
 
 
 def least_whole_passing(excess: Callable[[int], float], start: int) -> int:
