@@ -7,7 +7,6 @@ The second half is the discrete Gaussian in balls: its normaliser, its tail, and
 from __future__ import annotations
 
 import math
-import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -26,14 +25,10 @@ BallFunction = Callable[[acb, bool], acb]
 _one_at_a_time = threading.RLock()
 
 
-def _renew_lock() -> None:
-    """Another thread may have held the lock at the moment of the fork, and it does not exist in the child."""
+def renew_lock() -> None:
+    """For the child of a fork: another thread may have held the lock, and it does not exist there."""
     global _one_at_a_time
     _one_at_a_time = threading.RLock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_lock)
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import dataclass, field
 from fractions import Fraction
 from numbers import Rational, Real
@@ -13,11 +14,15 @@ from flint import arb, ctx
 from numpy.typing import NDArray
 
 from dphist.errors import InvalidParameter
-from dphist.privacy.balls import precision, rational
+from dphist.privacy.balls import precision, rational, renew_lock
 
 # Both laws have Pr[X = x] = peak * exp(-exponent(|x|)) on the integers, where the exponent of a magnitude is a
 # polynomial of degree at most two with rational coefficients, convex and increasing from 0. Nothing else
 # about them is used.
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=renew_lock)
 
 
 def floor_scaled(value: arb, bits: int) -> int:
