@@ -44,6 +44,7 @@ PAPER_LABELS = (
 )
 NOT_IN_ANALYSIS = {
     "lem:top-k-sens-structure": "the top-k step before noise is added; see [Top-k](top-k.md)",
+    "lem:discrete-gaussian-mechanism": "the paper's recipe; compared in [Discrete noise](discrete.md)",
     "cor:top-k-privacy": "the same step; sound only for plans with m = k, see [Limits](../limits.md)",
 }
 
@@ -51,7 +52,6 @@ NOT_IN_ANALYSIS = {
 # Functions whose oracles have other names.
 ORACLES = {
     "certify_family": "delta_family",
-    "certify_correlated_gaussian": "delta_gaussian, squared_sensitivity",
     "certify_discrete_laplace": "infinite_event_laplace, delta_discrete_laplace_single",
     "certify_known_domain": "delta_discrete_case",
     "certify_lattice": "delta_discrete_case",
@@ -62,7 +62,6 @@ ORACLES = {
     "infinite_event_discrete_laplace": "infinite_event_laplace",
     "largest_sensitivity_per_sigma": "delta_gaussian",
     "largest_squared_sensitivity": "squared_sensitivity",
-    "log_delta_gaussian": "delta_gaussian",
     "offset_bound_upper": "offset_bound",
     "squared_sensitivity_top_k": "gaussian_sensitivity_squared",
     "sum_bound": "offset_bound",

@@ -16,6 +16,7 @@ from dphist.planning.auto_cap import ChoicePlan, choose_plan, estimate_sizes, pl
 from dphist.privacy.types import DEFAULT_CAPS, Budget, CapChoice, Plan, caps_up_to
 from dphist.releasing.noise import noisy_sizes
 from dphist.sampling.tap import SeededTap
+from scheduling import THOROUGH
 
 
 def plan_of(epsilon: float, delta: float, cap: int) -> Plan:
@@ -118,7 +119,7 @@ def buckets(items: np.ndarray[Any, np.dtype[np.int64]], caps: tuple[int, ...] = 
 def test_choice_suits_the_sizes(make: Any, allowed: set[int]) -> None:
     found, tap = planned(), SeededTap(5)
     sizes = buckets(make(np.random.default_rng(8)))
-    chosen = {limit(found, noisy_sizes(found.choice, sizes, tap)) for _ in range(20)}
+    chosen = {limit(found, noisy_sizes(found.choice, sizes, tap)) for _ in range(20 if THOROUGH else 10)}
     assert chosen <= allowed
 
 
@@ -134,7 +135,7 @@ def test_noise_alone_makes_no_huge_users() -> None:
     """Ten thousand users with few items: noise in the buckets of thousands of items must not raise the cap."""
     found, tap = planned(), SeededTap(7)
     sizes = buckets(np.random.default_rng(4).geometric(0.4, 10_000))
-    caps = [limit(found, noisy_sizes(found.choice, sizes, tap)) for _ in range(100)]
+    caps = [limit(found, noisy_sizes(found.choice, sizes, tap)) for _ in range(100 if THOROUGH else 50)]
     assert max(caps) <= 24
     seen = estimate_sizes(found.choice, noisy_sizes(found.choice, sizes, tap))
     assert seen.pairs == pytest.approx(25_000, rel=0.1)

@@ -117,7 +117,14 @@ def test_error_of_the_correction_against_simulation() -> None:
     assert seen.correction_error(levels) == pytest.approx(float(moved.std()), rel=7.0 * 0.005)
 
 
-@pytest.mark.parametrize("levels", [spread(1, 16), spread(4, 64), spread(16, 256), cap(12)])
+@pytest.mark.parametrize(
+    "levels",
+    [
+        spread(4, 64),
+        cap(12),
+        *(pytest.param(levels, marks=pytest.mark.slow) for levels in (spread(1, 16), spread(16, 256))),
+    ],
+)
 def test_correction_from_noisy_sizes(levels: Levels) -> None:
     """Log-normal sizes: every draw is within 6 of its standard errors (2e-9 each), and these are small."""
     rng = np.random.default_rng(4)

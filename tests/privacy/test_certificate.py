@@ -55,9 +55,7 @@ def test_chords_bound_the_offset_bound_and_converge(
         family_oracle.offset_bound(j=j, r=r, s=s, a=a, epsilon=epsilon, direction=d, **as_oracle(noise))
         for d in ("add", "remove")
     )
-    case = exact.Case(
-        shared=j, new=r, changed=s, offset=a, epsilon=epsilon, scale=float(truth), **as_oracle(noise)
-    )
+    case = exact.Case(noise, shared=j, new=r, changed=s, offset=a, epsilon=epsilon, scale=float(truth))
     with balls.precision(160):
         coarse, fine = exact.offset_bound_upper(case, 40), exact.offset_bound_upper(case, 400)
     assert coarse >= fine >= float(truth)
@@ -77,10 +75,10 @@ def test_certificate_against_all_neighbours(shape: tuple[int, int], noise: Noise
 
 PLANS = [
     (Noise(18.0, 8.7, 40.0), Contract(20, 20), 0.01),
-    (Noise(17.66, 9.93, 96.4), Contract(10, 10), 0.35),
     (Noise(30.0, 0.0, 165.0), Contract(None, 50), 1.0),
-    (Noise(30.0, 5.0, 165.0), Contract(None, 50), 1.0),
     (Noise(40.0, 4.0, 165.0), Contract(500, 50), 0.7),
+    pytest.param(Noise(17.66, 9.93, 96.4), Contract(10, 10), 0.35, marks=pytest.mark.slow),
+    pytest.param(Noise(30.0, 5.0, 165.0), Contract(None, 50), 1.0, marks=pytest.mark.slow),
     (Noise(0.9, 0.4, 4.0), Contract(6, 6), 8.0),
 ]
 

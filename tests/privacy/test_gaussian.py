@@ -16,7 +16,6 @@ from dphist.privacy.paper import (
     delta_correlated_gaussian,
     delta_gaussian,
     largest_sensitivity_per_sigma,
-    log_delta_gaussian,
 )
 
 
@@ -51,14 +50,6 @@ def test_delta_is_accurate_for_any_sensitivity(sensitivity: float, epsilon: floa
         assert relative_error(value, truth) < 1e-12
     else:
         assert value < 1e-299
-
-
-@given(epsilon=st.floats(0.01, 800.0), sensitivity=st.floats(1e-3, 1.0))
-def test_logarithm_goes_on_where_delta_underflows(epsilon: float, sensitivity: float) -> None:
-    value = log_delta_gaussian(sensitivity=sensitivity, sigma=1.0, epsilon=epsilon)
-    with mp.workdps(60):
-        truth = mp.log(oracles.delta_gaussian(sensitivity=sensitivity, sigma=1, epsilon=epsilon))
-    assert value == pytest.approx(float(truth), rel=1e-12, abs=1e-11)
 
 
 @pytest.mark.parametrize(("dimension", "gamma"), [(1, 1.0), (10, math.sqrt(10)), (51914, 227.8), (10**9, 3e4)])

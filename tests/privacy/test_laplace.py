@@ -5,7 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import oracles
@@ -13,6 +13,7 @@ from dphist.errors import NotPrivate
 from dphist.privacy.certificate import certify_discrete_laplace
 from dphist.privacy.paper import infinite_event_discrete_laplace, infinite_event_laplace, tau_laplace
 from dphist.privacy.types import Contract
+from scheduling import examples
 
 
 @pytest.mark.parametrize(("scale", "epsilon"), [(Fraction(1), 1.0), (Fraction(7, 2), 0.5), (Fraction(10), 0.1)])
@@ -24,6 +25,7 @@ def test_single_items(scale: Fraction, limit: int, epsilon: float) -> None:
     assert found.delta == pytest.approx(truth, rel=1e-9, abs=1e-15)
 
 
+@settings(max_examples=examples(100))
 @given(m=st.integers(1, 10**6), scale=st.floats(0.1, 12.0), height=st.floats(0.0, 80.0))
 def test_infinite_event(m: int, scale: float, height: float) -> None:
     tau = scale * height

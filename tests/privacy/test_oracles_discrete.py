@@ -230,6 +230,7 @@ def _least_threshold(sigma: Any) -> Fraction:
     return Fraction(high, 2)
 
 
+@pytest.mark.slow
 def test_the_best_threshold_of_the_recipe_at_k_10() -> None:
     best = min((_least_threshold(Fraction(n, 5)), n) for n in range(120, 141))
     assert Fraction(395, 2) <= best[0] <= 198
@@ -251,12 +252,14 @@ def test_the_divergence_of_a_shift(variance: Any, shift: int, epsilon: Any) -> N
     assert value == d.delta_discrete_shift(variance=variance, shift=-shift, epsilon=epsilon)
 
 
-def test_the_divergence_of_a_shift_approaches_the_normal_one() -> None:
-    for variance, tolerance in ((10**4, 2e-3), (10**6, 2e-5)):
-        sigma = mp.sqrt(variance)
-        shift = int(sigma) // 2
-        value = d.delta_discrete_shift(variance=variance, shift=shift, epsilon=1)
-        assert close(value, o.delta_gaussian(sensitivity=shift, sigma=sigma, epsilon=1), tolerance)
+@pytest.mark.parametrize(
+    ("variance", "tolerance"), [(10**4, 2e-3), pytest.param(10**6, 2e-5, marks=pytest.mark.slow)]
+)
+def test_the_divergence_of_a_shift_approaches_the_normal_one(variance: int, tolerance: float) -> None:
+    sigma = mp.sqrt(variance)
+    shift = int(sigma) // 2
+    value = d.delta_discrete_shift(variance=variance, shift=shift, epsilon=1)
+    assert close(value, o.delta_gaussian(sensitivity=shift, sigma=sigma, epsilon=1), tolerance)
     assert d.delta_discrete_shift(variance=10**4, shift=0, epsilon=1) == 0
 
 
@@ -339,7 +342,13 @@ def test_more_shared_or_new_counts_never_lower_delta(direction: str) -> None:
             assert all(x <= y + mpf("1e-17") for x, y in zip(upper, lower, strict=True))
 
 
-@pytest.mark.parametrize(("case", "direction"), crossed([(1, 2, 1), (2, 1, 1), (5, 0, 3)], DIRECTIONS))
+@pytest.mark.parametrize(
+    ("case", "direction"),
+    [
+        *crossed([(1, 2, 1), (2, 1, 1), (3, 0, 2)], DIRECTIONS),
+        *(pytest.param((5, 0, 3), direction, marks=pytest.mark.slow) for direction in DIRECTIONS),
+    ],
+)
 def test_a_case_approaches_the_continuous_one(case: tuple[int, int, int], direction: str) -> None:
     """Noise 1.5, shared 1 and threshold 4 in counts, in steps of 1/lattice: second order in the step."""
     j, r, s = case

@@ -91,7 +91,9 @@ def users(items: int, most: int) -> Iterator[dict[int, tuple[int, ...]]]:
             yield user
 
 
-@pytest.mark.parametrize(("top", "k", "most"), [(False, 2, 2), (False, 2, 1), (True, 1, 2)])
+@pytest.mark.parametrize(
+    ("top", "k", "most"), [pytest.param(False, 2, 2, marks=pytest.mark.slow), (False, 2, 1), (True, 1, 2)]
+)
 def test_no_small_dataset_is_worse_than_the_worst_case(top: bool, k: int, most: int) -> None:
     mechanism = Mechanism(2, HALF, HALF, 2, ((1, HALF),), top)
     bound, _ = worst_case(mechanism, k, min(k, most), 0.5)

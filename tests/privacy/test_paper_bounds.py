@@ -20,6 +20,7 @@ from dphist.privacy.paper import (
     tau_csh_add_the_deltas,
     tau_gshm_add_the_deltas,
 )
+from dphist.privacy.types import Noise
 from scheduling import examples
 
 # sigma per sqrt(count), tau per sigma, epsilon: from hopeless plans to very private ones.
@@ -67,7 +68,7 @@ def test_infinite_event_and_the_papers_bound(count: int, gamma: float, height: f
     sigma = 3.0
     shared = sigma / math.sqrt(gamma)
     tau = height * math.hypot(sigma, shared)
-    value = float(infinite_event(count=count, sigma=sigma, sigma_shared=shared, tau=tau)[0])
+    value = float(infinite_event(Noise(sigma, shared, tau), count)[0])
     bound = float(infinite_event_upper(count=count, sigma=sigma, sigma_shared=shared, tau=tau))
     truth = float(oracles.infinite_event(count=count, sigma=sigma, sigma_shared=shared, tau=tau))
     assert value == pytest.approx(truth, rel=1e-10)
@@ -80,7 +81,7 @@ def test_infinite_event_and_the_papers_bound(count: int, gamma: float, height: f
 @pytest.mark.parametrize("count", [1, 7, 10**6])
 def test_infinite_event_without_shared_noise(count: int) -> None:
     truth = float(oracles.infinite_event(count=count, sigma=2.0, sigma_shared=0, tau=13.0))
-    assert infinite_event(count=count, sigma=2.0, sigma_shared=0.0, tau=13.0)[0] == pytest.approx(truth, rel=1e-12)
+    assert infinite_event(Noise(2.0, 0.0, 13.0), count)[0] == pytest.approx(truth, rel=1e-12)
 
 
 @pytest.mark.parametrize("k", [1, 10, 51914, 10**9])

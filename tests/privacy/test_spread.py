@@ -20,7 +20,7 @@ from scheduling import THOROUGH, crossed
 from spread import Case, Level
 
 PARTS = 20
-PLANS_PER_PART = 250 if THOROUGH else 5
+PLANS_PER_PART = 250 if THOROUGH else 3
 ORACLE_DIGITS = 1e-14
 """The oracle's own rounding, relative."""
 TIGHT_FROM = 1e-8
@@ -144,7 +144,7 @@ def test_the_certificate_is_above_brute_force_with_few_counts(
 ) -> None:
     (nonzero, items, most), (variance, shared), (lattice, limit) = bounds, variances, steps
     noise, contract = lattice_noise(lattice, variance, limit, shared), Contract(nonzero, items, spread=most)
-    for epsilon in (0.1, 1.0, 3.0):
+    for epsilon in (0.1, 1.0, 3.0) if THOROUGH else (0.1, 3.0):
         brute, data, direction = spread.brute_force_delta(
             levels_of(noise, contract),
             noise.variance,
@@ -189,11 +189,11 @@ def test_a_user_beyond_the_levels_or_with_larger_weights_is_not_covered(limit: i
 def test_the_certificate_of_the_cap_does_not_cover_new_items_of_users_beyond_it() -> None:
     below = 0
     rng = random.Random("spread, power")
-    for _ in range(60):
+    for _ in range(30):
         noise, contract, epsilon = random_plan(rng)
         cap = certify_noise(noise, Contract(None, contract.max_items_per_user), epsilon=epsilon).delta
         below += cap < exact_delta(noise, contract, epsilon)[0] * (1 - 1e-9)
-    assert below >= 15
+    assert below >= 8
 
 
 def test_the_certificate_of_the_cap_does_not_cover_changed_items_on_a_coarse_lattice() -> None:
@@ -267,11 +267,11 @@ def test_composition_covers_all_levels_and_that_of_the_cap_does_not() -> None:
     assert isinstance(noise, LatticeNoise)
     assert isinstance(cap.noise, LatticeNoise)
     levels = levels_of(noise, plan.contract)
-    levels = (levels[0], levels[len(levels) // 2], levels[-1])
+    levels = (levels[0], levels[len(levels) // 2], levels[-1]) if THOROUGH else (levels[0], levels[-1])
     profile, concentrated, twice = profile_of_plan(plan), zcdp_of_plan(plan), compose((plan, 2))
     for level in levels:
         never = Case(level, level.items, 0, "add")
-        for epsilon in (0.0, 0.3, 1.0, 1.4):
+        for epsilon in (0.0, 0.3, 1.0, 1.4) if THOROUGH else (0.3, 1.4):
             once = delta_of_releases(noise, level, 1, epsilon)
             assert min(dphist.delta_at(plan, epsilon), profile.delta(epsilon)) >= once * (1 - ORACLE_DIGITS)
             assert twice.delta(epsilon) >= delta_of_releases(noise, level, 2, epsilon) * (1 - 1e-12)

@@ -106,9 +106,10 @@ def test_the_best_weights_are_better_than_their_neighbours() -> None:
     "options",
     [
         {"max_items_per_user": 1},
-        pytest.param({"max_nonzero": 100}, marks=pytest.mark.slow),
-        {"top": 100},
-        pytest.param({"items": "listed"}, marks=pytest.mark.slow),
+        *(
+            pytest.param(other, marks=pytest.mark.slow)
+            for other in ({"max_nonzero": 100}, {"top": 100}, {"items": "listed"})
+        ),
     ],
 )
 def test_errors_are_as_planned(options: dict[str, Any]) -> None:
@@ -298,16 +299,18 @@ def _absurd(document: dict[str, Any]) -> None:
     document["plan"]["sums"] = [{"low": "x", "high": "1", "reach_steps": -1, "variance_steps": "1/0"}]
 
 
-@pytest.mark.parametrize("change", [_wider, _quieter, _nearer, _without, _unsaid, _absurd])
-def test_forged_sums_are_noticed(change: Forgery, tmp_path: Path) -> None:
+def test_forged_sums_are_noticed(tmp_path: Path) -> None:
     path = tmp_path / "out.csv"
     dphist.release(shop(), **BUDGET, max_items_per_user=1, sum="paid:0:1", output=path)
-    assert dphist.verify(path).verified
     certificate = Path(f"{path}.certificate.json")
-    document = json.loads(certificate.read_text())
-    change(document)
-    certificate.write_text(resealed(document))
-    assert not dphist.verify(path).verified
+    sound = certificate.read_text()
+    for change in (_wider, _quieter, _nearer, _without, _unsaid, _absurd):
+        certificate.write_text(sound)
+        assert dphist.verify(path).verified
+        document = json.loads(sound)
+        change(document)
+        certificate.write_text(resealed(document))
+        assert not dphist.verify(path).verified, change
 
 
 def test_bounds_are_taken_as_written() -> None:

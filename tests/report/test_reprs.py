@@ -34,7 +34,6 @@ def results() -> dict[str, Any]:
     return {
         "plan": plan,
         "certificate": plan.certificate,
-        "neighbours": plan.certificate.binding_case,
         "release": make_release(),
         "comparison": dphist.compare(epsilon=1, delta=1e-6, max_items_per_user=10),
         "sums": dphist.compare_sums(epsilon=1, delta=1e-6, max_items_per_user=10, sums=[(0, 5), (0, 9)]),
@@ -43,14 +42,13 @@ def results() -> dict[str, Any]:
         "composition": compose((plan, 3)),
         "many": plan_many([{"max_items_per_user": 3}, {"public_items": 5}], epsilon=1, delta=1e-3),
         "verification": Verification(EVIL, ("fine & good",), (EVIL,), False, None),
-        "prediction": dphist.simulate(zipf=(1, 9, 500), epsilon=1, delta=1e-6, caps=[], tops=[9], auto=False).best,
         "simulation": dphist.simulate(zipf=(1.1, 1000, 5000), epsilon=1, delta=1e-6, caps=[1, 4], auto=False),
     }
 
 
 KINDS = (
-    "plan", "certificate", "neighbours", "release", "comparison", "sums", "certification", "choice", "composition",
-    "many", "verification", "prediction", "simulation",
+    "plan", "certificate", "release", "comparison", "sums", "certification", "choice", "composition",
+    "many", "verification", "simulation",
 )  # fmt: skip
 
 
@@ -111,8 +109,6 @@ def test_what_they_say() -> None:
     found = results()
     assert "worst neighbours" in str(found["certificate"])
     assert f"{found['certificate'].delta:.10g}" in found["certificate"]._repr_html_()
-    assert "added" in found["neighbours"]._repr_html_()
-    assert found["neighbours"].rows()[3][1] == f"{found['neighbours'].new:,}"
     assert "error of sum 2" in found["sums"]._repr_html_()
     single = dphist.compare_sums(epsilon=1, delta=1e-6, max_items_per_user=10, sums=[(0, 5)])
     assert "error of the sum" in single._repr_html_()

@@ -8,21 +8,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from mpmath import mp
 
 import oracles
 import oracles_discrete
-import oracles_family
 from dphist import plan
 from dphist.audit import Mechanism, PlannedMechanism
 from dphist.errors import InvalidParameter, NotPrivate
-from dphist.planning.optimum import Calibration, Exact, tune_gamma
 from dphist.privacy.certificate import (
-    certify_correlated_gaussian,
     certify_discrete_laplace,
     certify_known_domain,
 )
-from dphist.privacy.types import Budget, Contract, LaplaceNoise, LatticeNoise
+from dphist.privacy.types import Contract, LaplaceNoise, LatticeNoise
 from dphist.sampling.tap import SeededTap
 from idealised import IdealisedMechanism
 
@@ -124,20 +120,6 @@ def test_known_domain_releases_everything() -> None:
     assert mechanism.certificate.delta <= 1e-6
     with pytest.raises(InvalidParameter, match="31 keys exceeds the public domain of 30"):
         mechanism.begin(SeededTap(7)).release(np.arange(31))
-
-
-def test_known_domain_with_continuous_noise() -> None:
-    """Its certificate against the oracle."""
-    contract = Contract(12)
-    noise = tune_gamma(Calibration(Exact(), Budget(1.0, 1e-6), contract), "noise")
-    squared = max(
-        oracles_family.squared_sensitivity(j=12, s=s, sigma=noise.sigma, sigma_shared=noise.sigma_shared)
-        for s in range(13)
-    )
-    truth = float(oracles.delta_gaussian(sensitivity=mp.sqrt(squared), sigma=1, epsilon=1.0))
-    certified = certify_correlated_gaussian(noise, contract, epsilon=1.0)
-    assert certified.delta == pytest.approx(truth, rel=1e-12)
-    assert truth * (1.0 - 1e-15) <= certified.delta <= 1e-6
 
 
 def test_known_domain_against_enumeration() -> None:

@@ -145,7 +145,11 @@ def test_table_and_residual_enclose_a_mass_of_one(law: SymmetricLaw) -> None:
     assert residual.table.residual_units / one < rare
 
 
-@pytest.mark.parametrize("law", [GaussianLaw(F(9)), GaussianLaw(F(900)), GaussianLaw(F(9 * 10**6))], ids=repr)
+@pytest.mark.parametrize(
+    "law",
+    [GaussianLaw(F(9)), GaussianLaw(F(900)), pytest.param(GaussianLaw(F(9 * 10**6)), marks=pytest.mark.slow)],
+    ids=repr,
+)
 def test_tail_of_one_in_a_billion(law: GaussianLaw) -> None:
     """Words that give |X| >= 6.1 standard deviations, counted, against the exact tail of about 1e-9."""
     table = build_table(law)

@@ -125,8 +125,7 @@ def check_mechanism(
         "certificate": lambda: [_certificate(mechanism)],
         "shape": lambda: _shape(mechanism, tap, runs // 10, known_domain),
         "moments": lambda: _moments(mechanism, tap, runs, variance, covariance),
-        "cut": lambda: [_cut(mechanism, tap, runs, threshold)],
-        "order": lambda: [_order(mechanism, tap, runs, threshold)],
+        "cut": lambda: _cut(mechanism, tap, runs, threshold),
         "tap": lambda: [_tap_alone(mechanism)],
     }
     results = [result for name in ([only] if only else groups) for result in groups[name]()]
@@ -214,26 +213,24 @@ def _product(noise: FloatArray, half: int) -> FloatArray:
     return np.asarray(noise[:, :half].mean(axis=1) * noise[:, half:].mean(axis=1))
 
 
-def _cut(mechanism: Mechanism, tap: Tap, runs: int, threshold: float | None) -> CheckResult:
-    """Nothing at or below the threshold leaves; without one, everything does."""
-    items = min(_items(mechanism), 8)
-    if threshold is None:
-        values = through_protocol(mechanism, [(1,) * items], runs // 10, tap)
-        return CheckResult("non-zero counts withheld without a threshold", float(np.isnan(values).sum()), 0.0)
+def _cut(mechanism: Mechanism, tap: Tap, runs: int, threshold: float | None) -> list[CheckResult]:
+    """Nothing at or below the threshold leaves; without one, everything does.
+
+    The same histogram in another order: each item's value, or absence, has the same distribution.
+    """
     # Noisy counts around the threshold: on a lattice some of them fall on it exactly.
-    values = through_protocol(mechanism, [(max(1, math.floor(threshold)),) * items], runs, tap)
-    with np.errstate(invalid="ignore"):
-        return CheckResult("values released at or below the threshold", float((values <= threshold).sum()), 0.0)
-
-
-def _order(mechanism: Mechanism, tap: Tap, runs: int, threshold: float | None) -> CheckResult:
-    """The same histogram in another order: each item's value, or absence, has the same distribution."""
     middle = 1 if threshold is None else max(1, math.floor(threshold))
     counts = ((LARGE, middle, middle + 1, max(1, middle - 1), LARGE, 1, middle, 1) * 4)[: _items(mechanism)]
     one = through_protocol(mechanism, [counts], runs, tap)
     other = through_protocol(mechanism, [counts[::-1]], runs, tap)[:, ::-1]
     distance = max(kolmogorov_distance(one[:, i], other[:, i]) for i in range(len(counts)))
-    return CheckResult("effect of the input's order", distance, kolmogorov_bound(runs, len(counts)))
+    with np.errstate(invalid="ignore"):
+        cut = (
+            CheckResult("non-zero counts withheld without a threshold", float(np.isnan(one).sum()), 0.0)
+            if threshold is None
+            else CheckResult("values released at or below the threshold", float((one <= threshold).sum()), 0.0)
+        )
+    return [cut, CheckResult("effect of the input's order", distance, kolmogorov_bound(runs, len(counts)))]
 
 
 def _tap_alone(mechanism: Mechanism) -> CheckResult:

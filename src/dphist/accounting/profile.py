@@ -16,7 +16,7 @@ from flint import arb
 from dphist.errors import LARGEST_EPSILON, InvalidParameter, NotPrivate, positive_number
 from dphist.planning.compare import delta_at
 from dphist.privacy import balls
-from dphist.privacy.lattice import rational
+from dphist.privacy.balls import rational
 from dphist.privacy.numerics import FloatArray
 from dphist.privacy.types import Budget, LaplaceNoise, Plan
 

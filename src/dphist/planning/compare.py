@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
 from dphist.display import html_grid, html_table, text_grid, text_table
 from dphist.errors import (
@@ -17,34 +17,25 @@ from dphist.errors import (
     positive_number,
 )
 from dphist.planning.optimum import (
-    CASE_ANALYSES,
+    ANALYSES_BY_NAME,
+    PAPER_ANALYSES,
+    AddTheDeltas,
+    Analysis,
     Calibration,
-    CshTighter,
-    Exact,
-    GshmExact,
-    add_the_deltas,
     check_bounds,
-    least_sigma_add_the_deltas,
     least_tau,
-    tau_add_the_deltas,
     tune_gamma,
 )
-from dphist.planning.planner import Gamma, certify_continuous, check_excess, contract_of, gamma_value, plan
+from dphist.planning.planner import Gamma, certify_continuous, gamma_value, plan
 from dphist.privacy.certificate import certify_noise
 from dphist.privacy.exact import delta_family
 from dphist.privacy.numerics import least_passing, log_excess, round_up
-from dphist.privacy.paper import (
-    delta_csh_add_the_deltas,
-    delta_csh_tighter,
-    delta_gshm_add_the_deltas,
-    delta_gshm_exact,
-    largest_sensitivity_per_sigma,
-    tau_laplace,
-)
+from dphist.privacy.paper import largest_sensitivity_per_sigma, tau_laplace
 from dphist.privacy.types import ANALYSES, Budget, Certificate, Contract, Noise, Plan
 
 # The name of the row of users whose items beyond the limit count less; its noise is discrete.
 SPREAD_ROW: Final = "exact, excess spread"
+# The last column is tau relative to that of the exact GSHM.
 _COLUMNS: Final = ("mechanism", "analysis", "gamma", "total noise", "tau", "threshold", "to GSHM")
 
 
@@ -97,6 +88,7 @@ class Comparison:
     budget: Budget
     contract: Contract
     rows: tuple[ComparisonRow, ...]
+    columns: ClassVar[tuple[str, ...]] = _COLUMNS
 
     @property
     def title(self) -> str:
@@ -104,11 +96,6 @@ class Comparison:
         nonzero = "" if self.contract.max_nonzero is None else f", k = {self.contract.max_nonzero}"
         items = f", m = {self.contract.items}"
         return f"epsilon = {self.budget.epsilon:g}, delta = {self.budget.delta:g}{nonzero}{items}"
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """Column names; the last is the threshold's tau relative to the exact GSHM's."""
-        return _COLUMNS
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
@@ -140,23 +127,19 @@ def compare(
     With `max_items_per_user` also the plan with the same limit and excess = "spread".
     """
     budget, contract = Budget(epsilon, delta), Contract(max_nonzero, max_items_per_user)
-    gshm = Calibration(GshmExact(), budget, contract).best(math.inf, "threshold")
-    plans: list[tuple[str, str, Noise]] = [
-        ("gshm", "gshm-add-the-deltas", add_the_deltas(budget, contract, math.inf, "threshold")),
-        ("gshm", "gshm-exact", gshm),
-    ]
+
+    def best(analysis: str, gamma: float) -> Noise:
+        return Calibration(ANALYSES_BY_NAME[analysis], budget, contract).best(gamma, "threshold")
+
+    plans = [("gshm", name, best(name, math.inf)) for name in ("gshm-add-the-deltas", "gshm-exact")]
+    gshm = plans[-1][2]
     if contract.max_nonzero is not None:
         gamma = math.sqrt(contract.max_nonzero)
-        exact = Calibration(Exact(), budget, contract)
+        tuned = tune_gamma(Calibration(ANALYSES_BY_NAME["exact"], budget, contract), "threshold")
+        plans += [("csh", name, best(name, gamma)) for name in ("csh-add-the-deltas", "csh-tighter")]
         plans += [
-            ("csh", "csh-add-the-deltas", add_the_deltas(budget, contract, gamma, "threshold")),
-            ("csh", "csh-tighter", Calibration(CshTighter(), budget, contract).best(gamma, "threshold")),
-            (
-                "csh",
-                "exact, gamma = sqrt k",
-                certify_continuous(exact.best(gamma, "threshold"), budget, contract)[0],
-            ),
-            ("csh", "exact, gamma tuned", certify_continuous(tune_gamma(exact, "threshold"), budget, contract)[0]),
+            ("csh", name, certify_continuous(noise, budget, contract)[0])
+            for name, noise in (("exact, gamma = sqrt k", best("exact", gamma)), ("exact, gamma tuned", tuned))
         ]
     rows = [
         ComparisonRow(name, analysis, noise.gamma, noise.total_noise, noise.tau, noise.tau / gshm.tau)
@@ -197,25 +180,19 @@ def tau_for_noise(
     """The least tau for a given noise, by one analysis; infinite where that noise is too small."""
     budget, contract = Budget(epsilon, delta), Contract(max_nonzero, max_items_per_user)
     noise = Noise(positive_number("sigma", sigma), sigma_shared, 1.0)
-    _check_fits(analysis, contract, noise.sigma_shared)
-    return _tau(analysis, budget, contract, noise)
+    found = _fitting_analysis(analysis, contract, noise.sigma_shared)
+    return least_tau(found, contract, budget, sigma=noise.sigma, sigma_shared=noise.sigma_shared)
 
 
-def _check_fits(analysis: str, contract: Contract, sigma_shared: float) -> None:
+def _fitting_analysis(analysis: str, contract: Contract, sigma_shared: float) -> Analysis:
+    """The analysis of this name, if it allows this shared noise."""
     if analysis not in ANALYSES:
         raise InvalidParameter(f"analysis must be one of {', '.join(ANALYSES)}, not {analysis!r}")
     if analysis.startswith("gshm") and sigma_shared > 0.0:
         raise InvalidParameter(f"{analysis} has no shared noise, but sigma_shared is {sigma_shared!r}")
     if analysis.startswith("csh") and (sigma_shared == 0.0 or contract.max_nonzero is None):
         raise InvalidParameter(f"{analysis} needs max_nonzero and a sigma_shared above 0, not {sigma_shared!r}")
-
-
-def _tau(analysis: str, budget: Budget, contract: Contract, noise: Noise) -> float:
-    if analysis in CASE_ANALYSES:
-        return least_tau(
-            CASE_ANALYSES[analysis], contract, budget, sigma=noise.sigma, sigma_shared=noise.sigma_shared
-        )
-    return tau_add_the_deltas(budget, contract, noise.sigma, noise.sigma_shared)
+    return ANALYSES_BY_NAME[analysis]
 
 
 def frontier(
@@ -238,11 +215,10 @@ def frontier(
         raise InvalidParameter(f"a frontier needs at least 2 points, not {points}")
     ratio = math.inf if gamma is None else gamma_value(gamma, contract)
     shared_per_sigma = 1.0 / math.sqrt(ratio)
-    _check_fits(analysis, contract, shared_per_sigma)
-    if analysis in CASE_ANALYSES:
-        least = Calibration(CASE_ANALYSES[analysis], budget, contract).least_sigma(ratio) * (1.0 + 1e-9)
-    else:
-        least = least_sigma_add_the_deltas(budget, contract, ratio)
+    found = _fitting_analysis(analysis, contract, shared_per_sigma)
+    least = Calibration(found, budget, contract).least_sigma(ratio)
+    if not isinstance(found, AddTheDeltas):
+        least *= 1.0 + 1e-9
     total = math.hypot(1.0, shared_per_sigma)
     widest = (
         1.6
@@ -253,7 +229,7 @@ def frontier(
     for i in range(points):
         # Dense near the least noise, where the curves of added deltas shoot up.
         sigma = least * (1.0 + (widest - 1.0) * (i / (points - 1)) ** 2)
-        tau = _tau(analysis, budget, contract, Noise(sigma, sigma * shared_per_sigma, 1.0))
+        tau = least_tau(found, contract, budget, sigma=sigma, sigma_shared=sigma * shared_per_sigma)
         if math.isfinite(tau):
             curve.append((sigma * total, tau))
     return Frontier(analysis, least * total, tuple(curve))
@@ -297,12 +273,7 @@ class SumsComparison:
         ]  # fmt: skip
 
     def __str__(self) -> str:
-        width = max(len(row.way) for row in self.rows)
-        return "\n".join(
-            f"{row.way:<{width}}  noise {row.total_noise:.4g}, threshold {row.threshold:.5g}, "
-            "standard error of sums " + ", ".join(f"{error:.5g}" for error in row.standard_errors)
-            for row in self.rows
-        )
+        return text_grid(self.columns, self.cells())
 
     def _repr_html_(self) -> str:
         return html_grid("Sums beside counts", self.columns, self.cells())
@@ -360,7 +331,6 @@ class Certification:
             "epsilon": self.certificate.epsilon,
             "max_nonzero": self.contract.max_nonzero,
             "max_items_per_user": self.contract.items,
-            **({} if self.contract.spread is None else {"spread": self.contract.spread}),
             **self.noise.to_dict(),
             "delta": dict(self.delta),
             "delta_lower": self.certificate.delta_lower,
@@ -392,16 +362,13 @@ def certify(
     max_nonzero: int | None = None,
     max_items_per_user: int | None = None,
     delta: float | None = None,
-    excess: str = "drop",
 ) -> Certification:
     """Delta at epsilon of a plan given by its noise and threshold, under every analysis that applies.
 
-    With `excess` "spread" users with more items add a smaller weight to each of up to 16 times as many.
     `exact` is an upper bound in ball arithmetic that holds whatever the doubles did. With `delta` given, a plan
     that does not keep to it raises `NotPrivate`; so does one without any privacy.
     """
-    given = _given_plan(sigma, sigma_shared, gamma, tau, max_nonzero, max_items_per_user, excess)
-    noise, contract = given
+    noise, contract = _given_plan(sigma, sigma_shared, gamma, tau, max_nonzero, max_items_per_user)
     epsilon = Budget(epsilon, 0.5 if delta is None else delta).epsilon
     certificate = certify_noise(noise, contract, epsilon=epsilon, budget=delta)
     if certificate.delta > (_SURELY_BROKEN if delta is None else delta):
@@ -412,14 +379,9 @@ def certify(
             + ("" if delta is None else f", above {delta!r}")
         )
     deltas = {"exact": certificate.delta}
-    numbers: dict[str, Any] = {"sigma": noise.sigma, "tau": noise.tau, "epsilon": epsilon}
-    if contract.spread is None and noise.sigma_shared == 0.0:
-        deltas["gshm-add-the-deltas"] = min(1.0, delta_gshm_add_the_deltas(m=contract.items, **numbers))
-        deltas["gshm-exact"] = min(1.0, delta_gshm_exact(m=contract.items, **numbers))
-    elif contract.spread is None and contract.max_nonzero is not None:
-        numbers |= {"k": contract.max_nonzero, "sigma_shared": noise.sigma_shared}
-        deltas["csh-add-the-deltas"] = min(1.0, delta_csh_add_the_deltas(**numbers))
-        deltas["csh-tighter"] = min(1.0, delta_csh_tighter(**numbers))
+    if noise.sigma_shared == 0.0 or contract.max_nonzero is not None:
+        for name in (name for name in PAPER_ANALYSES if name.startswith(noise.mechanism)):
+            deltas[name] = min(1.0, PAPER_ANALYSES[name].delta(contract, noise, epsilon))
     return Certification(noise, contract, certificate, deltas)
 
 
@@ -435,9 +397,8 @@ def _given_plan(
     tau: float,
     max_nonzero: int | None,
     max_items_per_user: int | None,
-    excess: str,
 ) -> _GivenPlan:
-    contract = contract_of(max_nonzero, max_items_per_user, check_excess(excess) == "spread")
+    contract = Contract(max_nonzero, max_items_per_user)
     if sigma_shared is not None and gamma is not None:
         raise InvalidParameter(f"give sigma_shared ({sigma_shared!r}) or gamma ({gamma!r}), not both")
     if gamma is not None:
@@ -467,7 +428,7 @@ def epsilon_at(plan: Plan | _GivenPlan, delta: float) -> float:
 
     def excess(epsilon: float) -> float:
         # Doubles propose where they can; on a lattice that is the certificate itself.
-        if isinstance(plan.noise, Noise) and plan.contract.spread is None:
+        if isinstance(plan.noise, Noise):
             return log_excess(delta_family(plan.noise, plan.contract, epsilon=epsilon).delta, target)
         return log_excess(certify_noise(plan.noise, plan.contract, epsilon=epsilon).delta, target)
 
@@ -496,10 +457,9 @@ def profile_of(
     gamma: Gamma | None = None,
     max_nonzero: int | None = None,
     max_items_per_user: int | None = None,
-    excess: str = "drop",
 ) -> list[tuple[float, float]]:
     """The privacy profile of a plan given by its numbers: (epsilon, delta) pairs, sorted by epsilon."""
-    given = _given_plan(sigma, sigma_shared, gamma, tau, max_nonzero, max_items_per_user, excess)
+    given = _given_plan(sigma, sigma_shared, gamma, tau, max_nonzero, max_items_per_user)
     pairs = [(float(epsilon), delta_at(given, epsilon)) for epsilon in epsilons]
     pairs += [(epsilon_at(given, delta), float(delta)) for delta in deltas]
     if not pairs:

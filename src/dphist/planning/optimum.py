@@ -1,7 +1,7 @@
 """The best noise for an analysis: sigma for a given gamma, gamma itself, and the optimum brought onto a lattice.
 
-An analysis is its two pure cases and the delta of everything together; the paper's first analyses add the deltas
-of noise and threshold. The noise that is drawn is certified on its lattice.
+An analysis is its two pure cases and the delta of everything together; the paper's first ones add the deltas of
+noise and threshold. The noise that is drawn is certified on its lattice.
 """
 
 from __future__ import annotations
@@ -28,7 +28,14 @@ from dphist.privacy.exact import (
     mixed_blocks_upper,
 )
 from dphist.privacy.lattice import bits_for, discrete_gaussian_tail, infinite_event_discrete
-from dphist.privacy.numerics import golden_minimum, least_passing, least_whole_passing, log_excess, round_up
+from dphist.privacy.numerics import (
+    golden_minimum,
+    least_passing,
+    least_whole_passing,
+    log_excess,
+    probability_some_passes,
+    round_up,
+)
 from dphist.privacy.paper import (
     delta_csh_add_the_deltas,
     delta_csh_tighter,
@@ -53,61 +60,10 @@ from dphist.privacy.types import (
     gamma_from,
 )
 
-# The paper's first analyses as plans: the deltas of noise and threshold are added.
-
-
-def add_the_deltas(budget: Budget, contract: Contract, gamma: float, objective: Objective) -> Noise:
-    """The least threshold by adding the deltas: of the GSHM for infinite gamma, otherwise of the CSH."""
-    least = least_sigma_add_the_deltas(budget, contract, gamma)
-    if objective == "noise":
-        raise NoPlan(
-            "adding the deltas has no plan of least noise: "
-            f"the threshold grows without bound as sigma nears {least:.10g}"
-        )
-
-    def tau_at(stretch: float) -> float:
-        sigma = least * (1.0 + stretch)
-        return tau_add_the_deltas(budget, contract, sigma, sigma / math.sqrt(gamma))
-
-    stretch, _ = golden_minimum(tau_at, 1e-6, 2.0, tolerance=1e-9)
-    sigma = round_up(least * (1.0 + stretch))
-    shared = round_up(sigma / math.sqrt(gamma))
-    tau = round_up(tau_add_the_deltas(budget, contract, sigma, shared))
-
-    def delta(tau: float) -> float:
-        if shared == 0.0:
-            return delta_gshm_add_the_deltas(m=contract.items, sigma=sigma, tau=tau, epsilon=budget.epsilon)
-        k = int(contract.nonzero)
-        return delta_csh_add_the_deltas(k=k, sigma=sigma, sigma_shared=shared, tau=tau, epsilon=budget.epsilon)
-
-    while delta(tau) > budget.delta:
-        tau = round_up(tau * (1.0 + 1e-12))
-    return Noise(sigma, shared, tau)
-
-
-def least_sigma_add_the_deltas(budget: Budget, contract: Contract, gamma: float) -> float:
-    """The sigma at which the Gaussian part alone spends the whole delta."""
-    largest = largest_sensitivity_per_sigma(epsilon=budget.epsilon, delta=budget.delta)
-    if math.isinf(gamma):
-        return math.sqrt(contract.items) / largest
-    return math.sqrt(contract.nonzero + gamma) / 2.0 / largest
-
-
-def tau_add_the_deltas(budget: Budget, contract: Contract, sigma: float, sigma_shared: float) -> float:
-    """The least tau for this noise by adding the deltas; infinite where it is too small."""
-    numbers = {"sigma": sigma, "epsilon": budget.epsilon, "delta": budget.delta}
-    if sigma_shared == 0.0:
-        return tau_gshm_add_the_deltas(m=contract.items, **numbers)
-    try:
-        return tau_csh_add_the_deltas(k=int(contract.nonzero), sigma_shared=sigma_shared, **numbers)
-    except NotPrivate:
-        return math.inf
-
-
-# Analyses that take the worst of cases: no new count, only new counts, and mixtures. Each has the sensitivity
-# without new counts for sigma = 1, delta when all the user's counts are new, and the least tau, not below the one
-# in `noise`, at which mixtures are within the budget too. `extra` is what sums beside a changed count add to the
-# squared sensitivity; `closed_form` says whether mixtures cost no integral.
+# The analyses. Each has the sensitivity without new counts for sigma = 1. Those that take the worst of cases also
+# have delta when all the user's counts are new, and the least tau, not below the one in `noise`, at which mixtures
+# are within the budget too. `extra` is what sums beside a changed count add to the squared sensitivity;
+# `closed_form` says whether mixtures cost no integral.
 
 _LEAST_TAU_PER_SIGMA: Final = 1e-9
 
@@ -128,11 +84,7 @@ class Exact:
 
     def infinite(self, contract: Contract, noise: Noise, smallest: float) -> float:
         """The exact integral."""
-        value = infinite_event(
-            count=contract.items, sigma=noise.sigma, sigma_shared=noise.sigma_shared, tau=noise.tau,
-            smallest=smallest,
-        )  # fmt: skip
-        return float(value[0])
+        return float(infinite_event(noise, contract.items, smallest=smallest)[0])
 
     def mixed_tau(self, contract: Contract, noise: Noise, budget: Budget) -> float:
         """Raise tau to satisfy the worst mixture, as often as another one takes its place."""
@@ -151,59 +103,62 @@ class Exact:
 
 
 @dataclass(frozen=True)
-class GshmExact:
-    """`lem:related-GSHM`, without shared noise."""
+class PaperAnalysis:
+    """An analysis of the paper, which has delta in closed form."""
 
     closed_form: ClassVar[bool] = True
     extra: ClassVar[float] = 0.0
 
     def sensitivity(self, contract: Contract, gamma: float) -> float:
-        """sqrt m."""
-        return math.sqrt(contract.items)
+        """sqrt m without shared noise, sqrt(k + gamma)/2 with it."""
+        return math.sqrt(contract.items) if math.isinf(gamma) else math.sqrt(contract.nonzero + gamma) / 2.0
+
+    def delta(self, contract: Contract, noise: Noise, epsilon: float) -> float:
+        """By adding both worst cases."""
+        numbers = {"sigma": noise.sigma, "tau": noise.tau, "epsilon": epsilon}
+        if noise.sigma_shared == 0.0:
+            return delta_gshm_add_the_deltas(m=contract.items, **numbers)
+        return delta_csh_add_the_deltas(k=int(contract.nonzero), sigma_shared=noise.sigma_shared, **numbers)
 
     def infinite(self, contract: Contract, noise: Noise, smallest: float) -> float:
-        """1 - Phi(tau/sigma)^m."""
-        return float(infinite_event(count=contract.items, sigma=noise.sigma, sigma_shared=0.0, tau=noise.tau)[0])
+        """1 - Phi(tau/sigma)^m without shared noise, 1 - psi(k) with it."""
+        if noise.sigma_shared == 0.0:
+            return float(probability_some_passes(contract.items, noise.tau / noise.sigma))
+        numbers = {"sigma": noise.sigma, "sigma_shared": noise.sigma_shared, "tau": noise.tau}
+        return float(infinite_event_upper(count=contract.nonzero, **numbers))
 
     def mixed_tau(self, contract: Contract, noise: Noise, budget: Budget) -> float:
-        """By the exact delta of the GSHM."""
+        """By the delta of everything together."""
 
         def delta(tau: float) -> float:
-            return delta_gshm_exact(m=contract.items, sigma=noise.sigma, tau=tau, epsilon=budget.epsilon)
+            return self.delta(contract, replace(noise, tau=tau), budget.epsilon)
 
         return _tau_for_delta(delta, noise.tau, budget.delta)
 
 
 @dataclass(frozen=True)
-class CshTighter:
-    """`thm:privacy-tighter-analysis`, which uses k alone."""
-
-    closed_form: ClassVar[bool] = True
-    extra: ClassVar[float] = 0.0
-
-    def sensitivity(self, contract: Contract, gamma: float) -> float:
-        """sqrt(k + gamma)/2."""
-        return math.sqrt(contract.nonzero + gamma) / 2.0
-
-    def infinite(self, contract: Contract, noise: Noise, smallest: float) -> float:
-        """1 - psi(k)."""
-        numbers = {"sigma": noise.sigma, "sigma_shared": noise.sigma_shared, "tau": noise.tau}
-        return float(infinite_event_upper(count=contract.nonzero, **numbers))
-
-    def mixed_tau(self, contract: Contract, noise: Noise, budget: Budget) -> float:
-        """By the paper's maximum."""
-        numbers = {"sigma": noise.sigma, "sigma_shared": noise.sigma_shared, "epsilon": budget.epsilon}
-
-        def delta(tau: float) -> float:
-            return delta_csh_tighter(k=int(contract.nonzero), tau=tau, **numbers)
-
-        return _tau_for_delta(delta, noise.tau, budget.delta)
+class AddTheDeltas(PaperAnalysis):
+    """`lem:related-add-the-delta` and `thm:algorithm-privacy-add-the-deltas`: noise and threshold share delta."""
 
 
-CaseAnalysis = Exact | GshmExact | CshTighter
-CASE_ANALYSES: Final[dict[str, CaseAnalysis]] = {
-    "exact": Exact(), "gshm-exact": GshmExact(), "csh-tighter": CshTighter(),
+@dataclass(frozen=True)
+class PaperWorstCase(PaperAnalysis):
+    """`lem:related-GSHM` without shared noise, `thm:privacy-tighter-analysis`, which uses k alone, with it."""
+
+    def delta(self, contract: Contract, noise: Noise, epsilon: float) -> float:
+        """The paper's maximum over all cases."""
+        numbers = {"sigma": noise.sigma, "tau": noise.tau, "epsilon": epsilon}
+        if noise.sigma_shared == 0.0:
+            return delta_gshm_exact(m=contract.items, **numbers)
+        return delta_csh_tighter(k=int(contract.nonzero), sigma_shared=noise.sigma_shared, **numbers)
+
+
+Analysis = Exact | PaperAnalysis
+PAPER_ANALYSES: Final[dict[str, PaperAnalysis]] = {
+    "gshm-add-the-deltas": AddTheDeltas(), "gshm-exact": PaperWorstCase(),
+    "csh-add-the-deltas": AddTheDeltas(), "csh-tighter": PaperWorstCase(),
 }  # fmt: skip
+ANALYSES_BY_NAME: Final[dict[str, Analysis]] = {"exact": Exact(), **PAPER_ANALYSES}
 
 
 def _tau_for_delta(delta: Callable[[float], float], start: float, target: float) -> float:
@@ -228,7 +183,7 @@ def _tau_for_mixture(contract: Contract, noise: Noise, target: float, epsilon: f
 
 @lru_cache(maxsize=256)
 def tau_of_infinite_event(
-    analysis: CaseAnalysis, contract: Contract, *, sigma: float, sigma_shared: float, delta: float
+    analysis: Analysis, contract: Contract, *, sigma: float, sigma_shared: float, delta: float
 ) -> float:
     """The least tau at which the infinite event alone is within delta.
 
@@ -249,12 +204,20 @@ def tau_of_infinite_event(
 
 
 def least_tau(
-    analysis: CaseAnalysis, contract: Contract, budget: Budget, *, sigma: float, sigma_shared: float
+    analysis: Analysis, contract: Contract, budget: Budget, *, sigma: float, sigma_shared: float
 ) -> float:
     """The least tau for a given noise, over all cases; infinite if the noise alone is too small.
 
-    Guarantee: the returned tau was tested and passed.
+    Guarantee: the returned tau was tested and passed, except where the deltas are added with shared noise.
     """
+    numbers = {"sigma": sigma, "epsilon": budget.epsilon, "delta": budget.delta}
+    if isinstance(analysis, AddTheDeltas) and sigma_shared == 0.0:
+        return tau_gshm_add_the_deltas(m=contract.items, **numbers)
+    if isinstance(analysis, AddTheDeltas):
+        try:
+            return tau_csh_add_the_deltas(k=int(contract.nonzero), sigma_shared=sigma_shared, **numbers)
+        except NotPrivate:
+            return math.inf
     sensitivity = analysis.sensitivity(contract, gamma_from(sigma, sigma_shared))
     if delta_gaussian(sensitivity=sensitivity, sigma=sigma, epsilon=budget.epsilon) > budget.delta:
         return math.inf
@@ -270,7 +233,7 @@ _WIDEST_SIGMA: Final = 1.5
 class Calibration:
     """One analysis, one budget, one contract: where the best plans are searched."""
 
-    analysis: CaseAnalysis
+    analysis: Analysis
     budget: Budget
     contract: Contract
 
@@ -319,7 +282,33 @@ class Calibration:
 
     def best(self, gamma: float, objective: Objective) -> Noise:
         """The best plan for this gamma."""
+        if isinstance(self.analysis, AddTheDeltas):
+            return self._with_added_deltas(self.analysis, gamma, objective)
         return self.at_least_tau(gamma) if objective == "threshold" else self.at_least_noise(gamma)
+
+    def _with_added_deltas(self, analysis: AddTheDeltas, gamma: float, objective: Objective) -> Noise:
+        """The least threshold by adding the deltas."""
+        least = self.least_sigma(gamma)
+        if objective == "noise":
+            raise NoPlan(
+                "adding the deltas has no plan of least noise: "
+                f"the threshold grows without bound as sigma nears {least:.10g}"
+            )
+
+        def tau_at(sigma: float, shared: float) -> float:
+            return least_tau(analysis, self.contract, self.budget, sigma=sigma, sigma_shared=shared)
+
+        def tau_of(stretch: float) -> float:
+            sigma = least * (1.0 + stretch)
+            return tau_at(sigma, sigma / math.sqrt(gamma))
+
+        stretch, _ = golden_minimum(tau_of, 1e-6, 2.0, tolerance=1e-9)
+        sigma = round_up(least * (1.0 + stretch))
+        shared = round_up(sigma / math.sqrt(gamma))
+        noise = Noise(sigma, shared, round_up(tau_at(sigma, shared)))
+        while analysis.delta(self.contract, noise, self.budget.epsilon) > self.budget.delta:
+            noise = replace(noise, tau=round_up(noise.tau * (1.0 + 1e-12)))
+        return noise
 
 
 def tune_gamma(calibration: Calibration, objective: Objective) -> Noise:
@@ -554,7 +543,7 @@ def on_lattice(
     Guarantee: the certificate's delta is within the budget.
     """
     found = lattice_and_variances(continuous, budget, contract, offset, sums)
-    limit = _limit(continuous, budget, contract, found.variance, found.variance_shared, found.lattice)
+    limit = _least_limit(found, budget, contract, start=max(1, math.ceil(found.lattice * continuous.tau)))
     for attempt in range(_MOST_ATTEMPTS):
         noise = replace(found, limit=limit)
         certificate = certify_noise(noise, contract, epsilon=budget.epsilon, budget=budget.delta)
@@ -671,25 +660,24 @@ def _noise_alone(noise: LatticeNoise, budget: Budget, contract: Contract) -> arb
     return worst
 
 
-def _limit(
-    noise: Noise, budget: Budget, contract: Contract, variance: Fraction, shared: Fraction, lattice: int
-) -> int:
+def _least_limit(noise: LatticeNoise, budget: Budget, contract: Contract, start: int) -> int:
     """The least whole limit at which the infinite event is within the budget, in doubles."""
-    levels = contract.levels(lattice)
+    lattice, levels = noise.lattice, contract.levels(noise.lattice)
+    variance, shared = float(noise.variance), float(noise.variance_shared)
     items = np.array([level.items for level in levels])
     spare = np.array([lattice - level.weight for level in levels])
 
     def excess(limit: int) -> float:
         if shared == 0:
-            tails = discrete_gaussian_tail(limit + spare + 1, variance=float(variance))
+            tails = discrete_gaussian_tail(limit + spare + 1, variance=variance)
             return log_excess(float((-np.expm1(items * np.log1p(-tails))).max()), budget.delta)
         events = (
             infinite_event_discrete(
-                count=level.items, variance=float(variance), variance_shared=float(shared),
+                count=level.items, variance=variance, variance_shared=shared,
                 limit=limit + lattice - level.weight, smallest=budget.delta,
             )
             for level in levels
         )  # fmt: skip
         return log_excess(max(events), budget.delta)
 
-    return least_whole_passing(excess, max(1, math.ceil(lattice * noise.tau)))
+    return least_whole_passing(excess, start)

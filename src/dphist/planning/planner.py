@@ -7,19 +7,19 @@ from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
 from functools import lru_cache
+from operator import attrgetter
 from typing import Final, Literal, get_args
 
 from scipy import special
 
 from dphist.errors import InvalidParameter, NoPlan, NotPrivate, one_of, positive_number
 from dphist.planning.optimum import (
-    CASE_ANALYSES,
+    ANALYSES_BY_NAME,
     LEAST_SHARED,
     Bounds,
     Calibration,
     Exact,
     SumShares,
-    add_the_deltas,
     check_bounds,
     lattice_and_variances,
     least_total_noise,
@@ -75,20 +75,6 @@ def gamma_value(gamma: Gamma, contract: Contract) -> float:
     if not LEAST_GAMMA <= number <= LARGEST_GAMMA:
         raise InvalidParameter(f"gamma must be between {LEAST_GAMMA:g} and {LARGEST_GAMMA:g}, not {gamma!r}")
     return number
-
-
-def top_k_noise(
-    budget: Budget, contract: Contract, rule: OffsetRule, sums: SumShares | None = None
-) -> tuple[LatticeNoise, Certificate]:
-    """Noise and threshold for the `max_nonzero` largest counts with their offset, and the certificate.
-
-    Guarantee: the certificate's delta is within the budget.
-    Source: `alg:top-k` with the offset of `sec:top-k` (rule `independent`) or our own (rule `opposite`).
-    """
-    guess = top_k_guess(budget, contract, rule, total(sums))
-    # To find the lattice and to start the search of the limit.
-    tau = guess.total_noise * -float(special.ndtri(budget.delta / (1.0 + contract.nonzero)))
-    return on_lattice(replace(guess, tau=max(tau, guess.sigma)), budget, contract, rule, sums)
 
 
 def top_k_guess(budget: Budget, contract: Contract, rule: OffsetRule, extra: float) -> Noise:
@@ -247,6 +233,8 @@ def plan(
         raise InvalidParameter(
             "sums need Gaussian noise that is discrete, by the exact analysis, with gamma tuned"
         )
+    if offset is not None and top is None:
+        raise InvalidParameter(f"offset = {offset!r} is for top alone")
     if top is not None or public_items is not None:
         if not ours or max_nonzero is not None or (top is not None and public_items is not None):
             raise InvalidParameter(
@@ -254,17 +242,21 @@ def plan(
             )
         if mechanism == "laplace":
             raise InvalidParameter("mechanism 'laplace' is for max_items_per_user, not for top or public_items")
-        if offset is not None and top is None:
-            raise InvalidParameter(f"offset = {offset!r} is for top alone")
         if public_items is not None:
             listed = contract_of(public_items, max_items_per_user, spreads)
             return public_plan(budget, listed, family_shares(bounds, weights, budget, listed))
         found = top_plan(budget, Contract(top), offset, objective, bounds, weights)
         if max_items_per_user is None:
             return found
-        return _quieter(found, max_items_per_user, mechanism, objective, bounds, weights)
-    if offset is not None:
-        raise InvalidParameter(f"offset = {offset!r} is for top alone")
+        # The joint analysis of both does not hold: one user who raises the count that is subtracted lowers all
+        # others, however few items that user has (docs/theory/top-k.md). So it is the one that needs less noise.
+        capped = plan(
+            epsilon=epsilon, delta=delta, max_items_per_user=max_items_per_user, minimize=objective,
+            mechanism=mechanism, sums=bounds, weights=weights,
+        )  # fmt: skip
+        if capped.total_noise <= found.total_noise:
+            return replace(capped, notes=(*capped.notes, CAP_ALONE))
+        return replace(found, notes=(*found.notes, _TOP_ALONE))
     contract = contract_of(max_nonzero, max_items_per_user, spreads)
     if mechanism == "laplace":
         if not ours:
@@ -333,7 +325,14 @@ def _gaussian_plan(
     ideal = _noise_for(name, budget, unweighted, _gamma(gamma, name, contract), objective, total(shares))
     chosen: Noise | LatticeNoise
     if noise == "discrete":
-        chosen, certificate = _discrete(ideal, budget, contract, objective, shares, tuned_freely=gamma is None)
+        chosen, certificate = on_lattice(ideal, budget, contract, sums=shares)
+        if ideal.sigma_shared > 0.0 and gamma is None:
+            # The shared noise was ours to choose: it must be worth its lattice.
+            alone = Calibration(Exact(extra=total(shares)), budget, contract).best(math.inf, objective)
+            without = on_lattice(alone, budget, contract, sums=shares)
+            cost = attrgetter("tau" if objective == "threshold" else "total_noise")
+            if not cost(chosen) < cost(without[0]) * _WORTH_SHARING:
+                chosen, certificate = without
     else:
         chosen, certificate = certify_continuous(ideal, budget, contract)
     return Plan(budget, contract, chosen, name, certificate, (*notes_for(budget, contract, chosen), *notes))
@@ -347,59 +346,18 @@ def top_plan(
     bounds: Sequence[Bounds],
     weights: Sequence[float] | None,
 ) -> Plan:
-    """The top-k step by itself; the opposite offset unless another is asked for."""
+    """The top-k step by itself; the opposite offset, our own, unless another is asked for."""
     rule = one_of("offset", "opposite" if offset is None else offset, OFFSET_RULES)
     if rule == "none":
         if bounds:
             raise InvalidParameter("sums beside a top-k step need its offset: the counts would be differences")
         return _gaussian_plan(budget, contract, None, "exact", None, objective)
     shares = share_budget(bounds, weights, lambda extra: top_k_guess(budget, contract, rule, extra))
-    noise, certificate = top_k_noise(budget, contract, rule, shares)
+    guess = top_k_guess(budget, contract, rule, total(shares))
+    # To find the lattice and to start the search of the limit.
+    tau = guess.total_noise * -float(special.ndtri(budget.delta / (1.0 + contract.nonzero)))
+    noise, certificate = on_lattice(replace(guess, tau=max(tau, guess.sigma)), budget, contract, rule, shares)
     return Plan(budget, contract, noise, "exact", certificate, notes_for(budget, contract, noise))
-
-
-def _quieter(
-    found: Plan,
-    items: int,
-    mechanism: str,
-    objective: Objective,
-    bounds: Sequence[Bounds],
-    weights: Sequence[float] | None,
-) -> Plan:
-    """The top-k step; or the bound on the items of a user by itself, where that needs less noise.
-
-    The joint analysis of both does not hold: one user who raises the count that is subtracted lowers all others,
-    however few items that user has (docs/theory/top-k.md).
-    """
-    capped = plan(
-        epsilon=found.budget.epsilon, delta=found.budget.delta, max_items_per_user=items, minimize=objective,
-        mechanism=mechanism, sums=bounds, weights=weights,
-    )  # fmt: skip
-    if capped.total_noise <= found.total_noise:
-        return replace(capped, notes=(*capped.notes, CAP_ALONE))
-    return replace(found, notes=(*found.notes, _TOP_ALONE))
-
-
-def _discrete(
-    ideal: Noise,
-    budget: Budget,
-    contract: Contract,
-    objective: Objective,
-    shares: SumShares | None,
-    *,
-    tuned_freely: bool,
-) -> tuple[LatticeNoise, Certificate]:
-    """The plan on a lattice; where the shared noise was ours to choose, it must be worth its lattice."""
-    found = on_lattice(ideal, budget, contract, sums=shares)
-    if ideal.sigma_shared == 0.0 or not tuned_freely:
-        return found
-    alone = Calibration(Exact(extra=total(shares)), budget, contract).best(math.inf, objective)
-    without = on_lattice(alone, budget, contract, sums=shares)
-
-    def cost(plan: tuple[LatticeNoise, Certificate]) -> float:
-        return plan[0].tau if objective == "threshold" else plan[0].total_noise
-
-    return found if cost(found) < cost(without) * _WORTH_SHARING else without
 
 
 def _gamma(gamma: Gamma | None, name: AnalysisName, contract: Contract) -> float | None:
@@ -427,9 +385,7 @@ def _noise_for(
     if name == "exact" and gamma is None:
         return tune_gamma(Calibration(Exact(extra=extra), budget, contract), objective)
     assert gamma is not None
-    if name.endswith("add-the-deltas"):
-        return add_the_deltas(budget, contract, gamma, objective)
-    return Calibration(CASE_ANALYSES[name], budget, contract).best(gamma, objective)
+    return Calibration(ANALYSES_BY_NAME[name], budget, contract).best(gamma, objective)
 
 
 def certify_continuous(noise: Noise, budget: Budget, contract: Contract) -> tuple[Noise, Certificate]:

@@ -10,7 +10,9 @@ import math
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from fractions import Fraction
 from functools import cache
+from itertools import islice
 from typing import Final
 
 from flint import acb, arb, ctx, fmpq, fmpz
@@ -18,8 +20,15 @@ from flint import acb, arb, ctx, fmpq, fmpz
 BallFunction = Callable[[acb, bool], acb]
 
 
-# Arb's precision belongs to the process, not to a thread: one block at a time. Blocks may nest.
+# Arb's precision belongs to the process, not to a thread: one block at a time. Blocks may nest. The lock guards
+# speed and repeatability, not exactness: enclosures hold at any precision.
 _one_at_a_time = threading.RLock()
+
+
+def renew_lock() -> None:
+    """For the child of a fork: another thread may have held the lock, and it does not exist there."""
+    global _one_at_a_time
+    _one_at_a_time = threading.RLock()
 
 
 @contextmanager
@@ -32,6 +41,11 @@ def precision(bits: int) -> Iterator[None]:
             yield
         finally:
             ctx.prec = before
+
+
+def rational(value: Fraction) -> arb:
+    """A ball around a rational number."""
+    return arb(fmpq(value.numerator, value.denominator))
 
 
 def upper(ball: arb) -> float:
@@ -115,11 +129,11 @@ def tail(n: int, variance: arb) -> arb:
     if t > 1 and density < arb(2) ** -ctx.prec:
         # Nothing beside any delta at this precision: a rough enclosure is as good as a fine one.
         return _tail_by_convexity(n, variance)
-    corrections, previous, current = arb(0), arb(1), t
-    coefficients = _midpoint_coefficients(ctx.prec)
+    corrections, previous, current, step = arb(0), arb(1), t, 1 / deviation
     for order in range(1, 2 * _TERMS):
         if order % 2 == 1:
-            corrections -= coefficients[order // 2] * current / deviation**order
+            corrections -= _midpoint_coefficients(ctx.prec)[order // 2] * current * step
+            step /= variance
         previous, current = current, t * current - order * previous
     value = normal_cdf(-t) + density * corrections / deviation
     remainder = _remainder(t, deviation)
@@ -162,14 +176,22 @@ def _midpoint_coefficients(_bits: int) -> tuple[arb, ...]:
 
 def _tail_by_terms(n: int, variance: arb) -> arb:
     """The sum itself; what lies beyond the last term is below a geometric series."""
-    total, x = arb(0), n
+    total, nothing, x = arb(0), arb(2) ** -(ctx.prec + 8), n - 1
+    for term in islice(weights_from(n, 1, variance), 10_002):
+        total, x = total + term, x + 1
+        if term < total * nothing:
+            break
+    ratio = (-arb(x) / variance).exp()
+    return (total + arb(0).union(term * ratio / (1 - ratio))) / normaliser(variance)
+
+
+def weights_from(start: int, sign: int, variance: arb) -> Iterator[arb]:
+    """e^(-x^2/(2V)) for x = start, start + sign, ..., each from the one before."""
+    weight = (-(arb(start) ** 2) / (2 * variance)).exp()
+    ratio, bend = (-arb(2 * sign * start + 1) / (2 * variance)).exp(), (-1 / variance).exp()
     while True:
-        term = (-(arb(x) ** 2) / (2 * variance)).exp()
-        total += term
-        if term < total * arb(2) ** -(ctx.prec + 8) or x > n + 10_000:
-            ratio = (-arb(x) / variance).exp()
-            return (total + arb(0).union(term * ratio / (1 - ratio))) / normaliser(variance)
-        x += 1
+        yield weight
+        weight, ratio = weight * ratio, ratio * bend
 
 
 def shift_divergence(*, variance: arb, shift: int, epsilon: arb) -> arb:

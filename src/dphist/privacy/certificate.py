@@ -20,17 +20,16 @@ from flint import acb, arb
 
 from dphist.errors import InvalidParameter, NotPrivate
 from dphist.privacy import balls, exact
-from dphist.privacy.balls import tail
+from dphist.privacy.balls import rational, tail
 from dphist.privacy.exact import (
     block_offsets,
     delta_family,
     delta_of_case,
-    gaussian_case,
     mixed_blocks,
     sum_bound,
     worst_changed,
 )
-from dphist.privacy.lattice import DiscreteFamily, TopKFamily, bits_for, rational
+from dphist.privacy.lattice import DiscreteFamily, TopKFamily, bits_for
 from dphist.privacy.numerics import fraction_up
 from dphist.privacy.spread import WeightedFamily, at_level
 from dphist.privacy.types import (
@@ -53,8 +52,6 @@ _LOWER_ERROR: Final = 1e-7
 # Deltas are computed to many digits down to this.
 _SMALLEST: Final = 1e-40
 _CHORD_LADDER: Final = (150, 600, 2400, 9600)
-# Steps of a count in which the weights of users are whole numbers, for continuous noise.
-_LEVEL_STEPS: Final = 512
 
 # An epsilon, which may be negative, and an upper bound of delta there.
 Node = tuple[float, float]
@@ -124,11 +121,8 @@ class BallFamily:
         ends = np.array([first], dtype=np.int64), np.array([last], dtype=np.int64)
         worst = 0.0
         for j, r, s, a in block_offsets(self.noise, self.contract, *ends):
-            case = exact.Case(
-                shared=float(j[0]), new=int(r[0]), changed=int(s[0]), offset=float(a[0]),
-                sigma=self.noise.sigma, sigma_shared=self.noise.sigma_shared, tau=self.noise.tau,
-                epsilon=self.epsilon, scale=self.scale,
-            )  # fmt: skip
+            counts = float(j[0]), int(r[0]), int(s[0])
+            case = exact.Case(self.noise, *counts, float(a[0]), self.epsilon, self.scale)
             # Each offset covers its own side of s: the block is bounded only by both together.
             worst = max(worst, _enough_chords(case, goal))
         return worst
@@ -180,21 +174,6 @@ def certify_family(
     )
 
 
-def certify_correlated_gaussian(noise: Noise, contract: Contract, *, epsilon: float) -> Certificate:
-    """Certificate of continuous correlated noise on a known domain of `max_nonzero` keys: no key is ever new.
-
-    Guarantee: `delta` is an upper bound in ball arithmetic, from the very doubles of `noise`; exact but for
-    rounding.
-    Valid for: epsilon >= 0. The tau of `noise` plays no part.
-    Source: `lem:restated-Leb24-for-approx` with the exact sensitivity over whole numbers of changed counts.
-    """
-    fast = gaussian_case(noise, contract, epsilon=epsilon)
-    family = BallFamily(noise, contract, epsilon=epsilon, scale=fast.delta, budget=None)
-    with balls.precision(family.bits):
-        delta = min(1.0, balls.upper(family.gaussian_worst(0)))
-    return Certificate(epsilon, delta, "exact", fast.case, min(delta, fast.delta))
-
-
 def _mixed_upper(family: BallFamily, goal: float) -> float:
     """Ball upper bound over all mixed cases 0 < r < m."""
     noise, contract, epsilon = family.noise, family.contract, family.epsilon
@@ -221,12 +200,10 @@ def certify_noise(
 
     Guarantee: `delta` is an upper bound in ball arithmetic, from the very rationals or doubles of `noise`.
     """
+    if contract.spread is not None and not isinstance(noise, LatticeNoise):
+        raise InvalidParameter("excess = 'spread' is certified for discrete Gaussian noise: make a plan")
     if isinstance(noise, LaplaceNoise):
-        if contract.spread is not None:
-            raise InvalidParameter("Laplace noise cannot be combined with spread, which bounds squared lengths")
         return certify_discrete_laplace(noise.scale, noise.limit, contract, epsilon=epsilon)
-    if isinstance(noise, Noise) and contract.spread is not None:
-        return _certify_continuous_spread(noise, contract, epsilon=epsilon)
     if isinstance(noise, Noise):
         return certify_family(noise, contract, epsilon=epsilon, budget=budget)
     if contract.spread is not None:
@@ -234,28 +211,6 @@ def certify_noise(
     if isinstance(noise, PublicNoise):
         return certify_known_domain(noise, contract, epsilon=epsilon)
     return certify_lattice(noise, contract, epsilon=epsilon, budget=budget)
-
-
-def _certify_continuous_spread(noise: Noise, contract: Contract, *, epsilon: float) -> Certificate:
-    """Certificate of continuous noise with spread: that of the worst level.
-
-    Weights are whole steps of 1/512. In units of a weight, noise and threshold are rounded down, so that a level
-    is certified with less of both.
-    """
-    if noise.sigma_shared > 0.0:
-        raise InvalidParameter("excess = 'spread' with shared noise is certified for discrete noise: make a plan")
-    found = []
-    for level in contract.levels(_LEVEL_STEPS):
-        weight = Fraction(level.weight, _LEVEL_STEPS)
-        down = [math.nextafter(float(x / weight), 0.0) for x in (Fraction(noise.sigma), Fraction(noise.tau) + 1)]
-        tau = math.nextafter(down[1] - 1.0, 0.0)
-        if tau <= 0.0:
-            raise NotPrivate(f"the threshold {noise.threshold:g} hides no new count of a user")
-        own = certify_family(
-            Noise(down[0], 0.0, tau), Contract(contract.max_nonzero, level.items), epsilon=epsilon
-        )
-        found.append(replace(own, binding_case=replace(own.binding_case, weight=weight)))
-    return max(found, key=lambda one: one.delta)
 
 
 def certify_spread(
@@ -274,7 +229,15 @@ def certify_spread(
     if epsilon < 0.0:
         raise InvalidParameter(f"epsilon must not be negative, not {epsilon!r}")
     if noise.variance_shared > 0:
-        return _certify_each_level(noise, contract, epsilon=epsilon, budget=budget)
+        found = []
+        for level in contract.levels(noise.lattice):
+            own, bounds = at_level(noise, contract, level)
+            certificate = certify_noise(own, bounds, epsilon=epsilon, budget=budget)
+            weight = Fraction(level.weight, noise.lattice)
+            found.append(replace(certificate, binding_case=replace(certificate.binding_case, weight=weight)))
+            if budget is not None and certificate.delta > budget:
+                break
+        return max(found, key=lambda one: one.delta)
     bits = bits_for(_SMALLEST if budget is None else min(_SMALLEST, budget))
     with balls.precision(bits):
         family, at = _weighted_family(noise, contract, bits), arb(epsilon)
@@ -287,21 +250,6 @@ def certify_spread(
 def _weighted_family(noise: LatticeNoise, contract: Contract, _bits: int) -> WeightedFamily:
     """The bounds of one plan, made once for all epsilons at a precision, the one that is set."""
     return WeightedFamily.of([(noise, contract)])
-
-
-def _certify_each_level(
-    noise: LatticeNoise, contract: Contract, *, epsilon: float, budget: float | None
-) -> Certificate:
-    """The certificate of the worst level."""
-    found = []
-    for level in contract.levels(noise.lattice):
-        own, bounds = at_level(noise, contract, level)
-        certificate = certify_noise(own, bounds, epsilon=epsilon, budget=budget)
-        weight = Fraction(level.weight, noise.lattice)
-        found.append(replace(certificate, binding_case=replace(certificate.binding_case, weight=weight)))
-        if budget is not None and certificate.delta > budget:
-            break
-    return max(found, key=lambda one: one.delta)
 
 
 def certify_discrete_laplace(scale: Fraction, limit: int, contract: Contract, *, epsilon: float) -> Certificate:
@@ -353,14 +301,8 @@ def certify_lattice(
         if items > 1 and delta < 1.0:
             goal = delta if budget is None else max(delta, budget)
             delta = max(delta, _discrete_mixed_upper(family, goal, stop=budget is not None))
-    below, _ = worst_changed(
-        shared=contract.nonzero, most=float(items), gamma=noise.gamma, extra=float(noise.extra)
-    )
-    case = (
-        NeighbourCase(contract.nonzero, 0, int(below), "either")
-        if gaussian >= infinite
-        else NeighbourCase(contract.nonzero - items, items, 0, "add")
-    )
+    only_new = NeighbourCase(contract.nonzero - items, items, 0, "add")
+    case = _worst_without_new(noise, contract) if gaussian >= infinite else only_new
     return Certificate(epsilon, min(1.0, delta), "exact-discrete", case, min(1.0, delta, balls.upper(event)))
 
 
@@ -371,14 +313,17 @@ def certify_known_domain(noise: LatticeNoise, contract: Contract, *, epsilon: fl
     Valid for: epsilon >= 0.
     Source: `alg:discrete-correlated-gaussian`, beyond `lem:discrete-cor-privacy`.
     """
-    below, _ = worst_changed(
-        shared=contract.nonzero, most=float(contract.items), gamma=noise.gamma, extra=float(noise.extra)
-    )
     with balls.precision(256):
         family = DiscreteFamily(noise, contract, epsilon=epsilon, scale=1e-16)
         delta = min(1.0, balls.upper(family.gaussian_worst(0)))
-    case = NeighbourCase(contract.nonzero, 0, int(below), "either")
-    return Certificate(epsilon, delta, "exact-discrete", case, 0.0)
+    return Certificate(epsilon, delta, "exact-discrete", _worst_without_new(noise, contract), 0.0)
+
+
+def _worst_without_new(noise: LatticeNoise, contract: Contract) -> NeighbourCase:
+    """The worst neighbours that have the same items."""
+    numbers = {"shared": contract.nonzero, "most": float(contract.items), "gamma": noise.gamma}
+    below, _ = worst_changed(extra=float(noise.extra), **numbers)
+    return NeighbourCase(contract.nonzero, 0, int(below), "either")
 
 
 def _discrete_mixed_upper(family: DiscreteFamily, goal: float, *, stop: bool) -> float:

@@ -51,18 +51,17 @@ def shared_noise_breaks(
     return np.asarray(np.clip(np.concatenate(rows, axis=1), low, high), dtype=np.float64)
 
 
-def infinite_event(
-    *, count: ArrayLike, sigma: float, sigma_shared: float, tau: float, smallest: float = 1e-300
-) -> FloatArray:
+def infinite_event(noise: Noise, count: ArrayLike, *, smallest: float = 1e-300) -> FloatArray:
     """Probability that at least one of `count` new counts passes, exactly.
 
         1 - E over Z_shared of Phi((tau - Z_shared)/sigma)^count
 
     Guarantee: relative error about 1e-13 for values above `smallest`.
-    Valid for: count >= 0 (an array is allowed), sigma > 0, sigma_shared >= 0.
+    Valid for: count >= 0 (an array is allowed).
     Source: the exact value that `claim:upperbounddeltainf` bounds.
     """
     counts = np.atleast_1d(np.asarray(count, dtype=np.float64))
+    sigma, sigma_shared, tau = noise.sigma, noise.sigma_shared, noise.tau
     if sigma_shared == 0.0:
         return probability_some_passes(counts, tau / sigma)
     reach = normal_reach(smallest)
@@ -111,17 +110,14 @@ class OffsetDeltas:
 
 
 def offset_bound(
+    noise: Noise,
     *,
     shared: ArrayLike,
     new: ArrayLike,
     changed: ArrayLike,
     offset: ArrayLike,
-    sigma: float,
-    sigma_shared: float,
-    tau: float,
     epsilon: float,
     smallest: float = 1e-300,
-    extra: float = 0.0,
 ) -> OffsetDeltas:
     """Upper bound of delta for neighbours with j shared, r new and s changed counts, elementwise.
 
@@ -135,12 +131,13 @@ def offset_bound(
     Valid for: any offset a; `shared` may be infinite with a = 0; sigma_shared = 0 needs a = 0.
     Source: beyond the paper; docs/theory/exact-analysis.md.
     """
+    sigma, sigma_shared, tau = noise.sigma, noise.sigma_shared, noise.tau
     j, r, s, a = (
         np.atleast_1d(x)
         for x in np.broadcast_arrays(*(np.asarray(v, dtype=np.float64) for v in (shared, new, changed, offset)))
     )
     quiet = np.where(a == 0.0, 0.0, (np.where(np.isinf(j), s, j) - s) * a**2)
-    mu = np.sqrt(s * ((1.0 - a) ** 2 + extra) + quiet) / sigma
+    mu = np.sqrt(s * ((1.0 - a) ** 2 + noise.extra) + quiet) / sigma
     if sigma_shared == 0.0:
         # Exact, and the terms of the GSHM's exact analysis.
         log_g = log_probability_none_passes(r, tau / sigma)
@@ -172,8 +169,7 @@ def offset_bound(
     x, weights = panel_nodes(breaks)
     q = np.exp(-0.5 * (x + alpha[:, None]) ** 2) / _ROOT_TWO_PI
     remove = (weights * q * hockey_stick_normal(mu[:, None], epsilon + log_ratio(x))).sum(axis=1)
-    some = infinite_event(count=r, sigma=sigma, sigma_shared=sigma_shared, tau=tau, smallest=smallest)
-    return OffsetDeltas(add=some + add, remove=remove)
+    return OffsetDeltas(add=infinite_event(noise, r, smallest=smallest) + add, remove=remove)
 
 
 # The offset bound as a ball, from chords alone: no quadrature error, only inequalities.
@@ -192,15 +188,13 @@ def reach(scale: float) -> float:
 
 @dataclass(frozen=True)
 class Case:
-    """One offset bound: neighbours (j, r, s), the offset a, the plan, and the size of delta to expect."""
+    """One offset bound: the plan, neighbours (j, r, s), the offset a, and the size of delta to expect."""
 
+    noise: Noise
     shared: float
     new: int
     changed: int
     offset: float
-    sigma: float
-    sigma_shared: float
-    tau: float
     epsilon: float
     scale: float
 
@@ -209,11 +203,12 @@ class Case:
         """Distance of the independent coordinates, in standard deviations."""
         a, s = arb(self.offset), arb(self.changed)
         quiet = arb(0) if self.offset == 0.0 else (arb(int(self.shared)) - s) * a * a
-        return (s * (1 - a) ** 2 + quiet).sqrt() / arb(self.sigma)
+        return (s * (1 - a) ** 2 + quiet).sqrt() / arb(self.noise.sigma)
 
 
 def _log_none_passes(case: Case, x: arb) -> arb:
-    u = (arb(case.tau) - arb(case.sigma_shared) * x) / arb(case.sigma)
+    noise = case.noise
+    u = (arb(noise.tau) - arb(noise.sigma_shared) * x) / arb(noise.sigma)
     # Far below, 1 - Phi(-u) would cancel to nothing; far above, Phi(u) would round to one.
     return case.new * (balls.normal_cdf(u).log() if u < 0 else (-balls.normal_cdf(-u)).log1p())
 
@@ -237,10 +232,11 @@ def _chord_without_shared_noise(case: Case) -> float:
 
 def _nodes(case: Case, count: int) -> list[float]:
     """Cell ends, dense where the integrands are large. Any choice is valid; this one is sharp."""
-    alpha, far = case.offset / case.sigma_shared, reach(case.scale)
+    noise, far = case.noise, reach(case.scale)
+    alpha = case.offset / noise.sigma_shared
     x = np.linspace(-far - alpha, far, 4001)
     mu = float(case.mu.mid())
-    log_g = log_probability_none_passes(case.new, (case.tau - case.sigma_shared * x) / case.sigma)
+    log_g = log_probability_none_passes(case.new, (noise.tau - noise.sigma_shared * x) / noise.sigma)
     shift = alpha * (x + alpha / 2.0)
     p, q = np.exp(-0.5 * x * x), np.exp(-0.5 * (x + alpha) ** 2)
     mass = -p * np.expm1(log_g)
@@ -276,9 +272,9 @@ def offset_bound_upper(case: Case, cells: int) -> float:
     Valid for: epsilon >= 0, sigma_shared >= 0 (0 is closed form and needs offset 0).
     Source: beyond the paper; docs/theory/exact-analysis.md.
     """
-    if case.sigma_shared == 0.0:
+    if case.noise.sigma_shared == 0.0:
         return _chord_without_shared_noise(case)
-    alpha, epsilon, mu = arb(case.offset) / arb(case.sigma_shared), arb(case.epsilon), case.mu
+    alpha, epsilon, mu = arb(case.offset) / arb(case.noise.sigma_shared), arb(case.epsilon), case.mu
     ends = _nodes(case, cells)
     growth = epsilon.exp()
     # Outside the cells both integrands are at most the mass of p (adding) or of q (removing).
@@ -370,14 +366,12 @@ def gaussian_case(noise: Noise, contract: Contract, *, epsilon: float) -> CaseDe
     Guarantee: exact: neighbours come as near to it as one likes, as their shared counts grow.
     Source: beyond the paper; `lem:standard-gaussian-mechanism` with the exact sensitivity.
     """
-    most = float(contract.items)
     there = {"shared": contract.nonzero, "gamma": noise.gamma, "extra": noise.extra}
-    squared = float(largest_squared_sensitivity(most=most, **there))
-    below, above = worst_changed(most=most, **there)
-    candidates = (float(above), float(below))
-    changed = max(candidates, key=lambda s: float(squared_sensitivity(changed=s, **there)))
+    below, above = worst_changed(most=float(contract.items), **there)
+    candidates = [(float(squared_sensitivity(changed=s, **there)), int(s)) for s in (above, below)]
+    squared, changed = max(candidates, key=lambda pair: pair[0])
     delta = float(hockey_stick_normal(math.sqrt(squared) / noise.sigma, epsilon))
-    return CaseDelta(delta, NeighbourCase(contract.nonzero, 0, int(changed), "either"))
+    return CaseDelta(delta, NeighbourCase(contract.nonzero, 0, changed, "either"))
 
 
 def infinite_case(noise: Noise, contract: Contract, *, smallest: float = 1e-300) -> CaseDelta:
@@ -387,9 +381,7 @@ def infinite_case(noise: Noise, contract: Contract, *, smallest: float = 1e-300)
     Source: beyond the paper; the exact value behind `claim:upperbounddeltainf`.
     """
     items = contract.items
-    delta = infinite_event(
-        count=items, sigma=noise.sigma, sigma_shared=noise.sigma_shared, tau=noise.tau, smallest=smallest
-    )
+    delta = infinite_event(noise, items, smallest=smallest)
     return CaseDelta(float(delta[0]), NeighbourCase(contract.nonzero - items, items, 0, "add"))
 
 
@@ -425,9 +417,7 @@ def sum_bound(
     j = contract.nonzero - first.astype(np.float64)
     most = np.minimum(j, contract.items - first.astype(np.float64))
     squared = largest_squared_sensitivity(shared=j, most=most, gamma=noise.gamma, extra=noise.extra)
-    some = infinite_event(
-        count=last, sigma=noise.sigma, sigma_shared=noise.sigma_shared, tau=noise.tau, smallest=smallest
-    )
+    some = infinite_event(noise, last, smallest=smallest)
     return np.asarray(some + hockey_stick_normal(np.sqrt(squared) / noise.sigma, epsilon))
 
 
@@ -436,12 +426,9 @@ def _offset_bounds(
 ) -> list[OffsetDeltas]:
     """The offset bounds of `block_offsets`."""
     return [
-        offset_bound(
-            shared=j, new=r, changed=s, offset=a, sigma=noise.sigma, sigma_shared=noise.sigma_shared,
-            tau=noise.tau, epsilon=epsilon, smallest=smallest, extra=noise.extra,
-        )
+        offset_bound(noise, shared=j, new=r, changed=s, offset=a, epsilon=epsilon, smallest=smallest)
         for j, r, s, a in block_offsets(noise, contract, first, last)
-    ]  # fmt: skip
+    ]
 
 
 def mixed_blocks_upper(
@@ -527,7 +514,7 @@ def delta_of_case(case: NeighbourCase, noise: Noise, *, epsilon: float, smallest
         return max(delta_of_case(one, noise, epsilon=epsilon, smallest=smallest) for one in both)
     adding = case.direction == "add"
     j, r, s = case.shared, case.new, case.changed
-    some = float(infinite_event(count=r, sigma=noise.sigma, sigma_shared=noise.sigma_shared, tau=noise.tau)[0])
+    some = float(infinite_event(noise, r)[0])
     if r == 0:
         squared = s - s * s / (noise.gamma + j)
         return float(hockey_stick_normal(math.sqrt(squared) / noise.sigma, epsilon))
@@ -538,10 +525,7 @@ def delta_of_case(case: NeighbourCase, noise: Noise, *, epsilon: float, smallest
         # that no shared count tells nothing.
         if j == 0:
             return some if adding else max(0.0, 1.0 - math.exp(epsilon) * (1.0 - some))
-        found = offset_bound(
-            shared=j, new=r, changed=s, offset=0.0, sigma=noise.sigma, sigma_shared=noise.sigma_shared,
-            tau=noise.tau, epsilon=epsilon,
-        )  # fmt: skip
+        found = offset_bound(noise, shared=j, new=r, changed=s, offset=0.0, epsilon=epsilon)
         return float(found.add[0] if adding else found.remove[0])
     return (some if adding else 0.0) + _finite_part(case, noise, epsilon=epsilon, adding=adding, smallest=smallest)
 

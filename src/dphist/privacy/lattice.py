@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
-from fractions import Fraction
 from functools import cached_property, lru_cache
 from itertools import islice
 from typing import Final
 
 import numpy as np
-from flint import arb, fmpq
+from flint import arb
 from numpy.typing import ArrayLike
 from scipy import special
 
 from dphist.errors import InvalidParameter
 from dphist.privacy import balls
-from dphist.privacy.balls import midpoint_coefficient, normaliser, shift_divergence, tail, theta_excess
+from dphist.privacy.balls import (
+    midpoint_coefficient,
+    normaliser,
+    rational,
+    shift_divergence,
+    tail,
+    theta_excess,
+    weights_from,
+)
 from dphist.privacy.exact import reach
 from dphist.privacy.numerics import FloatArray
 from dphist.privacy.types import Contract, LatticeNoise, OffsetRule
@@ -118,23 +124,6 @@ def infinite_event_discrete(
     return total / normaliser
 
 
-def infinite_event_discrete_upper(*, k: int, sigma: float, tau: float) -> float:
-    """The paper's upper bound of the infinite event under its discrete noise with gamma = sqrt k.
-
-        1 - Pr[N_Z(0, 4 sigma^2/sqrt k) <= 2 tau c/(c+1)] Pr[N_Z(0, 4 sigma^2) <= 2 tau/(c+1)]^k,  c = k^(-1/4)
-
-    Guarantee: an upper bound of the infinite event of k new counts.
-    Valid for: sigma > 0, tau > 0.
-    Source: `lem:discrete-upperbounddeltainf`.
-    """
-    root = k**-0.25
-    shared = discrete_gaussian_tail(
-        math.floor(2.0 * tau * root / (root + 1.0)) + 1, variance=4.0 * sigma**2 / math.sqrt(k)
-    )
-    single = discrete_gaussian_tail(math.floor(2.0 * tau / (root + 1.0)) + 1, variance=4.0 * sigma**2)
-    return float(-np.expm1(np.log1p(-shared) + k * np.log1p(-single)))
-
-
 # The whole-numbered combination of draws in which a log likelihood ratio is linear, and how sums join it.
 #
 # Counts have the variance V and sums the variances V_l, one user moves them by N_l steps. Where r_l = N_l V/V_l
@@ -144,11 +133,6 @@ def infinite_event_discrete_upper(*, k: int, sigma: float, tau: float) -> float:
 #
 # A the combination of the counts (theirs is u/V times A) and B_l the draws of the moved sums added up: the
 # coefficients are whole again. Derivation: docs/theory/sums.md.
-
-
-def rational(value: Fraction) -> arb:
-    """A ball around a rational number."""
-    return arb(fmpq(value.numerator, value.denominator))
 
 
 def upper_factor(spreads: list[arb], draws: int) -> arb:
@@ -217,15 +201,6 @@ def change_of_one(noise: LatticeNoise) -> Combination:
     return SumTerms(noise).with_sums(counts, 1)
 
 
-def _weights_from(start: int, sign: int, variance: arb) -> Iterator[arb]:
-    """e^(-x^2/(2V)) for x = start, start + sign, ..., each from the one before."""
-    weight = (-(arb(start) ** 2) / (2 * variance)).exp()
-    ratio, bend = (-arb(2 * sign * start + 1) / (2 * variance)).exp(), (-1 / variance).exp()
-    while True:
-        yield weight
-        weight, ratio = weight * ratio, ratio * bend
-
-
 _EXACT_CHANGED = 48
 _MOST_ONE_BY_ONE = 4096
 
@@ -264,22 +239,18 @@ class DiscreteFamily:
             # Once the shared noise is given away (offset 0), fewer changed counts are a projection of more.
             return self._delta_of_changed(shared, most, 0)
         if most <= 2 * _EXACT_CHANGED:
-            return self._worst_of_few(shared, most)
+            # Every number of changed counts by itself, the likely worst first: others need only be below it.
+            likely = (1 + float(self.noise.extra)) * (shared + self.noise.gamma_whole) / 2
+            worst = arb(0)
+            for changed in sorted(range(1, most + 1), key=lambda s: abs(s - likely)):
+                worst = worst.max(self._changed_best(shared, changed, enough=worst))
+            return worst
         # Half a unit covers every number of changed counts at once: all counts move alike, and fewer sums are a
         # projection of more. Any valid bound will do.
         half = self._delta_of_changed(shared, most, self.noise.lattice // 2)
         if not self.noise.sums and 2 * most >= shared + self.noise.gamma_whole:
             return half
         return half.min(self._changed_many(shared, most))
-
-    def _worst_of_few(self, shared: float, most: int) -> arb:
-        """Every number of changed counts by itself. The likely worst first: all others need only be below it."""
-        assert self.noise.gamma_whole is not None
-        likely = (1 + float(self.noise.extra)) * (shared + self.noise.gamma_whole) / 2
-        worst = arb(0)
-        for changed in sorted(range(1, most + 1), key=lambda s: abs(s - likely)):
-            worst = worst.max(self._changed_best(shared, changed, enough=worst))
-        return worst
 
     def _changed_best(self, shared: float, changed: int, enough: arb | None = None) -> arb:
         """The least bound over a few offsets: each of them is valid. One that is below `enough` will do."""
@@ -369,22 +340,19 @@ class DiscreteFamily:
         half = 1 / (2 * least.variance.sqrt())
         near = self.epsilon / mu_high - mu_high / 2 - half
         if not near >= 1:
-            return self._one_by_one(shared, low, high, step)
+            # Every number of changed counts by itself, where there are not too many; otherwise no statement.
+            if high - low > _MOST_ONE_BY_ONE:
+                return arb(1)
+            worst = arb(0)
+            for changed in range(low, high + 1):
+                worst = worst.max(self._delta_of_changed(shared, changed, step))
+            return worst
         far = self.epsilon / mu_low + mu_high + half
         density = (-near * near / 2).exp() / (2 * arb.pi()).sqrt()
         error = (near + far) * density * self.epsilon.exp() / (8 * least.variance)
         smooth = balls.hockey_stick_normal(mu_high, self.epsilon)
         # Each spread is at its worst at one end or the other: both factors together cover all between.
         return (smooth + error) * least.factor * most.factor * (1 + 2 * theta_excess(least.variance))
-
-    def _one_by_one(self, shared: float, low: int, high: int, step: int) -> arb:
-        """Every number of changed counts by itself, where there are not too many; otherwise no statement."""
-        if high - low > _MOST_ONE_BY_ONE:
-            return arb(1)
-        worst = arb(0)
-        for changed in range(low, high + 1):
-            worst = worst.max(self._delta_of_changed(shared, changed, step))
-        return worst
 
     @cached_property
     def _passing(self) -> list[tuple[arb, arb]]:
@@ -394,8 +362,8 @@ class DiscreteFamily:
             return [(arb(1), tail(limit + 1, self.variance))]
         whole, whole_shared = normaliser(self.variance), normaliser(self.shared)
         passes = tail(limit + self.reach + 2, self.variance)
-        draws = _weights_from(-self.reach, 1, self.shared)
-        further = _weights_from(limit + self.reach + 1, -1, self.variance)
+        draws = weights_from(-self.reach, 1, self.shared)
+        further = weights_from(limit + self.reach + 1, -1, self.variance)
         rows = []
         for draw, more in islice(zip(draws, further, strict=True), 2 * self.reach + 1):
             passes += more / whole
@@ -419,10 +387,10 @@ class DiscreteFamily:
     @cached_property
     def _ends(self) -> tuple[arb, arb, arb]:
         """The infinite event of 1 and of m new counts, and its last step from m to m + 1."""
-        last_step = arb(0)
+        items, last_step = self.contract.items, arb(0)
         for weight, passes in self._passing:
-            last_step += weight * (1 - passes) ** self.contract.items * passes
-        return self.infinite_event(1), self.infinite_event(self.contract.items), last_step
+            last_step += weight * (1 - passes) ** items * passes
+        return self.infinite_event(1), self.infinite_event(items), last_step
 
     def sum_block(self, first: int, last: int, goal: float) -> float:
         """Infinite event plus Gaussian part: an upper bound for all cases with first <= r <= last."""
@@ -487,8 +455,13 @@ class TopKFamily(DiscreteFamily):
         """delta of moving `shared` counts and W by half a count each, and Z_c by `halves` of them."""
         gamma, lattice = self.noise.gamma_whole, self.noise.lattice
         assert gamma is not None
+        if shared == 0 and halves == 0:
+            return arb(0)
         if shared == 0:
-            return self._offset_alone(halves)
+            # The offset alone moves by one count, with all the noise it has.
+            draws = 2 if self.noise.offset == "opposite" else 1
+            alone = shift_divergence(variance=self.shared * draws, shift=lattice, epsilon=self.epsilon)
+            return alone * upper_factor([self.shared / 2], draws) if draws > 1 else alone
         total = shared + gamma + halves**2 * gamma
         spreads = [self.variance / 2, 1 / (gamma**2 / (self.variance * shared) + 1 / self.shared)]
         if halves:
@@ -498,11 +471,3 @@ class TopKFamily(DiscreteFamily):
         counts = Combination(self.variance * total, half * total, half, upper_factor(spreads, shared))
         # Which sums move depends on who the user is: as if all of them did.
         return self.sums.with_sums(counts, shared).divergence(self.epsilon)
-
-    def _offset_alone(self, halves: int) -> arb:
-        """No shared count: the offset moves by one count, or not at all, with all the noise it has."""
-        if halves == 0:
-            return arb(0)
-        draws = 2 if self.noise.offset == "opposite" else 1
-        divergence = shift_divergence(variance=self.shared * draws, shift=self.noise.lattice, epsilon=self.epsilon)
-        return divergence * upper_factor([self.shared / 2], draws) if draws > 1 else divergence

@@ -108,16 +108,16 @@ def probability_some_passes(count: ArrayLike, u: ArrayLike) -> FloatArray:
 
 def _minus_erfcx_slope(t: FloatArray) -> FloatArray:
     """-erfcx'(t) = 2/sqrt(pi) - 2 t erfcx(t) for t >= -1/2; positive and decreasing."""
-    direct = _TWO_OVER_SQRT_PI - 2.0 * t * special.erfcx(t)
+    slope = np.asarray(_TWO_OVER_SQRT_PI - 2.0 * t * special.erfcx(t), dtype=np.float64)
     far = t > _ASYMPTOTIC_FROM
-    if not far.any():
-        return np.asarray(direct, dtype=np.float64)
-    # The direct form loses a factor 2 t^2; from t = 8 on the asymptotic series is exact in doubles.
-    inverse = 1.0 / (2.0 * np.where(far, t, _ASYMPTOTIC_FROM) ** 2)
-    series = np.zeros_like(inverse)
-    for n in range(_ASYMPTOTIC_TERMS, 0, -1):
-        series = (2 * n - 1) * inverse * (1.0 - series)
-    return np.asarray(np.where(far, _TWO_OVER_SQRT_PI * series, direct), dtype=np.float64)
+    if far.any():
+        # The direct form loses a factor 2 t^2; from t = 8 on the asymptotic series is exact in doubles.
+        inverse = 1.0 / (2.0 * t[far] ** 2)
+        series = np.zeros_like(inverse)
+        for n in range(_ASYMPTOTIC_TERMS, 0, -1):
+            series = (2 * n - 1) * inverse * (1.0 - series)
+        slope[far] = _TWO_OVER_SQRT_PI * series
+    return slope
 
 
 def _erfcx_drop(middle: FloatArray, half: FloatArray) -> FloatArray:
@@ -204,23 +204,6 @@ def hockey_stick_normal(mu: ArrayLike, epsilon: ArrayLike) -> FloatArray:
     return out
 
 
-def log_hockey_stick_normal(*, mu: float, epsilon: float) -> float:
-    """Natural logarithm of `hockey_stick_normal`, finite where the divergence itself underflows.
-
-    Valid for: mu > 0, epsilon >= 0.
-    """
-    value = float(hockey_stick_normal(mu, epsilon))
-    if value > 1e-300:
-        return math.log(value)
-    ratio = epsilon / mu
-    a = (ratio - mu / 2.0) / _SQRT2
-    if mu < _INTEGRATE_BELOW_MU:
-        drop = float(_erfcx_drop(np.array([ratio / _SQRT2]), np.array([mu / (2.0 * _SQRT2)]))[0])
-    else:
-        drop = float(special.erfcx(a) - special.erfcx((ratio + mu / 2.0) / _SQRT2))
-    return -a * a + math.log(0.5 * drop)
-
-
 # Searches, and rounding to the safe side.
 
 _MOST_SECANTS: Final = 12
@@ -274,7 +257,15 @@ def least_passing(excess: Callable[[float], float], start: float, *, relative: f
             high, f_high = trial, f_trial
     side = 0
     while high - low > relative * high:
-        trial, side = _next_trial(low, high, f_low, f_high, side, relative)
+        # A secant point kept inside the bracket; bisection after three moves of the same end.
+        trial, spread, step = low + (high - low) / 2.0, f_low - f_high, 0.25 * relative * high
+        if abs(side) < 3 and math.isfinite(spread) and spread > 0.0:
+            # Aim a hair beyond the root, alternately from each side, so that both ends close in.
+            aim = low + (high - low) * f_low / spread
+            aim += step if side >= 0 else -step
+            trial, side = (aim, side) if low + step < aim < high - step else (trial, 0)
+        else:
+            side = 0
         f_trial = excess(trial)
         if f_trial > 0.0:
             low, f_low = trial, f_trial
@@ -283,21 +274,6 @@ def least_passing(excess: Callable[[float], float], start: float, *, relative: f
             high, f_high = trial, f_trial
             side = side - 1 if side < 0 else -1
     return high
-
-
-def _next_trial(
-    low: float, high: float, f_low: float, f_high: float, side: int, relative: float
-) -> tuple[float, int]:
-    """A secant point kept inside the bracket; bisection after three moves of the same end."""
-    middle = low + (high - low) / 2.0
-    spread = f_low - f_high
-    if abs(side) >= 3 or not math.isfinite(spread) or spread <= 0.0:
-        return middle, 0
-    # Aim a hair beyond the root, alternately from each side, so that both ends close in.
-    step = 0.25 * relative * high
-    trial = low + (high - low) * f_low / spread
-    trial += step if side >= 0 else -step
-    return (trial, side) if low + step < trial < high - step else (middle, 0)
 
 
 def least_whole_passing(excess: Callable[[int], float], start: int) -> int:

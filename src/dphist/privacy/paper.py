@@ -10,7 +10,6 @@ from scipy import special
 
 from dphist.errors import NotPrivate
 from dphist.privacy.exact import infinite_event_upper
-from dphist.privacy.lattice import infinite_event_discrete_upper
 from dphist.privacy.numerics import (
     FloatArray,
     IntArray,
@@ -18,7 +17,6 @@ from dphist.privacy.numerics import (
     hockey_stick_normal,
     least_passing,
     log_excess,
-    log_hockey_stick_normal,
     log_probability_none_passes,
     probability_some_passes,
 )
@@ -38,16 +36,6 @@ def delta_gaussian(*, sensitivity: float, sigma: float, epsilon: float) -> float
     Source: `lem:standard-gaussian-mechanism` (Balle and Wang 2018, Theorem 8).
     """
     return float(hockey_stick_normal(sensitivity / sigma, epsilon))
-
-
-def log_delta_gaussian(*, sensitivity: float, sigma: float, epsilon: float) -> float:
-    """Natural logarithm of `delta_gaussian`, finite where delta underflows.
-
-    Guarantee: exact; relative error below 1e-12, absolute below 1e-11 near zero.
-    Valid for: sensitivity > 0, sigma > 0, epsilon >= 0.
-    Source: `lem:standard-gaussian-mechanism`.
-    """
-    return log_hockey_stick_normal(mu=sensitivity / sigma, epsilon=epsilon)
 
 
 def delta_correlated_gaussian(*, dimension: int, gamma: float, sigma: float, epsilon: float) -> float:
@@ -211,29 +199,6 @@ def delta_csh_tighter(*, k: int, sigma: float, sigma_shared: float, tau: float, 
     return max(worst, bound_over_blocks(upper, 1, k - 1, enough=worst).maximum)
 
 
-def rho_discrete_correlated_gaussian(*, k: int, sigma: float) -> float:
-    """rho of the discrete correlated Gaussian mechanism on k monotone counts with gamma = sqrt k.
-
-        (k + sqrt k)/(8 sigma^2)
-
-    Guarantee: the mechanism satisfies rho-zCDP.
-    Valid for: k >= 1, sigma > 0.
-    Source: `lem:discrete-cor-privacy`, from `lem:discrete-gaussian-mechanism`.
-    """
-    return (k + math.sqrt(k)) / (8.0 * sigma**2)
-
-
-def delta_zcdp_loose(*, rho: float, epsilon: float) -> float:
-    """delta of rho-zCDP at epsilon by the simple conversion.
-
-        e^(-(epsilon - rho)^2/(4 rho)),  the inverse of epsilon = rho + 2 sqrt(rho log(1/delta))
-
-    Guarantee: an upper bound; 1 where epsilon <= rho.
-    Source: `lem:zCDP-implies-approx-DP`, as printed.
-    """
-    return math.exp(-((epsilon - rho) ** 2) / (4.0 * rho)) if epsilon > rho else 1.0
-
-
 def delta_zcdp(*, rho: float, epsilon: float) -> float:
     """delta of rho-zCDP at epsilon by the tight conversion.
 
@@ -255,20 +220,6 @@ def delta_zcdp(*, rho: float, epsilon: float) -> float:
         log_delta, bounds=(centre - 20.0, centre + 5.0), method="bounded", options={"xatol": 1e-10}
     )
     return min(1.0, math.exp(float(best.fun)))
-
-
-def delta_discrete_csh(*, k: int, sigma: float, tau: float, epsilon: float, tight: bool = False) -> float:
-    """delta of the discrete CSH by the paper's recipe: zCDP for the noise, and the deltas added.
-
-        delta_zcdp((k + sqrt k)/(8 sigma^2), epsilon) + infinite_event_discrete_upper
-
-    Guarantee: an upper bound. `tight` takes the tight conversion instead of the printed one.
-    Valid for: noise on the lattice 1/2 with gamma = sqrt k.
-    Source: `theorem:discrete-cor-GSHM`.
-    """
-    rho = rho_discrete_correlated_gaussian(k=k, sigma=sigma)
-    convert = delta_zcdp if tight else delta_zcdp_loose
-    return convert(rho=rho, epsilon=epsilon) + infinite_event_discrete_upper(k=k, sigma=sigma, tau=tau)
 
 
 # The Laplace stability histogram: the classic for users with one item, and a rival when m is small.

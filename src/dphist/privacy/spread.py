@@ -17,8 +17,8 @@ from flint import arb
 
 from dphist.errors import InvalidParameter
 from dphist.privacy import balls
-from dphist.privacy.balls import hockey_stick_normal, tail, theta_excess
-from dphist.privacy.lattice import change_of_one, rational
+from dphist.privacy.balls import hockey_stick_normal, rational, tail, theta_excess
+from dphist.privacy.lattice import change_of_one
 from dphist.privacy.types import Contract, LatticeNoise, Level, NeighbourCase, PublicNoise
 
 # No sum over the integers is further from its integral than this over the variance: 4 phi(1)/8, rounded up.

@@ -459,20 +459,6 @@ class NeighbourCase:
             f"{shared} shared counts{weight}"
         )
 
-    def rows(self) -> list[tuple[str, str]]:
-        """Labels and values for people."""
-        shared = "any number" if math.isinf(self.shared) else f"{int(self.shared):,}"
-        return [
-            ("a user is", _MOVES[self.direction]),
-            ("counts in both (j)", shared),
-            ("of them changed (s)", f"{self.changed:,}"),
-            ("counts in one alone (r)", f"{self.new:,}"),
-            *([] if self.weight == 1 else [("weight of the user", f"{float(self.weight):.3g}")]),
-        ]
-
-    def _repr_html_(self) -> str:
-        return html_table("Neighbours", self.rows())
-
 
 @dataclass(frozen=True)
 class Certificate:
@@ -681,24 +667,14 @@ class Plan:
         nonzero = "no bound" if self.contract.max_nonzero is None else f"{self.contract.max_nonzero:,}"
         public = self.mechanism == "known-domain"
         gamma = "infinite" if math.isinf(self.gamma) else f"{self.gamma:.6g}"
+        chosen = f"{self.mechanism} with {self.noise.kind} noise, chosen by the analysis '{self.analysis}'"
+        spread = f"{self.contract.spread or 0:,} items, with weights down to {self.least_weight:.3g}"
         return [
-            (
-                "mechanism",
-                f"{self.mechanism} with {self.noise.kind} noise, chosen by the analysis '{self.analysis}'",
-            ),
+            ("mechanism", chosen),
             ("budget", f"epsilon {self.budget.epsilon:g}, delta {self.budget.delta:g}"),
             ("items in the public list" if public else "non-zero counts at most", nonzero),
             ("items per user at most", f"{self.contract.items:,}"),
-            *(
-                []
-                if self.contract.spread is None
-                else [
-                    (
-                        "spread over at most",
-                        f"{self.contract.spread:,} items, with weights down to {self.least_weight:.3g}",
-                    )
-                ]
-            ),
+            *([("spread over at most", spread)] if self.contract.spread else []),
             # In full: a rounded sigma or threshold would be another plan, and not a certified one.
             ("noise of each count", f"{self.sigma!r}"),
             ("shared noise", f"{self.sigma_shared!r} (gamma {gamma})"),

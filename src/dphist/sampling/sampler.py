@@ -20,6 +20,7 @@ from flint import arb
 from numpy.typing import NDArray
 
 from dphist.errors import InvalidParameter
+from dphist.privacy.balls import precision, rational
 from dphist.privacy.types import LARGEST_SCALE, LEAST_SCALE
 from dphist.sampling.table import (
     FIXED_BITS,
@@ -29,12 +30,10 @@ from dphist.sampling.table import (
     LaplaceLaw,
     StepTable,
     SymmetricLaw,
-    ball,
-    ball_bits,
+    bound_probabilities,
     build_table,
     ceil_scaled,
     exact_rational,
-    probabilities_upper,
     probability_of_magnitude,
 )
 from dphist.sampling.tap import KeyedWords, Tap, Words, word_count
@@ -180,7 +179,7 @@ class LazyUniform:
         Valid for: enclosures that shrink with the precision. Needs 1 + 2^-64 + ... words on average.
         """
         while True:
-            with ball_bits(self.bits + _GUARD_BITS):
+            with precision(self.bits + _GUARD_BITS):
                 scaled = bound() * arb(2) ** self.bits
                 if scaled >= self.value + 1:
                     return True
@@ -196,7 +195,7 @@ class LazyUniform:
         """
         while True:
             if self.value > 0:
-                with ball_bits(self.bits + _GUARD_BITS):
+                with precision(self.bits + _GUARD_BITS):
                     scale = arb(2) ** self.bits
                     most = -(arb(self.value) / scale).log() / rate()
                     least = -(arb(self.value + 1) / scale).log() / rate()
@@ -234,12 +233,12 @@ class Residual:
         table = self.table
         shift = FIXED_BITS - table.mass_bits
         # A block's first magnitude is its most likely; within block 0 that is 1 at most, counted with both signs.
-        first = probabilities_upper(table.law, start=0, stride=table.width, count=table.blocks)
+        first = bound_probabilities(table.law, start=0, stride=table.width, count=table.blocks, upper=True)
         most = [2 * table.width * value for value in first]
         if table.width == 1:
             most[0] = first[0]
         above = [-(-value >> shift) - units for value, units in zip(most, table.units, strict=True)]
-        with ball_bits(FIXED_BITS + 64):
+        with precision(FIXED_BITS + 64):
             tail = ceil_scaled(self._tail_envelope(), table.mass_bits)
         excess = (*above, tail)
         if min(excess) < 0 or sum(excess) < table.residual_units:
@@ -253,7 +252,7 @@ class Residual:
     @cached_property
     def _floats(self) -> tuple[NDArray[np.float64], NDArray[np.float64], float]:
         """Units and excess of each block, and 2^mass_bits width Pr[X = 0]."""
-        with ball_bits(FIXED_BITS):
+        with precision(FIXED_BITS):
             peak = float(self.table.law.peak().mid())
         units = np.array(self.table.units, dtype=np.float64)
         excess = np.array(self.excess[:-1], dtype=np.float64)
@@ -338,7 +337,7 @@ class Residual:
 
     def _tail_rate(self) -> arb:
         law, end = self.table.law, self.table.end
-        return ball(law.exponent(end + 1) - law.exponent(end))
+        return rational(law.exponent(end + 1) - law.exponent(end))
 
     def _tail(self, tape: Tape, position: int, uniform: int) -> int | None:
         """A magnitude beyond the blocks, or None if the proposal is rejected."""
@@ -347,7 +346,7 @@ class Residual:
         beyond = table.law.exponent(table.end + t) - table.law.exponent(table.end)
 
         def chance() -> arb:
-            bend = (t * self._tail_rate() - ball(beyond)).exp()  # at most 1, for the exponent is convex
+            bend = (t * self._tail_rate() - rational(beyond)).exp()  # at most 1, for the exponent is convex
             return bend * self._tail_envelope() * arb(2) ** table.mass_bits / self.excess[-1]
 
         return table.end + t if LazyUniform(reader).is_below(chance) else None
@@ -377,7 +376,11 @@ class ExactSampler:
     def draw(self, n: int, tap: Tap, *, compiled: bool | None = None) -> IntArray:
         """`n` independent draws. `compiled` asks for numba or forbids it; by default size decides."""
         size = word_count(n)
-        return self._sample(size, lambda start, stop: tap.words(stop - start), _from_tap(tap), compiled)
+
+        def more(draws: IntArray, _columns: IntArray) -> Words:
+            return tap.words(draws.size)  # fresh, whatever draw they are for
+
+        return self._sample(size, lambda start, stop: tap.words(stop - start), more, compiled)
 
     def sample_from_words(self, words: Words, more: MoreWords, *, compiled: bool | None = None) -> IntArray:
         """Draw number i from words[i], a function of the words alone.
@@ -413,11 +416,6 @@ class ExactSampler:
             # Their own word has given them a sign, which the residual leaves as it is: |out| >= end > 0.
             out[draws] = np.sign(out[draws]) * self._residual.magnitudes(draws.size, Tape(draws, more))
         return out
-
-
-def _from_tap(tap: Tap) -> MoreWords:
-    """Further words from the tap, which are fresh whatever draw they are for."""
-    return lambda draws, _columns: tap.words(draws.size)
 
 
 class DiscreteGaussian(ExactSampler):

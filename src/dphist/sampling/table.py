@@ -4,63 +4,36 @@ from __future__ import annotations
 
 import math
 import os
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fractions import Fraction
-from numbers import Integral, Rational, Real
+from numbers import Rational, Real
 from typing import Final, Protocol
 
 import numpy as np
-from flint import arb, ctx, fmpq
+from flint import arb, ctx
 from numpy.typing import NDArray
 
 from dphist.errors import InvalidParameter
-from dphist.privacy.balls import precision
+from dphist.privacy.balls import precision, rational, renew_lock
 
 # Both laws have Pr[X = x] = peak * exp(-exponent(|x|)) on the integers, where the exponent of a magnitude is a
 # polynomial of degree at most two with rational coefficients, convex and increasing from 0. Nothing else
 # about them is used.
 
-_lock = threading.RLock()
-
-
-def _renew_lock() -> None:
-    """Another thread may have held the lock at the moment of the fork, and it does not exist in the child."""
-    global _lock
-    _lock = threading.RLock()
-
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_lock)
-
-
-@contextmanager
-def ball_bits(bits: int) -> Iterator[None]:
-    """Work at `bits` bits inside the block.
-
-    Arb's precision belongs to the whole process, hence the lock. It guards speed and repeatability, not
-    exactness: enclosures hold at any precision.
-    """
-    with _lock, precision(bits):
-        yield
-
-
-def ball(value: Fraction) -> arb:
-    """Enclosure of a rational at the current precision."""
-    return arb(fmpq(value.numerator, value.denominator))
+    os.register_at_fork(after_in_child=renew_lock)
 
 
 def floor_scaled(value: arb, bits: int) -> int:
     """A whole number that is not above value * 2^bits, at any precision."""
-    with ball_bits(2 * bits + 64):
+    with precision(2 * bits + 64):
         return _floor_of_exact(value.lower(), bits)
 
 
 def ceil_scaled(value: arb, bits: int) -> int:
     """A whole number that is not below value * 2^bits, at any precision."""
-    with ball_bits(2 * bits + 64):
+    with precision(2 * bits + 64):
         return -_floor_of_exact(-value.upper(), bits)
 
 
@@ -98,18 +71,13 @@ class SymmetricLaw(Protocol):
         ...
 
 
-def exact_rational(name: str, value: object, *, least: Fraction, largest: Fraction) -> Fraction:
+def exact_rational(name: str, value: Fraction | float, *, least: Fraction, largest: Fraction) -> Fraction:
     """The value as an exact rational within its range, or one sentence saying why not."""
     if isinstance(value, bool) or not isinstance(value, Real):
         raise InvalidParameter(f"{name} must be a rational number, not {value!r}")
-    if isinstance(value, Integral):
-        exact = Fraction(int(value))
-    elif isinstance(value, Rational):
-        exact = Fraction(int(value.numerator), int(value.denominator))
-    elif math.isfinite(value):
-        exact = Fraction(float(value))
-    else:
+    if not (isinstance(value, Rational) or math.isfinite(value)):
         raise InvalidParameter(f"{name} must be a finite number, not {value!r}")
+    exact = Fraction(value if isinstance(value, Rational) else float(value))
     if not least <= exact <= largest:
         raise InvalidParameter(f"{name} must be between {least} and {largest}, not {value!r}")
     return exact
@@ -138,7 +106,7 @@ class GaussianLaw:
         Valid for: variance >= 1/16, where each further term is below 1/3 of the one before.
         Source: Canonne, Kamath and Steinke 2020, Fact 17.
         """
-        rate = 2 * arb.pi() ** 2 * ball(self.variance)
+        rate = 2 * arb.pi() ** 2 * rational(self.variance)
         total, n = arb(1), 1
         while float(2 * math.pi**2 * self.variance) * n * n < ctx.prec:
             total += 2 * (-rate * n * n).exp()
@@ -146,7 +114,7 @@ class GaussianLaw:
         # From n on: at most 2 e^(-rate n^2) (1 + r + r^2 + ...) with r = e^(-rate) < 1/3, so at most 3 times the
         # power, whose ball is widened down to zero.
         total += (3 * (-rate * n * n).exp()).union(arb(0))
-        return 1 / (total * (2 * arb.pi() * ball(self.variance)).sqrt())
+        return 1 / (total * (2 * arb.pi() * rational(self.variance)).sqrt())
 
     def reach(self) -> int:
         """About 9.2 standard deviations."""
@@ -169,7 +137,7 @@ class LaplaceLaw:
 
     def peak(self) -> arb:
         """Enclosure of Pr[X = 0] = (1 - e^(-1/scale))/(1 + e^(-1/scale)) = tanh(1/(2 scale))."""
-        return (1 / (2 * ball(self.scale))).tanh()
+        return (1 / (2 * rational(self.scale))).tanh()
 
     def reach(self) -> int:
         """42.5 scales."""
@@ -224,42 +192,33 @@ class StepTable:
         return self.blocks << self.offset_bits
 
 
-def probabilities_lower(law: SymmetricLaw, *, start: int, stride: int, count: int) -> list[int]:
-    """Lower bounds of 2^128 Pr[X = start + i stride], i = 0 ... count - 1.
+def bound_probabilities(law: SymmetricLaw, *, start: int, stride: int, count: int, upper: bool) -> list[int]:
+    """Bounds of 2^128 Pr[X = start + i stride], i = 0 ... count - 1, from below or from above.
 
         p_(i+1) = p_i r_i,   r_(i+1) = r_i s:   the exponent has a constant second difference
 
-    Guarantee: not above the true values, for every rounding is downwards and every factor positive;
-        2^-90 below them at most.
+    Guarantee: not on the other side of the true values, for every rounding is in one direction and every factor
+        positive; 2^-90 off at most.
     Valid for: an exponent of degree at most two.
     """
-    value, ratio, step = (floor_scaled(factor, FIXED_BITS) for factor in _recurrence(law, start, stride))
+    scaled, sign = (ceil_scaled, -1) if upper else (floor_scaled, 1)
+    value, ratio, step = (scaled(factor, FIXED_BITS) for factor in _recurrence(law, start, stride))
     bounds = []
     for _ in range(count):
         bounds.append(value)
-        value = value * ratio >> FIXED_BITS
-        ratio = ratio * step >> FIXED_BITS
-    return bounds
-
-
-def probabilities_upper(law: SymmetricLaw, *, start: int, stride: int, count: int) -> list[int]:
-    """Upper bounds of the same: every rounding is upwards, by 2^-90 at most."""
-    value, ratio, step = (ceil_scaled(factor, FIXED_BITS) for factor in _recurrence(law, start, stride))
-    bounds = []
-    for _ in range(count):
-        bounds.append(value)
-        value = -(-value * ratio >> FIXED_BITS)
-        ratio = -(-ratio * step >> FIXED_BITS)
+        # A shift rounds down: that of the negative number rounds up.
+        value = sign * (sign * value * ratio >> FIXED_BITS)
+        ratio = sign * (sign * ratio * step >> FIXED_BITS)
     return bounds
 
 
 def _recurrence(law: SymmetricLaw, start: int, stride: int) -> tuple[arb, arb, arb]:
     """Enclosures of the first probability, the first ratio, and the ratio of ratios."""
     first, second, third = (law.exponent(start + i * stride) for i in range(3))
-    with ball_bits(FIXED_BITS + 64):
-        value = law.peak() * (-ball(first)).exp()
-        ratio = (-ball(second - first)).exp()
-        step = (-ball(third - 2 * second + first)).exp()
+    with precision(FIXED_BITS + 64):
+        value = law.peak() * (-rational(first)).exp()
+        ratio = (-rational(second - first)).exp()
+        step = (-rational(third - 2 * second + first)).exp()
     return value, ratio, step
 
 
@@ -270,10 +229,10 @@ def block_units(law: SymmetricLaw, *, blocks: int, offset_bits: int, mass_bits: 
     """
     width = 1 << offset_bits
     # A block's last magnitude is its least likely; both signs of it count, and zero, which has one, is apart.
-    last = probabilities_lower(law, start=width - 1, stride=width, count=blocks)
+    last = bound_probabilities(law, start=width - 1, stride=width, count=blocks, upper=False)
     shift = FIXED_BITS - mass_bits
     units = [(2 * width * value) >> shift for value in last]
-    zero = probabilities_lower(law, start=0, stride=1, count=1)[0]
+    zero = bound_probabilities(law, start=0, stride=1, count=1, upper=False)[0]
     least = zero if width == 1 else min(zero, 2 * last[0])
     units[0] = (width * least) >> shift
     return tuple(units)
@@ -335,4 +294,4 @@ def build_table(
 def probability_of_magnitude(law: SymmetricLaw, magnitude: int) -> arb:
     """Enclosure of Pr[|X| = magnitude] at the current precision."""
     signs = 1 if magnitude == 0 else 2
-    return signs * law.peak() * (-ball(law.exponent(magnitude))).exp()
+    return signs * law.peak() * (-rational(law.exponent(magnitude))).exp()

@@ -167,9 +167,11 @@ def totals_of(
         rest = rest.take(slice(0)) if plan.levels else uncertain
     for start in range(0, rest.truth.size, _CHUNK):
         part = rest.take(slice(start, start + _CHUNK))
-        found = found.plus(
-            _totals_of_top(plan, part, floor) if plan.releases_offset else _totals_of_cap(plan, part)
-        )
+        if plan.releases_offset:
+            passed = with_offset(plan.noise, part.truth - floor)
+            found = found.plus(_sum_over_items(passed, passed, passed.probability * part.truth, part))
+        else:
+            found = found.plus(_totals_of_cap(plan, part))
     shared = _shared_variance(plan, np.rint(uncertain.mean) - floor, uncertain.number)
     return replace(found, variance=found.variance + shared)
 
@@ -218,12 +220,6 @@ def _normal(plan: Plan, items: Items) -> Totals:
 
     kept = mean * probability + items.variance / spread * density
     return _sum_over_items(against(items.truth), against(items.truth / items.factors), kept, items)
-
-
-def _totals_of_top(plan: Plan, items: Items, floor: float) -> Totals:
-    """Items from which a top-k step subtracts the count of rank k + 1."""
-    passed = with_offset(plan.noise, items.truth - floor)
-    return _sum_over_items(passed, passed, passed.probability * items.truth, items)
 
 
 def _sum_over_items(counts: Passed, estimates: Passed, kept: FloatArray, items: Items) -> Totals:

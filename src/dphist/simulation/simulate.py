@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, ClassVar, Final, Literal, get_args
 
-from dphist.display import html_grid, html_table, text_grid, text_table
+from dphist.display import html_grid, text_grid
 from dphist.errors import InvalidParameter, one_of, positive_count
 from dphist.planning.auto_cap import ChoicePlan, choose_plan, excess_of
 from dphist.planning.planner import Excess
@@ -94,32 +94,8 @@ class Prediction:
         """Of the estimates, which a release with an automatic limit has; otherwise of the counts."""
         return self.estimate_distance if self.kind == "auto" else self.distance
 
-    def rows(self) -> list[tuple[str, str]]:
-        """Labels and values for people."""
-        bands = [f"{low:,} users or more: {items:,.1f}" for low, items, _ in self.bands if items >= _SHOWN]
-        biases = [f"{low:,} users or more: {bias:+.1%}" for low, _, bias in self.bands if bias is not None]
-        limits = ", ".join(f"{limit:,} {excess} ({chance:.0%})" for limit, excess, chance in self.limits)
-        return [
-            ("items released", f"{self.items:,.1f} +- {self.items_deviation:,.1f}"),
-            ("of items with", "; ".join(bands) or "-"),
-            ("share of pairs missing", f"{self.missing:.1%}"),
-            ("mean error", "-" if self.mean_error is None else f"{self.mean_error:,.2f}"),
-            ("relative error", "-" if self.relative_error is None else f"{self.relative_error:.2%}"),
-            ("bias", "-" if self.bias is None else f"{self.bias:+,.2f}"),
-            ("distance", f"{self.distance:.4f}"),
-            ("distance of estimates", f"{self.estimate_distance:.4f}, with the correction {self.correction:.4g}"),
-            ("bias of estimates of", "; ".join(biases) or "-"),
-            *([("limits chosen", limits)] if limits else []),
-        ]
-
     def __repr__(self) -> str:
         return f"<Prediction for {self.name}: {self.items:,.1f} items. {NOTICE}>"
-
-    def __str__(self) -> str:
-        return f"{NOTICE}\n" + text_table([("candidate", self.name), *self.rows()])
-
-    def _repr_html_(self) -> str:
-        return html_table(f"Predicted for {self.name}", self.rows(), warning=NOTICE)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
