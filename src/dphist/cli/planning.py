@@ -96,8 +96,8 @@ def show_plan(plan: Plan, advice: list[str]) -> None:
 
 @app.command()
 @takes(
-    "epsilon", "sigma", "tau", "sigma_shared", "gamma", "max_nonzero", "max_items_per_user", of=PLAN,
-    required=("epsilon", "sigma", "tau"),
+    "epsilon", "sigma", "tau", "sigma_shared", "gamma", "max_nonzero", "max_items_per_user", "excess",
+    of=PLAN, required=("epsilon", "sigma", "tau"),
 )  # fmt: skip
 def certify(
     *,
@@ -177,7 +177,7 @@ def _write_plot(plot: Path | None, result: Any, force: bool) -> None:
 
 @app.command()
 @takes(
-    "sigma", "tau", "sigma_shared", "gamma", "max_nonzero", "max_items_per_user", of=PLAN,
+    "sigma", "tau", "sigma_shared", "gamma", "max_nonzero", "max_items_per_user", "excess", of=PLAN,
     required=("sigma", "tau"),
 )  # fmt: skip
 def profile(

@@ -26,7 +26,7 @@ from dphist.planning.optimum import (
     least_tau,
     tune_gamma,
 )
-from dphist.planning.planner import Gamma, certify_continuous, gamma_value, plan
+from dphist.planning.planner import Gamma, certify_continuous, check_excess, contract_of, gamma_value, plan
 from dphist.privacy.certificate import certify_noise
 from dphist.privacy.exact import delta_family
 from dphist.privacy.numerics import least_passing, log_excess, round_up
@@ -331,6 +331,7 @@ class Certification:
             "epsilon": self.certificate.epsilon,
             "max_nonzero": self.contract.max_nonzero,
             "max_items_per_user": self.contract.items,
+            **({} if self.contract.spread is None else {"spread": self.contract.spread}),
             **self.noise.to_dict(),
             "delta": dict(self.delta),
             "delta_lower": self.certificate.delta_lower,
@@ -362,13 +363,16 @@ def certify(
     max_nonzero: int | None = None,
     max_items_per_user: int | None = None,
     delta: float | None = None,
+    excess: str = "drop",
 ) -> Certification:
     """Delta at epsilon of a plan given by its noise and threshold, under every analysis that applies.
 
+    With `excess` "spread" users with more items add a smaller weight to each of up to 16 times as many.
     `exact` is an upper bound in ball arithmetic that holds whatever the doubles did. With `delta` given, a plan
     that does not keep to it raises `NotPrivate`; so does one without any privacy.
     """
-    noise, contract = _given_plan(sigma, sigma_shared, gamma, tau, max_nonzero, max_items_per_user)
+    given = _given_plan(sigma, sigma_shared, gamma, tau, max_nonzero, max_items_per_user, excess)
+    noise, contract = given
     epsilon = Budget(epsilon, 0.5 if delta is None else delta).epsilon
     certificate = certify_noise(noise, contract, epsilon=epsilon, budget=delta)
     if certificate.delta > (_SURELY_BROKEN if delta is None else delta):
@@ -379,7 +383,7 @@ def certify(
             + ("" if delta is None else f", above {delta!r}")
         )
     deltas = {"exact": certificate.delta}
-    if noise.sigma_shared == 0.0 or contract.max_nonzero is not None:
+    if contract.spread is None and (noise.sigma_shared == 0.0 or contract.max_nonzero is not None):
         for name in (name for name in PAPER_ANALYSES if name.startswith(noise.mechanism)):
             deltas[name] = min(1.0, PAPER_ANALYSES[name].delta(contract, noise, epsilon))
     return Certification(noise, contract, certificate, deltas)
@@ -397,8 +401,9 @@ def _given_plan(
     tau: float,
     max_nonzero: int | None,
     max_items_per_user: int | None,
+    excess: str,
 ) -> _GivenPlan:
-    contract = Contract(max_nonzero, max_items_per_user)
+    contract = contract_of(max_nonzero, max_items_per_user, check_excess(excess) == "spread")
     if sigma_shared is not None and gamma is not None:
         raise InvalidParameter(f"give sigma_shared ({sigma_shared!r}) or gamma ({gamma!r}), not both")
     if gamma is not None:
@@ -428,7 +433,7 @@ def epsilon_at(plan: Plan | _GivenPlan, delta: float) -> float:
 
     def excess(epsilon: float) -> float:
         # Doubles propose where they can; on a lattice that is the certificate itself.
-        if isinstance(plan.noise, Noise):
+        if isinstance(plan.noise, Noise) and plan.contract.spread is None:
             return log_excess(delta_family(plan.noise, plan.contract, epsilon=epsilon).delta, target)
         return log_excess(certify_noise(plan.noise, plan.contract, epsilon=epsilon).delta, target)
 
@@ -457,9 +462,10 @@ def profile_of(
     gamma: Gamma | None = None,
     max_nonzero: int | None = None,
     max_items_per_user: int | None = None,
+    excess: str = "drop",
 ) -> list[tuple[float, float]]:
     """The privacy profile of a plan given by its numbers: (epsilon, delta) pairs, sorted by epsilon."""
-    given = _given_plan(sigma, sigma_shared, gamma, tau, max_nonzero, max_items_per_user)
+    given = _given_plan(sigma, sigma_shared, gamma, tau, max_nonzero, max_items_per_user, excess)
     pairs = [(float(epsilon), delta_at(given, epsilon)) for epsilon in epsilons]
     pairs += [(epsilon_at(given, delta), float(delta)) for delta in deltas]
     if not pairs:

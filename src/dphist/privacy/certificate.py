@@ -52,6 +52,8 @@ _LOWER_ERROR: Final = 1e-7
 # Deltas are computed to many digits down to this.
 _SMALLEST: Final = 1e-40
 _CHORD_LADDER: Final = (150, 600, 2400, 9600)
+# Steps of a count in which the weights of users are whole numbers, for continuous noise.
+_LEVEL_STEPS: Final = 512
 
 # An epsilon, which may be negative, and an upper bound of delta there.
 Node = tuple[float, float]
@@ -200,10 +202,12 @@ def certify_noise(
 
     Guarantee: `delta` is an upper bound in ball arithmetic, from the very rationals or doubles of `noise`.
     """
-    if contract.spread is not None and not isinstance(noise, LatticeNoise):
-        raise InvalidParameter("excess = 'spread' is certified for discrete Gaussian noise: make a plan")
     if isinstance(noise, LaplaceNoise):
+        if contract.spread is not None:
+            raise InvalidParameter("Laplace noise cannot be combined with spread, which bounds squared lengths")
         return certify_discrete_laplace(noise.scale, noise.limit, contract, epsilon=epsilon)
+    if isinstance(noise, Noise) and contract.spread is not None:
+        return _certify_continuous_spread(noise, contract, epsilon=epsilon)
     if isinstance(noise, Noise):
         return certify_family(noise, contract, epsilon=epsilon, budget=budget)
     if contract.spread is not None:
@@ -211,6 +215,28 @@ def certify_noise(
     if isinstance(noise, PublicNoise):
         return certify_known_domain(noise, contract, epsilon=epsilon)
     return certify_lattice(noise, contract, epsilon=epsilon, budget=budget)
+
+
+def _certify_continuous_spread(noise: Noise, contract: Contract, *, epsilon: float) -> Certificate:
+    """Certificate of continuous noise with spread: that of the worst level.
+
+    Weights are whole steps of 1/512. In units of a weight, noise and threshold are rounded down, so that a level
+    is certified with less of both.
+    """
+    if noise.sigma_shared > 0.0:
+        raise InvalidParameter("excess = 'spread' with shared noise is certified for discrete noise: make a plan")
+    found = []
+    for level in contract.levels(_LEVEL_STEPS):
+        weight = Fraction(level.weight, _LEVEL_STEPS)
+        down = [math.nextafter(float(x / weight), 0.0) for x in (Fraction(noise.sigma), Fraction(noise.tau) + 1)]
+        tau = math.nextafter(down[1] - 1.0, 0.0)
+        if tau <= 0.0:
+            raise NotPrivate(f"the threshold {noise.threshold:g} hides no new count of a user")
+        own = certify_family(
+            Noise(down[0], 0.0, tau), Contract(contract.max_nonzero, level.items), epsilon=epsilon
+        )
+        found.append(replace(own, binding_case=replace(own.binding_case, weight=weight)))
+    return max(found, key=lambda one: one.delta)
 
 
 def certify_spread(
