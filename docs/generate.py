@@ -44,7 +44,6 @@ PAPER_LABELS = (
 )
 NOT_IN_ANALYSIS = {
     "lem:top-k-sens-structure": "the top-k step before noise is added; see [Top-k](top-k.md)",
-    "lem:discrete-gaussian-mechanism": "the paper's recipe; compared in [Discrete noise](discrete.md)",
     "cor:top-k-privacy": "the same step; sound only for plans with m = k, see [Limits](../limits.md)",
 }
 

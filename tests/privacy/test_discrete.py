@@ -22,8 +22,9 @@ from dphist.privacy.lattice import (
     DiscreteFamily,
     discrete_gaussian_tail,
     infinite_event_discrete,
+    infinite_event_discrete_upper,
 )
-from dphist.privacy.paper import delta_zcdp
+from dphist.privacy.paper import delta_discrete_csh, delta_zcdp, delta_zcdp_loose, rho_discrete_correlated_gaussian
 from dphist.privacy.types import Contract, LatticeNoise
 from scheduling import examples
 
@@ -77,10 +78,28 @@ def test_infinite_event(count: int, variance: float, share: float, height: float
         assert truth * (1.0 - 1e-10) <= upper <= truth * (1.0 + 1e-9)
 
 
+@pytest.mark.parametrize("k", [1, 10, 400])
+@pytest.mark.parametrize("sigma", [2.0, 25.0])
+def test_the_papers_recipe(k: int, sigma: float) -> None:
+    tau = 9.0 * sigma
+    assert infinite_event_discrete_upper(k=k, sigma=sigma, tau=tau) == pytest.approx(
+        float(oracle.infinite_event_discrete_upper(k=k, sigma=sigma, tau=tau)), rel=1e-9
+    )
+    for tight in (False, True):
+        truth = float(oracle.delta_discrete_csh(k=k, sigma=sigma, tau=tau, epsilon=1.3, tight=tight))
+        value = delta_discrete_csh(k=k, sigma=sigma, tau=tau, epsilon=1.3, tight=tight)
+        assert value == pytest.approx(truth, rel=1e-8)
+
+
 @given(rho=st.floats(1e-6, 5.0), epsilon=st.floats(0.01, 20.0))
-def test_the_tight_zcdp_conversion_is_below_the_printed_one(rho: float, epsilon: float) -> None:
-    loose = float(oracle.delta_zcdp_loose(rho=rho, epsilon=epsilon))
-    assert delta_zcdp(rho=rho, epsilon=epsilon) <= loose * (1.0 + 1e-9)
+def test_zcdp_conversions(rho: float, epsilon: float) -> None:
+    loose, tight = delta_zcdp_loose(rho=rho, epsilon=epsilon), delta_zcdp(rho=rho, epsilon=epsilon)
+    assert tight <= loose * (1.0 + 1e-9)
+    if loose > 1e-290:
+        assert loose == pytest.approx(float(oracle.delta_zcdp_loose(rho=rho, epsilon=epsilon)), rel=1e-9)
+    assert rho_discrete_correlated_gaussian(k=9, sigma=2.0) == float(
+        oracle.rho_discrete_correlated_gaussian(k=9, sigma=2.0)
+    )
 
 
 @pytest.mark.parametrize("rho", [1e-4, 0.01, 0.3])

@@ -124,6 +124,23 @@ def infinite_event_discrete(
     return total / normaliser
 
 
+def infinite_event_discrete_upper(*, k: int, sigma: float, tau: float) -> float:
+    """The paper's upper bound of the infinite event under its discrete noise with gamma = sqrt k.
+
+        1 - Pr[N_Z(0, 4 sigma^2/sqrt k) <= 2 tau c/(c+1)] Pr[N_Z(0, 4 sigma^2) <= 2 tau/(c+1)]^k,  c = k^(-1/4)
+
+    Guarantee: an upper bound of the infinite event of k new counts.
+    Valid for: sigma > 0, tau > 0.
+    Source: `lem:discrete-upperbounddeltainf`.
+    """
+    root = k**-0.25
+    shared = discrete_gaussian_tail(
+        math.floor(2.0 * tau * root / (root + 1.0)) + 1, variance=4.0 * sigma**2 / math.sqrt(k)
+    )
+    single = discrete_gaussian_tail(math.floor(2.0 * tau / (root + 1.0)) + 1, variance=4.0 * sigma**2)
+    return float(-np.expm1(np.log1p(-shared) + k * np.log1p(-single)))
+
+
 # The whole-numbered combination of draws in which a log likelihood ratio is linear, and how sums join it.
 #
 # Counts have the variance V and sums the variances V_l, one user moves them by N_l steps. Where r_l = N_l V/V_l

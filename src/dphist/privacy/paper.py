@@ -10,6 +10,7 @@ from scipy import special
 
 from dphist.errors import NotPrivate
 from dphist.privacy.exact import infinite_event_upper
+from dphist.privacy.lattice import infinite_event_discrete_upper
 from dphist.privacy.numerics import (
     FloatArray,
     IntArray,
@@ -199,6 +200,29 @@ def delta_csh_tighter(*, k: int, sigma: float, sigma_shared: float, tau: float, 
     return max(worst, bound_over_blocks(upper, 1, k - 1, enough=worst).maximum)
 
 
+def rho_discrete_correlated_gaussian(*, k: int, sigma: float) -> float:
+    """rho of the discrete correlated Gaussian mechanism on k monotone counts with gamma = sqrt k.
+
+        (k + sqrt k)/(8 sigma^2)
+
+    Guarantee: the mechanism satisfies rho-zCDP.
+    Valid for: k >= 1, sigma > 0.
+    Source: `lem:discrete-cor-privacy`, from `lem:discrete-gaussian-mechanism`.
+    """
+    return (k + math.sqrt(k)) / (8.0 * sigma**2)
+
+
+def delta_zcdp_loose(*, rho: float, epsilon: float) -> float:
+    """delta of rho-zCDP at epsilon by the simple conversion.
+
+        e^(-(epsilon - rho)^2/(4 rho)),  the inverse of epsilon = rho + 2 sqrt(rho log(1/delta))
+
+    Guarantee: an upper bound; 1 where epsilon <= rho.
+    Source: `lem:zCDP-implies-approx-DP`, as printed.
+    """
+    return math.exp(-((epsilon - rho) ** 2) / (4.0 * rho)) if epsilon > rho else 1.0
+
+
 def delta_zcdp(*, rho: float, epsilon: float) -> float:
     """delta of rho-zCDP at epsilon by the tight conversion.
 
@@ -220,6 +244,20 @@ def delta_zcdp(*, rho: float, epsilon: float) -> float:
         log_delta, bounds=(centre - 20.0, centre + 5.0), method="bounded", options={"xatol": 1e-10}
     )
     return min(1.0, math.exp(float(best.fun)))
+
+
+def delta_discrete_csh(*, k: int, sigma: float, tau: float, epsilon: float, tight: bool = False) -> float:
+    """delta of the discrete CSH by the paper's recipe: zCDP for the noise, and the deltas added.
+
+        delta_zcdp((k + sqrt k)/(8 sigma^2), epsilon) + infinite_event_discrete_upper
+
+    Guarantee: an upper bound. `tight` takes the tight conversion instead of the printed one.
+    Valid for: noise on the lattice 1/2 with gamma = sqrt k.
+    Source: `theorem:discrete-cor-GSHM`.
+    """
+    rho = rho_discrete_correlated_gaussian(k=k, sigma=sigma)
+    convert = delta_zcdp if tight else delta_zcdp_loose
+    return convert(rho=rho, epsilon=epsilon) + infinite_event_discrete_upper(k=k, sigma=sigma, tau=tau)
 
 
 # The Laplace stability histogram: the classic for users with one item, and a rival when m is small.
