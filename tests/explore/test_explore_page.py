@@ -225,7 +225,7 @@ def test_uploads_and_trial_releases(address: str, browser: Any) -> None:
         assert "<b>w1" in page.inner_text("#largest tbody")
         assert len(page.inner_text("#trial-words")) > 40
         assert "In the uploaded counts" in page.inner_text("#example")
-        upload(b"item;count\nKaese;1200.5\nBrot;900\nMilch;800.25\n")
+        upload(b"item;count;count_low\nKaese;1200.5;1\nBrot;900;1\nMilch;800.25;1\n")
         page.wait_for_selector("#outcome:has-text('2 uploaded counts had decimals')")
         wrong = [
             (b"a,1\nb,x\n", "line 2"),

@@ -201,8 +201,10 @@ def field_of(error: DphistError) -> str | None:
 
 LARGEST_UPLOAD: Final = 5 * 1024 * 1024
 _LARGEST_COUNT: Final = 10**12
-# Counts of a release have decimals.
-_COUNT: Final = re.compile(r"\d{1,13}(\.\d+)?", re.ASCII)
+_WHOLE: Final = re.compile(r"\d{1,13}", re.ASCII)
+_DECIMAL: Final = re.compile(r"\d{1,13}(\.\d+)?", re.ASCII)
+# With a comma in it a number is refused, but it is seen to be one.
+_LIKE_A_NUMBER: Final = re.compile(r"\d[\d.,]*", re.ASCII)
 # Text in UTF-8 has none of these: control characters, halves of characters.
 _NOT_TEXT: Final = re.compile(r"[\x00-\x08\x0e-\x1f\ud800-\udfff]")
 
@@ -210,7 +212,7 @@ _NOT_TEXT: Final = re.compile(r"[\x00-\x08\x0e-\x1f\ud800-\udfff]")
 def read_counts(text: object) -> tuple[list[str], list[int], int]:
     """Items and counts of a CSV text, and how many counts were rounded; an error names the line.
 
-    Each line has a count, or an item and a count; the first line may be a header.
+    The text has one column of counts, item and count, or a header that names `count`.
     """
     if not isinstance(text, str) or _NOT_TEXT.search(text):
         raise WrongField("csv", "the file is not text in UTF-8: save a spreadsheet or a table as CSV first")
@@ -220,26 +222,36 @@ def read_counts(text: object) -> tuple[list[str], list[int], int]:
         rows = _split(text.removeprefix("\ufeff"))
     except csv.Error as error:
         raise WrongField("csv", f"the file is not CSV: {error}") from None
-    if rows and not any(character.isdigit() for character in rows[0][1][-1]):
+    has_header, named, place = _header(rows[0][1]) if rows else (False, False, 0)
+    width = len(rows[0][1]) if rows else 1
+    if has_header:
         rows = rows[1:]
     if len(rows) > MOST_ITEMS:
         raise WrongField("csv", f"the file has more than {MOST_ITEMS:,} items")
+    if not named and width > 2:
+        raise WrongField(
+            "csv", f"line 1 has {width} columns: use one count, or item,count, or a header that names `count`"
+        )
     items, counts, rounded = [], [], 0
-    for line, (*item, count) in rows:
-        if len(item) > 1 or not _COUNT.fullmatch(count.strip()) or float(count) > _LARGEST_COUNT:
-            wanted = f"a count from 0 to {_LARGEST_COUNT:,}, or an item and a count"
-            raise WrongField("csv", f"line {line} must have {wanted}, and ends with {count[:40]!r}")
+    for line, row in rows:
+        if len(row) != width:
+            raise WrongField("csv", f"line {line} has {len(row)} columns, but the first line has {width}")
+        count = row[place].strip()
+        # A column of that name may come from a release, whose counts have decimals.
+        if not (_DECIMAL if named else _WHOLE).fullmatch(count) or float(count) > _LARGEST_COUNT:
+            kind = "number" if named else "whole number"
+            raise WrongField("csv", f"line {line}: {count[:40]!r} is not a {kind} from 0 to {_LARGEST_COUNT:,}")
         whole = round(float(count))
         rounded += whole != float(count)
         counts.append(whole)
-        items.append(item[0].strip()[:60] if item else str(line))
+        items.append(str(line) if width == 1 else row[0 if place else 1].strip()[:60])
     if not any(counts):
-        raise WrongField("csv", "the file has no count above 0: enter one number per line, or item,count")
+        raise WrongField("csv", "the file has no count above 0: enter one whole number per line, or item,count")
     return items, counts, rounded
 
 
 def _split(text: str) -> list[tuple[int, list[str]]]:
-    """The rows that are not empty, with their numbers, by the separator that the first one has.
+    """The rows that are not empty, with their numbers, by the separator that leaves numbers as counts.
 
     A comma is tried last: "bread;1,5" is refused rather than misread.
     """
@@ -248,5 +260,17 @@ def _split(text: str) -> list[tuple[int, list[str]]]:
         reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator)
         rows = [(number, row) for number, row in enumerate(reader, start=1) if row]
         if rows and len(rows[0][1]) > 1:
-            break
+            _, _, place = _header(rows[0][1])
+            if any(len(row) > place and _LIKE_A_NUMBER.fullmatch(row[place].strip()) for _, row in rows[:20]):
+                break
     return rows
+
+
+def _header(first: list[str]) -> tuple[bool, bool, int]:
+    """Whether the first row is a header, whether it names a column `count`, and where the counts are."""
+    words = [cell.strip().lower() for cell in first]
+    is_header = not any(character.isdigit() for character in words[-1])
+    # In a row of two, an item may be called so.
+    if "count" in words and (is_header or len(words) > 2):
+        return True, True, words.index("count")
+    return is_header, False, len(words) - 1
