@@ -179,8 +179,7 @@ def test_what_a_guarantee_rests_on_is_said_plainly() -> None:
         ("histogram", "types of the items do not depend"),
         ("gshm", "values that the frame holds for one user do not depend"),
     ):
-        sentences = [one for answer in describe(made(name)[1])["meaning"] for one in answer["sentences"]]
-        (sentence,) = [one for one in sentences if "what no proof can show" in one]
+        (sentence,) = [one for one in describe(made(name)[1])["promise"] if "what no proof can show" in one]
         assert said in sentence
 
 

@@ -216,9 +216,13 @@ def _promise_of(facts: Facts) -> list[str]:
     """What the guarantee means, in words."""
     if not facts.private:
         return [f"{NOT_PRIVATE}. Anyone who knows or guesses the seed can remove the noise."]
+    condition = _guarantee_of(facts).partition(", provided that ")[2]
     # Where someone else counted, the guarantee covers users with no more items than the plan assumes.
     limit = None if facts.request else facts.plan.contract.items
-    return promise(facts.budget, facts.curve[0][1], limit)
+    return [
+        *promise(facts.budget, facts.curve[0][1], limit),
+        *([f"This rests on what no proof can show: that {condition}"] if condition else []),
+    ]
 
 
 def promise(budget: Budget, delta_at_zero: float, limit: int | None = None) -> list[str]:
@@ -243,12 +247,34 @@ def promise(budget: Budget, delta_at_zero: float, limit: int | None = None) -> l
         "Suppose someone thinks that a certain person is as likely as not to be in the data. Without this release "
         f"they guess right in 50 % of cases; with it in at most {at_most(guess)}, whatever else they know and "
         f"{whose}.",
+        _beliefs(epsilon, delta),
     ]
 
 
 def move_belief(prior: float, epsilon: float) -> float:
     """Where a belief can go at most when its odds are multiplied by e^epsilon."""
     return prior / (prior + (1.0 - prior) * math.exp(-epsilon))
+
+
+def _beliefs(epsilon: float, delta: float) -> str:
+    """How far a belief can go, and how rarely further.
+
+    With the loss L = ln P/Q and s = 1.1: delta >= E[(1 - e^(epsilon - L))^+] >= (1 - 1/s) Pr[L > epsilon + ln s],
+    under P, and the more so under Q, where what speaks for P is rarer still; and so for what speaks for Q.
+    """
+    rare = DELTAS * delta
+    if rare >= 1.0:
+        return f"delta = {upper_figure(delta, 6)} is so large that it does not limit how far a belief can change."
+    most = epsilon + math.log(SLACK)
+    near = f" (about {figure(math.exp(most))})" if epsilon < 30.0 else ""
+    return (
+        f"In terms of beliefs: the odds that the person is in the data rise by more than a factor of {SLACK:g} "
+        f"e^epsilon{near} with a probability of at most {DELTAS} delta = {upper_figure(rare)} ({one_in(rare)}), "
+        "and fall by more than that with no larger probability. Apart from that rare case, a belief of 1 % "
+        f"becomes at most {at_most(move_belief(0.01, most))} and a belief of 50 % at most "
+        f"{at_most(move_belief(0.5, most))}. This bounds one unlucky release; how often a guess is right, above, "
+        "is the average over all possible releases."
+    )
 
 
 def warnings(facts: Facts) -> list[tuple[str, str]]:
@@ -300,18 +326,14 @@ def _meaning(facts: Facts) -> list[tuple[str, list[str]]]:
             [f"Every user in the data{whose}, with all of their data together, not each row by itself."],
         ),
         ("Against what", [_AGAINST[facts.summary.verdict.level]]),
-        (f"How much: {facts.summary.verdict.level}", belief_words(facts.budget)),
+        (f"How much: {facts.summary.verdict.level}", _belief_words(facts.budget)),
         ("What is not covered", not_safe),
         ("What was verified", _verified_words(facts)),
     ]
 
 
-def belief_words(budget: Budget) -> list[str]:
-    """How far a belief can go, and how rarely further.
-
-    With the loss L = ln P/Q and s = 1.1: delta >= E[(1 - e^(epsilon - L))^+] >= (1 - 1/s) Pr[L > epsilon + ln s],
-    under P, and the more so under Q, where what speaks for P is rarer still; and so for what speaks for Q.
-    """
+def _belief_words(budget: Budget) -> list[str]:
+    """How far a belief can go, by `_beliefs`, for readers without mathematics."""
     rare, most = DELTAS * budget.delta, budget.epsilon + math.log(SLACK)
     if rare >= 1.0:
         return ["No limit can be given for what someone may learn about a person: delta is too large."]
@@ -565,6 +587,19 @@ def _request_with_effect(facts: Facts) -> Mapping[str, Any]:
     return {key: value for key, value in facts.request.items() if key != "max-items-per-user"}
 
 
+def list_uncovered(facts: Facts) -> list[str]:
+    """What a reader might assume and should not."""
+    plan, rows = facts.plan, facts.rows.total
+    found = not_covered(plan, _request_with_effect(facts))
+    if rows > 1:
+        found.append(_total(plan, facts.document["counts"], rows))
+    return [
+        *found,
+        "The data itself: nothing here shows that it was correct or complete, or that the noise was drawn as the "
+        "certificate says. For that you rely on the people who made the release.",
+    ]
+
+
 def _total(plan: Plan, counts: Mapping[str, Any], rows: int) -> str:
     """How far off a sum of counts is."""
     covariance, variance = counts["covariance"], counts["standard_error"] ** 2
@@ -701,7 +736,7 @@ def describe(facts: Facts) -> dict[str, Any]:
         "rows_notes": _rows_notes(facts),
         "interval": None if rows.width is None else {"share": rows.level, "half_width": rows.width},
         "booking": {key: str(value) for key, value in facts.document.get("booking", {}).items()} or None,
-        "not_covered": not_covered(facts.plan, _request_with_effect(facts)),
+        "not_covered": list_uncovered(facts),
         "certificate": (
             None if certificate is None
             else {"place": facts.origin.place, "self_sha256": str(facts.document["self_sha256"])}
