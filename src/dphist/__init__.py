@@ -10,6 +10,8 @@ Names load when they are first used, so that `import dphist` costs next to nothi
 
 from __future__ import annotations
 
+import os
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -56,6 +58,16 @@ if TYPE_CHECKING:
 
 
 __version__ = "0.1.0"
+
+
+def _renew_locks() -> None:
+    """For the child of a fork, at whatever moment it was made."""
+    if "dphist.privacy.balls" in sys.modules:
+        sys.modules["dphist.privacy.balls"].renew_lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_locks)
 
 
 # Where each public name is, for `__getattr__`; the imports above say the same to type checkers.

@@ -107,6 +107,11 @@ def identity(path: Path) -> tuple[int, int]:
 
 def place_new(pairs: Sequence[tuple[Path, Path]], *, force: bool = False) -> None:
     """Give new files their names, in this order; on any error none of them. With `force` older files go."""
+    if force and len(pairs) == 1:
+        ((new, final),) = pairs
+        os.replace(new, final)
+        sync_folder(final.parent)
+        return
     final = Path()
     try:
         with ExitStack() as placed:

@@ -205,6 +205,7 @@ def test_the_first_answer_shows_the_trade_off() -> None:
     assert listed["headline"] == "All 200 items of the list are released: ±36 per count (95 %)."
     assert "per amount_sum" in answer("plain", {"publish": "sums"})["headline"]
     assert "rank 101" in answer("plain", {"publish": "top", **NO_LIMIT})["headline"]
+    assert answer("trial", {"publish": "sums"})["released"] > 0
     assert answer("plain", {"users": "100"})["few"].startswith("No item passed the threshold.")
 
 

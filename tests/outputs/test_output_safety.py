@@ -279,6 +279,16 @@ def test_two_tables_of_one_database(tmp_path: Path, name: str) -> None:
         check_target(target_of(tmp_path / name, table="ONE"), force=False)
 
 
+def test_sqlite_folds_only_letters_of_ascii(tmp_path: Path) -> None:
+    """What it does not take for the same table is neither replaced nor dropped."""
+    write_release(OLD, {}, target_of(tmp_path / "a.sqlite", table="straße"), force=False)
+    with open_store("sqlite", str(tmp_path / "a.sqlite")) as store:
+        assert [store.find(name) for name in ("STRAßE", "strasse", "STRASSE")] == ["table", None, None]
+    with pytest.raises(OutputError, match="not a plain table"):
+        write_release(NEW, {}, target_of(tmp_path / "a.sqlite", table="strasse"), force=True)
+    assert same(read_here(tmp_path / "a.sqlite", "straße"), OLD)
+
+
 @pytest.mark.parametrize("name", BASES)
 def test_views_and_locks(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dphist.outputs.stores.WAIT_SECONDS", 0.1)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -184,3 +187,33 @@ def test_the_certificate_repeats_what_it_is_about() -> None:
         "a user is added or removed who has 0 new counts and changes 7 of 10 shared counts",
         "a user is added who has 10 new counts and changes 0 of 0 shared counts",
     )
+
+
+FORKED = """
+import os, signal, threading
+import dphist
+from dphist.privacy.balls import precision
+
+inside, done = threading.Event(), threading.Event()
+
+def hold():
+    with precision(500):
+        inside.set()
+        done.wait()
+
+threading.Thread(target=hold, daemon=True).start()
+inside.wait()
+child = os.fork()
+if child == 0:
+    signal.alarm(60)
+    dphist.plan(epsilon=1.0, delta=1e-6, max_items_per_user=1)
+    os._exit(0)
+done.set()
+print(os.waitpid(child, 0)[1])
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+def test_a_child_forked_during_a_certificate_plans() -> None:
+    done = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True, check=True)
+    assert done.stdout == "0\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from contextlib import chdir
@@ -205,6 +206,23 @@ def test_files_are_replaced_all_or_none(
     monkeypatch.setattr(os, "replace", replace)
     write_files(dict.fromkeys(paths, (b"new", 0o666)), force=True)
     assert contents(tmp_path) == {str(path): b"new" for path in sorted(paths)}
+
+
+def test_one_file_is_replaced_in_one_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a disk without hard links too, where moving the old file away first could lose it."""
+    (tmp_path / "a.html").write_text("old")
+
+    def fails(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "link", fails)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "replace", fails)
+        with pytest.raises(OutputError):
+            write_files({tmp_path / "a.html": (b"new", 0o666)}, force=True)
+    assert contents(tmp_path) == {str(tmp_path / "a.html"): b"old"}
+    write_files({tmp_path / "a.html": (b"new", 0o666)}, force=True)
+    assert contents(tmp_path) == {str(tmp_path / "a.html"): b"new"}
 
 
 def test_what_is_no_file_is_not_replaced(tmp_path: Path) -> None:

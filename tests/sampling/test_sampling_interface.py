@@ -8,6 +8,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
@@ -100,7 +101,11 @@ def test_sizes_around_the_chunks(n: int) -> None:
 def test_floats_are_taken_at_their_exact_value() -> None:
     assert DiscreteGaussian(0.3).variance == F(0.3) != F(3, 10)
     assert DiscreteGaussian(np.float64(2.5)).variance == DiscreteGaussian(F(5, 2)).variance
-    assert DiscreteGaussian(int(np.int64(4))).table is DiscreteGaussian(4).table  # built once
+    given: list[Any] = [np.int64(4), np.uint8(4)]
+    assert all(DiscreteGaussian(whole).table is DiscreteGaussian(4).table for whole in given)  # built once
+    overflows: Any = np.uint8(200)
+    few = [DiscreteGaussian(whole).draw(3, SeededTap(1)).tolist() for whole in (overflows, 200)]
+    assert few[0] == few[1]
     assert repr(DiscreteLaplace(F(1, 3))) == "DiscreteLaplace(1/3)"
 
 

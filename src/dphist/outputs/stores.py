@@ -340,8 +340,9 @@ class _SQLite(Store):
         return StoreError(reason, "unavailable" if reason == _LOCKED else "other")
 
     def find(self, name: str) -> str | None:
-        rows = self.run("SELECT name, type FROM sqlite_master WHERE type IN ('table', 'view', 'index')")
-        return next((kind for found, kind in rows if found.casefold() == name.casefold()), None)
+        # SQLite folds the letters of ASCII alone, and it is asked to drop what is found here.
+        rows = self.run("SELECT type FROM sqlite_master WHERE name = ? COLLATE NOCASE AND type <> 'trigger'", name)
+        return next((kind for (kind,) in rows), None)
 
     def create(self, name: str, table: Any, check: Callable[[], None]) -> None:
         kinds = [_DECLARED.get(str(kind).partition("[")[0], "TEXT") for kind in table.schema.types]

@@ -154,7 +154,12 @@ def release(input: Any, **options: Any) -> Release:  # noqa: D417
     """
     if is_frame(input) and not origins(input) & _FRAMES:
         raise InvalidParameter(f"input must be a path, an address or a frame, not {type(input).__name__}")
-    return run(Request(input, **options))
+    try:
+        request = Request(input, **options)
+    except TypeError as error:
+        # An unknown or a missing keyword is one of the function that was called.
+        raise TypeError(str(error).replace("Request.__init__()", "release()")) from error
+    return run(request)
 
 
 def run(request: Request, placed: Placed | None = None) -> Release:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from dataclasses import dataclass, field
 from fractions import Fraction
 from numbers import Rational, Real
@@ -14,15 +13,11 @@ from flint import arb, ctx
 from numpy.typing import NDArray
 
 from dphist.errors import InvalidParameter
-from dphist.privacy.balls import precision, rational, renew_lock
+from dphist.privacy.balls import precision, rational
 
 # Both laws have Pr[X = x] = peak * exp(-exponent(|x|)) on the integers, where the exponent of a magnitude is a
 # polynomial of degree at most two with rational coefficients, convex and increasing from 0. Nothing else
 # about them is used.
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=renew_lock)
 
 
 def floor_scaled(value: arb, bits: int) -> int:
@@ -77,7 +72,11 @@ def exact_rational(name: str, value: Fraction | float, *, least: Fraction, large
         raise InvalidParameter(f"{name} must be a rational number, not {value!r}")
     if not (isinstance(value, Rational) or math.isfinite(value)):
         raise InvalidParameter(f"{name} must be a finite number, not {value!r}")
-    exact = Fraction(value if isinstance(value, Rational) else float(value))
+    # Whole numbers of numpy would stay what they are, and overflow.
+    if isinstance(value, Rational):
+        exact = Fraction(int(value.numerator), int(value.denominator))
+    else:
+        exact = Fraction(float(value))
     if not least <= exact <= largest:
         raise InvalidParameter(f"{name} must be between {least} and {largest}, not {value!r}")
     return exact

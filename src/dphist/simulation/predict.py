@@ -305,7 +305,9 @@ def trial(
     counts = _draw_limited(plan, population, limit, whole, seed)[: counted.items]
     floor = int(population.count_at(int(plan.contract.nonzero) + 1)) if top else 0
     unit = plan.levels[0].weight if plan.levels else 1
-    released = begin(plan, SeededTap(seed), Cut(floor)).release(counts)
+    # Sums play no part in what is shown.
+    no_sums = [np.zeros_like(counts) for _ in plan.sums]
+    released = begin(plan, SeededTap(seed), Cut(floor)).release(counts, no_sums)
     index, values, total = released.index, released.values, int(whole.sum())
     if largest is not None and not top:
         kept = np.sort(np.argsort(-values, kind="stable")[:largest])
