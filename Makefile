@@ -23,7 +23,7 @@ $(VENV)/.demo: pyproject.toml constraints.txt | $(BIN)/python
 	$(INSTALL) --no-compile -e '.[plot]'
 	@touch $@
 
-# Three test processes would each compile what they import. What packages bring as their own tests, nobody imports.
+# Two test processes would each compile what they import. What packages bring as their own tests, nobody imports.
 $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
 	$(INSTALL) --no-compile -e '.[dev]'
 	@$(BIN)/python -m compileall -qq -x '/tests/' $(VENV)/lib || true
@@ -80,11 +80,11 @@ browser:
 		DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends chromium; } \
 		>/dev/null 2>&1; } || echo "Chromium not found (apt-get install chromium): browser tests are skipped."
 
-# Chromium is installed while packages are installed and types are checked. Three processes on two cores: the one
-# with Spark mostly waits.
+# Chromium is installed while packages are installed and types are checked. One of the two processes has all tests
+# with Spark, whose own process takes what is left of two cores.
 test: ## Check formatting, lint and types, then run the tests
 	@$(MAKE) --no-print-directory -j 2 lint browser
-	$(BIN)/python -m pytest -n 3 --dist loadscope
+	$(BIN)/python -m pytest -n 2 --dist loadscope
 
 test-slow: setup ## Run the long statistical tests
 	DPHIST_TESTS=thorough $(BIN)/python -m pytest -n 2 --dist loadscope -m "slow or hypothesis"

@@ -15,7 +15,7 @@ import pytest
 
 from dphist.counting.task import HALF_STEPS, Resources, Value
 from dphist.errors import InputError, InvalidParameter
-from engine_cases import WITHOUT_CLUSTER, Factory, by_engine, is_refused, rows_of, task, written
+from engine_cases import QUICK_ON_DUCKDB, WITHOUT_CLUSTER, Factory, by_engine, is_refused, rows_of, task, written
 from sum_cases import TEXTS, own_steps, sums, value
 
 
@@ -44,7 +44,7 @@ def test_texts_count_as_numbers_by_one_rule(engine: Factory) -> None:
     assert len({steps for _, steps, _ in found.values()}) > 50
 
 
-@WITHOUT_CLUSTER
+@QUICK_ON_DUCKDB
 def test_numbers_of_every_kind_are_the_nearest_doubles(engine: Factory) -> None:
     generator = random.Random(6)
 

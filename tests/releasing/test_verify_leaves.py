@@ -182,10 +182,11 @@ CASES = {
     "everything": everything, "rounded": rounded, "sketch": KINDS["sketch"], "histogram": KINDS["histogram"],
     "known-domain": KINDS["known-domain"], "csh": KINDS["csh"],
 }  # fmt: skip
+SLOW = {"chosen cap, spread", "rounded", "csh"}
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow if name == "chosen cap, spread" else ()) for name in CASES]
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in CASES]
 )
 @pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_every_entry(every: bool, name: str, tmp_path: Path) -> None:
