@@ -33,15 +33,15 @@ class Mechanism(Protocol):
     """What can be audited: a mechanism with its certificate."""
 
     @property
-    def name(self) -> str:  # noqa: D102
+    def name(self) -> str:
         ...
 
     @property
-    def contract(self) -> Contract:  # noqa: D102
+    def contract(self) -> Contract:
         ...
 
     @property
-    def certificate(self) -> Certificate:  # noqa: D102
+    def certificate(self) -> Certificate:
         ...
 
     def begin(self, tap: Tap) -> Session:
