@@ -52,6 +52,13 @@ def test_every_difference_is_found(old: object, new: object) -> None:
     assert list(golden.differences(old, old)) == []
 
 
-def test_only_predictions_may_differ_in_their_last_digits() -> None:
-    assert list(golden.differences({golden.NEARLY: {"a": 0.1}}, {golden.NEARLY: {"a": 0.10000000000000002}})) == []
-    assert len(list(golden.differences({golden.NEARLY: [0.1]}, {golden.NEARLY: [0.100001]}))) == 1
+@pytest.mark.parametrize(
+    ("key", "error"),
+    [("to 9 digits", 1e-9), ("to 12 digits", 1e-12), ("delta_lower", 1e-12), ("csh-tighter", 1e-12)],
+)
+def test_only_numbers_in_double_precision_may_differ_in_their_last_digits(key: str, error: float) -> None:
+    def differences(factor: float) -> list[str]:
+        return list(golden.differences({key: {"a": [0.1]}}, {key: {"a": [0.1 * factor]}}))
+
+    assert differences(1 + error / 2) == []
+    assert len(differences(1 + 2 * error)) == 1
