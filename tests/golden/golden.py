@@ -7,7 +7,7 @@
 
 Only public entry points are used: the `dphist` command, and names that `import dphist` exports. Words are not
 compared (`facts_only`), nor the names of keys that RENAMED_KEYS lists. Numbers that are drawn, certified or
-released are compared exactly, also the last bit of a float. The last digits of other floats depend on the processor
+released are compared exactly, also the last bit of a float. The last digits of other floats depend on the machine
 (see DIGITS). golden.json belongs to the versions of numpy, scipy and DuckDB it was written with.
 
 What is not in it: `dphist audit`, which has no seed; releases to and from PostgreSQL, which needs a server; and
@@ -59,7 +59,7 @@ FORMERLY_WORDS = ("guarantee", "caveats", "summary")
 GOLDEN = Path(__file__).with_name("golden.json")
 ROOT = Path(__file__).parents[2]
 SHOWN = 4  # differences that are printed of each case
-# Relative differences that are allowed below a key. numpy and the C library choose instructions by processor, which
+# Relative differences allowed below a key. numpy and the C library choose instructions by processor, which
 # changes the last digits of what is neither drawn nor certified: lower bounds on delta, the paper's bounds, and
 # predictions (some are small differences of large numbers).
 DIGITS = {"to 9 digits": 1e-9, "candidates": 1e-9, "to 12 digits": 1e-12, "delta_lower": 1e-12}
