@@ -7,6 +7,7 @@ import re
 import sys
 import textwrap
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from dphist.errors import with_keywords
@@ -95,6 +96,7 @@ def _field(docstring: str, name: str) -> str:
     return " ".join(match.group(1).split()) if match else ""
 
 
+@cache
 def formulas() -> list[Formula]:
     """All public functions of the analysis whose docstring names a source."""
     tests = sorted(TESTS.rglob("test_*.py"))

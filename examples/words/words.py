@@ -35,13 +35,14 @@ def synthetic_posts(authors: int, seed: int = 1) -> Iterator[tuple[str, str]]:
     """Posts of common and rare words, with a signature that is unique to each author."""
     rng = np.random.default_rng(seed)
     syllables = SYLLABLES.split()
-    rare = ["".join(rng.choice(syllables, rng.integers(2, 5))) for _ in range(20_000)]
+    choices = rng.integers(len(syllables), size=(20_000, 4)).tolist()
+    lengths = rng.integers(2, 5, size=20_000).tolist()
+    rare = ["".join(syllables[i] for i in row[:n]) for row, n in zip(choices, lengths, strict=True)]
     vocabulary = np.array(list(dict.fromkeys([*COMMON.split(), *rare])))
-    shares = (np.arange(vocabulary.size) + 3.0) ** -1.05
-    shares /= shares.sum()
+    weights = np.cumsum((np.arange(vocabulary.size) + 3.0) ** -1.05)
     for author in range(authors):
         for length in rng.integers(20, 200, size=min(int(rng.pareto(1.5)) + 1, 50)):
-            text = " ".join(rng.choice(vocabulary, length, p=shares))
+            text = " ".join(vocabulary[np.searchsorted(weights, rng.random(length) * weights[-1])])
             yield f"author {author}", f"{text.capitalize()}. Yours, {signature(author)}"
 
 
