@@ -41,7 +41,7 @@ class Command(TyperCommand):
     """A command whose help groups its flags in panels, and whose errors name all missing flags at once."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        parameters = self.get_params(ctx)
+        parameters: list[Any] = self.get_params(ctx)
         panels: dict[str, list[tuple[str, str]]] = {}
         for parameter in parameters:
             record = parameter.get_help_record(ctx)
@@ -91,8 +91,8 @@ class App(typer.Typer):
             pretty_exceptions_enable=False, **settings,
         )  # fmt: skip
 
-    def command(self, *names: Any) -> Callable[[Function], Function]:
-        return super().command(*names, cls=Command)
+    def command(self, *names: Any, **settings: Any) -> Callable[[Function], Function]:
+        return super().command(*names, cls=Command, **settings)
 
 
 def _write_panels(formatter: Any, panels: dict[str, list[tuple[str, str]]], order: Sequence[str]) -> None:
@@ -242,6 +242,9 @@ _PLAN_OPTIONS = (
 )  # fmt: skip
 # Options of commands that read no data: those of a release, and the numbers of a plan.
 PLAN: Final = {**_DECLARED, **{option.name: option for option in _PLAN_OPTIONS}}
+input_option, output_option, advanced_option = (
+    partial(typer.Option, rich_help_panel=panel) for panel in ("Input", "Output", "Advanced")
+)
 Force = Annotated[bool, typer.Option("--force", help="Replace an existing file.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Quiet = Annotated[

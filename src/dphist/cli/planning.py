@@ -11,7 +11,9 @@ from dphist.cli.base import (
     PLAN,
     AsJson,
     Force,
+    advanced_option,
     app,
+    input_option,
     option,
     print_json,
     print_table,
@@ -40,18 +42,16 @@ def plan(
     *,
     noise: Annotated[
         Literal["continuous", "discrete"] | None,
-        typer.Option(
-            help="Only discrete noise can be drawn exactly. [discrete; continuous for the paper's analyses]",
-            rich_help_panel="Advanced",
+        advanced_option(
+            help="Only discrete noise can be drawn exactly. [discrete; continuous for the paper's analyses]"
         ),
     ] = None,
     analysis: Annotated[
         Literal["best", "exact", "gshm-add-the-deltas", "gshm-exact", "csh-add-the-deltas", "csh-tighter"],
-        typer.Option(
+        advanced_option(
             metavar="ANALYSIS",
             help="Privacy analysis that determines the plan: best, exact, or one of the paper's: gshm-exact, "
             "gshm-add-the-deltas, csh-tighter, csh-add-the-deltas.",
-            rich_help_panel="Advanced",
         ),
     ] = "best",
     as_json: AsJson = False,
@@ -243,20 +243,14 @@ def audit(
 def simulate(
     source: Annotated[
         str | None,
-        typer.Option(
-            "--from",
-            metavar="INPUT",
-            help="PUBLIC data: a file, glob, folder or database.",
-            rich_help_panel="Input",
-        ),
+        input_option("--from", metavar="INPUT", help="PUBLIC data: a file, glob, folder or database."),
     ] = None,
     zipf: Annotated[
         str | None,
-        typer.Option(
+        input_option(
             metavar="S,N,USERS[,ITEMS]",
             help="Synthetic data instead: N items, up to 1e8, by Zipf's law with exponent S. The number of items "
             "per user is geometric with mean ITEMS. [ITEMS: 10]",
-            rich_help_panel="Input",
         ),
     ] = None,
     *,

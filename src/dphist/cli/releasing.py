@@ -16,9 +16,12 @@ import typer
 from dphist.cli.base import (
     AsJson,
     Quiet,
+    advanced_option,
     app,
     closed_pipe_ignored,
     error_sentence,
+    input_option,
+    output_option,
     print_json,
     print_table,
     progress_bars,
@@ -77,22 +80,12 @@ def release(
     *,
     input: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="INPUT",
-            help="Input, instead of the first argument; may be repeated.",
-            rich_help_panel="Input",
-        ),
+        input_option(metavar="INPUT", help="Input, instead of the first argument; may be repeated."),
     ] = None,
-    no_offset: Annotated[
-        bool, typer.Option("--no-offset", help="The same as --offset none.", rich_help_panel="Advanced")
-    ] = False,
+    no_offset: Annotated[bool, advanced_option("--no-offset", help="The same as --offset none.")] = False,
     report: Annotated[
         str | None,
-        typer.Option(
-            metavar="FILE",
-            help="Also write a report: .html, .md or .txt; see dphist report.",
-            rich_help_panel="Output",
-        ),
+        output_option(metavar="FILE", help="Also write a report: .html, .md or .txt; see dphist report."),
     ] = None,
     dry_run: DryRun = False,
     as_json: AsJson = False,

@@ -13,6 +13,7 @@ from dphist.cli.base import (
     Quiet,
     closed_pipe_ignored,
     group,
+    output_option,
     progress_bars,
     show,
     stoppable,
@@ -29,22 +30,12 @@ if TYPE_CHECKING:
     from dphist.sketch import MisraGries
 
 
-sketch = group(
-    "sketch",
-    "Build, merge and release Misra-Gries sketches of streams. Sketch files are SECRET.",
-)
+sketch = group("sketch", "Build, merge and release Misra-Gries sketches of streams. Sketch files are SECRET.")
 
 _SECRET = "SECRET: it holds true counts and is not private. Keep it as secret as the events."
 
 SketchOutput = Annotated[
-    str,
-    typer.Option(
-        "-o",
-        "--output",
-        metavar="FILE",
-        help="Sketch file; only its owner can read it.",
-        rich_help_panel="Output",
-    ),
+    str, output_option("-o", "--output", metavar="FILE", help="Sketch file; only its owner can read it.")
 ]
 
 
@@ -63,12 +54,7 @@ def build(
         ),
     ],
     *,
-    size: Annotated[
-        int,
-        typer.Option(
-            metavar="K", parser=whole_number, help="Largest number of counters.", rich_help_panel="Output"
-        ),
-    ],
+    size: Annotated[int, output_option(metavar="K", parser=whole_number, help="Largest number of counters.")],
     output: SketchOutput,
     force: Force = False,
     as_json: AsJson = False,
