@@ -72,21 +72,21 @@ def test_the_certificate_repeats_the_request_and_the_request_repeats_the_release
 
 
 @pytest.mark.parametrize(
-    ("text", "sentence"),
+    ("text", "fragment"),
     [
         ('max-item-per-user = 2\ninput = "x"', "did you mean 'max-items-per-user'"),
-        ("epsilon = ", "not valid TOML"),
-        ('epsilon = 1\nmax_items_per_user = 1\n"max-items-per-user" = 1', "twice"),
-        ('user = "user"\nitem = 5\ninput = "x"\nepsilon = 1\ndelta = 0.1\ntop = 1', "name of a column"),
-        ('user = "user"\nitem = "i"\ninput = "x"\nepsilon = "1"\ndelta = 0.1\ntop = 1', "must be a number"),
-        ('user = "user"\nitem = "i"\ninput = "x"\nepsilon = 1\ndelta = 0.1\ntop = 1\nround = 1', "true or false"),
+        ("epsilon = ", "TOML"),
+        ('epsilon = 1\nmax_items_per_user = 1\n"max-items-per-user" = 1', "max-items-per-user"),
+        ('user = "user"\nitem = 5\ninput = "x"\nepsilon = 1\ndelta = 0.1\ntop = 1', "--item"),
+        ('user = "user"\nitem = "i"\ninput = "x"\nepsilon = "1"\ndelta = 0.1\ntop = 1', "epsilon"),
+        ('user = "user"\nitem = "i"\ninput = "x"\nepsilon = 1\ndelta = 0.1\ntop = 1\nround = 1', "--round"),
     ],
 )
-def test_bad_request_files(folder: Path, text: str, sentence: str) -> None:
+def test_bad_request_files(folder: Path, text: str, fragment: str) -> None:
     (folder / "request.toml").write_text(text)
     done = dphist(folder, "release", "request.toml")
     assert (done.code, done.out) == (2, "")
-    assert sentence in done.err
+    assert fragment in done.err
     assert done.err.count("\n") == 1
 
 
@@ -96,7 +96,7 @@ BAD: list[tuple[list[str], int, str]] = [
     (["events.parquet", *FLAGS], 2, "--output"),
     (["events.parquet", *FLAGS, "--output", "x.docx"], 2, "x.docx"),
     (["events.parquet", *FLAGS, "--output", "none/x.csv"], 1, "none"),
-    (["events.parquet", *FLAGS, "--output", "x.csv", "--item", "column"], 2, "has no column 'column'"),
+    (["events.parquet", *FLAGS, "--output", "x.csv", "--item", "column"], 2, "'column'"),
     (["events.parquet", *FLAGS, "--output", "x.csv", "--offset", "none"], 2, "--top"),
     (["events.parquet", *FLAGS, "--output", "x.csv", "--epsilon", "zero"], 2, "'zero' is not a number"),
     (["events.parquet", *FLAGS, "--output", "x.csv", "--items", "none.csv"], 2, "none.csv"),
