@@ -247,9 +247,7 @@ input_option, output_option, advanced_option = (
 )
 Force = Annotated[bool, typer.Option("--force", help="Replace an existing file.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Quiet = Annotated[
-    bool, typer.Option("-q", "--quiet", help="Print nothing on success, except what --json asks for.")
-]
+Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Print nothing on success, except with --json.")]
 
 
 # Output. Control characters in names are escaped, so that they cannot change the terminal.

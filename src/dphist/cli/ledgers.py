@@ -13,6 +13,7 @@ from dphist.cli.base import (
     AsJson,
     closed_pipe_ignored,
     group,
+    option,
     print_json,
     print_table,
     show,
@@ -52,9 +53,13 @@ Accounting = Annotated[
 
 
 @ledger.command()
-@takes("epsilon", "delta", required=("epsilon", "delta"))
 def init(
-    file: File, dataset: Dataset, *, accounting: Accounting = "auto", as_json: AsJson = False, **budget: float
+    file: File,
+    dataset: Dataset,
+    epsilon: Annotated[float, option("epsilon", help="Total ε of all releases of the dataset.")],
+    delta: Annotated[float, option("delta", help="Total δ of all releases of the dataset, e.g. 1e-6.")],
+    accounting: Accounting = "auto",
+    as_json: AsJson = False,
 ) -> None:
     """Set the total budget of a dataset, in a new or existing ledger.
 
@@ -68,9 +73,10 @@ def init(
     """
     from dphist.ledger import Ledger
 
-    account = Ledger.init(file, dataset, accounting=accounting, **budget).account(dataset)
+    account = Ledger.init(file, dataset, epsilon=epsilon, delta=delta, accounting=accounting).account(dataset)
     total = f"epsilon {account.total.epsilon!r} and delta {account.total.delta!r}"
-    text = f"The dataset {account.name!r} has {total} in the ledger {file}.\n{fill(_what_it_buys(account))}\n"
+    budget = f"The total budget of the dataset {account.name!r} in {file} is {total}."
+    text = f"{budget}\n{fill(_releases_that_fit(account))}\n"
     with closed_pipe_ignored():
         show({"ledger": file, **_facts(account)}, text, as_json)
 
@@ -220,7 +226,7 @@ def _plan_for(epsilon: float, delta: float, mechanism: str, contract: dict[str, 
     return make_plan(epsilon=epsilon, delta=delta, mechanism=mechanism, **contract)
 
 
-def _what_it_buys(account: Account) -> str:
+def _releases_that_fit(account: Account) -> str:
     from dphist.releasing.spending import WEEKS, weekly_budget
 
     total = account.total

@@ -214,10 +214,11 @@ def audit(
     as_json: AsJson = False,
     **options: Any,
 ) -> None:
-    """Attack a plan, and compare the lower bound on delta that follows with its certificate.
+    """Attack a plan and compare the result with its certificate.
 
-    The attacked histograms are synthetic; none of your data is read. The attack cannot see a delta below about
-    0.001, so audit at a large delta, such as 0.05. Exit code 1 if the attack contradicts the certificate.
+    The attack gives a lower bound on delta. The attacked histograms are synthetic; none of your data is read. A
+    delta below about 0.001 cannot be detected, so audit at a large delta, such as 0.05. Exit code 1 if the attack
+    contradicts the certificate.
 
     \b
     Examples:
