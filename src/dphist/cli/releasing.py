@@ -117,7 +117,7 @@ def release(
     \b
     Exit code 0: released, or already released under this --id. 1: the
     result could not be written. 2: bad parameters or unreadable input.
-    3: over budget. 4: another run of this --id is going on. 130, 143:
+    3: over budget. 4: another run with this --id is in progress. 130, 143:
     interrupted; nothing was written.
     """
     if not dry_run:
@@ -198,7 +198,6 @@ def _columns(values: Mapping[str, Any]) -> tuple[list[str], str]:
 
 
 def _guess(columns: Sequence[str], values: Mapping[str, Any]) -> dict[str, str]:
-
     def first(words: Sequence[str], names: Sequence[str]) -> str | None:
         return next((name for word in words for name in names if word in name.lower()), None)
 
