@@ -1,10 +1,10 @@
-# `make demo` and `make test` work from a fresh clone, in either order: each installs what it needs into .venv.
+# `make demo` and `make test` work from a fresh clone, in any order: each installs what it needs into .venv.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP = python -m pip --disable-pip-version-check install --quiet
 INSTALL = $(BIN)/$(PIP) -c constraints.txt
-# Where it is set, each of the many short processes of the tests would compile all that it imports.
+# Otherwise each of the many short test processes would recompile everything it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
@@ -18,12 +18,12 @@ $(BIN)/python:
 		{ echo "dphist needs Python 3.11 or newer; set PYTHON=/path/to/python3.11"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
-# Compiling every module of every package takes longer than the demo; Python compiles those that it imports.
+# Compiling all installed modules takes longer than the demo; Python compiles those it imports.
 $(VENV)/.demo: pyproject.toml constraints.txt | $(BIN)/python
 	$(INSTALL) --no-compile -e '.[plot]'
 	@touch $@
 
-# Two test processes would each compile what they import. What packages bring as their own tests, nobody imports.
+# Compile once, because otherwise both test processes would; the packages' own tests are not needed.
 $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
 	$(INSTALL) --no-compile -e '.[dev]'
 	@$(BIN)/python -m compileall -qq -x '/tests/' $(VENV)/lib || true
@@ -73,15 +73,15 @@ lint: setup ## Check formatting, lint and types
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-# The report and the explore page are tested in a real browser.
+# For the tests of the report and the explore page.
 browser:
 	@command -v chromium >/dev/null || { test "$$(id -u)" = 0 && command -v apt-get >/dev/null && \
 		echo "Installing Chromium with apt-get for the browser tests" && { apt-get -qq update && \
 		DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends chromium; } \
 		>/dev/null 2>&1; } || echo "Chromium not found (apt-get install chromium): browser tests are skipped."
 
-# Chromium is installed while packages are installed and types are checked. One of the two processes has all tests
-# with Spark, whose own process takes what is left of two cores.
+# Chromium is installed while lint and type checks run. One of the two test processes runs all Spark tests, because Spark
+# itself needs the rest of two cores.
 test: ## Check formatting, lint and types, then run the tests
 	@$(MAKE) --no-print-directory -j 2 lint browser
 	$(BIN)/python -m pytest -n 2 --dist loadscope
@@ -105,7 +105,7 @@ bench: setup ## Run the benchmarks
 	$(BIN)/python benchmarks/noise_stage.py
 	$(BIN)/python benchmarks/release.py
 
-# The oldest supported Python, so that every version in the file can be installed on all of them.
+# With the oldest supported Python, so that all supported versions can install these packages.
 constraints: ## Update constraints.txt to the newest versions (needs Python 3.11)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || \
 		{ echo "constraints.txt is written with Python 3.11; set PYTHON=/path/to/python3.11"; exit 1; }

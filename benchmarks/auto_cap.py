@@ -1,13 +1,13 @@
-"""What a privately chosen limit costs, against the best one that could have been given.
+"""What a privately chosen limit costs, compared with the best fixed limit.
 
 Run `python benchmarks/auto_cap.py [--folder DIR] [--data DIR] [--epsilon 1] [--goal keys] [--runs 20]`.
 
-On the common job of benchmarks/peers.py, on synthetic data in which heavy users have other tastes, and on the
-Parquet files with the columns user and item in `--data`: the items released, and the sum over all items of
-|estimate - truth| divided by that of the truth, where an item that is not released is estimated as 0. Of each
-fixed limit, with and without spread, with the whole budget and with the correction of the true sizes; and of the
-limit that is chosen from noisy sizes, with all that the choice spends and the correction it has. The noise is the
-real one, from seeds. The ratio is to the best fixed limit, which is not known beforehand.
+Data: the common job of benchmarks/peers.py, synthetic data in which heavy users choose other items, and the
+Parquet files with the columns user and item in `--data`. Reported are the number of released items, and the sum
+over all items of |estimate - truth| (0 for items that are not released) divided by the sum of the truth. A fixed
+limit, with and without spread, gets the whole budget and the correction from the true sizes. The chosen limit pays
+for its choice and uses its own correction. Noise is seeded. The ratio is to the best fixed limit, which is known
+only in hindsight.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ BANDS: Final = (0, 10, 100, 1_000, 10_000)
 
 @dataclass
 class Events:
-    """Pairs in a random order within each user, and the counts that each plan makes of them."""
+    """Pairs in random order within each user, and the counts that each plan makes of them."""
 
     users: Ints
     items: Ints
@@ -57,7 +57,7 @@ class Events:
         self.rank: Ints = np.arange(self.users.size) - first[self.users]
 
     def counts(self, plan: Plan) -> Ints:
-        """What an engine counts for a plan: users, or the steps of their weights."""
+        """Count users, or the steps of their weights, as an engine does."""
         lattice = 1 if not plan.levels else plan.levels[0].weight
         key = plan.contract.items, plan.contract.spread, lattice
         if key not in self.by_plan:
@@ -70,12 +70,11 @@ class Events:
         return self.by_plan[key]
 
     def buckets(self) -> list[int]:
-        """Users by their number of items."""
         place = np.searchsorted(np.array(DEFAULT_CAPS), self.sizes)
         return [int(n) for n in np.bincount(place, minlength=len(DEFAULT_CAPS) + 1)]
 
     def correction(self, plan: Plan) -> Correction:
-        """The correction of a plan by the true sizes."""
+        """The correction from the true sizes."""
         sizes, users = np.unique(self.sizes, return_counts=True)
         known = Sizes(tuple(map(float, sizes)), tuple(map(float, users)))
         return known.corrections(levels_of(plan))
@@ -83,7 +82,7 @@ class Events:
 
 @dataclass(frozen=True)
 class Outcome:
-    """One release: its items, its distance, and its mean relative error by popularity."""
+    """Released items, distance, and mean relative error by popularity."""
 
     keys: float
     distance: float
@@ -97,7 +96,7 @@ def read(path: Path) -> Events:
 
 
 def other_tastes() -> Events:
-    """100,000 users; those with many items choose more and more of theirs by another law of popularity."""
+    """100,000 users; the more items a user has, the more of them are drawn from another distribution."""
     rng = np.random.default_rng(7)
     sizes = np.maximum(1, rng.lognormal(1.8, 1.1, 100_000)).astype(np.int64)
     users = np.repeat(np.arange(sizes.size), sizes)
@@ -125,7 +124,6 @@ def mean(found: list[Outcome]) -> Outcome:
 
 
 def fixed(events: Events, budget: Budget, runs: int) -> dict[tuple[int, str], Outcome]:
-    """Every fixed limit that could be worth it."""
     print(f"  {'limit':>6} {'excess':>7} {'noise':>7} {'threshold':>9} {'keys':>8} {'distance':>8}")
     found, tap = {}, SeededTap(1)
     for cap in DEFAULT_CAPS:
@@ -144,7 +142,7 @@ def fixed(events: Events, budget: Budget, runs: int) -> dict[tuple[int, str], Ou
 
 
 def chosen(events: Events, plan: ChoicePlan, runs: int) -> tuple[Outcome, Counter[str], float]:
-    """The mean of many releases that choose their limits, the limits, and the worst distance."""
+    """Mean of many releases with a chosen limit, the limits, and the worst distance."""
     limits, found, tap = Counter[str](), [], SeededTap(2)
     for _ in range(runs):
         release, correction = choose_plan(plan, noisy_sizes(plan.choice, events.buckets(), tap))

@@ -1,9 +1,8 @@
-"""How quickly the page answers a slider: 50 typical moves, through a real server on one core.
+"""Response time of the explore page: 50 typical slider moves, through a real server on one core.
 
     python benchmarks/explore.py
 
-Every move is to new values, so that no plan comes from the cache. The times are those of the processor, of the
-server and of the client, so that other work on the computer does not count.
+Every move has new values, so that no plan comes from the cache. Times are CPU times of server and client.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"
 from explore_page import START, serving
 
 TOKEN = "benchmark"
-# The first values of a slider that is moved in steps; other fields are as at the start.
+# Start values of each slider; other fields keep their defaults.
 MOVES: dict[str, tuple[dict[str, str], list[float]]] = {
     "privacy": ({}, [0.1, 0.25, 0.5, 0.75, 1.2, 1.5, 2, 2.5, 4, 6, 8, 9.5]),
     "limit": ({}, [1, 2, 3, 5, 8, 13, 30, 50, 100, 300]),

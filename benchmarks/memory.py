@@ -2,9 +2,9 @@
 
 Run `python benchmarks/memory.py [--lengths 100,10e3,1e6] [--memory 500MB,1GB] [--megabytes 600] [--folder DIR]`.
 
-Each file holds `--megabytes` of random text in one column: the item, the user, or a column that is not used.
-Every value differs, the worst case for hash tables. Every measurement is a process of its own, from start to end;
-its peak is the largest resident size of the process. Files are made once and kept in the folder.
+Each file holds `--megabytes` of random text in one column: the item, the user, or an unused column. All values
+differ, which is the worst case for hash tables. Every measurement is a separate process, and its peak is the
+largest resident size. Files are generated once and kept in the folder.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-# Heavy imports come late: the peak of a child begins with the memory of the process that started it.
+# Heavy imports come late: a child's peak starts with the memory of its parent.
 
 FORMATS = ("csv", "jsonl", "parquet", "arrow", "sqlite", "duckdb")
 COLUMNS = ("user", "item", "other")
@@ -32,7 +32,7 @@ REQUEST = ("--user", "user", "--item", "item", "--epsilon", "1", "--delta", "1e-
 
 
 def batches(rows: int, length: int, column: str) -> Iterator[list[tuple[str, str, str]]]:
-    """Rows of user, item and another column; `column` holds a random text of this length."""
+    """Rows of user, item and another column; `column` holds random text of this length."""
     step = max(1, min(rows, BATCH // length))
     place = COLUMNS.index(column)
     for first in range(0, rows, step):
@@ -47,7 +47,6 @@ def batches(rows: int, length: int, column: str) -> Iterator[list[tuple[str, str
 
 
 def make_file(path: Path, rows: int, length: int, column: str) -> None:
-    """Write the events in the format that the name's ending says."""
     part = path.with_name("part-" + path.name)
     part.unlink(missing_ok=True)
     writers = {".csv": text_file, ".jsonl": text_file, ".sqlite": sqlite_file, ".duckdb": duckdb_file}
@@ -86,7 +85,7 @@ def arrow_file(path: Path, parts: Iterator[list[tuple[str, str, str]]]) -> None:
 
     schema = pa.schema([(name, pa.string()) for name in COLUMNS])
     if path.suffix == ".parquet":
-        # As a writer does that bounds its row groups by rows: everything is in one of them.
+        # One row group, as written by a writer that limits row groups by rows.
         table = pa.concat_tables(arrow_table(part) for part in parts)
         pq.write_table(table, path, row_group_size=1 << 20)
         return
@@ -106,7 +105,7 @@ def duckdb_file(path: Path, parts: Iterator[list[tuple[str, str, str]]]) -> None
 
 
 def release(path: Path, memory: str, more: tuple[str, ...], limit: int | None = None) -> tuple[str, float, float]:
-    """The outcome of one release, its peak in MB and its seconds; `limit` bounds its address space, in bytes."""
+    """Outcome, peak in MB and seconds of one release; `limit` bounds its address space in bytes."""
     bound = None if limit is None else lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     with tempfile.TemporaryDirectory(dir=path.parent) as folder, tempfile.TemporaryFile() as said:
         output = ["--output", str(Path(folder) / "out.parquet"), *(("--memory", memory) if memory else ())]

@@ -1,10 +1,10 @@
-"""Noise and threshold on a ready-made histogram, against numpy's float normal and OpenDP.
+"""Noise and threshold on an existing histogram, compared with numpy's float normal and OpenDP.
 
 Run `python benchmarks/noise_stage.py`.
 
-Wall seconds, the least of several runs, all in this run. numpy's way is the unsafe one: float noise from a
-generator that is not cryptographic. OpenDP runs where it can be imported, by this Python or by that of the
-environment variable OPENDP_PYTHON, on 10^5 counts, and is scaled up: its cost is linear, and 10^7 take minutes.
+Wall-clock seconds, the minimum of several runs. The numpy version is unsafe: float noise from a generator that is
+not cryptographic. OpenDP runs in this Python, or in that of the environment variable OPENDP_PYTHON, on 10^5 counts
+and is extrapolated linearly, because 10^7 counts would take minutes.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ def seconds(work: Callable[[], object], runs: int = 5) -> float:
 
 
 def histogram(n: int) -> NDArray[np.int64]:
-    """Zipf counts, as most histograms of users have them."""
+    """Zipf-distributed counts."""
     return np.minimum(np.random.default_rng(1).zipf(1.8, n), 10**9).astype(np.int64)
 
 
 def float_normal(counts: NDArray[np.int64], plan: Plan) -> NDArray[np.float64]:
-    """What people write: float noise on every non-zero count, and the threshold."""
+    """The naive version: float noise on every non-zero count, then the threshold."""
     generator = np.random.default_rng()
     present = np.flatnonzero(counts)
     noisy = counts[present] + plan.sigma * generator.standard_normal(present.size)
@@ -64,7 +64,7 @@ def float_normal(counts: NDArray[np.int64], plan: Plan) -> NDArray[np.float64]:
 
 
 def opendp_seconds(plan: Plan) -> float | None:
-    """Seconds of OpenDP's Gaussian threshold measurement a count; None where it cannot be run."""
+    """Seconds per count of OpenDP's Gaussian threshold measurement; None if it cannot be run."""
     python = os.environ.get("OPENDP_PYTHON", sys.executable)
     words = [python, "-c", OPENDP, str(OPENDP_SIZE), str(plan.sigma), str(plan.threshold)]
     done = subprocess.run(words, capture_output=True, text=True, check=False)

@@ -1,23 +1,22 @@
-"""The same private histogram by dphist and by the tools one might take instead.
+"""The same private histogram, computed by dphist and by other libraries.
 
 Run `python benchmarks/peers.py [--cap 10 --cap 50] [--folder DIR]`, or `python benchmarks/peers.py --words FILE`
 on a Parquet file with the columns user and item.
 
 The common job: 5 million distinct (user, item) pairs in Parquet, 200,000 users, Zipf items over a million keys;
-epsilon 1, delta 1e-6, at most `cap` items of each user. A peer runs where the environment names a Python that has
-it:
+epsilon 1, delta 1e-6, at most `cap` items per user. A library runs if the environment names a Python that has it:
 
     OPENDP_PYTHON        pip install 'opendp[polars]==0.16.0'
     PIPELINEDP_PYTHON    pip install pipeline-dp==0.3.1 pandas pyarrow
     TUMULT_PYTHON        pip install tmlt.analytics==0.21.0 'pyspark>=3.5,<3.6'      (and Java 17)
     SMARTNOISE_PYTHON    pip install smartnoise-sql==1.0.10 pyarrow
 
-With SPARK_TOO=1 dphist runs on Spark as well, beside Tumult, which always does. `--weights` compares dphist with
-itself instead: counting with weights (squared length `cap`, at most 16 times as many items) and with a cap.
+With SPARK_TOO=1, dphist also runs on Spark, as Tumult always does. `--weights` compares dphist with itself
+instead: counting with weights (squared length `cap`, at most 16 times as many items) and with a cap.
 
-CPU seconds are those of the whole tree of processes, imports included; the peak is that of its largest process;
-the error is the mean distance of released counts from the true counts without a cap; recall is the share of the
-items with 200 users or more that are released. dphist runs after each peer again, and its medians are shown.
+CPU seconds are those of the whole process tree, including imports; the peak is that of its largest process; the
+error is the mean distance of released counts from the true counts without a cap; recall is the share of items with
+200 users or more that are released. dphist runs again after each library, and its medians are shown.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
 
     import duckdb
 
-# Heavy imports come late: the peak of a child begins with the memory of the process that started it.
+# Heavy imports come late: a child's peak starts with the memory of its parent.
 
 PAIRS = 5_000_000
 USERS = 200_000
@@ -60,7 +59,7 @@ PEERS = {
     "SmartNoise": ("SMARTNOISE_PYTHON", "smartnoise_job.py"),
 }
 SUBREAPER = 36
-# Counting alone: the engine, the events, the cap, and the levels of weights as ITEMS:STEPS.
+# Only the counting. Arguments: engine, events, cap, and levels of weights as ITEMS:STEPS.
 COUNTING = """
 import sys
 from dphist.counting.task import Choice, Column, Events, Resources, Task
@@ -81,7 +80,7 @@ UNIT = 512
 
 @dataclass(frozen=True)
 class Used:
-    """What a tree of processes took."""
+    """Resources used by a process tree."""
 
     wall: float
     cpu: float
@@ -90,7 +89,7 @@ class Used:
 
 @dataclass(frozen=True)
 class Run:
-    """One run of a tool, and where its result is; `said` is what went wrong, if anything did."""
+    """One run of a tool, and the path of its result; `said` is the error, if any."""
 
     tool: str
     used: Used
@@ -100,8 +99,6 @@ class Run:
 
 @dataclass(frozen=True)
 class Quality:
-    """How good a release is."""
-
     keys: int
     error: float
     recall: float
@@ -146,7 +143,7 @@ def command(tool: str, events: Path, output: Path, cap: int) -> list[str]:
 
 
 def measured(tool: str, words: list[str], output: Path) -> Run:
-    """Run a command and wait for all that it started, orphans included: Spark's Java outlives its Python."""
+    """Run a command and wait for all its processes, including orphans: Spark's Java outlives its Python."""
     with tempfile.TemporaryFile() as said:
         start = perf_counter()
         process = subprocess.Popen(words, stdout=said, stderr=said)
@@ -163,7 +160,6 @@ def measured(tool: str, words: list[str], output: Path) -> Run:
 
 
 def ended() -> Iterator[tuple[int, int, resource.struct_rusage]]:
-    """Children as they end, until there are none."""
     while True:
         try:
             yield os.wait4(-1, 0)
@@ -172,7 +168,7 @@ def ended() -> Iterator[tuple[int, int, resource.struct_rusage]]:
 
 
 def runs(events: Path, cap: int, folder: Path) -> list[Run]:
-    """Each peer that can be run, and dphist before and after each of them."""
+    """Run each available library, and dphist before and after each."""
     order = [OURS, *([OURS_ON_SPARK] if os.environ.get("SPARK_TOO") else [])]
     for peer, (variable, _) in PEERS.items():
         if os.environ.get(variable):
@@ -190,7 +186,7 @@ def runs(events: Path, cap: int, folder: Path) -> list[Run]:
 
 
 def quality(connection: duckdb.DuckDBPyConnection, output: Path) -> Quality:
-    """Hold a release against the true counts, which are in the table `truth`."""
+    """Compare a release with the true counts in the table `truth`."""
     (found,) = connection.execute(
         f"""
         SELECT count(*), avg(abs(released.count - truth.users)), count(*) FILTER (truth.users >= {COMMON})
@@ -229,7 +225,7 @@ def table(events: Path, cap: int, done: list[Run]) -> None:
 
 
 def weight_levels(length: int) -> list[tuple[int, int]]:
-    """Levels from `length` items to 16 times as many: the steps of n items are about UNIT sqrt(length / n)."""
+    """Levels from `length` items to 16 times as many; n items have about UNIT sqrt(length / n) steps each."""
     items = [length]
     while items[-1] < 16 * length:
         items.append(min(max(items[-1] + 1, items[-1] * 11 // 10), 16 * length))
@@ -238,7 +234,7 @@ def weight_levels(length: int) -> list[tuple[int, int]]:
 
 
 def compare_weights(events: Path, length: int, folder: Path) -> None:
-    """The CPU time of counting with weights to that with a cap: the median ratio of three turns."""
+    """Median ratio, over three rounds, of the CPU time with weights to that with a cap."""
     levels = weight_levels(length)
     jobs = {
         f"cap {length}": [str(length)],

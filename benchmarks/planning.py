@@ -1,7 +1,7 @@
-"""How long a plan takes, as CPU seconds and as ratios to named floors in the same run: `make bench`.
+"""CPU time of a plan, relative to baselines in the same run: `make bench`.
 
-Floors: the paper's tighter theorem evaluated once over all j with numpy (what one step of a naive search
-costs), and an empty Python process. Each figure is the least of several runs, for the machine may be busy.
+Baselines: the paper's tighter theorem evaluated once over all j with numpy (one step of a naive search), and an
+empty Python process. Each number is the minimum of several runs.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ BUDGET = Budget(0.35, 1e-5)
 
 
 def cpu_seconds(work: Callable[[], object], runs: int = 5) -> float:
-    """Least CPU time of a call."""
+    """Minimum CPU time of a call."""
     best = float("inf")
     for _ in range(runs):
         start = time.process_time()
@@ -33,7 +33,7 @@ def cpu_seconds(work: Callable[[], object], runs: int = 5) -> float:
 
 
 def process_seconds(*words: str, runs: int = 7) -> float:
-    """Least CPU time of a whole process."""
+    """Minimum CPU time of a process."""
     best = float("inf")
     for _ in range(runs):
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -44,7 +44,7 @@ def process_seconds(*words: str, runs: int = 7) -> float:
 
 
 def naive_tighter(k: int, sigma: float, tau: float) -> float:
-    """`thm:privacy-tighter-analysis` over every j at once."""
+    """Evaluate `thm:privacy-tighter-analysis` for all j at once."""
     j = np.arange(1.0, k)
     mu = np.minimum(np.sqrt(j), np.sqrt(j + np.sqrt(k)) / 2.0) / sigma
     log_psi = log_probability_none_passes(k - j + 1.0, tau / (sigma * (1.0 + k**-0.25)))

@@ -1,7 +1,7 @@
-"""Releases of real, public data: how many items, how far from the truth.
+"""Releases of real, public data: number of items and mean error.
 
-Run `python benchmarks/real_data.py FOLDER` with a folder of (user, item) Parquet files. The data are public, so
-that the release can be compared with the true counts, which is impossible with data worth protecting.
+Run `python benchmarks/real_data.py FOLDER` with a folder of (user, item) Parquet files. The data is public, so the
+release may be compared with the true counts.
 """
 
 from __future__ import annotations

@@ -1,13 +1,12 @@
-"""The whole command `dphist release` on 50 million events, against the same query without privacy.
+"""The whole command `dphist release` on 50 million events, compared with the same query without privacy.
 
 Run `python benchmarks/release.py [--events 5e7] [--folder DIR] [--runs 3] [--text]`.
 
-The events are made once and kept in the folder: 50 events for each user, Zipf items over five million keys, whole
-numbers (or words, with `--text`). Every measurement is a process of its own: start, imports, plan, counting,
-noise, output and certificate are all in it. The bare query is DuckDB's at its best: the same threads, the
-result written to Parquet, and a user's items chosen by a random column. The methods take turns so that what else
-the machine does meets all of them; a ratio is the median of the rounds' ratios to the bare query above. Where
-memory is limited, so is the bare query's: DuckDB is sometimes faster within a limit.
+The events are generated once and kept in the folder: 50 events per user, Zipf items over five million keys,
+integers (or words, with `--text`). Every measurement is a separate process, from start to exit. The bare query is
+DuckDB at its best: the same threads, the result written to Parquet, and each user's items chosen by a random
+column. The methods alternate, so that other load affects all of them; a ratio is the median over the rounds. Under
+a memory limit the bare query has the same limit: DuckDB is sometimes faster with one.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from pathlib import Path
 from statistics import median
 from time import perf_counter
 
-# Heavy imports come late: the peak of a child begins with the memory of the process that started it.
+# Heavy imports come late: a child's peak starts with the memory of its parent.
 
 KEYS = 5_000_000
 EXPONENT = 1.1
@@ -53,7 +52,7 @@ WHERE place <= {CAP} GROUP BY item
 
 @dataclass(frozen=True)
 class Job:
-    """One way to count: the bare query within a memory, or the options of a release."""
+    """The bare query under a memory limit, or a release with these options."""
 
     name: str
     bare: str
@@ -73,8 +72,6 @@ class Job:
 
 @dataclass(frozen=True)
 class Used:
-    """What a process took: seconds and bytes."""
-
     wall: float
     cpu: float
     peak: int
@@ -99,7 +96,7 @@ def jobs(memory: str) -> list[Job]:
 
 
 def make_events(path: Path, events: int, text: bool) -> None:
-    """Write the events in chunks; the keys are shuffled, so that a small key is not a frequent one."""
+    """Write the events in chunks; keys are shuffled, so that small keys are not the frequent ones."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -124,7 +121,7 @@ def make_events(path: Path, events: int, text: bool) -> None:
 
 
 def measured(command: list[str]) -> Used:
-    """Run a command; CPU and memory are those of the process and of the children it waited for."""
+    """Run a command and measure it with the children it waited for."""
     with tempfile.TemporaryFile() as said:
         start = perf_counter()
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=said)
@@ -138,7 +135,6 @@ def measured(command: list[str]) -> Used:
 
 
 def rounds(chosen: list[Job], events: Path, runs: int) -> dict[str, list[Used]]:
-    """All jobs in turn, `runs` times."""
     found: dict[str, list[Used]] = {job.name: [] for job in chosen}
     with tempfile.TemporaryDirectory(dir=events.parent) as folder:
         for turn in range(runs):

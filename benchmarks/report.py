@@ -1,4 +1,4 @@
-"""How large the report of a release of 100,000 items is, how long it takes to make, and to open in a browser.
+"""Size of the report of a release of 100,000 items, and the time to make it and to open it in a browser.
 
 python benchmarks/report.py
 """

@@ -2,12 +2,12 @@
 
 Run `python benchmarks/rivals.py [--data DIR] [--epsilon 0.2 --epsilon 1] [--quick]`.
 
-`--data` is a folder of Parquet files with the columns user and item; the common job of benchmarks/peers.py is
-always measured, and alone with `--quick`, which makes one run of a smaller copy. The output is one Markdown table
-for each data set: keys released, and the error sum |estimate - truth| / sum truth over all items, where an item
-that is not released has the estimate 0. Both are means over the runs.
+`--data` is a folder of Parquet files with the columns user and item. The common job of benchmarks/peers.py is
+always measured; `--quick` runs only a smaller copy of it, once. The output is one Markdown table per dataset: keys
+released, and the error sum |estimate - truth| / sum truth over all items, where items that are not released count
+as 0. Both are means over the runs.
 
-The rivals are written from their papers, in floating point, and no release here is safe to publish:
+The other algorithms are implemented from their papers, in floating point. No release made here is safe to publish:
 
 - Weighted Gaussian and Policy Gaussian: Gopi et al. 2020, "Differentially Private Set Union", Theorem 5.1
   (sigma, rho) and the l2 descent. Published: at most 100 items of a user, alpha = 3.
@@ -21,9 +21,9 @@ The rivals are written from their papers, in floating point, and no release here
   (post-aggregation thresholding): noise and threshold as these libraries compute them.
 
 Rounds are composed as Gaussian mechanisms: the squares of sensitivity/sigma add up. "best" is the best of a small
-grid, in parentheses, chosen afterwards from the true counts and for each column separately: no user could do
-that. For the corrected error all estimates are multiplied by F = pairs / weights, computed exactly here; a release
-would have to estimate it.
+grid, in parentheses, chosen in hindsight from the true counts and for each column separately, which is impossible
+in practice. For the corrected error all estimates are multiplied by F = pairs / weights, computed exactly here; a
+release would have to estimate it.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Pairs:
     items: int
 
     def limited(self, limit: int) -> Pairs:
-        """At most `limit` pairs of each user, chosen at random by the order."""
+        """At most `limit` pairs per user, in their random order."""
         return self.filtered(self.rank() < limit)
 
     def filtered(self, keep: Bools) -> Pairs:
@@ -101,7 +101,7 @@ class Pairs:
 
 
 def read_pairs(path: Path, users: int | None = None) -> Pairs:
-    """The pairs of a Parquet file, of the first `users` users only if that is given."""
+    """The pairs of a Parquet file, optionally only of the first `users` users."""
     table = pq.read_table(path, columns=["user", "item"])
     user, item = (column.combine_chunks().dictionary_encode().indices.to_numpy() for column in table.columns)
     if users is not None:
@@ -118,7 +118,7 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
 
 
 def least_threshold(sigma: float, delta: float, items: Iterable[int], weight: Callable[[Floats], Floats]) -> float:
-    """The least threshold that any of n new items of weight(n) passes with probability at most delta."""
+    """The lowest threshold that some of n new items of weight(n) pass with probability at most delta."""
     n = np.array(list(items), dtype=np.float64)
     # Phi^-1((1 - delta)^(1/n)), with the digits of a probability close to one
     quantile = -ndtri(-np.expm1(np.log1p(-delta) / n))
@@ -160,7 +160,7 @@ def release_keys(weights: Floats, sigma: float, threshold: float, generator: np.
 
 
 def dphist_cap(pairs: Pairs, epsilon: float, generator: np.random.Generator, *, cap: int) -> Release:
-    """At most cap items of a user, each counts 1; sigma and threshold of the exact analysis."""
+    """At most cap items per user, each with weight 1; sigma and threshold of the exact analysis."""
     sigma = math.sqrt(cap) / gaussian_mu(epsilon, DELTA)
     threshold = least_threshold(sigma, DELTA, [cap], np.ones_like)
     kept = pairs.limited(cap)
@@ -178,7 +178,7 @@ def spread_weights(pairs: Pairs, squares: int) -> Floats:
 def dphist_spread(
     pairs: Pairs, epsilon: float, generator: np.random.Generator, *, squares: int, limit: int
 ) -> Release:
-    """At most `limit` items of a user; each counts sqrt(squares/n) if these n are more than `squares`."""
+    """At most `limit` items per user; n items weigh sqrt(squares/n) each if n exceeds `squares`."""
     sigma = math.sqrt(squares) / gaussian_mu(epsilon, DELTA)
     kept = pairs.limited(limit)
     threshold = spread_threshold(squares, limit, sigma, DELTA)
@@ -219,7 +219,7 @@ def dphist_two_rounds(
 
 
 def dphist_real(path: Path, pairs: Pairs, epsilon: float, goal: str) -> Release:
-    """The released command itself, with everything it spends on choosing the limit."""
+    """`dphist release` itself, including the budget for choosing the limit."""
     options: dict[str, Any] = {"max_items_per_user": "auto", "goal": goal}
     table = dphist.release(path, user="user", item="item", epsilon=epsilon, delta=DELTA, **options).to_arrow()
     names = pq.read_table(path, columns=["item"]).column("item").combine_chunks().dictionary_encode().dictionary
@@ -282,7 +282,7 @@ def policy_gaussian(
 
 
 def policy_weights(item: Ints, starts: Ints, order: Ints, target: float, items: int) -> Floats:
-    """One user after the other, in loops that numba compiles."""
+    """One user after the other, compiled by numba."""
     weights = np.zeros(items)
     for user in order:
         square = 0.0
@@ -454,7 +454,6 @@ class Method:
 
 
 def settings(**choices: Iterable[Any]) -> tuple[dict[str, Any], ...]:
-    """All combinations."""
     found: list[dict[str, Any]] = [{}]
     for name, values in choices.items():
         found = [{**one, name: value} for one in found for value in values]
@@ -496,7 +495,7 @@ METHODS = (
 
 @dataclass(frozen=True)
 class Score:
-    """What a column shows, in the order of the columns; None where an algorithm publishes keys only."""
+    """The values of a row in the order of the columns; None if an algorithm publishes keys only."""
 
     keys: float
     error: float | None
@@ -538,7 +537,7 @@ def best_cells(choices: int, measure_one: Callable[[int, int], Score], names: li
 
 
 def measure(path: Path, epsilons: list[float], runs: int, users: int | None) -> None:
-    """Print the table of one data set."""
+    """Print the table of one dataset."""
     pairs = read_pairs(path, users)
     truth = pairs.sum_by_item()
     orders = [pairs.shuffled(np.random.default_rng(run)) for run in range(runs)]

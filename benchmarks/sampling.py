@@ -1,7 +1,7 @@
-"""How fast noise is drawn, as ratios to numpy's `standard_normal` in the same run.
+"""Speed of drawing noise, relative to numpy's `standard_normal` in the same run.
 
-Each figure is the best of several runs of 10^7 draws, the secure tap included, by CPU time on one core and by the
-wall clock for two threads. The floor, on one core, is neither secure nor exact.
+Each number is the best of several runs of 10^7 draws, including the secure tap: CPU time on one core, and
+wall-clock time for two threads. The baseline, on one core, is neither secure nor exact.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Clock = Callable[[], float]
 
 
 def rates(draws: int, works: dict[Callable[[], object], Clock], runs: int = 9) -> list[float]:
-    """Most draws a second of each work; they take turns, so that a busy machine is busy for all of them."""
+    """Best rate of each; they alternate, so that other load affects all of them."""
     best = dict.fromkeys(works, float("inf"))
     for _ in range(runs):
         for work, clock in works.items():
@@ -37,7 +37,6 @@ def rates(draws: int, works: dict[Callable[[], object], Clock], runs: int = 9) -
 
 
 def build_seconds(variance: int) -> float:
-    """Time to build a table."""
     sampler.residual_of.cache_clear()
     start = time.perf_counter()
     DiscreteGaussian(variance)
@@ -58,7 +57,7 @@ def opendp_rate(deviation: float) -> float | None:
 
 
 def report(title: str, sampler: ExactSampler, pool: ThreadPoolExecutor) -> float:
-    """One line of rates and their ratios to the floor's; returns the compiled one."""
+    """Print rates and their ratios to the baseline; return the compiled rate."""
     generator, tap = np.random.default_rng(0), SecureTap()
 
     def two_threads() -> object:

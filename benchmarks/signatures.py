@@ -1,4 +1,4 @@
-"""What a signature costs: releases and verifications with one, over those without.
+"""Cost of signatures: releases and verifications with and without one.
 
 python benchmarks/signatures.py
 """
@@ -26,7 +26,7 @@ ROUNDS = 31
 
 
 def seconds(*actions: Callable[[], object], rounds: int = ROUNDS) -> list[float]:
-    """The median time of each action, in turns, so that all see the same machine."""
+    """Median time of each action; they alternate, so that other load affects all of them."""
     found: list[list[float]] = [[] for _ in actions]
     for _ in range(rounds):
         for times, action in zip(found, actions, strict=True):
@@ -75,7 +75,7 @@ def whole_release(folder: Path) -> None:
 
 
 def commands(folder: Path) -> None:
-    """Whole commands, the start of Python and of the library for signatures with them."""
+    """Whole commands, including the start of Python and of the signature library."""
     words = [sys.executable, "-m", "dphist", "verify"]
     compare(
         "dphist verify, the whole command",
@@ -100,7 +100,7 @@ def checkpoints(folder: Path) -> None:
 
 
 def alone(folder: Path) -> None:
-    """The signature of a certificate by itself, without the files of release and keys."""
+    """Signing and verifying a certificate in memory."""
     signer, trust = signer_of(folder / "key"), Trust.of(folder / "key.pub", None)
     assert signer is not None
     document = json.loads(Path(folder, "signed.csv.certificate.json").read_text(encoding="utf-8"))

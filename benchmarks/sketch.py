@@ -1,12 +1,12 @@
-"""Misra-Gries sketches: how fast they are built, and what they find beside the exact top-k release.
+"""Misra-Gries sketches: how fast they are built, and how they compare with the exact top-k release.
 
-Run `python benchmarks/sketch.py` for pairs a second on one core, beside two floors: Arrow's `group_by` of the
-items, which does not ask whether a user had the item before, and `collections.Counter` of the pairs.
+Run `python benchmarks/sketch.py` for pairs per second on one core, compared with two baselines: Arrow's `group_by`
+of the items, which does not check whether a user had the item before, and `collections.Counter` of the pairs.
 
-Run `python benchmarks/sketch.py --events 1e8 --size 1000 [--folder DIR]` for the stream: 50 events for each user,
-Zipf items over five million keys, written once as Parquet files of 100,000 users each. The sketch reads one file
-after the other, each of them one update; the exact release (`dphist.release(..., top=1000)`) reads all of them at
-once. Each way is a process of its own. The truth is counted too, which only synthetic data allow.
+Run `python benchmarks/sketch.py --events 1e8 --size 1000 [--folder DIR]` for the stream: 50 events per user, Zipf
+items over five million keys, written once as Parquet files of 100,000 users each. The sketch reads one file after
+the other, one update each; the exact release (`dphist.release(..., top=1000)`) reads all of them at once. Each
+runs in a separate process. Synthetic data allows comparing with the true counts.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ BUDGET: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-6}
 
 
 class Stream:
-    """Events of users in turn: (user, item) with keys that are shuffled, so that a small key is not frequent."""
+    """Events user by user; keys are shuffled, so that small keys are not the frequent ones."""
 
     def __init__(self) -> None:
         self._random = np.random.default_rng(1)
@@ -56,14 +56,14 @@ class Stream:
 
 
 def once(action: Callable[[], object]) -> float:
-    """Seconds of one core: this process is bound to one, so that others on the machine do not count."""
+    """CPU seconds, with this process bound to one core."""
     start = process_time()
     action()
     return process_time() - start
 
 
 def speed(size: int) -> None:
-    """Pairs a second for batches of two sizes, whole numbers and words."""
+    """Pairs per second for batches of two sizes, of integers and words."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     pa.set_cpu_count(1)
@@ -99,7 +99,7 @@ def by_item(items: Any) -> object:
 
 
 def make(folder: Path, events: int) -> None:
-    """The stream as files of whole users, and the true number of users of every key."""
+    """Write the stream as files of whole users, and count the true number of users of every key."""
     stream, truth = Stream(), np.zeros(KEYS, dtype=np.int64)
     for place in range(max(1, events // (EVENTS_A_USER * USERS_A_FILE))):
         users, items = stream.events(place * USERS_A_FILE, USERS_A_FILE)
@@ -110,7 +110,7 @@ def make(folder: Path, events: int) -> None:
 
 
 def sketched(folder: Path, size: int, offset: bool) -> Any:
-    """One update a file: which file a user is in is decided by the user's number alone."""
+    """One update per file; the file of a user depends only on the user's number."""
     sketch = MisraGries(size, "int64")
     for path in sorted(folder.glob("*.parquet")):
         table = pq.read_table(path)
@@ -125,10 +125,10 @@ def exact(folder: Path, size: int) -> Any:
 
 
 def judged(found: Any, truth: Any) -> dict[str, float]:
-    """What was found of the truth, and how far the counts are from it."""
+    """Compare a release with the truth."""
     items, counts = np.array(found.items.to_pylist(), dtype=np.int64), found.counts
     order = np.argsort(-truth)
-    # What the release can show at all: counts that pass the threshold above the one after the largest.
+    # Only counts that exceed the (k+1)-th largest by the threshold can be released.
     within = order[truth[order] > truth[order[found.plan.contract.max_nonzero]] + found.plan.threshold]
     error = counts - truth[items]
     return {
@@ -163,7 +163,7 @@ def compare(folder: Path, events: int, size: int) -> None:
 
 
 def run(part: str, folder: Path, events: int, size: int) -> str:
-    """One way in a process of its own."""
+    """Run one method in a separate process."""
     words_of_command = [sys.executable, __file__, "--part", part, "--folder", str(folder)]
     words_of_command += ["--events", str(events), "--size", str(size)]
     return subprocess.run(words_of_command, check=True, stdout=subprocess.PIPE, text=True).stdout

@@ -1,11 +1,10 @@
-"""What a small release costs: CPU seconds of whole processes, and their ratios to the libraries' imports alone.
+"""Cost of a small release: CPU seconds of whole processes, and their ratios to the imports alone.
 
 Run `python benchmarks/small_release.py [--rows 5000] [--runs 5]`.
 
-The floor is Python importing numpy, scipy.special, duckdb and pyarrow, which every release needs. The commands
-take turns, so that what else the machine does meets all of them. Each figure is the least of the runs: user and
-system time of the process and of those that it starts. A first round, not measured, leaves compiled modules
-behind, as installing does.
+The baseline is Python importing numpy, scipy.special, duckdb and pyarrow, which every release needs. The commands
+alternate, so that other load affects all of them. Each number is the minimum of the runs: user and system time of
+the process and its children. A first round, not measured, compiles the modules.
 """
 
 from __future__ import annotations

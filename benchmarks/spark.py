@@ -1,12 +1,12 @@
-"""`dphist release --engine spark` against the same query of Spark without privacy, and what it moves about.
+"""`dphist release --engine spark`, compared with the same Spark query without privacy, and what it shuffles.
 
 Run `python benchmarks/spark.py [--events 5e7] [--folder DIR] [--runs 3] [--costs] [--only TEXT]`.
 
-The events are those of benchmarks/release.py. Every measurement is a process of its own, with Java, the workers in
-Python and all else it starts. The query without privacy is Spark's at its best: the same settings, a user's items
-chosen by a random column, the counts written to Parquet. The two take turns; a ratio is the median of the rounds'
-ratios. `--costs` runs each way to count once more with Spark's record of its tasks and prints what was shuffled,
-to be held against docs/spark.md. `--only TEXT` leaves out jobs without this text in their names.
+The events are those of benchmarks/release.py. Every measurement is a separate process, including Java and Python
+workers. The query without privacy is Spark at its best: the same settings, each user's items chosen by a random
+column, the counts written to Parquet. The two alternate; a ratio is the median over the rounds. `--costs` runs
+each once more with Spark's event log and prints what was shuffled, to compare with docs/spark.md. `--only TEXT`
+runs only jobs with this text in their names.
 """
 
 from __future__ import annotations
@@ -48,8 +48,6 @@ session.stop()
 
 @dataclass(frozen=True)
 class Job:
-    """One way to count."""
-
     name: str
     cap: int | None
     options: tuple[str, ...] | None = None
@@ -77,7 +75,7 @@ JOBS = [
 
 @dataclass
 class Moved:
-    """What the tasks of a stage read and shuffled, by Spark's own record."""
+    """What the tasks of a stage read and shuffled, from Spark's event log."""
 
     input_rows: int = 0
     rows: int = 0
@@ -87,17 +85,15 @@ class Moved:
 
 @dataclass
 class Costs:
-    """The stages of a run, in the order of their numbers."""
-
     stages: dict[int, Moved] = field(default_factory=lambda: defaultdict(Moved))
 
     def shuffles(self) -> list[Moved]:
-        """Stages that handed rows on."""
+        """Stages that wrote a shuffle."""
         return [moved for _, moved in sorted(self.stages.items()) if moved.rows]
 
 
 def costs_of(folder: Path) -> Costs:
-    """The record that Spark kept of its tasks."""
+    """Read Spark's event log."""
     costs = Costs()
     for path in sorted(folder.rglob("events_*")):
         for line in path.read_text().splitlines():
@@ -144,7 +140,7 @@ def compare(jobs: list[Job], events: Path, folder: Path, runs: int) -> None:
 
 
 def show_costs(jobs: list[Job], events: Path, folder: Path) -> None:
-    """What was shuffled, beside what the number of events, pairs and items says."""
+    """Print what was shuffled, next to the numbers of events, pairs and items."""
     import duckdb
 
     facts = duckdb.execute(

@@ -1,8 +1,8 @@
-"""Sums on real, public data: the errors over many releases against those that the plan says.
+"""Sums on real, public data: errors over many releases, compared with the plan.
 
 Run `python benchmarks/sums.py FOLDER` with a folder that holds online_retail_2009_2010.parquet: units and amount
-per product. The truth is what the sums are of: each customer's own sum for a product, clamped. With a public
-list of products and no cap nothing else comes in between; the data are public, so that the truth may be looked at.
+per product. The true sums are over each customer's own sum for a product, clamped. With a public list of products
+and no cap, noise is the only error. The data is public, so comparing with the truth is safe.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ BUDGET: dict[str, Any] = {"user": "user", "item": "item", "epsilon": 1.0, "delta
 
 
 def truth(path: Path, products: int) -> Any:
-    """The products with the most customers, with their customers, and their sums of clamped own sums."""
+    """The products with the most customers, with their numbers of customers and sums."""
     query = f"""
         SELECT item, count(*) AS customers, sum(least(greatest(units, 0), 100)) AS units,
                sum(least(greatest(amount, 0), 200)) AS amount
@@ -34,7 +34,6 @@ def truth(path: Path, products: int) -> Any:
 
 
 def errors(path: Path, listed: Any, runs: int) -> tuple[dict[str, NDArray[np.float64]], Any]:
-    """Errors of all columns, one row for each release."""
     asked = {
         "sum": ["units=value:0:100", "total=amount:0:200"],
         "mean": "mean=amount:0:200",

@@ -1,12 +1,13 @@
-"""How far certificates of lattice noise lie above the exact delta, and what that costs a plan.
+"""How far certificates of lattice noise are above the exact delta, and what that costs a plan.
 
-    python benchmarks/tightness.py --only named         # the worst cases that were found; docs quote them
+    python benchmarks/tightness.py --only named         # the worst known cases, quoted in the docs
     python benchmarks/tightness.py --only histogram     # the table of docs/limits.md
-    python benchmarks/tightness.py                      # everything, for an hour
+    python benchmarks/tightness.py                      # everything; takes an hour
 
 `histogram` and `top-k` certify random noise and divide by the largest exact delta over all neighbours and both
-directions, which an oracle of the tests finds by summing over all noise. `search` climbs from the worst of them.
-`threshold` compares the thresholds of discrete plans, certified by the sum bound, with those of continuous plans.
+directions, which an oracle of the tests computes by summing over all noise. `search` climbs from the worst of
+them. `threshold` compares the thresholds of discrete plans, certified by the sum bound, with those of continuous
+plans.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "oracles"
 
 from oracles_top_k import NeighbourType, Rule, claimed_types, delta_exact
 
-# The oracle's error is about 1e-13: below this delta its digits are too few.
+# The oracle's error is about 1e-13, so smaller deltas have too few digits.
 LEAST_DELTA: Final = 1e-6
 PARTS: Final = ("named", "histogram", "top-k", "search", "threshold")
 # The largest variance by k: all noise of j counts, of the shared draw and of the offset is summed.
@@ -58,14 +59,14 @@ class Case:
 
     @property
     def noise(self) -> LatticeNoise:
-        """The noise, whose shared variance is V/gamma."""
+        """The noise, with shared variance V/gamma."""
         return LatticeNoise(
             self.lattice, Fraction(self.variance), Fraction(self.variance, self.gamma), self.limit, self.rule
         )
 
     @property
     def kinds(self) -> list[NeighbourType]:
-        """All neighbours that can be the worst: fewer shared entries are a projection of more."""
+        """All neighbours that can be the worst; fewer shared entries are a projection of more."""
         if self.rule != "none":
             return sorted(kind for kind in claimed_types(self.k) if kind.shared + kind.single == self.k)
         return [
@@ -73,7 +74,7 @@ class Case:
         ]
 
 
-# The worst that searches found, of histograms and of --top.
+# The worst cases found by searches, for histograms and for --top.
 NAMED: Final = (
     Case(2, 2, 6, 9, 1, 1, 0.3327),
     Case(4, 3, 12, 74, 3, 4, 0.0514),
@@ -82,7 +83,6 @@ NAMED: Final = (
 
 
 def described(value: float, case: Case, term: str) -> str:
-    """One line."""
     kind = "" if case.rule == "none" else " with --top"
     return (
         f"k {case.k}, m {case.m}{kind}: {value:.1%} ({term}; lattice {case.lattice}, V {case.variance}, "
@@ -91,7 +91,6 @@ def described(value: float, case: Case, term: str) -> str:
 
 
 def print_named() -> None:
-    """The named cases."""
     for case in NAMED:
         found = excess(case)
         assert found is not None
@@ -123,7 +122,7 @@ def certified(case: Case) -> tuple[float, str]:
 
 
 def excess(case: Case) -> tuple[float, str] | None:
-    """Certificate over exact delta, less one, and the largest term; None where the oracle has too few digits."""
+    """Certificate / exact delta - 1, and the largest term; None if the oracle has too few digits."""
     bound, term = certified(case)
     if not LEAST_DELTA < bound < 1.0:
         return None
@@ -132,7 +131,7 @@ def excess(case: Case) -> tuple[float, str] | None:
 
 
 def random_case(dice: random.Random, rule: Rule) -> Case:
-    """Small noise, so that all of it can be summed, half of it with the limit that its own delta asks for."""
+    """Random noise, small enough to sum over; half of the cases have the limit that their delta requires."""
     k = dice.randint(1, 4 if rule == "none" else 3)
     m = dice.randint(1, k) if rule == "none" else k
     gamma = dice.randint(1, 4)
@@ -178,13 +177,12 @@ def passing(case: Case, limit: int) -> float:
 
 
 def quantile(values: list[float], share: float) -> float:
-    """The value below which this share of them lies."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, math.floor(share * len(ordered)))]
 
 
 def measure(cases: int, dice: random.Random, rules: tuple[Rule, ...]) -> tuple[list[tuple[float, Case, str]], str]:
-    """The excess of random cases, and a table of it."""
+    """Compute the excess of random cases and print a table."""
     found: list[tuple[float, Case, str]] = []
     while len(found) < cases:
         case = random_case(dice, dice.choice(rules))
@@ -206,7 +204,7 @@ def measure(cases: int, dice: random.Random, rules: tuple[Rule, ...]) -> tuple[l
 
 
 def neighbours_of(case: Case, dice: random.Random) -> Case:
-    """A case nearby."""
+    """A random neighbouring case."""
     name = dice.choice(("variance", "gamma", "limit", "epsilon", "lattice"))
     if case.rule == "none" and name in ("gamma", "lattice"):
         gamma = max(1, case.gamma + dice.choice((-1, 1)))
@@ -223,7 +221,7 @@ def neighbours_of(case: Case, dice: random.Random) -> Case:
 
 
 def climb(start: Case, steps: int, dice: random.Random) -> tuple[float, Case, str]:
-    """The largest excess met on a walk that never goes down."""
+    """The largest excess found by hill climbing."""
     first = excess(start)
     assert first is not None
     best = (first[0], start, first[1])
@@ -238,7 +236,7 @@ def climb(start: Case, steps: int, dice: random.Random) -> tuple[float, Case, st
 
 
 def threshold_cost(dice: random.Random) -> tuple[float, str]:
-    """What the threshold of a discrete plan is above the continuous plan's, both with shared noise."""
+    """Excess of the threshold of a discrete plan over that of the continuous plan, both with shared noise."""
     while True:
         k = dice.choice((2, 3, 5, 10, 30, 100))
         m = dice.choice((k, max(2, k // 2)))
@@ -256,7 +254,6 @@ def threshold_cost(dice: random.Random) -> tuple[float, str]:
 
 
 def print_search(found: list[tuple[float, Case, str]], steps: int, dice: random.Random) -> None:
-    """Climb from the worst cases of each k."""
     for k in sorted({case.k for _, case, _ in found}):
         starts = sorted((one for one in found if one[1].k == k), key=lambda one: -one[0])[:3]
         value, case, term = max((climb(start[1], steps, dice) for start in starts), key=lambda one: one[0])
@@ -273,7 +270,6 @@ def print_thresholds(cases: int, dice: random.Random) -> None:
 
 
 def main() -> None:
-    """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", type=int, default=2000, help="random cases a table")
     parser.add_argument("--steps", type=int, default=150, help="steps of each climb")

@@ -1,12 +1,11 @@
-"""How far one command walks through the code: the files and functions of dphist that it calls.
+"""How much code one command runs: the files and functions of dphist that it calls.
 
     python benchmarks/walk.py          # the numbers
     python benchmarks/walk.py --list   # and the files, with the functions called in each
 
-A file counts if at least one of its functions was called. What runs at import does not count: module-level code,
-class bodies, and the functions they call. Lambdas and comprehensions belong to the function they are in. A
-function counts once, however often it is called. All threads are traced. Each command runs in a fresh process on
-a small CSV file.
+A file counts if at least one of its functions was called. Code that runs at import does not count: module-level
+code, class bodies, and the functions they call. Lambdas and comprehensions belong to their function. A function
+counts once. All threads are traced. Each command runs in a fresh process on a small CSV file.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ COMMANDS = {
 
 
 def traced(words: list[str]) -> set[tuple[str, str]]:
-    """Run `dphist WORDS` in this process: the (file, function) pairs that were called."""
+    """Run `dphist WORDS` in this process and return the (file, function) pairs that were called."""
     sys.path.insert(0, str(ROOT / "src"))
     seen: set[CodeType] = set()
 
@@ -43,7 +42,7 @@ def traced(words: list[str]) -> set[tuple[str, str]]:
         if event == "call" and frame.f_code not in seen and not in_import(frame):
             seen.add(frame.f_code)
 
-    # Found before tracing starts, so that what the import itself calls is not counted.
+    # Before tracing starts, so that the import itself is not counted.
     module, name = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]["dphist"].split(":")
     main = getattr(import_module(module), name)
     sys.argv = ["dphist", *words]
@@ -75,12 +74,12 @@ def in_import(frame: FrameType | None) -> bool:
 
 def is_function(code: CodeType) -> bool:
     """Whether code is the body of a named function, not of a module, a class, a lambda or a comprehension."""
-    fast_locals = bool(code.co_flags & 0x2)  # CO_NEWLOCALS and CO_OPTIMIZED are for functions alone
+    fast_locals = bool(code.co_flags & 0x2)  # only functions have CO_NEWLOCALS and CO_OPTIMIZED
     return bool(code.co_flags & 0x1) and fast_locals and not code.co_name.startswith("<")
 
 
 def walk(command: str) -> dict[str, list[str]]:
-    """The functions that a command calls, by file, traced in a process of its own."""
+    """The functions that a command calls, by file, traced in a separate process."""
     with tempfile.TemporaryDirectory(prefix="walk-") as folder:
         rows = [f"{user},item {number}\n" for user in range(400) for number in range(1 + user % 3)]
         Path(folder, "log.csv").write_text("user,item\n" + "".join(rows))

@@ -1,7 +1,4 @@
-"""Writes what follows from the source, by `make docs`.
-
-docs/theory/formulas.md comes from docstrings, and the signature of `dphist.release` from the options of `Request`.
-"""
+"""Generate docs/theory/formulas.md from docstrings and `dphist.release` from `Request`: `make docs`."""
 
 from __future__ import annotations
 
@@ -10,6 +7,7 @@ import re
 import sys
 import textwrap
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from dphist.errors import with_keywords
@@ -20,7 +18,7 @@ PAGE = ROOT / "docs" / "theory" / "formulas.md"
 ANALYSIS = ROOT / "src" / "dphist" / "privacy"
 TESTS = ROOT / "tests"
 RELEASE = ROOT / "src" / "dphist" / "releasing" / "run.py"
-# What only flags do, in words for Python.
+# Phrases about flags, and their Python equivalents.
 IN_PYTHON = {"Repeat it for": "A list for", "May be repeated": "Also a list", "may be repeated": "also a list"}
 
 # Every labelled statement of the paper, in its order.
@@ -48,7 +46,7 @@ NOT_IN_ANALYSIS = {
 }
 
 
-# Functions whose oracles have other names.
+# Oracles whose names differ from their functions.
 ORACLES = {
     "certify_family": "delta_family",
     "certify_discrete_laplace": "infinite_event_laplace, delta_discrete_laplace_single",
@@ -71,8 +69,6 @@ ORACLES = {
 
 @dataclass(frozen=True)
 class Formula:
-    """A documented function of the analysis."""
-
     module: str
     name: str
     summary: str
@@ -100,6 +96,7 @@ def _field(docstring: str, name: str) -> str:
     return " ".join(match.group(1).split()) if match else ""
 
 
+@cache
 def formulas() -> list[Formula]:
     """All public functions of the analysis whose docstring names a source."""
     tests = sorted(TESTS.rglob("test_*.py"))
@@ -159,7 +156,6 @@ def formulas_page() -> str:
 
 
 def _explained(option: Option) -> str:
-    """A parameter in one line: the help of its flag, in words for Python."""
     text = f"{option.help.metavar}. {option.help.text}" if ":" in option.help.metavar else option.help.text
     for flags, python in IN_PYTHON.items():
         text = text.replace(flags, python)
@@ -167,7 +163,7 @@ def _explained(option: Option) -> str:
 
 
 def release_module() -> str:
-    """releasing/run.py, with the parameters of `release` explained as `Request` does it, required ones first."""
+    """The text of releasing/run.py with the parameters of `release` documented, required ones first."""
     ordered = sorted(options(), key=lambda option: not option.required)
     wrapper = textwrap.TextWrapper(
         115, initial_indent=" " * 8, subsequent_indent=" " * 12, break_on_hyphens=False, break_long_words=False

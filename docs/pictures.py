@@ -1,7 +1,4 @@
-"""Makes the pictures of the documentation, in a real browser: `make pictures`.
-
-The report is that of `make demo`, of a made-up log: nobody is in it.
-"""
+"""Take the screenshots of the documentation in a real browser: `make pictures`. The data is synthetic."""
 
 from __future__ import annotations
 
@@ -21,12 +18,10 @@ SIZE = {"width": 1200, "height": 1000}
 
 
 def of_report(page: Any) -> None:
-    """The summary, and the largest counts with their error bars."""
     page.screenshot(path=IMAGES / "report.png")
 
 
 def of_explore(page: Any) -> None:
-    """The example that the page starts with."""
     settled(page)
     page.screenshot(path=IMAGES / "explore.png")
 

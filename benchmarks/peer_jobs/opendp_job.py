@@ -1,12 +1,12 @@
-"""Users per item with OpenDP's polars context: Gaussian noise and a threshold for keys that are not known.
+"""Users per item with OpenDP's polars context: Gaussian noise and a threshold for unknown keys.
 
-Arguments: input, output, cap, epsilon, delta. Each user's items are chosen at random beforehand, in polars. OpenDP
-takes rho and delta where the noise is Gaussian, so the largest rho is searched whose conversion, at half of the
-delta, stays within epsilon; the other half is for the threshold.
+Arguments: input, output, cap, epsilon, delta. polars first chooses the random items of each user. For Gaussian
+noise OpenDP takes rho and delta, so a search finds the largest rho whose conversion, at half of delta, stays
+within epsilon; the other half is for the threshold.
 """
 
 # mypy: ignore-errors
-# The tool is not installed where this project is checked.
+# The library is not installed where types are checked.
 
 import sys
 

@@ -4,7 +4,7 @@ Arguments: input, output, cap, epsilon, delta.
 """
 
 # mypy: ignore-errors
-# The tool is not installed where this project is checked.
+# The library is not installed where types are checked.
 
 import sys
 

@@ -1,11 +1,11 @@
 """Users per item with Tumult Analytics on a local Spark: its automatic partition selection, then counts.
 
-Arguments: input, output, cap, epsilon, delta. It selects keys in a first query and counts in a second one; half of
-the budget is for each, and the delta, which counts do not need, is all for the keys.
+Arguments: input, output, cap, epsilon, delta. The first query selects keys, the second
+counts, each with half of epsilon; counting needs no delta, so the keys get all of it.
 """
 
 # mypy: ignore-errors
-# The tool is not installed where this project is checked.
+# The library is not installed where types are checked.
 
 import os
 import sys

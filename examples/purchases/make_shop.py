@@ -1,8 +1,7 @@
 """A synthetic shop as an SQLite database: tables customers, products and orders.
 
-Run `python make_shop.py --customers 20000 --output shop.sqlite`. The product list, which the shop publishes
-anyway, is written beside it as products.csv, and with `--orders` all orders as one table: orders.csv and
-orders.parquet. The same seed makes the same shop.
+Run `python make_shop.py --customers 20000 --output shop.sqlite`. The public product list is written next to it as
+products.csv and, with `--orders`, all orders as orders.csv and orders.parquet. The same seed gives the same shop.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ GROUPS = {
     "pets": ("cat food", "dog food", "cat litter", "hamster wheel", "fish flakes"),
     "tea": ("black tea", "green tea", "herbal tea", "chai", "white tea", "saffron tea"),
 }
-# On the list, and not sold yet.
+# On the list, but not sold yet.
 NEW = ("garden", "heated bird bath")
 
 SCHEMA = """
@@ -51,20 +50,20 @@ CREATE TABLE orders (
 
 
 def weighted(rng: Generator, choices: int, size: int, power: float) -> NDArray[np.int64]:
-    """Numbers from 0, the first ones the most frequent."""
+    """Random numbers from 0, the lowest being the most frequent."""
     weights = (np.arange(choices) + 1.0) ** -power
     return rng.choice(choices, size, p=weights / weights.sum())
 
 
 def make_shop(path: Path, customers: int, seed: int) -> int:
-    """Write the database; returns the number of orders."""
+    """Write the database and return the number of orders."""
     rng = np.random.default_rng(seed)
     sold = [(product, group) for group, products in GROUPS.items() for product in products]
     popular = [sold[i] for i in rng.permutation(len(sold))]
     many = np.minimum(rng.pareto(1.5, customers) * 4 + 1, 300).astype(np.int64)
     customer = np.repeat(np.arange(1, customers + 1), many)
     product = weighted(rng, len(popular), customer.size, 0.9)
-    # Every third customer buys the same thing again and again.
+    # Every third customer buys the same product again and again.
     usual = weighted(rng, len(popular), customers + 1, 0.5)
     product = np.where((customer % 3 == 0) & (rng.random(customer.size) < 0.6), usual[customer], product)
     quantity = rng.geometric(0.6, customer.size)
@@ -88,7 +87,7 @@ def make_shop(path: Path, customers: int, seed: int) -> int:
 
 
 def write_products(path: Path) -> None:
-    """The public list, from the catalogue and never from the orders."""
+    """Write the public list, from the catalogue and not from the orders."""
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["product"])
@@ -97,7 +96,7 @@ def write_products(path: Path) -> None:
 
 
 def write_orders(shop: Path) -> None:
-    """The orders as one table beside the shop, for those who have no database."""
+    """Write the orders as one table next to the database."""
     names = ("customer", "country", "product", "units", "amount", "day")
     with closing(sqlite3.connect(shop)) as database:
         rows = database.execute(
@@ -111,11 +110,10 @@ def write_orders(shop: Path) -> None:
 
 
 def main() -> None:
-    """Make the shop and say what is in it."""
-    parser = argparse.ArgumentParser(description="Make a synthetic shop as an SQLite database.")
-    parser.add_argument("--customers", type=int, default=20_000, metavar="N", help="How many customers.")
+    parser = argparse.ArgumentParser(description="Generate a synthetic shop as an SQLite database.")
+    parser.add_argument("--customers", type=int, default=20_000, metavar="N", help="Number of customers.")
     parser.add_argument("--output", type=Path, default=Path("shop.sqlite"), metavar="FILE")
-    parser.add_argument("--seed", type=int, default=1, metavar="N", help="The same seed makes the same shop.")
+    parser.add_argument("--seed", type=int, default=1, metavar="N", help="The same seed gives the same shop.")
     parser.add_argument("--orders", action="store_true", help="Also write orders.csv and orders.parquet.")
     given = parser.parse_args()
     if given.customers < 1:
@@ -126,7 +124,9 @@ def main() -> None:
     write_products(products)
     if given.orders:
         write_orders(given.output)
-    sys.stdout.write(f"{given.output}: {orders:,} orders of {given.customers:,} customers\n{products}: the list\n")
+    sys.stdout.write(
+        f"{given.output}: {orders:,} orders of {given.customers:,} customers\n{products}: the product list\n"
+    )
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Compare a release with its log: `python look.py log.parquet queries.parquet`.
 
-This prints true counts, so use it with synthetic logs only: with real data it would be a leak.
+It prints true counts, so use it on synthetic logs only: on real data it would be a leak.
 """
 
 from __future__ import annotations
@@ -10,30 +10,31 @@ from pathlib import Path
 
 import duckdb
 
-# A name, a number and a street: what make_log.py plants, a different one for each of its users.
+# Queries with a name and an address, which make_log.py plants, a different one for each user.
 PERSONAL = r"^[a-z]+ [a-z] [a-z]+ \d+ [a-z]+ [a-z]+$"
 ROWS = 5
 
 
 def look(log: Path, release: Path) -> str:
-    """The comparison as text."""
-    with duckdb.connect() as found:
-        found.execute("SET enable_progress_bar = false")
-        found.execute(
+    with duckdb.connect() as connection:
+        connection.execute("SET enable_progress_bar = false")
+        connection.execute(
             "CREATE TABLE truth AS SELECT query, count(DISTINCT user_id) AS users FROM read_parquet(?) GROUP BY 1",
             [str(log)],
         )
-        found.execute("CREATE TABLE released AS SELECT * FROM read_parquet(?)", [str(release)])
-        every, alone = found.execute("SELECT count(*), count(*) FILTER (users = 1) FROM truth").fetchall()[0]
-        secret = found.execute("SELECT count(*) FROM truth WHERE regexp_matches(query, ?)", [PERSONAL]).fetchall()
-        seen, rare, address = found.execute(
+        connection.execute("CREATE TABLE released AS SELECT * FROM read_parquet(?)", [str(release)])
+        every, alone = connection.execute("SELECT count(*), count(*) FILTER (users = 1) FROM truth").fetchall()[0]
+        secret = connection.execute(
+            "SELECT count(*) FROM truth WHERE regexp_matches(query, ?)", [PERSONAL]
+        ).fetchall()
+        seen, rare, address = connection.execute(
             "SELECT count(*), count(*) FILTER (users = 1), count(*) FILTER (regexp_matches(query, ?)) "
             "FROM released LEFT JOIN truth USING (query)",
             [PERSONAL],
         ).fetchall()[0]
-        columns = [name for name, *_ in found.execute("DESCRIBE released").fetchall()]
+        columns = [name for name, *_ in connection.execute("DESCRIBE released").fetchall()]
         shown = [name for name in ("estimate", "count") if name in columns]
-        rows = found.execute(
+        rows = connection.execute(
             f"SELECT query, users, {', '.join(shown)} FROM released JOIN truth USING (query) "
             "ORDER BY count DESC LIMIT ?",
             [ROWS],
@@ -52,13 +53,12 @@ def look(log: Path, release: Path) -> str:
     ]
     lines += [
         "",
-        "Counts are lower than the numbers of users: the limit leaves out a part of users with many queries.",
+        "Counts are lower than the numbers of users: the limit leaves out some queries of users with many.",
     ]
     return "\n".join(lines) + "\n"
 
 
 def main() -> None:
-    """Print the comparison of the two files named on the command line."""
     if len(sys.argv) != 3:
         sys.exit("usage: look.py LOG.parquet RELEASE.parquet")
     sys.stdout.write(look(Path(sys.argv[1]), Path(sys.argv[2])))

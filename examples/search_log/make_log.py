@@ -1,10 +1,10 @@
 """A synthetic search log as Parquet: columns user_id, query, day and country.
 
-Run `python make_log.py --events 2000000 --output log.parquet`; the same seed makes the same log.
+Run `python make_log.py --events 2000000 --output log.parquet`; the same seed gives the same log.
 
-Few users search a lot and most search little. Few queries are searched by many and most by one alone: there is a
-long tail of rare combinations, of typing errors, and of queries that name a person and an address. Users come back
-to a few queries of their own, so that a query has fewer users than events.
+A few users search a lot, most only a little. A few queries have many users, most have one: there is a long tail of
+rare combinations, typing errors, and queries with a name and an address. Users repeat their own queries, so a
+query has fewer users than events.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ DAYS = 90
 FIRST_DAY = "2026-01-01"
 EVENTS_PER_USER = 25
 FAVOURITES = 12
-# Shares of the events: what users come back to, what is mistyped, what no other user searches.
+# Shares of events: repeated queries, typing errors, and queries of a single user.
 RETURNING, MISTYPED, PERSONAL = 0.40, 0.03, 0.01
 
 HEAD = """weather tomorrow|weather|news|translate|maps|calculator|football results|weather today
@@ -72,18 +72,17 @@ COUNTRIES = ("GB", "DE", "FR", "US", "ES", "IT", "NL", "DK", "SE", "PL", "IE", "
 
 
 def words(text: str) -> list[str]:
-    """The entries of a table above."""
     return text.replace("\n", "|").split("|")
 
 
 def zipf(rng: Generator, ranks: int, size: int, power: float = 1.0, shift: float = 2.0) -> Whole:
-    """Ranks from 0, the first ones the most frequent."""
+    """Random ranks from 0, the lowest being the most frequent."""
     weights = np.cumsum((np.arange(ranks) + shift) ** -power)
     return np.asarray(np.searchsorted(weights, rng.random(size) * weights[-1]), dtype=np.int64)
 
 
 def catalogue(rng: Generator, size: int) -> list[str]:
-    """All queries that several users may have, the most popular first."""
+    """Queries that several users may share, the most popular first."""
     things, aspects, places = words(THINGS), words(ASPECTS), words(PLACES)
     kind = rng.choice(4, size, p=[0.25, 0.25, 0.35, 0.15])
     columns = [zipf(rng, len(table), size, 0.6).tolist() for table in (things, aspects, places, aspects)]
@@ -101,35 +100,35 @@ def catalogue(rng: Generator, size: int) -> list[str]:
 
 
 def mistyped(rng: Generator, texts: Sequence[str]) -> list[str]:
-    """Each text with two neighbouring letters exchanged, or one letter left out or doubled."""
-    made = []
+    """Swap two neighbouring letters of each text, or drop or double one."""
+    results = []
     for text, place, form in zip(texts, rng.random(len(texts)), rng.integers(3, size=len(texts)), strict=True):
         at = int(place * (len(text) - 1))
         if form == 0:
-            made.append(text[:at] + text[at + 1] + text[at] + text[at + 2 :])
+            results.append(text[:at] + text[at + 1] + text[at] + text[at + 2 :])
         elif form == 1:
-            made.append(text[:at] + text[at + 1 :])
+            results.append(text[:at] + text[at + 1 :])
         else:
-            made.append(text[: at + 1] + text[at:])
-    return made
+            results.append(text[: at + 1] + text[at:])
+    return results
 
 
 def personal(rng: Generator, size: int) -> list[str]:
-    """Queries such as "john q smith 4711 elm street", no two of them the same."""
+    """Distinct queries such as "john q smith 4711 elm street"."""
     first, last, streets = words(FIRST), words(LAST), words(STREETS)
-    found: dict[str, None] = {}
-    while len(found) < size:
+    queries: dict[str, None] = {}
+    while len(queries) < size:
         a, b, c, d = (int(rng.integers(len(table))) for table in (first, range(26), last, streets))
         number = int(rng.integers(1, 9999))
-        found[f"{first[a]} {chr(97 + b)} {last[c]} {number} {streets[d]}"] = None
-    return list(found)
+        queries[f"{first[a]} {chr(97 + b)} {last[c]} {number} {streets[d]}"] = None
+    return list(queries)
 
 
 def search_log(events: int, seed: int) -> Any:
-    """The log as an Arrow table, in the order of its days."""
+    """The log as an Arrow table, sorted by day."""
     rng = np.random.default_rng(seed)
     users = max(1, events // EVENTS_PER_USER)
-    # Activity follows a Pareto law, cut off where a person cannot type that fast.
+    # Pareto-distributed activity, truncated at what a person can type.
     activity = np.cumsum(np.minimum((1.0 - rng.random(users)) ** (-1 / 1.3), 400.0))
     user = np.searchsorted(activity, rng.random(events) * activity[-1])
 
@@ -142,7 +141,7 @@ def search_log(events: int, seed: int) -> Any:
     typed = np.flatnonzero(lot < MISTYPED)
     wrong = mistyped(rng, [texts[i] for i in query[typed]])
     query[typed] = len(texts) + np.arange(typed.size)
-    # One address each, searched by its only user, perhaps several times.
+    # One address per user, searched by that user only, perhaps several times.
     alone = np.flatnonzero(lot >= 1.0 - PERSONAL)
     owners, owner = np.unique(user[alone], return_inverse=True)
     query[alone] = len(texts) + typed.size + owner
@@ -150,7 +149,7 @@ def search_log(events: int, seed: int) -> Any:
 
     day = rng.choice(DAYS, events, p=day_shares())
     order = np.argsort(day, kind="stable")
-    # An odd factor makes different numbers of different users.
+    # An odd factor keeps the ids of different users distinct.
     names = [f"{(k * 2_654_435_761 + 97) % 2**32:08x}" for k in range(users)]
     country = np.minimum(rng.geometric(0.18, users), len(COUNTRIES)) - 1
     return pa.table(
@@ -164,7 +163,7 @@ def search_log(events: int, seed: int) -> Any:
 
 
 def day_shares() -> NDArray[np.float64]:
-    """Weekends are quieter, and the log grows a little."""
+    """Weekends are quieter, and activity grows slightly."""
     days = np.arange(DAYS)
     weekday = (np.datetime64(FIRST_DAY, "D").astype(np.int64) + 3 + days) % 7
     shares = np.where(weekday >= 5, 0.7, 1.0) * (1.0 + days / (4.0 * DAYS))
@@ -172,11 +171,10 @@ def day_shares() -> NDArray[np.float64]:
 
 
 def main() -> None:
-    """Make the log and say what is in it."""
-    parser = argparse.ArgumentParser(description="Make a synthetic search log as Parquet.")
-    parser.add_argument("--events", type=int, default=2_000_000, metavar="N", help="How many searches.")
+    parser = argparse.ArgumentParser(description="Generate a synthetic search log as Parquet.")
+    parser.add_argument("--events", type=int, default=2_000_000, metavar="N", help="Number of searches.")
     parser.add_argument("--output", type=Path, default=Path("log.parquet"), metavar="FILE")
-    parser.add_argument("--seed", type=int, default=1, metavar="N", help="The same seed makes the same log.")
+    parser.add_argument("--seed", type=int, default=1, metavar="N", help="The same seed gives the same log.")
     given = parser.parse_args()
     if given.events < 1:
         parser.error("--events must be at least 1")

@@ -1,4 +1,4 @@
-"""Which words do many authors use? Texts become a frame of (author, word), released from Python in two ways.
+"""Which words do many authors use? Build a frame of (author, word) from texts and release it in two ways.
 
 Run `python words.py` for synthetic posts, or `python words.py FOLDER` for a folder of text files. The author
 is the subfolder of a file, or the file itself if there are no subfolders: one author is one user.
@@ -31,22 +31,23 @@ always away something fact less public put think almost hand enough far took hea
 SYLLABLES = """ba ce di fo gu ha je ki lo mu na pe qui ro su ta ve wi xo ya zu bra cle dro fli gra ple sto tri"""
 
 
-def made_up(authors: int, seed: int = 1) -> Iterator[tuple[str, str]]:
-    """Posts of authors who write little or a lot: common words, rare ones, and a signature of their own."""
+def synthetic_posts(authors: int, seed: int = 1) -> Iterator[tuple[str, str]]:
+    """Posts of common and rare words, with a signature that is unique to each author."""
     rng = np.random.default_rng(seed)
     syllables = SYLLABLES.split()
-    rare = ["".join(rng.choice(syllables, rng.integers(2, 5))) for _ in range(20_000)]
+    choices = rng.integers(len(syllables), size=(20_000, 4)).tolist()
+    lengths = rng.integers(2, 5, size=20_000).tolist()
+    rare = ["".join(syllables[i] for i in row[:n]) for row, n in zip(choices, lengths, strict=True)]
     vocabulary = np.array(list(dict.fromkeys([*COMMON.split(), *rare])))
-    shares = (np.arange(vocabulary.size) + 3.0) ** -1.05
-    shares /= shares.sum()
+    weights = np.cumsum((np.arange(vocabulary.size) + 3.0) ** -1.05)
     for author in range(authors):
         for length in rng.integers(20, 200, size=min(int(rng.pareto(1.5)) + 1, 50)):
-            text = " ".join(rng.choice(vocabulary, length, p=shares))
+            text = " ".join(vocabulary[np.searchsorted(weights, rng.random(length) * weights[-1])])
             yield f"author {author}", f"{text.capitalize()}. Yours, {signature(author)}"
 
 
 def signature(author: int) -> str:
-    """A word that no other author writes."""
+    """A word that no other author uses."""
     return "x" + "".join("abcdefghij"[int(digit)] for digit in str(author)) + "x"
 
 
@@ -60,21 +61,20 @@ def texts_in(folder: Path) -> Iterator[tuple[str, str]]:
 
 
 def words_of(texts: Iterator[tuple[str, str]]) -> pl.DataFrame:
-    """One row per word as it stands in a text. That an author counts once per word is left to dphist."""
+    """One row per occurrence of a word; dphist counts each author once per word."""
     authors: list[str] = []
     words: list[str] = []
     for author, text in texts:
-        found = WORD.findall(text.lower())
-        words += found
-        authors += [author] * len(found)
+        text_words = WORD.findall(text.lower())
+        words += text_words
+        authors += [author] * len(text_words)
     return pl.DataFrame({"author": authors, "word": words}, schema={"author": pl.String, "word": pl.String})
 
 
-def report(title: str, found: dphist.Release, rows: int = 8) -> str:
-    """How many words were released, and the first of them with their intervals."""
-    frame = found.to_polars()
+def report(title: str, release: dphist.Release, rows: int = 8) -> str:
+    frame = release.to_polars()
     lines = [
-        f"{title}: {len(frame):,} words, standard error {found.plan.total_noise:.1f}",
+        f"{title}: {len(frame):,} words, standard error {release.plan.total_noise:.1f}",
         f"  {'word':<12} {'authors':>9}   95 % interval",
     ]
     for word, count, low, high in frame.head(rows).iter_rows():
@@ -83,41 +83,44 @@ def report(title: str, found: dphist.Release, rows: int = 8) -> str:
 
 
 def main() -> None:
-    """Release the words twice and print what each way gives."""
     parser = argparse.ArgumentParser(description="Release which words many authors use.")
     parser.add_argument("folder", type=Path, nargs="?", help="A folder of .txt, .md and .rst files.")
     parser.add_argument("--authors", type=int, default=5000, metavar="N", help="Number of synthetic authors.")
     parser.add_argument("--top", type=int, default=100, metavar="K", help="The K words with the most authors.")
     parser.add_argument("--cap", type=int, default=50, metavar="M", help="M random words of each author.")
-    parser.add_argument("--epsilon", type=float, default=1.0, metavar="E", help="Of each of the two releases.")
-    parser.add_argument("--delta", type=float, default=1e-6, metavar="D", help="Of each of the two releases.")
+    parser.add_argument(
+        "--epsilon", type=float, default=1.0, metavar="E", help="Epsilon of each of the two releases."
+    )
+    parser.add_argument(
+        "--delta", type=float, default=1e-6, metavar="D", help="Delta of each of the two releases."
+    )
     parser.add_argument("--output", type=Path, default=None, metavar="FOLDER", help="Write both releases there.")
     given = parser.parse_args()
     if given.folder is not None and not given.folder.is_dir():
         parser.error(f"there is no folder {given.folder}")
-    frame = words_of(made_up(given.authors) if given.folder is None else texts_in(given.folder))
-    sys.stdout.write(f"A frame of {len(frame):,} words of texts, columns {', '.join(frame.columns)}\n\n")
+    frame = words_of(synthetic_posts(given.authors) if given.folder is None else texts_in(given.folder))
+    sys.stdout.write(f"A frame of {len(frame):,} words, columns {', '.join(frame.columns)}\n\n")
 
     release = partial(
         dphist.release, frame, user="author", item="word", epsilon=given.epsilon, delta=given.delta,
         count_name="authors", interval=0.95,
     )  # fmt: skip
-    ways = {
+    releases = {
         f"top={given.top}": release(top=given.top),
         f"max_items_per_user={given.cap}": release(max_items_per_user=given.cap),
     }
-    for title, found in ways.items():
-        sys.stdout.write(report(title, found) + "\n")
+    for title, result in releases.items():
+        sys.stdout.write(report(title, result) + "\n")
     sys.stdout.write(
-        f"The first counts all words of an author, and shows what stands out from the word after the {given.top} "
-        f"largest.\nThe second counts {given.cap} random words of each author, so its counts are lower, and shows "
-        "more words.\n"
+        f"The first counts all words of each author, and releases those of the {given.top} most common words that "
+        f"exceed the next word by enough.\nThe second counts {given.cap} random words of each author: its counts "
+        "are lower, but it releases more words.\n"
     )
     if given.output is not None:
         sys.stdout.write("\n")
         given.output.mkdir(parents=True, exist_ok=True)
-        for name, found in zip(("top.parquet", "capped.parquet"), ways.values(), strict=True):
-            written = found.write(given.output / name, force=True).written
+        for name, result in zip(("top.parquet", "capped.parquet"), releases.values(), strict=True):
+            written = result.write(given.output / name, force=True).written
             sys.stdout.write(f"{written.address} and its certificate {written.certificate}\n")
 
 

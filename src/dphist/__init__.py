@@ -5,7 +5,7 @@
     >>> round(plan.threshold, 2)
     70.44
 
-Names load when they are first used, so that `import dphist` costs next to nothing.
+Modules load when one of their names is first used, so that `import dphist` is fast.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ __version__ = "0.1.0"
 
 
 def _renew_locks() -> None:
-    """For the child of a fork, at whatever moment it was made."""
+    """A forked child must not wait for a lock that a thread of its parent held."""
     if "dphist.privacy.balls" in sys.modules:
         sys.modules["dphist.privacy.balls"].renew_lock()
 
@@ -70,7 +70,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_renew_locks)
 
 
-# Where each public name is, for `__getattr__`; the imports above say the same to type checkers.
+# The module of each public name, for `__getattr__`; the imports above are for type checkers.
 _HOMES = {
     "dphist.errors": (
         "AlreadyRunning", "DphistError", "InputError", "InvalidParameter", "LedgerError", "MissingExtra", "NoPlan",
@@ -92,7 +92,7 @@ _HOMES = {
     "dphist.session": ("Session",),
     "dphist.simulation.simulate": ("Simulation", "simulate"),
 }  # fmt: skip
-# Parts of the package that are used by their own name, such as dphist.sketch.MisraGries.
+# Public submodules, such as dphist.sketch.
 _SUBMODULES = ("accounting", "ledger", "opendp", "signatures", "sketch")
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 

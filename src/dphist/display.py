@@ -1,4 +1,4 @@
-"""Tables of results as plain text and HTML, and text from others, such as items, that is safe to show."""
+"""Tables as plain text and HTML, numbers for people, and escaping of text from the data."""
 
 from __future__ import annotations
 
@@ -9,13 +9,11 @@ from html import escape
 
 
 def html_table(caption: str, rows: Iterable[tuple[str, str]], *, warning: str = "") -> str:
-    """A table of labels and values, with a prominent warning before the caption."""
     body = "".join(f"<tr><th scope='row'>{escape(a)}</th><td>{escape(b)}</td></tr>" for a, b in rows)
     return f"<table>{_caption(caption, warning)}<tbody>{body}</tbody></table>"
 
 
 def html_grid(caption: str, head: Sequence[str], rows: Iterable[Sequence[str]], *, warning: str = "") -> str:
-    """A table with names above its columns."""
     top = "".join(f"<th scope='col'>{escape(name)}</th>" for name in head)
     body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
     return f"<table>{_caption(caption, warning)}<thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>"
@@ -27,13 +25,12 @@ def _caption(caption: str, warning: str) -> str:
 
 
 def text_table(rows: Sequence[tuple[str, str]]) -> str:
-    """Labels and values in two columns."""
     width = max((len(label) for label, _ in rows), default=0)
     return "\n".join(f"{label:<{width}}  {value}" for label, value in rows)
 
 
 def text_grid(head: Sequence[str], rows: Iterable[Sequence[str]], *, left: int = 1) -> str:
-    """Columns under their names; the first `left` are texts, the others numbers."""
+    """A table whose first `left` columns are texts, aligned left, and the others numbers."""
     table = [tuple(head), *(tuple(row) for row in rows)]
     widths = [max(len(row[i]) for row in table) for i in range(len(head))]
     return "\n".join(
@@ -46,7 +43,7 @@ def text_grid(head: Sequence[str], rows: Iterable[Sequence[str]], *, left: int =
 
 
 def fill(text: str, label: str = "") -> str:
-    """Lines of 100 characters; after a label, the text stays in its own column."""
+    """Wrap at 100 characters; the text after a label is indented by its width."""
     return textwrap.fill(
         text, 100, initial_indent=label, subsequent_indent=" " * len(label), break_on_hyphens=False,
         break_long_words=False,
@@ -54,34 +51,33 @@ def fill(text: str, label: str = "") -> str:
 
 
 def printable(text: str) -> str:
-    """The text without anything that moves the cursor, changes the direction of a line or cannot be encoded."""
+    """Escape characters that move the cursor, change the direction of a line or cannot be encoded."""
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 def upper_figure(number: float, digits: int = 3) -> str:
-    """An upper bound with so many digits, rounded up."""
-    near = f"{number:.{digits}g}"
-    if number == 0.0 or float(near) >= number * (1.0 - 1e-12):
-        return near
+    """An upper bound with this number of significant digits, rounded up."""
+    rounded = f"{number:.{digits}g}"
+    if number == 0.0 or float(rounded) >= number * (1.0 - 1e-12):
+        return rounded
     return f"{number + 10.0 ** (math.floor(math.log10(number)) + 1 - digits):.{digits}g}"
 
 
 def figure(number: float) -> str:
-    """As many digits as a person can use."""
+    """Four significant digits; whole numbers from 1,000 to 1e15."""
     if number != 0.0 and not 1e-4 <= abs(number) < 1e15:
         return f"{number:.4g}"
     return f"{number:,.0f}" if abs(number) >= 1000.0 else f"{number:.4g}"
 
 
 def plain_number(number: float) -> str:
-    """The shortest decimal that is this number: 1, 0.5, 1e-6."""
+    """The shortest decimal that parses to this number: 1, 0.5, 1e-6."""
     text = repr(float(number))
     digits, exponent, power = text.removesuffix(".0").partition("e")
     return f"{digits.removesuffix('.0')}e{int(power)}" if exponent else digits
 
 
 def count_items(number: int) -> str:
-    """1 item, 2 items."""
     return "1 item" if number == 1 else f"{number:,} items"
 
 

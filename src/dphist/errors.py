@@ -1,4 +1,4 @@
-"""The exceptions of dphist, each one a clear sentence with the offending value, and checks of single numbers."""
+"""Exceptions, and checks of single numbers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 Word = TypeVar("Word", bound=str)
 
 
-# Messages name options as flags. Text in quotes is a value of the user, and a command is to be typed as it is.
+# Messages name options as flags, and `str` shows them as keyword arguments, except in quotes and in commands.
 _LITERAL: Final = (
     r"""(?<!\w)'(?:\\.|[^'\\])*'|(?<!\w)"(?:\\.|[^"\\])*"|"""
     r"\bdphist (?:audit|certify|keygen|ledger|plan|release|report|simulate|sketch|verify)\b[^;,:]*"
@@ -27,37 +27,34 @@ _FLAG: Final = (
 
 
 def replace_names(pattern: str, replacement: Callable[[re.Match[str]], str], message: str) -> str:
-    """Replace names of options in a message, but nothing in its quotes and in commands that it shows.
-
-    The pattern has a group `name`.
-    """
+    """Replace matches of the pattern, which has a group `name`, except in quotes and in commands."""
     return re.sub(
-        f"{_LITERAL}|{pattern}", lambda found: replacement(found) if found["name"] else found[0], message
+        f"{_LITERAL}|{pattern}", lambda match: replacement(match) if match["name"] else match[0], message
     )
 
 
 def with_keywords(message: str) -> str:
-    """A message with keyword arguments instead of flags."""
+    """The message with engine='spark' instead of --engine spark."""
     return replace_names(_FLAG, _keyword, message)
 
 
-def _keyword(found: re.Match[str]) -> str:
-    """--engine spark as engine='spark'."""
-    name, value = found["name"].replace("-", "_"), found["value"]
+def _keyword(match: re.Match[str]) -> str:
+    name, value = match["name"].replace("-", "_"), match["value"]
     if value is not None:
         return f"{name}={value!r}"
     return "force=True" if name == "force" else name
 
 
 class DphistError(Exception):
-    """Base of every error that dphist raises on purpose.
+    """Base class of all errors that dphist raises.
 
-    `str` names options as keyword arguments, and `with_flags` as the command does, which also shows an `example`.
+    `str` names options as keyword arguments; `with_flags` names them as flags, for the command line, which also
+    prints `example`.
 
-    If a release fails after it was booked in a ledger, `booking` says which budget stays spent: ledger_file,
-    ledger, dataset, entry, hash, epsilon, delta, state, written and summary. If only writing failed, `release` is
-    the result: `error.release.write(NAME)` writes it elsewhere without a new booking. Other exceptions, such as
-    KeyboardInterrupt, then have both attributes as well.
+    If a release fails after it was booked in a ledger, `booking` holds what stays spent: ledger_file, ledger,
+    dataset, entry, hash, epsilon, delta, state, written and summary. If only writing failed, `release` is the
+    result: `error.release.write(NAME)` writes it elsewhere without a new booking. Other exceptions, such as
+    KeyboardInterrupt, get both attributes as well.
     """
 
     booking: Mapping[str, Any] | None = None
@@ -69,32 +66,32 @@ class DphistError(Exception):
 
     @property
     def with_flags(self) -> str:
-        """The message as it was written, with flags such as --max-items-per-user."""
+        """The message with flags, such as --max-items-per-user."""
         return super().__str__()
 
 
 class InvalidParameter(DphistError, ValueError):
-    """A parameter is out of range, of the wrong kind, or contradicts another one."""
+    """A parameter is out of range, has the wrong type, or contradicts another one."""
 
 
 class InputError(DphistError):
-    """The events cannot be read: a missing file or column, a damaged file, no memory. No value is repeated."""
+    """The events cannot be read: a missing file or column, a damaged file, no memory. Contains no value."""
 
 
 class OutputError(DphistError):
-    """The result cannot be written, or would replace something."""
+    """The result cannot be written, or would replace an existing file or table."""
 
 
 class NotVerified(DphistError):
-    """A release that does not match its certificate, or whose certificate proves nothing."""
+    """The release does not match its certificate, or the certificate does not prove its guarantee."""
 
 
 class NotPrivate(DphistError):
-    """The plan does not satisfy the (epsilon, delta) it was checked against."""
+    """The plan exceeds the (epsilon, delta) it was checked against."""
 
 
 class NoPlan(DphistError):
-    """No plan exists for the request, such as the least noise of an analysis that never attains it."""
+    """No plan satisfies the request, for instance because an analysis has no plan of least noise."""
 
 
 class LedgerError(DphistError):
@@ -102,11 +99,11 @@ class LedgerError(DphistError):
 
 
 class OverBudget(LedgerError):
-    """The release does not fit the remaining budget of the dataset; nothing was booked."""
+    """The release exceeds the remaining budget of the dataset. Nothing was booked."""
 
 
 class AlreadyRunning(LedgerError):
-    """Another run of the same id is going on; nothing was booked and nothing was drawn."""
+    """Another run with the same id is in progress. Nothing was booked or drawn."""
 
 
 class MissingExtra(DphistError, ImportError):
@@ -114,7 +111,6 @@ class MissingExtra(DphistError, ImportError):
 
 
 def postgres_driver() -> Any:
-    """The driver for PostgreSQL."""
     try:
         return import_module("adbc_driver_postgresql.dbapi")
     except ImportError:
@@ -122,7 +118,6 @@ def postgres_driver() -> Any:
 
 
 def package(name: str) -> Any:
-    """An optional package."""
     try:
         return import_module(name)
     except ImportError:
@@ -130,7 +125,7 @@ def package(name: str) -> Any:
 
 
 def is_spark_frame(value: object) -> bool:
-    """Whether it is a Spark DataFrame, classic or Connect. Decided by class names, without importing Spark."""
+    """Recognise Spark DataFrames, classic and Connect, by class names, without importing Spark."""
     names = {(base.__module__.partition(".")[0], base.__name__) for base in type(value).__mro__}
     return ("pyspark", "DataFrame") in names
 
@@ -143,7 +138,6 @@ LARGEST_SIZE: Final = 1e30
 
 
 def finite_number(name: str, value: object) -> float:
-    """The value as a float."""
     if isinstance(value, bool) or not isinstance(value, Real):
         raise InvalidParameter(f"{name} must be a number, not {value!r}")
     try:
@@ -156,7 +150,6 @@ def finite_number(name: str, value: object) -> float:
 
 
 def positive_number(name: str, value: object) -> float:
-    """The value as a float above zero."""
     number = finite_number(name, value)
     if number <= 0.0:
         raise InvalidParameter(f"{name} must be greater than zero, not {value!r}")
@@ -164,7 +157,7 @@ def positive_number(name: str, value: object) -> float:
 
 
 def sized_number(name: str, value: object) -> float:
-    """The value as a float above zero whose square and ratios stay in range."""
+    """A positive float whose square and ratios do not overflow or underflow."""
     number = positive_number(name, value)
     if not SMALLEST_SIZE <= number <= LARGEST_SIZE:
         raise InvalidParameter(f"{name} must be between {SMALLEST_SIZE:g} and {LARGEST_SIZE:g}, not {value!r}")
@@ -172,7 +165,6 @@ def sized_number(name: str, value: object) -> float:
 
 
 def positive_count(name: str, value: object) -> int:
-    """The value as an integer of at least one."""
     if isinstance(value, bool) or not isinstance(value, Integral):
         raise InvalidParameter(f"{name} must be a whole number, not {value!r}")
     count = int(value)
@@ -182,7 +174,6 @@ def positive_count(name: str, value: object) -> int:
 
 
 def one_of(name: str, value: object, words: tuple[Word, ...]) -> Word:
-    """The value if it is one of the words."""
     for word in words:
         if value == word:
             return word

@@ -1,23 +1,24 @@
-"""Everything that the documentation shows was really printed."""
+"""The code and the commands in the documentation run, and print exactly what the pages show."""
 
 from __future__ import annotations
 
 import contextlib
 import io
-import os
 import re
 import shlex
-import subprocess
 import sys
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import generate
 import pytest
 
 import release_commands
+from dphist.cli import main
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
@@ -26,49 +27,58 @@ _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block: its language and its text."""
-
     language: str
     text: str
 
 
 def blocks(page: Path) -> list[Block]:
-    """All fenced blocks of a page, in order."""
     return [Block(*match.groups()) for match in _BLOCK.finditer(page.read_text(encoding="utf-8"))]
 
 
 def run_python(code: str, namespace: dict[str, Any]) -> str:
-    """What a block of Python prints."""
     output = io.StringIO()
     with contextlib.redirect_stdout(output):
         exec(compile(code, "<docs>", "exec"), namespace)
     return output.getvalue()
 
 
-# What a reader does by hand, or what needs another machine.
+# Commands for the reader, or for another machine.
 _BY_HAND = ("make ", "pip install ", "cd ", ". ", "dphist explore", "dphist --install-completion")
 
 
 def run_shell(text: str, fails: bool = False) -> str:
-    """What the `dphist` commands of a block print, pasted one after the other into the working folder."""
+    """Run the `dphist` commands of a block in the working folder and return what they print."""
     printed = ""
-    for command in re.sub(r"\\\n", " ", text).splitlines():
-        words = shlex.split(command, comments=True)
-        if not words or command.startswith(_BY_HAND):
-            continue
-        if " | " in command or " > " in command:
-            path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-            subprocess.run(command, shell=True, check=True, capture_output=True, env={**os.environ, "PATH": path})
-            continue
-        assert words[0] == "dphist", command
-        done = release_commands.command(Path.cwd(), *words[1:])
-        assert done.code == (2 if fails else 0), f"{command}: {done.out}{done.err}"
-        printed += done.err if fails else done.out
+    for line in re.sub(r"\\\n", " ", text).splitlines():
+        words = shlex.split(line, comments=True)
+        if words and not line.startswith(_BY_HAND):
+            done = run_line(words)
+            assert done.code == (2 if fails else 0), f"{line}: {done.out}{done.err}"
+            printed += done.err if fails else done.out
     return printed
 
 
+def run_line(words: list[str]) -> release_commands.Done:
+    """Run `[cat FILE |] dphist WORDS [> FILE]` in this process."""
+    with contextlib.ExitStack() as stack:
+        if words[0] == "cat":
+            file = stack.enter_context(Path(words[1]).open(encoding="utf-8"))
+            stack.enter_context(patch.object(sys, "stdin", file))
+            words = words[3:]
+        assert words[0] == "dphist", words
+        if words[-2] != ">":
+            return release_commands.command(Path.cwd(), *words[1:])
+        output = stack.enter_context(Path(words[-1]).open("w", encoding="utf-8"))
+
+        def into_file() -> None:
+            with contextlib.redirect_stdout(output):
+                main()
+
+        return release_commands.run_here(Path.cwd(), words[:-2], into_file)
+
+
 def run_console(text: str) -> str:
-    """A transcript of the block's `$ dphist ...` commands with what they really print."""
+    """Run the `$ dphist ...` commands of a block and return the transcript."""
     commands = re.findall(r"^\$ (.*(?:\\\n.*)*)$", text, re.MULTILINE)
     transcript = ""
     for command in commands:
@@ -79,10 +89,10 @@ def run_console(text: str) -> str:
     return transcript
 
 
-# With the other tests of Spark, whose session it shares.
-APART = ROOT / "docs" / "spark.md"
-# Pages that compute for several seconds.
-LONG = ("exact-analysis.md", "accounting.md", "audit.md", "discrete.md", "simulate.md", "report.md")
+# Tested with the other Spark tests, whose session it shares.
+SPARK_PAGE = ROOT / "docs" / "spark.md"
+# Pages that compute for seconds.
+LONG = ("accounting.md", "audit.md", "discrete.md", "errata.md", "exact-analysis.md", "report.md", "simulate.md")
 
 
 @pytest.mark.parametrize(
@@ -90,13 +100,13 @@ LONG = ("exact-analysis.md", "accounting.md", "audit.md", "discrete.md", "simula
     [
         pytest.param(page, marks=pytest.mark.slow if page.name in LONG else (), id=page.name)
         for page in PAGES
-        if page != APART
+        if page != SPARK_PAGE
     ],
 )
-def test_code_blocks_print_what_the_page_says(
+def test_code_blocks_print_what_the_page_shows(
     page: Path, demo_output: Path, monkeypatch: pytest.MonkeyPatch, quick_curve: None
 ) -> None:
-    """All blocks of all pages, pasted in order into the folder that `make demo` leaves."""
+    """All blocks of a page, in order, in a folder like that of `make demo`."""
     monkeypatch.chdir(demo_output)
     namespace: dict[str, Any] = {"__name__": "__docs__"}
     for block, following in pairwise([*blocks(page), Block("end", "")]):
@@ -113,11 +123,11 @@ def test_code_blocks_print_what_the_page_says(
 
 @pytest.fixture(scope="module")
 def demo_output(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The data of `make demo`, smaller."""
+    """A smaller version of the data of `make demo`."""
     folder = tmp_path_factory.mktemp("demo-output")
     for name, *options in (
-        ("search_log/make_log.py", "--events", "60000", "--output", "log.parquet"),
-        ("purchases/make_shop.py", "--customers", "4000", "--output", "shop.sqlite", "--orders"),
+        ("search_log/make_log.py", "--events", "20000", "--output", "log.parquet"),
+        ("purchases/make_shop.py", "--customers", "2000", "--output", "shop.sqlite", "--orders"),
     ):
         assert release_commands.script(folder, ROOT / "examples" / name, *options).code == 0
     return folder
@@ -129,21 +139,19 @@ def test_code_blocks_of_the_page_about_spark(tmp_path: Path, monkeypatch: pytest
     from spark_shared import shared_session
 
     monkeypatch.chdir(tmp_path)
-    # A process has one session, so the page gets this one.
+    # A process has only one session, so the page uses this one.
     shared_session("local")
     namespace: dict[str, Any] = {}
-    for block, following in pairwise(blocks(APART)):
+    for block, following in pairwise(blocks(SPARK_PAGE)):
         if block.language == "python":
             assert run_python(block.text, namespace) == following.text
 
 
 def test_formulas_page_is_current() -> None:
-    """`make docs` writes it; it names every formula, its source and the tests of it."""
     assert (ROOT / "docs" / "theory" / "formulas.md").read_text(encoding="utf-8") == generate.formulas_page()
 
 
 def test_the_signature_of_release_is_current() -> None:
-    """`make docs` writes it from the options that `Request` declares."""
     assert generate.RELEASE.read_text(encoding="utf-8") == generate.release_module()
 
 
@@ -162,6 +170,16 @@ def test_every_formula_has_a_source_a_guarantee_an_oracle_and_a_test() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_lead_somewhere(page: Path) -> None:
-    for target in re.findall(r"\]\(([^)#:]+?)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
-        assert (page.parent / target).exists(), f"{page.name}: {target}"
+def test_links_and_anchors_exist(page: Path) -> None:
+    for target, anchor in re.findall(r"\]\(([^)#:]*)(?:#([^)]*))?\)", page.read_text(encoding="utf-8")):
+        path = page.parent / target if target else page
+        assert path.exists(), target
+        assert not anchor or anchor in anchors(path), f"{target}#{anchor}"
+
+
+@cache
+def anchors(page: Path) -> set[str]:
+    """The anchors of all headings, which GitHub and the documentation site spell alike."""
+    text = _BLOCK.sub("", page.read_text(encoding="utf-8"))
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}

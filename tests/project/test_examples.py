@@ -1,4 +1,4 @@
-"""The examples, small: they run as their pages say, what they write verifies, and no planted secret is in it."""
+"""Small versions of the examples run as documented, verify, and release no planted secret."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from dphist.releasing.request import Request, request_from
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 PERSONAL = re.compile(r"[a-z]+ [a-z] [a-z]+ \d+ [a-z]+ [a-z]+")
 PUBLIC_PRODUCTS = 50
-# With the delta of the examples a query or a word of one user alone passes in one of 2e7 cases, and there are
-# thousands of them: tests that say that none does have a smaller one.
+# With the delta of the examples, an item of a single user passes once in 2e7 cases, and there are thousands of
+# such items. So tests that none passes use a smaller delta.
 SMALL_DELTA = "1e-13"
 
 
 def run(folder: Path, *command: str | Path) -> str:
-    """What `python SCRIPT ...` or `dphist ...` prints, run in this process."""
+    """Run `python SCRIPT ...` or `dphist ...` in this process and return what it prints."""
     program, *words = [str(word) for word in command]
     assert program in ("dphist", "python")
     if program == "dphist":
@@ -39,7 +39,6 @@ def run(folder: Path, *command: str | Path) -> str:
 
 
 def rows_of(log: Path, select: str) -> list[Any]:
-    """What a SELECT of the Parquet file, by the name of `log`, gives."""
     with duckdb.connect() as connection:
         connection.register("log", pq.read_table(log))
         return connection.execute(select).fetchall()
@@ -52,9 +51,9 @@ def column(path: Path, name: str) -> list[Any]:
 
 @pytest.fixture(scope="module")
 def search_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a small log and its release, made by the commands of the page.
+    """A folder with a small log and its release, made by the documented commands.
 
-    One of the 5,460 queries of one user alone is released by chance with a probability below 3e-11.
+    With a probability below 3e-11, one of the 5,460 queries of single users is released by chance.
     """
     folder = tmp_path_factory.mktemp("search_log")
     source = EXAMPLES / "search_log"
@@ -78,9 +77,9 @@ def test_search_log_is_realistic(search_log: Path) -> None:
     )[0]
     assert (events, days) == (60000, 90)
     assert 2000 < users < queries
-    assert pairs < 0.9 * events  # users come back to their queries
+    assert pairs < 0.9 * events  # users repeat their queries
     largest = rows_of(log, "SELECT count(*) AS n FROM log GROUP BY user_id ORDER BY n DESC LIMIT 1")[0][0]
-    assert largest > 20 * events / users  # and a few of them search a lot
+    assert largest > 20 * events / users  # and a few search a lot
 
 
 def test_search_log_is_the_same_for_the_same_seed(tmp_path: Path) -> None:
@@ -94,11 +93,11 @@ def test_search_log_is_the_same_for_the_same_seed(tmp_path: Path) -> None:
     assert not made[0].equals(made[2])
 
 
-def test_search_log_release_verifies_and_shows_nobody_alone(search_log: Path) -> None:
+def test_search_log_release_verifies_and_has_no_query_of_a_single_user(search_log: Path) -> None:
     released = set(column(search_log / "queries.parquet", "query"))
     log = search_log / "log.parquet"
-    found = rows_of(log, "SELECT query FROM log GROUP BY query HAVING count(DISTINCT user_id) = 1")
-    alone = {row[0] for row in found}
+    rows = rows_of(log, "SELECT query FROM log GROUP BY query HAVING count(DISTINCT user_id) = 1")
+    alone = {row[0] for row in rows}
     planted = {query for query in column(log, "query") if PERSONAL.fullmatch(query)}
     assert len(planted) > 100
     assert planted <= alone
@@ -107,7 +106,7 @@ def test_search_log_release_verifies_and_shows_nobody_alone(search_log: Path) ->
     assert "is verified" in run(search_log, "dphist", "verify", "queries.parquet")
 
 
-def test_search_log_look_counts_what_was_kept(search_log: Path) -> None:
+def test_search_log_comparison(search_log: Path) -> None:
     script = EXAMPLES / "search_log" / "look.py"
     lines = run(search_log, "python", script, "log.parquet", "queries.parquet").splitlines()
     shown = {line[:30].strip(): line[30:].split() for line in lines if line}
@@ -116,7 +115,7 @@ def test_search_log_look_counts_what_was_kept(search_log: Path) -> None:
     assert shown["searched by one user only"][1] == shown["with a name and an address"][1] == "0"
 
 
-def test_search_log_request_has_known_keys_alone() -> None:
+def test_search_log_request_has_only_known_keys() -> None:
     values = tomllib.loads((EXAMPLES / "search_log" / "request.toml").read_text(encoding="utf-8"))
     known = {entry.name.replace("_", "-") for entry in fields(Request)}
     assert set(values) <= known
@@ -125,7 +124,7 @@ def test_search_log_request_has_known_keys_alone() -> None:
 
 
 def commands_of(script: Path, folder: Path, *words: str) -> list[list[str]]:
-    """The commands that a shell script calls, noted by programs that stand in for them."""
+    """The commands that a shell script calls, recorded by stubs of `python` and `dphist`."""
     programs, noted = folder / "programs", folder / "noted"
     programs.mkdir()
     for name in ("python", "dphist"):
@@ -163,8 +162,8 @@ def test_purchases(tmp_path: Path) -> None:
 WORDS = EXAMPLES / "words" / "words.py"
 
 
-def test_words_made_up(tmp_path: Path) -> None:
-    """One of 1,200 signatures is released by chance with a probability below 3e-12."""
+def test_synthetic_words(tmp_path: Path) -> None:
+    """With a probability below 3e-12, one of 1,200 signatures is released by chance."""
     printed = run(
         tmp_path, "python", WORDS, "--authors", "1200", "--top", "50", "--delta", SMALL_DELTA, "--output", "out"
     )
@@ -179,7 +178,7 @@ def test_words_made_up(tmp_path: Path) -> None:
 
 
 def test_words_of_a_folder(tmp_path: Path) -> None:
-    """One of 400 words of one author alone is released by chance with a probability below 5e-12."""
+    """With a probability below 5e-12, one of 400 words of single authors is released by chance."""
     texts = tmp_path / "texts"
     for k in range(400):
         (texts / f"author{k}").mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""The public surface: names, exceptions, representations."""
+"""The public API: names, exceptions, representations."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ def test_every_public_name_exists_and_dir_lists_it() -> None:
         dphist.nothing  # noqa: B018
 
 
-def test_every_exception_is_public_and_of_one_family() -> None:
-    own = [value for value in vars(errors).values() if getattr(value, "__module__", "") == errors.__name__]
-    for one in (value for value in own if isinstance(value, type)):
-        assert issubclass(one, dphist.DphistError)
-        assert getattr(dphist, one.__name__) is one
+def test_every_exception_is_public_and_a_dphist_error() -> None:
+    defined = [value for value in vars(errors).values() if getattr(value, "__module__", "") == errors.__name__]
+    for kind in (value for value in defined if isinstance(value, type)):
+        assert issubclass(kind, dphist.DphistError)
+        assert getattr(dphist, kind.__name__) is kind
     assert issubclass(dphist.InvalidParameter, ValueError)
     assert issubclass(dphist.MissingExtra, ImportError)
 
@@ -36,7 +36,7 @@ def test_docstring_examples(module: str) -> None:
     assert result.failed == 0
 
 
-def test_results_are_frozen_and_show_themselves() -> None:
+def test_results_are_frozen_and_printable() -> None:
     plan = dphist.plan(epsilon=0.35, delta=1e-5, max_nonzero=10, noise="continuous")
     with pytest.raises(dataclasses.FrozenInstanceError):
         plan.analysis = "gshm-exact"  # type: ignore[misc]
@@ -50,14 +50,12 @@ def test_results_are_frozen_and_show_themselves() -> None:
     assert "<table>" in checked._repr_html_()
 
 
-@pytest.mark.parametrize("bad", [True, "1", None, 2.0])
+@pytest.mark.parametrize("bad", [True, "1", 2.0])
 def test_counts_must_be_whole_numbers(bad: object) -> None:
-    if bad is None:
-        return
     with pytest.raises(errors.InvalidParameter, match="max_nonzero must be a whole number"):
         dphist.Contract(bad)  # type: ignore[arg-type]
 
 
-def test_the_domain_is_not_a_number() -> None:
+def test_epsilon_must_be_a_number() -> None:
     with pytest.raises(errors.InvalidParameter, match="epsilon must be a number, not 'one'"):
         dphist.Budget("one", 0.1)  # type: ignore[arg-type]

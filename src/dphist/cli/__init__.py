@@ -1,8 +1,7 @@
-"""The command `dphist`. Thin: it parses, calls the library and prints."""
+"""The command `dphist`: parse, call the library, print."""
 
 from __future__ import annotations
 
-import gc
 import sys
 from functools import cache
 from importlib import import_module
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     import typer
 
-# The module of each command. Only that of the requested one is imported.
+# The commands of each module. Only the module of the requested command is imported.
 _MODULES: Final = {
     "planning": ("plan", "certify", "compare", "profile", "audit", "simulate"),
     "releasing": ("release",),
@@ -19,14 +18,12 @@ _MODULES: Final = {
     "ledgers": ("ledger",),
     "sketching": ("sketch",),
 }
-# Most of a short command is imports. Objects that stay anyway are looked at 15 times rather than 500.
-_OBJECTS_BETWEEN_COLLECTIONS = 20_000
 
 
 def commands(name: str = "") -> typer.Typer:
-    """The command of this name in its group; for any other word the group of all commands."""
-    found = [module for module, names in _MODULES.items() if name in names]
-    for module in found or _MODULES:
+    """The app with the command of this name, or with all commands if there is none."""
+    requested = [module for module, names in _MODULES.items() if name in names]
+    for module in requested or _MODULES:
         import_module(f"dphist.cli.{module}")
     from dphist.cli.base import app
 
@@ -34,29 +31,26 @@ def commands(name: str = "") -> typer.Typer:
 
 
 @cache
-def _build(app: typer.Typer, size: int) -> Any:  # noqa: ARG001
-    """The parser of all commands that are imported, `size` of them: typer would build it anew for each call."""
+def _parser(name: str = "") -> Any:
     from typer.main import get_command
 
-    return get_command(app)
+    return get_command(commands(name))
 
 
 def main() -> None:
-    """Run the command; an error of dphist is one sentence on standard error and an exit code by its kind.
+    """Run the command line. An error of dphist is one sentence on standard error and one of these exit codes.
 
     1: could not be written or verified. 2: bad parameters or unreadable input. 3: over budget. 4: already running.
     """
-    gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS)
     from dphist.cli.base import UsageError, error_sentence, usage_sentence, write_error
     from dphist.errors import AlreadyRunning, DphistError, NotVerified, OutputError, OverBudget
 
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
-            # An item that the terminal cannot show is not an error.
+            # Items may have characters that the terminal cannot show.
             stream.reconfigure(errors="backslashreplace")
     try:
-        app = commands(*sys.argv[1:2])
-        code = _build(app, len(app.registered_commands) + len(app.registered_groups))(standalone_mode=False)
+        code = _parser(*sys.argv[1:2])(prog_name="dphist", standalone_mode=False)
     except UsageError as error:
         if type(error).__name__ == "NoArgsIsHelpError":
             error.show()
@@ -70,7 +64,7 @@ def main() -> None:
         codes = {OutputError: 1, NotVerified: 1, OverBudget: 3, AlreadyRunning: 4}
         raise SystemExit(next((codes[kind] for kind in type(error).mro() if kind in codes), 2)) from None
     except OSError as error:
-        # A full disk or a closed pipe: not the user's parameters, hence another exit code.
+        # A full disk or a closed pipe.
         booking = getattr(error, "booking", None)
         write_error(f"Error: cannot write: {error.strerror}" + (f". {booking['summary']}" if booking else ""))
         raise SystemExit(1) from None

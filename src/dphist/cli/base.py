@@ -21,10 +21,10 @@ from dphist.errors import DphistError, InvalidParameter, replace_names
 from dphist.objects import without_secrets
 from dphist.releasing.request import PANELS, Help, Option, Watcher, flag, options
 
-# An address as a word of the command line, or behind a flag in the same word.
+# An address on the command line: s3://... or --input=s3://...
 _ADDRESS = re.compile(r"(--[\w-]+=|-\w)?([A-Za-z][A-Za-z0-9+.-]*://.*)", re.DOTALL)
 _FEW_FLAGS = 12
-# What `dphist --help` shows, in this order; commands that are not listed come last.
+# The panels of `dphist --help`, in this order.
 _COMMANDS = {
     "Release": ("release", "verify", "report"),
     "Choose a plan": ("plan", "simulate", "compare", "explore"),
@@ -32,37 +32,48 @@ _COMMANDS = {
     "Streams": ("sketch",),
     "Analyse a plan": ("certify", "profile", "audit"),
 }
-# What typer raises for a command line that it cannot parse.
+# The base class of typer's errors about the command line; typer does not export it.
 UsageError: Any = typer.BadParameter.__base__
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class Command(TyperCommand):
-    """A command whose help shows its flags in panels, and that names all missing flags at once."""
+    """A command whose help groups its flags in panels, and whose errors name all missing flags at once."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write the panels of flags in the order of work."""
-        _write_panels(formatter, _panels_of(self, ctx), ("Arguments", "Options", *PANELS))
+        parameters: list[Any] = self.get_params(ctx)
+        panels: dict[str, list[tuple[str, str]]] = {}
+        for parameter in parameters:
+            record = parameter.get_help_record(ctx)
+            if record is None:
+                continue
+            panel = parameter.rich_help_panel or "Other options"
+            if len(parameters) <= _FEW_FLAGS:
+                panel = "Options"
+            if parameter.param_type_name == "argument":
+                record = (_name_of(parameter), parameter.help)
+                if not isinstance(parameter.rich_help_panel, str):
+                    panel = "Arguments"
+            panels.setdefault(panel, []).append(record)
+        _write_panels(formatter, panels, ("Arguments", "Options", *PANELS))
 
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
-        """Parse; an error names every required flag that is missing, not only the first."""
         words = list(args)
         try:
             return super().parse_args(ctx, args)
         except UsageError as error:
             if type(error).__name__ != "MissingParameter":
                 raise
-            given = self.make_parser(ctx).parse_args(args=words)[0]
-            lacking = [one for one in self.get_params(ctx) if one.required and given.get(one.name) is None]
-        names = ", ".join(_name_of(one) for one in lacking)
-        raise InvalidParameter(f"missing: {names} (see {ctx.command_path} --help)")
+        given = self.make_parser(ctx).parse_args(args=words)[0]
+        required = [parameter for parameter in self.get_params(ctx) if parameter.required]
+        missing = ", ".join(_name_of(parameter) for parameter in required if given.get(parameter.name) is None)
+        raise InvalidParameter(f"missing: {missing} (see {ctx.command_path} --help)")
 
 
 class Group(TyperGroup):
-    """A command with subcommands, whose help describes each of them in full."""
+    """A command with subcommands, whose help shows the first paragraph of the help of each."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write the subcommands in panels, each with the first paragraph of its help."""
         panel_of = {name: panel for panel, names in _COMMANDS.items() for name in names if ctx.parent is None}
         order = [*panel_of, *(name for name in self.commands if name not in panel_of)]
         panels: dict[str, list[tuple[str, str]]] = {}
@@ -73,8 +84,6 @@ class Group(TyperGroup):
 
 
 class App(typer.Typer):
-    """A command with subcommands. Each of them is a `Command`."""
-
     def __init__(self, **settings: Any) -> None:
         names = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
         super().__init__(
@@ -82,27 +91,8 @@ class App(typer.Typer):
             pretty_exceptions_enable=False, **settings,
         )  # fmt: skip
 
-    def command(self, *words: Any, **settings: Any) -> Callable[[Function], Function]:
-        """Add a subcommand."""
-        return super().command(*words, **{"cls": Command, **settings})
-
-
-def _panels_of(command: Any, ctx: Any) -> dict[str, list[tuple[str, str]]]:
-    """Names and help of all parameters by their panels; few flags need no panels."""
-    panels: dict[str, list[tuple[str, str]]] = {}
-    parameters = command.get_params(ctx)
-    few = len(parameters) <= _FEW_FLAGS
-    for parameter in parameters:
-        record = parameter.get_help_record(ctx)
-        if record is None:
-            continue
-        is_argument = parameter.param_type_name == "argument"
-        name, text = (_name_of(parameter), parameter.help) if is_argument else record
-        panel = "Options" if few else parameter.rich_help_panel or "Other options"
-        if is_argument and not isinstance(parameter.rich_help_panel, str):
-            panel = "Arguments"
-        panels.setdefault(panel, []).append((name, text))
-    return panels
+    def command(self, *names: Any, **settings: Any) -> Callable[[Function], Function]:
+        return super().command(*names, cls=Command, **settings)
 
 
 def _write_panels(formatter: Any, panels: dict[str, list[tuple[str, str]]], order: Sequence[str]) -> None:
@@ -112,7 +102,6 @@ def _write_panels(formatter: Any, panels: dict[str, list[tuple[str, str]]], orde
 
 
 def _name_of(parameter: Any) -> str:
-    """A flag in its long form, or the placeholder of an argument."""
     if parameter.param_type_name == "argument":
         return str(parameter.metavar or parameter.name.upper())
     return str(max(parameter.opts, key=len))
@@ -120,24 +109,23 @@ def _name_of(parameter: Any) -> str:
 
 def usage_sentence(error: Any) -> str:
     """One sentence for a command line that typer cannot parse."""
-    parameter, near = getattr(error, "param", None), getattr(error, "possibilities", None)
+    parameter, similar = getattr(error, "param", None), getattr(error, "possibilities", None)
     sentence = str(error.message).rstrip(".").removeprefix("Value error, ")
     if parameter is not None:
         sentence = f"{_name_of(parameter)}: {sentence}"
-    elif near:
-        sentence += f", did you mean {' or '.join(sorted(near))}?"
-    where = "" if error.ctx is None else f" (see {error.ctx.command_path} --help)"
-    return sentence[:1].lower() + sentence[1:] + where
+    elif similar:
+        sentence += f", did you mean {' or '.join(sorted(similar))}?"
+    see = "" if error.ctx is None else f" (see {error.ctx.command_path} --help)"
+    return sentence[:1].lower() + sentence[1:] + see
 
 
 app = App(
     name="dphist",
-    help="How many users per item? Private histograms with the least noise and the lowest provable threshold.",
+    help="Publish how many users each item has, with differential privacy and a certificate to verify it.",
 )
 
 
-def group(name: str, help_text: str) -> typer.Typer:
-    """Subcommands under one name."""
+def group(name: str, help_text: str) -> App:
     subcommands = App(name=name, help=help_text)
     app.add_typer(subcommands)
     return subcommands
@@ -147,56 +135,59 @@ def group(name: str, help_text: str) -> typer.Typer:
 
 
 def number(text: str, words: Sequence[str] = (), kind: Callable[[str], float] = float) -> Any:
-    """The number that a text is, or the text if it is one of the words."""
+    """Parse a number; one of the words is returned as it is."""
     try:
         return text if text in words else kind(text)
     except ValueError:
-        what = "whole number" if kind is int else "number"
-        raise typer.BadParameter(" or ".join((f"{text!r} is not a {what}", *words))) from None
+        expected = "whole number" if kind is int else "number"
+        raise typer.BadParameter(" or ".join((f"{text!r} is not a {expected}", *words))) from None
 
 
 whole_number = partial(number, kind=int)
 
 
-def option(name: str, *, metavar: str = "", help: str = "") -> Any:
-    """The flag of an option of a release, for a parameter whose type or help is another one."""
+def option(name: str, help: str) -> Any:
+    """The flag of a release option, with another help text."""
     declared = _DECLARED[name]
-    shown = replace(declared.help, text=help or declared.help.text, metavar=metavar or declared.help.metavar)
-    return _flag(replace(declared, help=shown))
+    return _flag(replace(declared, help=replace(declared.help, text=help)))
 
 
-def _flag(one: Option, note: str = "") -> Any:
-    parser = partial(number, words=one.words, kind=one.kind) if one.kind in (int, float) else None
+def _flag(option: Option, note: str = "") -> Any:
+    shown = option.help
     return typer.Option(
-        *([one.help.short] if one.help.short else []), flag(one.name), metavar=one.help.metavar or None,
-        parser=parser,
-        help=one.help.text + note, rich_help_panel=one.help.panel, show_default=False,
+        *([shown.short] if shown.short else []), flag(option.name), metavar=shown.metavar or None,
+        parser=partial(number, words=option.words, kind=option.kind) if option.kind in (int, float) else None,
+        help=shown.text + note, rich_help_panel=shown.panel, show_default=False,
     )  # fmt: skip
 
 
 def takes(
     *names: str, required: Sequence[str] = (), of: Mapping[str, Option] | None = None, in_file: bool = False
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Flags for these options: the command gets those that are given, by name or in its `**options`.
+    """Add flags for these options of a release, or `of` a plan; the command gets the given ones as keywords.
 
-    They are those of a release, or those `of` a plan. A request file may hold what is required (`in_file`), so
-    that only the help says so.
+    With `in_file`, a request file may hold what is required, so that only the help marks it as required.
     """
     known = _DECLARED if of is None else of
 
-    def parameter(one: Option) -> inspect.Parameter:
-        needed, kind = one.name in required, _flag_type(one)
+    def parameter(option: Option) -> inspect.Parameter:
+        needed, kind = option.name in required, _flag_type(option)
         enforced, note = needed and not in_file, "  [required]" if needed and in_file else ""
         default: Any = inspect.Parameter.empty if enforced else False if kind is bool else None
         hint: Any = kind if enforced or kind is bool else kind | None
-        annotation = Annotated[hint, _flag(one, note)]
-        return inspect.Parameter(one.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+        return inspect.Parameter(
+            option.name, inspect.Parameter.KEYWORD_ONLY, default=default,
+            annotation=Annotated[hint, _flag(option, note)],
+        )  # fmt: skip
 
     def with_flags(command: Callable[..., None]) -> Callable[..., None]:
         signature = inspect.signature(command, eval_str=True)
-        others = [one for one in signature.parameters.values() if one.name not in names]
-        own = [one for one in others if one.kind is not one.VAR_KEYWORD]
-        arguments = [one for one in own if one.kind is not one.KEYWORD_ONLY]
+        own = [
+            parameter
+            for parameter in signature.parameters.values()
+            if parameter.name not in names and parameter.kind is not parameter.VAR_KEYWORD
+        ]
+        arguments = [parameter for parameter in own if parameter.kind is not parameter.KEYWORD_ONLY]
 
         @wraps(command)
         def run(**values: Any) -> None:
@@ -204,66 +195,65 @@ def takes(
             left_out = [name for name in names if values[name] is None or values[name] is False]
             command(**{name: value for name, value in values.items() if name not in left_out})
 
-        named = [parameter(known[name]) for name in names]
         run.__signature__ = signature.replace(  # type: ignore[attr-defined]
-            parameters=[*arguments, *named, *own[len(arguments) :]]
+            parameters=[*arguments, *(parameter(known[name]) for name in names), *own[len(arguments) :]]
         )
         return run
 
     return with_flags
 
 
-def _flag_type(one: Option) -> Any:
-    if one.kind is bool:
+def _flag_type(option: Option) -> Any:
+    if option.kind is bool:
         return bool
-    if one.kind is str and one.words:
-        return Literal[one.words]
-    # A number or a word: the parser makes it what it is.
-    kind = one.kind if one.kind in (int, float) and not one.words else str
-    return list[kind] if one.many else kind  # type: ignore[valid-type]
+    if option.kind is str and option.words:
+        return Literal[option.words]
+    # A number or a word is parsed by `number`.
+    kind = option.kind if option.kind in (int, float) and not option.words else str
+    return list[kind] if option.many else kind  # type: ignore[valid-type]
 
 
-def _whole(name: str, metavar: str, text: str) -> Option:
-    return Option(name, Help("Limit per user", metavar, text), int, (), False, False, True)
+_DECLARED: Final = {option.name: option for option in options()}
 
 
-def _real(name: str, metavar: str, text: str) -> Option:
-    return Option(name, Help("Other options", metavar, text), float, (), False, False, True)
+def _plan_option(name: str, panel: str, metavar: str, text: str, kind: type | None = None) -> Option:
+    help = Help(panel, metavar, text)
+    if kind is None:
+        return replace(_DECLARED[name], help=help)
+    return Option(name, help, kind, words=(), many=False, required=False, allows_none=True)
 
 
-_DECLARED: Final = {one.name: one for one in options()}
-# Options of a plan: no data is read, and it may be given by its numbers.
-PLAN: Final = {
-    **_DECLARED,
-    "max_nonzero": replace(_DECLARED["max_nonzero"], help=Help(
-        "Advanced", "K", "Bound on the number of non-zero counts of every possible dataset. It is public."
-    )),
-    "max_items_per_user": _whole("max_items_per_user", "M", "Number of counts one user can change."),
-    "public_items": _whole("public_items", "N", "Length of a public list."),
-    "excess": replace(_DECLARED["excess"], help=Help(
-        "Limit per user", "",
+_PLAN_OPTIONS = (
+    _plan_option("max_items_per_user", "Limit per user", "M", "Number of counts one user can change.", int),
+    _plan_option(
+        "excess", "Limit per user", "",
         "Items of a user beyond the limit: drop leaves them out; spread counts up to 16 times as many, each with "
         "a smaller weight.",
-    )),
-    "sum": replace(_DECLARED["sum"], help=Help(
-        "Sums and means", "LOW:HIGH", "Plan a sum of values between LOW and HIGH; may be repeated."
-    )),
-    "sigma": _real("sigma", "S", "Standard deviation of each count's own noise."),
-    "tau": _real("tau", "T", "Threshold minus one."),
-    "sigma_shared": _real("sigma_shared", "C", "Standard deviation of the shared noise. [0]"),
-}  # fmt: skip
+    ),
+    _plan_option("public_items", "Limit per user", "N", "Number of items in a public list.", int),
+    _plan_option(
+        "max_nonzero", "Advanced", "K",
+        "Public bound on the number of non-zero counts of every possible dataset.",
+    ),
+    _plan_option("sum", "Sums and means", "LOW:HIGH", "Plan a sum of values from LOW to HIGH; may be repeated."),
+    _plan_option("sigma", "Other options", "S", "Standard deviation of each count's own noise.", float),
+    _plan_option("tau", "Other options", "T", "Threshold minus one.", float),
+    _plan_option("sigma_shared", "Other options", "C", "Standard deviation of the shared noise. [0]", float),
+)  # fmt: skip
+# Options of commands that read no data: those of a release, and the numbers of a plan.
+PLAN: Final = {**_DECLARED, **{option.name: option for option in _PLAN_OPTIONS}}
+input_option, output_option, advanced_option = (
+    partial(typer.Option, rich_help_panel=panel) for panel in ("Input", "Output", "Advanced")
+)
 Force = Annotated[bool, typer.Option("--force", help="Replace an existing file.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Quiet = Annotated[
-    bool, typer.Option("-q", "--quiet", help="Print nothing on success, except what --json asks for.")
-]
+Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Print nothing on success, except with --json.")]
 
 
-# What commands print. Names in it cannot move the cursor of a terminal.
+# Output. Control characters in names are escaped, so that they cannot change the terminal.
 
 
 def show(data: Any, text: str, as_json: bool, quiet: bool = False) -> None:
-    """JSON for programs, or a text for people."""
     if as_json:
         print_json(data)
     elif not quiet:
@@ -275,34 +265,33 @@ def print_json(data: Any) -> None:
 
 
 def write_out(text: str) -> None:
-    """Text for people on standard output."""
     sys.stdout.write("\n".join(printable(line) for line in text.split("\n")))
 
 
 def write_error(sentence: str) -> None:
-    """One sentence on standard error, on one line whatever names are in it, without secrets of addresses."""
+    """Print one line on standard error, without the secrets of addresses on the command line."""
     for word in sys.argv[1:]:
-        if (found := _ADDRESS.fullmatch(word)) is not None:
-            sentence = sentence.replace(found[2], without_secrets(found[2]))
+        if (match := _ADDRESS.fullmatch(word)) is not None:
+            sentence = sentence.replace(match[2], without_secrets(match[2]))
     sys.stderr.write(printable(sentence) + "\n")
 
 
 def word_without_secrets(word: str) -> str:
-    """A word of the command line without the secrets of the address in it, such as --input=s3://KEY:SECRET@..."""
-    found = _ADDRESS.fullmatch(word)
-    return word if found is None else (found[1] or "") + without_secrets(found[2])
+    """The word without the secrets of an address in it, such as --input=s3://KEY:SECRET@bucket."""
+    match = _ADDRESS.fullmatch(word)
+    return word if match is None else (match[1] or "") + without_secrets(match[2])
 
 
 def error_sentence(error: DphistError) -> str:
-    """The message of an error with all options as flags; some checks name them as Python does."""
+    """The message with all options as flags, also those that a check names as Python does."""
     pattern = rf"(?<![\w.-])(?P<name>{'|'.join(name for name in PLAN if '_' in name)})(?![\w.])"
-    return replace_names(pattern, lambda found: flag(found["name"]), error.with_flags)
+    return replace_names(pattern, lambda match: flag(match["name"]), error.with_flags)
 
 
 def print_table(
     head: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1, bold: int | None = None
 ) -> None:
-    """Columns under their names, the first `left` of them texts; on a terminal one row may be `bold`."""
+    """Print a table whose first `left` columns are texts; on a terminal, the row `bold` is bold."""
     cells = [[printable(cell) for cell in row] for row in rows]
     if not sys.stdout.isatty():
         write_out(text_grid(head, cells, left=left) + "\n")
@@ -315,14 +304,14 @@ def print_table(
     for place, name in enumerate(head):
         table.add_column(name, justify="left" if place < left else "right", overflow="fold")
     for place, row in enumerate(cells):
-        # As texts: rich would take brackets for markup.
+        # Otherwise rich would take brackets for markup.
         table.add_row(*(Text(cell) for cell in row), style="bold" if place == bold else None)
     Console(highlight=False).print(table)
 
 
 @contextmanager
 def progress_bars(quiet: bool = False) -> Iterator[Watcher | None]:
-    """Bars on a terminal, nothing in pipes. They show shares of the work, never a number from the data."""
+    """Progress bars on a terminal. They show shares of the work, never a number from the data."""
     if quiet or not sys.stderr.isatty():
         yield None
         return
@@ -342,7 +331,7 @@ def progress_bars(quiet: bool = False) -> Iterator[Watcher | None]:
 
 
 class Stopped(typer.Exit):
-    """The end of a command by a signal, with its sentence and what stays booked."""
+    """A command was stopped by a signal. `booking` is what stays booked."""
 
     message = ""
     booking: Any = None
@@ -350,9 +339,9 @@ class Stopped(typer.Exit):
 
 @contextmanager
 def stoppable() -> Iterator[list[Any]]:
-    """On a signal print one sentence, and exit with the code that a shell expects.
+    """On a signal, print what was written or stays booked, and exit with the code that a shell expects.
 
-    The caller appends to the list what was written. The sentence says that, or what stays booked.
+    The caller appends to the list what was written.
     """
     from dphist.publishing import interruptible
 
@@ -376,7 +365,7 @@ def stoppable() -> Iterator[list[Any]]:
 
 @contextmanager
 def closed_pipe_ignored() -> Iterator[None]:
-    """The files are written: a closed standard output is not an error any more."""
+    """Once the files are written, a closed standard output is not an error."""
     try:
         yield
         sys.stdout.flush()

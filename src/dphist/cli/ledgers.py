@@ -13,6 +13,7 @@ from dphist.cli.base import (
     AsJson,
     closed_pipe_ignored,
     group,
+    option,
     print_json,
     print_table,
     show,
@@ -30,9 +31,9 @@ if TYPE_CHECKING:
     from dphist.privacy.types import Plan
 
 
-ledger = group("ledger", "Ledgers: a total budget per dataset; every release is booked before its noise is drawn.")
+ledger = group("ledger", "Keep all releases of a dataset within one privacy budget.")
 
-File = Annotated[str, typer.Argument(metavar="FILE", help="The ledger, a file on a local disk.")]
+File = Annotated[str, typer.Argument(metavar="FILE", help="The ledger file, on a local disk.")]
 Dataset = Annotated[str, typer.Option("--dataset", metavar="NAME", help="Name of the dataset.")]
 Expect = Annotated[
     str | None,
@@ -44,23 +45,25 @@ Accounting = Annotated[
     Literal["auto", "zcdp", "pld", "sum"],
     typer.Option(
         "--accounting",
-        help="How releases add up. zcdp: tightly, however they are chosen. sum: epsilons and deltas are added. "
-        "auto: the first release decides, before its noise is drawn: the one of the two by which more releases "
-        "like it fit. pld: a little tighter than zcdp, but only if all releases are fixed before the first result "
-        "is seen.",
+        help="How releases add up. zcdp: tight, and later releases may depend on earlier results. sum: epsilons "
+        "and deltas are added. auto: zcdp or sum, whichever fits more releases like the first one. pld: slightly "
+        "tighter than zcdp, but valid only if all releases are fixed before the first result is seen.",
     ),
 ]
 
 
 @ledger.command()
-@takes("epsilon", "delta", required=("epsilon", "delta"))
 def init(
-    file: File, dataset: Dataset, *, accounting: Accounting = "auto", as_json: AsJson = False, **budget: float
+    file: File,
+    dataset: Dataset,
+    epsilon: Annotated[float, option("epsilon", help="Total ε of all releases of the dataset.")],
+    delta: Annotated[float, option("delta", help="Total δ of all releases of the dataset, e.g. 1e-6.")],
+    accounting: Accounting = "auto",
+    as_json: AsJson = False,
 ) -> None:
-    """Give a dataset its total budget, in a new or an existing ledger.
+    """Set the total budget of a dataset, in a new or existing ledger.
 
-    The total holds for all releases of the dataset together and cannot be changed. Only its owner can read the
-    file.
+    The total covers all releases of the dataset and cannot be changed. Only the owner of the file can read it.
 
     \b
     Examples:
@@ -70,11 +73,12 @@ def init(
     """
     from dphist.ledger import Ledger
 
-    made = Ledger.init(file, dataset, accounting=accounting, **budget).account(dataset)
-    total = f"epsilon {made.total.epsilon!r} and delta {made.total.delta!r}"
-    text = f"The dataset {made.name!r} has {total} in the ledger {file}.\n{fill(_what_it_buys(made))}\n"
+    account = Ledger.init(file, dataset, epsilon=epsilon, delta=delta, accounting=accounting).account(dataset)
+    total = f"epsilon {account.total.epsilon!r} and delta {account.total.delta!r}"
+    budget = f"The total budget of the dataset {account.name!r} in {file} is {total}."
+    text = f"{budget}\n{fill(_releases_that_fit(account))}\n"
     with closed_pipe_ignored():
-        show({"ledger": file, **_facts(made)}, text, as_json)
+        show({"ledger": file, **_facts(account)}, text, as_json)
 
 
 @ledger.command("show")
@@ -91,10 +95,9 @@ def show_ledger(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show what was booked and what remains; the whole ledger is checked.
+    """Check the ledger; show its bookings and the remaining budget.
 
-    A booking counts in full, whether or not its release is known to have been written. With --dataset, --json also
-    prints the certificates.
+    A booking counts in full, even if its release failed. With --dataset, --json also prints the certificates.
 
     \b
     Examples:
@@ -109,7 +112,7 @@ def show_ledger(
 
     if (checkpoint is None) != (public_key is None):
         raise InvalidParameter(
-            "--checkpoint and --public-key go together: a checkpoint is only as good as its signature"
+            "--checkpoint and --public-key go together: without its signature, a checkpoint proves nothing"
         )
     known = None
     if checkpoint is not None and public_key is not None:
@@ -131,10 +134,10 @@ def make_checkpoint(
     output: Annotated[str, typer.Option("-o", "--output", metavar="FILE", help="A new file.")],
     as_json: AsJson = False,
 ) -> None:
-    """Sign the state of the ledger: its id, its number of entries, the hash of the last one, and the date.
+    """Sign the current state of the ledger: its id, number of entries, last hash, and the date.
 
-    Keep the checkpoint where those who can write the ledger cannot. `dphist ledger show` compares the ledger with
-    it later, and refuses one that was rolled back, rewritten or replaced.
+    Keep the checkpoint out of reach of anyone who can write the ledger. With it, `dphist ledger show` refuses a
+    ledger that was rolled back, rewritten or replaced.
 
     \b
     Examples:
@@ -145,11 +148,13 @@ def make_checkpoint(
     """
     from dphist.ledger import Ledger
 
-    made = Ledger.open(file).checkpoint()
-    signed_by = made.write(output, sign=sign)
-    text = f"Checkpoint {output}: entry {made.entry} of the ledger {made.ledger}\nSigned by {signed_by}\n"
+    checkpoint = Ledger.open(file).checkpoint()
+    signed_by = checkpoint.write(output, sign=sign)
+    text = (
+        f"Checkpoint {output}: entry {checkpoint.entry} of the ledger {checkpoint.ledger}\nSigned by {signed_by}\n"
+    )
     with closed_pipe_ignored():
-        show({"output": output, **asdict(made), "signed_by": signed_by}, text, as_json)
+        show({"output": output, **asdict(checkpoint), "signed_by": signed_by}, text, as_json)
 
 
 @ledger.command()
@@ -167,10 +172,10 @@ def plan(
     as_json: AsJson = False,
     **contract: int,
 ) -> None:
-    """Show whether a release would fit the remaining budget, and how many of them. Nothing is booked.
+    """Check whether a release would fit the remaining budget, and how often. Books nothing.
 
-    The release is planned, as `dphist release` would do it: with these limits, or with an automatic limit on the
-    items of each user. Exit code 3 if it does not fit.
+    Plans the release as `dphist release` would, with these limits or with an automatic limit on the items of each
+    user. Exit code 3 if it does not fit.
 
     \b
     Examples:
@@ -193,9 +198,9 @@ def plan(
         "delta_with_it": account.delta_with([spend], composer), "largest_epsilon": left.largest_epsilon,
     }  # fmt: skip
     fits = "It fits" if left.more else "It does not fit"
-    decides = f" It would be the first release, which fixes the accounting: {composer.accounting}."
-    start = "" if account.accounting == composer.accounting else decides
-    text = fill(f"{fits}. Remaining budget of the dataset {account.name!r}: {left}.{start}") + "\n"
+    first = f" It would be the first release, which fixes the accounting: {composer.accounting}."
+    note = "" if account.accounting == composer.accounting else first
+    text = fill(f"{fits}. Remaining budget of the dataset {account.name!r}: {left}.{note}") + "\n"
     with closed_pipe_ignored():
         show(facts, text, as_json)
     if not left.more:
@@ -205,14 +210,13 @@ def plan(
 def _composer(account: Account) -> Composer:
     from dphist.ledger.accounts import composer_for
 
-    # Before anything is booked both ways say the same: nothing is spent.
+    # With auto nothing is booked yet, so that zcdp would give the same.
     return composer_for(
         "sum" if account.accounting == "auto" else account.accounting, account.total, account.share
     )
 
 
 def _plan_for(epsilon: float, delta: float, mechanism: str, contract: dict[str, Any]) -> Plan | ChoicePlan:
-    """The plan of a release; without a contract that of an automatic limit."""
     from dphist.planning.planner import plan as make_plan
     from dphist.privacy.types import Budget
     from dphist.releasing.document import choice_for
@@ -222,26 +226,23 @@ def _plan_for(epsilon: float, delta: float, mechanism: str, contract: dict[str, 
     return make_plan(epsilon=epsilon, delta=delta, mechanism=mechanism, **contract)
 
 
-def _what_it_buys(account: Account) -> str:
-    """What a new total is enough for: one release, or one every week of a year."""
+def _releases_that_fit(account: Account) -> str:
     from dphist.releasing.spending import WEEKS, weekly_budget
 
     total = account.total
-    each = None if account.accounting == "pld" else weekly_budget(account)
-    one = f"one release with epsilon {total.epsilon:g} and delta {total.delta:g}"
-    weekly = (
-        f"about {WEEKS} weekly releases with epsilon {each.epsilon:g} and delta {each.delta:g} each (with a "
-        "limit on the items of each user, such as --max-items-per-user 20)"
-        if each is not None
-        else ""
-    )
+    week = None if account.accounting == "pld" else weekly_budget(account)
+    choices = [f"one release with epsilon {total.epsilon:g} and delta {total.delta:g}"]
     if account.accounting == "zcdp":
-        return f"That is enough for {weekly}." if weekly else ""
-    return f"That is enough for {one}" + (f", or for {weekly}." if weekly else ".")
+        choices = []
+    if week is not None:
+        choices.append(
+            f"about {WEEKS} weekly releases with epsilon {week.epsilon:g} and delta {week.delta:g} each (with a "
+            "limit on the items of each user, such as --max-items-per-user 20)"
+        )
+    return f"That is enough for {', or for '.join(choices)}." if choices else ""
 
 
 def _facts(account: Account) -> dict[str, Any]:
-    """A dataset as data; the same keys in all commands."""
     total = {"epsilon": account.total.epsilon, "delta": account.total.delta, "accounting": account.accounting}
     left = account.left(_composer(account))
     return {"dataset": account.name, **total, **left, "bookings": len(account.bookings)}
@@ -283,14 +284,14 @@ def _show_accounts(accounts: Accounts, file: str, chosen: Sequence[Account], kno
     bookings = [booking for account in chosen for booking in account.bookings]
     if bookings:
         write_out("\n")
-        # Without ids there is no column for them.
         ids = ("id",) if any(booking.id for booking in bookings) else ()
         head = ("entry", "dataset", "booked", "epsilon", "delta", *ids, "release", "where")
         cells = [
             (
-                str(one.number), one.dataset, one.created, repr(one.spend.epsilon), repr(one.spend.delta),
-                *((one.id or "",) if ids else ()), one.state, str((one.written or {}).get("address", "")),
+                str(booking.number), booking.dataset, booking.created, repr(booking.spend.epsilon),
+                repr(booking.spend.delta), *((booking.id or "",) if ids else ()), booking.state,
+                str((booking.written or {}).get("address", "")),
             )
-            for one in bookings
+            for booking in bookings
         ]  # fmt: skip
         print_table(head, cells, left=len(head))

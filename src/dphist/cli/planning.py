@@ -1,4 +1,4 @@
-"""Subcommands that plan, certify, compare and simulate. No private data is read."""
+"""Commands that plan, certify, compare and simulate. They read no private data."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from dphist.cli.base import (
     PLAN,
     AsJson,
     Force,
+    advanced_option,
     app,
+    input_option,
     option,
     print_json,
     print_table,
@@ -40,26 +42,24 @@ def plan(
     *,
     noise: Annotated[
         Literal["continuous", "discrete"] | None,
-        typer.Option(
-            help="Discrete noise can be drawn exactly. [discrete; continuous for the paper's]",
-            rich_help_panel="Advanced",
+        advanced_option(
+            help="Only discrete noise can be drawn exactly. [discrete; continuous for the paper's analyses]"
         ),
     ] = None,
     analysis: Annotated[
         Literal["best", "exact", "gshm-add-the-deltas", "gshm-exact", "csh-add-the-deltas", "csh-tighter"],
-        typer.Option(
+        advanced_option(
             metavar="ANALYSIS",
-            help="Privacy analysis that chooses the plan: best, exact, or one of the paper's: gshm-exact, "
+            help="Privacy analysis that determines the plan: best, exact, or one of the paper's: gshm-exact, "
             "gshm-add-the-deltas, csh-tighter, csh-add-the-deltas.",
-            rich_help_panel="Advanced",
         ),
     ] = "best",
     as_json: AsJson = False,
     **options: Any,
 ) -> None:
-    """Plan a release: the least noise and threshold for a privacy budget.
+    """Compute the least noise and the lowest threshold for a privacy budget.
 
-    No data is read. Every plan is certified in ball arithmetic, whichever analysis chose it.
+    Reads no data. Every plan is certified in ball arithmetic.
 
     \b
     Examples:
@@ -88,7 +88,6 @@ def plan(
 
 
 def show_plan(plan: Plan, advice: list[str]) -> None:
-    """A plan for people: its numbers, its notes and what it means."""
     write_out(f"{plan}\n")
     for sentence in (*(f"Note: {note}" for note in plan.notes), *advice):
         write_out(f"\n{fill(sentence)}\n")
@@ -107,7 +106,7 @@ def certify(
     as_json: AsJson = False,
     **options: Any,
 ) -> None:
-    """Certify a given plan: its delta under every analysis that applies.
+    """Compute the delta of a given plan, under every applicable analysis.
 
     \b
     Examples:
@@ -135,7 +134,7 @@ def compare(
     as_json: AsJson = False,
     **options: Any,
 ) -> None:
-    """Compare all mechanisms and analyses: a table, and the paper's figure.
+    """Compare noise and threshold of all mechanisms and analyses, as a table and a chart.
 
     \b
     Examples:
@@ -143,8 +142,8 @@ def compare(
       dphist compare --epsilon 0.35 --delta 1e-5 --max-nonzero 51914 \\
         --plot figure.png
     \b
-    Both panels of the paper's figure, for epsilon = 0.35 and the 0.349 of
-    its text:
+    Both panels of the paper's figure, for epsilon = 0.35 and for the 0.349
+    quoted in its text:
       dphist compare --epsilon 0.35 --epsilon 0.349 --delta 1e-5 \\
         --max-nonzero 51914 --max-nonzero 10 --plot figure.png
     """
@@ -182,14 +181,16 @@ def _write_plot(plot: Path | None, result: Any, force: bool) -> None:
 )  # fmt: skip
 def profile(
     epsilon: Annotated[
-        list[float] | None, option("epsilon", help="Where to evaluate delta; may be repeated.")
+        list[float] | None, option("epsilon", help="Compute delta at this epsilon; may be repeated.")
     ] = None,
-    delta: Annotated[list[float] | None, option("delta", help="Where to find epsilon; may be repeated.")] = None,
+    delta: Annotated[
+        list[float] | None, option("delta", help="Compute epsilon at this delta; may be repeated.")
+    ] = None,
     *,
     as_json: AsJson = False,
     **options: Any,
 ) -> None:
-    """Privacy profile of a given plan: certified delta for each epsilon, epsilon for each delta.
+    """Compute the privacy profile of a given plan: delta for each epsilon, epsilon for each delta.
 
     \b
     Examples:
@@ -213,10 +214,11 @@ def audit(
     as_json: AsJson = False,
     **options: Any,
 ) -> None:
-    """Audit a plan by attack: a lower bound on its delta, to compare with the certificate.
+    """Attack a plan and compare the result with its certificate.
 
-    The attacked histograms are synthetic; none of your data is read. The attack resolves about 0.001 in delta, so
-    audit at a large delta, such as 0.05. Exit code 1 if the attack contradicts the certificate.
+    The attack gives a lower bound on delta. The attacked histograms are synthetic; none of your data is read. A
+    delta below about 0.001 cannot be detected, so audit at a large delta, such as 0.05. Exit code 1 if the attack
+    contradicts the certificate.
 
     \b
     Examples:
@@ -242,20 +244,14 @@ def audit(
 def simulate(
     source: Annotated[
         str | None,
-        typer.Option(
-            "--from",
-            metavar="INPUT",
-            help="PUBLIC data: a file, glob, folder or database.",
-            rich_help_panel="Input",
-        ),
+        input_option("--from", metavar="INPUT", help="PUBLIC data: a file, glob, folder or database."),
     ] = None,
     zipf: Annotated[
         str | None,
-        typer.Option(
+        input_option(
             metavar="S,N,USERS[,ITEMS]",
-            help="Synthetic data instead: N items, up to 1e8, by Zipf's law with exponent S; users have ITEMS of "
-            "them on average, by a geometric law. [ITEMS: 10]",
-            rich_help_panel="Input",
+            help="Synthetic data instead: N items, up to 1e8, by Zipf's law with exponent S. The number of items "
+            "per user is geometric with mean ITEMS. [ITEMS: 10]",
         ),
     ] = None,
     *,
@@ -265,23 +261,21 @@ def simulate(
     tops: Annotated[
         str | None, typer.Option(metavar="K,K,...", help="Top-k steps to try. [10, 100, ..., 100000]")
     ] = None,
-    no_auto: Annotated[
-        bool, typer.Option("--no-auto", help="Leave out the limit that is chosen privately.")
-    ] = False,
+    no_auto: Annotated[bool, typer.Option("--no-auto", help="Do not try the automatic limit.")] = False,
     goal: Annotated[
         Literal["counts", "keys", "mass"],
-        typer.Option("--for", help="What matters: accurate counts, many items, or little missing mass."),
+        typer.Option("--for", help="Optimize for accurate counts, for many items, or for little missing mass."),
     ] = "counts",
     plot: Plot = None,
     force: Force = False,
     as_json: AsJson = False,
     **options: Any,
 ) -> None:
-    """Predict the utility of releases, for many plans. NOT PRIVATE: for public or synthetic data only.
+    """Predict the accuracy of many plans and recommend one. NOT PRIVATE: for public or synthetic data only.
 
-    Items released, the share of users missing, mean and relative error, for limits per user that drop or spread
-    the excess, top-k steps and a limit that is chosen privately; and which of them to choose. Run it on public
-    data that is similar to yours, never on yours.
+    Compares limits per user (dropping or spreading the excess), top-k steps and the automatic limit by the number
+    of released items, the missing users, and the mean and relative error. Run it on public data that is similar
+    to yours, never on yours.
 
     \b
     Examples:

@@ -16,9 +16,12 @@ import typer
 from dphist.cli.base import (
     AsJson,
     Quiet,
+    advanced_option,
     app,
     closed_pipe_ignored,
     error_sentence,
+    input_option,
+    output_option,
     print_json,
     print_table,
     progress_bars,
@@ -42,7 +45,7 @@ if TYPE_CHECKING:
 
 
 _MOST_COLUMNS: Final = 40
-# What columns of users and of items are often called, the likeliest first.
+# Common names of user and item columns, the likeliest first.
 _USERS: Final = (
     "user", "customer", "client", "member", "visitor", "person", "patient", "account", "device", "uid",
 )  # fmt: skip
@@ -50,23 +53,26 @@ _ITEMS: Final = (
     "item", "query", "product", "page", "url", "word", "term", "search", "title", "tag", "category", "event",
     "country", "city", "name",
 )  # fmt: skip
-# Columns that are seldom counted.
-_SELDOM: Final = re.compile(
+# Columns that are rarely counted.
+_RARELY: Final = re.compile(
     r"(^|_)(id|day|date|time|timestamp|ts|at|amount|price|count|value|rating)$", re.IGNORECASE
 )
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the plan and what it means. No event is read.")]
+_REQUIRED: Final = [option.name for option in options() if option.required]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Show the plan and what it means, without reading any event.")
+]
 
 
 @app.command()
-@takes(*(one.name for one in options()), required=[one.name for one in options() if one.required], in_file=True)
+@takes(*(option.name for option in options()), required=_REQUIRED, in_file=True)
 def release(
     source: Annotated[
         str | None,
         typer.Argument(
             metavar="INPUT|REQUEST.toml",
             help="A file, glob or folder (Parquet, CSV, JSON lines, Arrow), a database (DuckDB, SQLite, "
-            "postgresql://...), - for standard input, or a request file whose keys are these flags. Paths in a "
-            "request file are relative to the working folder.",
+            "postgresql://...), - for standard input, or a request file whose keys are these flags (its paths are "
+            "relative to the working folder).",
             show_default=False,
             rich_help_panel="Input",
         ),
@@ -74,29 +80,19 @@ def release(
     *,
     input: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="INPUT",
-            help="The input, instead of the first argument; may be repeated.",
-            rich_help_panel="Input",
-        ),
+        input_option(metavar="INPUT", help="Input, instead of the first argument; may be repeated."),
     ] = None,
-    no_offset: Annotated[
-        bool, typer.Option("--no-offset", help="The same as --offset none.", rich_help_panel="Advanced")
-    ] = False,
+    no_offset: Annotated[bool, advanced_option("--no-offset", help="The same as --offset none.")] = False,
     report: Annotated[
         str | None,
-        typer.Option(
-            metavar="FILE",
-            help="Also write a report: .html, .md or .txt; see dphist report.",
-            rich_help_panel="Output",
-        ),
+        output_option(metavar="FILE", help="Also write a report: .html, .md or .txt; see dphist report."),
     ] = None,
     dry_run: DryRun = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
     **given: Any,
 ) -> None:
-    """Release how many users each item has, with differential privacy, from user events.
+    """Publish how many users each item has, from user events, with differential privacy.
 
     \b
     Examples:
@@ -121,21 +117,23 @@ def release(
     \b
     Exit code 0: released, or already released under this --id. 1: the
     result could not be written. 2: bad parameters or unreadable input.
-    3: over budget. 4: another run of this --id is going on. 130, 143:
+    3: over budget. 4: another run with this --id is in progress. 130, 143:
     interrupted; nothing was written.
     """
     if not dry_run:
-        # Before anything large is imported: without room, libraries abort the process instead of raising.
+        # Before large imports: without enough address space, libraries abort the process instead of raising.
         check_address_space(Resources(given.get("memory")))
     if no_offset and given.setdefault("offset", "none") != "none":
         raise InvalidParameter(f"--no-offset and --offset {given['offset']} contradict each other")
     values = _add_input(source, input, given)
-    missing = _missing_options(values, output=not dry_run)
-    if missing not in ([], ["output"]):
-        raise _missing(values, missing)
-    request = request_from(values)
+    required = ["input", *_REQUIRED, *([] if dry_run else ["output"])]
+    missing = [name for name in required if values.get(name) is None]
+    # If only --output is missing, other mistakes are reported first.
+    if missing == ["output"]:
+        request_from(values)
     if missing:
-        raise _missing(values, missing)
+        raise _missing_options(values, missing)
+    request = request_from(values)
     if dry_run and report is not None:
         raise InvalidParameter("--report cannot be used with --dry-run: nothing is released")
     if dry_run:
@@ -145,7 +143,7 @@ def release(
 
 
 def _add_input(source: str | None, input: list[str] | None, given: dict[str, Any]) -> dict[str, Any]:
-    """The flags with the input, over the keys of a request file if there is one."""
+    """Flags, input and the keys of a request file, which flags override."""
     flags = {**given, "input": input} if input else given
     if source is not None and source.lower().endswith(".toml"):
         return {**read_request(source), **flags}
@@ -154,42 +152,30 @@ def _add_input(source: str | None, input: list[str] | None, given: dict[str, Any
     return flags if source is None else {**flags, "input": source}
 
 
-def _missing(values: dict[str, Any], missing: list[str]) -> InvalidParameter:
-    """The error of missing options, with an example that has them."""
-    # A look at the columns has a temporary folder, which goes when the command is stopped.
-    with stoppable():
-        sentence, words = _missing_sentence(values, missing)
-    # Settings of Spark may be secrets, which are not repeated.
-    if not words or "input" in missing or values.get("spark_conf"):
+def _missing_options(values: dict[str, Any], missing: list[str]) -> InvalidParameter:
+    """An error that names all missing options and the columns of the input, and completes the command."""
+    sentence = f"missing: {', '.join('INPUT' if name == 'input' else flag(name) for name in missing)}"
+    columns: list[str] = []
+    if {"user", "item"} & set(missing):
+        # Reading the columns uses a temporary folder, which must go if the command is stopped.
+        with stoppable():
+            columns, about = _columns(values)
+        sentence += f". {about}" if about else ""
+    # Spark settings may be secrets, so the command is not repeated.
+    if is_data(columns) or "input" in missing or values.get("spark_conf"):
         return InvalidParameter(f"{sentence} (see dphist release --help)")
+    guesses = {"epsilon": "1", "delta": "1e-6", "output": "counts.csv", **_guess(columns, values)}
+    added = [word for name in missing for word in ("-o" if name == "output" else flag(name), guesses[name])]
     error = InvalidParameter(f"{sentence}. For example:")
-    error.example = shlex.join(["dphist", *map(word_without_secrets, sys.argv[1:]), *words])
+    error.example = shlex.join(["dphist", *map(word_without_secrets, sys.argv[1:]), *added])
     return error
 
 
-def _missing_options(values: Mapping[str, Any], *, output: bool) -> list[str]:
-    """What is required and has no value, `output` perhaps among it."""
-    required = ["input", *(one.name for one in options() if one.required), *(["output"] if output else [])]
-    return [name for name in required if values.get(name) is None]
-
-
-def _missing_sentence(values: Mapping[str, Any], missing: Sequence[str]) -> tuple[str, list[str]]:
-    """One sentence about all missing options, with the columns of the input; and flags that would do, if any."""
-    sentence = f"missing: {', '.join('INPUT' if name == 'input' else flag(name) for name in missing)}"
-    columns, about = _columns(values) if {"user", "item"} & set(missing) else (None, "")
-    if is_data(columns or []):
-        return f"{sentence}. {about}", []
-    guessed = {"epsilon": "1", "delta": "1e-6", "output": "counts.csv", "input": "INPUT"}
-    guessed |= _guess(columns or [], values)
-    example = [word for name in missing for word in ("-o" if name == "output" else flag(name), guessed[name])]
-    return f"{sentence}. {about}" if about else sentence, example
-
-
-def _columns(values: Mapping[str, Any]) -> tuple[list[str] | None, str]:
-    """The columns of an input of this computer, by its header or schema; and a sentence about them."""
+def _columns(values: Mapping[str, Any]) -> tuple[list[str], str]:
+    """The columns of a local input, from its header or schema, and a sentence about them."""
     source = values.get("input")
     if values.get("engine") == "spark" or not any(local_paths(source)) or source == STREAM:
-        return None, ""
+        return [], ""
     from dphist.counting.duckdb import DuckDBEngine
 
     table, query, form = (
@@ -199,10 +185,10 @@ def _columns(values: Mapping[str, Any]) -> tuple[list[str] | None, str]:
         events = Events(source, "user", (Column("item", "item"),), table, query, file_format=form)
         names = DuckDBEngine().columns(events)
     except DphistError as error:
-        return None, error.with_flags[:1].upper() + error.with_flags[1:]
-    what = os.fspath(source) if isinstance(source, (str, os.PathLike)) else "the input"
+        return [], error.with_flags[:1].upper() + error.with_flags[1:]
     if names is None:
-        return None, ""
+        return [], ""
+    what = os.fspath(source) if isinstance(source, (str, os.PathLike)) else "the input"
     if is_data(names):
         return names, f"The first line of {what} {LOOKS_LIKE_DATA}"
     shown = [short_name(name) for name in names[:_MOST_COLUMNS]]
@@ -212,26 +198,24 @@ def _columns(values: Mapping[str, Any]) -> tuple[list[str] | None, str]:
 
 
 def _guess(columns: Sequence[str], values: Mapping[str, Any]) -> dict[str, str]:
-    """Columns that may be the user and the item, by their names."""
-
     def first(words: Sequence[str], names: Sequence[str]) -> str | None:
         return next((name for word in words for name in names if word in name.lower()), None)
 
     user = values.get("user") or first(_USERS, columns) or next(iter(columns), "USER")
     others = [name for name in columns if name != user]
-    likely = [name for name in others if not _SELDOM.search(name)] or others
+    likely = [name for name in others if not _RARELY.search(name)] or others
     return {"user": str(user), "item": first(_ITEMS, likely) or next(iter(likely), "ITEM")}
 
 
 def _release(request: Request, as_json: bool, report: str | None, quiet: bool) -> None:
-    # The report of an id is made again by each run; only a report can be replaced.
+    # Every run of an id writes the report again.
     reported_as = request if request.id is None else replace(request, force=True)
     if report is not None:
         from dphist.cli.reporting import check_report, report_release
 
         check_report(report, reported_as)
     failed = None
-    # Standard output has the release and nothing else.
+    # Then standard output has only the release.
     aside = redirect_stdout(sys.stderr) if str(request.output) == STREAM else nullcontext()
     with _failures_as_json(as_json, aside), stoppable() as placed, progress_bars(quiet) as watcher:
         from dphist.releasing.run import run
@@ -239,7 +223,7 @@ def _release(request: Request, as_json: bool, report: str | None, quiet: bool) -
         result = run(replace(request, progress=watcher), placed.append)
         if report is not None:
             failed = report_release(report, reported_as)
-    # The release is shown even if its report has failed.
+    # Show the release even if its report failed.
     reported = {} if report is None else {"report": report if failed is None else None}
     already = f"the id {request.id!r} has this result" if request.id is not None and not placed else ""
     left = remaining_budget(result, request.ledger) if as_json or not quiet else ""
@@ -251,13 +235,13 @@ def _release(request: Request, as_json: bool, report: str | None, quiet: bool) -
 
 @contextmanager
 def _failures_as_json(wanted: bool, aside: AbstractContextManager[Any]) -> Iterator[None]:
-    """With --json, a release that fails after it was booked prints what stays booked, for programs."""
+    """With --json, print what stays booked if a release fails after booking."""
     try:
         yield
     except BaseException as error:
         booking = getattr(error, "booking", None)
         if wanted and booking is not None:
-            # The text of an exception that is not ours may repeat a cell.
+            # The text of other exceptions may contain a cell.
             message = getattr(error, "message", type(error).__name__)
             message = error_sentence(error) if isinstance(error, DphistError) else message
             with closed_pipe_ignored(), aside:
@@ -266,7 +250,6 @@ def _failures_as_json(wanted: bool, aside: AbstractContextManager[Any]) -> Itera
 
 
 def remaining_budget(result: Release, ledger: Any) -> str:
-    """What remains of the dataset's budget in words; nothing without a ledger."""
     from dphist.releasing.spending import remaining_after
 
     receipt = result.receipt
@@ -277,7 +260,6 @@ def show_release(
     result: Release, as_json: bool, quiet: bool, left: str, already: str = "",
     report: Mapping[str, str | None] | None = None,
 ) -> None:  # fmt: skip
-    """The result with its margin of error, the files, warnings and the remaining budget."""
     if as_json:
         budget = {"remaining": left} if left else {}
         print_json({**_facts(result), **budget, **({"already": True} if already else {}), **(report or {})})
@@ -307,7 +289,6 @@ def _facts(result: Release) -> dict[str, Any]:
 
 
 def _text(result: Release, report: Mapping[str, str | None]) -> str:
-    """In the words of a printed release."""
     written = result.written
     files = {"Written to": written.address, "Certificate": written.certificate, "Signed by": written.signed_by}
     if result.receipt is not None:
@@ -316,9 +297,6 @@ def _text(result: Release, report: Mapping[str, str | None]) -> str:
     lines = [f"{name:<12} {value}" for name, value in files.items() if value is not None]
     table = "\n".join([result.table_text(), *([""] if len(result) else []), *lines])
     return "\n".join(result.summary.lines(table.lstrip("\n"))) + "\n"
-
-
-# What --dry-run shows.
 
 
 def _dry_run(request: Request, as_json: bool) -> None:
@@ -336,7 +314,6 @@ def _dry_run(request: Request, as_json: bool) -> None:
 
 
 def show_dry_run(plan: Plan, as_json: bool, end: str, data: Mapping[str, Any] | None = None) -> None:
-    """The plan of a release that is not made, and what it means."""
     from dphist.planning.explain import explain
 
     advice = explain(plan)
@@ -348,7 +325,6 @@ def show_dry_run(plan: Plan, as_json: bool, end: str, data: Mapping[str, Any] | 
 
 
 def _show_choice(planned: ChoicePlan, request: Request, as_json: bool) -> None:
-    """What choosing the limit would cost, and all plans on offer."""
     from dphist.planning.auto_cap import excess_of
 
     caps = [
@@ -365,10 +341,10 @@ def _show_choice(planned: ChoicePlan, request: Request, as_json: bool) -> None:
         return
     whole, rest = planned.budget, planned.budget_of_release
     sentence = (
-        f"The limit on the items of each user is chosen privately, with {planned.share:g} of the squared "
-        f"sensitivity that epsilon {whole.epsilon:g} and delta {whole.delta:g} allow: users are counted by their "
-        f"number of items, with noise of standard deviation {float(planned.choice.variance) ** 0.5:.4g}. The "
-        f"release that follows has epsilon {rest.epsilon:g} and delta {rest.delta:g}; both together have a "
+        f"The limit on the items of each user is chosen privately, with a share of {planned.share:g} of the "
+        f"squared sensitivity that epsilon {whole.epsilon:g} and delta {whole.delta:g} allow: users are counted "
+        f"by their number of items, with noise of standard deviation {float(planned.choice.variance) ** 0.5:.4g}. "
+        f"The release that follows has epsilon {rest.epsilon:g} and delta {rest.delta:g}. Together they have a "
         f"certified delta of {planned.certificate.delta:.6g}."
     )
     write_out(fill(sentence) + "\n\n")

@@ -14,11 +14,11 @@ from dphist.errors import DphistError, InputError, InvalidParameter, OutputError
 if TYPE_CHECKING:
     from dphist.releasing.request import Request
 
-Name = Annotated[str, typer.Argument(metavar="RELEASE", help="A released file, a folder, or a database.")]
+Name = Annotated[str, typer.Argument(metavar="RELEASE", help="A released file, folder or database.")]
 Table = Annotated[str | None, typer.Option("--table", metavar="NAME", help="Table of the database.")]
 Certificate = Annotated[
     str | None,
-    typer.Option("--certificate", metavar="FILE", help="The certificate, if it is not beside the release."),
+    typer.Option("--certificate", metavar="FILE", help="The certificate, if it is not next to the release."),
 ]
 PublicKey = Annotated[
     str | None,
@@ -35,7 +35,7 @@ def report(
     ] = None,
     format: Annotated[
         Literal["html", "markdown", "text"] | None,
-        typer.Option(help="Format, if the name of --output does not show it. [text]"),
+        typer.Option(help="Format, if --output has no file extension. [text]"),
     ] = None,
     figures: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Also write each chart to a file in this folder.")
@@ -50,10 +50,10 @@ def report(
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Explain a release: the counts with error bars, what they mean for privacy, what they leave out.
+    """Explain a release: counts with error bars, the privacy guarantee, and what the numbers leave out.
 
-    The release is verified first; there is no report of one that does not match its certificate. The HTML page is
-    one file that needs no network.
+    The release is verified first; one that does not match its certificate gets no report. The HTML report is one
+    file that needs no network.
 
     \b
     Examples:
@@ -72,7 +72,7 @@ def report(
     from dphist.report.writing import check_place, write_report
 
     if format is None:
-        format = "text" if output is None else format_of(output, "; or say which --format it has")
+        format = "text" if output is None else format_of(output, "; or choose a --format")
     if figures is not None and figures.exists() and not figures.is_dir():
         raise OutputError(f"--figures must be a folder, and {str(figures)!r} is not")
     kept = kept_files(name, certificate)
@@ -101,10 +101,10 @@ def verify(
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Verify a release: it matches its certificate, and the certificate proves its guarantee.
+    """Verify that a release matches its certificate, and that the certificate proves its guarantee.
 
     The proof is recomputed from the numbers in the certificate. Exit code 1 if anything is wrong. Digests detect
-    accidental changes; a signature and --public-key show who wrote the release. No check can show that the noise
+    accidental changes; a signature and --public-key show who made the release. No check can show that the noise
     was really drawn.
 
     \b
@@ -126,13 +126,13 @@ def verify(
 
 
 def _check_exists(name: str) -> None:
-    """Raise before anything large is imported if there is no such file or folder."""
+    """Report a missing file before anything large is imported."""
     if "://" not in name and not os.path.exists(name):
         raise InputError(f"there is no file {name}")
 
 
 def check_report(name: str, request: Request) -> None:
-    """Raise, before any event is read or anything booked, if the report of a release could not be written."""
+    """Raise, before any event is read and anything is booked, if the report could not be written."""
     from dphist.outputs.write import kept_files, refuse_overwriting, target_of
     from dphist.report.charts import require_plotting
     from dphist.report.render import format_of
@@ -150,20 +150,22 @@ def check_report(name: str, request: Request) -> None:
         objects=request.engine_name != "spark",
     )  # fmt: skip
     if target.is_stdout:
-        raise InvalidParameter("--report has to read the release back, and standard output cannot be: name a file")
+        raise InvalidParameter(
+            "--report has to read the release back: write it to a file instead of standard output"
+        )
     master = request.master or dict(request.spark_settings).get("spark.master", "local")
-    # A report is of the written release, and only files of this machine can be read back.
+    # Only files on this machine can be read back.
     if target.kind == "folder" and ("://" in target.address or not master.startswith("local")):
         raise InvalidParameter(
-            f"--report has to read the release back, and {target.public_address()} is written by a cluster: run "
-            "dphist report FOLDER where the folder can be read, instead of --report"
+            f"--report has to read the release back, but a cluster writes {target.public_address()}: leave out "
+            "--report, and run dphist report FOLDER where the folder can be read"
         )
 
 
 def report_release(name: str, request: Request) -> OutputError | None:
-    """Write the report of a release that was just written, by reading it back.
+    """Write the report of a release that was just written.
 
-    The release is there whatever goes wrong, so that an error is returned and not raised.
+    Returns an error instead of raising it: the release itself has succeeded.
     """
     assert request.output is not None
     path = Path(name)
@@ -189,16 +191,16 @@ def report_release(name: str, request: Request) -> OutputError | None:
 @app.command()
 def explore(
     port: Annotated[
-        int, typer.Option(metavar="N", parser=whole_number, help="Port to listen on; 0 takes a free one.")
+        int, typer.Option(metavar="N", parser=whole_number, help="Port to listen on; 0 picks a free one.")
     ] = 0,
     no_browser: Annotated[
-        bool, typer.Option("--no-browser", help="Print the address and do not open a browser.")
+        bool, typer.Option("--no-browser", help="Print the address without opening a browser.")
     ] = False,
 ) -> None:
-    """Explore plans in the browser: sliders, all mechanisms side by side, a trial release.
+    """Explore plans in the browser, with sliders and a trial release.
 
-    The page is served on this computer only, at an address with a random token. It reads none of your data;
-    counts that you upload to it must be public or synthetic. Ctrl-C stops it.
+    The page is served on this computer only, at an address with a random token. It reads none of your data; upload
+    only public or synthetic counts. Ctrl-C stops it.
 
     \b
     Examples:
@@ -218,10 +220,10 @@ def keygen(
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Make a key pair (Ed25519) that signs releases and ledger checkpoints.
+    """Create an Ed25519 key pair for signing releases and ledger checkpoints.
 
-    KEY is the private key. Keep it secret: anyone who has it can sign in your name. Give KEY.pub, or its
-    fingerprint, to those who verify. Existing files are never replaced.
+    Keep KEY, the private key, secret: anyone who has it can sign in your name. Give KEY.pub, or its fingerprint,
+    to those who verify. Existing files are never replaced.
 
     \b
     Examples:

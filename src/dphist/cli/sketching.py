@@ -13,6 +13,7 @@ from dphist.cli.base import (
     Quiet,
     closed_pipe_ignored,
     group,
+    output_option,
     progress_bars,
     show,
     stoppable,
@@ -29,22 +30,12 @@ if TYPE_CHECKING:
     from dphist.sketch import MisraGries
 
 
-sketch = group(
-    "sketch",
-    "Sketches of streams (Misra-Gries): at most K counters, merged and released. Sketch files are SECRET.",
-)
+sketch = group("sketch", "Build, merge and release Misra-Gries sketches of streams. Sketch files are SECRET.")
 
 _SECRET = "SECRET: it holds true counts and is not private. Keep it as secret as the events."
 
 SketchOutput = Annotated[
-    str,
-    typer.Option(
-        "-o",
-        "--output",
-        metavar="FILE",
-        help="File of the sketch; only its owner can read it.",
-        rich_help_panel="Output",
-    ),
+    str, output_option("-o", "--output", metavar="FILE", help="Sketch file; only its owner can read it.")
 ]
 
 
@@ -63,22 +54,17 @@ def build(
         ),
     ],
     *,
-    size: Annotated[
-        int,
-        typer.Option(
-            metavar="K", parser=whole_number, help="Largest number of counters.", rich_help_panel="Output"
-        ),
-    ],
+    size: Annotated[int, output_option(metavar="K", parser=whole_number, help="Largest number of counters.")],
     output: SketchOutput,
     force: Force = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
     **options: Any,
 ) -> None:
-    """Build the sketch of user events.
+    """Build a sketch of user events.
 
-    A user must be in ONE build, with all events: give all files that have events of the same users together.
-    THE SKETCH IS SECRET: it holds true counts. Nothing is private before `dphist sketch release`.
+    All events of a user must be in ONE build: pass all files with events of the same users together. THE SKETCH IS
+    SECRET: it holds true counts. Only `dphist sketch release` makes it private.
 
     \b
     Examples:
@@ -113,11 +99,11 @@ def merge(
 ) -> None:
     """Merge sketches of DIFFERENT users into one.
 
-    No user may be in two of them: split the events by user before the sketches are built, for example by a hash of
-    the user. A user who is in two sketches counts twice and is NOT protected by the release. THE SKETCH IS SECRET.
+    No user may be in two of them: split the events by user before building, for example by a hash of the user id.
+    A user in two sketches counts twice and is NOT protected by the release. THE SKETCH IS SECRET.
 
-    Merge ALL AT ONCE: then the order of the sketches does not matter. If you merge in several steps, fix
-    beforehand which sketches are merged with which, never "as they complete": then nobody is protected.
+    Merge ALL AT ONCE: then the order of the sketches does not matter. If you merge in several steps, fix in
+    advance which sketches are merged with which. Merging them as they complete protects no one.
 
     \b
     Example:
@@ -144,7 +130,7 @@ def merge(
     "sign", "force", "ledger", "dataset", "seed", required=("epsilon", "delta"),
 )  # fmt: skip
 def release(
-    name: Annotated[str, typer.Argument(metavar="SKETCH", help="A file of dphist sketch build or merge.")],
+    name: Annotated[str, typer.Argument(metavar="SKETCH", help="File written by dphist sketch build or merge.")],
     *,
     output: str | None = None,
     size: Annotated[
@@ -152,7 +138,7 @@ def release(
     ] = None,
     offset: Annotated[
         Literal["opposite", "independent", "none"],
-        typer.Option(help="How the subtracted count is released and added again; none leaves it out."),
+        typer.Option(help="How the subtracted count is released and added back; none does not release it."),
     ] = "opposite",
     count_name: str = "count",
     round: bool = False,
@@ -163,11 +149,10 @@ def release(
     quiet: Quiet = False,
     **options: Any,
 ) -> None:
-    """Release a sketch: noise, threshold, and a certificate beside the result.
+    """Release a sketch with noise, a threshold and a certificate.
 
-    The guarantee holds if every user was in one build, and in one of the sketches that were merged, all at once or
-    in an order that was fixed beforehand. Releasing a sketch again, or the events it was built from, adds to the
-    privacy loss.
+    The guarantee holds if every user was in only one build, and the sketches were merged all at once or in an
+    order fixed in advance. Releasing a sketch again, or the events it was built from, adds to the privacy loss.
 
     \b
     Examples:
@@ -189,27 +174,26 @@ def release(
     from dphist.sketch import MisraGries
 
     if options.get("mechanism") == "laplace" and offset != "none":
-        raise InvalidParameter("--mechanism laplace releases no offset: give --offset none with it")
+        raise InvalidParameter("--mechanism laplace cannot release the offset: give --offset none as well")
     if sign is not None and output is None:
         raise InvalidParameter("--sign needs --output: it signs the written release")
-    # Before the sketch is read: an unusable key is an error at once.
     signer = None if sign is None else signer_of(sign)
-    found = MisraGries.load(name, k=size)
-    asked = {name: options[name] for name in ("epsilon", "delta", "mechanism", "minimize") if name in options}
-    contract = {"max_nonzero": found.k} if offset == "none" else {"top": found.k, "offset": offset}
-    planned = make_plan(**asked, **contract)
+    loaded = MisraGries.load(name, k=size)
+    budget = {name: options[name] for name in ("epsilon", "delta", "mechanism", "minimize") if name in options}
+    contract = {"max_nonzero": loaded.k} if offset == "none" else {"top": loaded.k, "offset": offset}
+    planned = make_plan(**budget, **contract)
     if dry_run:
         show_dry_run(planned, as_json, "Nothing was released (--dry-run).")
         return
     if output is None:
-        raise InvalidParameter("give --output NAME (or --dry-run): a release is written with its certificate")
+        raise InvalidParameter("give --output NAME or --dry-run: a release is written with its certificate")
     target = target_of(output, options.get("output_table"), options.get("output_format"))
     target = replace(target, sign=signer)
     # What cannot be written is an error before noise is drawn.
-    check_target(target, force=force, columns=[*found.kind.names, count_name])
+    check_target(target, force=force, columns=[*loaded.kind.names, count_name])
     with stoppable() as placed:
         booking = {name: options[name] for name in ("ledger", "dataset", "seed") if name in options}
-        result = found.release(
+        result = loaded.release(
             planned, output=target, count_name=count_name, rounded=round, force=force, placed=placed.append,
             **booking,
         )  # fmt: skip
@@ -219,7 +203,6 @@ def release(
 
 
 def _show_sketch(built: MisraGries, output: str, as_json: bool, quiet: bool) -> None:
-    """Where the sketch is, and that it is secret; no number from the data."""
     columns = {name: str(kind) for name, kind in zip(built.kind.names, built.kind.types, strict=True)}
     text = f"Sketch of size {built.k:,} written to {output}\n\n{fill(_SECRET)}\n"
     with closed_pipe_ignored():

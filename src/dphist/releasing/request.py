@@ -86,7 +86,7 @@ class Request:
         "Query for the input database, instead of a table. Over files: SELECT expressions FROM input WHERE "
         "condition.")] = None
     input_format: Annotated[str | None, _input("FORMAT",
-        "parquet, csv, jsonl or arrow, if the file names do not show the format.")] = None
+        "parquet, csv, jsonl or arrow, if the format does not follow from the file names.")] = None
     input_name: Annotated[str | None, _advanced("NAME",
         "Name of the input in certificate and report, instead of its path.")] = None
     null_items: Annotated[bool, _input("", "Count a missing item as an item of its own.")] = False
@@ -96,13 +96,13 @@ class Request:
     delta: Annotated[float, _privacy("D",
         "Probability that the ε guarantee may fail, e.g. 1e-6. Choose it well below 1 / number of users.")]
     max_items_per_user: Annotated[int | Literal["auto"] | None, _limit("M|auto",
-        "Limit on the items of one user. auto chooses it privately, for a small share of the budget, and adds "
-        "an estimate of the number of users to each count. [auto]")] = None
+        "Limit on the items of one user. auto chooses it privately, with a small share of the budget, and adds an "
+        "estimate of the number of users to each count. [auto]")] = None
     excess: Annotated[Literal["drop", "spread"] | None, _limit("",
-        "What happens to the items of a user beyond M: drop leaves them out, at random; spread keeps up to 16 M, "
-        "each with a smaller weight. [drop; auto: the better one]")] = None
+        "Items of a user beyond M: drop keeps a random M; spread keeps up to 16 M, each with a smaller weight. "
+        "[drop; with auto: the better of the two]")] = None
     goal: Annotated[Literal["accuracy", "keys"] | None, _limit("",
-        "With auto: accurate counts, or as many items as possible. [accuracy]")] = None
+        "With auto: optimize for accurate counts, or for many items. [accuracy]")] = None
     cap_share: Annotated[float | None, _advanced("SHARE",
         "With auto: share of the budget spent on choosing M. [0.02; for keys 0.005]")] = None
     top: Annotated[int | None, _limit("K",
@@ -110,18 +110,18 @@ class Request:
     offset: Annotated[Literal["opposite", "independent", "none"] | None, _advanced("",
         "With --top: how the subtracted count is released. independent is the paper's rule.")] = None
     max_nonzero: Annotated[int | None, _advanced("K",
-        "Public bound on the number of items. Alone it is enforced: with more items, the count of rank K + 1 is "
-        "subtracted from all. With a smaller --max-items-per-user, or with sums, you guarantee it: with more "
-        "items nothing is released.")] = None
+        "Public bound on the number of items. On its own it is enforced: with more items, the count of rank K + 1 "
+        "is subtracted from all. With a smaller --max-items-per-user, or with sums, you guarantee it: with more "
+        "items, nothing is released.")] = None
     items: Annotated[Any, _limit("FILE",
-        "Public list of items. Exactly these are counted, and all are released.")] = None
+        "Public list of items. Exactly these items are counted and released.")] = None
     lower_threshold: Annotated[int, _advanced("T",
-        "Remove counts below T before adding noise (or they were removed already). [1]")] = 1
+        "Remove counts below T before adding noise, unless a fixed rule already has. [1]")] = 1
     mechanism: Annotated[Literal["best", "gaussian", "laplace"], _advanced("", "Kind of noise. [best]")] = "best"
     gamma: Annotated[float | Literal["sqrt"] | None, _advanced("G|sqrt",
         "Variance of each count's own noise, divided by that of the shared noise.")] = None
     minimize: Annotated[Literal["threshold", "noise"], _advanced("",
-        "What to make as small as possible. [threshold]")] = "threshold"
+        "What to minimize. [threshold]")] = "threshold"
     seed: Annotated[int | None, _advanced("N",
         "For tests: seed of the noise. The release is NOT PRIVATE.")] = None
 
@@ -131,21 +131,21 @@ class Request:
     mean: Annotated[str | Sequence[str], _sums("COLUMN:LOW:HIGH",
         "Add the mean over the users of an item; bounds as for --sum.")] = ()
     weight: Annotated[float | Sequence[float], _advanced("SHARE",
-        "Share of the budget of each sum, in order; the counts get the rest. [the best]")] = ()
+        "Share of the budget for each sum, in order; the counts get the rest. [least total variance]")] = ()
 
     output: Annotated[FilePath | None, _output("NAME",
         "Where to write: .parquet, .csv, .tsv, .jsonl, .arrow, .csv.gz or a database. The certificate is written "
-        "beside it. - is standard output, as CSV. With --engine spark also a folder (NAME/ or hdfs://...), "
+        "next to it. - is standard output, as CSV. With --engine spark also a folder (NAME/ or hdfs://...), "
         "written by the executors.", short="-o")] = None
     output_table: Annotated[str | None, _output("NAME", "Table of the output database. [release]")] = None
-    output_format: Annotated[str | None, _output("FORMAT", "Format, if the name does not show it.")] = None
+    output_format: Annotated[str | None, _output("FORMAT", "Format, if it does not follow from the name.")] = None
     certificate: Annotated[FilePath | None, _output("FILE", "With --output -: file for the certificate.")] = None
     sign: Annotated[FilePath | None, _output("KEY",
         "Sign data and certificate with this private key; see dphist keygen.")] = None
     escape_formulas: Annotated[bool, _output("",
         "CSV and TSV: put ' before text that a spreadsheet would run as a formula (=, +, -, @, tab).")] = False
     force: Annotated[bool, _output("", "Replace an existing release.")] = False
-    count_name: Annotated[str, _columns("NAME", "Name of the column of counts. [count]")] = "count"
+    count_name: Annotated[str, _columns("NAME", "Name of the count column. [count]")] = "count"
     standard_error: Annotated[bool, _columns("", "Add a column with the standard error.")] = False
     interval: Annotated[float | None, _columns("LEVEL",
         "Add a confidence interval for each count (e.g. 0.95). Covers noise, not items dropped by the user "
@@ -156,12 +156,12 @@ class Request:
         "Book the release in this ledger before any noise is drawn.", recorded=False)] = None
     dataset: Annotated[str | None, _ledger("NAME", "With --ledger: the dataset whose budget is spent.")] = None
     id: Annotated[str | None, _ledger("NAME",
-        "With --ledger: name of this run, for scheduled work. Run the same command again after a crash: a release "
-        "that is written is not made again, and one that is not uses the same booking, with new noise. That is "
-        "sound only if nothing of the earlier attempt was published, copied or seen.", recorded=False)] = None
+        "With --ledger: name of this run, for scheduled jobs. After a crash, run the same command again: a "
+        "finished release is not repeated, and an unfinished one reuses its booking with new noise. That is "
+        "private only if nothing of the earlier attempt was published, copied or seen.", recorded=False)] = None
 
     engine: Annotated[Literal["duckdb", "spark"] | None, _engine("",
-        "What reads and counts: this machine, or a Spark cluster. [duckdb]", recorded=True)] = None
+        "Engine that reads and counts: DuckDB on this machine, or Spark. [duckdb]", recorded=True)] = None
     master: Annotated[str | None, _engine("URL",
         "With --engine spark: spark://..., yarn, k8s://... [local[*]]")] = None
     spark_conf: Annotated[str | Sequence[str], _engine("NAME=VALUE",

@@ -96,39 +96,39 @@ def release(input: Any, **options: Any) -> Release:  # noqa: D417
         table: Table of the input database.
         query: Query for the input database, instead of a table. Over files: SELECT expressions FROM input WHERE
             condition.
-        input_format: parquet, csv, jsonl or arrow, if the file names do not show the format.
+        input_format: parquet, csv, jsonl or arrow, if the format does not follow from the file names.
         null_items: Count a missing item as an item of its own.
-        max_items_per_user: Limit on the items of one user. auto chooses it privately, for a small share of the
+        max_items_per_user: Limit on the items of one user. auto chooses it privately, with a small share of the
             budget, and adds an estimate of the number of users to each count. [auto]
-        excess: What happens to the items of a user beyond M: drop leaves them out, at random; spread keeps up to
-            16 M, each with a smaller weight. [drop; auto: the better one]
-        goal: With auto: accurate counts, or as many items as possible. [accuracy]
+        excess: Items of a user beyond M: drop keeps a random M; spread keeps up to 16 M, each with a smaller
+            weight. [drop; with auto: the better of the two]
+        goal: With auto: optimize for accurate counts, or for many items. [accuracy]
         top: Instead of a limit: release the K largest counts. The count of rank K + 1 is subtracted.
-        items: Public list of items. Exactly these are counted, and all are released.
+        items: Public list of items. Exactly these items are counted and released.
         sum: COLUMN:LOW:HIGH. Add the sum of a column. Each user's own sum for an item is clamped to LOW..HIGH.
             Also a list; NAME=COLUMN:LOW:HIGH renames it.
         mean: COLUMN:LOW:HIGH. Add the mean over the users of an item; bounds as for sum.
         output: Where to write: .parquet, .csv, .tsv, .jsonl, .arrow, .csv.gz or a database. The certificate is
-            written beside it. - is standard output, as CSV. With engine='spark' also a folder (NAME/ or
+            written next to it. - is standard output, as CSV. With engine='spark' also a folder (NAME/ or
             hdfs://...), written by the executors.
         output_table: Table of the output database. [release]
-        output_format: Format, if the name does not show it.
+        output_format: Format, if it does not follow from the name.
         certificate: With output='-': file for the certificate.
         sign: Sign data and certificate with this private key; see dphist keygen.
         escape_formulas: CSV and TSV: put ' before text that a spreadsheet would run as a formula (=, +, -, @,
             tab).
         force: Replace an existing release.
-        count_name: Name of the column of counts. [count]
+        count_name: Name of the count column. [count]
         standard_error: Add a column with the standard error.
         interval: Add a confidence interval for each count (e.g. 0.95). Covers noise, not items dropped by the user
             limit.
         round: Round counts to whole numbers.
         ledger: Book the release in this ledger before any noise is drawn.
         dataset: With ledger: the dataset whose budget is spent.
-        id: With ledger: name of this run, for scheduled work. Run the same command again after a crash: a release
-            that is written is not made again, and one that is not uses the same booking, with new noise. That is
-            sound only if nothing of the earlier attempt was published, copied or seen.
-        engine: What reads and counts: this machine, or a Spark cluster. [duckdb]
+        id: With ledger: name of this run, for scheduled jobs. After a crash, run the same command again: a
+            finished release is not repeated, and an unfinished one reuses its booking with new noise. That is
+            private only if nothing of the earlier attempt was published, copied or seen.
+        engine: Engine that reads and counts: DuckDB on this machine, or Spark. [duckdb]
         master: With engine='spark': spark://..., yarn, k8s://... [local[*]]
         spark_conf: With engine='spark': a Spark setting; also a list.
         memory: Memory limit for counting, such as 2GB.
@@ -137,15 +137,15 @@ def release(input: Any, **options: Any) -> Release:  # noqa: D417
         input_name: Name of the input in certificate and report, instead of its path.
         cap_share: With auto: share of the budget spent on choosing M. [0.02; for keys 0.005]
         offset: With top: how the subtracted count is released. independent is the paper's rule.
-        max_nonzero: Public bound on the number of items. Alone it is enforced: with more items, the count of rank
-            K + 1 is subtracted from all. With a smaller max_items_per_user, or with sums, you guarantee it: with
-            more items nothing is released.
-        lower_threshold: Remove counts below T before adding noise (or they were removed already). [1]
+        max_nonzero: Public bound on the number of items. On its own it is enforced: with more items, the count of
+            rank K + 1 is subtracted from all. With a smaller max_items_per_user, or with sums, you guarantee it:
+            with more items, nothing is released.
+        lower_threshold: Remove counts below T before adding noise, unless a fixed rule already has. [1]
         mechanism: Kind of noise. [best]
         gamma: Variance of each count's own noise, divided by that of the shared noise.
-        minimize: What to make as small as possible. [threshold]
+        minimize: What to minimize. [threshold]
         seed: For tests: seed of the noise. The release is NOT PRIVATE.
-        weight: Share of the budget of each sum, in order; the counts get the rest. [the best]
+        weight: Share of the budget for each sum, in order; the counts get the rest. [least total variance]
         types: For frames. The columns of a frame are read as text, and items are released as text, because pandas
             and others infer types from values: a single row can turn all whole numbers into floats. "fixed" keeps
             the frame's types; use it if they were declared before the data was seen, by a database, a Parquet
