@@ -184,8 +184,8 @@ def test_the_certificate_repeats_what_it_is_about() -> None:
     assert result.epsilon == 0.35
     assert result.delta_lower <= result.delta
     assert str(result.binding_case) in (
-        "a user is added or removed who has 0 new counts and changes 7 of 10 shared counts",
-        "a user is added who has 10 new counts and changes 0 of 0 shared counts",
+        "adding or removing a user who has 0 new counts and changes 7 of 10 shared counts",
+        "adding a user who has 10 new counts and changes 0 of 0 shared counts",
     )
 
 

@@ -151,7 +151,7 @@ def test_plan_for_top_k() -> None:
 def test_certificate_refuses_a_bound_on_users() -> None:
     noise = plan(epsilon=1.0, delta=1e-5, top=10).noise
     assert isinstance(noise, LatticeNoise)
-    with pytest.raises(InvalidParameter, match="keeps no bound"):
+    with pytest.raises(InvalidParameter, match="does not bound the items"):
         certify_lattice(noise, Contract(10, 3), epsilon=1.0)
 
 
