@@ -245,7 +245,7 @@ def _nodes(case: Case, count: int) -> list[float]:
     density: FloatArray = np.cbrt(mass / max(float(mass.max()), 1e-300)) + 2e-3
     cumulative = np.concatenate([[0.0], np.cumsum((density[1:] + density[:-1]) / 2.0)])
     inner = np.interp(np.linspace(0.0, cumulative[-1], count + 1), cumulative, x)
-    return np.unique(inner).tolist()
+    return [float(end) for end in np.unique(inner)]
 
 
 def _convex(log_ratio: arb, mu: arb) -> arb:

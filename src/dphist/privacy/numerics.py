@@ -92,7 +92,8 @@ _RULES = [(limit, *np.polynomial.legendre.leggauss(n)) for limit, n in ((0.01, 3
 
 def log_probability_none_passes(count: ArrayLike, u: ArrayLike) -> FloatArray:
     """Log of Phi(u)^count."""
-    return np.asarray(np.asarray(count, dtype=np.float64) * special.log_ndtr(u), dtype=np.float64)
+    at = np.asarray(u, dtype=np.float64)
+    return np.asarray(np.asarray(count, dtype=np.float64) * special.log_ndtr(at), dtype=np.float64)
 
 
 def probability_some_passes(count: ArrayLike, u: ArrayLike) -> FloatArray:

@@ -22,7 +22,6 @@ Words = NDArray[np.uint64]
 _BLOCK_BYTES: Final = 1 << 20
 # Encrypting zeros gives the key stream.
 _ZEROS: Final = memoryview(bytes(_BLOCK_BYTES))
-_BUFFER_WORDS: Final = 1 << 12
 # A key makes at most 2^26 cipher blocks, so that the lack of repeated blocks is an advantage below 2^-76.
 _BYTES_PER_KEY: Final = 1 << 30
 
@@ -48,52 +47,23 @@ def word_count(n: int) -> int:
 
 
 class _Stream:
-    """The key stream of one process, used by one call at a time.
-
-    Small requests are served from a buffer, which is zeroed as words leave it; for large ones the cipher writes
-    directly into the returned array.
-    """
+    """The key stream of one process, used by one call at a time."""
 
     def __init__(self) -> None:
         self.pid = os.getpid()
-        self._buffer: Words = np.zeros(_BUFFER_WORDS, dtype=np.uint64)
-        self._used = _BUFFER_WORDS
-        self._rekey()
+        self._bytes_left = 0
 
-    def _rekey(self) -> None:
-        """Take a new key and nonce, so that later words cannot be computed from earlier state."""
-        self._encryptor = Cipher(algorithms.AES(os.urandom(32)), modes.CTR(os.urandom(16))).encryptor()
-        self._bytes_left = _BYTES_PER_KEY
-
-    def _generate(self, out: Words) -> None:
+    def take(self, n: int) -> Words:
+        out = np.empty(n, dtype=np.uint64)
         view = out.view(np.uint8).data
         for start in range(0, len(view), _BLOCK_BYTES):
             size = min(_BLOCK_BYTES, len(view) - start)
             if size > self._bytes_left:
-                self._rekey()
+                self._encryptor = Cipher(algorithms.AES(os.urandom(32)), modes.CTR(os.urandom(16))).encryptor()
+                self._bytes_left = _BYTES_PER_KEY
             self._bytes_left -= size
             self._encryptor.update_into(_ZEROS[:size], view[start : start + size])
-
-    def take(self, n: int) -> Words:
-        out = np.empty(n, dtype=np.uint64)
-        if n > _BUFFER_WORDS // 4:
-            self._generate(out)
-            return out
-        if n > _BUFFER_WORDS - self._used:
-            self._generate(self._buffer)
-            self._used = 0
-        source = self._buffer[self._used : self._used + n]
-        self._used += n
-        out[:] = source
-        source[:] = 0
         return out
-
-    def wipe(self) -> None:
-        """Zero the buffer and drop the key."""
-        self._used = _BUFFER_WORDS
-        self._buffer[:] = 0
-        self._bytes_left = 0
-        del self._encryptor
 
 
 class SecureTap:
@@ -122,33 +92,19 @@ class SecureTap:
     def words(self, n: int, /) -> Words:
         size = word_count(n)
         while True:
-            stream = self._idle_stream()
-            words = stream.take(size)
-            # After a fork in the middle of `take`, as by a signal handler, two processes own the stream: the child
-            # discards its words.
-            if stream.pid == os.getpid():
-                self._idle.append(stream)
-                return words
-            stream.wipe()
-
-    def _idle_stream(self) -> _Stream:
-        """A stream of this process; streams inherited from a parent are dropped."""
-        while True:
             try:
                 stream = self._idle.pop()
             except IndexError:
-                return _Stream()
+                stream = _Stream()
+            words = stream.take(size)
+            # A stream that another process owns too, by a fork before or during `take`, is dropped with its words.
             if stream.pid == os.getpid():
-                return stream
-            stream.wipe()
+                self._idle.append(stream)
+                return words
 
     def wipe(self) -> None:
-        """Zero all idle buffers and drop their keys; the next request starts with a new key."""
-        while self._idle:
-            try:
-                self._idle.pop().wipe()
-            except IndexError:
-                return
+        """Drop all idle keys, which OpenSSL overwrites; the next request starts with a new key."""
+        self._idle.clear()
 
 
 class SeededTap:
