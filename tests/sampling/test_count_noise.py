@@ -1,4 +1,4 @@
-"""The one law of release against sums over the noise, written from its definition, and against real releases."""
+"""The law of a released count against sums over the noise, from its definition, and against real releases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The mechanisms: what they release, how it varies, and what they refuse."""
+"""The mechanisms: what they release, with which variance, and which counts they reject."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_zero_counts_stay_hidden_and_the_threshold_is_strict(mechanism: Any) -> 
         ([[1, 2]], "one-dimensional"),
     ],
 )
-def test_bad_counts_are_refused_without_repeating_them(mechanism: Mechanism, counts: Any, message: str) -> None:
+def test_bad_counts_are_rejected_without_repeating_them(mechanism: Mechanism, counts: Any, message: str) -> None:
     with pytest.raises(InvalidParameter, match=message) as error:
         mechanism.begin(SeededTap(2)).release(counts)
     for secret in ("-2", "2.5", str(2**60)):
@@ -99,8 +99,8 @@ def test_one_shared_draw_serves_all_batches() -> None:
     assert other.shared != session.shared
 
 
-def test_the_idealised_mechanism_is_marked_and_as_loud_as_planned() -> None:
-    """6.5 standard errors: false alarm below 1e-10, and 10 % off would fail."""
+def test_the_idealised_mechanism_has_the_planned_variance() -> None:
+    """6.5 standard errors: false alarm below 1e-10; a variance wrong by 10 % fails."""
     mechanism = IdealisedMechanism(plan(epsilon=1.0, delta=1e-6, max_items_per_user=5, noise="continuous"))
     values = mechanism.begin(SeededTap(9)).release(np.full(100_000, 10**6, dtype=np.int64)).values - 10**6
     assert abs(values.var() / mechanism.plan.sigma**2 - 1.0) < 6.5 * math.sqrt(2.0 / 100_000) < 0.05
@@ -157,7 +157,7 @@ def test_laplace_certificate(items: int) -> None:
 
 
 def test_laplace_variance() -> None:
-    """6.5 standard errors with the kurtosis 6 of a Laplace law: false alarm below 1e-10, fails at 10 % off."""
+    """6.5 standard errors with the kurtosis 6 of a Laplace law: false alarm below 1e-10; 10 % off fails."""
     mechanism = PlannedMechanism(plan(epsilon=0.5, delta=1e-6, max_items_per_user=1, mechanism="laplace"))
     size = 200_000
     values = mechanism.begin(SeededTap(8)).release(np.full(size, 10**6, dtype=np.int64)).values - 10**6
