@@ -21,6 +21,8 @@ from dphist.planning.optimum import FINEST_REACH
 from dphist.privacy.types import LatticeNoise
 from dphist.releasing.aggregates import Aggregate, sum_error
 from release_data import resealed
+from spark_cluster import ON_SPARK
+from spark_shared import shared_session
 
 BUDGET: dict[str, Any] = {"user": "user", "item": "item", "epsilon": 1.0, "delta": 1e-3}
 USERS, ITEMS = 250, 80
@@ -186,12 +188,17 @@ def test_intervals_hold() -> None:
     assert 0.2 * number - ALLOWED * math.sqrt(0.16 * number) < outside["paid_sum"] <= most
 
 
-def test_values_that_are_not_numbers_are_never_an_error(tmp_path: Path) -> None:
+@pytest.mark.parametrize("engine", ["duckdb", pytest.param("spark", marks=ON_SPARK)])
+def test_values_that_are_not_numbers_are_never_an_error(engine: str, tmp_path: Path) -> None:
     strange = ["", "NaN", "abc", "1e400", "-1e400", "inf", "12", "-7", " 3 ", "0x10", None, "1,5"]
     users = [str(n) for n in range(1200)]
     table = pa.table({"user": users, "item": ["tea"] * 1200, "v": (strange * 100)})
-    pa.csv.write_csv(table, tmp_path / "v.csv")
-    release = dphist.release(tmp_path / "v.csv", **BUDGET, max_items_per_user=1, sum="v:0:10", seed=3)
+    source: Any = tmp_path / "v.csv"
+    if engine == "spark":
+        source = shared_session("local").createDataFrame(table)
+    else:
+        pa.csv.write_csv(table, source)
+    release = dphist.release(source, **BUDGET, max_items_per_user=1, sum="v:0:10", seed=3)
     found = columns(release)
     # Of every twelve users, one counts 10 for infinity, one 10 for 12 and one 3; all others count 0.
     noise = sum_error(release.plan, release.plan.sums[0])
