@@ -105,8 +105,8 @@ def test_exact_case_of_tiny_delta() -> None:
 @pytest.mark.parametrize(
     ("case", "epsilon", "direction"),
     [
-        ((2, 1, 1), 0.05, "add"),
         ((2, 2, 1), 0.05, "remove"),
+        pytest.param((2, 1, 1), 0.05, "add", marks=pytest.mark.slow),
         pytest.param((3, 2, 1), 0.1, "add", marks=pytest.mark.slow),
     ],
 )
@@ -195,7 +195,7 @@ def delta(noise: Noise, contract: Contract, epsilon: float) -> float:
     return delta_family(noise, contract, epsilon=epsilon).delta
 
 
-@settings(max_examples=examples(40))
+@settings(max_examples=examples(24))
 @given(plans())
 def test_monotone_in_every_argument(plan: tuple[Noise, Contract, float]) -> None:
     noise, contract, epsilon = plan

@@ -177,6 +177,7 @@ def test_threshold_of_the_gshm_passes() -> None:
     assert math.isinf(tau_gshm_add_the_deltas(m=50, sigma=1.0, epsilon=1.0, delta=1e-6))
 
 
+@pytest.mark.slow
 def test_large_counts_by_blocks_agree_with_all_cases() -> None:
     """A thousand cases in blocks against the oracle's one by one; for the CSH a mixture is the worst."""
     gshm = {"sigma": 400.0, "tau": 1600.0, "epsilon": 0.01}
@@ -201,7 +202,7 @@ def test_laplace_certificate_of_single_items(scale: Fraction, limit: int, epsilo
     assert found.delta == pytest.approx(truth, rel=1e-9, abs=1e-15)
 
 
-@settings(max_examples=examples(30))
+@settings(max_examples=examples(15))
 @given(m=st.integers(1, 10**6), scale=st.floats(0.1, 12.0), height=st.floats(0.0, 80.0))
 def test_infinite_event_laplace(m: int, scale: float, height: float) -> None:
     tau = scale * height

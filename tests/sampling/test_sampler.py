@@ -27,7 +27,7 @@ from scipy import stats
 from dphist.errors import InvalidParameter
 from dphist.privacy.balls import precision
 from dphist.sampling import DiscreteGaussian, DiscreteLaplace, ExactSampler, SecureTap, SeededTap, Tap, sampler
-from dphist.sampling.sampler import FILTER_ERROR, LazyUniform, MoreWords, Residual, Tape
+from dphist.sampling.sampler import FILTER_ERROR, LazyUniform, MoreWords, Residual, Tape, residual_of
 from dphist.sampling.table import (
     GaussianLaw,
     LaplaceLaw,
@@ -129,7 +129,7 @@ def test_peak_is_enclosed_at_any_precision(law: SymmetricLaw, bits: int) -> None
 
 @pytest.mark.parametrize("law", LAWS, ids=repr)
 def test_units_are_the_floor_of_the_law(law: SymmetricLaw) -> None:
-    table = build_table(law)
+    table = residual_of(law).table
     blocks = sorted({0, 1, 2, table.blocks // 9, table.blocks // 3, table.blocks - 2, table.blocks - 1})
     for block in (block for block in blocks if 0 <= block < table.blocks):
         last = (block + 1) * table.width - 1
@@ -140,7 +140,7 @@ def test_units_are_the_floor_of_the_law(law: SymmetricLaw) -> None:
 
 @pytest.mark.parametrize("law", LAWS, ids=repr)
 def test_cells_deal_exactly_the_units(law: SymmetricLaw) -> None:
-    table = build_table(law)
+    table = residual_of(law).table
     scale = 1 << (63 - table.mass_bits)
     owned = words_per_block(table)
     assert owned[: table.blocks] == [units * scale for units in table.units]
@@ -150,7 +150,7 @@ def test_cells_deal_exactly_the_units(law: SymmetricLaw) -> None:
 
 @pytest.mark.parametrize("law", LAWS, ids=repr)
 def test_table_and_residual_enclose_a_mass_of_one(law: SymmetricLaw) -> None:
-    residual = Residual(build_table(law))
+    residual = residual_of(law)
     one = 1 << residual.table.mass_bits
     assert sum(residual.table.units) <= one <= sum(residual.table.units) + sum(residual.excess)
     rare = 1e-13 if residual.table.width == 1 else 2e-3
@@ -164,7 +164,7 @@ def test_table_and_residual_enclose_a_mass_of_one(law: SymmetricLaw) -> None:
 )
 def test_tail_of_one_in_a_billion(law: GaussianLaw) -> None:
     """Words that give |X| >= 6.1 standard deviations, counted, against the exact tail of about 1e-9."""
-    table = build_table(law)
+    table = residual_of(law).table
     start = math.ceil(6.1 * math.sqrt(law.variance))
     counted = sum(words_per_block(table)[start : table.blocks])
     with mpmath.workdps(40):
@@ -177,16 +177,16 @@ def test_tail_of_one_in_a_billion(law: GaussianLaw) -> None:
 
 
 @pytest.mark.parametrize(("law", "mass_bits", "cell_bits"), TINY, ids=repr)
-@pytest.mark.parametrize("compiled", [False, True])
-def test_exact_law_by_trying_all_words(law: SymmetricLaw, mass_bits: int, cell_bits: int, compiled: bool) -> None:
+def test_exact_law_by_trying_all_words(law: SymmetricLaw, mass_bits: int, cell_bits: int) -> None:
     """Count all words of the table and add all proposals of the residual: the sum is the law, to 40 digits."""
     residual = Residual(build_table(law, mass_bits=mass_bits, largest_cell_bits=cell_bits))
     table = residual.table
     leading = np.arange(2 << mass_bits, dtype=np.uint64) << np.uint64(63 - mass_bits)
     words = (leading[:, None] | np.arange(table.width, dtype=np.uint64)).ravel()
-    out = np.empty(words.size, dtype=np.int64)
-    kernel = sampler.kernel_for(words.size, compiled)
-    kernel(words.view(np.int64), out, table.entries, table.cell_bits, table.offset_bits)
+    out, compiled = np.empty(words.size, dtype=np.int64), np.empty(words.size, dtype=np.int64)
+    for kernel, drawn in ((sampler.numpy_kernel, out), (sampler.kernel_for(0, True), compiled)):
+        kernel(words.view(np.int64), drawn, table.entries, table.cell_bits, table.offset_bits)
+    np.testing.assert_array_equal(out, compiled)
     counts = Counter(out.tolist())
     undecided = sum(count for x, count in counts.items() if abs(x) >= table.end)
     assert undecided == 2 * table.width * table.residual_units
@@ -221,7 +221,7 @@ def test_proposals_have_the_stated_weights(law: SymmetricLaw, mass_bits: int, ce
 
 @pytest.mark.parametrize("law", [law for law in LAWS if law.reach() > 1 << 16], ids=repr)
 def test_float_filter_keeps_its_bound_with_room_to_spare(law: SymmetricLaw) -> None:
-    residual = Residual(build_table(law))
+    residual = residual_of(law)
     table = residual.table
     random = np.random.default_rng(1)
     picked = [np.zeros(10), np.arange(50), random.integers(0, table.blocks, 200), table.blocks - 1 - np.arange(20)]
@@ -310,7 +310,7 @@ def test_tail_beyond_the_table_is_reached() -> None:
 @pytest.mark.parametrize("law", [GaussianLaw(F(4)), LaplaceLaw(F(3)), GaussianLaw(F(10**12))], ids=repr)
 def test_tail_proposals_lie_above_the_law_and_sum_to_it(law: SymmetricLaw) -> None:
     """excess * (1 - e^-rate) e^(-rate t) * chance = 2^mass_bits Pr[|X| = end + t], with a chance of at most 1."""
-    residual = Residual(build_table(law))
+    residual = residual_of(law)
     table = residual.table
     with precision(200):
         rate = residual._tail_rate()
@@ -340,7 +340,7 @@ DRAWN: list[SymmetricLaw] = [
     *(GaussianLaw(v) for v in (F(3, 10), F(4), F(900), F(36 * 10**6), F(10**12))),
     *(LaplaceLaw(s) for s in (F(1, 4), F(10, 3), F(1000), F(10**5))),
 ]
-QUICK: list[SymmetricLaw] = [GaussianLaw(F(3, 10)), GaussianLaw(F(36 * 10**6)), LaplaceLaw(F(10**5))]
+QUICK: list[SymmetricLaw] = [GaussianLaw(F(3, 10)), LaplaceLaw(F(10**5))]
 
 
 def probabilities(law: SymmetricLaw) -> FloatArray:
@@ -406,7 +406,7 @@ def wider(law: SymmetricLaw, by: Fraction) -> SymmetricLaw:
 
 
 def draw(law: SymmetricLaw, n: int, tap: Tap) -> IntArray:
-    return ExactSampler(Residual(build_table(law))).draw(n, tap)
+    return ExactSampler(residual_of(law)).draw(n, tap)
 
 
 def enough(law: SymmetricLaw) -> int:
@@ -451,7 +451,7 @@ def test_last_digits_of_wide_noise_are_uniform() -> None:
 )
 def test_residual_follows_what_the_table_leaves(law: SymmetricLaw) -> None:
     """The slow path alone, 400,000 draws, by block and by position within the block."""
-    residual = Residual(build_table(law))
+    residual = residual_of(law)
     table, n = residual.table, 400_000
     tap = SeededTap(14)
     drawn = residual.magnitudes(n, Tape(np.arange(n), lambda draws, _columns: tap.words(draws.size)))
@@ -493,7 +493,7 @@ class ShortLaplace(LaplaceLaw):
     ("short", "law"), [(ShortGaussian(F(4)), GaussianLaw(F(4))), (ShortLaplace(F(2)), LaplaceLaw(F(2)))], ids=repr
 )
 def test_tail_beyond_the_table_follows_the_law(short: SymmetricLaw, law: SymmetricLaw) -> None:
-    drawn = draw(short, 40_000, SeededTap(15))
+    drawn = draw(short, 20_000, SeededTap(15))
     assert np.abs(drawn).max() >= 8
     assert (np.abs(drawn) >= 4).sum() > 1000
     assert p_value(drawn, law) > FALSE_ALARM
@@ -505,7 +505,7 @@ def test_tail_beyond_the_table_follows_the_law(short: SymmetricLaw, law: Symmetr
 @pytest.mark.parametrize("law", LAWS, ids=repr)
 def test_numba_and_numpy_give_the_same(law: SymmetricLaw) -> None:
     pytest.importorskip("numba")
-    sampler = ExactSampler(Residual(build_table(law)))
+    sampler = ExactSampler(residual_of(law))
     plain, fast = (sampler.draw(200_003, SeededTap(5), compiled=compiled) for compiled in (False, True))
     assert plain.dtype == fast.dtype == np.int64
     np.testing.assert_array_equal(plain, fast)

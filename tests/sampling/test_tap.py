@@ -104,7 +104,7 @@ def test_fork_while_other_threads_draw() -> None:
     threads = [threading.Thread(target=draw) for _ in range(3)]
     for thread in threads:
         thread.start()
-    children = [words_of_child(tap, 500) for _ in range(10)]
+    children = [words_of_child(tap, 500) for _ in range(5)]
     stop.set()
     for thread in threads:
         thread.join()
