@@ -180,17 +180,6 @@ def test_unbounded_k_is_the_limit_of_large_k() -> None:
     assert bounded[-1] == pytest.approx(unbounded, rel=1e-6)
 
 
-def test_facts_of_a_certificate() -> None:
-    result = certify_family(Noise(17.66, 9.93, 96.4), Contract(10, 10), epsilon=0.35)
-    assert result.analysis == "exact"
-    assert result.epsilon == 0.35
-    assert result.delta_lower <= result.delta
-    assert str(result.binding_case) in (
-        "adding or removing a user who has 0 new counts and changes 7 of 10 shared counts",
-        "adding a user who has 10 new counts and changes 0 of 0 shared counts",
-    )
-
-
 FORKED = """
 import os, signal, threading
 import dphist

@@ -152,7 +152,7 @@ def test_words_are_those_of_the_oracle() -> None:
     rows, numbers = np.array([0, 2, 2, 1]), np.array([0, 0, 1, 2**40])
     expected = [oracle.word(key, digests[row], int(number)) for row, number in zip(rows, numbers, strict=True)]
     assert words.words_numbered(rows, numbers).tolist() == expected
-    assert words.first(np.arange(3)).tolist() == [oracle.word(key, digest, 0) for digest in digests]
+    assert words.words_numbered(np.arange(3), 0).tolist() == [oracle.word(key, digest, 0) for digest in digests]
 
 
 def flat(spark: SparkSession, edge: int) -> DataFrame:

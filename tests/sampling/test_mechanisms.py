@@ -13,7 +13,7 @@ import oracles
 import oracles_discrete
 from dphist import plan
 from dphist.audit import Mechanism, PlannedMechanism
-from dphist.errors import InvalidParameter, NotPrivate
+from dphist.errors import InvalidParameter
 from dphist.privacy.certificate import (
     certify_discrete_laplace,
     certify_known_domain,
@@ -136,12 +136,8 @@ def test_known_domain_against_enumeration() -> None:
     assert truth * (1.0 - 1e-9) <= value <= 1.1 * truth
 
 
-def test_known_domain_is_quieter_than_the_papers_recipe() -> None:
-    assert plan(epsilon=0.35, delta=1e-5, public_items=51914).sigma == pytest.approx(1113.75, rel=0.002)
-
-
 @pytest.mark.parametrize("items", [1, 3])
-def test_laplace_certificate(items: int) -> None:
+def test_laplace_plan_has_the_least_threshold(items: int) -> None:
     made = plan(epsilon=0.7, delta=1e-6, max_items_per_user=items, mechanism="laplace")
     noise = made.noise
     assert isinstance(noise, LaplaceNoise)
@@ -152,8 +148,6 @@ def test_laplace_certificate(items: int) -> None:
     assert made.certificate.delta <= 1e-6
     below = certify_discrete_laplace(noise.scale, noise.limit - 1, made.contract, epsilon=0.7)
     assert below.delta > 1e-6
-    with pytest.raises(NotPrivate, match="below m/epsilon"):
-        certify_discrete_laplace(noise.scale * Fraction(99, 100), 50, made.contract, epsilon=0.7)
 
 
 def test_laplace_variance() -> None:

@@ -117,18 +117,13 @@ class Watched:
 
 
 def watching(ledger: Path, monkeypatch: pytest.MonkeyPatch) -> Watched:
-    """Every word of the secure tap and every key of its cipher is watched."""
+    """Every word of the secure tap is watched; its keys are made with the first words."""
     watched = Watched(ledger)
-    words, rekey = tapping.SecureTap.words, tapping._Stream._rekey
+    words = tapping.SecureTap.words
 
     def watched_words(tap: tapping.SecureTap, n: int, /) -> Any:
         watched.see()
         return words(tap, n)
 
-    def watched_key(stream: tapping._Stream) -> None:
-        watched.see()
-        rekey(stream)
-
     monkeypatch.setattr(tapping.SecureTap, "words", watched_words)
-    monkeypatch.setattr(tapping._Stream, "_rekey", watched_key)
     return watched

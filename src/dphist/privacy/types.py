@@ -450,13 +450,7 @@ class Certificate:
     delta_lower: float
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "epsilon": self.epsilon,
-            "delta": self.delta,
-            "analysis": self.analysis,
-            "binding_case": self.binding_case.to_dict(),
-            "delta_lower": self.delta_lower,
-        }
+        return {**vars(self), "binding_case": self.binding_case.to_dict()}
 
     def rows(self) -> list[tuple[str, str]]:
         return [

@@ -27,6 +27,8 @@ _REACH_EXPONENT: Final = 42.5
 
 
 class SymmetricLaw(Protocol):
+    def __hash__(self) -> int: ...
+
     def exponent(self, magnitude: int) -> Fraction:
         """-log(Pr[X = magnitude]/Pr[X = 0])."""
         ...
