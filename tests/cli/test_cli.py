@@ -160,7 +160,7 @@ NOISE = {"--epsilon": "1", "--sigma": "30", "--tau": "165", "--max-nonzero": "50
 BAD_CERTIFICATES = [
     ({"--sigma": "0"}, "sigma must be greater than zero, not 0.0"),
     ({"--sigma": "nan"}, "sigma must be a finite number, not nan"),
-    ({"--sigma-shared": "-1"}, "--sigma-shared must not be negative, not -1.0"),
+    ({"--sigma-shared": "-1"}, "--sigma-shared must be at least 0, not -1.0"),
     ({"--tau": "-1"}, "tau must be greater than zero, not -1.0"),
     ({"--tau": "inf"}, "tau must be a finite number, not inf"),
     ({"--sigma-shared": "1", "--gamma": "2"}, "give --sigma-shared (1.0) or gamma (2.0), not both"),

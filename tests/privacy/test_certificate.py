@@ -40,7 +40,7 @@ def test_upper_never_rounds_down(value: float) -> None:
 @given(noise=noises, count=st.integers(1, 10**6))
 def test_infinite_event_encloses_the_truth(noise: Noise, count: int) -> None:
     truth = oracles.infinite_event(count=count, **as_oracle(noise))
-    family = BallFamily(noise, Contract(count), epsilon=0.1, scale=float(truth), budget=None)
+    family = BallFamily(noise, Contract(count), epsilon=0.1, scale=float(truth))
     with balls.precision(family.bits):
         upper = balls.upper(family.infinite_event(count))
     assert upper >= float(truth) * (1.0 - 1e-16)
@@ -134,7 +134,7 @@ def test_a_block_is_bounded_by_both_offsets_together(monkeypatch: pytest.MonkeyP
         return 2.0 * goal
 
     monkeypatch.setattr(certificate_module, "_enough_chords", hopeless)
-    family = BallFamily(Noise(18.0, 8.7, 40.0), Contract(20, 20), epsilon=0.01, scale=0.1, budget=None)
+    family = BallFamily(Noise(18.0, 8.7, 40.0), Contract(20, 20), epsilon=0.01, scale=0.1)
     assert family.offset_block(3, 3, 0.1) == 0.2
     assert len(offsets) == 2
     assert offsets[0] <= 0.5 <= offsets[1]

@@ -62,12 +62,10 @@ Node = tuple[float, float]
 class BallFamily:
     """Bounds of the parts of delta as balls, for one plan with continuous noise and one epsilon."""
 
-    def __init__(
-        self, noise: Noise, contract: Contract, *, epsilon: float, scale: float, budget: float | None
-    ) -> None:
+    def __init__(self, noise: Noise, contract: Contract, *, epsilon: float, scale: float) -> None:
         if noise.extra > 0.0:
             raise InvalidParameter("sums can be certified for discrete noise only; use noise='discrete'")
-        self.noise, self.contract, self.epsilon, self.budget = noise, contract, epsilon, budget
+        self.noise, self.contract, self.epsilon = noise, contract, epsilon
         self.scale = min(max(scale, 1e-300), 1.0)
         self.bits = 96 + int(-1.1 * math.log2(self.scale))
         self.sigma, self.shared, self.tau = arb(noise.sigma), arb(noise.sigma_shared), arb(noise.tau)
@@ -158,12 +156,12 @@ def certify_family(
     goal = fast.delta * (1.0 + CERTIFICATE_GAP)
     if budget is not None and fast.delta <= budget:
         goal = min(goal, budget)
-    family = BallFamily(noise, contract, epsilon=epsilon, scale=fast.delta, budget=budget)
+    family = BallFamily(noise, contract, epsilon=epsilon, scale=fast.delta)
     with balls.precision(family.bits):
         delta = max(
             balls.upper(family.gaussian_worst(0)),
             balls.upper(family.infinite_event(contract.items)),
-            _mixed_upper(family, goal),
+            _mixed_upper(family, goal, budget),
         )
     attained = delta_of_case(fast.case, noise, epsilon=epsilon, smallest=family.scale)
     if attained > delta * (1.0 + _LOWER_ERROR):
@@ -171,7 +169,7 @@ def certify_family(
     return Certificate(epsilon, min(1.0, delta), "exact", fast.case, min(delta, attained))
 
 
-def _mixed_upper(family: BallFamily, goal: float) -> float:
+def _mixed_upper(family: BallFamily, goal: float, budget: float | None) -> float:
     """Ball upper bound over all mixed cases 0 < r < m."""
     noise, contract, epsilon = family.noise, family.contract, family.epsilon
     if contract.items < 2:
@@ -185,7 +183,7 @@ def _mixed_upper(family: BallFamily, goal: float) -> float:
         if bound > goal:
             bound = min(bound, family.offset_block(first, last, goal))
         worst = max(worst, bound)
-        if family.budget is not None and worst > family.budget:
+        if budget is not None and worst > budget:
             return math.inf  # over the budget: skip the remaining blocks
     return worst
 
@@ -249,7 +247,7 @@ def certify_spread(
     if noise.offset != "none":
         raise InvalidParameter("a top-k step needs whole counts and cannot be combined with spread")
     if epsilon < 0.0:
-        raise InvalidParameter(f"epsilon must not be negative, not {epsilon!r}")
+        raise InvalidParameter(f"epsilon must be at least 0, not {epsilon!r}")
     if noise.variance_shared > 0:
         certificates = []
         for level in contract.levels(noise.lattice):
@@ -306,7 +304,7 @@ def certify_lattice(
     Source: beyond the paper; tighter than `theorem:discrete-cor-GSHM`.
     """
     if epsilon < 0.0:
-        raise InvalidParameter(f"epsilon must not be negative, not {epsilon!r}")
+        raise InvalidParameter(f"epsilon must be at least 0, not {epsilon!r}")
     items = contract.items
     scale = min(0.5, max(1e-300, delta_family(noise.continuous(), contract, epsilon=epsilon).delta))
     with balls.precision(bits_for(scale)):

@@ -239,13 +239,6 @@ class DiscreteFamily:
         self._divergences: dict[tuple[int, int], arb] = {}
         self._events: dict[int, arb] = {}
 
-    def offset(self, shared: float, changed: int) -> int:
-        """The offset in steps nearest to the best one, s/(j + gamma) of a count; 0 without shared noise."""
-        gamma, lattice = self.noise.gamma_whole, self.noise.lattice
-        if gamma is None or math.isinf(shared):
-            return 0
-        return min(round(lattice * changed / (shared + gamma)), lattice - 1)
-
     def gaussian_worst(self, new: int) -> arb:
         """Upper bound of delta over all numbers of changed counts, if at least `new` counts are new and hidden."""
         shared = self.contract.nonzero - new
@@ -269,13 +262,15 @@ class DiscreteFamily:
             return half
         return half.min(self._changed_many(shared, most))
 
+    def _offset(self, shared: float, changed: int) -> int:
+        """The offset in steps nearest to the best one, s/(j + gamma) of a count."""
+        lattice = self.noise.lattice
+        return min(round(lattice * changed / (shared + self.noise.gamma)), lattice - 1)
+
     def _changed_best(self, shared: float, changed: int, enough: arb | None = None) -> arb:
         """The least bound over a few offsets, or the first that is at most `enough`; every offset is valid."""
-        steps = [self.offset(shared, changed), 0]
-        if self.noise.gamma_whole is not None and not math.isinf(shared):
-            steps.append(self.noise.lattice // 2)
         best = arb(1)
-        for step in dict.fromkeys(steps):
+        for step in dict.fromkeys((self._offset(shared, changed), 0, self.noise.lattice // 2)):
             best = best.min(self._delta_of_changed(shared, changed, step))
             if enough is not None and best <= enough:
                 break
@@ -283,7 +278,7 @@ class DiscreteFamily:
 
     def _changed_many(self, shared: float, most: int) -> arb:
         """All numbers of changed counts with one offset: the largest one by one, the rest in ranges."""
-        step = self.offset(shared, most)
+        step = self._offset(shared, most)
         # Up to this offset, more changed counts never decrease delta.
         turn = self.noise.lattice * (1 + self.noise.extra) / 2
         if step > turn or (step == turn and not self.noise.sums):
@@ -384,12 +379,8 @@ class DiscreteFamily:
         for draw, more in islice(zip(draws, further, strict=True), 2 * self.reach + 1):
             passes += more / whole
             rows.append((draw / whole_shared, passes))
-        return rows
-
-    @cached_property
-    def _beyond(self) -> arb:
-        """Mass of the shared draws left out of `_passing`, as if a count always passed with them."""
-        return arb(0) if self.noise.variance_shared == 0 else 2 * tail(self.reach + 1, self.shared)
+        # All shared draws further out, as if a count always passed with them.
+        return [*rows, (2 * tail(self.reach + 1, self.shared), arb(1))]
 
     def infinite_event(self, count: int) -> arb:
         """Upper enclosure of the probability that one of `count` new counts passes."""
@@ -397,7 +388,7 @@ class DiscreteFamily:
             total = arb(0)
             for weight, passes in self._passing:
                 total += weight * (passes if count == 1 else 1 - (1 - passes) ** count)
-            self._events[count] = total + self._beyond
+            self._events[count] = total
         return self._events[count]
 
     @cached_property

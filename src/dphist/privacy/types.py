@@ -96,11 +96,11 @@ class Noise:
 
     def __post_init__(self) -> None:
         if not finite_number("extra", self.extra) >= 0.0:
-            raise InvalidParameter(f"extra must not be negative, not {self.extra!r}")
+            raise InvalidParameter(f"extra must be at least 0, not {self.extra!r}")
         object.__setattr__(self, "sigma", sized_number("sigma", self.sigma))
         shared = finite_number("sigma_shared", self.sigma_shared)
         if shared < 0.0:
-            raise InvalidParameter(f"sigma_shared must not be negative, not {self.sigma_shared!r}")
+            raise InvalidParameter(f"sigma_shared must be at least 0, not {self.sigma_shared!r}")
         object.__setattr__(self, "sigma_shared", sized_number("sigma_shared", shared) if shared > 0.0 else 0.0)
         object.__setattr__(self, "tau", sized_number("tau", self.tau))
 
@@ -154,7 +154,7 @@ class LatticeNoise:
             )
         if self.variance_shared < 0 or self.limit < 1:
             raise InvalidParameter(
-                "variance_shared must not be negative and limit at least 1, "
+                "variance_shared must be at least 0 and limit at least 1, "
                 f"not {self.variance_shared} and {self.limit}"
             )
         if self.variance_shared > 0 and (self.variance / self.variance_shared).denominator != 1:
@@ -268,7 +268,7 @@ class LaplaceNoise:
     def __post_init__(self) -> None:
         if self.scale <= 0 or self.limit < 0:
             raise InvalidParameter(
-                f"scale must be positive and limit not negative, not {self.scale} and {self.limit}"
+                f"scale must be above 0 and limit at least 0, not {self.scale} and {self.limit}"
             )
 
     @property

@@ -42,7 +42,7 @@ def word_count(n: int) -> int:
     if isinstance(n, bool) or not isinstance(n, (int, np.integer)):
         raise InvalidParameter(f"the number of draws must be a whole number, not {n!r}")
     if n < 0:
-        raise InvalidParameter(f"the number of draws must not be negative, not {n}")
+        raise InvalidParameter(f"the number of draws must be at least 0, not {n}")
     return int(n)
 
 
