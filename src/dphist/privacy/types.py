@@ -147,16 +147,13 @@ class LatticeNoise:
     def __post_init__(self) -> None:
         if self.lattice < 2 or self.lattice % 2 == 1:
             raise InvalidParameter(f"lattice must be an even number of steps, not {self.lattice!r}")
-        if self.variance < LEAST_VARIANCE or (0 < self.variance_shared < LEAST_VARIANCE):
+        if min(self.variance, self.variance_shared or LEAST_VARIANCE) < LEAST_VARIANCE:
             raise InvalidParameter(
-                f"variances must be at least {LEAST_VARIANCE} squared steps, "
+                f"variances must be at least {LEAST_VARIANCE} squared steps (0 for no shared noise), "
                 f"not {self.variance} and {self.variance_shared}"
             )
-        if self.variance_shared < 0 or self.limit < 1:
-            raise InvalidParameter(
-                "variance_shared must be at least 0 and limit at least 1, "
-                f"not {self.variance_shared} and {self.limit}"
-            )
+        if self.limit < 1:
+            raise InvalidParameter(f"limit must be at least 1 step, not {self.limit}")
         if self.variance_shared > 0 and (self.variance / self.variance_shared).denominator != 1:
             raise InvalidParameter(
                 "variance must be a whole multiple of variance_shared, "
@@ -419,6 +416,7 @@ class NeighbourCase:
     weight: Fraction = Fraction(1)
 
     def to_dict(self) -> dict[str, Any]:
+        """The keys j, r, s and direction, and weight if it is not 1; j is None if it is unbounded."""
         shared = None if math.isinf(self.shared) else int(self.shared)
         weight = {} if self.weight == 1 else {"weight": str(self.weight)}
         return {"j": shared, "r": self.new, "s": self.changed, "direction": self.direction, **weight}
@@ -450,6 +448,7 @@ class Certificate:
     delta_lower: float
 
     def to_dict(self) -> dict[str, Any]:
+        """The object that `dphist plan --json` prints under `certificate`."""
         return {**vars(self), "binding_case": self.binding_case.to_dict()}
 
     def rows(self) -> list[tuple[str, str]]:

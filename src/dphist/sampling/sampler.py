@@ -12,7 +12,7 @@ import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cache, cached_property, lru_cache
+from functools import cache, cached_property, lru_cache, partial
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -291,8 +291,7 @@ class Residual:
         accepted = np.asarray(distance < 0.0, dtype=np.bool_)
         for i in np.flatnonzero(np.abs(distance) <= errors):
             uniform = LazyUniform(tape.reader(int(positions[i])), int(uniforms[i]))
-            block, magnitude = int(blocks[i]), int(magnitudes[i])
-            accepted[i] = uniform.is_below(lambda b=block, m=magnitude: self.chance(b, m))  # type: ignore[misc]
+            accepted[i] = uniform.is_below(partial(self.chance, int(blocks[i]), int(magnitudes[i])))
         return accepted
 
     def float_chances(
