@@ -158,8 +158,8 @@ def test_large_deltas_of_many_changed_counts(k: int | None, m: int, gamma: int |
     variance = Fraction(16 * 10**6) if gamma is None else Fraction(64 * 30 * 30 * 22)
     noise = LatticeNoise(4, variance, Fraction(0) if gamma is None else variance / gamma, 10**5)
     ideal = certify_family(noise.continuous(), Contract(k, m), epsilon=0.001).delta
-    found = certify_lattice(noise, Contract(k, m), epsilon=0.001).delta
-    assert 0.999 * ideal <= found <= 1.2 * ideal
+    certified = certify_lattice(noise, Contract(k, m), epsilon=0.001).delta
+    assert 0.999 * ideal <= certified <= 1.2 * ideal
 
 
 def test_deep_tails_stay_sharp() -> None:

@@ -167,10 +167,10 @@ def test_erratum_of_the_printed_sign() -> None:
     def spent(sigma: float) -> float:
         return float(o.delta_csh_add_the_deltas(tau=printed(sigma), **arguments(sigma)) / mpf(1e-5))
 
-    found = minimize_scalar(corrected, bounds=(1120.0, 1160.0), method="bounded", options={"xatol": 1e-3})
-    assert float(found.fun) == pytest.approx(7839.86, abs=0.01)
-    assert spent(float(found.x)) == pytest.approx(2.49, abs=0.005)
-    sigmas = (900.0, 1000.0, 1113.0, 1114.0, float(found.x), 1200.0, 1300.0)
+    best = minimize_scalar(corrected, bounds=(1120.0, 1160.0), method="bounded", options={"xatol": 1e-3})
+    assert float(best.fun) == pytest.approx(7839.86, abs=0.01)
+    assert spent(float(best.x)) == pytest.approx(2.49, abs=0.005)
+    sigmas = (900.0, 1000.0, 1113.0, 1114.0, float(best.x), 1200.0, 1300.0)
     assert all(printed(low) < printed(high) for low, high in itertools.pairwise(sigmas))
     assert spent(1113.0) > 3
     assert spent(900.0) > 27

@@ -197,9 +197,9 @@ def test_large_counts_by_blocks_agree_with_all_cases() -> None:
 @pytest.mark.parametrize("limit", [0, 2, 7])
 def test_laplace_certificate_of_single_items(scale: Fraction, limit: int, epsilon: float) -> None:
     truth = float(oracles.delta_discrete_laplace_single(scale=float(scale), tau=limit, epsilon=epsilon))
-    found = certify_discrete_laplace(scale, limit, Contract(None, 1), epsilon=epsilon)
-    assert found.delta >= truth * (1.0 - 1e-13)
-    assert found.delta == pytest.approx(truth, rel=1e-9, abs=1e-15)
+    certificate = certify_discrete_laplace(scale, limit, Contract(None, 1), epsilon=epsilon)
+    assert certificate.delta >= truth * (1.0 - 1e-13)
+    assert certificate.delta == pytest.approx(truth, rel=1e-9, abs=1e-15)
 
 
 @settings(max_examples=examples(15))

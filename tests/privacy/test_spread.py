@@ -136,15 +136,15 @@ def test_with_shared_noise_delta_is_the_mean_over_what_it_may_be(
     variance, own, threshold = Fraction(4), Fraction(8), levels[0].weight + 4
     exact, _ = spread.exact_delta(own, threshold, levels, epsilon, variance_shared=variance)
     draws, chances = spread._box(variance)
-    for one in spread.cases_of(levels):
-        if one.new + one.changed > 2:
+    for case in spread.cases_of(levels):
+        if case.new + case.changed > 2:
             continue
-        items = (*[Item(0, True)] * one.new, *[Item(threshold + 200, True)] * one.changed)
+        items = (*[Item(0, True)] * case.new, *[Item(threshold + 200, True)] * case.changed)
         mean = sum(
-            chance * spread.brute_force_delta_of(items, levels, own, threshold - int(w), epsilon)[one.direction]
+            chance * spread.brute_force_delta_of(items, levels, own, threshold - int(w), epsilon)[case.direction]
             for w, chance in zip(draws, chances, strict=True)
         )
-        formula = spread.delta_of_neighbours(one, own, threshold, epsilon, variance_shared=variance)
+        formula = spread.delta_of_neighbours(case, own, threshold, epsilon, variance_shared=variance)
         assert abs(mean - float(formula)) <= 2 * slack(epsilon)
         assert formula <= exact * (1 + 1e-15)
     # A bound on the non-zero counts hides the shared draw: the fewer, the smaller is delta.
@@ -228,7 +228,7 @@ def exact_delta(noise: LatticeNoise, contract: Contract, epsilon: float) -> tupl
         levels_of(noise, contract),
         epsilon,
         variance_shared=noise.variance_shared,
-        sums=[(one.reach, one.variance) for one in noise.sums],
+        sums=[(sum_noise.reach, sum_noise.variance) for sum_noise in noise.sums],
     )
 
 

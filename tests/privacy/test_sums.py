@@ -59,17 +59,17 @@ def columns(release: Any) -> dict[str, Any]:
     ),
 )
 def test_plans_are_certified_and_cost_what_they_must(bound: dict[str, Any], sums: list[tuple[int, int]]) -> None:
-    found = dphist.plan(epsilon=1.0, delta=1e-6, sums=sums, **bound)
-    assert found.certificate.delta <= 1e-6
-    assert isinstance(found.noise, LatticeNoise)
-    assert [(int(one.low), int(one.high)) for one in found.sums] == sums
+    plan = dphist.plan(epsilon=1.0, delta=1e-6, sums=sums, **bound)
+    assert plan.certificate.delta <= 1e-6
+    assert isinstance(plan.noise, LatticeNoise)
+    assert [(int(sum_noise.low), int(sum_noise.high)) for sum_noise in plan.sums] == sums
     gaussian: dict[str, Any] = {} if "top" in bound or "public_items" in bound else {"mechanism": "gaussian"}
     alone = dphist.plan(epsilon=1.0, delta=1e-6, **gaussian, **bound)
-    assert found.total_noise > alone.total_noise
+    assert plan.total_noise > alone.total_noise
     # The shares add up to the whole squared sensitivity: no more noise than the exact analysis needs for it.
     if "max_items_per_user" in bound:
-        whole = alone.sigma * math.sqrt(1 + float(found.noise.extra))
-        assert found.sigma == pytest.approx(whole, rel=2e-3)
+        whole = alone.sigma * math.sqrt(1 + float(plan.noise.extra))
+        assert plan.sigma == pytest.approx(whole, rel=2e-3)
 
 
 def test_shared_noise_makes_counts_cheap() -> None:
@@ -84,18 +84,18 @@ def test_shared_noise_makes_counts_cheap() -> None:
 def test_weights_are_shares_of_the_squared_sensitivity() -> None:
     for weights in ([0.1], [0.9], [0.2, 0.3]):
         bounds = [(0, 10)] * len(weights)
-        found = dphist.plan(epsilon=1.0, delta=1e-6, max_items_per_user=5, sums=bounds, weights=weights)
-        noise = found.noise
+        plan = dphist.plan(epsilon=1.0, delta=1e-6, max_items_per_user=5, sums=bounds, weights=weights)
+        noise = plan.noise
         assert isinstance(noise, LatticeNoise)
-        for weight, one in zip(weights, found.sums, strict=True):
+        for weight, one in zip(weights, plan.sums, strict=True):
             share = Fraction(one.reach**2) / one.variance / (noise.lattice**2 / noise.variance * (1 + noise.extra))
             assert float(share) == pytest.approx(weight, rel=0.1)
 
 
 def test_the_best_weights_are_better_than_their_neighbours() -> None:
     def cost(**options: Any) -> float:
-        found = dphist.plan(epsilon=1.0, delta=1e-6, max_items_per_user=20, sums=[(0, 1)], **options)
-        return found.total_noise**2 + sum_error(found, found.sums[0]) ** 2
+        plan = dphist.plan(epsilon=1.0, delta=1e-6, max_items_per_user=20, sums=[(0, 1)], **options)
+        return plan.total_noise**2 + sum_error(plan, plan.sums[0]) ** 2
 
     best = cost()
     assert all(best < cost(weights=[weight]) for weight in (0.1, 0.2, 0.45, 0.6, 0.8))
@@ -167,18 +167,18 @@ def test_columns_names_and_facts(tmp_path: Path) -> None:
         for end in ("", "_standard_error", "_low", "_high")
     ]
     # A sum and a mean of the same values are one sum.
-    assert [(int(one.low), int(one.high)) for one in release.plan.sums] == [(0, 1), (0, 2)]
+    assert [(int(sum_noise.low), int(sum_noise.high)) for sum_noise in release.plan.sums] == [(0, 1), (0, 2)]
     facts = release.document()["sums"]
     assert [one["name"] for one in facts] == ["paid_sum", "paid_mean", "m2"]
     plan = release.plan
     assert facts[0]["standard_error"] == math.hypot(plan.sums[0].sigma, 0.5 * plan.total_noise)
     assert facts[0]["covariance_with_count"] == pytest.approx(0.5 * plan.total_noise**2)
     assert facts[0]["bias_at_threshold"] == pytest.approx(0.5 * 0.7979 * plan.total_noise, rel=1e-3)
-    found = columns(release)
-    assert (found["paid_sum_standard_error"] == facts[0]["standard_error"]).all()
-    assert ((found["paid_mean_low"] <= found["paid_mean"]) & (found["paid_mean"] <= found["paid_mean_high"])).all()
-    assert (found["paid_mean_low"] >= 0).all()
-    assert (found["paid_mean_high"] <= 1).all()
+    table = columns(release)
+    assert (table["paid_sum_standard_error"] == facts[0]["standard_error"]).all()
+    assert ((table["paid_mean_low"] <= table["paid_mean"]) & (table["paid_mean"] <= table["paid_mean_high"])).all()
+    assert (table["paid_mean_low"] >= 0).all()
+    assert (table["paid_mean_high"] <= 1).all()
     assert dphist.verify(tmp_path / "out.csv").verified
 
 
@@ -193,11 +193,11 @@ def test_values_that_are_not_numbers_are_never_an_error(engine: str, tmp_path: P
     else:
         pa.csv.write_csv(table, source)
     release = dphist.release(source, **BUDGET, max_items_per_user=1, sum="v:0:10", seed=3)
-    found = columns(release)
+    result = columns(release)
     # Of every twelve users, one counts 10 for infinity, one 10 for 12 and one 3; all others count 0.
     noise = sum_error(release.plan, release.plan.sums[0])
-    assert abs(found["v_sum"][0] - 100 * 23) < 8 * noise
-    assert found["item"].tolist() == ["tea"]
+    assert abs(result["v_sum"][0] - 100 * 23) < 8 * noise
+    assert result["item"].tolist() == ["tea"]
 
 
 @pytest.mark.parametrize(
@@ -253,9 +253,9 @@ def test_plans_with_sums_serve_whole_releases_only() -> None:
 
 
 def test_noise_too_large_for_the_finest_steps_uses_coarser_ones() -> None:
-    found = dphist.plan(epsilon=0.01, delta=1e-9, max_items_per_user=100, sums=[(0, 1)], weights=[0.01])
-    assert found.sums[0].reach < FINEST_REACH
-    assert found.certificate.delta <= 1e-9
+    plan = dphist.plan(epsilon=0.01, delta=1e-9, max_items_per_user=100, sums=[(0, 1)], weights=[0.01])
+    assert plan.sums[0].reach < FINEST_REACH
+    assert plan.certificate.delta <= 1e-9
 
 
 Forgery = Callable[[dict[str, Any]], None]

@@ -202,14 +202,15 @@ class Trial(NamedTuple):
         The weights of a step in the log ratio are lattice/variance and reach/variance.
         """
         weights = [
-            (self.noise.lattice / self.noise.variance) / (one.reach / one.variance) for one in self.noise.sums
+            (self.noise.lattice / self.noise.variance) / (sum_noise.reach / sum_noise.variance)
+            for sum_noise in self.noise.sums
         ]
         return all(1 in (weight.numerator, weight.denominator) for weight in weights)
 
     def large(self, least: int) -> bool:
         """All variances at least that."""
         shared = self.noise.variance_shared or least
-        return min(self.noise.variance, shared, *(one.variance for one in self.noise.sums)) >= least
+        return min(self.noise.variance, shared, *(sum_noise.variance for sum_noise in self.noise.sums)) >= least
 
 
 def random_sum(random: Random, lattice: int, variance: Fraction, aligned: bool) -> SumNoise:
@@ -243,7 +244,7 @@ def random_plan(random: Random, kind: str) -> tuple[LatticeNoise, Contract]:
 
 def mechanism_of(noise: LatticeNoise) -> Mechanism:
     limit = None if isinstance(noise, PublicNoise) else noise.limit
-    sums = tuple((one.reach, one.variance) for one in noise.sums)
+    sums = tuple((sum_noise.reach, sum_noise.variance) for sum_noise in noise.sums)
     return Mechanism(
         noise.lattice, noise.variance, noise.variance_shared, limit, sums, top_k=noise.offset == "opposite"
     )
@@ -266,7 +267,9 @@ def few(kind: str) -> list[Trial]:
 
 def halved(noise: LatticeNoise) -> LatticeNoise:
     """The same noise with sums that move half as far."""
-    return replace(noise, sums=tuple(replace(one, reach=(one.reach + 1) // 2) for one in noise.sums))
+    return replace(
+        noise, sums=tuple(replace(sum_noise, reach=(sum_noise.reach + 1) // 2) for sum_noise in noise.sums)
+    )
 
 
 # The certificates.
@@ -332,17 +335,21 @@ def test_planned_noise_is_mostly_tight(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_forgotten_sums_would_be_detected(kind: str) -> None:
-    found = [trial.below(trial.delta(replace(trial.noise, sums=()))) for trial in few(kind)]
-    assert sum(found) >= 0.6 * len(found)
+    detected = [trial.below(trial.delta(replace(trial.noise, sums=()))) for trial in few(kind)]
+    assert sum(detected) >= 0.6 * len(detected)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_half_the_reach_would_be_detected(kind: str) -> None:
     """Even a reach of 2 instead of 3."""
-    halvable = [trial for trial in few(kind) if trial.aligned and min(one.reach for one in trial.noise.sums) > 1]
-    found = [trial.below(trial.delta(halved(trial.noise))) for trial in halvable]
-    assert len(found) >= 8
-    assert sum(found) >= 0.4 * len(found)
+    halvable = [
+        trial
+        for trial in few(kind)
+        if trial.aligned and min(sum_noise.reach for sum_noise in trial.noise.sums) > 1
+    ]
+    detected = [trial.below(trial.delta(halved(trial.noise))) for trial in halvable]
+    assert len(detected) >= 8
+    assert sum(detected) >= 0.4 * len(detected)
 
 
 # A plan with its real numbers.
@@ -375,7 +382,7 @@ def between(noise: LatticeNoise, items: int, epsilon: float) -> tuple[float, flo
     """Bounds of the exact delta, without shared noise and with a cap alone."""
     assert noise.variance_shared == 0
     mechanism = mechanism_of(replace(noise, sums=()))
-    found = []
+    bounds_of_cases = []
     for changed in range(items + 1):
         always = losses_from(np.zeros(1), np.ones(1), np.ones(1))
         bounds = sandwich(noise.sums[0], changed, 1024) if changed else (always, always)
@@ -383,8 +390,8 @@ def between(noise: LatticeNoise, items: int, epsilon: float) -> tuple[float, flo
             counts = counts_of(mechanism, Case(None, changed, single))
             for losses in bounds:
                 larger = counts.passed + hockey_stick(counts.first, counts.second, losses, epsilon)
-                found.append(max(larger, hockey_stick(counts.second, counts.first, losses, epsilon)))
-    return max(found[0::2]), max(found[1::2])
+                bounds_of_cases.append(max(larger, hockey_stick(counts.second, counts.first, losses, epsilon)))
+    return max(bounds_of_cases[0::2]), max(bounds_of_cases[1::2])
 
 
 @pytest.mark.parametrize("epsilon", [0.3, 1.0, pytest.param(2.0, marks=pytest.mark.slow)])

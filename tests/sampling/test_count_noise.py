@@ -42,8 +42,8 @@ def sums_above(weight: Callable[[int], Any], reach: int, first: int) -> list[flo
 
 def check(tails: Tails, first: int, expected: list[float], slack: float) -> None:
     at = np.array([float(first)])
-    found = [float(one(at)[0]) for one in (tails.mass, tails.moment, tails.square)]
-    assert found == pytest.approx(expected, rel=slack, abs=1e-300)
+    values = [float(moment(at)[0]) for moment in (tails.mass, tails.moment, tails.square)]
+    assert values == pytest.approx(expected, rel=slack, abs=1e-300)
 
 
 @pytest.mark.parametrize("variance", [4.0, 5.3, 61.5, 10_000.0])
@@ -86,8 +86,8 @@ def test_a_normal_law_is_integrated() -> None:
             for power in (0, 1, 2)
         ]
         tails, at = NormalTails(sigma), np.array([first])
-        found = [float(one(at)[0]) for one in (tails.mass, tails.moment, tails.square)]
-        assert found == pytest.approx(expected, rel=1e-10)
+        values = [float(moment(at)[0]) for moment in (tails.mass, tails.moment, tails.square)]
+        assert values == pytest.approx(expected, rel=1e-10)
 
 
 def test_points_represent_all_steps() -> None:
@@ -138,8 +138,8 @@ def test_the_published_error_of_a_top_k_step_is_enumerated(rule: Any) -> None:
         chance = share.sum()
         mean = (share * error).sum() / chance
         variance = (share * (error - mean) ** 2).sum() / chance
-        found = count_noise(noise).released([above])
-        assert [float(one[0]) for one in found] == pytest.approx([chance, mean, variance], rel=1e-9, abs=1e-12)
+        law = count_noise(noise).released([above])
+        assert [float(moment[0]) for moment in law] == pytest.approx([chance, mean, variance], rel=1e-9, abs=1e-12)
 
 
 def test_the_count_with_a_chance_is_the_least() -> None:
@@ -191,30 +191,30 @@ def test_the_selection_matches_real_releases(top_plan: Plan, case: str) -> None:
     elif case == "no top-k":
         plan = dphist.plan(epsilon=1, delta=1e-6, max_items_per_user=8)
         request, floor = {"lower-threshold": LOWER}, 0
-    found = selection_of(plan, request)
-    assert found is not None
+    selection = selection_of(plan, request)
+    assert selection is not None
     subtracted = 0 if case == "no top-k" else max(floor, LOWER - 1)
-    places = [found.counts.index(found.even), int(np.searchsorted(found.counts, found.likely))]
-    truth = [found.counts[place] + subtracted for place in places]
+    places = [selection.counts.index(selection.even), int(np.searchsorted(selection.counts, selection.likely))]
+    truth = [selection.counts[place] + subtracted for place in places]
     cut = Cut(floor, LOWER, difference=case == "top-k, differences")
     for place, count, seen in zip(places, truth, published(plan, cut, truth), strict=True):
-        assert seen.size / RUNS == pytest.approx(found.probability[place], abs=ALLOWED)
-        within = 6.5 * found.deviation[place] / math.sqrt(seen.size)
-        assert seen.mean() - (count - more) == pytest.approx(found.bias[place], abs=within)
-        assert seen.std() == pytest.approx(found.deviation[place], abs=within)
+        assert seen.size / RUNS == pytest.approx(selection.probability[place], abs=ALLOWED)
+        within = 6.5 * selection.deviation[place] / math.sqrt(seen.size)
+        assert seen.mean() - (count - more) == pytest.approx(selection.bias[place], abs=within)
+        assert seen.std() == pytest.approx(selection.deviation[place], abs=within)
     if case != "no top-k":
         # On the scale of the lower threshold the same count would never be released.
-        assert selection_errors(plan, np.array([found.likely]), LOWER)[0][0] + ALLOWED < 0.9
-        assert f"less that of the item ranked {TOP + 1}, or less {LOWER - 1} if that is more" in found.axis
+        assert selection_errors(plan, np.array([selection.likely]), LOWER)[0][0] + ALLOWED < 0.9
+        assert f"less that of the item ranked {TOP + 1}, or less {LOWER - 1} if that is more" in selection.axis
 
 
 def test_a_whole_release_matches_its_selection(top_plan: Plan) -> None:
     """One release of 20 items that are released with probability above 1 - 1e-9."""
-    found = selection_of(top_plan, {"lower-threshold": LOWER, "top": TOP})
-    assert found is not None
+    selection = selection_of(top_plan, {"lower-threshold": LOWER, "top": TOP})
+    assert selection is not None
     law = count_noise(top_plan.noise)
     sure = law.passing_count(1 - 1e-11)
-    assert found.likely <= sure
+    assert selection.likely <= sure
     counts = [300 + sure] * TOP + [300] + [250, LOWER, LOWER - 1]
     table = pa.table({
         "user": np.concatenate([np.arange(count) for count in counts]),
