@@ -418,21 +418,15 @@ def sum_bound(
     return np.asarray(some + hockey_stick_normal(np.sqrt(squared) / noise.sigma, epsilon))
 
 
-def _offset_bounds(
-    noise: Noise, contract: Contract, first: IntArray, last: IntArray, *, epsilon: float, smallest: float
-) -> list[OffsetDeltas]:
-    return [
-        offset_bound(noise, shared=j, new=r, changed=s, offset=a, epsilon=epsilon, smallest=smallest)
-        for j, r, s, a in block_offsets(noise, contract, first, last)
-    ]
-
-
 def mixed_blocks_upper(
     noise: Noise, contract: Contract, first: IntArray, last: IntArray, *, epsilon: float, smallest: float
 ) -> FloatArray:
     """Upper bounds of delta for blocks of mixed cases, by the offset bound."""
-    below, above = _offset_bounds(noise, contract, first, last, epsilon=epsilon, smallest=smallest)
-    return np.maximum(below.worst, above.worst)
+    below, above = (
+        offset_bound(noise, shared=j, new=r, changed=s, offset=a, epsilon=epsilon, smallest=smallest).worst
+        for j, r, s, a in block_offsets(noise, contract, first, last)
+    )
+    return np.maximum(below, above)
 
 
 def mixed_blocks(
@@ -478,9 +472,9 @@ def delta_family(noise: Noise, contract: Contract, *, epsilon: float, relative: 
         return worst
     # The worst neighbours with this many new counts, by the offset bound.
     new = np.array([blocks.argument], dtype=np.int64)
-    bounds = _offset_bounds(noise, contract, new, new, epsilon=epsilon, smallest=1e-300)
     cases: list[tuple[float, NeighbourCase]] = []
-    for (j, _, s, _), both in zip(block_offsets(noise, contract, new, new), bounds, strict=True):
+    for j, r, s, a in block_offsets(noise, contract, new, new):
+        both = offset_bound(noise, shared=j, new=r, changed=s, offset=a, epsilon=epsilon)
         case = NeighbourCase(float(j[0]), blocks.argument, int(s[0]), "add")
         cases += [(float(both.add[0]), case), (float(both.remove[0]), replace(case, direction="remove"))]
     return CaseDelta(blocks.maximum, max(cases, key=lambda case: case[0])[1])
