@@ -196,7 +196,7 @@ def bound_probabilities(law: SymmetricLaw, *, start: int, stride: int, count: in
     bounds = []
     for _ in range(count):
         bounds.append(value)
-        # A shift rounds down, or up for negative numbers.
+        # A shift rounds down; shifting the negated number rounds up.
         value = sign * (sign * value * ratio >> FIXED_BITS)
         ratio = sign * (sign * ratio * step >> FIXED_BITS)
     return bounds
