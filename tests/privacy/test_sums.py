@@ -258,33 +258,21 @@ def test_noise_too_large_for_the_finest_steps_uses_coarser_ones() -> None:
     assert plan.certificate.delta <= 1e-9
 
 
-Forgery = Callable[[dict[str, Any]], None]
+def less_noise(sum_noise: dict[str, Any]) -> dict[str, Any]:
+    variance = Fraction(sum_noise["variance_steps"]) / 2
+    return {"variance_steps": str(variance), "sigma": sum_noise["sigma"] / math.sqrt(2)}
 
 
-def _wider(document: dict[str, Any]) -> None:
-    document["request"]["sum"] = ["paid:0:2"]
-
-
-def _quieter(document: dict[str, Any]) -> None:
-    one = document["plan"]["sums"][0]
-    one["variance_steps"] = str(Fraction(one["variance_steps"]) / 2)
-    one["sigma"] /= math.sqrt(2)
-
-
-def _nearer(document: dict[str, Any]) -> None:
-    document["plan"]["sums"][0]["reach_steps"] //= 2
-
-
-def _without(document: dict[str, Any]) -> None:
-    del document["plan"]["sums"], document["sums"]
-
-
-def _unsaid(document: dict[str, Any]) -> None:
-    document["sums"][0]["standard_error"] /= 2
-
-
-def _absurd(document: dict[str, Any]) -> None:
-    document["plan"]["sums"] = [{"low": "x", "high": "1", "reach_steps": -1, "variance_steps": "1/0"}]
+FORGERIES: list[Callable[[dict[str, Any]], Any]] = [
+    lambda document: document["request"].update({"sum": ["paid:0:2"]}),
+    lambda document: document["plan"]["sums"][0].update(less_noise(document["plan"]["sums"][0])),
+    lambda document: document["plan"]["sums"][0].update({"reach_steps": FINEST_REACH // 2}),
+    lambda document: (document["plan"].pop("sums"), document.pop("sums")),
+    lambda document: document["sums"][0].update({"standard_error": document["sums"][0]["standard_error"] / 2}),
+    lambda document: document["plan"].update(
+        {"sums": [{"low": "x", "high": "1", "reach_steps": -1, "variance_steps": "1/0"}]}
+    ),
+]
 
 
 def test_forged_sums_are_not_verified(tmp_path: Path) -> None:
@@ -292,13 +280,13 @@ def test_forged_sums_are_not_verified(tmp_path: Path) -> None:
     dphist.release(shop(), **BUDGET, max_items_per_user=1, sum="paid:0:1", output=path)
     certificate = Path(f"{path}.certificate.json")
     sound = certificate.read_text()
-    for change in (_wider, _quieter, _nearer, _without, _unsaid, _absurd):
+    for number, forge in enumerate(FORGERIES):
         certificate.write_text(sound)
         assert dphist.verify(path).verified
         document = json.loads(sound)
-        change(document)
+        forge(document)
         certificate.write_text(resealed(document))
-        assert not dphist.verify(path).verified, change
+        assert not dphist.verify(path).verified, number
 
 
 def test_bounds_are_taken_as_written() -> None:

@@ -511,13 +511,6 @@ def test_numba_and_numpy_give_the_same(law: SymmetricLaw) -> None:
     np.testing.assert_array_equal(plain, fast)
 
 
-def test_extremes_of_a_word() -> None:
-    words = np.array([0, 1, 2**63 - 1, 2**63, 2**64 - 1], dtype=np.uint64)
-    sampler = DiscreteGaussian(F(900))
-    plain, fast = (sampler.sample_from_words(words, no_more, compiled=compiled) for compiled in (False, True))
-    np.testing.assert_array_equal(plain, fast)
-
-
 @given(st.integers(0, 2**63 - 1), st.sampled_from([F(1, 16), F(4), F(900)]))
 def test_the_leading_bit_is_the_sign(word: int, variance: Fraction) -> None:
     words = np.array([word, word | (1 << 63)], dtype=np.uint64)
@@ -549,20 +542,6 @@ def test_a_draw_depends_on_its_own_words_alone(sampler: ExactSampler) -> None:
         assert {column for _, column in asked} >= {1, 2}
     some = np.random.default_rng(4).permutation(n)[:50_000]
     np.testing.assert_array_equal(sampler.sample_from_words(tape[some, 0], more_for(some)), together[some])
-
-
-def test_tape_counts_columns_per_draw() -> None:
-    seen: list[tuple[list[int], list[int]]] = []
-
-    def more(draws: IntArray, columns: IntArray) -> NDArray[np.uint64]:
-        seen.append((draws.tolist(), columns.tolist()))
-        return columns.astype(np.uint64)
-
-    tape = Tape(np.array([10, 20, 30]), more)
-    tape.take(np.array([0, 2]))
-    tape.take(np.array([1, 2]))
-    assert tape.reader(2)() == 3
-    assert seen == [([10, 30], [1, 1]), ([20, 30], [1, 2]), ([30], [3])]
 
 
 @pytest.mark.parametrize("n", [0, 1, sampler.CHUNK, sampler.CHUNK + 1, 3 * sampler.CHUNK])
