@@ -371,15 +371,15 @@ def gaussian_case(noise: Noise, contract: Contract, *, epsilon: float) -> CaseDe
     return CaseDelta(delta, NeighbourCase(contract.nonzero, 0, changed, "either"))
 
 
-def infinite_case(noise: Noise, contract: Contract, *, smallest: float = 1e-300) -> CaseDelta:
+def infinite_case(noise: Noise, contract: Contract) -> CaseDelta:
     """Exact delta when a user has only new counts (r = m): the infinite event.
 
     Guarantee: exact for every epsilon >= 0, attained by a pair of neighbours.
     Source: beyond the paper; the exact value behind `claim:upperbounddeltainf`.
     """
     items = contract.items
-    delta = infinite_event(noise, items, smallest=smallest)
-    return CaseDelta(float(delta[0]), NeighbourCase(contract.nonzero - items, items, 0, "add"))
+    delta = float(infinite_event(noise, items)[0])
+    return CaseDelta(delta, NeighbourCase(contract.nonzero - items, items, 0, "add"))
 
 
 def block_offsets(
@@ -454,7 +454,7 @@ def mixed_blocks(
     return bound_over_blocks(upper, 1, contract.items - 1, enough=enough, relative=relative, growth=growth)
 
 
-def delta_family(noise: Noise, contract: Contract, *, epsilon: float, relative: float = 1e-7) -> CaseDelta:
+def delta_family(noise: Noise, contract: Contract, *, epsilon: float) -> CaseDelta:
     """Delta of the family at epsilon: the maximum over all neighbours and both directions.
 
     Guarantee: an upper bound (in doubles); exact when the worst case is not mixed. Where it is mixed, as for an
@@ -467,7 +467,7 @@ def delta_family(noise: Noise, contract: Contract, *, epsilon: float, relative: 
     worst = max(pure, key=lambda case: case.delta)
     if contract.items < 2:
         return worst
-    blocks = mixed_blocks(noise, contract, epsilon=epsilon, enough=worst.delta, relative=relative)
+    blocks = mixed_blocks(noise, contract, epsilon=epsilon, enough=worst.delta)
     if blocks.maximum <= worst.delta:
         return worst
     # The worst neighbours with this many new counts, by the offset bound.
