@@ -50,14 +50,6 @@ def test_bad_choices(caps: Any, variance: Any) -> None:
         CapChoice(caps, variance)
 
 
-def test_choice_as_plain_data() -> None:
-    choice = CapChoice((1, 5, 20), Fraction(4463, 5))
-    assert CapChoice.from_dict(choice.to_dict()) == choice
-    for bad in ({}, {"caps": [1]}, {"caps": 3, "variance": "4"}, {"caps": [1], "variance": "1/0"}):
-        with pytest.raises(InvalidParameter):
-            CapChoice.from_dict(bad)
-
-
 def test_usual_caps() -> None:
     assert DEFAULT_CAPS[:8] == (1, 2, 3, 4, 6, 8, 12, 16)
     assert DEFAULT_CAPS[-1] == 4096

@@ -41,17 +41,17 @@ def test_least_passing_returns_what_it_tested(root: float, start: float, power: 
         tested.append((x, value <= 0.0))
         return value
 
-    found = least_passing(excess, start)
-    assert (found, True) in tested
-    assert found == pytest.approx(root, rel=1e-11)
-    assert all(x < found or passed for x, passed in tested)
+    least = least_passing(excess, start)
+    assert (least, True) in tested
+    assert least == pytest.approx(root, rel=1e-11)
+    assert all(x < least or passed for x, passed in tested)
     assert len(tested) < 220
 
 
 def test_least_passing_of_a_step() -> None:
     """A step has no slope to follow; bisection still closes in."""
-    found = least_passing(lambda x: 1.0 if x < math.pi else -1.0, 0.01)
-    assert math.pi <= found <= math.pi * (1.0 + 1e-12)
+    least = least_passing(lambda x: 1.0 if x < math.pi else -1.0, 0.01)
+    assert math.pi <= least <= math.pi * (1.0 + 1e-12)
 
 
 def test_least_passing_gives_up_where_nothing_passes() -> None:

@@ -152,7 +152,7 @@ def test_words_are_those_of_the_oracle() -> None:
     rows, numbers = np.array([0, 2, 2, 1]), np.array([0, 0, 1, 2**40])
     expected = [oracle.word(key, digests[row], int(number)) for row, number in zip(rows, numbers, strict=True)]
     assert words.words_numbered(rows, numbers).tolist() == expected
-    assert words.first(np.arange(3)).tolist() == [oracle.word(key, digest, 0) for digest in digests]
+    assert words.words_numbered(np.arange(3), 0).tolist() == [oracle.word(key, digest, 0) for digest in digests]
 
 
 def flat(spark: SparkSession, edge: int) -> DataFrame:
@@ -229,7 +229,9 @@ def test_another_count_of_the_same_item_has_noise_of_its_own() -> None:
     words = KeyedWords(bytes(32), np.frombuffer(
         b"".join(oracle.digest([item], count) for count in (HIGH, HIGH + 1) for item in items), dtype=np.uint8
     ).reshape(-1, 32))  # fmt: skip
-    steps = sampler.sample_from_words(words.first(np.arange(2 * ITEMS)), words.words_numbered, compiled=False)
+    steps = sampler.sample_from_words(
+        words.words_numbered(np.arange(2 * ITEMS), 0), words.words_numbered, compiled=False
+    )
     one, two = steps[:ITEMS].astype(np.float64), steps[ITEMS:].astype(np.float64)
     assert abs(correlation(one, two)) < ALLOWED
     assert abs(correlation(one, one + 3 * two)) > ALLOWED, "a tenth of the variance in common would not be noticed"

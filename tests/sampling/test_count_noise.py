@@ -1,4 +1,4 @@
-"""The one law of release against sums over the noise, written from its definition, and against real releases."""
+"""The law of a released count against sums over the noise, from its definition, and against real releases."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from scipy import special
 import dphist
 import oracles_simulation as oracle
 from dphist.planning.utility import LaplaceTails, LatticeTails, NormalTails, Tails, count_noise
-from dphist.privacy.types import Contract, LaplaceNoise, LatticeNoise, Noise, Plan
+from dphist.privacy.types import LaplaceNoise, LatticeNoise, Noise, Plan
 from dphist.releasing.noise import Cut, begin
 from dphist.report.facts import selection_errors, selection_of
 from dphist.sampling.tap import SeededTap
@@ -32,18 +32,18 @@ ROUNDING = 2e-12
 def sums_above(weight: Callable[[int], Any], reach: int, first: int) -> list[float]:
     """Mass, first and second moment of x >= first, over the sum of all weights; every sum is exact."""
     x = range(-reach, reach + 1)
-    weights = [weight(one) for one in x]
+    weights = [weight(step) for step in x]
     whole = math.fsum(weights)
     return [
-        math.fsum(w * one**power for one, w in zip(x, weights, strict=True) if one >= first) / whole
+        math.fsum(w * step**power for step, w in zip(x, weights, strict=True) if step >= first) / whole
         for power in (0, 1, 2)
     ]
 
 
 def check(tails: Tails, first: int, expected: list[float], slack: float) -> None:
     at = np.array([float(first)])
-    found = [float(one(at)[0]) for one in (tails.mass, tails.moment, tails.square)]
-    assert found == pytest.approx(expected, rel=slack, abs=1e-300)
+    values = [float(moment(at)[0]) for moment in (tails.mass, tails.moment, tails.square)]
+    assert values == pytest.approx(expected, rel=slack, abs=1e-300)
 
 
 @pytest.mark.parametrize("variance", [4.0, 5.3, 61.5, 10_000.0])
@@ -53,14 +53,14 @@ def test_a_discrete_gaussian_is_summed(variance: float) -> None:
         first = math.ceil(deviations * sigma)
         expected = sums_above(lambda x: math.exp(-x * x / (2 * variance)), math.ceil(15 * sigma), first)
         check(LatticeTails(variance), first, expected, ROUNDING)
-        # Between whole steps there is nothing.
+        # There is no mass between whole steps.
         assert LatticeTails(variance).mass(np.array([first - 0.5])) == LatticeTails(variance).mass(
             np.array([float(first)])
         )
 
 
-def test_a_wide_discrete_gaussian_is_as_good_as_summed() -> None:
-    """On both sides of the variance from which Euler and Maclaurin serve: each against all of its terms."""
+def test_a_wide_discrete_gaussian_agrees_with_its_sum() -> None:
+    """On both sides of the variance from which the Euler-Maclaurin formula is used."""
     x = np.arange(-16_000.0, 16_001.0)
     for variance, slack in ((999_999.0, 1e-11), (1_000_001.0, 1e-10)):
         weights = np.exp(-x * x / (2 * variance))
@@ -86,25 +86,25 @@ def test_a_normal_law_is_integrated() -> None:
             for power in (0, 1, 2)
         ]
         tails, at = NormalTails(sigma), np.array([first])
-        found = [float(one(at)[0]) for one in (tails.mass, tails.moment, tails.square)]
-        assert found == pytest.approx(expected, rel=1e-10)
+        values = [float(moment(at)[0]) for moment in (tails.mass, tails.moment, tails.square)]
+        assert values == pytest.approx(expected, rel=1e-10)
 
 
-def test_points_stand_for_all_steps() -> None:
+def test_points_represent_all_steps() -> None:
     for variance in (4.0, 90.0, 1e6):
         steps, weights = LatticeTails(variance).points()
         assert steps.size < 140
         assert np.array_equal(steps, np.rint(steps))
         assert float(weights @ steps**2) == pytest.approx(variance, rel=1e-9)
-        # Of a smooth step, as probabilities are, too.
+        # Also for a smooth step, such as a probability.
         smooth = special.ndtr((steps - 700.0) / 900.0)
         exact = special.ndtr(-700.0 / math.sqrt(900.0**2 + variance))
         assert float(weights @ smooth) == pytest.approx(exact, rel=1e-9)
 
 
 @dataclass(frozen=True)
-class Told:
-    """Noise that is told, row by row."""
+class GivenNoise:
+    """Given noise for each row."""
 
     steps: Any
 
@@ -113,13 +113,13 @@ class Told:
 
 
 @pytest.mark.parametrize("noise", [GAUSSIAN, SHARED, LAPLACE], ids=["gaussian", "shared", "laplace"])
-def test_the_least_noise_that_lifts_a_count_is_the_mechanisms(noise: LatticeNoise | LaplaceNoise) -> None:
-    """Every noise from -60 to 60 for every count from 0 to 30, given to the session itself: nothing is random."""
+def test_the_least_noise_that_releases_a_count_matches_the_mechanism(noise: LatticeNoise | LaplaceNoise) -> None:
+    """Every noise from -60 to 60 for every count from 0 to 30; nothing is random."""
     session = begin(replace(PLAN, noise=noise), SeededTap(1))
     drawn = np.arange(-60, 61)
     shared = getattr(session, "shared", 0)
     for count in range(31):
-        out = session.release(np.full(drawn.size, count), draws=[Told(drawn)])
+        out = session.release(np.full(drawn.size, count), draws=[GivenNoise(drawn)])
         passes = drawn + shared >= count_noise(noise).first(count) if count else np.zeros(drawn.size, dtype=bool)
         assert np.array_equal(out.index, np.flatnonzero(passes))
         assert out.values.tolist() == ((drawn + shared)[passes] / noise.lattice + count).tolist()
@@ -138,8 +138,8 @@ def test_the_published_error_of_a_top_k_step_is_enumerated(rule: Any) -> None:
         chance = share.sum()
         mean = (share * error).sum() / chance
         variance = (share * (error - mean) ** 2).sum() / chance
-        found = count_noise(noise).released([above])
-        assert [float(one[0]) for one in found] == pytest.approx([chance, mean, variance], rel=1e-9, abs=1e-12)
+        law = count_noise(noise).released([above])
+        assert [float(moment[0]) for moment in law] == pytest.approx([chance, mean, variance], rel=1e-9, abs=1e-12)
 
 
 def test_the_count_with_a_chance_is_the_least() -> None:
@@ -151,10 +151,10 @@ def test_the_count_with_a_chance_is_the_least() -> None:
     assert count_noise(LaplaceNoise(Fraction(1, 10), 0)).passing_count(1e-9) == 1
 
 
-# ---- what a report says of it, where a lower threshold and a top-k step meet
+# The selection shown in a report, where a lower threshold and a top-k step meet.
 
 LOWER, TOP, RUNS = 200, 20, 1_000
-# By Hoeffding's inequality a mean of so many independent shares is off by more with a probability below 1e-10.
+# By Hoeffding, a mean of RUNS independent shares is off by more with a probability below 1e-10.
 ALLOWED = math.sqrt(math.log(2e10) / (2 * RUNS))
 
 
@@ -164,7 +164,7 @@ def top_plan() -> Plan:
 
 
 def published(plan: Plan, cut: Cut, counts: list[int]) -> list[Any]:
-    """What real noise stages, from seeds, publish for each of these counts."""
+    """Values that real sessions, with seeds, publish for each of these counts."""
     found: list[list[float]] = [[] for _ in counts]
     for seed in range(RUNS):
         out = begin(plan, SeededTap(seed), cut).release(np.array(counts))
@@ -174,10 +174,10 @@ def published(plan: Plan, cut: Cut, counts: list[int]) -> list[Any]:
 
 
 @pytest.mark.parametrize("case", ["top-k", "top-k, differences", "few items", "no top-k"])
-def test_a_selection_is_that_of_real_releases(top_plan: Plan, case: str) -> None:
-    """False alarms: 6 comparisons, each below 1e-10, by Hoeffding's bound or by 6.5 standard errors.
+def test_the_selection_matches_real_releases(top_plan: Plan, case: str) -> None:
+    """6 comparisons with a false alarm below 1e-10 each, by Hoeffding's bound or by 6.5 standard errors.
 
-    It fails where a top-k step is told on the scale that begins at the lower threshold.
+    It fails if a top-k step is shown on the scale that begins at the lower threshold.
     """
     request: dict[str, Any] = {"lower-threshold": LOWER, "top": TOP}
     plan, floor, more = top_plan, 900, 0
@@ -187,34 +187,34 @@ def test_a_selection_is_that_of_real_releases(top_plan: Plan, case: str) -> None
         plan, request["offset"] = replace(top_plan, noise=replace(noise, offset="none")), "none"
         more = floor
     elif case == "few items":
-        floor = 0  # fewer than the rank have as many users as the lower threshold
+        floor = 0  # fewer items than the rank reach the lower threshold
     elif case == "no top-k":
         plan = dphist.plan(epsilon=1, delta=1e-6, max_items_per_user=8)
         request, floor = {"lower-threshold": LOWER}, 0
-    found = selection_of(plan, request)
-    assert found is not None
+    selection = selection_of(plan, request)
+    assert selection is not None
     subtracted = 0 if case == "no top-k" else max(floor, LOWER - 1)
-    places = [found.counts.index(found.even), int(np.searchsorted(found.counts, found.likely))]
-    truth = [found.counts[place] + subtracted for place in places]
+    places = [selection.counts.index(selection.even), int(np.searchsorted(selection.counts, selection.likely))]
+    truth = [selection.counts[place] + subtracted for place in places]
     cut = Cut(floor, LOWER, difference=case == "top-k, differences")
     for place, count, seen in zip(places, truth, published(plan, cut, truth), strict=True):
-        assert seen.size / RUNS == pytest.approx(found.probability[place], abs=ALLOWED)
-        within = 6.5 * found.deviation[place] / math.sqrt(seen.size)
-        assert seen.mean() - (count - more) == pytest.approx(found.bias[place], abs=within)
-        assert seen.std() == pytest.approx(found.deviation[place], abs=within)
+        assert seen.size / RUNS == pytest.approx(selection.probability[place], abs=ALLOWED)
+        within = 6.5 * selection.deviation[place] / math.sqrt(seen.size)
+        assert seen.mean() - (count - more) == pytest.approx(selection.bias[place], abs=within)
+        assert seen.std() == pytest.approx(selection.deviation[place], abs=within)
     if case != "no top-k":
-        # On the scale of the lower threshold the same count was thought never to be released.
-        assert selection_errors(plan, np.array([found.likely]), LOWER)[0][0] + ALLOWED < 0.9
-        assert f"less that of the item ranked {TOP + 1}, or less {LOWER - 1} if that is more" in found.axis
+        # On the scale of the lower threshold the same count would never be released.
+        assert selection_errors(plan, np.array([selection.likely]), LOWER)[0][0] + ALLOWED < 0.9
+        assert f"less that of the item ranked {TOP + 1}, or less {LOWER - 1} if that is more" in selection.axis
 
 
-def test_a_whole_release_keeps_what_its_selection_says(top_plan: Plan) -> None:
-    """One release of 20 items that are released for sure, by less than 1e-9, and were thought not to be."""
-    found = selection_of(top_plan, {"lower-threshold": LOWER, "top": TOP})
-    assert found is not None
+def test_a_whole_release_matches_its_selection(top_plan: Plan) -> None:
+    """One release of 20 items that are released with probability above 1 - 1e-9."""
+    selection = selection_of(top_plan, {"lower-threshold": LOWER, "top": TOP})
+    assert selection is not None
     law = count_noise(top_plan.noise)
     sure = law.passing_count(1 - 1e-11)
-    assert found.likely <= sure
+    assert selection.likely <= sure
     counts = [300 + sure] * TOP + [300] + [250, LOWER, LOWER - 1]
     table = pa.table({
         "user": np.concatenate([np.arange(count) for count in counts]),
@@ -233,20 +233,5 @@ def test_a_whole_release_keeps_what_its_selection_says(top_plan: Plan) -> None:
     )
     assert release.plan == top_plan
     assert sorted(item.as_py() for item in release.items) == list(range(TOP))
-    # Where L - 1 is taken for another shift, none of them would be.
+    # With L - 1 as a second shift, none of them would be.
     assert selection_errors(top_plan, np.array([sure]), LOWER)[0][0] < 1e-9
-
-
-def test_axes_say_what_is_meant(top_plan: Plan) -> None:
-    capped = replace(PLAN, contract=Contract(None, 1))
-    cases: list[tuple[Plan, dict[str, Any], str]] = [
-        (top_plan, {}, "true count less that of the item ranked 21"),
-        (top_plan, {"top": 20}, "true count less that of the item ranked 21"),
-        (top_plan, {"sketch": "misra-gries"}, "counter of the sketch"),
-        (capped, {"top": 20, "max-items-per-user": 1}, "true number of users counted"),
-        (capped, {"lower-threshold": 5}, "true number of users counted"),
-    ]
-    for plan, request, axis in cases:
-        found = selection_of(plan, request)
-        assert found is not None
-        assert found.axis == axis

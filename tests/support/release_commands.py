@@ -117,18 +117,18 @@ class Watched:
 
 
 def watching(ledger: Path, monkeypatch: pytest.MonkeyPatch) -> Watched:
-    """Every word of the secure tap and every key of its cipher is watched."""
+    """Every request for words of the secure tap is watched, and of its key streams, which make keys as needed."""
     watched = Watched(ledger)
-    words, rekey = tapping.SecureTap.words, tapping._Stream._rekey
+    words, take = tapping.SecureTap.words, tapping._Stream.take
 
     def watched_words(tap: tapping.SecureTap, n: int, /) -> Any:
         watched.see()
         return words(tap, n)
 
-    def watched_key(stream: tapping._Stream) -> None:
+    def watched_take(stream: tapping._Stream, n: int) -> Any:
         watched.see()
-        rekey(stream)
+        return take(stream, n)
 
     monkeypatch.setattr(tapping.SecureTap, "words", watched_words)
-    monkeypatch.setattr(tapping._Stream, "_rekey", watched_key)
+    monkeypatch.setattr(tapping._Stream, "take", watched_take)
     return watched

@@ -1,7 +1,7 @@
-"""Ball arithmetic: numbers with rigorous error bounds, by Arb through python-flint.
+"""Ball arithmetic, by Arb through python-flint: numbers with rigorous error bounds.
 
-Doubles enter exactly; every result is an enclosure, and `upper` turns one into a double that is not below it.
-The second half is the discrete Gaussian in balls: its normaliser, its tail, and the divergence of a shift.
+Doubles enter exactly, every result is an enclosure, and `upper` turns it into a double that is not below it.
+The second half is the discrete Gaussian: its normaliser, its tail, and the divergence of a shift.
 """
 
 from __future__ import annotations
@@ -17,24 +17,21 @@ from typing import Final
 
 from flint import acb, arb, ctx, fmpq, fmpz
 
-BallFunction = Callable[[acb, bool], acb]
-
-
-# Arb's precision belongs to the process, not to a thread: one block at a time. Blocks may nest. The lock guards
-# speed and repeatability, not exactness: enclosures hold at any precision.
-_one_at_a_time = threading.RLock()
+# Arb's precision is global to the process, so one thread at a time may set it. The lock keeps results fast and
+# repeatable; they are rigorous at any precision.
+_precision_lock = threading.RLock()
 
 
 def renew_lock() -> None:
-    """For the child of a fork: another thread may have held the lock, and it does not exist there."""
-    global _one_at_a_time
-    _one_at_a_time = threading.RLock()
+    """To be called in a forked child, where the thread that held the lock may not exist."""
+    global _precision_lock
+    _precision_lock = threading.RLock()
 
 
 @contextmanager
 def precision(bits: int) -> Iterator[None]:
-    """Work at `bits` bits inside the block; other threads wait."""
-    with _one_at_a_time:
+    """Compute with `bits` bits inside the block, which may be nested; other threads wait."""
+    with _precision_lock:
         before = ctx.prec
         ctx.prec = bits
         try:
@@ -44,24 +41,23 @@ def precision(bits: int) -> Iterator[None]:
 
 
 def rational(value: Fraction) -> arb:
-    """A ball around a rational number."""
     return arb(fmpq(value.numerator, value.denominator))
 
 
 def upper(ball: arb) -> float:
-    """A double that is not below any point of the ball; infinite if the ball says nothing."""
+    """A double that is not below any point of the ball; infinite if the ball is unbounded."""
     end = ball.upper()
     if not end.is_finite():
         return math.inf
     nearest = float(end)
-    # The conversion may round down: step up until the double provably covers the end point.
+    # The conversion may round down.
     while not (arb(nearest) >= end):
         nearest = math.nextafter(nearest, math.inf)
     return nearest
 
 
 def normal_cdf(x: arb) -> arb:
-    """Phi(x), relatively accurate in the lower tail."""
+    """Phi(x), with relative accuracy in the lower tail."""
     return (-x / arb(2).sqrt()).erfc() / 2
 
 
@@ -71,12 +67,12 @@ def hockey_stick_normal(mu: arb, epsilon: arb) -> arb:
     return normal_cdf(mu / 2 - ratio) - epsilon.exp() * normal_cdf(-mu / 2 - ratio)
 
 
-def integral(function: BallFunction, low: arb, high: arb, *, absolute: float) -> arb:
+def integral(function: Callable[[acb, bool], acb], low: arb, high: arb, *, absolute: float) -> arb:
     """Enclosure of the integral of an analytic function that is real on the real line."""
     raised: list[BaseException] = []
 
     def evaluate(x: acb, analytic: bool) -> acb:
-        # An exception, such as an interrupt, must not be lost in the integrator's C code.
+        # The integrator's C code would lose an exception, such as an interrupt.
         try:
             return acb("nan") if raised else function(x, analytic)
         except BaseException as error:
@@ -94,7 +90,6 @@ _DIRECT_BELOW_VARIANCE: Final = 400
 _TERMS_BELOW: Final = 60
 
 
-@cache
 def midpoint_coefficient(order: int) -> fmpq:
     """Coefficient of f^(order) in the midpoint Euler-Maclaurin formula: -B_n(1/2)/n! for n = order + 1."""
     n = order + 1
@@ -102,7 +97,7 @@ def midpoint_coefficient(order: int) -> fmpq:
 
 
 def theta_excess(variance: arb) -> arb:
-    """2 e^(-2 pi^2 V) + 2 e^(-8 pi^2 V) + ..., bounded: how far a sum over the integers is from its integral.
+    """Bound of 2 e^(-2 pi^2 V) + 2 e^(-8 pi^2 V) + ...: the distance of a sum over the integers from its integral.
 
     By Poisson summation the sum of e^(-(x - c)^2/(2V)) over integers x is sqrt(2 pi V) (1 + 2 sum over k >= 1
     of cos(2 pi k c) e^(-2 pi^2 k^2 V)), for every c.
@@ -127,55 +122,46 @@ def tail(n: int, variance: arb) -> arb:
     t = (arb(n) - arb(0.5)) / deviation
     density = (-t * t / 2).exp() / (2 * arb.pi()).sqrt()
     if t > 1 and density < arb(2) ** -ctx.prec:
-        # Nothing beside any delta at this precision: a rough enclosure is as good as a fine one.
+        # Negligible at this precision: a rough enclosure is enough.
         return _tail_by_convexity(n, variance)
+    coefficients, remainder_factor = _euler_maclaurin(ctx.prec)
     corrections, previous, current, step = arb(0), arb(1), t, 1 / deviation
     for order in range(1, 2 * _TERMS):
         if order % 2 == 1:
-            corrections -= _midpoint_coefficients(ctx.prec)[order // 2] * current * step
+            corrections -= coefficients[order // 2] * current * step
             step /= variance
         previous, current = current, t * current - order * previous
     value = normal_cdf(-t) + density * corrections / deviation
-    remainder = _remainder(t, deviation)
+    remainder = remainder_factor * normal_cdf(-t / arb(2).sqrt()) / deviation ** (2 * _TERMS)
     if not remainder < value * arb(2) ** -40:
-        # Far out the remainder falls more slowly than the tail; there the terms themselves may fall fast.
+        # Far out the remainder decreases more slowly than the tail, but there the terms may decrease fast.
         return _tail_by_terms(n, variance) if deviation < _TERMS_BELOW * t else _tail_by_convexity(n, variance)
     ratio = (2 * arb.pi() * variance).sqrt() / normaliser(variance)
     return (value + (-remainder).union(remainder)) * ratio
 
 
 def _tail_by_convexity(n: int, variance: arb) -> arb:
-    """Between two integrals, for f is convex beyond one deviation: from n on, and from half a step before it."""
+    """Between the integrals from n and from n - 1/2, as the density is convex beyond one deviation."""
     deviation = variance.sqrt()
     least, most = normal_cdf(-arb(n) / deviation), normal_cdf((arb(0.5) - n) / deviation)
     return least.union(most) * ((2 * arb.pi() * variance).sqrt() / normaliser(variance))
 
 
-def _remainder(t: arb, deviation: arb) -> arb:
-    """Bound of what Euler and Maclaurin leave out after the terms above, relative to the whole mass.
+@cache
+def _euler_maclaurin(_bits: int) -> tuple[tuple[arb, ...], arb]:
+    """The coefficients of odd orders, and a factor of the remainder, at the current precision.
 
     |R| <= 4 zeta(N)/(2 pi)^N times the integral of |f^(N)| from t on, N = 20, and Cramer's inequality
     |He_N(t)| <= 1.0865 sqrt(N!) e^(t^2/4).
     """
-    return _remainder_factor(ctx.prec) * normal_cdf(-t / arb(2).sqrt()) / deviation ** (2 * _TERMS)
-
-
-@cache
-def _remainder_factor(_bits: int) -> arb:
-    """What does not depend on t and the deviation, at the precision that is set."""
+    coefficients = tuple(arb(midpoint_coefficient(order)) for order in range(1, 2 * _TERMS, 2))
     order = 2 * _TERMS
     constant = arb("4.1") * arb("1.0865") * arb(math.factorial(order)).sqrt() / (2 * arb.pi()) ** order
-    return constant * arb(2).sqrt()
-
-
-@cache
-def _midpoint_coefficients(_bits: int) -> tuple[arb, ...]:
-    """The coefficients of all odd orders, at the precision that is set."""
-    return tuple(arb(midpoint_coefficient(order)) for order in range(1, 2 * _TERMS, 2))
+    return coefficients, constant * arb(2).sqrt()
 
 
 def _tail_by_terms(n: int, variance: arb) -> arb:
-    """The sum itself; what lies beyond the last term is below a geometric series."""
+    """The sum, with a geometric series as the bound of the terms left out."""
     total, nothing, x = arb(0), arb(2) ** -(ctx.prec + 8), n - 1
     for term in islice(weights_from(n, 1, variance), 10_002):
         total, x = total + term, x + 1
@@ -186,7 +172,7 @@ def _tail_by_terms(n: int, variance: arb) -> arb:
 
 
 def weights_from(start: int, sign: int, variance: arb) -> Iterator[arb]:
-    """e^(-x^2/(2V)) for x = start, start + sign, ..., each from the one before."""
+    """e^(-x^2/(2V)) for x = start, start + sign, ..., by recurrence."""
     weight = (-(arb(start) ** 2) / (2 * variance)).exp()
     ratio, bend = (-arb(2 * sign * start + 1) / (2 * variance)).exp(), (-1 / variance).exp()
     while True:
@@ -199,12 +185,12 @@ def shift_divergence(*, variance: arb, shift: int, epsilon: arb) -> arb:
 
         Pr[X >= n] - e^epsilon Pr[X >= n + shift],  n the least integer with (2 n + shift) shift > 2 epsilon V
 
-    If the balls cannot tell n, the neighbouring n are tried: the divergence is the maximum over all n.
+    If the balls do not determine n, its neighbours are tried: the divergence is the maximum over all n.
     """
     turn = (epsilon * variance - arb(shift) ** 2 / 2) / shift
     below = turn.floor().unique_fmpz()
     middle = math.floor(float(turn.mid()))
-    best = arb(0)
+    worst = arb(0)
     for n in (middle, middle + 1, middle + 2) if below is None else (int(below) + 1,):
-        best = best.max(tail(n, variance) - epsilon.exp() * tail(n + shift, variance))
-    return best
+        worst = worst.max(tail(n, variance) - epsilon.exp() * tail(n + shift, variance))
+    return worst

@@ -1,8 +1,8 @@
-"""Certificates: upper bounds of delta in ball arithmetic that hold whatever the doubles did.
+"""Certificates: upper bounds of delta in ball arithmetic, valid whatever errors the doubles have.
 
-First the family with continuous noise, where doubles only propose how to partition the mixed cases; then the noise
-that is drawn: lattices, top-k steps with an offset, public lists, spread, Laplace; then a cap chosen privately and
-the release that follows.
+First continuous noise, where doubles only propose how to partition the mixed cases; then discrete noise: lattices,
+top-k steps with an offset, public lists, spread, Laplace; then a cap chosen privately with the release that
+follows.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ from dphist.privacy.types import (
     PublicNoise,
 )
 
-# How far above the fast value the certificate may end, relatively, where mixed neighbours are the worst.
+# Largest relative excess of the certificate over the fast value where mixed neighbours are the worst.
 CERTIFICATE_GAP: Final = 2e-6
-# Doubles are trusted to this when they propose a partition; a wrong proposal costs time, not privacy.
+# Assumed error of doubles when they propose a partition; a wrong proposal costs time, not privacy.
 _DOUBLE_ERROR: Final = 1e-11
-# The lower bound beside the certificate is in doubles, right to this.
+# Relative error of the lower bound, which is computed in doubles.
 _LOWER_ERROR: Final = 1e-7
-# Deltas are computed to many digits down to this.
+# Deltas down to this size keep many digits.
 _SMALLEST: Final = 1e-40
 _CHORD_LADDER: Final = (150, 600, 2400, 9600)
-# Steps of a count in which the weights of users are whole numbers, for continuous noise.
+# User weights are whole multiples of 1/512 of a count for continuous noise.
 _LEVEL_STEPS: Final = 512
 
 # An epsilon, which may be negative, and an upper bound of delta there.
@@ -60,20 +60,18 @@ Node = tuple[float, float]
 
 
 class BallFamily:
-    """The family's bounds as balls, for one plan and one epsilon."""
+    """Bounds of the parts of delta as balls, for one plan with continuous noise and one epsilon."""
 
-    def __init__(
-        self, noise: Noise, contract: Contract, *, epsilon: float, scale: float, budget: float | None
-    ) -> None:
+    def __init__(self, noise: Noise, contract: Contract, *, epsilon: float, scale: float) -> None:
         if noise.extra > 0.0:
-            raise InvalidParameter("sums are certified for discrete noise, the noise that is drawn")
-        self.noise, self.contract, self.epsilon, self.budget = noise, contract, epsilon, budget
+            raise InvalidParameter("sums can be certified for discrete noise only; use noise='discrete'")
+        self.noise, self.contract, self.epsilon = noise, contract, epsilon
         self.scale = min(max(scale, 1e-300), 1.0)
         self.bits = 96 + int(-1.1 * math.log2(self.scale))
         self.sigma, self.shared, self.tau = arb(noise.sigma), arb(noise.sigma_shared), arb(noise.tau)
 
     def infinite_event(self, count: int) -> arb:
-        """Upper enclosure of the probability that some of `count` new counts passes."""
+        """Upper enclosure of the probability that one of `count` new counts passes."""
         if self.noise.sigma_shared == 0.0:
             return 1 - balls.normal_cdf(self.tau / self.sigma) ** count
         sqrt2, root = arb(2).sqrt(), (2 * arb.pi()).sqrt()
@@ -92,14 +90,15 @@ class BallFamily:
         s = arb(changed)
         squared = s / self.sigma**2
         if self.noise.sigma_shared > 0.0 and not math.isinf(shared):
-            # s - s^2/(gamma + j) with gamma = sigma^2/sigma_shared^2, all from the drawn values.
+            # s - s^2/(gamma + j) with gamma = sigma^2/sigma_shared^2, all in balls.
             squared -= s * s / (self.sigma**2 * ((self.sigma / self.shared) ** 2 + arb(int(shared))))
         return balls.hockey_stick_normal(squared.sqrt(), arb(self.epsilon))
 
     def gaussian_worst(self, new: int) -> arb:
-        """The largest Gaussian delta when at least `new` of the user's counts are new ones.
+        """The largest Gaussian delta if at least `new` of the user's counts are new.
 
-        The integers next to the real maximum, one further on each side: rounding of gamma cannot hide one.
+        Tries the integers next to the real maximum and one more on each side, so that rounding of gamma does not
+        matter.
         """
         shared = self.contract.nonzero - new
         most = int(min(shared, self.contract.items - new))
@@ -115,27 +114,27 @@ class BallFamily:
         return worst
 
     def sum_block(self, first: int, last: int) -> float:
-        """`sum_bound` for a block of mixed cases."""
+        """`exact.sum_bound` for a block of mixed cases."""
         return balls.upper(self.infinite_event(last) + self.gaussian_worst(first))
 
     def offset_block(self, first: int, last: int, goal: float) -> float:
-        """The offset bound for a block of mixed cases, with more and more chords until it is below goal."""
+        """The offset bound for a block of mixed cases, with enough chords to be below `goal` if possible."""
         ends = np.array([first], dtype=np.int64), np.array([last], dtype=np.int64)
         worst = 0.0
         for j, r, s, a in block_offsets(self.noise, self.contract, *ends):
             counts = float(j[0]), int(r[0]), int(s[0])
             case = exact.Case(self.noise, *counts, float(a[0]), self.epsilon, self.scale)
-            # Each offset covers its own side of s: the block is bounded only by both together.
+            # Each offset covers one side of s, so the bound of the block is the larger of the two.
             worst = max(worst, _enough_chords(case, goal))
         return worst
 
 
 def _enough_chords(case: exact.Case, goal: float) -> float:
-    """The chord bound with more and more chords, until it is below goal or clearly never will be."""
+    """The chord bound with more and more chords, until it is below `goal` or clearly cannot be."""
     bound = math.inf
     for count in _CHORD_LADDER:
         finer = exact.offset_bound_upper(case, count)
-        # The excess falls by 16 from step to step: where that leaves it above goal, stop.
+        # The excess shrinks by a factor of 16 per step: stop if that is not enough.
         hopeless = math.isfinite(bound) and finer - (bound - finer) / 15.0 > goal * (1.0 + 1e-9)
         bound = min(bound, finer)
         if bound <= goal or hopeless:
@@ -146,10 +145,10 @@ def _enough_chords(case: exact.Case, goal: float) -> float:
 def certify_family(
     noise: Noise, contract: Contract, *, epsilon: float, budget: float | None = None
 ) -> Certificate:
-    """Certificate of the family at epsilon: a rigorous upper bound of delta.
+    """Certificate of continuous noise at epsilon: a rigorous upper bound of delta.
 
-    Guarantee: `delta` is an upper bound in ball arithmetic, from the very doubles of `noise`. Where it exceeds
-    a given `budget` it may be 1, for the work stops at the first case that does.
+    Guarantee: `delta` is an upper bound in ball arithmetic, for the exact doubles of `noise`. If it exceeds a
+    given `budget` it may be 1, as the work stops at the first case above the budget.
     Valid for: epsilon >= 0.
     Source: beyond the paper; docs/theory/exact-analysis.md.
     """
@@ -157,26 +156,20 @@ def certify_family(
     goal = fast.delta * (1.0 + CERTIFICATE_GAP)
     if budget is not None and fast.delta <= budget:
         goal = min(goal, budget)
-    family = BallFamily(noise, contract, epsilon=epsilon, scale=fast.delta, budget=budget)
+    family = BallFamily(noise, contract, epsilon=epsilon, scale=fast.delta)
     with balls.precision(family.bits):
         delta = max(
             balls.upper(family.gaussian_worst(0)),
             balls.upper(family.infinite_event(contract.items)),
-            _mixed_upper(family, goal),
+            _mixed_upper(family, goal, budget),
         )
     attained = delta_of_case(fast.case, noise, epsilon=epsilon, smallest=family.scale)
     if attained > delta * (1.0 + _LOWER_ERROR):
         raise ArithmeticError(f"the certificate {delta!r} is below the exact delta {attained!r} of {fast.case}")
-    return Certificate(
-        epsilon=epsilon,
-        delta=min(1.0, delta),
-        analysis="exact",
-        binding_case=fast.case,
-        delta_lower=min(delta, attained),
-    )
+    return Certificate(epsilon, min(1.0, delta), "exact", fast.case, min(delta, attained))
 
 
-def _mixed_upper(family: BallFamily, goal: float) -> float:
+def _mixed_upper(family: BallFamily, goal: float, budget: float | None) -> float:
     """Ball upper bound over all mixed cases 0 < r < m."""
     noise, contract, epsilon = family.noise, family.contract, family.epsilon
     if contract.items < 2:
@@ -190,8 +183,8 @@ def _mixed_upper(family: BallFamily, goal: float) -> float:
         if bound > goal:
             bound = min(bound, family.offset_block(first, last, goal))
         worst = max(worst, bound)
-        if family.budget is not None and worst > family.budget:
-            return math.inf  # refused, and the blocks that are left were not looked at
+        if budget is not None and worst > budget:
+            return math.inf  # over the budget: skip the remaining blocks
     return worst
 
 
@@ -200,11 +193,11 @@ def certify_noise(
 ) -> Certificate:
     """Certificate of any noise, with or without spread.
 
-    Guarantee: `delta` is an upper bound in ball arithmetic, from the very rationals or doubles of `noise`.
+    Guarantee: `delta` is an upper bound in ball arithmetic, for the exact rationals or doubles of `noise`.
     """
     if isinstance(noise, LaplaceNoise):
         if contract.spread is not None:
-            raise InvalidParameter("Laplace noise cannot be combined with spread, which bounds squared lengths")
+            raise InvalidParameter("Laplace noise cannot be combined with spread; use Gaussian noise")
         return certify_discrete_laplace(noise.scale, noise.limit, contract, epsilon=epsilon)
     if isinstance(noise, Noise) and contract.spread is not None:
         return _certify_continuous_spread(noise, contract, epsilon=epsilon)
@@ -220,50 +213,49 @@ def certify_noise(
 def _certify_continuous_spread(noise: Noise, contract: Contract, *, epsilon: float) -> Certificate:
     """Certificate of continuous noise with spread: that of the worst level.
 
-    Weights are whole steps of 1/512. In units of a weight, noise and threshold are rounded down, so that a level
-    is certified with less of both.
+    In units of the weight, noise and threshold are rounded down, so each level is certified with less of both.
     """
     if noise.sigma_shared > 0.0:
-        raise InvalidParameter("excess = 'spread' with shared noise is certified for discrete noise: make a plan")
-    found = []
+        raise InvalidParameter("excess = 'spread' with shared noise is certified for discrete noise only")
+    certificates = []
     for level in contract.levels(_LEVEL_STEPS):
         weight = Fraction(level.weight, _LEVEL_STEPS)
         down = [math.nextafter(float(x / weight), 0.0) for x in (Fraction(noise.sigma), Fraction(noise.tau) + 1)]
         tau = math.nextafter(down[1] - 1.0, 0.0)
         if tau <= 0.0:
-            raise NotPrivate(f"the threshold {noise.threshold:g} hides no new count of a user")
-        own = certify_family(
-            Noise(down[0], 0.0, tau), Contract(contract.max_nonzero, level.items), epsilon=epsilon
-        )
-        found.append(replace(own, binding_case=replace(own.binding_case, weight=weight)))
-    return max(found, key=lambda one: one.delta)
+            raise NotPrivate(f"the threshold {noise.threshold:g} does not hide the new counts of a user")
+        scaled, bounds = Noise(down[0], 0.0, tau), Contract(contract.max_nonzero, level.items)
+        certificates.append(_with_weight(certify_family(scaled, bounds, epsilon=epsilon), weight))
+    return max(certificates, key=lambda certificate: certificate.delta)
+
+
+def _with_weight(certificate: Certificate, weight: Fraction) -> Certificate:
+    return replace(certificate, binding_case=replace(certificate.binding_case, weight=weight))
 
 
 def certify_spread(
     noise: LatticeNoise, contract: Contract, *, epsilon: float, budget: float | None = None
 ) -> Certificate:
-    """Certificate of a plan in which users with many items add less to each: the worst of all levels.
+    """Certificate of a plan with spread, where users with many items add less to each: the worst of all levels.
 
-    Without shared noise one bound serves all levels; with it, each level is certified by itself.
+    Without shared noise one bound covers all levels; with shared noise each level is certified separately.
 
-    Guarantee: `delta` is an upper bound in ball arithmetic, from the very rationals of `noise`.
+    Guarantee: `delta` is an upper bound in ball arithmetic, for the exact rationals of `noise`.
     Valid for: epsilon >= 0; no top-k step.
     Source: beyond the paper; docs/theory/spread.md.
     """
     if noise.offset != "none":
-        raise InvalidParameter("a top-k step needs whole counts: it cannot be combined with spread")
+        raise InvalidParameter("a top-k step needs whole counts and cannot be combined with spread")
     if epsilon < 0.0:
-        raise InvalidParameter(f"epsilon must not be negative, not {epsilon!r}")
+        raise InvalidParameter(f"epsilon must be at least 0, not {epsilon!r}")
     if noise.variance_shared > 0:
-        found = []
+        certificates = []
         for level in contract.levels(noise.lattice):
-            own, bounds = at_level(noise, contract, level)
-            certificate = certify_noise(own, bounds, epsilon=epsilon, budget=budget)
-            weight = Fraction(level.weight, noise.lattice)
-            found.append(replace(certificate, binding_case=replace(certificate.binding_case, weight=weight)))
+            certificate = certify_noise(*at_level(noise, contract, level), epsilon=epsilon, budget=budget)
+            certificates.append(_with_weight(certificate, Fraction(level.weight, noise.lattice)))
             if budget is not None and certificate.delta > budget:
                 break
-        return max(found, key=lambda one: one.delta)
+        return max(certificates, key=lambda certificate: certificate.delta)
     bits = bits_for(_SMALLEST if budget is None else min(_SMALLEST, budget))
     with balls.precision(bits):
         family, at = _weighted_family(noise, contract, bits), arb(epsilon)
@@ -274,14 +266,14 @@ def certify_spread(
 
 @lru_cache(maxsize=256)
 def _weighted_family(noise: LatticeNoise, contract: Contract, _bits: int) -> WeightedFamily:
-    """The bounds of one plan, made once for all epsilons at a precision, the one that is set."""
+    """The bounds of one plan for all epsilons, at the current precision, which is `_bits`."""
     return WeightedFamily.of([(noise, contract)])
 
 
 def certify_discrete_laplace(scale: Fraction, limit: int, contract: Contract, *, epsilon: float) -> Certificate:
-    """Certificate of the discrete Laplace stability histogram whose scale is at least m/epsilon.
+    """Certificate of the discrete Laplace stability histogram with a scale of at least m/epsilon.
 
-    Guarantee: `delta` is an upper bound in ball arithmetic, from the very rational scale; exact up to rounding.
+    Guarantee: `delta` is an upper bound in ball arithmetic, for the exact rational scale; exact up to rounding.
     Valid for: scale >= m/epsilon, compared exactly; otherwise raises `NotPrivate`.
     Source: beyond the paper.
     """
@@ -297,7 +289,6 @@ def certify_discrete_laplace(scale: Fraction, limit: int, contract: Contract, *,
 
 
 def lattice_family(noise: LatticeNoise, contract: Contract, *, epsilon: float, scale: float) -> DiscreteFamily:
-    """The bounds that fit the noise: with or without the offset of a top-k step."""
     kind = DiscreteFamily if noise.offset == "none" else TopKFamily
     return kind(noise, contract, epsilon=epsilon, scale=scale)
 
@@ -307,20 +298,20 @@ def certify_lattice(
 ) -> Certificate:
     """Certificate of a plan on a lattice: a rigorous upper bound of delta.
 
-    Guarantee: `delta` is an upper bound in ball arithmetic, from the very rationals of `noise`. Where it exceeds
-    a given `budget` it may be 1, for the work stops at the first case that does.
+    Guarantee: `delta` is an upper bound in ball arithmetic, for the exact rationals of `noise`. If it exceeds a
+    given `budget` it may be 1, as the work stops at the first case above the budget.
     Valid for: epsilon >= 0; variances of at least 4 steps.
-    Source: beyond the paper; `theorem:discrete-cor-GSHM` is its looser relative.
+    Source: beyond the paper; tighter than `theorem:discrete-cor-GSHM`.
     """
     if epsilon < 0.0:
-        raise InvalidParameter(f"epsilon must not be negative, not {epsilon!r}")
+        raise InvalidParameter(f"epsilon must be at least 0, not {epsilon!r}")
     items = contract.items
     scale = min(0.5, max(1e-300, delta_family(noise.continuous(), contract, epsilon=epsilon).delta))
     with balls.precision(bits_for(scale)):
         family = lattice_family(noise, contract, epsilon=epsilon, scale=scale)
         gaussian = balls.upper(family.gaussian_worst(0))
-        # With all counts new nothing is shared but the offset of a top-k step, if there is one. Without that it
-        # is what the neighbours with new counts alone come to: a lower bound.
+        # If all counts are new, only the offset of a top-k step is shared. Without it, the event is the exact
+        # delta of the neighbours with new counts alone, a lower bound.
         event = family.infinite_event(items)
         infinite = balls.upper(event + family.gaussian_worst(items))
         delta = max(gaussian, infinite)
@@ -333,9 +324,9 @@ def certify_lattice(
 
 
 def certify_known_domain(noise: LatticeNoise, contract: Contract, *, epsilon: float) -> Certificate:
-    """Certificate of discrete correlated noise on a known domain of `max_nonzero` keys: no key is ever new.
+    """Certificate of discrete correlated noise on a public list of `max_nonzero` items: no item is ever new.
 
-    Guarantee: `delta` is an upper bound in ball arithmetic, from the very rationals of `noise`.
+    Guarantee: `delta` is an upper bound in ball arithmetic, for the exact rationals of `noise`.
     Valid for: epsilon >= 0.
     Source: `alg:discrete-correlated-gaussian`, beyond `lem:discrete-cor-privacy`.
     """
@@ -346,7 +337,7 @@ def certify_known_domain(noise: LatticeNoise, contract: Contract, *, epsilon: fl
 
 
 def _worst_without_new(noise: LatticeNoise, contract: Contract) -> NeighbourCase:
-    """The worst neighbours that have the same items."""
+    """The worst neighbours without new counts."""
     numbers = {"shared": contract.nonzero, "most": float(contract.items), "gamma": noise.gamma}
     below, _ = worst_changed(extra=float(noise.extra), **numbers)
     return NeighbourCase(contract.nonzero, 0, int(below), "either")
@@ -354,10 +345,8 @@ def _worst_without_new(noise: LatticeNoise, contract: Contract) -> NeighbourCase
 
 def _discrete_mixed_upper(family: DiscreteFamily, goal: float, *, stop: bool) -> float:
     """Ball upper bound over mixed cases; the continuous analysis only proposes how to cut them into blocks."""
-    twin = family.noise.continuous()
-    blocks = mixed_blocks(
-        twin, family.contract, epsilon=float(family.epsilon.mid()), enough=goal, relative=0.0, growth=4.0
-    )
+    noise, epsilon = family.noise.continuous(), float(family.epsilon.mid())
+    blocks = mixed_blocks(noise, family.contract, epsilon=epsilon, enough=goal, relative=0.0, growth=4.0)
     waiting = list(zip(blocks.first.tolist(), blocks.last.tolist(), strict=True))
     worst = 0.0
     while waiting:
@@ -375,28 +364,28 @@ def _discrete_mixed_upper(family: DiscreteFamily, goal: float, *, stop: bool) ->
 
 # Two steps in a row: noisy sizes choose a cap, and a release with that cap follows.
 #
-# Which release it is depends on the noise of the first step, so the second may be the worst one for every value of
-# it: its privacy profile is the upper envelope of the profiles of all that could follow.
-# Proof: docs/theory/choice.md.
+# The noise of the first step decides which release follows, so the second step counts as the worst release for
+# every outcome of the first: its privacy profile is the upper envelope of all profiles that could follow. Proof:
+# docs/theory/choice.md.
 
 
 def delta_profile_upper(noise: AnyNoise, contract: Contract, *, epsilon: float) -> float:
-    """delta of a plan at any epsilon, as a certified upper bound; below zero from that above it.
+    """Certified upper bound of delta of a plan at any epsilon, also a negative one.
 
         1 - e^x + e^x delta(-x)     for x = epsilon < 0
 
-    Laplace noise has a certificate from m/scale on. Below it the bound is the chord in e^x between -m/scale and
-    m/scale: delta0 + (1 - delta0) (e^(m/scale) - e^x)/(1 + e^(m/scale)), which any (m/scale, delta0)-private
-    release keeps.
+    Laplace noise has a certificate from m/scale on. Below that the bound is the chord in e^x between -m/scale and
+    m/scale: delta0 + (1 - delta0) (e^(m/scale) - e^x)/(1 + e^(m/scale)), which holds for every
+    (m/scale, delta0)-private release.
 
-    Guarantee: an upper bound in ball arithmetic of the hockey-stick divergence of neighbours, in both orders.
+    Guarantee: an upper bound in ball arithmetic of the hockey-stick divergence of neighbours, in both directions.
     Valid for: any finite epsilon.
     Source: beyond the paper; for Laplace noise Kairouz, Oh and Viswanath 2015.
     """
     if epsilon < 0.0:
         return at_any_epsilon(lambda x: delta_profile_upper(noise, contract, epsilon=x), epsilon)
     if isinstance(noise, LaplaceNoise):
-        pure = fraction_up(contract.items / noise.scale)  # from there on only new counts spend delta
+        pure = fraction_up(contract.items / noise.scale)  # from here on, only new counts contribute to delta
         if epsilon < pure:
             least = certify_noise(noise, contract, epsilon=pure).delta
             with balls.precision(bits_for(least)):
@@ -406,39 +395,38 @@ def delta_profile_upper(noise: AnyNoise, contract: Contract, *, epsilon: float) 
 
 
 def at_any_epsilon(delta: Callable[[float], float], epsilon: float) -> float:
-    """An upper bound of delta below zero too, from one that holds from zero on for both directions."""
-    found = delta(abs(epsilon))
+    """Extend an upper bound of delta, valid for epsilon >= 0 in both directions, to negative epsilon."""
+    bound = delta(abs(epsilon))
     if epsilon >= 0.0:
-        return found
+        return bound
     with balls.precision(128):
         low = arb(epsilon).exp()
-        return min(1.0, balls.upper(1 - low + low * arb(found)))
+        return min(1.0, balls.upper(1 - low + low * arb(bound)))
 
 
 def delta_adaptive_upper(variance: Fraction, nodes: Sequence[Node], *, epsilon: float) -> float:
-    """delta of both steps: a count with discrete Gaussian noise that moves by one, then what it chooses.
+    """delta of two steps: a count with discrete Gaussian noise, moved by one, then the release that it chooses.
 
         sum over o of p(o) E(epsilon - L(o)),   p = N_Z(V),   L(o) = ln(p(o)/p(o + 1)) = (2 o + 1)/(2 V)
 
-    E is bounded by chords between the nodes, for it is convex in e^x; by the last node's delta above it, and by
-    the chord to (0, 1) below the first one. As p(o) e^(-L(o)) = p(o + 1), the sum of a chord over a cell is one
-    of tails.
+    E is convex in e^x and bounded by chords between the nodes; by the last node's delta above it, and by the chord
+    to (0, 1) below the first. As p(o) e^(-L(o)) = p(o + 1), the sum of a chord over a cell is a sum of tails.
 
     Guarantee: an upper bound in ball arithmetic, if each node's delta is at least the divergence of every release
-    that may follow, in both orders, at its epsilon.
-    Valid for: increasing nodes, any rational variance from 1/16 on.
+    that may follow, in both directions, at its epsilon.
+    Valid for: increasing nodes, rational variances of at least 1/16.
     Source: beyond the paper; docs/theory/choice.md.
     """
     if not nodes or any(after[0] <= before[0] for before, after in pairwise(nodes)):
-        raise InvalidParameter("a profile needs nodes in increasing order of epsilon")
+        raise InvalidParameter("the nodes of a profile must be in increasing order of epsilon")
     with balls.precision(bits_for(max(1e-300, min(delta for _, delta in nodes))) + 64):
         spread, whole = rational(variance), arb(epsilon).exp()
-        # The largest o with epsilon - L(o) >= x, exactly; what is left for the release falls as o grows.
+        # The largest o with epsilon - L(o) >= x, exactly; the epsilon left for the release decreases in o.
         ends = [math.floor((Fraction(epsilon) - Fraction(x)) * variance - Fraction(1, 2)) for x, _ in nodes]
         total = arb(nodes[-1][1]) * _between(None, ends[-1], spread)
         corners = [(arb(0), arb(1)), *((arb(x).exp(), arb(delta)) for x, delta in nodes)]
         for (low, high), after, before in zip(pairwise(corners), ends, [None, *ends[:-1]], strict=True):
-            # The draws between the upper node, exclusive, and the lower one, inclusive.
+            # Draws between the upper node (exclusive) and the lower one (inclusive).
             first, last = after + 1, before
             if last is not None and first > last:
                 continue

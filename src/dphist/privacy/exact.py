@@ -1,8 +1,8 @@
 """The exact privacy of the whole family (sigma, sigma_shared, tau) under a contract (k, m).
 
-Neighbours differ by (j, r, s): j counts are non-zero in both, s of them changed by one, r counts are 1 in one and
-0 in the other. First the infinite event and the offset bound, in doubles and as a ball; then the worst case over
-all neighbours. Beside every upper bound there is the exact delta of one kind of neighbours, a lower bound.
+Neighbours differ by (j, r, s): j counts are non-zero in both, s of them change by one, and r counts are 1 in one
+dataset and 0 in the other. First the infinite event and the offset bound, in doubles and in balls; then the worst
+case over all neighbours, and the exact delta of one class of neighbours, which is a lower bound.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from dphist.privacy.numerics import (
 )
 from dphist.privacy.types import Contract, NeighbourCase, Noise
 
-# The infinite event: a count that only one of two neighbours has passes the threshold.
+# The infinite event: a count that only one of the neighbours has passes the threshold.
 
 _TURNING_OFFSETS = np.array([-8.0, -6.0, -4.0, -3.0, -2.0, -1.0, -0.5, 0.0, 0.5, 1.0, 2.0, 4.0])
 _EVENT_PEAK_OFFSETS = np.array([-8.0, -4.0, -2.0, -1.0, 0.0, 1.0, 2.0, 4.0, 8.0])
@@ -41,10 +41,10 @@ def shared_noise_breaks(
 ) -> FloatArray:
     """Breakpoints, in units of sigma_shared, for integrals of Phi((tau - w)/sigma)^count against normals."""
     uniform = np.linspace(low, high, int(np.ceil(high - low)) + 1)
-    # Phi^count turns from 1 to 0 around u_turn, within a few units of u.
+    # Phi^count drops from 1 to 0 around u_turn, within a few units of u.
     u_turn = special.ndtri(np.exp2(-1.0 / counts))[:, None] - _TURNING_OFFSETS
     turning = (tau - sigma * u_turn) / sigma_shared
-    # For a high threshold the mass sits where -x^2/2 - u(x)^2/2 peaks, not at the origin.
+    # For a high threshold the mass is where -x^2/2 - u(x)^2/2 peaks, not at the origin.
     variance = sigma**2 + sigma_shared**2
     peak = tau * sigma_shared / variance + (sigma / np.sqrt(variance)) * _EVENT_PEAK_OFFSETS
     rows = [np.broadcast_to(part, (counts.size, part.shape[-1])) for part in (uniform, turning, peak)]
@@ -52,7 +52,7 @@ def shared_noise_breaks(
 
 
 def infinite_event(noise: Noise, count: ArrayLike, *, smallest: float = 1e-300) -> FloatArray:
-    """Probability that at least one of `count` new counts passes, exactly.
+    """Exact probability that at least one of `count` new counts passes the threshold.
 
         1 - E over Z_shared of Phi((tau - Z_shared)/sigma)^count
 
@@ -75,7 +75,7 @@ def infinite_event(noise: Noise, count: ArrayLike, *, smallest: float = 1e-300) 
 
 
 def infinite_event_upper(*, count: ArrayLike, sigma: float, sigma_shared: float, tau: float) -> FloatArray:
-    """The paper's upper bound of the infinite event, which splits tau between the two noises.
+    """The paper's upper bound of the infinite event, which splits tau between own and shared noise.
 
         1 - Phi(tau/(sigma + sigma_shared))^(count + 1)
 
@@ -87,10 +87,10 @@ def infinite_event_upper(*, count: ArrayLike, sigma: float, sigma_shared: float,
     return probability_some_passes(exponent, tau / (sigma + sigma_shared))
 
 
-# The offset bound: reveal the shared noise, shifted for one neighbour, and the rest is independent.
+# The offset bound: reveal the shared noise, shifted by an offset a for one neighbour; the rest is independent.
 #
 # For H write (H_i + Z_i, Z_shared); for its neighbour H' write (H'_i + a + Z_i, Z_shared - a). The sums have the
-# mechanism's distribution under both, so what bounds these vectors bounds the mechanism. Derivation:
+# mechanism's distribution in both cases, so a bound for these vectors is a bound for the mechanism. Derivation:
 # docs/theory/exact-analysis.md.
 
 _ROOT_TWO_PI = math.sqrt(2.0 * math.pi)
@@ -98,14 +98,13 @@ _ROOT_TWO_PI = math.sqrt(2.0 * math.pi)
 
 @dataclass(frozen=True)
 class OffsetDeltas:
-    """The bound in both directions: a user is added (only H has the new counts) or removed."""
+    """The bound for adding a user (only H has the new counts) and for removing one."""
 
     add: FloatArray
     remove: FloatArray
 
     @property
     def worst(self) -> FloatArray:
-        """The larger direction, elementwise."""
         return np.maximum(self.add, self.remove)
 
 
@@ -136,10 +135,10 @@ def offset_bound(
         np.atleast_1d(x)
         for x in np.broadcast_arrays(*(np.asarray(v, dtype=np.float64) for v in (shared, new, changed, offset)))
     )
-    quiet = np.where(a == 0.0, 0.0, (np.where(np.isinf(j), s, j) - s) * a**2)
-    mu = np.sqrt(s * ((1.0 - a) ** 2 + noise.extra) + quiet) / sigma
+    unchanged = np.where(a == 0.0, 0.0, (np.where(np.isinf(j), s, j) - s) * a**2)
+    mu = np.sqrt(s * ((1.0 - a) ** 2 + noise.extra) + unchanged) / sigma
     if sigma_shared == 0.0:
-        # Exact, and the terms of the GSHM's exact analysis.
+        # The terms of the GSHM's exact analysis.
         log_g = log_probability_none_passes(r, tau / sigma)
         hidden = np.exp(log_g) * hockey_stick_normal(mu, epsilon - log_g)
         return OffsetDeltas(
@@ -160,7 +159,7 @@ def offset_bound(
         """log(p g/q) at w = sigma_shared x, concave in x."""
         return log_none(x) + alpha[:, None] * (x + alpha[:, None] / 2.0)
 
-    # H(A, B) = A times the hockey-stick divergence at -ln(A/B): nothing cancels, and it turns where A = B.
+    # H(A, B) = A times the hockey-stick divergence at -ln(A/B), so nothing cancels; it turns where A = B.
     breaks = np.concatenate([common, crossing_breaks(log_ratio, epsilon, mu, low, high)], axis=1)
     x, weights = panel_nodes(breaks)
     p_none = np.exp(log_none(x) - 0.5 * x * x) / _ROOT_TWO_PI
@@ -172,23 +171,23 @@ def offset_bound(
     return OffsetDeltas(add=infinite_event(noise, r, smallest=smallest) + add, remove=remove)
 
 
-# The offset bound as a ball, from chords alone: no quadrature error, only inequalities.
+# The offset bound in balls, from chords: it has no quadrature error.
 #
-# Three facts make every cell of a partition an upper bound. delta falls when g = Pr[no new count passes | w]
-# grows, so a lower bound of g is safe. log g is concave, so its chord over a cell is such a lower bound, and the
-# normal integral of an exponential is closed. H(A, B) = B h(A/B) with h convex, so the average of h over a cell,
-# A/B being exponential in w, is at most that of the chord of h (Edmundson and Madansky). The error shrinks as the
-# square of the cell. Proof: docs/theory/exact-analysis.md.
+# Each cell of a partition gives an upper bound, for three reasons. delta decreases in g = Pr[no new count passes |
+# w], so a lower bound of g is safe. log g is concave, so its chord over a cell is such a lower bound, and the
+# normal integral of an exponential has a closed form. H(A, B) = B h(A/B) with h convex, so the average of h over a
+# cell, where A/B is exponential in w, is at most that of its chord (Edmundson and Madansky). The error shrinks
+# with the square of the cell width. Proof: docs/theory/exact-analysis.md.
 
 
 def reach(scale: float) -> float:
-    """Standard deviations beyond which a normal holds far less than `scale`."""
+    """Standard deviations beyond which a normal law holds far less than `scale`."""
     return math.ceil(-float(special.ndtri_exp(math.log(scale) - 50.0)))
 
 
 @dataclass(frozen=True)
 class Case:
-    """One offset bound: the plan, neighbours (j, r, s), the offset a, and the size of delta to expect."""
+    """One offset bound: noise, neighbours (j, r, s), offset a, and the expected size of delta."""
 
     noise: Noise
     shared: float
@@ -202,26 +201,26 @@ class Case:
     def mu(self) -> arb:
         """Distance of the independent coordinates, in standard deviations."""
         a, s = arb(self.offset), arb(self.changed)
-        quiet = arb(0) if self.offset == 0.0 else (arb(int(self.shared)) - s) * a * a
-        return (s * (1 - a) ** 2 + quiet).sqrt() / arb(self.noise.sigma)
+        unchanged = arb(0) if self.offset == 0.0 else (arb(int(self.shared)) - s) * a * a
+        return (s * (1 - a) ** 2 + unchanged).sqrt() / arb(self.noise.sigma)
 
 
 def _log_none_passes(case: Case, x: arb) -> arb:
     noise = case.noise
     u = (arb(noise.tau) - arb(noise.sigma_shared) * x) / arb(noise.sigma)
-    # Far below, 1 - Phi(-u) would cancel to nothing; far above, Phi(u) would round to one.
+    # 1 - Phi(-u) would cancel for small u, and Phi(u) would round to one for large u.
     return case.new * (balls.normal_cdf(u).log() if u < 0 else (-balls.normal_cdf(-u)).log1p())
 
 
 def _mass(low: arb, high: arb) -> arb:
-    """Normal mass of a cell, taken in the tail where it lies: nothing cancels."""
+    """Normal mass of a cell, from the tail in which it lies, so that nothing cancels."""
     if low > 0:
         return balls.normal_cdf(-low) - balls.normal_cdf(-high)
     return balls.normal_cdf(high) - balls.normal_cdf(low)
 
 
 def _chord_without_shared_noise(case: Case) -> float:
-    """Both directions in closed form; exact."""
+    """The worse direction, in closed form and exact."""
     log_g = _log_none_passes(case, arb(0))
     mu, epsilon = case.mu, arb(case.epsilon)
     if case.changed == 0:
@@ -231,7 +230,7 @@ def _chord_without_shared_noise(case: Case) -> float:
 
 
 def _nodes(case: Case, count: int) -> list[float]:
-    """Cell ends, dense where the integrands are large. Any choice is valid; this one is sharp."""
+    """Cell ends, dense where the integrands are large. Any choice gives a valid bound; this one is tight."""
     noise, far = case.noise, reach(case.scale)
     alpha = case.offset / noise.sigma_shared
     x = np.linspace(-far - alpha, far, 4001)
@@ -242,7 +241,7 @@ def _nodes(case: Case, count: int) -> list[float]:
     mass = -p * np.expm1(log_g)
     mass += p * np.exp(log_g) * hockey_stick_normal(mu, case.epsilon - log_g - shift)
     mass += q * hockey_stick_normal(mu, case.epsilon + log_g + shift)
-    # Where every mass underflows any cells will do.
+    # If every mass underflows, any cells will do.
     density: FloatArray = np.cbrt(mass / max(float(mass.max()), 1e-300)) + 2e-3
     cumulative = np.concatenate([[0.0], np.cumsum((density[1:] + density[:-1]) / 2.0)])
     inner = np.interp(np.linspace(0.0, cumulative[-1], count + 1), cumulative, x)
@@ -250,7 +249,7 @@ def _nodes(case: Case, count: int) -> list[float]:
 
 
 def _convex(log_ratio: arb, mu: arb) -> arb:
-    """h(X) = X Phi(mu/2 + ln X/mu) - Phi(-mu/2 + ln X/mu), the divergence per unit of B."""
+    """h(X) = X Phi(mu/2 + ln X/mu) - Phi(-mu/2 + ln X/mu): the divergence per unit of B, convex in X."""
     if mu == 0:
         return (log_ratio.exp() - 1).max(arb(0))
     turn = log_ratio / mu
@@ -258,7 +257,7 @@ def _convex(log_ratio: arb, mu: arb) -> arb:
 
 
 def _cell(mass_a: arb, mass_b: arb, ratios: tuple[arb, arb], values: tuple[arb, arb]) -> arb:
-    """Chord bound of the integral of B h(A/B) over a cell, from the cell's masses and its two ends."""
+    """Chord bound of the integral of B h(A/B) over a cell, from its masses and its ends."""
     step = ratios[1] - ratios[0]
     if step.contains(0):
         return values[0].max(values[1]) * mass_b
@@ -266,9 +265,9 @@ def _cell(mass_a: arb, mass_b: arb, ratios: tuple[arb, arb], values: tuple[arb, 
 
 
 def offset_bound_upper(case: Case, cells: int) -> float:
-    """Upper bound of delta for one case in both directions, by `cells` chords.
+    """Rigorous upper bound of delta for one case, in both directions, from `cells` chords.
 
-    Guarantee: not below the offset bound, hence not below delta; the excess shrinks as 1/cells^2.
+    Guarantee: at least the offset bound, hence at least delta; the excess shrinks as 1/cells^2.
     Valid for: epsilon >= 0, sigma_shared >= 0 (0 is closed form and needs offset 0).
     Source: beyond the paper; docs/theory/exact-analysis.md.
     """
@@ -277,7 +276,7 @@ def offset_bound_upper(case: Case, cells: int) -> float:
     alpha, epsilon, mu = arb(case.offset) / arb(case.noise.sigma_shared), arb(case.epsilon), case.mu
     ends = _nodes(case, cells)
     growth = epsilon.exp()
-    # Outside the cells both integrands are at most the mass of p (adding) or of q (removing).
+    # Outside the cells the integrands are at most p (adding) or q (removing).
     first, last = arb(ends[0]), arb(ends[-1])
     add = balls.normal_cdf(first) + balls.normal_cdf(-last)
     remove = balls.normal_cdf(first + alpha) + balls.normal_cdf(-last - alpha)
@@ -302,7 +301,7 @@ def offset_bound_upper(case: Case, cells: int) -> float:
     return max(balls.upper(add), balls.upper(remove))
 
 
-# The squared sensitivity of the family when no count is new, and the number of changed counts behind it.
+# The squared sensitivity when no count is new, and the number of changed counts that maximises it.
 
 
 def squared_sensitivity(*, shared: ArrayLike, changed: ArrayLike, gamma: float, extra: float = 0.0) -> FloatArray:
@@ -310,7 +309,7 @@ def squared_sensitivity(*, shared: ArrayLike, changed: ArrayLike, gamma: float, 
 
         (1 + extra) s - s^2/(gamma + j)     (j = shared, s = changed; infinite j or gamma give (1 + extra) s)
 
-    `extra` is what the sums beside a changed count add, in the same units.
+    `extra` is the contribution of the sums of a changed count, in the same units.
 
     Guarantee: exact: v^T Sigma^-1 v sigma^2 for Sigma = sigma^2 I + sigma_shared^2 11^T.
     Source: beyond the paper, whose min(sqrt j, sqrt(j + sqrt k)/2) in `lem:difference-for-j-sparse` bounds it.
@@ -323,10 +322,10 @@ def squared_sensitivity(*, shared: ArrayLike, changed: ArrayLike, gamma: float, 
 def worst_changed(
     *, shared: ArrayLike, most: ArrayLike, gamma: float, extra: float = 0.0
 ) -> tuple[FloatArray, FloatArray]:
-    """The two integers s next to (1 + extra)(gamma + j)/2, from below and above, as far as `most` allows.
+    """The two integers s next to (1 + extra)(gamma + j)/2, below and above, but at most `most`.
 
-    `squared_sensitivity` rises up to the first and falls from the second on, so that no other s is worse.
-    With the offset a = s/(gamma + j) of either of them, the offset bound covers all s on its own side.
+    `squared_sensitivity` increases up to the first and decreases from the second, so no other s is worse. With the
+    offset a = s/(gamma + j) of one of them, the offset bound covers all s on that side.
     """
     half = (1.0 + extra) * (gamma + np.asarray(shared, dtype=np.float64)) / 2.0
     limit = np.asarray(most, dtype=np.float64)
@@ -348,14 +347,12 @@ def largest_squared_sensitivity(
     )
 
 
-# The worst case over all neighbours: s <= j, j + r <= k, r + s <= m. More shared or more new counts never lower
+# The worst case over all neighbours: s <= j, j + r <= k, r + s <= m. More shared or new counts never decrease
 # delta, so only j = k - r matters. Derivation: docs/theory/exact-analysis.md.
 
 
 @dataclass(frozen=True)
 class CaseDelta:
-    """A value of delta and the neighbours that give it."""
-
     delta: float
     case: NeighbourCase
 
@@ -363,42 +360,42 @@ class CaseDelta:
 def gaussian_case(noise: Noise, contract: Contract, *, epsilon: float) -> CaseDelta:
     """Exact delta when no count is new (r = 0): the Gaussian mechanism at the largest sensitivity.
 
-    Guarantee: exact: neighbours come as near to it as one likes, as their shared counts grow.
+    Guarantee: exact: the supremum over neighbours, approached as their shared counts grow.
     Source: beyond the paper; `lem:standard-gaussian-mechanism` with the exact sensitivity.
     """
-    there = {"shared": contract.nonzero, "gamma": noise.gamma, "extra": noise.extra}
-    below, above = worst_changed(most=float(contract.items), **there)
-    candidates = [(float(squared_sensitivity(changed=s, **there)), int(s)) for s in (above, below)]
-    squared, changed = max(candidates, key=lambda pair: pair[0])
+    numbers = {"shared": contract.nonzero, "gamma": noise.gamma, "extra": noise.extra}
+    below, above = worst_changed(most=float(contract.items), **numbers)
+    candidates = [(float(squared_sensitivity(changed=s, **numbers)), int(s)) for s in (above, below)]
+    squared, changed = max(candidates, key=lambda candidate: candidate[0])
     delta = float(hockey_stick_normal(math.sqrt(squared) / noise.sigma, epsilon))
     return CaseDelta(delta, NeighbourCase(contract.nonzero, 0, changed, "either"))
 
 
-def infinite_case(noise: Noise, contract: Contract, *, smallest: float = 1e-300) -> CaseDelta:
-    """Exact delta when a user brings only new counts (r = m): the infinite event.
+def infinite_case(noise: Noise, contract: Contract) -> CaseDelta:
+    """Exact delta when a user has only new counts (r = m): the infinite event.
 
     Guarantee: exact for every epsilon >= 0, attained by a pair of neighbours.
     Source: beyond the paper; the exact value behind `claim:upperbounddeltainf`.
     """
     items = contract.items
-    delta = infinite_event(noise, items, smallest=smallest)
-    return CaseDelta(float(delta[0]), NeighbourCase(contract.nonzero - items, items, 0, "add"))
+    delta = float(infinite_event(noise, items)[0])
+    return CaseDelta(delta, NeighbourCase(contract.nonzero - items, items, 0, "add"))
 
 
 def block_offsets(
     noise: Noise, contract: Contract, first: IntArray, last: IntArray
 ) -> list[tuple[FloatArray, FloatArray, FloatArray, FloatArray]]:
-    """(j, r, s, a) of the offset bounds that together cover all neighbours with first <= r <= last.
+    """(j, r, s, a) of two offset bounds that together cover all neighbours with first <= r <= last.
 
-    More shared counts and more new counts dominate, hence j = k - first and r = last. The offset
-    a = s/(j + gamma) of the integer s below (1 + extra)(j + gamma)/2 covers all smaller s, that of the next one
-    all larger.
+    More shared and more new counts dominate, hence j = k - first and r = last. Of the integers s next to
+    (1 + extra)(j + gamma)/2, the offset a = s/(j + gamma) of the lower one covers all smaller s, that of the upper
+    one all larger s.
     """
     j = contract.nonzero - first.astype(np.float64)
     most = np.minimum(j, contract.items - first.astype(np.float64))
     below, above = worst_changed(shared=j, most=most, gamma=noise.gamma, extra=noise.extra)
     r, span, half = last.astype(np.float64), j + noise.gamma, (1.0 + noise.extra) / 2.0
-    # mu^2 is linear in s with slope 1 + extra - 2a: the clamps keep its sign right whatever the division rounded.
+    # mu^2 is linear in s with slope 1 + extra - 2a: clamping a keeps the slope's sign despite rounding.
     a_below = np.minimum(below / span, half)
     a_above = np.where(above > below, np.maximum(above / span, half), a_below)
     return [(j, r, below, a_below), (j, r, above, a_above)]
@@ -407,7 +404,7 @@ def block_offsets(
 def sum_bound(
     noise: Noise, contract: Contract, first: IntArray, last: IntArray, *, epsilon: float, smallest: float
 ) -> FloatArray:
-    """The simplest upper bound for blocks of cases: infinite event plus Gaussian delta.
+    """The simplest upper bound for blocks of cases: the infinite event plus the Gaussian delta.
 
         Pr[some of r passes] + delta_gaussian(sqrt(max over s of D(j, s)), epsilon),  j = k - first, r = last
 
@@ -421,22 +418,15 @@ def sum_bound(
     return np.asarray(some + hockey_stick_normal(np.sqrt(squared) / noise.sigma, epsilon))
 
 
-def _offset_bounds(
-    noise: Noise, contract: Contract, first: IntArray, last: IntArray, *, epsilon: float, smallest: float
-) -> list[OffsetDeltas]:
-    """The offset bounds of `block_offsets`."""
-    return [
-        offset_bound(noise, shared=j, new=r, changed=s, offset=a, epsilon=epsilon, smallest=smallest)
-        for j, r, s, a in block_offsets(noise, contract, first, last)
-    ]
-
-
 def mixed_blocks_upper(
     noise: Noise, contract: Contract, first: IntArray, last: IntArray, *, epsilon: float, smallest: float
 ) -> FloatArray:
     """Upper bounds of delta for blocks of mixed cases, by the offset bound."""
-    below, above = _offset_bounds(noise, contract, first, last, epsilon=epsilon, smallest=smallest)
-    return np.maximum(below.worst, above.worst)
+    below, above = (
+        offset_bound(noise, shared=j, new=r, changed=s, offset=a, epsilon=epsilon, smallest=smallest).worst
+        for j, r, s, a in block_offsets(noise, contract, first, last)
+    )
+    return np.maximum(below, above)
 
 
 def mixed_blocks(
@@ -448,12 +438,12 @@ def mixed_blocks(
     relative: float = 1e-7,
     growth: float = 1.5,
 ) -> Blocks:
-    """Upper bounds for all mixed cases 0 < r < m, refined as far as they exceed `enough`."""
+    """Upper bounds for all mixed cases 0 < r < m, refined where they exceed `enough`."""
     smallest = max(enough, 1e-300)
 
     def upper(first: IntArray, last: IntArray) -> FloatArray:
         bounds = sum_bound(noise, contract, first, last, epsilon=epsilon, smallest=smallest)
-        # The offset bound is never larger, but an integral: compute it only where the sum does not do.
+        # The offset bound is never larger, but it is an integral: compute it only where the sum is too large.
         unclear = bounds > enough
         if unclear.any():
             bounds[unclear] = mixed_blocks_upper(
@@ -464,30 +454,30 @@ def mixed_blocks(
     return bound_over_blocks(upper, 1, contract.items - 1, enough=enough, relative=relative, growth=growth)
 
 
-def delta_family(noise: Noise, contract: Contract, *, epsilon: float, relative: float = 1e-7) -> CaseDelta:
-    """Delta of the family at epsilon, the maximum over all neighbours and both directions.
+def delta_family(noise: Noise, contract: Contract, *, epsilon: float) -> CaseDelta:
+    """Delta of the family at epsilon: the maximum over all neighbours and both directions.
 
     Guarantee: an upper bound (in doubles); exact when the worst case is not mixed. Where it is mixed, as for an
-    epsilon small against delta or a small gamma, it was above the exact value by 0.7 % in the median and 10 % at
-    worst.
+    epsilon small against delta or a small gamma, it was above the exact value by 0.7 % in the median and by 10 %
+    at worst.
     Valid for: epsilon >= 0.
     Source: beyond the paper, which leaves it open (`sec:conclusion`); docs/theory/exact-analysis.md.
     """
-    ends = gaussian_case(noise, contract, epsilon=epsilon), infinite_case(noise, contract)
-    worst = max(ends, key=lambda end: end.delta)
+    pure = gaussian_case(noise, contract, epsilon=epsilon), infinite_case(noise, contract)
+    worst = max(pure, key=lambda case: case.delta)
     if contract.items < 2:
         return worst
-    blocks = mixed_blocks(noise, contract, epsilon=epsilon, enough=worst.delta, relative=relative)
+    blocks = mixed_blocks(noise, contract, epsilon=epsilon, enough=worst.delta)
     if blocks.maximum <= worst.delta:
         return worst
-    # The worst neighbours with so many new counts, by the offset bound.
+    # The worst neighbours with this many new counts, by the offset bound.
     new = np.array([blocks.argument], dtype=np.int64)
-    bounds = _offset_bounds(noise, contract, new, new, epsilon=epsilon, smallest=1e-300)
     cases: list[tuple[float, NeighbourCase]] = []
-    for (j, _, s, _), both in zip(block_offsets(noise, contract, new, new), bounds, strict=True):
+    for j, r, s, a in block_offsets(noise, contract, new, new):
+        both = offset_bound(noise, shared=j, new=r, changed=s, offset=a, epsilon=epsilon)
         case = NeighbourCase(float(j[0]), blocks.argument, int(s[0]), "add")
         cases += [(float(both.add[0]), case), (float(both.remove[0]), replace(case, direction="remove"))]
-    return CaseDelta(blocks.maximum, max(cases, key=lambda pair: pair[0])[1])
+    return CaseDelta(blocks.maximum, max(cases, key=lambda case: case[0])[1])
 
 
 _PEAK_OFFSETS = np.array([-4.0, -2.0, 0.0, 2.0, 4.0])
@@ -495,44 +485,40 @@ _LOG_ROOT_TWO_PI = 0.5 * math.log(2.0 * math.pi)
 
 
 def delta_of_case(case: NeighbourCase, noise: Noise, *, epsilon: float, smallest: float = 1e-60) -> float:
-    """Exact delta of neighbours (j, r, s) in the case's direction.
+    """Exact delta of neighbours (j, r, s) in the case's direction ("either" is for r = 0).
 
-    The shared counts tell of Z_shared only through its posterior mean T, and the log likelihood ratio L is
-    linear in them; given T, L is normal and the inner integral is closed:
+    The shared counts determine Z_shared only through its posterior mean T, and the log likelihood ratio L is
+    linear in them; given T, L is normal and the inner integral has a closed form:
 
         delta_add    = Pr[some new passes] + E over T of (g(T) - e^(epsilon - L))_+
         delta_remove = E over T of (e^-L - e^epsilon g(T))_+ ,
         g(T) = E over N(T, V) of Phi((tau - Z)/sigma)^r,  V = 1/(1/sigma_shared^2 + j/sigma^2)
 
-    Guarantee: exact up to quadrature (relative error about 1e-9) for values above `smallest`. Neighbours come as
-    near to it as one likes, as their shared counts grow; hence a lower bound of delta.
+    Guarantee: exact up to quadrature (relative error about 1e-9) for values above `smallest`. Neighbours approach
+    it as their shared counts grow, hence a lower bound of delta.
     Valid for: epsilon >= 0.
     Source: beyond the paper; docs/theory/exact-analysis.md.
     """
-    if case.direction == "either":
-        both = (replace(case, direction="add"), replace(case, direction="remove"))
-        return max(delta_of_case(one, noise, epsilon=epsilon, smallest=smallest) for one in both)
     adding = case.direction == "add"
     j, r, s = case.shared, case.new, case.changed
-    some = float(infinite_event(noise, r)[0])
     if r == 0:
         squared = s - s * s / (noise.gamma + j)
         return float(hockey_stick_normal(math.sqrt(squared) / noise.sigma, epsilon))
+    some = float(infinite_event(noise, r)[0])
     if s == 0 and adding:
         return some
-    if noise.sigma_shared == 0.0 or math.isinf(j) or j == 0:
-        # The shared noise is absent, known exactly or not seen: the offset bound with a = 0 is exact, except
-        # that no shared count tells nothing.
-        if j == 0:
-            return some if adding else max(0.0, 1.0 - math.exp(epsilon) * (1.0 - some))
-        found = offset_bound(noise, shared=j, new=r, changed=s, offset=0.0, epsilon=epsilon)
-        return float(found.add[0] if adding else found.remove[0])
-    return (some if adding else 0.0) + _finite_part(case, noise, epsilon=epsilon, adding=adding, smallest=smallest)
+    if j == 0:
+        return some if adding else max(0.0, 1.0 - math.exp(epsilon) * (1.0 - some))
+    if noise.sigma_shared == 0.0 or math.isinf(j):
+        # The shared noise is absent or known exactly: the offset bound with a = 0 is exact.
+        both = offset_bound(noise, shared=j, new=r, changed=s, offset=0.0, epsilon=epsilon)
+        return float(both.add[0] if adding else both.remove[0])
+    return (some if adding else 0.0) + _finite_part(case, noise, epsilon=epsilon, smallest=smallest)
 
 
-def _finite_part(case: NeighbourCase, noise: Noise, *, epsilon: float, adding: bool, smallest: float) -> float:
+def _finite_part(case: NeighbourCase, noise: Noise, *, epsilon: float, smallest: float) -> float:
     """The integral over T of the finite privacy loss, in units of T's standard deviation."""
-    j, r, s = case.shared, case.new, case.changed
+    j, r, s, adding = case.shared, case.new, case.changed, case.direction == "add"
     posterior = 1.0 / (1.0 / noise.sigma_shared**2 + j / noise.sigma**2)
     spread = math.sqrt(noise.sigma_shared**2 - posterior)
     covariance = s * posterior / noise.sigma**2
@@ -574,13 +560,13 @@ def _log_posterior_none_passes(
     uniform = np.linspace(-reach, reach, int(reach) * 2 + 1)
     u_turn = float(special.ndtri(np.exp2(-1.0 / r))) + np.array([-4.0, -2.0, -1.0, 0.0, 1.0, 2.0, 4.0])
     turning = (noise.tau - noise.sigma * u_turn - means[:, None]) / root
-    # For a far threshold the mass of "some passes" peaks where both normals meet, not at the mean.
+    # For a high threshold the mass of "some passes" peaks where both normals meet, not at the mean.
     variance = noise.sigma**2 + posterior
     peak = (noise.tau - means[:, None]) * root / variance + noise.sigma / math.sqrt(variance) * _PEAK_OFFSETS
     rows = np.concatenate([np.broadcast_to(uniform, (means.size, uniform.size)), turning, peak], axis=1)
     x, weights = panel_nodes(np.clip(rows, -reach, reach))
     log_power = log_probability_none_passes(r, (noise.tau - means[:, None] - root * x) / noise.sigma)
-    # 1 - E(1 - Phi^r) keeps the digits of a g close to 1; the sum itself those of a small g.
+    # 1 - E(1 - Phi^r) keeps the digits of a g close to 1; E(Phi^r) those of a small g.
     density = weights * np.exp(-0.5 * x * x - _LOG_ROOT_TWO_PI)
     some = (density * -np.expm1(log_power)).sum(axis=1)
     none = (density * np.exp(log_power)).sum(axis=1)

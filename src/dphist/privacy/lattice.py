@@ -1,4 +1,10 @@
-"""Noise on a lattice: the parts of its delta, in ball arithmetic, also with a top-k step and its offset."""
+"""Noise on a lattice: the parts of its delta in ball arithmetic, also for a top-k step with its offset.
+
+Offsets a = c/b are whole numbers of steps on the lattice 1/b, so that the representation of the offset bound is
+integral. Given the shared draw, the log likelihood ratio is linear in one integer combination of the draws, which
+is a discrete Gaussian up to a factor within e^(-2 pi^2 V') of one. Derivation: docs/theory/discrete.md. Sums are
+further terms of the combination: docs/theory/sums.md.
+"""
 
 from __future__ import annotations
 
@@ -25,21 +31,16 @@ from dphist.privacy.balls import (
     weights_from,
 )
 from dphist.privacy.exact import reach
-from dphist.privacy.numerics import FloatArray
+from dphist.privacy.numerics import FloatArray, normal_reach
 from dphist.privacy.types import Contract, LatticeNoise, OffsetRule
 
-# Offsets a = c/b are whole numbers of steps on the lattice 1/b, so that the representation of the offset bound is
-# integral. Given the shared draw, the log likelihood ratio is linear in one integer combination of the draws,
-# and that is a discrete Gaussian up to a factor within e^(-2 pi^2 V') of one. Derivation: docs/theory/discrete.md.
-# Sums beside the counts are further terms of the combination: docs/theory/sums.md.
-
-# Discrete Gaussian noise: tails, and the infinite event as an exact sum.
+# Discrete Gaussian noise in doubles: tails, and the infinite event as an exact sum.
 #
-# Everything is in units of the lattice: a variance of V means Pr[X = x] proportional to exp(-x^2/(2V)) on the
-# integers. The paper's lattice is 1/2, so that its N_Z(0, 4 sigma^2)/2 has V = 4 sigma^2.
+# All numbers are in units of the lattice: variance V means Pr[X = x] proportional to exp(-x^2/(2V)) on the
+# integers. The paper's lattice is 1/2, so its N_Z(0, 4 sigma^2)/2 has V = 4 sigma^2.
 
 _LARGEST_TABLE_DEVIATION: Final = 64.0
-_REACH: Final = 38.6  # beyond, a standard normal underflows in doubles
+_REACH: Final = 38.6  # beyond this, a standard normal underflows in doubles
 _CHUNK: Final = 1 << 20
 # Coefficients of f', f''', f^(5), f^(7), f^(9) in the midpoint Euler-Maclaurin formula.
 _MIDPOINT: Final = tuple(
@@ -49,14 +50,14 @@ _MIDPOINT: Final = tuple(
 
 @lru_cache(maxsize=32)
 def _tail_table(variance: float) -> FloatArray:
-    """Sums of exp(-x^2/(2V)) over x >= n for n = 0, 1, ...; all terms positive, small ones first."""
+    """Sums of exp(-x^2/(2V)) over x >= n for n = 0, 1, ..., added from the smallest term up."""
     x = np.arange(math.ceil(_REACH * math.sqrt(variance)) + 2, dtype=np.float64)
     weights = np.exp(-x * x / (2.0 * variance))
     return np.asarray(np.cumsum(weights[::-1])[::-1], dtype=np.float64)
 
 
 def _hermite_terms(t: FloatArray, deviation: float) -> FloatArray:
-    """The corrections of Euler and Maclaurin to the tail integral at t, per density."""
+    """Euler-Maclaurin corrections to the tail integral at t, divided by the density."""
     previous, current = np.ones_like(t), t  # He_0, He_1
     total = np.zeros_like(t)
     for order in range(1, 2 * len(_MIDPOINT)):
@@ -72,14 +73,14 @@ def discrete_gaussian_tail(n: ArrayLike, *, variance: float) -> FloatArray:
 
         sum over x >= n of e^(-x^2/(2V)) / sum over all x
 
-    Guarantee: relative error about 1e-13 down to 1e-300: a table of sums up to a deviation of 64 steps, beyond it
-    the midpoint formula of Euler and Maclaurin.
+    Guarantee: relative error about 1e-13 down to 1e-300: a table of sums up to a deviation of 64 steps, the
+    midpoint Euler-Maclaurin formula beyond.
     Valid for: variance >= 1/16.
     Source: `def:discrete-distribution-gaussian`.
     """
     points = np.asarray(n, dtype=np.float64)
     mirrored = points <= 0.0
-    # Pr[X >= n] = 1 - Pr[X >= 1 - n]: only positive n are summed, so nothing cancels in the tail.
+    # Pr[X >= n] = 1 - Pr[X >= 1 - n]: summing for positive n only, nothing cancels in the tail.
     positive = np.where(mirrored, 1.0 - points, points)
     deviation = math.sqrt(variance)
     if deviation <= _LARGEST_TABLE_DEVIATION:
@@ -96,7 +97,7 @@ def discrete_gaussian_tail(n: ArrayLike, *, variance: float) -> FloatArray:
 def infinite_event_discrete(
     *, count: int, variance: float, variance_shared: float, limit: int, smallest: float = 1e-300
 ) -> float:
-    """Probability that one of `count` new counts passes under discrete noise, exactly.
+    """Exact probability that one of `count` new counts passes under discrete noise.
 
         1 - sum over w of Pr[Z_shared = w] Pr[Z <= limit - w]^count,  a count passes if Z + Z_shared > limit
 
@@ -108,7 +109,7 @@ def infinite_event_discrete(
         passes = discrete_gaussian_tail(limit + 1, variance=variance)
         return float(-np.expm1(count * np.log1p(-passes)))
     deviation = math.sqrt(variance_shared)
-    reach = math.ceil(deviation * float(-special.ndtri_exp(math.log(smallest) - 32.0))) + 1
+    reach = math.ceil(deviation * normal_reach(smallest)) + 1
     normaliser = (
         2.0 * float(_tail_table(variance_shared)[0]) - 1.0
         if deviation <= _LARGEST_TABLE_DEVIATION
@@ -141,22 +142,22 @@ def infinite_event_discrete_upper(*, k: int, sigma: float, tau: float) -> float:
     return float(-np.expm1(np.log1p(-shared) + k * np.log1p(-single)))
 
 
-# The whole-numbered combination of draws in which a log likelihood ratio is linear, and how sums join it.
+# The integer combination of draws in which the log likelihood ratio is linear, and how sums join it.
 #
-# Counts have the variance V and sums the variances V_l, one user moves them by N_l steps. Where r_l = N_l V/V_l
-# has the denominator U in common for all l, the log likelihood ratio is 1/(V U) times
+# Counts have variance V and sums have variances V_l; one user moves them by N_l steps. If U is a common
+# denominator of all r_l = N_l V/V_l, the log likelihood ratio is 1/(V U) times
 #
-# U u A + sum over l of U r_l B_l,
+#     U u A + sum over l of U r_l B_l,
 #
-# A the combination of the counts (theirs is u/V times A) and B_l the draws of the moved sums added up: the
-# coefficients are whole again. Derivation: docs/theory/sums.md.
+# where u/V times A is that of the counts, and B_l is the sum of the draws of the moved sums: the coefficients are
+# integers again. Derivation: docs/theory/sums.md.
 
 
 def upper_factor(spreads: list[arb], draws: int) -> arb:
-    """An upper factor over all the sums of draws: `draws` of the first kind, one of each other.
+    """Bound of the factor by which sums exceed discrete Gaussians: `draws` of the first spread, one of each other.
 
-    One sum is above a discrete Gaussian by (1 + theta)(1 + theta') <= (1 + theta)^2 at most, since the
-    normaliser is never below its integral and the sum's own spread is the larger; e^(4 theta) is more.
+    One sum is above a discrete Gaussian by at most (1 + theta)(1 + theta') <= (1 + theta)^2 <= e^(4 theta), since
+    the normaliser is never below its integral and the sum's own spread is larger.
     """
     excess = theta_excess(spreads[0]) * (2 * draws)
     for spread in spreads[1:]:
@@ -166,9 +167,9 @@ def upper_factor(spreads: list[arb], draws: int) -> arb:
 
 @dataclass(frozen=True)
 class Combination:
-    """A whole-numbered combination of draws: near a discrete Gaussian, up to `factor`, and moved by `shift`.
+    """An integer combination of draws: a discrete Gaussian up to `factor`, moved by `shift`.
 
-    `unit` is its coefficient in the log likelihood ratio, in units of 1/V, V the variance of a count's draw.
+    `unit` is its coefficient in the log likelihood ratio, in units of 1/V for draws of variance V.
     """
 
     variance: arb
@@ -177,42 +178,41 @@ class Combination:
     factor: arb
 
     def divergence(self, epsilon: arb) -> arb:
-        """Upper bound of the hockey-stick divergence at e^epsilon."""
         return shift_divergence(variance=self.variance, shift=self.shift, epsilon=epsilon) * self.factor
 
 
 class SumTerms:
-    """The sums of a plan, ready to join a combination of its counts."""
+    """The sums of a plan, as terms of a combination of draws."""
 
     def __init__(self, noise: LatticeNoise) -> None:
-        ratios = [one.reach * noise.variance / one.variance for one in noise.sums]
+        ratios = [sum_noise.reach * noise.variance / sum_noise.variance for sum_noise in noise.sums]
         self.common = math.lcm(*(ratio.denominator for ratio in ratios))
         self._terms = [
-            (int(ratio * self.common), one.reach, rational(one.variance))
-            for ratio, one in zip(ratios, noise.sums, strict=True)
+            (int(ratio * self.common), sum_noise.reach, rational(sum_noise.variance))
+            for ratio, sum_noise in zip(ratios, noise.sums, strict=True)
         ]
 
     def with_sums(self, counts: Combination, moved: int) -> Combination:
-        """With `moved` draws of each sum, each moved by all that one user can.
+        """The combination with `moved` draws of each sum, each moved as far as one user can.
 
-        Guarantee: an upper bound for any smaller moves too, since the divergence grows with each of them.
+        Guarantee: an upper bound for smaller moves too, since the divergence increases with each move.
         """
         if not self._terms or moved == 0:
             return counts
         variance, shift, factor = counts.variance, counts.shift, counts.factor
         unit = self.common * counts.unit
-        for weight, move, of_one in self._terms:
-            shared = math.gcd(unit, weight)
-            before, own, all_draws = unit // shared, weight // shared, of_one * moved
-            spread = 1 / (arb(own**2) / variance + arb(before**2) / all_draws)
-            factor *= upper_factor([of_one / 2, spread], moved)
-            variance = variance * before**2 + all_draws * own**2
-            shift, unit = shift * before + own * moved * move, shared
+        for weight, move, variance_of_one in self._terms:
+            divisor = math.gcd(unit, weight)
+            before, own, added = unit // divisor, weight // divisor, variance_of_one * moved
+            spread = 1 / (arb(own**2) / variance + arb(before**2) / added)
+            factor *= upper_factor([variance_of_one / 2, spread], moved)
+            variance = variance * before**2 + added * own**2
+            shift, unit = shift * before + own * moved * move, divisor
         return Combination(variance, shift, unit, factor)
 
 
 def change_of_one(noise: LatticeNoise) -> Combination:
-    """The combination of the draws of one changed count and of its sums, without shared noise."""
+    """The combination of draws for one changed count and its sums, without shared noise."""
     variance = rational(noise.variance)
     counts = Combination(variance, noise.lattice, noise.lattice, upper_factor([variance / 2], 1))
     return SumTerms(noise).with_sums(counts, 1)
@@ -223,112 +223,106 @@ _MOST_ONE_BY_ONE = 4096
 
 
 def bits_for(scale: float) -> int:
-    """Precision at which deltas of this size keep their digits."""
+    """Precision in bits for deltas of this size."""
     return 128 + int(-1.1 * math.log2(scale))
 
 
 class DiscreteFamily:
-    """The bounds of the family on its lattice as balls, for one plan and one epsilon."""
+    """Bounds of the parts of delta as balls, for one plan on a lattice and one epsilon."""
 
     def __init__(self, noise: LatticeNoise, contract: Contract, *, epsilon: float, scale: float) -> None:
         self.noise, self.contract, self.epsilon = noise, contract, arb(epsilon)
-        # Far enough into the shared noise that what lies beyond is nothing beside delta.
+        # Shared noise beyond this is negligible compared with delta.
         self.reach = math.ceil(reach(scale) * math.sqrt(noise.variance_shared))
         self.variance, self.shared = rational(noise.variance), rational(noise.variance_shared)
         self.sums = SumTerms(noise)
         self._divergences: dict[tuple[int, int], arb] = {}
         self._events: dict[int, arb] = {}
 
-    def offset(self, shared: float, changed: int) -> int:
-        """The offset in steps nearest to the best one, s/(j + gamma) of a unit; none without shared noise."""
-        gamma, lattice = self.noise.gamma_whole, self.noise.lattice
-        if gamma is None or math.isinf(shared):
-            return 0
-        return min(round(lattice * changed / (shared + gamma)), lattice - 1)
-
     def gaussian_worst(self, new: int) -> arb:
-        """Upper bound of delta over all changed counts when at least `new` counts are new and stay hidden."""
+        """Upper bound of delta over all numbers of changed counts, if at least `new` counts are new and hidden."""
         shared = self.contract.nonzero - new
         most = int(min(shared, self.contract.items - new))
         if most < 1:
             return arb(0)
         if self.noise.gamma_whole is None or math.isinf(shared):
-            # Once the shared noise is given away (offset 0), fewer changed counts are a projection of more.
+            # With the shared noise revealed (offset 0), fewer changed counts are a projection of more.
             return self._delta_of_changed(shared, most, 0)
         if most <= 2 * _EXACT_CHANGED:
-            # Every number of changed counts by itself, the likely worst first: others need only be below it.
+            # Each number of changed counts, the likely worst first: the others only have to be below it.
             likely = (1 + float(self.noise.extra)) * (shared + self.noise.gamma_whole) / 2
             worst = arb(0)
             for changed in sorted(range(1, most + 1), key=lambda s: abs(s - likely)):
                 worst = worst.max(self._changed_best(shared, changed, enough=worst))
             return worst
-        # Half a unit covers every number of changed counts at once: all counts move alike, and fewer sums are a
-        # projection of more. Any valid bound will do.
+        # Half a count covers all numbers of changed counts at once: all counts move alike, and fewer sums are a
+        # projection of more.
         half = self._delta_of_changed(shared, most, self.noise.lattice // 2)
         if not self.noise.sums and 2 * most >= shared + self.noise.gamma_whole:
             return half
         return half.min(self._changed_many(shared, most))
 
+    def _offset(self, shared: float, changed: int) -> int:
+        """The offset in steps nearest to the best one, s/(j + gamma) of a count."""
+        lattice = self.noise.lattice
+        return min(round(lattice * changed / (shared + self.noise.gamma)), lattice - 1)
+
     def _changed_best(self, shared: float, changed: int, enough: arb | None = None) -> arb:
-        """The least bound over a few offsets: each of them is valid. One that is below `enough` will do."""
-        steps = [self.offset(shared, changed), 0]
-        if self.noise.gamma_whole is not None and not math.isinf(shared):
-            steps.append(self.noise.lattice // 2)
+        """The least bound over a few offsets, or the first that is at most `enough`; every offset is valid."""
         best = arb(1)
-        for step in dict.fromkeys(steps):
+        for step in dict.fromkeys((self._offset(shared, changed), 0, self.noise.lattice // 2)):
             best = best.min(self._delta_of_changed(shared, changed, step))
             if enough is not None and best <= enough:
                 break
         return best
 
     def _changed_many(self, shared: float, most: int) -> arb:
-        """All numbers of changed counts with one offset: the largest ones by themselves, the rest in ranges."""
-        step = self.offset(shared, most)
-        # Up to this offset more changed counts are never better.
+        """All numbers of changed counts with one offset: the largest one by one, the rest in ranges."""
+        step = self._offset(shared, most)
+        # Up to this offset, more changed counts never decrease delta.
         turn = self.noise.lattice * (1 + self.noise.extra) / 2
         if step > turn or (step == turn and not self.noise.sums):
             step = min(math.floor(turn), self.noise.lattice - 1) - (0 if self.noise.sums else 1)
         worst, high = arb(0), most - _EXACT_CHANGED
         for changed in range(most, high, -1):
-            # With all counts changed another offset may serve better; every one is valid.
-            quiet = changed == shared
-            worst = worst.max(
-                self._changed_best(shared, changed) if quiet else self._delta_of_changed(shared, changed, step)
-            )
+            # If all counts change, another offset may be better.
+            if changed == shared:
+                worst = worst.max(self._changed_best(shared, changed))
+            else:
+                worst = worst.max(self._delta_of_changed(shared, changed, step))
         while high >= 1:
             low = max(1, high // 2)
             worst = worst.max(self._changed_range(shared, low, high, step))
             high = low - 1
         return worst
 
-    def _problem(self, shared: float, changed: int, step: int) -> Combination:
-        """The combination of all draws that take part when `changed` counts and their sums move."""
+    def _combination(self, shared: float, changed: int, step: int) -> Combination:
+        """The combination of draws when `changed` counts and their sums move."""
         return self.sums.with_sums(self._counts(shared, changed, step), changed)
 
     def _counts(self, shared: float, changed: int, step: int) -> Combination:
-        """The combination of the draws of the counts alone."""
         lattice, gamma = self.noise.lattice, self.noise.gamma_whole
         if step == 0:
-            # Only the changed counts take part: a sum of `changed` draws, shifted by one unit each.
+            # Only the changed counts matter: a sum of `changed` draws, each moved by one count.
             return Combination(
                 self.variance * changed, lattice * changed, lattice, upper_factor([self.variance / 2], changed)
             )
         assert gamma is not None
-        quiet = int(shared) - changed
-        if quiet == 0:
+        unchanged = int(shared) - changed
+        if unchanged == 0:
             return self._counts_all_changed(changed, step, gamma)
         unit = math.gcd(lattice - step, step)
         large, small = (lattice - step) // unit, step // unit
-        total = changed * large**2 + quiet * small**2 + gamma * small**2
+        total = changed * large**2 + unchanged * small**2 + gamma * small**2
         spreads = [self.variance / 2]
         if large != small:
-            spreads.append(self.variance / (arb(small**2) / changed + arb(large**2) / quiet))
-        counts = self.variance * (changed * large**2 + quiet * small**2)
+            spreads.append(self.variance / (arb(small**2) / changed + arb(large**2) / unchanged))
+        counts = self.variance * (changed * large**2 + unchanged * small**2)
         spreads.append(1 / (arb((small * gamma) ** 2) / counts + 1 / self.shared))
         return Combination(self.variance * total, unit * total, unit, upper_factor(spreads, int(shared)))
 
     def _counts_all_changed(self, changed: int, step: int, gamma: int) -> Combination:
-        """The same when every shared count is changed: two coefficients, divided by all they have in common."""
+        """`_counts` if every shared count changes: two coefficients, divided by their common divisor."""
         move = self.noise.lattice - step
         unit = math.gcd(move, step * gamma)
         own, common = move // unit, step * gamma // unit
@@ -338,26 +332,26 @@ class DiscreteFamily:
         return Combination(variance, shift, unit, upper_factor([self.variance / 2, spread], changed))
 
     def _delta_of_changed(self, shared: float, changed: int, step: int) -> arb:
-        problem = self._problem(shared, changed, step)
-        # The variance follows from these two: with the best offset for sums they are the same for many.
-        key = problem.shift, problem.unit
+        moved = self._combination(shared, changed, step)
+        # Shift and unit determine the variance, and many cases share them.
+        key = moved.shift, moved.unit
         if key not in self._divergences:
             self._divergences[key] = shift_divergence(
-                variance=problem.variance, shift=problem.shift, epsilon=self.epsilon
+                variance=moved.variance, shift=moved.shift, epsilon=self.epsilon
             )
-        return self._divergences[key] * problem.factor
+        return self._divergences[key] * moved.factor
 
     def _changed_range(self, shared: float, low: int, high: int, step: int) -> arb:
         """A bound for all numbers of changed counts from low to high, from the continuous divergence.
 
         Each tail is within z phi(z)/(8 S^2) of the normal one for z >= 1, half a step from its point.
         """
-        least, most = self._problem(shared, low, step), self._problem(shared, high, step)
+        least, most = self._combination(shared, low, step), self._combination(shared, high, step)
         mu_high, mu_low = most.shift / most.variance.sqrt(), least.shift / least.variance.sqrt()
         half = 1 / (2 * least.variance.sqrt())
         near = self.epsilon / mu_high - mu_high / 2 - half
         if not near >= 1:
-            # Every number of changed counts by itself, where there are not too many; otherwise no statement.
+            # One by one if there are not too many; otherwise give up with the trivial bound.
             if high - low > _MOST_ONE_BY_ONE:
                 return arb(1)
             worst = arb(0)
@@ -368,12 +362,12 @@ class DiscreteFamily:
         density = (-near * near / 2).exp() / (2 * arb.pi()).sqrt()
         error = (near + far) * density * self.epsilon.exp() / (8 * least.variance)
         smooth = balls.hockey_stick_normal(mu_high, self.epsilon)
-        # Each spread is at its worst at one end or the other: both factors together cover all between.
+        # Each spread is worst at one of the ends, so both factors together cover the whole range.
         return (smooth + error) * least.factor * most.factor * (1 + 2 * theta_excess(least.variance))
 
     @cached_property
     def _passing(self) -> list[tuple[arb, arb]]:
-        """For each value of the shared draw: its probability, and that of one new count to pass."""
+        """For each value of the shared draw: its probability, and that of a new count passing given it."""
         limit = self.noise.limit
         if self.noise.variance_shared == 0:
             return [(arb(1), tail(limit + 1, self.variance))]
@@ -385,25 +379,21 @@ class DiscreteFamily:
         for draw, more in islice(zip(draws, further, strict=True), 2 * self.reach + 1):
             passes += more / whole
             rows.append((draw / whole_shared, passes))
-        return rows
-
-    @cached_property
-    def _beyond(self) -> arb:
-        """The shared draws that are left out, as if all of them let a count pass."""
-        return arb(0) if self.noise.variance_shared == 0 else 2 * tail(self.reach + 1, self.shared)
+        # All shared draws further out, as if a count always passed with them.
+        return [*rows, (2 * tail(self.reach + 1, self.shared), arb(1))]
 
     def infinite_event(self, count: int) -> arb:
-        """Upper enclosure of the probability that one of `count` new counts passes: the exact sum."""
+        """Upper enclosure of the probability that one of `count` new counts passes."""
         if count not in self._events:
             total = arb(0)
             for weight, passes in self._passing:
                 total += weight * (passes if count == 1 else 1 - (1 - passes) ** count)
-            self._events[count] = total + self._beyond
+            self._events[count] = total
         return self._events[count]
 
     @cached_property
     def _ends(self) -> tuple[arb, arb, arb]:
-        """The infinite event of 1 and of m new counts, and its last step from m to m + 1."""
+        """The infinite event of 1 and of m new counts, and its increase from m to m + 1."""
         items, last_step = self.contract.items, arb(0)
         for weight, passes in self._passing:
             last_step += weight * (1 - passes) ** items * passes
@@ -412,28 +402,29 @@ class DiscreteFamily:
     def sum_block(self, first: int, last: int, goal: float) -> float:
         """Infinite event plus Gaussian part: an upper bound for all cases with first <= r <= last."""
         gaussian = self.gaussian_worst(first)
-        # A bound without a sum of its own: the event is concave in the number of counts, and 0 for none.
-        one, items, last_step = self._ends
-        event = (last * one).min(items - (self.contract.items - last) * last_step)
+        # First a cheap bound: the event is concave in the number of counts, and 0 for none.
+        event_of_one, event_of_all, last_step = self._ends
+        event = (last * event_of_one).min(event_of_all - (self.contract.items - last) * last_step)
         bound = balls.upper(event + gaussian)
         return bound if bound <= goal else balls.upper(self.infinite_event(last) + gaussian)
 
 
-# The top-k step with its offset: the (k+1)-th largest count c is subtracted from all, and released with noise.
+# The top-k step with its offset: the (k+1)-th largest count c is subtracted from all counts and released with
+# noise.
 #
-# Adding a user moves (counts, c) by (+v, 0) or by (-v, +1), v of zeros and ones: opposite signs. So c is released
-# with the opposite of the shared noise,
+# Adding a user moves (counts, c) by (+v, 0) or by (-v, +1), with v of zeros and ones. The signs are opposite, so c
+# is released with the opposite of the shared noise,
 #
 #     y_i = H~_i + Z_i + W,    c~ = c + Z_c - W,    y_i + c~ = H_i + Z_i + Z_c,
 #
 # and W cancels in the counts. Derivation and comparison with the paper's rule: docs/theory/top-k.md.
 
-# How far the offset's own noise has to move, in halves of a count, when c does not change and when it does.
+# How far the offset's own noise has to move, in half counts, if c does not change and if it does.
 _HALVES: Final[dict[OffsetRule, tuple[int, int]]] = {"none": (0, 0), "opposite": (1, 1), "independent": (0, 2)}
 
 
 def squared_sensitivity_top_k(*, shared: float, gamma: float, rule: OffsetRule, extra: float = 0.0) -> float:
-    """Squared sensitivity, in units of 1/sigma^2, of `shared` counts and their offset, both moved at their worst.
+    """Largest squared sensitivity, in units of 1/sigma^2, of `shared` counts and their offset.
 
         (j + gamma + h^2 gamma)/4 + extra j,    h = 1 for the opposite offset, 2 for the independent one, 0 without
 
@@ -445,23 +436,23 @@ def squared_sensitivity_top_k(*, shared: float, gamma: float, rule: OffsetRule, 
 
 
 class TopKFamily(DiscreteFamily):
-    """The bounds of the family with one more coordinate, the offset; users are not bounded.
+    """The bounds with one more coordinate, the offset; the number of items per user is not bounded.
 
-    Every noise moves by half a count: W by +1/2, each Z_i by +1/2 or -1/2, Z_c by what is left. All signs have the
-    same likelihood ratio, so one bound serves every v, both movements of c and both directions.
+    Every draw moves by half a count: W by +1/2, each Z_i by +1/2 or -1/2, Z_c by the rest. All signs have the same
+    likelihood ratio, so one bound covers every v, both moves of c and both directions.
     """
 
     def __init__(self, noise: LatticeNoise, contract: Contract, *, epsilon: float, scale: float) -> None:
         if contract.max_nonzero is None or contract.items != contract.max_nonzero:
             raise InvalidParameter(
-                "a top-k step keeps no bound on the items of a user: its plan has max_nonzero alone"
+                "a top-k step does not bound the items of a user: certify it with max_nonzero alone"
             )
         super().__init__(noise, contract, epsilon=epsilon, scale=scale)
 
     def gaussian_worst(self, new: int) -> arb:
-        """Upper bound of delta over all moves of the shared counts and of c when `new` counts stay hidden.
+        """Upper bound of delta over all moves of the shared counts and of c if `new` counts stay hidden.
 
-        Fewer shared counts are a projection of more, so those of the most shared ones bound them all.
+        Fewer shared counts are a projection of more, so the largest number of shared counts bounds all.
         """
         worst = arb(0)
         for halves in set(_HALVES[self.noise.offset]):
@@ -469,13 +460,13 @@ class TopKFamily(DiscreteFamily):
         return worst
 
     def _delta_of_move(self, shared: int, halves: int) -> arb:
-        """delta of moving `shared` counts and W by half a count each, and Z_c by `halves` of them."""
+        """delta of moving `shared` counts and W by half a count each, and Z_c by `halves` half counts."""
         gamma, lattice = self.noise.gamma_whole, self.noise.lattice
         assert gamma is not None
         if shared == 0 and halves == 0:
             return arb(0)
         if shared == 0:
-            # The offset alone moves by one count, with all the noise it has.
+            # The offset alone moves, by one count, with all its noise.
             draws = 2 if self.noise.offset == "opposite" else 1
             alone = shift_divergence(variance=self.shared * draws, shift=lattice, epsilon=self.epsilon)
             return alone * upper_factor([self.shared / 2], draws) if draws > 1 else alone
@@ -486,5 +477,5 @@ class TopKFamily(DiscreteFamily):
             spreads.append(1 / ((halves * gamma) ** 2 / before + 1 / self.shared))
         half = lattice // 2
         counts = Combination(self.variance * total, half * total, half, upper_factor(spreads, shared))
-        # Which sums move depends on who the user is: as if all of them did.
+        # Which sums move depends on the user: assume all of them.
         return self.sums.with_sums(counts, shared).divergence(self.epsilon)

@@ -1,8 +1,4 @@
-"""Numerics in doubles: quadrature, the normal distribution, and searches.
-
-The distribution keeps its relative accuracy in the tails. A search returns a value that was itself tested and
-passed. `bound_over_blocks` bounds a function of one integer from bounds on blocks of it (branch and bound).
-"""
+"""Numerics in doubles: quadrature, the normal distribution with accurate tails, searches, and branch and bound."""
 
 from __future__ import annotations
 
@@ -22,17 +18,16 @@ from dphist.errors import NoPlan
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
-# Gauss-Legendre quadrature on panels that end where the integrand turns.
+# Gauss-Legendre quadrature on panels whose ends follow the integrand.
 
-NODES_PER_PANEL: Final = 16
 _GRID: Final = 129
 _ROOT_STEPS: Final = 12
 _STEP_OFFSETS: Final = np.array([-6.0, -3.0, -1.0, 0.0, 1.0, 3.0, 6.0])
-_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(NODES_PER_PANEL)
+_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(16)
 
 
 def panel_nodes(breaks: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Nodes and weights for each row of breakpoints (sorted here; repeated ones cost nothing but time)."""
+    """Nodes and weights for each row of breakpoints, which may be unsorted and repeated."""
     ends = np.sort(breaks, axis=-1)
     half = (ends[..., 1:] - ends[..., :-1]) / 2.0
     middle = (ends[..., 1:] + ends[..., :-1]) / 2.0
@@ -45,10 +40,10 @@ def panel_nodes(breaks: FloatArray) -> tuple[FloatArray, FloatArray]:
 def crossing_breaks(
     curve: Callable[[FloatArray], FloatArray], level: float, spread: FloatArray, low: float, high: float
 ) -> FloatArray:
-    """Breakpoints where a concave curve crosses a level, and around there within spread/slope.
+    """Breakpoints at and around the two points where a concave curve crosses a level.
 
-    `curve` maps rows of points to rows of values; `spread` has one entry a row. A smooth step of width spread in
-    the curve's value sits at each crossing, and is a kink when spread is 0.
+    `curve` maps rows of points to rows of values. The integrand has a smooth step at each crossing, as wide as
+    `spread` (one entry per row) in the curve's value, or a kink if spread is 0.
     """
     grid = np.broadcast_to(np.linspace(low, high, _GRID), (spread.size, _GRID))
     values = curve(grid) - level
@@ -62,7 +57,7 @@ def crossing_breaks(
     crosses = (f_out <= 0.0) & (f_in > 0.0)
     slope = np.abs(f_in - f_out) / np.maximum(np.abs(x_in - x_out), 1e-300)
     for _ in range(_ROOT_STEPS):
-        # Illinois: the end that stays is weighed down, so that both ends close in on the root.
+        # The Illinois rule halves the value at the end that stays, so that both ends approach the root.
         share = np.clip(np.where(crosses, f_out / np.where(crosses, f_out - f_in, 1.0), 0.0), 0.0, 1.0)
         x = x_out + share * (x_in - x_out)
         f = curve(x) - level
@@ -76,7 +71,7 @@ def crossing_breaks(
 
 
 def normal_reach(smallest: float) -> float:
-    """How many standard deviations hold all but a negligible share (1e-14) of a mass of `smallest`."""
+    """Standard deviations beyond which a normal law holds less than 1e-14 of a mass of `smallest`."""
     return float(-special.ndtri_exp(np.log(max(smallest, 1e-308)) - 32.0))
 
 
@@ -84,21 +79,21 @@ def normal_reach(smallest: float) -> float:
 
 _SQRT2: Final = math.sqrt(2.0)
 _TWO_OVER_SQRT_PI: Final = 2.0 / math.sqrt(math.pi)
-# Below this distance of the two arguments the difference of two erfcx loses digits; integrate instead.
+# For arguments closer than this, the difference of two erfcx loses digits; integrate its slope instead.
 _INTEGRATE_BELOW_MU: Final = 0.5
-# exp(-a^2) underflows beyond; the hockey-stick divergence is then 0 in doubles.
+# Above this, exp(-a^2) underflows, and the hockey-stick divergence is 0 in doubles.
 _UNDERFLOW_A: Final = 27.3
 _ASYMPTOTIC_FROM: Final = 8.0
 _ASYMPTOTIC_TERMS: Final = 20
 _FEW_POINTS: Final = 64
-# Gauss-Legendre rules for half-widths up to the given one, each exact to about 1e-13 there.
+# Gauss-Legendre rules, each accurate to about 1e-13 for half-widths up to the given limit.
 _RULES = [(limit, *np.polynomial.legendre.leggauss(n)) for limit, n in ((0.01, 3), (0.05, 4), (math.inf, 6))]
 
 
 def log_probability_none_passes(count: ArrayLike, u: ArrayLike) -> FloatArray:
     """Log of Phi(u)^count."""
-    exponent, at = np.asarray(count, dtype=np.float64), np.asarray(u, dtype=np.float64)
-    return np.asarray(exponent * special.log_ndtr(at), dtype=np.float64)
+    at = np.asarray(u, dtype=np.float64)
+    return np.asarray(np.asarray(count, dtype=np.float64) * special.log_ndtr(at), dtype=np.float64)
 
 
 def probability_some_passes(count: ArrayLike, u: ArrayLike) -> FloatArray:
@@ -122,9 +117,8 @@ def _minus_erfcx_slope(t: FloatArray) -> FloatArray:
 
 def _erfcx_drop(middle: FloatArray, half: FloatArray) -> FloatArray:
     """erfcx(middle - half) - erfcx(middle + half) for arguments above -1/2, without cancellation."""
-    widest = float(half.max())
-    nodes, weights = next((nodes, weights) for limit, nodes, weights in _RULES if widest <= limit)
-    # Few points cost calls, so all nodes go into one; many points cost memory.
+    nodes, weights = next((nodes, weights) for limit, nodes, weights in _RULES if half.max() <= limit)
+    # For few points one call for all nodes is fastest; for many it would take too much memory.
     slopes: Iterable[FloatArray] = (
         _minus_erfcx_slope(middle + nodes[:, None] * half)
         if middle.size <= _FEW_POINTS
@@ -150,7 +144,7 @@ def _product_error(x: FloatArray, y: FloatArray, product: FloatArray) -> FloatAr
 
 
 def _normal_exponential(mu: FloatArray, epsilon: FloatArray) -> FloatArray:
-    """exp(-(epsilon/mu - mu/2)^2 / 2), where an error of 1 ulp in the exponent would cost 1e-13."""
+    """exp(-(epsilon/mu - mu/2)^2 / 2) in doubled precision: 1 ulp in the exponent would cost 1e-13."""
     ratio, half_mu = epsilon / mu, mu / 2.0
     ratio_error = -_product_error(ratio, mu, epsilon) / mu
     z = ratio - half_mu
@@ -162,7 +156,7 @@ def _normal_exponential(mu: FloatArray, epsilon: FloatArray) -> FloatArray:
 
 
 def _hockey_stick_nonnegative(mu: FloatArray, epsilon: FloatArray) -> FloatArray:
-    """The divergence for epsilon >= 0 and mu > 0."""
+    """`hockey_stick_normal` for epsilon >= 0 and mu > 0."""
     out = np.zeros_like(mu)
     a = (epsilon / mu - mu / 2.0) / _SQRT2
     in_reach = a < _UNDERFLOW_A
@@ -175,10 +169,10 @@ def _hockey_stick_nonnegative(mu: FloatArray, epsilon: FloatArray) -> FloatArray
         x, e = mu[apart], epsilon[apart]
         drop = special.erfcx(a[apart]) - special.erfcx((e / x + x / 2.0) / _SQRT2)
         out[apart] = 0.5 * _normal_exponential(x, e) * drop
-    plain = (mu >= _INTEGRATE_BELOW_MU) & (a < -5.0)
-    if plain.any():
-        x, e = mu[plain], epsilon[plain]
-        out[plain] = special.ndtr(-_SQRT2 * a[plain]) - np.exp(e + special.log_ndtr(-(e / x + x / 2.0)))
+    large = (mu >= _INTEGRATE_BELOW_MU) & (a < -5.0)
+    if large.any():
+        x, e = mu[large], epsilon[large]
+        out[large] = special.ndtr(-_SQRT2 * a[large]) - np.exp(e + special.log_ndtr(-(e / x + x / 2.0)))
     return out
 
 
@@ -187,7 +181,7 @@ def hockey_stick_normal(mu: ArrayLike, epsilon: ArrayLike) -> FloatArray:
 
         Phi(mu/2 - epsilon/mu) - e^epsilon Phi(-mu/2 - epsilon/mu)
 
-    Guarantee: relative error below 1e-12 from 1e-300 to 1 (measured against mpmath); 0 below 1e-323.
+    Guarantee: relative error below 1e-12 for values from 1e-300 to 1 (measured against mpmath); 0 below 1e-323.
     Valid for: mu >= 0.
     """
     mu_all, eps_all = np.broadcast_arrays(np.asarray(mu, dtype=np.float64), np.asarray(epsilon, dtype=np.float64))
@@ -195,7 +189,7 @@ def hockey_stick_normal(mu: ArrayLike, epsilon: ArrayLike) -> FloatArray:
     moves = mu_all > 0.0
     if moves.any():
         positive = _hockey_stick_nonnegative(mu_all[moves], np.abs(eps_all[moves]))
-        # H(-e) = 1 - e^-e + e^-e H(e): every term positive, so nothing cancels for negative epsilon.
+        # H(-e) = 1 - e^-e + e^-e H(e): all terms are positive, so nothing cancels for negative epsilon.
         low = np.minimum(eps_all[moves], 0.0)
         out[moves] = -np.expm1(low) + np.exp(low) * positive
     still = ~moves
@@ -204,28 +198,27 @@ def hockey_stick_normal(mu: ArrayLike, epsilon: ArrayLike) -> FloatArray:
     return out
 
 
-# Searches, and rounding to the safe side.
+# Searches, and rounding up.
 
-_MOST_SECANTS: Final = 12
 _GOLDEN = (math.sqrt(5.0) - 1.0) / 2.0
 
 
 def round_up(value: float, digits: int = 10) -> float:
-    """The least double, among those nearest to decimals of `digits` significant digits, that is >= value."""
+    """`value` rounded up to `digits` significant decimal digits, as a double that is not below it."""
     context = Context(prec=digits, rounding=ROUND_CEILING)
     rounded = float(context.create_decimal(Decimal(value)))
-    # The decimal is at least `value`, but the double nearest to it may lie a hair below.
+    # The decimal is at least `value`, but the double nearest to it may be slightly below.
     return rounded if rounded >= value else math.nextafter(rounded, math.inf)
 
 
 def fraction_up(value: Fraction) -> float:
-    """The least double that is not below a fraction."""
+    """The least double that is at least `value`."""
     nearest = float(value)
     return nearest if Fraction(nearest) >= value else math.nextafter(nearest, math.inf)
 
 
 def log_excess(value: float, target: float) -> float:
-    """log(value/target), with the sign of the exact comparison: a secant likes it and no rounding passes."""
+    """log(value/target), nearly linear for secant steps, with the sign of the exact comparison."""
     if value <= 0.0:
         return -1e3
     log_ratio = math.log(value) - math.log(target)
@@ -233,10 +226,9 @@ def log_excess(value: float, target: float) -> float:
 
 
 def least_passing(excess: Callable[[float], float], start: float, *, relative: float = 1e-13) -> float:
-    """The least x > 0 with excess(x) <= 0, for an excess that falls as x grows.
+    """The least x > 0 with excess(x) <= 0, for an excess that decreases in x.
 
-    Guarantee: the returned x was tested and passed; x (1 - relative) or so did not.
-    The bracket keeps `low` failing and `high` passing; secant steps inside it make it quick.
+    Guarantee: the returned x was tested and passed; about x (1 - relative) was tested and failed.
     """
     low, high = 0.0, start
     f_low, f_high = math.nan, excess(high)
@@ -244,7 +236,9 @@ def least_passing(excess: Callable[[float], float], start: float, *, relative: f
         low, f_low = high, f_high
         high *= 2.0
         if not math.isfinite(high):
-            raise NoPlan("no parameter, however large, satisfies the privacy budget")
+            raise NoPlan(
+                "no noise or threshold is large enough for this privacy budget; increase epsilon or delta"
+            )
         f_high = excess(high)
     while low == 0.0:
         trial = high / 2.0
@@ -257,10 +251,10 @@ def least_passing(excess: Callable[[float], float], start: float, *, relative: f
             high, f_high = trial, f_trial
     side = 0
     while high - low > relative * high:
-        # A secant point kept inside the bracket; bisection after three moves of the same end.
+        # A secant step inside the bracket, or bisection after three moves of the same end.
         trial, spread, step = low + (high - low) / 2.0, f_low - f_high, 0.25 * relative * high
         if abs(side) < 3 and math.isfinite(spread) and spread > 0.0:
-            # Aim a hair beyond the root, alternately from each side, so that both ends close in.
+            # Aim slightly beyond the root, so that both ends of the bracket approach it.
             aim = low + (high - low) * f_low / spread
             aim += step if side >= 0 else -step
             trial, side = (aim, side) if low + step < aim < high - step else (trial, 0)
@@ -277,12 +271,11 @@ def least_passing(excess: Callable[[float], float], start: float, *, relative: f
 
 
 def least_whole_passing(excess: Callable[[int], float], start: int) -> int:
-    """The least whole n >= 1 with excess(n) <= 0, for an excess that falls as n grows.
+    """The least whole n >= 1 with excess(n) <= 0, for an excess that decreases in n.
 
-    Guarantee: the returned n was tested and passed, and n - 1 is 0 or did not. Secant steps need few tests if the
-    excess is nearly a line and `start` is near; after some of them the bracket is halved.
+    Guarantee: the returned n was tested and passed; n - 1 is 0 or was tested and failed.
     """
-    low, high, trial = 0, 0, start  # a high of 0: nothing has passed yet
+    low, high, trial = 0, 0, start  # high = 0: nothing has passed yet
     before, f_before, tests = start, 0.0, 0
     while True:
         f_trial, tests = excess(trial), tests + 1
@@ -291,9 +284,9 @@ def least_whole_passing(excess: Callable[[int], float], start: int) -> int:
             return high
         slope = (f_trial - f_before) / (trial - before) if tests > 1 else 0.0
         if tests == 1:
-            # A neighbour: often that is the end, otherwise it gives the slope.
+            # The neighbour often ends the search; otherwise it gives the slope.
             aim = trial - 1 if f_trial <= 0.0 else trial + 1
-        elif tests < _MOST_SECANTS and -math.inf < slope < 0.0:
+        elif tests < 12 and -math.inf < slope < 0.0:
             aim = math.ceil(trial - f_trial / slope)
         else:
             aim = (low + high) // 2 if high else 2 * low
@@ -327,7 +320,7 @@ _MOST_BLOCKS_A_ROUND: Final = 4096
 
 @dataclass(frozen=True)
 class Blocks:
-    """A partition of the integers first..last into blocks, each with a valid upper bound."""
+    """A partition of a range of integers into blocks first..last, each with a valid upper bound."""
 
     first: IntArray
     last: IntArray
@@ -335,7 +328,6 @@ class Blocks:
 
     @property
     def maximum(self) -> float:
-        """An upper bound of the function everywhere."""
         return float(self.upper.max()) if self.upper.size else 0.0
 
     @property
@@ -353,13 +345,14 @@ def bound_over_blocks(
     relative: float = 1e-7,
     growth: float = 1.5,
 ) -> Blocks:
-    """Partition first..last until no block's bound exceeds what matters.
+    """Branch and bound: split first..last into blocks until their bounds are tight where it matters.
 
-    A block is left alone when its bound is at most `enough` (the caller has a case as bad), or within
-    `relative` of the largest value known to be attained, or when it is a single integer.
-    Guarantee: every returned bound is valid, whatever stopped the refinement.
+    A block is final if its bound is at most `enough` (the caller has a case as bad), or within `relative` of the
+    largest value known to be attained, or if it is a single integer.
+
+    Guarantee: every returned bound is valid, even if the refinement stopped early.
     """
-    # The first blocks are single at both ends and grow geometrically towards the middle.
+    # The first blocks are single integers at both ends and grow geometrically towards the middle.
     steps = np.unique(np.floor(growth ** np.arange(0, 2 + int(np.log(last - first + 2) / np.log(growth)))))
     offsets, middle = steps.astype(np.int64) - 1, first + (last - first) // 2
     left, right = first + offsets, last + 1 - offsets
@@ -377,7 +370,7 @@ def bound_over_blocks(
         starts, ends, values = starts[~final], ends[~final], values[~final]
         if not starts.size or starts.size > _MOST_BLOCKS_A_ROUND:
             break
-        # Each block is cut into up to four, none of them empty.
+        # Cut each block into up to four.
         cuts = [starts + (ends - starts + 1) * piece // _PIECES for piece in range(_PIECES + 1)]
         starts, ends = np.concatenate(cuts[:-1]), np.concatenate(cuts[1:]) - 1
         starts, ends = starts[starts <= ends], ends[starts <= ends]

@@ -26,7 +26,7 @@ from dphist.privacy.types import gamma_from
 # The Gaussian mechanism and the correlated Gaussian mechanism on a known domain.
 
 
-@lru_cache(maxsize=4096)  # a search for tau asks for the same one again and again
+@lru_cache(maxsize=4096)  # a search for tau repeats the same call
 def delta_gaussian(*, sensitivity: float, sigma: float, epsilon: float) -> float:
     """Delta of the Gaussian mechanism.
 
@@ -69,7 +69,7 @@ def largest_sensitivity_per_sigma(*, epsilon: float, delta: float) -> float:
 
 
 def delta_gshm_add_the_deltas(*, m: int, sigma: float, tau: float, epsilon: float) -> float:
-    """Delta of the GSHM by adding both worst cases.
+    """Delta of the GSHM as the sum of both worst cases.
 
         delta_gaussian(sqrt m) + 1 - Phi(tau/sigma)^m
 
@@ -97,12 +97,12 @@ def tau_gshm_add_the_deltas(*, m: int, sigma: float, epsilon: float, delta: floa
 
 
 def delta_gshm_exact(*, m: int, sigma: float, tau: float, epsilon: float) -> float:
-    """Delta of the GSHM, exactly: the worst of all mixtures of new and changed counts.
+    """Exact delta of the GSHM: the worst mixture of new and changed counts.
 
         max of 1 - Phi(tau/sigma)^m and, over j in 1..m with G = (m-j) log Phi(tau/sigma), of
         1 - e^G + e^G delta_gaussian(sqrt j, epsilon - G)  and  delta_gaussian(sqrt j, epsilon + G)
 
-    Guarantee: exact, within 1e-7 from above when the worst j is neither 0 nor m.
+    Guarantee: exact; at most 1e-7 too high, relatively, when the worst j is neither 0 nor m.
     Valid for: m >= 1, sigma > 0, epsilon >= 0.
     Source: `lem:related-GSHM` (Wilkins, Kifer, Zhang and Karrer 2024).
     """
@@ -130,7 +130,7 @@ def delta_gshm_exact(*, m: int, sigma: float, tau: float, epsilon: float) -> flo
 
 
 def delta_csh_add_the_deltas(*, k: int, sigma: float, sigma_shared: float, tau: float, epsilon: float) -> float:
-    """Delta of the CSH by adding both worst cases.
+    """Delta of the CSH as the sum of both worst cases.
 
         delta_gaussian(sqrt(k + gamma)/2) + 1 - Phi(tau/(sigma + sigma_shared))^(k+1)
 
@@ -150,9 +150,9 @@ def tau_csh_add_the_deltas(*, k: int, sigma: float, sigma_shared: float, epsilon
         Phi^-1((1 - delta + delta_gauss)^(1/(k+1))) (sigma + sigma_shared)
 
     The paper prints `1 - delta - delta_gauss`, which is unsafe; see docs/theory/errata.md. Raises `NotPrivate`
-    where delta_gauss >= delta: no threshold helps when the noise alone breaks the promise.
+    if delta_gauss >= delta: then the noise alone exceeds delta, and no threshold helps.
 
-    Guarantee: solves the equation up to rounding in doubles; callers that need safety test the value.
+    Guarantee: solves the equation up to rounding in doubles; callers that need a safe tau test it.
     Source: `lem:computing-threshold-add-the-delta`, with the sign its proof needs.
     """
     gauss = delta_correlated_gaussian(
@@ -161,12 +161,9 @@ def tau_csh_add_the_deltas(*, k: int, sigma: float, sigma_shared: float, epsilon
     if gauss >= delta:
         raise NotPrivate(f"sigma = {sigma!r} alone gives delta = {gauss:.6g}, which is not below {delta:g}")
     log_root = math.log1p(-(delta - gauss)) / (k + 1)
-    return (
-        float(special.ndtri_exp(log_root)) * (sigma + sigma_shared)
-        if log_root < -1e-3
-        # Phi^-1(1 - x) = -Phi^-1(x) keeps the digits of a probability close to one.
-        else (-float(special.ndtri(-math.expm1(log_root))) * (sigma + sigma_shared))
-    )
+    # Phi^-1(1 - x) = -Phi^-1(x) keeps the digits of a probability close to one.
+    height = special.ndtri_exp(log_root) if log_root < -1e-3 else -special.ndtri(-math.expm1(log_root))
+    return float(height) * (sigma + sigma_shared)
 
 
 def delta_csh_tighter(*, k: int, sigma: float, sigma_shared: float, tau: float, epsilon: float) -> float:
@@ -176,8 +173,8 @@ def delta_csh_tighter(*, k: int, sigma: float, sigma_shared: float, tau: float, 
         1 - psi(k-j) + delta_gaussian(c(j), epsilon)  and  delta_gaussian(c(j), epsilon + ln psi(k-j)),
         psi(n) = Phi(tau/(sigma + sigma_shared))^(n+1),  c(j) = min(sqrt j, sqrt(j + gamma)/2)
 
-    Guarantee: an upper bound, within 1e-7 from above when the worst j is mixed. The last term is false for the
-    case it is printed for, but the theorem holds because the third bounds both directions:
+    Guarantee: an upper bound; at most 1e-7 above the formula, relatively, when the worst j is mixed. The last term
+    is false for the case it is printed for, but the theorem holds because the third bounds both directions:
     docs/theory/errata.md.
     Valid for: sigma > 0, sigma_shared > 0, tau > 0, epsilon >= 0.
     Source: `thm:privacy-tighter-analysis`.
@@ -228,10 +225,10 @@ def delta_zcdp(*, rho: float, epsilon: float) -> float:
 
         min over a > 1 of e^((a-1)(a rho - epsilon)) (1 - 1/a)^a/(a-1)
 
-    Guarantee: an upper bound, for any a is one; the minimum is found to about 1e-12.
+    Guarantee: an upper bound, as every a gives one; the minimum is found to about 1e-12.
     Source: Canonne, Kamath and Steinke 2020, Corollary 13; sharper than `lem:zCDP-implies-approx-DP`.
     """
-    from scipy.optimize import minimize_scalar  # costs as much as all other imports of a plan
+    from scipy.optimize import minimize_scalar  # slow to import, and plans do not need it
 
     def log_delta(log_excess: float) -> float:
         excess = math.exp(log_excess)  # a - 1
@@ -247,11 +244,11 @@ def delta_zcdp(*, rho: float, epsilon: float) -> float:
 
 
 def delta_discrete_csh(*, k: int, sigma: float, tau: float, epsilon: float, tight: bool = False) -> float:
-    """delta of the discrete CSH by the paper's recipe: zCDP for the noise, and the deltas added.
+    """delta of the discrete CSH by the paper's recipe: zCDP for the noise, plus the infinite event.
 
         delta_zcdp((k + sqrt k)/(8 sigma^2), epsilon) + infinite_event_discrete_upper
 
-    Guarantee: an upper bound. `tight` takes the tight conversion instead of the printed one.
+    Guarantee: an upper bound. `tight` uses the tight conversion instead of the printed one.
     Valid for: noise on the lattice 1/2 with gamma = sqrt k.
     Source: `theorem:discrete-cor-GSHM`.
     """
@@ -260,7 +257,7 @@ def delta_discrete_csh(*, k: int, sigma: float, tau: float, epsilon: float, tigh
     return convert(rho=rho, epsilon=epsilon) + infinite_event_discrete_upper(k=k, sigma=sigma, tau=tau)
 
 
-# The Laplace stability histogram: the classic for users with one item, and a rival when m is small.
+# The Laplace stability histogram: the classic for users with one item, and competitive when m is small.
 
 
 def infinite_event_laplace(*, m: int, scale: float, tau: float) -> float:
@@ -276,7 +273,7 @@ def infinite_event_laplace(*, m: int, scale: float, tau: float) -> float:
 
 
 def infinite_event_discrete_laplace(*, m: int, scale: float, tau: float) -> float:
-    """The same under noise on the integers with probabilities proportional to e^(-|x|/scale).
+    """Probability that one of m new counts passes under discrete Laplace noise, Pr[x] ~ e^(-|x|/scale).
 
         1 - (1 - e^(-n/scale)/(1 + e^(-1/scale)))^m,  n = floor(tau) + 1 (a count passes if noise > tau)
 
@@ -291,18 +288,18 @@ def infinite_event_discrete_laplace(*, m: int, scale: float, tau: float) -> floa
 def tau_laplace(*, m: int, scale: float, delta: float, discrete: bool = False) -> float:
     """The least tau at which the infinite event is within delta.
 
-    Guarantee: tested; discrete values are whole numbers.
+    Guarantee: the returned tau was tested and passed; it is a whole number if `discrete`.
     Source: the inverse of `infinite_event_laplace`.
     """
-    one = -math.expm1(math.log1p(-delta) / m)
+    delta_of_one = -math.expm1(math.log1p(-delta) / m)
     if not discrete:
-        tau = max(0.0, -scale * math.log(2.0 * one))
+        tau = max(0.0, -scale * math.log(2.0 * delta_of_one))
         while infinite_event_laplace(m=m, scale=scale, tau=tau) > delta:
             tau = tau * (1.0 + 1e-14) + scale * 1e-14
         return tau
-    least = math.ceil(-scale * math.log(one * (1.0 + math.exp(-1.0 / scale))))
+    least = math.ceil(-scale * math.log(delta_of_one * (1.0 + math.exp(-1.0 / scale))))
     tau = float(max(0, least - 2))
     while infinite_event_discrete_laplace(m=m, scale=scale, tau=tau) > delta:
-        # Beyond 2^53 adding one changes nothing.
+        # Above 2^53, adding one has no effect.
         tau = max(tau + 1.0, math.nextafter(tau, math.inf))
     return tau

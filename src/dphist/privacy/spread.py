@@ -1,8 +1,8 @@
-"""Spread: users with more than m items add a smaller weight to each of them, and lose none.
+"""Spread: users with more than m items add a smaller weight to each item, instead of dropping items.
 
 A user of one level changes up to `items` counts by exactly `weight` steps, all in one direction. In units of that
-weight this is the family of the exact analysis: the same noise, with `weight` steps to the unit. So a plan with
-spread is private if it is so for every level. Proof: docs/theory/spread.md.
+weight this is the exact analysis with the same noise and `weight` steps per count. So a plan with spread is
+private if it is private for every level. Proof: docs/theory/spread.md.
 """
 
 from __future__ import annotations
@@ -21,40 +21,38 @@ from dphist.privacy.balls import hockey_stick_normal, rational, tail, theta_exce
 from dphist.privacy.lattice import change_of_one
 from dphist.privacy.types import Contract, LatticeNoise, Level, NeighbourCase, PublicNoise
 
-# No sum over the integers is further from its integral than this over the variance: 4 phi(1)/8, rounded up.
+# A sum over the integers differs from its integral by at most this over the variance: 4 phi(1)/8, rounded up.
 _ROUGHEST = arb("0.121")
-# Mixed neighbours are bounded to this, relative to the worst of them.
+# Mixed neighbours are bounded to within this of the worst, relatively.
 _CLOSE = 1e-4
 
 
 def at_level(noise: LatticeNoise, contract: Contract, level: Level) -> tuple[LatticeNoise, Contract]:
-    """The plan as a user of one level sees it: the weight is the unit of counts and sums."""
-    reaches = [Fraction(one.reach * level.weight, noise.lattice) for one in noise.sums]
+    """The noise and contract for users of one level: the weight is the unit of counts and sums."""
+    reaches = [Fraction(sum_noise.reach * level.weight, noise.lattice) for sum_noise in noise.sums]
     if any(reach.denominator > 1 for reach in reaches):
         raise InvalidParameter("with spread, the reach of a sum must be a whole number of steps for every weight")
-    sums = tuple(replace(one, reach=int(reach)) for one, reach in zip(noise.sums, reaches, strict=True))
+    sums = tuple(replace(old, reach=int(reach)) for old, reach in zip(noise.sums, reaches, strict=True))
     limit = 1 if isinstance(noise, PublicNoise) else noise.limit + noise.lattice - level.weight
-    own = replace(noise, lattice=level.weight, limit=limit, sums=sums)
-    return own, Contract(contract.max_nonzero, level.items)
+    scaled = replace(noise, lattice=level.weight, limit=limit, sums=sums)
+    return scaled, Contract(contract.max_nonzero, level.items)
 
 
 def _likeliest(noise: LatticeNoise, levels: Sequence[Level]) -> tuple[arb, Level]:
-    """The largest probability over all levels that some new count of a user passes the threshold, and its level.
+    """The largest probability over all levels that a new count of a user passes the threshold, and its level.
 
-    A range of levels has no more than the most items of the last one with the largest weight, that of the first.
-    Ranges that cannot be the worst by that are not looked at closer.
+    Branch and bound: a range of levels is bounded by the items of its last level with the weight of its first.
     """
     variance = rational(noise.variance)
 
     @cache
     def hidden(first: int) -> arb:
-        """The probability that one new count does not pass."""
         return 1 - tail(noise.limit + noise.lattice - levels[first].weight + 1, variance)
 
     def event(first: int, last: int) -> arb:
         return 1 - hidden(first) ** levels[last].items
 
-    # Either end to begin with; the loop comes to both again.
+    # Start from the worse end.
     place = 0 if event(0, 0) > event(len(levels) - 1, len(levels) - 1) else len(levels) - 1
     worst = event(place, place)
     waiting = [(0, len(levels) - 1)]
@@ -73,12 +71,13 @@ def _likeliest(noise: LatticeNoise, levels: Sequence[Level]) -> tuple[arb, Level
 
 @dataclass(frozen=True)
 class WeightedFamily:
-    """Upper bounds of delta for all levels of some plans without shared noise, as balls.
+    """Upper bounds of delta as balls, for all levels of one or more plans without shared noise.
 
-    Each number is the worst of all levels. `square` is the squared sensitivity of all items of a user over the
-    variance; `variance` the least one of the combination of draws that one changed count gives; `factor` how far
-    sums of draws are above discrete Gaussians. `passing` is the number of items times the probability that one new
-    count passes the threshold; `event` the probability that any of them does, at `event_level` (items, weight).
+    Each number is the worst over all levels. `square` is the squared sensitivity of all items of a user over the
+    variance; `variance` is the least variance of the combination of draws for one changed count; `factor` bounds
+    the factor by which sums of draws exceed discrete Gaussians. `passing` is the number of items times the
+    probability that one new count passes the threshold; `event` is the probability that any of them does, at
+    `event_level` (items, weight).
     """
 
     square: arb
@@ -91,41 +90,38 @@ class WeightedFamily:
 
     @classmethod
     def of(cls, plans: Iterable[tuple[LatticeNoise, Contract]], *, thresholds: bool = True) -> WeightedFamily:
-        """The bounds of these plans together; made at the precision at which they are used.
-
-        Without their `thresholds` there are no new counts.
-        """
+        """The bounds of these plans together, at the current precision; new counts only if `thresholds`."""
         square, factor, event, variance = arb(0), arb(1), arb(0), arb("inf")
         worst, items = (1, Fraction(1)), 1
         for noise, contract in plans:
             assert noise.variance_shared == 0
             levels = contract.levels(noise.lattice)
             items = max(items, levels[-1].items)
-            # Without sums the draws are the same at all levels, and the longest move is the worst.
+            # Without sums the draws are the same at all levels, and the longest move is worst.
             longest = max(levels, key=lambda level: level.items * level.weight**2)
             for level in levels if noise.sums else (longest,):
-                one = change_of_one(at_level(noise, contract, level)[0])
-                square = square.max(level.items * arb(one.shift) ** 2 / one.variance)
-                variance, factor = variance.min(one.variance), factor.max(one.factor ** levels[-1].items)
+                change = change_of_one(at_level(noise, contract, level)[0])
+                square = square.max(level.items * arb(change.shift) ** 2 / change.variance)
+                variance, factor = variance.min(change.variance), factor.max(change.factor ** levels[-1].items)
             if thresholds and not isinstance(noise, PublicNoise):
-                found, level = _likeliest(noise, levels)
-                if not found <= event:
+                likeliest, level = _likeliest(noise, levels)
+                if not likeliest <= event:
                     worst = level.items, Fraction(level.weight, noise.lattice)
-                event = event.max(found)
+                event = event.max(likeliest)
         # (1 - p)^n <= e^(-n p) for every level.
         passing = -(1 - event).log() if event < 1 else arb("inf")
         return cls(square, variance, factor, passing, event, worst, items)
 
     def scale(self, ratio: arb) -> WeightedFamily:
-        """The bounds of the noise at variances that are larger by a ratio; thresholds are not moved."""
+        """The bounds for variances larger by `ratio`, with the same thresholds."""
         return replace(self, square=self.square / ratio, variance=self.variance * ratio)
 
     def gaussian(self, epsilon: arb, share: float = 0.0) -> arb:
-        """Upper bound of delta if at least this share of a user's counts are new and stay hidden.
+        """Upper bound of delta if at least this share of a user's counts are new and hidden.
 
-        The normal divergence, and how far the two tails of whole-numbered noise may be off: z phi(z)/(8 S^2) each
-        where the nearer one begins at z >= 1. The other one begins mu further, where e^epsilon phi is what phi is
-        at the nearer one, but for half a step.
+        The normal divergence plus the error of the two tails of integer noise: z phi(z)/(8 S^2) each if the nearer
+        one begins at z >= 1. The other one begins mu further, where e^epsilon phi equals phi at the nearer one, up
+        to half a step.
         """
         mu, half = (self.square * (1 - arb(share))).sqrt(), 1 / (2 * self.variance.sqrt())
         near, ratio = epsilon / mu - mu / 2 - half, epsilon.exp()
@@ -140,13 +136,13 @@ class WeightedFamily:
     def delta(self, epsilon: arb, budget: float | None = None) -> float:
         """Upper bound of delta over all neighbours, in both directions.
 
-        If a share x of a user's counts is new, one of them passes with at most x times `passing`, and the changed
-        ones have at most the squared sensitivity of 1 - x. Between two shares the larger of each serves. The work
-        on mixtures stops where they are below the pure cases, or the budget.
+        If a share x of a user's counts is new, one of them passes with probability at most x times `passing`, and
+        the changed ones have at most the share 1 - x of the squared sensitivity. A range of shares is bounded by
+        the larger of each, and split until it is below the pure cases or the budget.
         """
         pure = max(balls.upper(self.gaussian(epsilon)), balls.upper(self.event))
         enough, worst = max(pure, budget or 0.0), pure
-        # At least one of the counts is new and one is not. Shares are rounded down and up.
+        # At least one count is new and one is not; the ends of the range are rounded outwards.
         waiting = (
             [(1.0 / self.items * (1.0 - 1e-15), 1.0)] if self.items > 1 and balls.upper(self.event) > 0.0 else []
         )
@@ -155,7 +151,7 @@ class WeightedFamily:
             changed = self.gaussian(epsilon, first)
             bound = balls.upper((self.passing * arb(last)).min(self.event) + changed)
             if bound > enough:
-                # What one share attains: the others need not be bounded more closely.
+                # This share alone reaches about as much: closer bounds of other shares are not needed.
                 reached = balls.upper((self.passing * arb(first)).min(self.event) + changed)
                 enough = max(enough, reached * (1.0 + _CLOSE))
             if bound > enough:
@@ -166,7 +162,7 @@ class WeightedFamily:
         return min(1.0, worst)
 
     def binding_case(self, epsilon: arb, items: int) -> NeighbourCase:
-        """The worse one of the two pure kinds of neighbours."""
+        """The worse of the two pure classes of neighbours."""
         if not self.gaussian(epsilon) < self.event:
             return NeighbourCase(math.inf, 0, items, "either")
         new, weight = self.event_level

@@ -1,4 +1,4 @@
-"""Frozen data that everything else passes around: noise, Budget, Contract, Certificate, CapChoice, Plan."""
+"""The frozen data that all other modules pass around: noise, Budget, Contract, Certificate, CapChoice, Plan."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from dphist.errors import (
 
 @dataclass(frozen=True)
 class SumNoise:
-    """A sum of values from `low` to `high`, one per user, in whole steps around their middle.
+    """A sum of one value per user, clamped to `low`..`high` and counted in whole steps from the middle.
 
-    Half the range is `reach` steps, so one user moves the sum by at most as many. The noise has the variance
-    parameter `variance`, in squared steps. The middle is added once per user, by the noisy count.
+    Half the range is `reach` steps: the most by which one user moves the sum. `variance` is the noise's variance
+    parameter in squared steps. The middle is added once per user, through the noisy count.
     """
 
     low: Fraction
@@ -36,29 +36,26 @@ class SumNoise:
 
     def __post_init__(self) -> None:
         if not self.low < self.high:
-            raise InvalidParameter(f"the bounds of a sum must be LOW < HIGH, not {self.low} and {self.high}")
+            raise InvalidParameter(f"a sum needs LOW < HIGH, not {self.low} and {self.high}")
         if self.reach < 1 or self.variance <= 0:
             raise InvalidParameter(
-                f"a sum needs a reach of at least one step and noise, not {self.reach} and {self.variance}"
+                f"a sum needs reach >= 1 and variance > 0, not {self.reach} and {self.variance}"
             )
 
     @property
     def step(self) -> Fraction:
-        """The value of one step."""
         return (self.high - self.low) / (2 * self.reach)
 
     @property
     def middle(self) -> Fraction:
-        """The value around which steps are counted."""
         return (self.low + self.high) / 2
 
     @property
     def sigma(self) -> float:
-        """Standard deviation parameter of the sum's own noise, as a value."""
+        """Standard deviation of the sum's own noise, in units of the values."""
         return math.sqrt(self.variance) * float(self.step)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, exact."""
         return {
             "low": str(self.low),
             "high": str(self.high),
@@ -68,29 +65,27 @@ class SumNoise:
         }
 
 
-# How the (k+1)-th largest count, which a top-k step subtracts, is released: not at all; with the opposite of the
-# shared noise, which then cancels in the counts; or with its own noise, as in the paper.
+# How a top-k step releases the (k+1)-th largest count, which it subtracts: not at all; with the opposite of the
+# shared noise, which then cancels in the counts; or with independent noise, as in the paper.
 OffsetRule = Literal["none", "opposite", "independent"]
 OFFSET_RULES: Final[tuple[OffsetRule, ...]] = get_args(OffsetRule)
 
-# Below, sums of discrete draws are too far from discrete Gaussians to be worth an analysis.
+# Below this, sums of discrete draws are too far from discrete Gaussians.
 LEAST_VARIANCE: Final = 4
-# The scales of Laplace noise that can be drawn.
+# The Laplace scales that the sampler supports.
 LEAST_SCALE: Final = Fraction(1, 16)
 LARGEST_SCALE: Final = Fraction(10**8)
 
 
 def gamma_from(sigma: float, sigma_shared: float) -> float:
-    """Gamma = sigma^2/sigma_shared^2, infinite without shared noise."""
     return (sigma / sigma_shared) ** 2 if sigma_shared > 0.0 else math.inf
 
 
 @dataclass(frozen=True)
 class Noise:
-    """Idealised normal noise: of each count, shared by all counts, and the threshold less one.
+    """Idealised normal noise: `sigma` for each count, `sigma_shared` for all counts alike, threshold 1 + `tau`.
 
-    `extra` is for sums beside the counts: how far they move with a changed count, squared and in units of the
-    count's own move.
+    `extra` is the squared move of all sums when one count changes, in units of the count's own squared move.
     """
 
     kind: ClassVar[str] = "continuous"
@@ -101,17 +96,17 @@ class Noise:
 
     def __post_init__(self) -> None:
         if not finite_number("extra", self.extra) >= 0.0:
-            raise InvalidParameter(f"extra must not be negative, not {self.extra!r}")
+            raise InvalidParameter(f"extra must be at least 0, not {self.extra!r}")
         object.__setattr__(self, "sigma", sized_number("sigma", self.sigma))
         shared = finite_number("sigma_shared", self.sigma_shared)
         if shared < 0.0:
-            raise InvalidParameter(f"sigma_shared must not be negative, not {self.sigma_shared!r}")
+            raise InvalidParameter(f"sigma_shared must be at least 0, not {self.sigma_shared!r}")
         object.__setattr__(self, "sigma_shared", sized_number("sigma_shared", shared) if shared > 0.0 else 0.0)
         object.__setattr__(self, "tau", sized_number("tau", self.tau))
 
     @property
     def gamma(self) -> float:
-        """sigma^2/sigma_shared^2, infinite without shared noise."""
+        """sigma^2/sigma_shared^2; infinite without shared noise."""
         return gamma_from(self.sigma, self.sigma_shared)
 
     @property
@@ -121,26 +116,24 @@ class Noise:
 
     @property
     def threshold(self) -> float:
-        """A noisy count is released if it is strictly greater; rounded up where 1 + tau is not a double."""
+        """A noisy count is released if it is strictly greater. Rounded up if 1 + tau is not a double."""
         nearest = 1.0 + self.tau
         return nearest if nearest - 1.0 >= self.tau else math.nextafter(nearest, math.inf)
 
     @property
     def mechanism(self) -> str:
-        """`gshm` without shared noise, `csh` with it."""
         return "csh" if self.sigma_shared > 0.0 else "gshm"
 
     def to_dict(self) -> dict[str, Any]:
-        """The numbers by the names of `dphist plan --json`."""
         return family_dict(self)
 
 
 @dataclass(frozen=True)
 class LatticeNoise:
-    """Discrete noise, which is drawn exactly: whole steps of 1/lattice, rational variances, a limit in steps.
+    """Discrete noise, drawn exactly: whole steps of 1/lattice, rational variances, a limit (tau) in steps.
 
-    The variance parameters V mean Pr[x] proportional to exp(-x^2/(2V)) for x steps. An `offset` is for top-k: its
-    own noise has the variance of the shared one. `sums` are beside the counts, each with steps of its own.
+    A variance parameter V means Pr[x] proportional to exp(-x^2/(2V)) for x steps. `offset` is for top-k; the
+    offset's noise has the variance of the shared noise. Each of the `sums` has its own step.
     """
 
     kind: ClassVar[str] = "discrete"
@@ -154,16 +147,13 @@ class LatticeNoise:
     def __post_init__(self) -> None:
         if self.lattice < 2 or self.lattice % 2 == 1:
             raise InvalidParameter(f"lattice must be an even number of steps, not {self.lattice!r}")
-        if self.variance < LEAST_VARIANCE or (0 < self.variance_shared < LEAST_VARIANCE):
+        if min(self.variance, self.variance_shared or LEAST_VARIANCE) < LEAST_VARIANCE:
             raise InvalidParameter(
-                f"variances must be at least {LEAST_VARIANCE} squared steps, "
+                f"variances must be at least {LEAST_VARIANCE} squared steps (0 for no shared noise), "
                 f"not {self.variance} and {self.variance_shared}"
             )
-        if self.variance_shared < 0 or self.limit < 1:
-            raise InvalidParameter(
-                "variance_shared must not be negative and limit at least 1, "
-                f"not {self.variance_shared} and {self.limit}"
-            )
+        if self.limit < 1:
+            raise InvalidParameter(f"limit must be at least 1 step, not {self.limit}")
         if self.variance_shared > 0 and (self.variance / self.variance_shared).denominator != 1:
             raise InvalidParameter(
                 "variance must be a whole multiple of variance_shared, "
@@ -176,63 +166,52 @@ class LatticeNoise:
 
     @property
     def gamma_whole(self) -> int | None:
-        """variance/variance_shared, a whole number by construction; None without shared noise."""
+        """variance/variance_shared; None without shared noise."""
         return None if self.variance_shared == 0 else (self.variance / self.variance_shared).numerator
 
     @property
     def sigma(self) -> float:
-        """Standard deviation parameter of each draw, in counts."""
         return math.sqrt(self.variance) / self.lattice
 
     @property
     def sigma_shared(self) -> float:
-        """Standard deviation parameter of the shared draw, in counts."""
         return math.sqrt(self.variance_shared) / self.lattice
 
     @property
     def tau(self) -> float:
-        """Threshold less one, a whole number of steps."""
         return self.limit / self.lattice
 
     @property
     def gamma(self) -> float:
-        """variance/variance_shared, infinite without shared noise."""
-        whole = self.gamma_whole
-        return math.inf if whole is None else float(whole)
+        return math.inf if self.gamma_whole is None else float(self.gamma_whole)
 
     @property
     def total_noise(self) -> float:
-        """Standard deviation of a released count, as for normal noise of the same parameters.
-
-        With the opposite offset the shared noise cancels, and the offset's own noise replaces it.
-        """
+        # With the opposite offset the shared noise cancels, and the offset's noise, as large, replaces it.
         shared = self.sigma_shared
         return math.hypot(self.sigma, shared, shared if self.offset == "independent" else 0.0)
 
     @property
     def threshold(self) -> float:
-        """A noisy count is released if it is strictly greater."""
         return 1.0 + self.tau
 
     @property
     def mechanism(self) -> str:
-        """`gshm` without shared noise, `csh` with it, `top-k` with an offset as well."""
         if self.offset != "none":
             return "top-k"
         return "csh" if self.variance_shared > 0 else "gshm"
 
     @property
     def extra(self) -> Fraction:
-        """How far all sums move with one changed count, squared and in units of the count's own move."""
-        moves = sum((Fraction(one.reach**2) / one.variance for one in self.sums), Fraction(0))
+        """The squared move of all sums when one count changes, in units of the count's own squared move."""
+        moves = sum((Fraction(noise.reach**2) / noise.variance for noise in self.sums), Fraction(0))
         return moves * self.variance / self.lattice**2
 
     def continuous(self) -> Noise:
-        """The plan with normal noise of the same deviations."""
+        """Normal noise with the same standard deviations and threshold."""
         return Noise(self.sigma, self.sigma_shared, self.tau, float(self.extra))
 
     def to_dict(self) -> dict[str, Any]:
-        """The same names as for normal noise, and the exact numbers that are drawn."""
         return {
             **family_dict(self),
             "lattice": self.lattice,
@@ -240,13 +219,13 @@ class LatticeNoise:
             "variance_shared_steps": str(self.variance_shared),
             "limit_steps": self.limit,
             **({} if self.offset == "none" else {"offset": self.offset}),
-            **({"sums": [one.to_dict() for one in self.sums]} if self.sums else {}),
+            **({"sums": [noise.to_dict() for noise in self.sums]} if self.sums else {}),
         }
 
 
 @dataclass(frozen=True)
 class PublicNoise(LatticeNoise):
-    """Discrete noise for a public list of items: all of them are released, and there is no threshold."""
+    """Discrete noise for a public list of items: all items are released, without a threshold."""
 
     limit: int = 1
 
@@ -257,26 +236,23 @@ class PublicNoise(LatticeNoise):
 
     @property
     def mechanism(self) -> str:
-        """`known-domain`."""
         return "known-domain"
 
     @property
     def tau(self) -> float:
-        """Minus infinity: every count passes."""
         return -math.inf
 
     def continuous(self) -> Noise:
-        """The noise alone; its threshold means nothing."""
+        """The noise alone; its tau is a placeholder."""
         return Noise(self.sigma, self.sigma_shared, 1.0, float(self.extra))
 
     def to_dict(self) -> dict[str, Any]:
-        """As for unknown items, without a threshold."""
         return {**super().to_dict(), "tau": None, "threshold": None, "limit_steps": None}
 
 
 @dataclass(frozen=True)
 class LaplaceNoise:
-    """Whole-numbered Laplace noise: Pr[x] proportional to exp(-|x|/scale), and a limit above one."""
+    """Discrete Laplace noise, Pr[x] proportional to exp(-|x|/scale), with tau = limit."""
 
     kind: ClassVar[str] = "discrete"
     mechanism: ClassVar[str] = "laplace"
@@ -289,37 +265,33 @@ class LaplaceNoise:
     def __post_init__(self) -> None:
         if self.scale <= 0 or self.limit < 0:
             raise InvalidParameter(
-                f"scale must be positive and limit not negative, not {self.scale} and {self.limit}"
+                f"scale must be above 0 and limit at least 0, not {self.scale} and {self.limit}"
             )
 
     @property
     def sigma(self) -> float:
-        """Standard deviation: the variance is 2 q/(1-q)^2 with q = e^(-1/scale)."""
+        """sqrt(2 q)/(1 - q) with q = e^(-1/scale)."""
         step = 1.0 / float(self.scale)
         return math.sqrt(2.0 * math.exp(-step)) / -math.expm1(-step)
 
     @property
     def tau(self) -> float:
-        """Threshold less one."""
         return float(self.limit)
 
     @property
     def threshold(self) -> float:
-        """A noisy count is released if it is strictly greater."""
         return 1.0 + self.limit
 
     @property
     def total_noise(self) -> float:
-        """Standard deviation of a released count."""
         return self.sigma
 
     def to_dict(self) -> dict[str, Any]:
-        """The same names as for the family, and the exact scale."""
         return {**family_dict(self), "scale": str(self.scale), "limit_steps": self.limit}
 
 
 def family_dict(noise: Noise | LatticeNoise | LaplaceNoise) -> dict[str, Any]:
-    """The numbers that all kinds of noise have, as plain data; an infinite gamma is None."""
+    """The keys of `dphist plan --json` that all kinds of noise share."""
     return {
         "noise": noise.kind,
         "sigma": noise.sigma,
@@ -353,21 +325,21 @@ class Budget:
 
 @dataclass(frozen=True)
 class Level:
-    """Users with at most `items` items, and more than the level before, add `weight` steps to each of them."""
+    """Users with up to `items` items, but more than the previous level, add `weight` steps to each item."""
 
     items: int
     weight: int
 
 
-# Neighbouring levels differ by about this factor in the number of items, and by its root in the weight.
+# Adjacent levels differ by about this factor in items, and by its square root in weight.
 _LEVEL_RATIO: Final = 2.0**0.0625
 
 
 @lru_cache(maxsize=256)
 def weight_levels(items: int, most: int, lattice: int) -> tuple[Level, ...]:
-    """The levels of users with up to `most` items whose squared length is at most that of `items` whole counts.
+    """The levels for users with up to `most` items that keep the squared length of `items` whole counts.
 
-    Guarantee: even weights that fall from `lattice`; for each level, items weight^2 <= `items` lattice^2.
+    Guarantee: even weights, decreasing from `lattice`; for each level, level.items weight^2 <= items lattice^2.
     """
     square, sizes = items * lattice**2, [items]
     while sizes[-1] < most:
@@ -375,16 +347,16 @@ def weight_levels(items: int, most: int, lattice: int) -> tuple[Level, ...]:
     weights = sorted({2 * (math.isqrt(square // size) // 2) for size in sizes}, reverse=True)
     if weights[-1] < 2:
         raise InvalidParameter(f"a lattice of {lattice} steps is too coarse to spread {items} items over {most}")
-    # At a weight every user fits whose items it allows.
+    # Each weight serves as many items as its square allows.
     return tuple(Level(min(most, square // weight**2), weight) for weight in weights)
 
 
 @dataclass(frozen=True)
 class Contract:
-    """Public bounds on every dataset: how many counts can be non-zero, how many one user can touch.
+    """Public bounds that hold for every dataset: non-zero counts in total, and items per user.
 
-    With `spread`, users may have up to that many items: one with more than `max_items_per_user` adds a smaller
-    weight to each, so that the squared length of what a user adds stays within `max_items_per_user`.
+    With `spread`, users may have up to that many items. A user with more than `max_items_per_user` adds a smaller
+    weight to each, so that the squared length of the user's contribution is at most `max_items_per_user`.
     """
 
     max_nonzero: int | None = None
@@ -398,7 +370,7 @@ class Contract:
                 object.__setattr__(self, name, positive_count(name, value))
         if self.max_nonzero is None and self.max_items_per_user is None:
             raise InvalidParameter(
-                "max_nonzero or max_items_per_user must be given: without a bound one user could change everything"
+                "max_nonzero or max_items_per_user must be given: otherwise one user could change every count"
             )
         if self.items > self.nonzero:
             raise InvalidParameter(
@@ -413,31 +385,29 @@ class Contract:
             )
 
     def levels(self, lattice: int) -> tuple[Level, ...]:
-        """The weights of users by their number of items, in steps of 1/lattice; one level without spread."""
+        """User weights by number of items, in steps of 1/lattice; a single level without spread."""
         return weight_levels(self.items, self.spread or self.items, lattice)
 
     @property
     def items(self) -> int:
-        """The most counts one user can touch with weight one: the m of the analysis."""
+        """The most items to which one user adds a full count: the m of the analysis."""
         bound = self.max_nonzero if self.max_items_per_user is None else self.max_items_per_user
         assert bound is not None
         return bound
 
     @property
     def nonzero(self) -> float:
-        """The most non-zero counts, infinite when unknown: the k of the analysis."""
+        """The most non-zero counts, infinite if unbounded: the k of the analysis."""
         return math.inf if self.max_nonzero is None else float(self.max_nonzero)
 
 
-# The format of certificate files.
 FORMAT: Final = "dphist-certificate/1"
 Direction = Literal["add", "remove", "either"]
-_MOVES: Final = {"add": "added", "remove": "removed", "either": "added or removed"}
 
 
 @dataclass(frozen=True)
 class NeighbourCase:
-    """A kind of neighbours: j counts in both (s of them changed by `weight`) and r in only one of them."""
+    """A class of neighbouring datasets: j counts in both (s of them changed by `weight`), r in only one."""
 
     shared: float
     new: int
@@ -446,28 +416,29 @@ class NeighbourCase:
     weight: Fraction = Fraction(1)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data; an unbounded number of shared counts is None."""
+        """The keys j, r, s and direction, and weight if it is not 1; j is None if it is unbounded."""
         shared = None if math.isinf(self.shared) else int(self.shared)
         weight = {} if self.weight == 1 else {"weight": str(self.weight)}
         return {"j": shared, "r": self.new, "s": self.changed, "direction": self.direction, **weight}
 
     def __str__(self) -> str:
         shared = "any number of" if math.isinf(self.shared) else f"{int(self.shared):,}"
-        weight = "" if self.weight == 1 else f", each with the weight {float(self.weight):.3g}"
+        weight = "" if self.weight == 1 else f", each by {float(self.weight):.3g}"
+        move = {"add": "adding", "remove": "removing", "either": "adding or removing"}[self.direction]
         return (
-            f"a user is {_MOVES[self.direction]} who has {self.new:,} new counts and changes {self.changed:,} of "
-            f"{shared} shared counts{weight}"
+            f"{move} a user who has {self.new:,} new counts and changes {self.changed:,} of {shared} shared "
+            f"counts{weight}"
         )
 
 
 @dataclass(frozen=True)
 class Certificate:
-    """A proof by computation that a plan satisfies (epsilon, delta): `delta` is a rigorous upper bound.
+    """A computed proof that a plan is (epsilon, delta)-differentially private: `delta` is a rigorous upper bound.
 
-    `delta_lower` is the delta of one kind of neighbours, right to about 1e-9 and not rounded down; 0 if none was
-    computed. For continuous noise the kind is `binding_case`. For noise on a lattice it is a user with new counts
-    alone, which may be far below the truth; `binding_case` is the worse of the two pure kinds there, and a mixture
-    may be worse than both.
+    `delta_lower` is the delta of one class of neighbours, accurate to about 1e-9 but not rounded down; 0 if none
+    was computed. For continuous noise that class is `binding_case`. For noise on a lattice it is a user with only
+    new counts, and may be far below the true delta; there `binding_case` is the worse of the two pure classes, and
+    a mixture may be worse than both.
     """
 
     epsilon: float
@@ -477,17 +448,10 @@ class Certificate:
     delta_lower: float
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data."""
-        return {
-            "epsilon": self.epsilon,
-            "delta": self.delta,
-            "analysis": self.analysis,
-            "binding_case": self.binding_case.to_dict(),
-            "delta_lower": self.delta_lower,
-        }
+        """The object that `dphist plan --json` prints under `certificate`."""
+        return {**vars(self), "binding_case": self.binding_case.to_dict()}
 
     def rows(self) -> list[tuple[str, str]]:
-        """Labels and values for people."""
         return [
             ("epsilon", f"{self.epsilon:g}"),
             ("delta, at most", f"{self.delta:.10g}"),
@@ -503,12 +467,12 @@ class Certificate:
         return html_table("Certificate", self.rows())
 
 
-# The caps on offer for a private choice. Two to a doubling: no number of items is further than a fifth from one,
-# and few have to be certified.
+# The caps that a private choice picks from. With two per doubling, every number of items is within a fifth of one,
+# and only a few caps need a certificate.
 DEFAULT_CAPS: Final[tuple[int, ...]] = tuple(
     sorted({1, *(2**n for n in range(1, 13)), *(3 * 2**n for n in range(11))})
 )
-# What the sampler draws. Below one, noise would hide no user.
+# The largest variance is the sampler's. Noise with a variance below one would not hide a user.
 _LEAST_VARIANCE: Final = 1
 _LARGEST_VARIANCE: Final = 10**16
 _MOST_CAPS: Final = 1000
@@ -516,10 +480,10 @@ _MOST_CAPS: Final = 1000
 
 @dataclass(frozen=True)
 class CapChoice:
-    """The caps one of which is chosen, and the variance of the discrete Gaussian noise on the sizes.
+    """The caps to choose from, and the variance of the discrete Gaussian noise on the bucket sizes.
 
-    Bucket i counts the users with more than caps[i - 1] and at most caps[i] different items, the last one those
-    with more than any cap: one user is in exactly one of the len(caps) + 1 buckets, or in none.
+    Bucket i counts the users with more than caps[i - 1] and at most caps[i] distinct items; the last bucket counts
+    users above every cap. Each user is in at most one of the len(caps) + 1 buckets.
     The variance V means Pr[x] proportional to exp(-x^2/(2V)) on the integers.
     """
 
@@ -541,29 +505,17 @@ class CapChoice:
 
     @property
     def buckets(self) -> int:
-        """The number of buckets: one for each cap, and one for more than any."""
         return len(self.caps) + 1
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data; the variance in full."""
         return {"caps": list(self.caps), "variance": str(self.variance)}
-
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> CapChoice:
-        """The same from plain data."""
-        try:
-            return cls(tuple(data["caps"]), Fraction(data["variance"]))
-        except (KeyError, TypeError, ValueError, ZeroDivisionError):
-            raise InvalidParameter(f"a choice of caps must have caps and a variance, not {data!r}") from None
 
 
 def caps_up_to(most: int | None) -> tuple[int, ...]:
-    """The usual caps, ending at `most` where a user cannot have more items."""
-    if most is None:
+    """The default caps, ending at `most` if users cannot have more items."""
+    if most is None or positive_count("the largest cap", most) > DEFAULT_CAPS[-1]:
         return DEFAULT_CAPS
-    bound = positive_count("the largest cap", most)
-    below = tuple(cap for cap in DEFAULT_CAPS if cap < bound)
-    return (*below, bound) if bound <= DEFAULT_CAPS[-1] else DEFAULT_CAPS
+    return (*(cap for cap in DEFAULT_CAPS if cap < most), int(most))
 
 
 AnyNoise = Noise | LatticeNoise | LaplaceNoise
@@ -574,7 +526,7 @@ ANALYSES: Final[tuple[AnalysisName, ...]] = get_args(AnalysisName)
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything about a release that affects privacy, decided before any data is read."""
+    """Everything about a release that affects privacy, fixed before any data is read."""
 
     budget: Budget
     contract: Contract
@@ -585,22 +537,22 @@ class Plan:
 
     @property
     def sigma(self) -> float:
-        """Standard deviation of the noise drawn for each count."""
+        """Standard deviation of the noise of each count."""
         return self.noise.sigma
 
     @property
     def sigma_shared(self) -> float:
-        """Standard deviation of the one draw added to all counts."""
+        """Standard deviation of the noise added to all counts alike; 0 if there is none."""
         return self.noise.sigma_shared
 
     @property
     def gamma(self) -> float:
-        """sigma^2/sigma_shared^2."""
+        """sigma^2/sigma_shared^2; infinite without shared noise."""
         return self.noise.gamma
 
     @property
     def tau(self) -> float:
-        """Threshold less one."""
+        """The threshold minus one."""
         return self.noise.tau
 
     @property
@@ -620,33 +572,31 @@ class Plan:
 
     @property
     def levels(self) -> tuple[Level, ...]:
-        """The weights of users by their number of items, in steps of the noise; none without spread."""
+        """User weights by number of items, in steps of the noise; empty without spread."""
         spreads = self.contract.spread is not None and isinstance(self.noise, LatticeNoise)
         return self.contract.levels(self.noise.lattice) if spreads else ()  # type: ignore[union-attr]
 
     @property
     def steps_of_count(self) -> int:
-        """Steps of the noise in one of the counts that an engine makes: with spread, those are steps already."""
+        """Steps of the noise per unit of an engine's counts. With spread, engines count in steps already."""
         return 1 if isinstance(self.noise, Noise) or self.levels else self.noise.lattice
 
     @property
     def least_weight(self) -> float:
-        """What each item of a user counts who has the most items."""
-        levels = self.levels
-        return levels[-1].weight / levels[0].weight if levels else 1.0
+        """The weight of each item of a user with the most items allowed."""
+        return self.levels[-1].weight / self.levels[0].weight if self.levels else 1.0
 
     @property
     def releases_offset(self) -> bool:
-        """Whether what a top-k step subtracts is released with noise."""
+        """Whether the count that a top-k step subtracts is released, with noise."""
         return self.mechanism == "top-k"
 
     @property
     def sums(self) -> tuple[SumNoise, ...]:
-        """The sums beside the counts, with their noise."""
         return self.noise.sums if isinstance(self.noise, LatticeNoise) else ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data with the keys of `dphist plan --json`; an infinite gamma is None."""
+        """The object that `dphist plan --json` prints; an infinite gamma is None."""
         return {
             "mechanism": self.mechanism,
             "analysis": self.analysis,
@@ -663,7 +613,6 @@ class Plan:
         }
 
     def rows(self) -> list[tuple[str, str]]:
-        """Labels and values for people."""
         nonzero = "no bound" if self.contract.max_nonzero is None else f"{self.contract.max_nonzero:,}"
         public = self.mechanism == "known-domain"
         gamma = "infinite" if math.isinf(self.gamma) else f"{self.gamma:.6g}"
@@ -675,17 +624,17 @@ class Plan:
             ("items in the public list" if public else "non-zero counts at most", nonzero),
             ("items per user at most", f"{self.contract.items:,}"),
             *([("spread over at most", spread)] if self.contract.spread else []),
-            # In full: a rounded sigma or threshold would be another plan, and not a certified one.
+            # In full: a plan with a rounded sigma or threshold has not been certified.
             ("noise of each count", f"{self.sigma!r}"),
             ("shared noise", f"{self.sigma_shared!r} (gamma {gamma})"),
             ("total noise", f"{self.total_noise:.6g}"),
             ("threshold", "none" if math.isinf(self.threshold) else f"{self.threshold!r} (1 + tau)"),
             *(
                 (
-                    f"sum of values from {float(one.low):g} to {float(one.high):g}",
-                    f"noise {one.sigma:.6g}, and {float(one.middle):g} times the noise of the count",
+                    f"sum of values from {float(noise.low):g} to {float(noise.high):g}",
+                    f"noise {noise.sigma:.6g}, plus {float(noise.middle):g} times the noise of the count",
                 )
-                for one in self.sums
+                for noise in self.sums
             ),
             ("certified delta", f"{self.certificate.delta:.6g}"),
             ("worst neighbours", str(self.certificate.binding_case)),

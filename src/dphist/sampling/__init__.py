@@ -1,4 +1,4 @@
-"""Exact discrete noise from one tap of randomness, which is passed in."""
+"""Secure randomness and exact discrete noise."""
 
 from dphist.sampling.sampler import DiscreteGaussian, DiscreteLaplace, ExactSampler, MoreWords
 from dphist.sampling.tap import SecureTap, SeededTap, Tap

@@ -1,9 +1,9 @@
-"""Exact discrete noise: the discrete Gaussian and the discrete Laplace, on one table each.
+"""Exact draws from the discrete Gaussian and the discrete Laplace.
 
-The kernel turns one word into one draw by a look into the table, in two versions that give the same integers:
-numpy, and compiled by numba. What the table's whole units leave of the law, with the tail beyond its blocks, is
-the residual: it is drawn by rejection, in the rare case that a word falls to it, and doubts are settled in ball
-arithmetic. Draws come from fresh words of a tap, or from words that a key can make again.
+A kernel turns each word into a draw by one lookup in the law's table. There are two kernels with the same results,
+in numpy and compiled by numba. The rare words that the table assigns to the residual (the mass that its whole
+units leave over, and the tail beyond its blocks) are drawn by rejection, exactly, with ball arithmetic in doubtful
+cases. Words come from a tap, or from a key that makes them repeatable.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cache, cached_property, lru_cache
+from functools import cache, cached_property, lru_cache, partial
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -38,49 +38,42 @@ from dphist.sampling.table import (
 )
 from dphist.sampling.tap import KeyedWords, Tap, Words, word_count
 
-# Both kernels do the same work for every word: no loop and no branch depends on it, and the only memory access
-# that does is the look into the table.
-
-# Words per call: the arrays of a chunk stay within the second-level cache, and memory stays bounded.
+# Words per call: the arrays of a chunk fit into the second-level cache.
 CHUNK: Final = 1 << 14
-# Below this many draws the import of numba costs more than it saves.
+# For fewer draws, importing numba takes longer than it saves.
 WORTH_COMPILING: Final = 1 << 21
 
 IntArray = NDArray[np.int64]
-
-
-class Kernel(Protocol):
-    """Writes one draw per word to `out`, and returns the greatest block number met."""
-
-    def __call__(self, words: IntArray, out: IntArray, entries: IntArray, cell_bits: int, offset_bits: int) -> int:
-        """Draws of the residual are written as well, and recognised by their block number."""
-        ...
+# Writes one draw per word to `out`, and returns the greatest block number met, that of the residual included. The
+# arguments are words, out, entries, cell_bits and offset_bits. No loop or branch depends on a word, and no memory
+# access but the lookup.
+Kernel = Callable[[IntArray, IntArray, IntArray, int, int], int]
 
 
 def numpy_kernel(words: IntArray, out: IntArray, entries: IntArray, cell_bits: int, offset_bits: int) -> int:
-    """The kernel in numpy, one pass per operation."""
     low_bits = 63 - cell_bits
     cell_mask = (1 << cell_bits) - 1
     cells = words >> low_bits
     cells &= cell_mask
-    found = entries.take(cells)
-    thresholds = found >> cell_bits
+    blocks = entries.take(cells)
+    thresholds = blocks >> cell_bits
     own = (words & ((1 << low_bits) - 1)) < thresholds
-    found &= cell_mask
-    np.copyto(found, cells, where=own)
-    greatest = int(found.max(initial=0))
+    blocks &= cell_mask
+    np.copyto(blocks, cells, where=own)
+    greatest = int(blocks.max(initial=0))
+    magnitudes = blocks
     if offset_bits:
-        found <<= offset_bits
-        found |= words & ((1 << offset_bits) - 1)
-    # Words are read as signed: the shift gives 0 or -1, and (m ^ s) - s is m or -m.
+        magnitudes <<= offset_bits
+        magnitudes |= words & ((1 << offset_bits) - 1)
+    # Words are signed here: the shift gives 0 or -1, and (m ^ s) - s is m or -m.
     signs = words >> 63
-    found ^= signs
-    np.subtract(found, signs, out=out)
+    magnitudes ^= signs
+    np.subtract(magnitudes, signs, out=out)
     return greatest
 
 
 def _scalar_kernel(words: Any, out: Any, entries: Any, cell_bits: Any, offset_bits: Any) -> Any:
-    """The kernel for numba, one word at a time."""
+    """`numpy_kernel` for numba, one word at a time."""
     low_bits = 63 - cell_bits
     cell_mask = (1 << cell_bits) - 1
     low_mask = (1 << low_bits) - 1
@@ -99,9 +92,9 @@ def _scalar_kernel(words: Any, out: Any, entries: Any, cell_bits: Any, offset_bi
 
 @cache
 def compiled_kernel() -> Kernel | None:
-    """The compiled kernel, from numba's cache on disk if it is there; None if numba is not installed."""
+    """The kernel compiled by numba, cached on disk if possible; None if numba is not installed."""
     try:
-        # By name, so that nothing else of dphist needs numba, and importing dphist does not load it.
+        # Importing numba is slow, so it is imported only here.
         numba: Any = importlib.import_module("numba")
     except ImportError:
         return None
@@ -110,29 +103,29 @@ def compiled_kernel() -> Kernel | None:
     kernel: Kernel
     try:
         kernel = numba.njit([signature], cache=True, nogil=True)(_scalar_kernel)
-    except RuntimeError:  # no folder for the cache is writable: compile afresh in every process
+    except RuntimeError:  # no cache folder is writable
         kernel = numba.njit([signature], nogil=True)(_scalar_kernel)
     return kernel
 
 
 def kernel_for(n: int, compiled: bool | None) -> Kernel:
-    """The kernel to use for `n` draws: numba's if asked for, or if it is there and worth its import."""
     if compiled is False or (compiled is None and n < WORTH_COMPILING):
         return numpy_kernel
     return compiled_kernel() or numpy_kernel
 
 
-# Asked for the words number `columns[i]` (1, 2, ...; the draw's own word is number 0) of the draws `draws[i]`.
+# Called with (draws, columns): returns word number columns[i] = 1, 2, ... of draw draws[i]. Its first word is
+# number 0.
 MoreWords = Callable[[IntArray, IntArray], Words]
 
-# Bits by which a ball is computed more finely than the uniform number it is compared with.
+# Additional bits of a ball over the uniform number it is compared with.
 _GUARD_BITS: Final = 64
 
 
 class Tape:
-    """An endless row of words for each of several draws, read once and in order.
+    """An endless sequence of words for each of several draws.
 
-    Guarantee: asks `more` for every (draw, column) at most once, each draw's columns in order from 1.
+    Guarantee: asks `more` for each (draw, column) at most once, and for each draw's columns in order from 1.
     """
 
     def __init__(self, draws: IntArray, more: MoreWords) -> None:
@@ -141,7 +134,7 @@ class Tape:
         self._more = more
 
     def take(self, positions: IntArray) -> Words:
-        """The next word of each of these draws, which are named by their positions and must differ."""
+        """The next word of each draw at these positions, which must differ."""
         self._columns[positions] += 1
         words = self._more(self._draws[positions], self._columns[positions])
         if words.dtype != np.uint64 or words.shape != positions.shape:
@@ -151,15 +144,15 @@ class Tape:
         return words
 
     def reader(self, position: int) -> Callable[[], int]:
-        """The words of one draw, one call each."""
-        where = np.array([position], dtype=np.int64)
-        return lambda: int(self.take(where)[0])
+        """A function that returns the next word of one draw."""
+        positions = np.array([position], dtype=np.int64)
+        return lambda: int(self.take(positions)[0])
 
 
 class LazyUniform:
-    """A uniform number on [0, 1). Only its leading bits are known so far.
+    """A uniform number on [0, 1) whose bits are read as needed.
 
-    The number lies in [value, value + 1)/2^bits, and every word read makes that 2^64 times narrower.
+    The number is in [value, value + 1)/2^bits, and each further word makes this interval 2^64 times narrower.
     """
 
     def __init__(self, next_word: Callable[[], int], first: int | None = None) -> None:
@@ -168,15 +161,14 @@ class LazyUniform:
         self.bits = 64
 
     def extend(self) -> None:
-        """Read another word."""
         self.value = (self.value << 64) | self._next_word()
         self.bits += 64
 
     def is_below(self, bound: Callable[[], arb]) -> bool:
-        """Whether the number is below a real number; `bound` gives an enclosure of it at the current precision.
+        """Whether the number is below a real number, which `bound` encloses at the current precision.
 
-        Guarantee: the exact answer. True has the probability min(1, max(0, bound)), to the last digit.
-        Valid for: enclosures that shrink with the precision. Needs 1 + 2^-64 + ... words on average.
+        Guarantee: the exact answer; True has exactly the probability min(1, max(0, bound)).
+        Valid for: enclosures that shrink as the precision grows. Reads 1 + 2^-64 + ... words on average.
         """
         while True:
             with precision(self.bits + _GUARD_BITS):
@@ -190,7 +182,7 @@ class LazyUniform:
     def geometric(self, rate: Callable[[], arb]) -> int:
         """floor(-log(number)/rate): t with probability (1 - e^(-rate)) e^(-rate t), by inversion.
 
-        Guarantee: the exact value for the number that the tape defines.
+        Guarantee: the exact value for the number that the words define.
         Valid for: rate > 0.
         """
         while True:
@@ -199,26 +191,26 @@ class LazyUniform:
                     scale = arb(2) ** self.bits
                     most = -(arb(self.value) / scale).log() / rate()
                     least = -(arb(self.value + 1) / scale).log() / rate()
-                    # The number is in [value, value + 1): its quotient is in (least, most].
-                    floors = most.floor().unique_fmpz(), least.floor().unique_fmpz()
-                    if floors[0] is not None and floors[0] == floors[1]:
-                        return int(floors[0])
+                    # The quotient is in (least, most].
+                    upper, lower = most.floor().unique_fmpz(), least.floor().unique_fmpz()
+                    if upper is not None and upper == lower:
+                        return int(upper)
             self.extend()
 
 
-# Relative error granted to the double precision value of Pr[|X| = m]; docs/theory/sampling.md proves 2^-44.
+# Assumed relative error of Pr[|X| = m] in doubles; docs/theory/sampling.md proves 2^-44.
 FILTER_ERROR: Final = 2.0**-40
 
 
 class Residual:
-    """Exact draws from the magnitudes' law minus the table.
+    """Exact draws from the law of the magnitudes minus the table, by rejection.
 
-    Block q is proposed with `excess[q]` units, an upper bound of width * max (Pr[|X| = m] - table) on the block; a
-    magnitude is then uniform on the block, and accepted with probability (width Pr[|X| = m] - units)/excess.
-    The tail is proposed with `excess[blocks]` units as end + t, t geometric, which lies above the law because the
+    Block q is proposed with `excess[q]` units, an upper bound of width * max (Pr[|X| = m] - table) on the block.
+    The magnitude is uniform on the block, and accepted with probability (width Pr[|X| = m] - units)/excess. The
+    tail is proposed with `excess[blocks]` units as end + t with t geometric, which is above the law because the
     exponent is convex.
 
-    Guarantee: magnitudes with probability proportional to Pr[|X| = m] - table, to the last digit.
+    Guarantee: magnitudes with probability exactly proportional to Pr[|X| = m] - table.
     """
 
     def __init__(self, table: StepTable) -> None:
@@ -226,13 +218,13 @@ class Residual:
 
     @cached_property
     def excess(self) -> tuple[int, ...]:
-        """Units of each block's proposal, and last the tail's.
+        """Units of each block's proposal, and of the tail's as the last entry.
 
-        Guarantee: together with the table's units they are not below the law, which is checked by their total.
+        Guarantee: together with the table's units they are at least the law; their total is checked.
         """
         table = self.table
         shift = FIXED_BITS - table.mass_bits
-        # A block's first magnitude is its most likely; within block 0 that is 1 at most, counted with both signs.
+        # A block's first magnitude is its most likely. Magnitudes above 0 count with both signs.
         first = bound_probabilities(table.law, start=0, stride=table.width, count=table.blocks, upper=True)
         most = [2 * table.width * value for value in first]
         if table.width == 1:
@@ -242,7 +234,7 @@ class Residual:
             tail = ceil_scaled(self._tail_envelope(), table.mass_bits)
         excess = (*above, tail)
         if min(excess) < 0 or sum(excess) < table.residual_units:
-            raise AssertionError(f"the table of {table.law} and its residual do not enclose a mass of one")
+            raise AssertionError(f"the table of {table.law} and its residual do not cover a mass of one")
         return excess
 
     @cached_property
@@ -259,7 +251,7 @@ class Residual:
         return units, excess, peak * 2.0 ** (self.table.mass_bits + self.table.offset_bits)
 
     def magnitudes(self, count: int, tape: Tape) -> IntArray:
-        """One magnitude for each of `count` draws, by as many rounds of proposals as it takes."""
+        """One magnitude for each of `count` draws, in rounds of proposals until all are accepted."""
         drawn = np.zeros(count, dtype=np.int64)
         pending = np.arange(count, dtype=np.int64)
         while pending.size:
@@ -277,13 +269,13 @@ class Residual:
         return drawn
 
     def _propose(self, words: Words) -> tuple[IntArray, IntArray]:
-        """Block and magnitude from one word each: its leading bits choose the block, its last ones the offset.
+        """A block and a magnitude from each word: its first bits choose the block, its last bits the offset.
 
-        Units beyond the total choose a block beyond the tail, which nothing accepts.
+        Units beyond the total choose a block beyond the tail, which is never accepted.
         """
         total = int(self._cumulative[-1])
-        # Not below one bit, for a shift by 64 is undefined. The excess is a small part of 2^mass_bits, so that its
-        # bits and the offset's are apart: mass_bits + offset_bits <= 63.
+        # At least one bit, as a shift by 64 is undefined. As total < 2^mass_bits and mass_bits + offset_bits <=
+        # 63, the bits of block and offset do not overlap.
         bits = max(1, (total - 1).bit_length())
         units = (words >> np.uint64(64 - bits)).astype(np.int64)
         blocks = np.searchsorted(self._cumulative, units, side="right").astype(np.int64)
@@ -291,31 +283,25 @@ class Residual:
         return blocks, (blocks << self.table.offset_bits) | offsets
 
     def _accepts(
-        self,
-        blocks: IntArray,
-        magnitudes: IntArray,
-        uniforms: Words,
-        positions: IntArray,
-        tape: Tape,
+        self, blocks: IntArray, magnitudes: IntArray, uniforms: Words, positions: IntArray, tape: Tape
     ) -> NDArray[np.bool_]:
-        """Whether each magnitude is accepted: in double precision if that decides, in ball arithmetic if not."""
+        """Whether each magnitude is accepted: decided in doubles if possible, otherwise in ball arithmetic."""
         chances, errors = self.float_chances(blocks, magnitudes)
         distance = uniforms.astype(np.float64) * 2.0**-64 - chances
         accepted = np.asarray(distance < 0.0, dtype=np.bool_)
         for i in np.flatnonzero(np.abs(distance) <= errors):
             uniform = LazyUniform(tape.reader(int(positions[i])), int(uniforms[i]))
-            block, magnitude = int(blocks[i]), int(magnitudes[i])
-            accepted[i] = uniform.is_below(lambda b=block, m=magnitude: self.chance(b, m))  # type: ignore[misc]
+            accepted[i] = uniform.is_below(partial(self.chance, int(blocks[i]), int(magnitudes[i])))
         return accepted
 
     def float_chances(
         self, blocks: IntArray, magnitudes: IntArray
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """The chances of acceptance in double precision, with bounds of their error.
+        """The acceptance probabilities in doubles, with bounds of their error.
 
             (2^mass_bits width Pr[|X| = m] - units)/excess,   error <= FILTER_ERROR (2 + units/excess)
 
-        Guarantee: the bound holds with a factor of 16 to spare if `numpy.exp` is within 4 units in the last place.
+        Guarantee: the bound holds with a factor of 16 to spare if `numpy.exp` is accurate to 4 ulp.
         Valid for: magnitudes within the blocks, where the exponent is below 88.
         """
         units, excess, peak = self._floats
@@ -325,13 +311,13 @@ class Residual:
         return (law - units[blocks]) / excess[blocks], errors
 
     def chance(self, block: int, magnitude: int) -> arb:
-        """The same as an enclosure at the current precision."""
+        """The acceptance probability as an enclosure at the current precision."""
         table = self.table
         law = probability_of_magnitude(table.law, magnitude) * arb(2) ** (table.mass_bits + table.offset_bits)
         return (law - table.units[block]) / self.excess[block]
 
     def _tail_envelope(self) -> arb:
-        """Pr[|X| = end]/(1 - e^(-rate)), the mass of the geometric proposal that lies above the tail."""
+        """Pr[|X| = end]/(1 - e^(-rate)): the mass of the geometric law above the tail."""
         table = self.table
         return probability_of_magnitude(table.law, table.end) / (1 - (-self._tail_rate()).exp())
 
@@ -340,13 +326,13 @@ class Residual:
         return rational(law.exponent(end + 1) - law.exponent(end))
 
     def _tail(self, tape: Tape, position: int, uniform: int) -> int | None:
-        """A magnitude beyond the blocks, or None if the proposal is rejected."""
+        """A magnitude beyond the blocks; None if the proposal is rejected."""
         table, reader = self.table, tape.reader(position)
         t = LazyUniform(reader, uniform).geometric(self._tail_rate)
         beyond = table.law.exponent(table.end + t) - table.law.exponent(table.end)
 
         def chance() -> arb:
-            bend = (t * self._tail_rate() - rational(beyond)).exp()  # at most 1, for the exponent is convex
+            bend = (t * self._tail_rate() - rational(beyond)).exp()  # at most 1, as the exponent is convex
             return bend * self._tail_envelope() * arb(2) ** table.mass_bits / self.excess[-1]
 
         return table.end + t if LazyUniform(reader).is_below(chance) else None
@@ -354,15 +340,14 @@ class Residual:
 
 @lru_cache(maxsize=16)
 def residual_of(law: SymmetricLaw) -> Residual:
-    """The table of a law with its residual, built once."""
     return Residual(build_table(law))
 
 
 class ExactSampler:
-    """Draws from a symmetric law on the integers: one word each, and more if that does not decide.
+    """Draws from a symmetric law on the integers: one word each, rarely more.
 
-    Guarantee: given independent uniform words, the draws are independent and have exactly the stated law; given
-        the same words, they are the same with and without numba.
+    Guarantee: given independent uniform words, the draws are independent and have exactly the stated law; the same
+        words give the same draws with and without numba.
     """
 
     def __init__(self, residual: Residual) -> None:
@@ -370,37 +355,36 @@ class ExactSampler:
 
     @property
     def table(self) -> StepTable:
-        """The table that decides nearly all draws."""
         return self._residual.table
 
     def draw(self, n: int, tap: Tap, *, compiled: bool | None = None) -> IntArray:
-        """`n` independent draws. `compiled` asks for numba or forbids it; by default size decides."""
+        """`n` independent draws. `compiled` requests or forbids numba; by default `n` decides."""
         size = word_count(n)
 
         def more(draws: IntArray, _columns: IntArray) -> Words:
-            return tap.words(draws.size)  # fresh, whatever draw they are for
+            return tap.words(draws.size)
 
         return self._sample(size, lambda start, stop: tap.words(stop - start), more, compiled)
 
     def sample_from_words(self, words: Words, more: MoreWords, *, compiled: bool | None = None) -> IntArray:
-        """Draw number i from words[i], a function of the words alone.
+        """Draw number i from words[i], and from more words of that draw if needed.
 
-        The few draws that their word does not decide ask `more(draws, columns)` for the words number
-        `columns[i]` = 1, 2, ... of the draws `draws[i]`: each at most once, in order, many draws at a time. A
-        function that is keyed by the item and numbered by the column can thus feed the sampler.
+        `more(draws, columns)` returns word number columns[i] = 1, 2, ... of draw draws[i]. Each word is requested
+        at most once, in order, for many draws at a time. So a keyed function of item and column can supply the
+        words.
 
-        Guarantee: the stated law, if all these words are independent and uniform.
+        Guarantee: the stated law, if all words are independent and uniform.
         Valid for: a one-dimensional array of numpy.uint64.
         """
         if not isinstance(words, np.ndarray) or words.dtype != np.uint64 or words.ndim != 1:
             raise InvalidParameter(f"words must be a one-dimensional array of numpy.uint64, not {words!r}")
-        own = np.require(words, requirements=["C", "ALIGNED"])
-        return self._sample(own.size, lambda start, stop: own[start:stop], more, compiled)
+        words = np.require(words, requirements=["C", "ALIGNED"])
+        return self._sample(words.size, lambda start, stop: words[start:stop], more, compiled)
 
     def _sample(
         self, n: int, words: Callable[[int, int], Words], more: MoreWords, compiled: bool | None
     ) -> IntArray:
-        """Chunk by chunk through the table, and then all undecided draws at once through the residual."""
+        """Draw chunk by chunk from the table, then all undecided draws at once from the residual."""
         table = self.table
         kernel = kernel_for(n, compiled)
         out = np.empty(n, dtype=np.int64)
@@ -413,7 +397,7 @@ class ExactSampler:
                 undecided.append(np.flatnonzero(np.abs(piece) >= table.end) + start)
         if undecided:
             draws = np.concatenate(undecided).astype(np.int64)
-            # Their own word has given them a sign, which the residual leaves as it is: |out| >= end > 0.
+            # Their first word has already chosen the sign, as |out| >= end > 0.
             out[draws] = np.sign(out[draws]) * self._residual.magnitudes(draws.size, Tape(draws, more))
         return out
 
@@ -424,7 +408,7 @@ class DiscreteGaussian(ExactSampler):
         Pr[X = x] = exp(-x^2/(2 variance)) / sum over y of exp(-y^2/(2 variance)),  x an integer
 
     Guarantee: exact, given uniform words.
-    Valid for: rational variances from 1/16 to 10^16; floats are taken at their exact value.
+    Valid for: variances from 1/16 to 10^16, as rationals or as floats, which are taken at their exact value.
     Source: Canonne, Kamath and Steinke 2020 for the law; docs/theory/sampling.md for the method.
     """
 
@@ -442,7 +426,7 @@ class DiscreteLaplace(ExactSampler):
         Pr[X = x] = tanh(1/(2 scale)) exp(-|x|/scale),  x an integer
 
     Guarantee: exact, given uniform words.
-    Valid for: rational scales from 1/16 to 10^8; floats are taken at their exact value.
+    Valid for: scales from 1/16 to 10^8, as rationals or as floats, which are taken at their exact value.
     Source: Ghosh, Roughgarden and Sundararajan 2009 for the law; docs/theory/sampling.md for the method.
     """
 
@@ -458,30 +442,27 @@ class Draws(Protocol):
     """Noise for the rows of one batch."""
 
     def of(self, sampler: ExactSampler, rows: IntArray, *, compiled: bool | None = None) -> IntArray:
-        """One draw for each of these rows, which are positions in the batch and differ."""
+        """One draw for each of these rows, which are distinct positions in the batch."""
 
 
 @dataclass(frozen=True)
 class Fresh:
-    """Never the same twice."""
+    """Independent noise in every call."""
 
     tap: Tap
 
     def of(self, sampler: ExactSampler, rows: IntArray, *, compiled: bool | None = None) -> IntArray:
-        """Draws from the tap."""
         return sampler.draw(rows.size, self.tap, compiled=compiled)
 
 
 @dataclass(frozen=True)
 class Repeatable:
-    """The same whenever the same row comes with the same key."""
+    """The same noise whenever a row comes with the same key."""
 
     words: KeyedWords
 
     def of(self, sampler: ExactSampler, rows: IntArray, *, compiled: bool | None = None) -> IntArray:
-        """Draws that are functions of the rows' own words."""
-
         def more(draws: IntArray, numbers: IntArray) -> Words:
             return self.words.words_numbered(rows[draws], numbers)
 
-        return sampler.sample_from_words(self.words.first(rows), more, compiled=compiled)
+        return sampler.sample_from_words(self.words.words_numbered(rows, 0), more, compiled=compiled)

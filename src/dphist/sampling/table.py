@@ -1,4 +1,8 @@
-"""The two laws that are drawn from, and the table of each: one word and one look decide a draw."""
+"""The two noise laws and their tables, which turn nearly every word into a draw with one lookup.
+
+Both laws have Pr[X = x] = peak * exp(-exponent(|x|)) on the integers. The exponent is a polynomial of degree at
+most two with rational coefficients, convex and increasing from 0. Nothing else about them is used.
+"""
 
 from __future__ import annotations
 
@@ -15,39 +19,15 @@ from numpy.typing import NDArray
 from dphist.errors import InvalidParameter
 from dphist.privacy.balls import precision, rational
 
-# Both laws have Pr[X = x] = peak * exp(-exponent(|x|)) on the integers, where the exponent of a magnitude is a
-# polynomial of degree at most two with rational coefficients, convex and increasing from 0. Nothing else
-# about them is used.
-
-
-def floor_scaled(value: arb, bits: int) -> int:
-    """A whole number that is not above value * 2^bits, at any precision."""
-    with precision(2 * bits + 64):
-        return _floor_of_exact(value.lower(), bits)
-
-
-def ceil_scaled(value: arb, bits: int) -> int:
-    """A whole number that is not below value * 2^bits, at any precision."""
-    with precision(2 * bits + 64):
-        return -_floor_of_exact(-value.upper(), bits)
-
-
-def _floor_of_exact(value: arb, bits: int) -> int:
-    """floor(value * 2^bits) of a ball without radius, in whole numbers alone."""
-    mantissa, exponent = (int(part) for part in value.man_exp())
-    shift = exponent + bits
-    return mantissa << shift if shift >= 0 else mantissa >> -shift
-
-
 LEAST_VARIANCE: Final = Fraction(1, 16)
 LARGEST_VARIANCE: Final = Fraction(10**16)
 
-# The tables reach so far that less than 2^-60 of the mass lies beyond them: exp(-41.6) < 2^-60.
+# Less than 2^-60 of the mass is beyond the tables: exp(-41.6) < 2^-60.
 _REACH_EXPONENT: Final = 42.5
 
 
 class SymmetricLaw(Protocol):
-    """What the table and its residual need to know of a law."""
+    def __hash__(self) -> int: ...
 
     def exponent(self, magnitude: int) -> Fraction:
         """-log(Pr[X = magnitude]/Pr[X = 0])."""
@@ -62,21 +42,21 @@ class SymmetricLaw(Protocol):
         ...
 
     def reach(self) -> int:
-        """A magnitude beyond which less than 2^-60 of the mass lies."""
+        """A magnitude beyond which there is less than 2^-60 of the mass."""
         ...
 
 
 def exact_rational(name: str, value: Fraction | float, *, least: Fraction, largest: Fraction) -> Fraction:
-    """The value as an exact rational within its range, or one sentence saying why not."""
+    """The exact value as a Fraction; raises `InvalidParameter` unless it is between `least` and `largest`."""
     if isinstance(value, bool) or not isinstance(value, Real):
         raise InvalidParameter(f"{name} must be a rational number, not {value!r}")
-    if not (isinstance(value, Rational) or math.isfinite(value)):
-        raise InvalidParameter(f"{name} must be a finite number, not {value!r}")
-    # Whole numbers of numpy would stay what they are, and overflow.
     if isinstance(value, Rational):
+        # A Fraction of numpy integers would keep them, and overflow.
         exact = Fraction(int(value.numerator), int(value.denominator))
-    else:
+    elif math.isfinite(value):
         exact = Fraction(float(value))
+    else:
+        raise InvalidParameter(f"{name} must be a finite number, not {value!r}")
     if not least <= exact <= largest:
         raise InvalidParameter(f"{name} must be between {least} and {largest}, not {value!r}")
     return exact
@@ -89,20 +69,18 @@ class GaussianLaw:
     variance: Fraction
 
     def exponent(self, magnitude: int) -> Fraction:
-        """magnitude^2/(2 variance)."""
         return Fraction(magnitude * magnitude) / (2 * self.variance)
 
     def float_exponents(self, magnitudes: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Two roundings here and one in the variance's conversion."""
         return np.asarray(magnitudes * magnitudes / float(2 * self.variance), dtype=np.float64)
 
     def peak(self) -> arb:
-        """Enclosure of Pr[X = 0], by Poisson's summation formula.
+        """Enclosure of Pr[X = 0], by Poisson summation.
 
             1/peak = sum over x of exp(-x^2/(2 v)) = sqrt(2 pi v) * sum over n of exp(-2 pi^2 v n^2)
 
-        Guarantee: an enclosure; the terms left out are enclosed by a geometric series.
-        Valid for: variance >= 1/16, where each further term is below 1/3 of the one before.
+        Guarantee: an enclosure; a geometric series bounds the terms left out.
+        Valid for: variance >= 1/16, where each term is below 1/3 of the one before.
         Source: Canonne, Kamath and Steinke 2020, Fact 17.
         """
         rate = 2 * arb.pi() ** 2 * rational(self.variance)
@@ -110,13 +88,11 @@ class GaussianLaw:
         while float(2 * math.pi**2 * self.variance) * n * n < ctx.prec:
             total += 2 * (-rate * n * n).exp()
             n += 1
-        # From n on: at most 2 e^(-rate n^2) (1 + r + r^2 + ...) with r = e^(-rate) < 1/3, so at most 3 times the
-        # power, whose ball is widened down to zero.
+        # The rest is between 0 and 2 e^(-rate n^2) (1 + r + r^2 + ...) with r = e^(-rate) < 1/3.
         total += (3 * (-rate * n * n).exp()).union(arb(0))
         return 1 / (total * (2 * arb.pi() * rational(self.variance)).sqrt())
 
     def reach(self) -> int:
-        """About 9.2 standard deviations."""
         return math.ceil(math.sqrt(2.0 * _REACH_EXPONENT * float(self.variance))) + 1
 
 
@@ -127,34 +103,30 @@ class LaplaceLaw:
     scale: Fraction
 
     def exponent(self, magnitude: int) -> Fraction:
-        """magnitude/scale."""
         return Fraction(magnitude) / self.scale
 
     def float_exponents(self, magnitudes: NDArray[np.float64]) -> NDArray[np.float64]:
-        """One rounding here and one in the scale's conversion."""
         return np.asarray(magnitudes / float(self.scale), dtype=np.float64)
 
     def peak(self) -> arb:
-        """Enclosure of Pr[X = 0] = (1 - e^(-1/scale))/(1 + e^(-1/scale)) = tanh(1/(2 scale))."""
         return (1 / (2 * rational(self.scale))).tanh()
 
     def reach(self) -> int:
-        """42.5 scales."""
         return math.ceil(_REACH_EXPONENT * float(self.scale)) + 1
 
 
-# 2^16 cells of 8 bytes stay within the second-level cache of any recent processor.
-LARGEST_CELL_BITS: Final = 16
-# The table: almost all of a law's mass, rearranged so that one word and one look decide a draw.
+# The table holds almost all of a law's mass, arranged so that one lookup turns a word into a draw.
 #
-# Magnitudes come in blocks of 2^offset_bits. Each block has a whole number of units, each unit 2^-mass_bits of
-# probability, that is certainly not above what the law would put there if it were everywhere as small as at the
-# block's least likely magnitude. What the units leave over is the residual (sampler.py), and it is small. The
-# units are dealt to 2^cell_bits equal cells, each with at most two blocks in it (Walker 1974), exactly.
+# Magnitudes are grouped in blocks of 2^offset_bits. Each block has a whole number of units of 2^-mass_bits
+# probability: at most the mass of the block if every magnitude in it were as unlikely as its least likely one. The
+# mass left over is the residual (sampler.py), and it is small. The units are dealt exactly to 2^cell_bits equal
+# cells, each with at most two blocks in it (Walker 1974).
 
+# 2^16 cells of 8 bytes fit into the second-level cache of any recent processor.
+LARGEST_CELL_BITS: Final = 16
 # A word is one sign bit and 63 bits for the magnitude.
 MAGNITUDE_BITS: Final = 63
-# Fixed-point digits of the recurrences; their errors stay some 2^-90, far below one unit.
+# Fixed-point bits of the recurrences; their errors of about 2^-90 are far below one unit.
 FIXED_BITS: Final = 128
 
 
@@ -162,9 +134,9 @@ FIXED_BITS: Final = 128
 class StepTable:
     """The units of each block, and the cells they are dealt to.
 
-    A word is read as: 1 bit of sign, `cell_bits` that choose a cell, and the rest, which chooses within the cell
-    and whose last `offset_bits` choose the magnitude within the block. An entry is a threshold, shifted by
-    `cell_bits`, and the number of the cell's other block. Block number `blocks` stands for the residual.
+    The bits of a word are: 1 for the sign, `cell_bits` for the cell, and the rest, which chooses one of the cell's
+    two blocks and whose last `offset_bits` choose the magnitude within the block. An entry is a threshold, shifted
+    by `cell_bits`, and the number of the cell's other block. Block number `blocks` is the residual.
     """
 
     law: SymmetricLaw
@@ -177,12 +149,11 @@ class StepTable:
 
     @property
     def residual_units(self) -> int:
-        """Units that the table leaves to the residual."""
         return (1 << self.mass_bits) - sum(self.units)
 
     @property
     def width(self) -> int:
-        """Magnitudes in a block."""
+        """Magnitudes per block."""
         return 1 << self.offset_bits
 
     @property
@@ -191,34 +162,44 @@ class StepTable:
         return self.blocks << self.offset_bits
 
 
+def floor_scaled(value: arb, bits: int) -> int:
+    """A whole number that is not above value * 2^bits, at any precision."""
+    with precision(2 * bits + 64):
+        mantissa, exponent = (int(part) for part in value.lower().man_exp())
+    shift = exponent + bits
+    return mantissa << shift if shift >= 0 else mantissa >> -shift
+
+
+def ceil_scaled(value: arb, bits: int) -> int:
+    """A whole number that is not below value * 2^bits, at any precision."""
+    with precision(2 * bits + 64):
+        return -floor_scaled(-value, bits)
+
+
 def bound_probabilities(law: SymmetricLaw, *, start: int, stride: int, count: int, upper: bool) -> list[int]:
-    """Bounds of 2^128 Pr[X = start + i stride], i = 0 ... count - 1, from below or from above.
+    """Lower or upper bounds of 2^128 Pr[X = start + i stride], i = 0 ... count - 1.
 
         p_(i+1) = p_i r_i,   r_(i+1) = r_i s:   the exponent has a constant second difference
 
-    Guarantee: not on the other side of the true values, for every rounding is in one direction and every factor
-        positive; 2^-90 off at most.
+    Guarantee: valid bounds, as every rounding is in one direction and every factor positive; at most 2^-90 off.
     Valid for: an exponent of degree at most two.
     """
+    first, second, third = (law.exponent(start + i * stride) for i in range(3))
+    with precision(FIXED_BITS + 64):
+        factors = (
+            law.peak() * (-rational(first)).exp(),
+            (-rational(second - first)).exp(),
+            (-rational(third - 2 * second + first)).exp(),
+        )
     scaled, sign = (ceil_scaled, -1) if upper else (floor_scaled, 1)
-    value, ratio, step = (scaled(factor, FIXED_BITS) for factor in _recurrence(law, start, stride))
+    value, ratio, step = (scaled(factor, FIXED_BITS) for factor in factors)
     bounds = []
     for _ in range(count):
         bounds.append(value)
-        # A shift rounds down: that of the negative number rounds up.
+        # A shift rounds down; shifting the negated number rounds up.
         value = sign * (sign * value * ratio >> FIXED_BITS)
         ratio = sign * (sign * ratio * step >> FIXED_BITS)
     return bounds
-
-
-def _recurrence(law: SymmetricLaw, start: int, stride: int) -> tuple[arb, arb, arb]:
-    """Enclosures of the first probability, the first ratio, and the ratio of ratios."""
-    first, second, third = (law.exponent(start + i * stride) for i in range(3))
-    with precision(FIXED_BITS + 64):
-        value = law.peak() * (-rational(first)).exp()
-        ratio = (-rational(second - first)).exp()
-        step = (-rational(third - 2 * second + first)).exp()
-    return value, ratio, step
 
 
 def block_units(law: SymmetricLaw, *, blocks: int, offset_bits: int, mass_bits: int) -> tuple[int, ...]:
@@ -227,7 +208,7 @@ def block_units(law: SymmetricLaw, *, blocks: int, offset_bits: int, mass_bits: 
     Guarantee: units/(2^mass_bits width) <= Pr[|X| = m] for every m of the block.
     """
     width = 1 << offset_bits
-    # A block's last magnitude is its least likely; both signs of it count, and zero, which has one, is apart.
+    # A block's last magnitude is its least likely. Zero has one sign, all other magnitudes two.
     last = bound_probabilities(law, start=width - 1, stride=width, count=blocks, upper=False)
     shift = FIXED_BITS - mass_bits
     units = [(2 * width * value) >> shift for value in last]
@@ -238,7 +219,7 @@ def block_units(law: SymmetricLaw, *, blocks: int, offset_bits: int, mass_bits: 
 
 
 def deal(units: list[int], *, cell_bits: int, low_bits: int) -> NDArray[np.int64]:
-    """Walker's cells: entry i gives its first `threshold` words to block i and the rest to another block.
+    """Walker's alias table: entry i gives its first `threshold` words to block i and the rest to another block.
 
     Guarantee: block b owns units[b] 2^(cell_bits + low_bits)/sum(units) of all words, exactly.
     Valid for: sum(units) a power of two, at least 2^cell_bits and at most 2^(cell_bits + low_bits); at most
@@ -249,11 +230,11 @@ def deal(units: list[int], *, cell_bits: int, low_bits: int) -> NDArray[np.int64
     scale = (1 << low_bits) // capacity
     left = np.zeros(cells, dtype=np.int64)
     left[: len(units)] = units
-    # The poor, last first, get what they lack from the rich, last first. A rich one that has given too much gets
-    # the rest back from the next one: so it is all in the running totals of what is lacking and what is spare.
+    # Poor cells, last first, are filled from rich ones, last first; a rich cell that gives too much is refilled
+    # from the next rich one. So the running totals of what is lacking and what is spare determine everything.
     poor, rich = np.flatnonzero(left < capacity)[::-1], np.flatnonzero(left >= capacity)[::-1]
     lacking, spare = np.cumsum(capacity - left[poor]), np.cumsum(left[rich] - capacity)
-    # Threshold 0 and oneself as the other block: the whole cell is one's own.
+    # With threshold 0 and itself as the other block, a cell belongs to one block.
     thresholds, others = np.zeros(cells, dtype=np.int64), np.arange(cells, dtype=np.int64)
     if poor.size:
         before = np.concatenate((np.zeros(1, dtype=np.int64), lacking[:-1]))
@@ -269,15 +250,15 @@ def deal(units: list[int], *, cell_bits: int, low_bits: int) -> NDArray[np.int64
 def build_table(
     law: SymmetricLaw, *, mass_bits: int | None = None, largest_cell_bits: int = LARGEST_CELL_BITS
 ) -> StepTable:
-    """The table of a law; less than the best precision and size are for tests that try all words.
+    """The table of a law. Tests that try all words use a lower precision and fewer cells.
 
     Guarantee: every block's units are a lower bound, and their sum is at most 2^mass_bits.
     """
     reach = law.reach()
-    # The least power of two by which `reach` fits into all cells but the residual's.
+    # The smallest blocks with which `reach` fits into all cells but the residual's.
     offset_bits = ((reach - 1) // ((1 << largest_cell_bits) - 1)).bit_length()
     blocks = -(-reach >> offset_bits)
-    cell_bits = blocks.bit_length()  # one cell more than blocks, for the residual
+    cell_bits = blocks.bit_length()  # at least one cell more than blocks, for the residual
     most = MAGNITUDE_BITS - offset_bits
     bits = most if mass_bits is None else mass_bits
     if not cell_bits <= bits <= most:
@@ -285,7 +266,7 @@ def build_table(
     units = block_units(law, blocks=blocks, offset_bits=offset_bits, mass_bits=bits)
     residual = (1 << bits) - sum(units)
     if residual < 0:
-        raise AssertionError(f"the lower bounds of {law} add up to more than one")
+        raise AssertionError(f"the lower bounds of {law} sum to more than one")
     entries = deal([*units, residual], cell_bits=cell_bits, low_bits=MAGNITUDE_BITS - cell_bits)
     return StepTable(law, blocks, cell_bits, offset_bits, bits, units, entries)
 
