@@ -13,7 +13,7 @@ from scipy import special
 
 from dphist.errors import InvalidParameter
 from dphist.planning.auto_cap import levels_of
-from dphist.planning.utility import Correction, LatticeTails, Passed, count_noise, own_noise, with_offset
+from dphist.planning.utility import Correction, LatticeTails, Passed, count_noise, moments_with_offset
 from dphist.privacy.types import LatticeNoise, Noise, Plan
 from dphist.releasing.noise import Cut, begin
 from dphist.sampling.tap import SeededTap
@@ -168,7 +168,7 @@ def totals_of(
     for start in range(0, rest.truth.size, _CHUNK):
         part = rest.take(slice(start, start + _CHUNK))
         if plan.releases_offset:
-            passed = with_offset(plan.noise, part.truth - floor)
+            passed = moments_with_offset(plan.noise, part.truth - floor)
             found = found.plus(_sum_over_items(passed, passed, passed.probability * part.truth, part))
         else:
             found = found.plus(_totals_of_cap(plan, part))
@@ -191,7 +191,9 @@ def _totals_of_cap(plan: Plan, items: Items) -> Totals:
 
     counts = against(items.truth)
     estimates = counts if (items.factors == 1.0).all() else against(items.truth / items.factors)
-    return _sum_over_items(counts, estimates, over(noise.tails.mass(noise.first(law.left)) * law.left), items)
+    return _sum_over_items(
+        counts, estimates, over(noise.tails.above(noise.first(law.left)).mass * law.left), items
+    )
 
 
 def _normal(plan: Plan, items: Items) -> Totals:
@@ -256,12 +258,13 @@ def _shared_variance(plan: Plan, counts: FloatArray, number: FloatArray) -> floa
     noise = plan.noise
     if not isinstance(noise, LatticeNoise) or noise.variance_shared == 0:
         return 0.0
-    own, shared = own_noise(noise), LatticeTails(float(noise.variance_shared))
+    shared = LatticeTails(float(noise.variance_shared))
+    own = replace(count_noise(noise), tails=LatticeTails(float(noise.variance)))
     # All other items are released, or not, whatever is drawn.
     open_to_chance = np.abs(own.first(counts)) < own.tails.reach + shared.reach
     counts, number = counts[open_to_chance], number[open_to_chance]
     drawn, weights = shared.points()
-    alone = np.array([own.tails.mass(own.first(counts) - shift) for shift in drawn])
+    alone = np.array([own.tails.above(own.first(counts) - shift).mass for shift in drawn])
     items = alone @ number
     # p(1 - p) with the average p counts each item's own share of this already.
     each = weights @ (alone - weights @ alone) ** 2
