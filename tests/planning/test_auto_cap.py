@@ -236,12 +236,6 @@ def test_bad_requests() -> None:
     for share in (0.0, -0.1, 0.6, math.nan):
         with pytest.raises(InvalidParameter):
             plan_choice(budget, plan_of, share=share)
-
-    def continuous(epsilon: float, delta: float, cap: int) -> Plan:
-        return dphist.plan(epsilon=epsilon, delta=delta, max_items_per_user=cap, noise="continuous")
-
-    with pytest.raises(InvalidParameter, match="discrete"):
-        plan_choice(budget, continuous, caps=(2, 3))
     with pytest.raises(InvalidParameter, match="no plan on offer"):
         planned(caps=CAPS).plan(7)
     with pytest.raises(InvalidParameter, match="noisy sizes"):

@@ -55,7 +55,7 @@ def test_a_gamma_below_one_is_for_continuous_noise(gamma: float) -> None:
 
 
 def test_a_gamma_that_leaves_no_shared_noise_is_refused() -> None:
-    with pytest.raises(InvalidParameter, match="gamma = 1e\\+12 leaves so little shared noise"):
+    with pytest.raises(InvalidParameter, match="gamma = 1e\\+12 leaves too little shared noise"):
         plan(**TEN, gamma=1e12)
 
 
