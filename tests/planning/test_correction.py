@@ -38,9 +38,8 @@ def spread(squared_length: int, most: int) -> Levels:
 
 def known(items: Any, users: Any, errors: Any = ()) -> Sizes:
     """Sizes with given errors, or without any."""
-    return Sizes(
-        *(np.array(column, dtype=float) for column in (items, users)), np.array(errors).reshape(-1, len(items))
-    )
+    rows = np.array(errors, dtype=float).reshape(-1, len(items))
+    return Sizes(np.array(items, dtype=float), np.array(users, dtype=float), rows)
 
 
 def offer(noise: float, threshold: float, contract: Contract) -> Plan:
@@ -191,8 +190,8 @@ def test_the_fit_is_no_worse_than_that_of_scipy(seed: int, monkeypatch: pytest.M
     def compare(terms: Any, start: Any) -> Any:
         found = fit(terms, start)
         other = optimize.least_squares(
-            lambda x: terms(x)[0], start, lambda x: terms(x)[1], method="lm", ftol=1e-14, xtol=1e-14, gtol=1e-14,
-            max_nfev=1000,
+            lambda x: terms(x)[0], start, lambda x: terms(x)[1],  # type: ignore[misc]
+            method="lm", ftol=1e-14, xtol=1e-14, gtol=1e-14, max_nfev=1000,
         )  # fmt: skip
         fits.append((found, terms(found), other))
         return found
