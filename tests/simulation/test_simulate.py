@@ -19,11 +19,12 @@ import dphist
 from dphist.errors import InputError, InvalidParameter
 from dphist.planning.auto_cap import choose_plan
 from dphist.privacy.types import DEFAULT_CAPS, Budget, LatticeNoise
+from dphist.releasing.document import choice_for
 from dphist.releasing.noise import begin, noisy_sizes
 from dphist.sampling.tap import SeededTap
 from dphist.simulation.population import NOTICE, Population, Zipf, zipf_from
 from dphist.simulation.predict import totals_of
-from dphist.simulation.simulate import _plan_choice, default_caps, predict
+from dphist.simulation.simulate import default_caps, predict
 from simulation_data import job, released
 
 BUDGET = Budget(1.0, 1e-6)
@@ -112,7 +113,7 @@ def test_a_wrong_formula_is_noticed(log: Any, found: dphist.Simulation, wrong: s
 def test_a_cap_chosen_privately_is_predicted(log: Any, found: dphist.Simulation) -> None:
     one = next(one for one in found.candidates if one.kind == "auto")
     assert sum(chance for _, _, chance in one.limits) == pytest.approx(1.0)
-    planned, tap, rng = _plan_choice(BUDGET, "accuracy"), SeededTap(3), np.random.default_rng(3)
+    planned, tap, rng = choice_for(BUDGET, goal="accuracy"), SeededTap(3), np.random.default_rng(3)
     sizes = found.population.buckets(planned.choice.caps)
     items, errors, estimates = [], 0.0, 0.0
     for _ in range(60):
