@@ -121,7 +121,7 @@ def test_every_format_says_how_estimates_are_made_and_what_they_suppose() -> Non
         assert facts.correction is not None
         for format, text in flat(facts).items():
             assert "The estimate is the count times a factor" in text, format
-            assert f"{facts.correction.factor:.4g} ± {facts.correction.error:.2g}" in text
+            assert f"{facts.correction.factor:.4g} ± {facts.correction.errors[0]:.2g}" in text
             assert "from the noisy numbers of users by number of items" in text
             assert "supposes that users with many items choose the same items as others" in text
             assert "no interval covers how far users with many items choose differently" in text

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib import import_module
 from typing import Any, Final
@@ -61,13 +61,7 @@ def on_grid(losses: FloatArray, masses: FloatArray, *, step: float, count: int) 
 
 def log_moment(laws: Sequence[Losses], tilt: float, step: float) -> float:
     """K(t), the logarithm of the moment generating function of the sum of all finite losses."""
-    return float(
-        sum(
-            law.count * special.logsumexp(tilt * step * law.places, b=law.masses)
-            for law in laws
-            if law.masses.size
-        )
-    )
+    return float(sum(law.count * special.logsumexp(tilt * step * law.places, b=law.masses) for law in laws))
 
 
 def best_tilt(laws: Sequence[Losses], epsilon: float, step: float) -> float:
@@ -130,7 +124,7 @@ def tilted_law(laws: Sequence[Losses], tilt: float, step: float, *, near: float)
     length = fft.next_fast_len(last - first + 1, real=True)
     product, error, factors, slack = np.ones(length // 2 + 1, dtype=np.complex128), 0.0, 0, 0.0
     for law in laws:
-        scale = log_moment([Losses(law.places, law.masses, 1)], tilt, step)
+        scale = log_moment([replace(law, count=1)], tilt, step)
         weights = np.zeros(length)
         # Places that are a whole window apart coincide.
         np.add.at(weights, law.places % length, law.masses * np.exp(tilt * step * law.places - scale))

@@ -87,8 +87,10 @@ class Profile:
     def __post_init__(self) -> None:
         pairs = list(zip(self.epsilons, self.deltas, strict=True))
         numbers = [*self.epsilons, *self.deltas, self.interval]
-        if not pairs or not all(isinstance(number, (int, float)) and math.isfinite(number) for number in numbers):
-            raise InvalidParameter("a profile needs points with finite numbers")
+        if any(isinstance(x, bool) or not isinstance(x, (int, float)) or not math.isfinite(x) for x in numbers):
+            raise InvalidParameter("a profile needs points of finite numbers")
+        if not pairs:
+            raise InvalidParameter("a profile needs at least one point")
         if not 0.0 <= self.epsilons[0] <= self.epsilons[-1] <= LARGEST_KNOT or self.interval <= 0.0:
             raise InvalidParameter(f"a profile's epsilons must be between 0 and {LARGEST_KNOT:g}")
         if not 0.0 <= self.deltas[-1] <= self.deltas[0] <= 1.0:
@@ -188,11 +190,7 @@ class Profile:
         if not isinstance(data, dict) or data.get("format") != PROFILE_FORMAT:
             raise InvalidParameter(f"this is not a {PROFILE_FORMAT}")
         try:
-            numbers = [*data["epsilons"], *data["deltas"], data["interval"]]
-            if any(isinstance(number, bool) or not isinstance(number, (int, float)) for number in numbers):
-                raise TypeError("all values must be numbers")
-            epsilons, deltas = (tuple(float(number) for number in data[name]) for name in ("epsilons", "deltas"))
-            return cls(epsilons, deltas, float(data["interval"]))
+            return cls(tuple(data["epsilons"]), tuple(data["deltas"]), data["interval"])
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise InvalidParameter(f"this profile is damaged: {error}") from None
 

@@ -20,7 +20,6 @@ import numpy as np
 from flint import arb
 from scipy import special
 
-from dphist.display import html_grid, text_grid
 from dphist.errors import InvalidParameter, NoPlan, finite_number, one_of
 from dphist.planning.planner import Excess
 from dphist.planning.utility import Correction
@@ -70,7 +69,6 @@ _TYPICAL_CAP: Final = 64
 _FOR_LAPLACE: Final = 0.004
 # Nodes this close, in nats of delta, have chords within 2 % of the profile.
 _NATS: Final = 0.4
-_COLUMNS: Final = ("limit", "excess", "mechanism", "noise", "threshold")
 
 
 @dataclass(frozen=True)
@@ -100,30 +98,6 @@ class ChoicePlan:
             "delta_of_release": self.budget_of_release.delta,
             "certificate": self.certificate.to_dict(),
         }
-
-    @property
-    def title(self) -> str:
-        whole, rest = self.budget, self.budget_of_release
-        return (
-            f"A limit chosen privately: epsilon {whole.epsilon:g}, delta {whole.delta:g}; noise of the sizes "
-            f"{math.sqrt(self.choice.variance):.4g}; then epsilon {rest.epsilon:g}, delta {rest.delta:g}; "
-            f"certified delta of both {self.certificate.delta:.6g}"
-        )
-
-    def cells(self) -> list[tuple[str, ...]]:
-        return [
-            (
-                f"{plan.contract.items:,}", excess_of(plan), plan.mechanism, f"{plan.total_noise:.4g}",
-                f"{plan.threshold:.5g}",
-            )
-            for plan in self.plans
-        ]  # fmt: skip
-
-    def __str__(self) -> str:
-        return f"{self.title}\n\n{text_grid(_COLUMNS, self.cells(), left=0)}"
-
-    def _repr_html_(self) -> str:
-        return html_grid(self.title, _COLUMNS, self.cells())
 
 
 def check_goal(goal: str) -> Goal:

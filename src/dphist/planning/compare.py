@@ -34,8 +34,6 @@ from dphist.privacy.types import ANALYSES, Budget, Certificate, Contract, Noise,
 
 # The row for excess = "spread"; its noise is discrete.
 SPREAD_ROW: Final = "exact, excess spread"
-# The last column is tau relative to that of the exact GSHM.
-_COLUMNS: Final = ("mechanism", "analysis", "gamma", "total noise", "tau", "threshold", "to GSHM")
 
 
 @dataclass(frozen=True)
@@ -84,7 +82,10 @@ class Comparison:
     budget: Budget
     contract: Contract
     rows: tuple[ComparisonRow, ...]
-    columns: ClassVar[tuple[str, ...]] = _COLUMNS
+    # The last column is tau relative to that of the exact GSHM.
+    columns: ClassVar[tuple[str, ...]] = (
+        "mechanism", "analysis", "gamma", "total noise", "tau", "threshold", "to GSHM",
+    )  # fmt: skip
 
     @property
     def title(self) -> str:

@@ -17,15 +17,8 @@ import numpy as np
 from flint import arb
 
 from dphist.errors import InvalidParameter, NoPlan, NotPrivate, finite_number
-from dphist.privacy import balls
+from dphist.privacy import balls, exact, paper
 from dphist.privacy.certificate import CERTIFICATE_GAP, certify_noise, lattice_family
-from dphist.privacy.exact import (
-    infinite_event,
-    infinite_event_upper,
-    largest_squared_sensitivity,
-    mixed_blocks,
-    mixed_blocks_upper,
-)
 from dphist.privacy.lattice import bits_for, discrete_gaussian_tail, infinite_event_discrete
 from dphist.privacy.numerics import (
     golden_minimum,
@@ -34,16 +27,6 @@ from dphist.privacy.numerics import (
     log_excess,
     probability_some_passes,
     round_up,
-)
-from dphist.privacy.paper import (
-    delta_csh_add_the_deltas,
-    delta_csh_tighter,
-    delta_gaussian,
-    delta_gshm_add_the_deltas,
-    delta_gshm_exact,
-    largest_sensitivity_per_sigma,
-    tau_csh_add_the_deltas,
-    tau_gshm_add_the_deltas,
 )
 from dphist.privacy.spread import WeightedFamily, at_level
 from dphist.privacy.types import (
@@ -74,14 +57,14 @@ class Exact:
 
     def sensitivity(self, contract: Contract, gamma: float) -> float:
         """For sigma = 1, without new counts."""
-        squared = largest_squared_sensitivity(
+        squared = exact.largest_squared_sensitivity(
             shared=contract.nonzero, most=float(contract.items), gamma=gamma, extra=self.extra
         )
         return math.sqrt(float(squared))
 
     def infinite(self, contract: Contract, noise: Noise, smallest: float) -> float:
         """delta if all counts of the user are new."""
-        return float(infinite_event(noise, contract.items, smallest=smallest)[0])
+        return float(exact.infinite_event(noise, contract.items, smallest=smallest)[0])
 
     def mixed_tau(self, contract: Contract, noise: Noise, budget: Budget) -> float:
         """The least tau, not below that of `noise`, at which all mixtures are within the budget."""
@@ -89,7 +72,7 @@ class Exact:
             return noise.tau
         enough, epsilon = budget.delta, budget.epsilon
         while True:
-            blocks = mixed_blocks(noise, contract, epsilon=epsilon, enough=enough, relative=0.0)
+            blocks = exact.mixed_blocks(noise, contract, epsilon=epsilon, enough=enough, relative=0.0)
             if blocks.maximum <= enough:
                 return noise.tau
             # The certificate bounds a mixture by chords, which are slightly higher: leave room for them.
@@ -117,16 +100,16 @@ class PaperAnalysis:
     def delta(self, contract: Contract, noise: Noise, epsilon: float) -> float:
         numbers = {"sigma": noise.sigma, "tau": noise.tau, "epsilon": epsilon}
         if noise.sigma_shared == 0.0:
-            gshm = delta_gshm_add_the_deltas if self.adds_deltas else delta_gshm_exact
+            gshm = paper.delta_gshm_add_the_deltas if self.adds_deltas else paper.delta_gshm_exact
             return gshm(m=contract.items, **numbers)
-        csh = delta_csh_add_the_deltas if self.adds_deltas else delta_csh_tighter
+        csh = paper.delta_csh_add_the_deltas if self.adds_deltas else paper.delta_csh_tighter
         return csh(k=int(contract.nonzero), sigma_shared=noise.sigma_shared, **numbers)
 
     def infinite(self, contract: Contract, noise: Noise, smallest: float) -> float:
         if noise.sigma_shared == 0.0:
             return float(probability_some_passes(contract.items, noise.tau / noise.sigma))
         numbers = {"sigma": noise.sigma, "sigma_shared": noise.sigma_shared, "tau": noise.tau}
-        return float(infinite_event_upper(count=contract.nonzero, **numbers))
+        return float(exact.infinite_event_upper(count=contract.nonzero, **numbers))
 
     def mixed_tau(self, contract: Contract, noise: Noise, budget: Budget) -> float:
         def delta(tau: float) -> float:
@@ -158,7 +141,7 @@ def _tau_for_mixture(contract: Contract, noise: Noise, target: float, epsilon: f
 
     def delta(tau: float) -> float:
         moved = replace(noise, tau=tau)
-        return float(mixed_blocks_upper(moved, contract, one, one, epsilon=epsilon, smallest=target)[0])
+        return float(exact.mixed_blocks_upper(moved, contract, one, one, epsilon=epsilon, smallest=target)[0])
 
     return _tau_for_delta(delta, noise.tau, target)
 
@@ -194,14 +177,14 @@ def least_tau(
     """
     numbers = {"sigma": sigma, "epsilon": budget.epsilon, "delta": budget.delta}
     if analysis.adds_deltas and sigma_shared == 0.0:
-        return tau_gshm_add_the_deltas(m=contract.items, **numbers)
+        return paper.tau_gshm_add_the_deltas(m=contract.items, **numbers)
     if analysis.adds_deltas:
         try:
-            return tau_csh_add_the_deltas(k=int(contract.nonzero), sigma_shared=sigma_shared, **numbers)
+            return paper.tau_csh_add_the_deltas(k=int(contract.nonzero), sigma_shared=sigma_shared, **numbers)
         except NotPrivate:
             return math.inf
     sensitivity = analysis.sensitivity(contract, gamma_from(sigma, sigma_shared))
-    if delta_gaussian(sensitivity=sensitivity, sigma=sigma, epsilon=budget.epsilon) > budget.delta:
+    if paper.delta_gaussian(sensitivity=sensitivity, sigma=sigma, epsilon=budget.epsilon) > budget.delta:
         return math.inf
     tau = tau_of_infinite_event(analysis, contract, sigma=sigma, sigma_shared=sigma_shared, delta=budget.delta)
     return analysis.mixed_tau(contract, Noise(sigma, sigma_shared, tau, analysis.extra), budget)
@@ -220,7 +203,7 @@ class Calibration:
     contract: Contract
 
     def least_sigma(self, gamma: float) -> float:
-        largest = largest_sensitivity_per_sigma(epsilon=self.budget.epsilon, delta=self.budget.delta)
+        largest = paper.largest_sensitivity_per_sigma(epsilon=self.budget.epsilon, delta=self.budget.delta)
         return self.analysis.sensitivity(self.contract, gamma) / largest
 
     def relative_noise(self, gamma: float) -> float:
@@ -359,15 +342,15 @@ SumsBeside = Callable[[Fraction], tuple[SumNoise, ...]]
 
 
 def check_bounds(low: object, high: object) -> Bounds:
-    """The bounds of a value as exact fractions."""
-    exact = []
+    """The bounds of a value as fractions."""
+    bounds = []
     for name, value in (("LOW", low), ("HIGH", high)):
         finite_number(name, value)
         # A float stands for the decimal number that it prints as.
-        exact.append(Fraction(value) if isinstance(value, Rational) else Fraction(repr(float(value))))  # type: ignore[arg-type]
-    if not exact[0] < exact[1]:
+        bounds.append(Fraction(value) if isinstance(value, Rational) else Fraction(repr(float(value))))  # type: ignore[arg-type]
+    if not bounds[0] < bounds[1]:
         raise InvalidParameter(f"the bounds of a sum must be LOW < HIGH, not {low!r} and {high!r}")
-    return exact[0], exact[1]
+    return bounds[0], bounds[1]
 
 
 @dataclass(frozen=True)

@@ -294,11 +294,6 @@ class Correction:
         """The factor of rare items."""
         return self.factors[0]
 
-    @property
-    def error(self) -> float:
-        """The standard error of the factor of rare items."""
-        return self.errors[0]
-
     def factors_at(self, counts: ArrayLike) -> FloatArray:
         return np.interp(np.asarray(counts, dtype=np.float64), self.counts, self.factors)
 

@@ -223,11 +223,6 @@ def _normal(plan: Plan, items: Items) -> Totals:
 def _sum_over_items(counts: Passed, estimates: Passed, kept: FloatArray, items: Items) -> Totals:
     """Sums over items; `estimates` are compared with the truth over the factors, in units of counts."""
     probability, truth, number = counts.probability, items.truth, items.number
-    band = np.searchsorted(np.array(BANDS), truth, side="right") - 1
-
-    def by_band(values: FloatArray) -> FloatArray:
-        return np.asarray(np.bincount(band, values * number, len(BANDS)), dtype=np.float64)
-
     return Totals(
         released=float(probability @ number),
         variance=float((probability * (1.0 - probability)) @ number),
@@ -238,15 +233,20 @@ def _sum_over_items(counts: Passed, estimates: Passed, kept: FloatArray, items: 
         missed=-float((probability * truth) @ number),
         factor=1.0,
         estimate=float((items.factors * estimates.distance) @ number),
-        bands=by_band(probability),
-        estimate_errors=by_band(items.factors * estimates.error / truth),
+        bands=_by_band(truth, probability * number),
+        estimate_errors=_by_band(truth, items.factors * estimates.error / truth * number),
     )
 
 
 def in_bands(population: Population) -> list[tuple[int, int]]:
     """The least count and the number of items of each band of true counts."""
-    band = np.searchsorted(np.array(BANDS), population.counts, side="right") - 1
-    return list(zip(BANDS, np.bincount(band, population.number, len(BANDS)).astype(int).tolist(), strict=True))
+    items = _by_band(population.counts, population.number).astype(int).tolist()
+    return list(zip(BANDS, items, strict=True))
+
+
+def _by_band(counts: FloatArray, values: FloatArray) -> FloatArray:
+    band = np.searchsorted(np.array(BANDS), counts, side="right") - 1
+    return np.asarray(np.bincount(band, values, len(BANDS)), dtype=np.float64)
 
 
 def _shared_variance(plan: Plan, counts: FloatArray, number: FloatArray) -> float:
