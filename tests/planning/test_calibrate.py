@@ -123,7 +123,7 @@ def test_plans_are_sharp(budget: Budget, k: int) -> None:
 @pytest.mark.parametrize(("analysis", "k"), crossed(ANALYSES, [1, 7, 51914]))
 def test_every_analysis_is_within_its_own_bound(analysis: str, k: int) -> None:
     result = plan(epsilon=0.7, delta=1e-6, max_nonzero=k, analysis=analysis)
-    numbers = {"sigma": result.sigma, "sigma_shared": result.sigma_shared, "tau": result.tau}
+    numbers: dict[str, Any] = {"sigma": result.sigma, "sigma_shared": result.sigma_shared, "tau": result.tau}
     own = certify(epsilon=0.7, **numbers, max_nonzero=k, delta=1e-6)
     if analysis in own.delta:
         assert own.delta[analysis] <= 1e-6
