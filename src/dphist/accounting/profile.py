@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import pairwise
 from typing import Any, Final
 
@@ -239,31 +239,27 @@ def _profile(plan: Plan, excess: float) -> Profile:
     interval = INTERVAL * 2.0 ** min(0, math.floor(math.log2(plan.budget.epsilon)))
     small, floor = plan.budget.delta * _SMALL, delta(LARGEST_EPSILON)
     top = _flat_from(delta, floor * (1.0 + _FLAT) + tiny, plan.budget.epsilon, interval)
-    known: dict[int, float] = {}
 
+    @cache
     def at(mark: int) -> float:
-        if mark not in known:
-            known[mark] = delta(mark * interval)
-        return known[mark]
+        return delta(mark * interval)
 
-    marks = _march(top, lambda a, b, c: _estimate(at, a, b, c, interval) / (excess * (at(c) + small)))
+    def estimate(left: int, middle: int, right: int) -> float:
+        return _estimate(at, left, middle, right, interval) / (excess * (at(right) + small))
+
     # One more beyond the top: the corner where delta becomes flat is the sharpest.
-    marks = sorted(
-        {*marks, *_corners(plan, interval, top), min(top + max(1, top // 64), math.floor(LARGEST_KNOT / interval))}
-    )
-    while True:
-        wrong = [
-            (left + right) // 2
-            for before, left, right, after in zip(
-                [0, *marks], marks, marks[1:], [*marks[2:], marks[-1]], strict=False
-            )
-            if right > left + 1
-            and max(_estimate(at, before, left, right, interval), _estimate(at, left, right, after, interval))
-            > _SLACK * excess * (at(right) + small)
-        ]
-        if not wrong:
-            return Profile.from_points(((mark * interval, at(mark)) for mark in marks), interval=interval)
-        marks = sorted({*marks, *wrong})
+    last = min(top + max(1, top // 64), math.floor(LARGEST_KNOT / interval))
+    marks = sorted({*_march(top, estimate), *_corners(plan, interval, top), last})
+
+    def is_too_high(i: int) -> bool:
+        """Whether the chord after point i is."""
+        before, left, right, after = (marks[min(max(n, 0), len(marks) - 1)] for n in range(i - 1, i + 3))
+        highest = max(_estimate(at, before, left, right, interval), _estimate(at, left, right, after, interval))
+        return right > left + 1 and highest > _SLACK * excess * (at(right) + small)
+
+    while chords := [i for i in range(len(marks) - 1) if is_too_high(i)]:
+        marks = sorted({*marks, *((marks[i] + marks[i + 1]) // 2 for i in chords)})
+    return Profile.from_points(((mark * interval, at(mark)) for mark in marks), interval=interval)
 
 
 def _march(top: int, badness: Callable[[int, int, int], float]) -> list[int]:

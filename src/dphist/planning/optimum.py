@@ -369,13 +369,6 @@ class SumShares:
         """The share of each sum in the whole squared sensitivity."""
         return tuple(extra / (1.0 + self.extra) for extra in self.extras)
 
-    def on_lattice(self, sigma: float, lattice: int) -> SumsBeside:
-        """Whole weights near the shares, for counts with this deviation on this lattice."""
-        least, reach = min(self.extras), self._reach(sigma)
-        common = max(1, round(self._smallest_weight() * reach / (least * lattice**2)))
-        weights = [max(1, round(extra * lattice**2 * common / reach)) for extra in self.extras]
-        return self._noise_of(reach, [Fraction(weight, common) for weight in weights])
-
     def lattice_of_one_offset(self, least: int) -> int:
         """A power of two, on whose lattice (1 + extra)/2 is nearly a whole number of steps."""
         lattice = 16
@@ -383,41 +376,15 @@ class SumShares:
             lattice *= 2
         return lattice
 
-    def with_one_offset(self, sigma: float, lattice: int) -> SumsBeside:
-        """Weights for which (1 + extra)/2 is exactly a whole number of steps of such a lattice.
+    def beside(self, sigma: float, lattice: int, *, one_offset: bool) -> SumsBeside:
+        """The noise of the sums for counts with this deviation on this lattice.
 
-        With that offset the sensitivity is the same for every number of changed counts, so one bound covers all.
-        Extra is reach W/(U b^2), with W the sum of the weights; it is 2 t/b for U = reach W/(2 t b).
+        Half a range has as many steps as the samplers can draw. Beside counts of the variance V, a sum has the
+        variance reach V/ratio; the ratios are whole weights over one number.
         """
-        reach, steps = self._reach(sigma), self._offset_steps(lattice)
-        least = min(self.extras) / self.extra * steps
-        times = math.ceil(self._smallest_weight() / least) * max(1, 2 * lattice // reach)
-        shares = [extra / self.extra * steps * times for extra in self.extras]
-        weights = [max(1, math.floor(share)) for share in shares]
-        # The remainder goes to the weights that rounding down reduced most.
-        most_lost = sorted(range(len(shares)), key=lambda k: weights[k] - shares[k])
-        for place in most_lost[: steps * times - sum(weights)]:
-            weights[place] += 1
-        common = Fraction(reach * sum(weights), 2 * steps * lattice)
-        return self._noise_of(reach, [weight / common for weight in weights])
-
-    def _noise_of(self, reach: int, ratios: Sequence[Fraction]) -> SumsBeside:
-        """Variances reach V/ratio for counts of the variance V: whole weights in one combination."""
-        return lambda variance: tuple(
-            SumNoise(low, high, reach, reach * variance / ratio)
-            for (low, high), ratio in zip(self.bounds, ratios, strict=True)
-        )
-
-    def _offset_steps(self, lattice: int) -> int:
-        """extra/2 in steps."""
-        return max(1, round(self.extra * lattice / 2))
-
-    def _smallest_weight(self) -> int:
-        return 1 if len(self.extras) == 1 else _LEAST_WEIGHT
-
-    def _reach(self, sigma: float) -> int:
-        """The steps of half a range: as many as the samplers can draw."""
-        reach = FINEST_REACH
+        if not self.bounds:
+            return lambda _: ()
+        reach, smallest = FINEST_REACH, 1 if len(self.extras) == 1 else _LEAST_WEIGHT
         while reach * sigma / math.sqrt(min(self.extras)) > _LARGEST_DEVIATION:
             reach //= 2
         if reach < _LEAST_REACH:
@@ -425,7 +392,36 @@ class SumShares:
             raise NoPlan(
                 f"the noise of the sums would exceed {limit:g} half ranges: use a larger budget or weight"
             )
-        return reach
+        if one_offset:
+            ratios = self._ratios_of_one_offset(reach, smallest, lattice)
+        else:
+            common = max(1, round(smallest * reach / (min(self.extras) * lattice**2)))
+            ratios = [Fraction(max(1, round(x * lattice**2 * common / reach)), common) for x in self.extras]
+        return lambda variance: tuple(
+            SumNoise(low, high, reach, reach * variance / ratio)
+            for (low, high), ratio in zip(self.bounds, ratios, strict=True)
+        )
+
+    def _ratios_of_one_offset(self, reach: int, smallest: int, lattice: int) -> list[Fraction]:
+        """Ratios for which (1 + extra)/2 is exactly a whole number of steps.
+
+        With that offset the sensitivity is the same for every number of changed counts, so one bound covers all.
+        Extra is reach W/(U b^2), with W the sum of the weights; it is 2 t/b for U = reach W/(2 t b).
+        """
+        steps = self._offset_steps(lattice)
+        times = math.ceil(smallest / (min(self.extras) / self.extra * steps)) * max(1, 2 * lattice // reach)
+        shares = [extra / self.extra * steps * times for extra in self.extras]
+        weights = [max(1, math.floor(share)) for share in shares]
+        # The remainder goes to the weights that rounding down reduced most.
+        most_lost = sorted(range(len(shares)), key=lambda k: weights[k] - shares[k])
+        for place in most_lost[: steps * times - sum(weights)]:
+            weights[place] += 1
+        common = Fraction(reach * sum(weights), 2 * steps * lattice)
+        return [weight / common for weight in weights]
+
+    def _offset_steps(self, lattice: int) -> int:
+        """extra/2 in steps."""
+        return max(1, round(self.extra * lattice / 2))
 
 
 def share_budget(
@@ -539,18 +535,15 @@ def lattice_and_variances(
         raise InvalidParameter(
             f"gamma = {continuous.gamma:.6g} leaves too little shared noise for a lattice: use a smaller gamma"
         )
-    beside: SumsBeside | None = None
-    if sums.bounds:
-        if offset == "none" and sums.extra >= _LEAST_OFFSET_EXTRA and _one_offset(continuous, contract, gamma):
-            lattice = sums.lattice_of_one_offset(lattice)
-            beside = sums.with_one_offset(continuous.sigma, lattice)
-        else:
-            beside = sums.on_lattice(continuous.sigma, lattice)
+    one_offset = sums.extra >= _LEAST_OFFSET_EXTRA and _one_offset(continuous, contract, gamma)
+    one_offset = one_offset and offset == "none"
+    lattice = sums.lattice_of_one_offset(lattice) if one_offset else lattice
+    sums_beside = sums.beside(continuous.sigma, lattice, one_offset=one_offset)
 
     def at(variance: float) -> LatticeNoise:
         shared = Fraction(0) if gamma is None else _dyadic_up(variance / gamma)
         own = _dyadic_up(variance) if gamma is None else shared * gamma
-        return LatticeNoise(lattice, own, shared, 1, offset, () if beside is None else beside(own))
+        return LatticeNoise(lattice, own, shared, 1, offset, sums_beside(own))
 
     start = (lattice * continuous.sigma) ** 2
     with balls.precision(bits_for(budget.delta)):
@@ -611,12 +604,10 @@ def _dyadic_up(value: float, digits: int = 34) -> Fraction:
 
 def _noise_alone(noise: LatticeNoise, budget: Budget, contract: Contract) -> arb:
     """Upper bound of delta over all neighbours without new counts."""
-    if contract.spread is None:
-        return lattice_family(noise, contract, epsilon=budget.epsilon, scale=budget.delta).gaussian_worst(0)
     worst = arb(0)
     for level in contract.levels(noise.lattice):
-        scaled, bounds = at_level(noise, contract, level)
-        worst = worst.max(_noise_alone(scaled, budget, bounds))
+        family = lattice_family(*at_level(noise, contract, level), epsilon=budget.epsilon, scale=budget.delta)
+        worst = worst.max(family.gaussian_worst(0))
     return worst
 
 
