@@ -146,30 +146,29 @@ def totals_of(
     limit = None if plan.releases_offset else levels_of(plan) if plan.levels else cap
     truth, (mean, variance) = population.counts, population.under(limit)
     total, left = float(truth @ population.number), float(mean @ population.number)
-    factor = total / left if left > 0.0 else 1.0
-    factors = np.full(truth.size, factor) if correction is None else correction.factors_at(mean)
-    factor, none = factor if correction is None else correction.factor, np.zeros(len(BANDS))
+    if correction is None:
+        correction = Correction((0.0,), (max(1.0, total / left) if left > 0.0 else 1.0,), (0.0,))
+    every = Items(truth, population.number, mean, variance, correction.factors_at(mean))
     # All users are missed, until something is released.
-    found = Totals(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, total, factor, 0.0, none, none)
+    none = np.zeros(len(BANDS))
+    totals = Totals(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, total, correction.factor, 0.0, none, none)
     law = count_noise(plan.noise)
-    least = (law.least - law.tails.reach) / law.steps
-    every = Items(truth, population.number, mean, variance, factors)
-    uncertain = rest = every.take(truth - floor > max(0.0, least))
+    uncertain = rest = every.take(truth - floor > max(0.0, (law.least - law.tails.reach) / law.steps))
     if isinstance(plan.noise, LatticeNoise) and plan.noise.variance >= _FINE and not plan.releases_offset:
         sure = rest.mean - plan.threshold > _SURE * np.sqrt(rest.variance + plan.total_noise**2)
         uncertain = rest.take(~sure)
         # Weighted counts with noise have so many values, in such fine steps, that they are practically normal.
-        found = found.plus(_normal(plan, rest if plan.levels else rest.take(sure)))
+        totals = totals.plus(_normal(plan, rest if plan.levels else rest.take(sure)))
         rest = rest.take(slice(0)) if plan.levels else uncertain
     for start in range(0, rest.truth.size, _CHUNK):
         part = rest.take(slice(start, start + _CHUNK))
         if plan.releases_offset:
             passed = moments_with_offset(plan.noise, part.truth - floor)
-            found = found.plus(_sum_over_items(passed, passed, passed.probability * part.truth, part))
+            totals = totals.plus(_sum_over_items(passed, passed, passed.probability * part.truth, part))
         else:
-            found = found.plus(_totals_of_cap(plan, part))
+            totals = totals.plus(_totals_of_cap(plan, part))
     shared = _shared_variance(plan, np.rint(uncertain.mean) - floor, uncertain.number)
-    return replace(found, variance=found.variance + shared)
+    return replace(totals, variance=totals.variance + shared)
 
 
 def _totals_of_cap(plan: Plan, items: Items) -> Totals:
