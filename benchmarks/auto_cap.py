@@ -76,7 +76,7 @@ class Events:
     def correction(self, plan: Plan) -> Correction:
         """The correction from the true sizes."""
         sizes, users = np.unique(self.sizes, return_counts=True)
-        known = Sizes(tuple(map(float, sizes)), tuple(map(float, users)))
+        known = Sizes(sizes.astype(float), users.astype(float), np.zeros((0, sizes.size)))
         return known.corrections(levels_of(plan))
 
 

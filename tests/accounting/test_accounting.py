@@ -1,10 +1,11 @@
-"""Profiles of plans, and what many releases spend together, against sums made from scratch."""
+"""Profiles of plans, their composition against sums from scratch and dp_accounting, and joint plans."""
 
 from __future__ import annotations
 
+import importlib
 import json
 import math
-import time
+import sys
 from dataclasses import replace
 from fractions import Fraction
 from functools import cache
@@ -12,13 +13,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from dp_accounting.pld import privacy_loss_distribution
 
 import dphist
 import oracles_accounting as oracle
-from dphist.accounting import Profile, compose, profile_of_plan
+from dphist.accounting import Profile, compose, plan_many, profile_of_plan, to_pld
 from dphist.accounting.composition import total_delta
 from dphist.accounting.profile import certified_delta, delta_laplace_upper
-from dphist.errors import InvalidParameter
+from dphist.errors import InvalidParameter, MissingExtra
 from dphist.privacy.types import LatticeNoise, Plan
 
 PLANS: dict[str, dict[str, Any]] = {
@@ -34,25 +36,33 @@ PLANS: dict[str, dict[str, Any]] = {
 @cache
 def planned(name: str) -> Plan:
     if name == "csh":
-        # Made by hand, with few steps: the fine lattices of `dphist.plan` have slower certificates.
+        # With few steps: certificates on the fine lattices of `dphist.plan` are slower.
         base = dphist.plan(epsilon=3.0, delta=1e-2, max_nonzero=3)
         return replace(base, noise=LatticeNoise(2, Fraction(12), Fraction(4), 18))
     return dphist.plan(**PLANS[name])
 
 
+@cache
+def rough_profile(name: str) -> Profile:
+    """With fewer points than by default."""
+    return profile_of_plan(planned(name), excess=1e-2)
+
+
 @pytest.mark.parametrize("name", PLANS)
-@pytest.mark.parametrize("number", [12, pytest.param(40, marks=pytest.mark.slow)])
-def test_a_profile_is_never_below_the_certificates_and_close_to_them(name: str, number: int) -> None:
+@pytest.mark.parametrize(("excess", "number"), [(1e-2, 6), pytest.param(5e-4, 40, marks=pytest.mark.slow)])
+def test_a_profile_is_never_below_the_certificates_and_close_to_them(
+    name: str, excess: float, number: int
+) -> None:
     plan = planned(name)
-    profile, delta = profile_of_plan(plan), certified_delta(plan)
+    profile, delta = profile_of_plan(plan, excess=excess), certified_delta(plan)
     draws = np.random.default_rng(5).uniform(0.0, profile.epsilons[-1] * 1.1, number).tolist()
     for epsilon in (*draws, plan.budget.epsilon, 0.0, 30.0):
         truth = delta(epsilon)
         assert truth <= profile.delta(epsilon)
-        # Plans with spread have new and changed counts that are equally bad at their own epsilon.
+        # With spread, new and changed counts are equally bad at the budget's epsilon.
         near_a_kink = name in ("laplace", "spread") and abs(epsilon - plan.budget.epsilon) < 2e-4
         if not near_a_kink and truth > 1e-3 * plan.budget.delta:
-            assert profile.delta(epsilon) <= truth * 1.001
+            assert profile.delta(epsilon) <= truth * (1.0 + 2.0 * excess)
 
 
 def test_the_profile_of_a_pair_is_mirrored_below_zero() -> None:
@@ -68,8 +78,8 @@ def test_chains_are_convex_and_survive_json() -> None:
     profile = Profile.from_points([(0.0, 0.5), (0.5, 0.49), (1.0, 0.1), (2.0, 0.1), (1.5, 0.2)])
     assert profile.epsilons == (0.0, 1.0)
     assert profile.deltas == (0.5, 0.1)
-    again = Profile.from_dict(json.loads(json.dumps(profile_of_plan(planned("gshm")).to_dict())))
-    assert again == profile_of_plan(planned("gshm"))
+    again = Profile.from_dict(json.loads(json.dumps(rough_profile("gshm").to_dict())))
+    assert again == rough_profile("gshm")
 
 
 @pytest.mark.parametrize(
@@ -98,7 +108,7 @@ def test_epsilons_at_the_end_of_doubles() -> None:
     profile = profile_of_plan(huge, excess=0.1)
     assert profile.epsilons[-1] <= 700.0
     assert profile.delta(700.0) >= dphist.delta_at(huge, 700.0)
-    # A delta far right says nothing of what is further left.
+    # A delta at a large epsilon is no bound at smaller ones.
     assert Profile.from_points([(1.0, 0.5), (750.0, 1e-9)]).delta(700.0) == 0.5
     with pytest.raises(InvalidParameter, match="at most 700"):
         Profile.from_points([(750.0, 1e-9)])
@@ -133,7 +143,7 @@ def test_two_and_three_releases_against_products_made_from_scratch(infinite: flo
 
 
 def test_an_optimistic_profile_is_noticed() -> None:
-    """The comparison above has the power to see one part in a thousand."""
+    """The comparison above would notice one part in a thousand."""
     pair = oracle.shifted_pair(Fraction(9), 2, infinite=1e-3, reach=27)
     wrong = exact_profile(pair, top=7.0, interval=0.001, factor=0.999)
     two = pair.times(pair)
@@ -141,7 +151,7 @@ def test_an_optimistic_profile_is_noticed() -> None:
 
 
 def test_a_plan_of_one_item_composes_as_its_own_worst_pairs() -> None:
-    """With one item a user is new or shared, never both: the two pairs of the analysis are all there is."""
+    """With one item a user is new or shared, never both, so the analysis has two pairs only."""
     plan = dphist.plan(epsilon=1.0, delta=1e-3, max_items_per_user=1, mechanism="gaussian")
     noise: Any = plan.noise
     reach = math.ceil(9 * math.sqrt(noise.variance))
@@ -154,7 +164,7 @@ def test_a_plan_of_one_item_composes_as_its_own_worst_pairs() -> None:
         for epsilon in (0.0, 0.5, 1.0, 1.5):
             assert both.divergence(epsilon) <= compose((profile, 2)).delta(epsilon)
     truth = shared.times(shared).divergence(1.0)
-    # The profile also holds the new count, so that it is above either pair by itself, though not by much here.
+    # The profile also covers the new count, so it is slightly above either pair.
     assert compose((profile, 2)).delta(1.0) <= (truth + 2.0 * passes) * 1.005
 
 
@@ -172,14 +182,12 @@ def test_gaussian_releases_compose_as_one_gaussian(many: int) -> None:
 
 
 def test_epsilon_is_the_inverse_of_delta_and_infinite_mass_adds_up() -> None:
-    profile = profile_of_plan(planned("gshm"))
-    together = compose((profile, 10), planned("laplace"))
+    profile, laplace = rough_profile("gshm"), rough_profile("laplace")
+    together = compose((profile, 10), laplace)
     epsilon = together.epsilon(3e-5)
     assert together.delta(epsilon) <= 3e-5 < together.delta(epsilon * (1.0 - 1e-6))
     assert together.releases == 11
-    assert together.infinite == pytest.approx(
-        10 * profile.infinite + profile_of_plan(planned("laplace")).infinite, rel=1e-4
-    )
+    assert together.infinite == pytest.approx(10 * profile.infinite + laplace.infinite, rel=1e-4)
     assert together.epsilon(together.infinite * 0.99) == math.inf
     assert compose(profile).epsilon(0.5) == 0.0
     assert compose().delta(1.0) == 0.0
@@ -187,32 +195,28 @@ def test_epsilon_is_the_inverse_of_delta_and_infinite_mass_adds_up() -> None:
 
 def test_one_release_composed_is_the_release() -> None:
     for name in PLANS:
-        profile = profile_of_plan(planned(name))
+        profile = rough_profile(name)
         for epsilon in (0.0, 0.3, 0.9, 1.0):
             assert compose(profile).delta(epsilon) == pytest.approx(profile.delta(epsilon), rel=3e-4)
 
 
-def test_thirty_spends_take_less_than_a_second() -> None:
-    base = profile_of_plan(planned("gshm"))
+def test_the_total_of_many_spends() -> None:
+    base = rough_profile("gshm")
     spends = [(Profile(base.epsilons, tuple(d * (1 - i * 1e-4) for d in base.deltas)), 1) for i in range(30)]
-    start = time.process_time()
-    delta = total_delta(spends, 6.0)
-    assert time.process_time() - start < 2.0  # less than one on a quiet core
-    assert delta == pytest.approx(compose((base, 30)).delta(6.0), rel=0.05)
+    assert total_delta(spends, 6.0) == pytest.approx(compose((base, 30)).delta(6.0), rel=0.05)
     assert total_delta([(base, 1)] * 30, 6.0) == compose((base, 30)).delta(6.0)
     assert total_delta([(Profile((0.0,), (1.0,)), 1)], 1.0) == 1.0
     assert total_delta([], 1.0) == 0.0
 
 
-def test_adding_is_an_upper_bound_of_what_is_composed() -> None:
-    plan = planned("gshm")
-    assert compose((plan, 10)).delta(10.0 * plan.budget.epsilon) <= 10.0 * plan.budget.delta
+def test_basic_composition_is_an_upper_bound() -> None:
+    assert compose((rough_profile("gshm"), 10)).delta(10.0) <= 10.0 * 1e-6
 
 
-@pytest.mark.parametrize("bad", [(1, 0), (1, True), (1, 1.5)])
-def test_counts_must_be_whole(bad: tuple[int, Any]) -> None:
-    with pytest.raises(InvalidParameter):
-        compose((Profile.of_budget(1.0, 1e-6), bad[1]))
+def test_bad_compositions_are_refused() -> None:
+    for bad in (0, True, 1.5):
+        with pytest.raises(InvalidParameter):
+            compose((Profile.of_budget(1.0, 1e-6), bad))  # type: ignore[arg-type]
     with pytest.raises(InvalidParameter):
         compose("a plan")  # type: ignore[arg-type]
     with pytest.raises(InvalidParameter):
@@ -226,3 +230,105 @@ def test_laplace_at_any_epsilon_against_the_pairs_themselves(epsilon: float) -> 
     pairs = [oracle.laplace_pair(scale, limit, changed=items - new, new=new) for new in range(items + 1)]
     truth = max(pair.divergence(epsilon) for pair in pairs)
     assert truth * (1.0 - 1e-9) <= ours <= truth * 1.002
+
+
+def pld_of(name: str, **options: Any) -> Any:
+    return to_pld(rough_profile(name), **options)
+
+
+@pytest.mark.parametrize("name", ["gshm", "public", "laplace", "spread"])
+def test_a_distribution_is_never_below_the_certificates_and_close_to_the_profile(name: str) -> None:
+    profile, pld, delta = rough_profile(name), pld_of(name), certified_delta(planned(name))
+    off_grid = np.random.default_rng(3).uniform(0.0, 1.2, 30).tolist()
+    for epsilon in (*off_grid, 0.0, 0.25, 0.5, 0.75, 1.0, 1.0001, 3.0):
+        found = pld.get_delta_for_epsilon(epsilon)
+        assert delta(epsilon) <= found
+        # With Laplace noise and with spread, profiles have a kink at the budget's epsilon.
+        near_a_kink = name in ("laplace", "spread") and abs(epsilon - 1.0) < 2e-4
+        if not near_a_kink and delta(epsilon) >= 1e-9:
+            assert found <= profile.delta(epsilon) * 1.0005
+
+
+def test_an_optimistic_distribution_is_noticed() -> None:
+    profile, delta = rough_profile("gshm"), certified_delta(planned("gshm"))
+    low = Profile(profile.epsilons, tuple(d * 0.9999 for d in profile.deltas), profile.interval)
+    assert any(to_pld(low).get_delta_for_epsilon(e) < delta(e) for e in profile.epsilons[::5])
+
+
+@pytest.mark.parametrize(("many", "name"), [(2, "gshm"), (10, "gshm"), (4, "spread")])
+def test_both_compositions_agree(many: int, name: str) -> None:
+    """Ours includes its rounding and dp_accounting its truncation, of 1e-15: both are above, and close."""
+    theirs, ours = pld_of(name).self_compose(many), compose((rough_profile(name), many))
+    for epsilon in (0.5, 1.0, 2.0, 3.0):
+        assert ours.delta(epsilon) == pytest.approx(theirs.get_delta_for_epsilon(epsilon), rel=1e-6)
+    target = many * 2e-6
+    assert ours.epsilon(target) == pytest.approx(theirs.get_epsilon_for_delta(target), rel=1e-5)
+
+
+def test_a_plan_composes_with_other_mechanisms() -> None:
+    gaussian = privacy_loss_distribution.from_gaussian_mechanism(5.0)
+    both = pld_of("gshm").compose(gaussian)
+    assert gaussian.get_epsilon_for_delta(1e-5) < both.get_epsilon_for_delta(1e-5) < 2.0
+    assert both.get_delta_for_epsilon(1.0) > pld_of("gshm").get_delta_for_epsilon(1.0)
+
+
+def test_a_coarser_interval_is_pessimistic() -> None:
+    fine, coarse = pld_of("gshm"), pld_of("gshm", value_discretization_interval=3e-3)
+    for epsilon in (0.1, 0.5, 0.9, 1.0):
+        assert fine.get_delta_for_epsilon(epsilon) <= coarse.get_delta_for_epsilon(epsilon) * (1 + 1e-12)
+
+
+def test_a_missing_dp_accounting_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] == "dp_accounting"]:
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(MissingExtra, match=r"dphist\[accounting\]"):
+        pld_of("public")
+    assert importlib.import_module("dphist.accounting").compose(planned("public")).delta(1.0) <= 1.001e-6
+
+
+GAUSSIAN: dict[str, Any] = {"max_items_per_user": 10, "mechanism": "gaussian"}
+
+
+def test_twelve_joint_plans_need_far_less_noise_than_twelve_shares() -> None:
+    year = plan_many([GAUSSIAN] * 12, epsilon=1.0, delta=1e-6)
+    assert 0.9e-6 <= year.delta <= 1e-6
+    # An independent accountant agrees that these plans are within the total.
+    alone = to_pld(profile_of_plan(year.plans[0], excess=2e-3), value_discretization_interval=2.5e-5)
+    assert alone.self_compose(12).get_delta_for_epsilon(1.0) <= 1e-6
+    assert len(year.plans) == 12
+    assert max(year.noise_ratios) < 0.32
+    assert max(year.threshold_ratios) < 0.33
+
+
+@pytest.mark.slow
+def test_different_requests_and_weights() -> None:
+    both = plan_many([GAUSSIAN, {"public_items": 300}], epsilon=1.0, delta=1e-6, weights=[3, 1])
+    assert both.delta <= 1e-6
+    assert compose(*both.plans).delta(1.0) <= both.delta * (1 + 1e-9)
+    equal = plan_many([GAUSSIAN, {"public_items": 300}], epsilon=1.0, delta=1e-6)
+    assert both.plans[0].total_noise < equal.plans[0].total_noise
+    assert both.plans[1].total_noise > equal.plans[1].total_noise
+    assert both.threshold_ratios[1] == 1.0
+    assert all(ratio < 0.85 for ratio in equal.noise_ratios)
+
+
+@pytest.mark.slow
+def test_one_request_is_nearly_a_plan_of_its_own() -> None:
+    one = plan_many([GAUSSIAN], epsilon=1.0, delta=1e-6)
+    assert one.delta <= 1e-6
+    # The composed pair covers new and changed counts at once, which a single plan need not.
+    assert 1.0 <= one.noise_ratios[0] < 1.1
+
+
+@pytest.mark.parametrize(
+    ("requests", "weights", "words"),
+    [
+        ([], None, "at least one request"),
+        ([{"epsilon": 1.0, "top": 5}], None, "must not have epsilon"),
+        ([GAUSSIAN, GAUSSIAN], [1.0], "a weight for each of 2"),
+        ([GAUSSIAN], [0.0], "weight must be greater than zero"),
+    ],
+)
+def test_bad_requests_are_refused(requests: list[dict[str, Any]], weights: list[float] | None, words: str) -> None:
+    with pytest.raises(InvalidParameter, match=words):
+        plan_many(requests, epsilon=1.0, delta=1e-6, weights=weights)

@@ -1,4 +1,4 @@
-"""The numbers to reach, and what every plan must satisfy."""
+"""Plans: the numbers to reach, what every plan must satisfy, and which options go together."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from fractions import Fraction
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,12 +18,14 @@ import oracles
 from dphist.errors import InvalidParameter, NoPlan, NotPrivate
 from dphist.planning.compare import certify, compare, delta_at, epsilon_at, frontier, profile, tau_for_noise
 from dphist.planning.planner import plan as make_plan
+from dphist.planning.utility import release_probability
 from dphist.privacy.certificate import certify_family
 from dphist.privacy.exact import delta_family
+from dphist.privacy.paper import tau_laplace
 from dphist.privacy.types import ANALYSES, Budget, Contract, Noise
 from scheduling import crossed, examples
 
-# The numbers here are those of continuous noise; tests/test_discrete.py holds the discrete plans against them.
+# These numbers are for continuous noise; tests/privacy/test_discrete.py compares discrete plans with them.
 plan = partial(make_plan, noise="continuous")
 
 # epsilon, k, analysis, gamma -> total noise, tau; delta = 1e-5. The minimum of adding the deltas is flat: its
@@ -48,7 +51,10 @@ NUMBERS = [
 ]
 
 
-@pytest.mark.parametrize(("epsilon", "k", "analysis", "gamma", "noise", "tau"), NUMBERS)
+@pytest.mark.parametrize(
+    ("epsilon", "k", "analysis", "gamma", "noise", "tau"),
+    [pytest.param(*row, marks=() if row[0] == 0.35 else pytest.mark.slow) for row in NUMBERS],
+)
 def test_numbers_to_reach(epsilon: float, k: int, analysis: str, gamma: None, noise: float, tau: float) -> None:
     result = plan(epsilon=epsilon, delta=1e-5, max_nonzero=k, analysis=analysis, gamma=gamma)
     assert round(result.total_noise, 3) == noise
@@ -63,7 +69,9 @@ RATIOS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("k", "m"), RATIOS)
+@pytest.mark.parametrize(
+    ("k", "m"), [pytest.param(*pair, marks=pytest.mark.slow if n % 2 else ()) for n, pair in enumerate(RATIOS)]
+)
 def test_ratio_to_the_gshm(k: int, m: int) -> None:
     ours = plan(epsilon=0.35, delta=1e-5, max_nonzero=k, max_items_per_user=m)
     gshm = plan(epsilon=0.35, delta=1e-5, max_items_per_user=m, analysis="gshm-exact")
@@ -102,7 +110,7 @@ def test_every_plan_is_certified_and_never_worse_than_the_gshm(
 @settings(max_examples=examples(10))
 @given(budget=budgets, k=st.sampled_from([2, 9, 300, 10**5]))
 def test_plans_are_sharp(budget: Budget, k: int) -> None:
-    """A threshold lower by 0.1 %, or noise lower by 0.1 %, is not private any more, by a real pair of users."""
+    """With a threshold or noise lower by 0.1 %, a real pair of neighbours exceeds the budget."""
     ours = plan(epsilon=budget.epsilon, delta=budget.delta, max_nonzero=k)
     contract = ours.contract
     lower = Noise(ours.sigma, ours.sigma_shared, ours.tau * 0.999)
@@ -113,23 +121,17 @@ def test_plans_are_sharp(budget: Budget, k: int) -> None:
 
 
 @pytest.mark.parametrize(("analysis", "k"), crossed(ANALYSES, [1, 7, 51914]))
-def test_every_analysis_keeps_its_own_promise(analysis: str, k: int) -> None:
+def test_every_analysis_is_within_its_own_bound(analysis: str, k: int) -> None:
     result = plan(epsilon=0.7, delta=1e-6, max_nonzero=k, analysis=analysis)
-    own = certify(
-        epsilon=0.7,
-        sigma=result.sigma,
-        sigma_shared=result.sigma_shared,
-        tau=result.tau,
-        max_nonzero=k,
-        delta=1e-6,
-    )
+    numbers: dict[str, Any] = {"sigma": result.sigma, "sigma_shared": result.sigma_shared, "tau": result.tau}
+    own = certify(epsilon=0.7, **numbers, max_nonzero=k, delta=1e-6)
     if analysis in own.delta:
         assert own.delta[analysis] <= 1e-6
     assert own.delta["exact"] <= min(own.delta.values()) * (1.0 + 1e-6)
 
 
 def test_the_order_of_the_analyses() -> None:
-    for k in (1, 2, 10, 500):
+    for k in (2, 30):
         names = ("exact", "csh-tighter", "csh-add-the-deltas")
         taus = [plan(epsilon=0.35, delta=1e-5, max_nonzero=k, analysis=name, gamma="sqrt").tau for name in names]
         assert taus == sorted(taus)
@@ -142,9 +144,9 @@ def test_the_independent_oracle_accepts_the_plan_and_refuses_a_lower_threshold()
     assert oracles.infinite_event(count=51914, tau=best.tau * 0.9999, **noise) > 1e-5
 
 
-def test_mixtures_that_bind_are_paid_for() -> None:
+def test_mixtures_that_bind_raise_the_threshold() -> None:
     """Tiny epsilon with a large delta: the pure cases alone would allow a lower threshold."""
-    result = plan(epsilon=0.01, delta=0.05, max_nonzero=20, gamma=4.0)
+    result = plan(epsilon=0.01, delta=0.05, max_nonzero=6, gamma=2.0)
     pure = Noise(result.sigma, result.sigma_shared, result.tau * 0.995)
     contract = result.contract
     assert dphist.privacy.exact.gaussian_case(pure, contract, epsilon=0.01).delta <= 0.05
@@ -174,11 +176,11 @@ def test_extreme_budgets(epsilon: float, delta: float) -> None:
 
 def test_profile_and_its_inverse() -> None:
     best = plan(epsilon=0.35, delta=1e-5, max_nonzero=10)
-    curve = profile(best, [0.0, 0.1, 0.2, 0.35, 1.0, 5.0])
+    curve = profile(best, [0.0, 0.2, 0.35, 5.0])
     deltas = [delta for _, delta in curve]
     assert deltas == sorted(deltas, reverse=True)
     assert delta_at(best, 0.35) <= 1e-5
-    for delta in (1e-4, 1e-3, 0.02):
+    for delta in (1e-4, 0.02):
         epsilon = epsilon_at(best, delta)
         assert delta_at(best, epsilon) <= delta
         assert delta_at(best, epsilon * (1.0 - 1e-5)) > delta
@@ -224,17 +226,8 @@ def test_comparison_has_all_rows_and_says_the_ratio() -> None:
     for row in (without_k.rows[-2], both.rows[-2]):
         assert (row.analysis, row.threshold) == ("exact, excess spread", spread.threshold)
         assert row.total_noise == spread.total_noise
-    # Where users have all items there is nothing to spread.
+    # If a user may have all items, there is nothing to spread.
     assert len(compare(epsilon=0.35, delta=1e-5, max_nonzero=10, max_items_per_user=10).rows) == len(table.rows)
-
-
-def test_weak_promises_are_told() -> None:
-    weak = plan(epsilon=8.0, delta=0.01, max_items_per_user=2).notes
-    assert any(note.startswith("ε = 8 is a weak guarantee") and "right 100 % of the time" in note for note in weak)
-    assert any(note.startswith("δ = 0.01 is too large: it allows all data of 1 in 100 users") for note in weak)
-    assert not any(
-        "promise" in note or "large:" in note for note in plan(epsilon=3.0, delta=1e-3, max_nonzero=5).notes
-    )
 
 
 def test_laplace_is_recommended_where_it_wins() -> None:
@@ -243,13 +236,12 @@ def test_laplace_is_recommended_where_it_wins() -> None:
 
 
 def test_the_printed_plan_is_the_certified_plan() -> None:
-    """What a person types back from the screen must pass: nothing is rounded for show."""
-    for k in (7, 51914):
-        shown = dict(plan(epsilon=0.35, delta=1e-5, max_nonzero=k).rows())
-        sigma, shared = float(shown["noise of each count"]), float(shown["shared noise"].split()[0])
-        tau = float(Decimal(shown["threshold"].split()[0]) - 1)
-        typed = certify(epsilon=0.35, sigma=sigma, sigma_shared=shared, tau=tau, max_nonzero=k, delta=1e-5)
-        assert typed.delta["exact"] <= 1e-5
+    """The numbers on the screen are not rounded: they pass when they are typed back."""
+    shown = dict(plan(epsilon=0.35, delta=1e-5, max_nonzero=7).rows())
+    sigma, shared = float(shown["noise of each count"]), float(shown["shared noise"].split()[0])
+    tau = float(Decimal(shown["threshold"].split()[0]) - 1)
+    typed = certify(epsilon=0.35, sigma=sigma, sigma_shared=shared, tau=tau, max_nonzero=7, delta=1e-5)
+    assert typed.delta["exact"] <= 1e-5
 
 
 def test_the_published_threshold_is_never_below_the_certified_one() -> None:
@@ -258,7 +250,7 @@ def test_the_published_threshold_is_never_below_the_certified_one() -> None:
 
 
 def test_a_target_just_above_the_infinite_event_is_answered() -> None:
-    best = plan(epsilon=1.0, delta=1e-6, max_nonzero=100)
+    best = plan(epsilon=1.0, delta=1e-6, max_nonzero=10)
     floor = dphist.privacy.exact.infinite_case(best.noise, best.contract).delta  # type: ignore[arg-type]
     with pytest.raises(NotPrivate, match="no epsilon reaches"):
         epsilon_at(best, math.nextafter(floor, 0.0))
@@ -277,18 +269,76 @@ def test_a_target_just_above_the_infinite_event_is_answered() -> None:
     ],
 )
 def test_bad_frontiers(options: dict[str, Any], message: str) -> None:
-    numbers: dict[str, Any] = {
-        "epsilon": 1.0,
-        "delta": 1e-5,
-        "analysis": "exact",
-        "max_nonzero": 5,
-        "gamma": "sqrt",
-    }
     with pytest.raises(InvalidParameter, match=message):
-        frontier(**{**numbers, **options})
+        frontier(
+            **{"epsilon": 1.0, "delta": 1e-5, "analysis": "exact", "max_nonzero": 5, "gamma": "sqrt", **options}
+        )
 
 
 def test_huge_numbers_and_results_that_hash() -> None:
     with pytest.raises(InvalidParameter, match="too large"):
         plan(epsilon=10**400, delta=1e-5, max_nonzero=5)
     assert isinstance(hash(certify(epsilon=1.0, sigma=30.0, tau=165.0, max_items_per_user=50)), int)
+
+
+TEN: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-6, "max_nonzero": 10}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"top": 10, "max_nonzero": 10},
+        {"top": 10, "gamma": 2.0},
+        {"top": 10, "mechanism": "laplace"},
+        {"max_nonzero": 10, "gamma": 2.0, "mechanism": "laplace"},
+        {"max_nonzero": 10, "mechanism": "other"},
+        {"max_nonzero": 10, "minimize": "other"},
+        {},
+    ],
+    ids=str,
+)
+def test_options_that_do_not_go_together(wrong: dict[str, Any]) -> None:
+    with pytest.raises(InvalidParameter):
+        make_plan(epsilon=1.0, delta=1e-6, **wrong)
+
+
+@pytest.mark.parametrize("gamma", [1.0, 1.4, 12.5, 40.0])
+def test_a_given_gamma_is_used(gamma: float) -> None:
+    """Discrete noise rounds it to a whole number, with a note."""
+    found = make_plan(**TEN, gamma=gamma)
+    assert (found.sigma / found.sigma_shared) ** 2 == pytest.approx(round(gamma))
+    assert any(note.startswith("Gamma is ") for note in found.notes) == (gamma != round(gamma))
+    ideal = make_plan(**TEN, gamma=gamma, noise="continuous")
+    assert (ideal.sigma / ideal.sigma_shared) ** 2 == pytest.approx(gamma)
+
+
+@pytest.mark.parametrize("gamma", [0.3, 0.01])
+def test_a_gamma_below_one_is_for_continuous_noise(gamma: float) -> None:
+    with pytest.raises(InvalidParameter, match="gamma of discrete noise is a whole number from 1 on"):
+        make_plan(**TEN, gamma=gamma)
+    ideal = make_plan(**TEN, gamma=gamma, noise="continuous")
+    assert (ideal.sigma / ideal.sigma_shared) ** 2 == pytest.approx(gamma)
+
+
+def test_a_gamma_that_leaves_no_shared_noise_is_refused() -> None:
+    with pytest.raises(InvalidParameter, match="gamma = 1e\\+12 leaves too little shared noise"):
+        make_plan(**TEN, gamma=1e12)
+
+
+def test_laplace_thresholds_beyond_the_whole_doubles() -> None:
+    law: dict[str, Any] = {"m": 10**12, "scale": 1e18, "delta": 1e-12}
+    assert tau_laplace(**law, discrete=True) > 2**53
+    assert tau_laplace(**law, discrete=True) == pytest.approx(tau_laplace(**law), rel=1e-9)
+
+
+def test_release_probabilities_rise_from_nothing_to_certainty() -> None:
+    for bounds in ({"max_nonzero": 10}, {"max_items_per_user": 1}, {"top": 100}):
+        found = make_plan(epsilon=1.0, delta=1e-6, **bounds)  # type: ignore[arg-type]
+        spread = math.hypot(found.sigma, found.sigma_shared)
+        low = max(1, round(found.threshold - 4 * spread))
+        chances = release_probability(found.noise, np.arange(low, round(found.threshold + 4 * spread))).tolist()
+        assert chances == sorted(chances)
+        assert chances[0] < 0.02
+        assert chances[-1] > 0.98
+    public = make_plan(epsilon=1.0, delta=1e-6, public_items=10)
+    assert release_probability(public.noise, [1, 2]).tolist() == [1.0, 1.0]

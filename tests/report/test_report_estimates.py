@@ -14,7 +14,7 @@ import pytest
 from scipy import stats
 
 import dphist
-from dphist.planning.auto_cap import candidate_of, estimate_sizes, levels_of, predicted_loss
+from dphist.planning.auto_cap import estimate_sizes, levels_of, predicted_loss
 from dphist.report.charts import Chart, Dot, dot_chart, kept_chart, report_charts
 from dphist.report.facts import Column, Facts, gather_facts, selection_of
 from dphist.report.render import FORMATS, render, report_data
@@ -121,7 +121,7 @@ def test_every_format_says_how_estimates_are_made_and_what_they_suppose() -> Non
         assert facts.correction is not None
         for format, text in flat(facts).items():
             assert "The estimate is the count times a factor" in text, format
-            assert f"{facts.correction.factor:.4g} ± {facts.correction.error:.2g}" in text
+            assert f"{facts.correction.factor:.4g} ± {facts.correction.errors[0]:.2g}" in text
             assert "from the noisy numbers of users by number of items" in text
             assert "supposes that users with many items choose the same items as others" in text
             assert "no interval covers how far users with many items choose differently" in text
@@ -225,7 +225,7 @@ def test_the_choice_is_explained_by_the_losses_that_decided() -> None:
         sizes = estimate_sizes(planned.choice, choice.users)
         for offer in choice.offers:
             plan = planned.plan(offer.limit, offer.excess)
-            assert offer.loss == predicted_loss(candidate_of(plan), sizes, planned.goal)
+            assert offer.loss == predicted_loss(plan, sizes, planned.goal)
         shown = [f"{100 * loss:.1f} %" if goal == "accuracy" else f"{loss:.4g}" for loss in losses]
         for format, text in flat(facts).items():
             assert f"The limit {choice.cap:,} with {choice.excess} (" in text, format

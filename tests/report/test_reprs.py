@@ -15,8 +15,6 @@ import dphist
 from dphist.accounting import compose, plan_many
 from dphist.display import html_grid, html_table, text_grid, text_table
 from dphist.ledger import Ledger, Spend, SumComposer
-from dphist.privacy.types import Budget
-from dphist.releasing.document import choice_for
 from dphist.releasing.verify import Verification
 
 EVIL = "<script>alert('x & y')</script>"
@@ -38,7 +36,6 @@ def results() -> dict[str, Any]:
         "comparison": dphist.compare(epsilon=1, delta=1e-6, max_items_per_user=10),
         "sums": dphist.compare_sums(epsilon=1, delta=1e-6, max_items_per_user=10, sums=[(0, 5), (0, 9)]),
         "certification": dphist.certify(epsilon=1, sigma=30, tau=165, max_items_per_user=50),
-        "choice": choice_for(Budget(1, 1e-6)),
         "composition": compose((plan, 3)),
         "many": plan_many([{"max_items_per_user": 3}, {"public_items": 5}], epsilon=1, delta=1e-3),
         "verification": Verification(EVIL, ("fine & good",), (EVIL,), False, None),
@@ -47,7 +44,7 @@ def results() -> dict[str, Any]:
 
 
 KINDS = (
-    "plan", "certificate", "release", "comparison", "sums", "certification", "choice", "composition",
+    "plan", "certificate", "release", "comparison", "sums", "certification", "composition",
     "many", "verification", "simulation",
 )  # fmt: skip
 
@@ -112,8 +109,6 @@ def test_what_they_say() -> None:
     assert "error of sum 2" in found["sums"]._repr_html_()
     single = dphist.compare_sums(epsilon=1, delta=1e-6, max_items_per_user=10, sums=[(0, 5)])
     assert "error of the sum" in single._repr_html_()
-    assert "4,096" in str(found["choice"])
-    assert "certified delta of both" in str(found["choice"])
     assert found["composition"].rows()[0] == ("releases", "3")
     assert str(found["composition"]).count("epsilon at delta") >= 2
     assert "known-domain" in str(found["many"])

@@ -16,8 +16,8 @@ from scipy import special
 
 import dphist
 import oracles_simulation as oracle
-from dphist.planning.utility import LaplaceTails, LatticeTails, NormalTails, Tails, count_noise
-from dphist.privacy.types import LaplaceNoise, LatticeNoise, Noise, Plan
+from dphist.planning.utility import LaplaceTails, LatticeTails, Tails, count_noise
+from dphist.privacy.types import Contract, LaplaceNoise, LatticeNoise, Noise, Plan
 from dphist.releasing.noise import Cut, begin
 from dphist.report.facts import selection_errors, selection_of
 from dphist.sampling.tap import SeededTap
@@ -40,10 +40,9 @@ def sums_above(weight: Callable[[int], Any], reach: int, first: int) -> list[flo
     ]
 
 
-def check(tails: Tails, first: int, expected: list[float], slack: float) -> None:
+def check(tails: Tails, first: float, expected: list[float], slack: float) -> None:
     at = np.array([float(first)])
-    values = [float(moment(at)[0]) for moment in (tails.mass, tails.moment, tails.square)]
-    assert values == pytest.approx(expected, rel=slack, abs=1e-300)
+    assert [float(one[0]) for one in tails.above(at)] == pytest.approx(expected, rel=slack, abs=1e-300)
 
 
 @pytest.mark.parametrize("variance", [4.0, 5.3, 61.5, 10_000.0])
@@ -53,10 +52,8 @@ def test_a_discrete_gaussian_is_summed(variance: float) -> None:
         first = math.ceil(deviations * sigma)
         expected = sums_above(lambda x: math.exp(-x * x / (2 * variance)), math.ceil(15 * sigma), first)
         check(LatticeTails(variance), first, expected, ROUNDING)
-        # There is no mass between whole steps.
-        assert LatticeTails(variance).mass(np.array([first - 0.5])) == LatticeTails(variance).mass(
-            np.array([float(first)])
-        )
+        # Between whole steps there is nothing.
+        check(LatticeTails(variance), first - 0.5, expected, ROUNDING)
 
 
 def test_a_wide_discrete_gaussian_agrees_with_its_sum() -> None:
@@ -78,16 +75,16 @@ def test_discrete_laplace_noise_is_summed(scale: float) -> None:
         check(LaplaceTails(scale), first, expected, ROUNDING)
 
 
-def test_a_normal_law_is_integrated() -> None:
-    sigma = 2.5
+def test_normal_noise_is_integrated() -> None:
+    law = count_noise(Noise(2.0, 1.5, 9.0))
     for first in (-3.0, 1.75, 9.0):
         expected = [
-            float(mpmath.quad(lambda x, p=power: x**p * mpmath.npdf(x, 0, sigma), [first, first + 9, mpmath.inf]))
+            float(mpmath.quad(lambda x, p=power: x**p * mpmath.npdf(x, 0, 2.5), [first, first + 9, mpmath.inf]))
             for power in (0, 1, 2)
         ]
-        tails, at = NormalTails(sigma), np.array([first])
-        values = [float(moment(at)[0]) for moment in (tails.mass, tails.moment, tails.square)]
-        assert values == pytest.approx(expected, rel=1e-10)
+        above = law.tails.above(law.first([10.0 - first]))
+        found = [float(one[0]) / law.steps**power for power, one in enumerate(above)]
+        assert found == pytest.approx(expected, rel=1e-10)
 
 
 def test_points_represent_all_steps() -> None:

@@ -1,11 +1,11 @@
-"""`simulate`: populations, candidates, recommendations, and releases as they were predicted."""
+"""`simulate` in Python and on the command line: populations, predictions against releases, recommendations."""
 
 from __future__ import annotations
 
 import doctest
 import importlib
+import json
 import math
-import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,22 +13,27 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from typer.testing import CliRunner
 
 import dphist
-from dphist.errors import InputError, InvalidParameter
+from dphist.cli import commands
+from dphist.errors import InputError, InvalidParameter, OutputError
 from dphist.planning.auto_cap import choose_plan
 from dphist.privacy.types import DEFAULT_CAPS, Budget, LatticeNoise
+from dphist.releasing.document import choice_for
 from dphist.releasing.noise import begin, noisy_sizes
 from dphist.sampling.tap import SeededTap
 from dphist.simulation.population import NOTICE, Population, Zipf, zipf_from
 from dphist.simulation.predict import totals_of
-from dphist.simulation.simulate import _plan_choice, default_caps, predict
+from dphist.simulation.simulate import default_caps, predict
+from scheduling import THOROUGH
 from simulation_data import job, released
 
 BUDGET = Budget(1.0, 1e-6)
 COLUMNS: dict[str, Any] = {"user": "user", "item": "item"}
-# Real data is beside the project where it is at hand.
+# Real data, if it is available next to the project.
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
 
 
@@ -71,12 +76,12 @@ def test_repeats_count_once_and_conditions_hold() -> None:
 
 
 @pytest.mark.parametrize(
-    "place", [2, 4, *(pytest.param(place, marks=pytest.mark.slow) for place in (0, 1, 3, 5, 6))]
+    "place", [2, *(pytest.param(place, marks=pytest.mark.slow) for place in (0, 1, 3, 4, 5, 6))]
 )
 def test_releases_are_as_predicted(log: Any, found: dphist.Simulation, place: int) -> None:
     """Items within 4.5 standard errors (a false alarm in 150,000), mean errors within 3 %."""
     one = [one for one in found.candidates if one.kind in ("cap", "top")][place]
-    # All counts of a top-k step share the noise of its offset: that takes more releases to average out.
+    # All counts of a top-k step share the noise of its offset, which takes more releases to average out.
     runs = max(60, round(6000 / one.items)) if one.kind == "cap" else 2500
     seen = released(log, one, runs)
     assert abs(seen.surprise) < 4.5, (one, seen)
@@ -89,7 +94,7 @@ def test_releases_are_as_predicted(log: Any, found: dphist.Simulation, place: in
 
 @pytest.mark.parametrize("wrong", ["threshold a tenth higher", "noise a tenth larger", "no cap", "users alike"])
 def test_a_wrong_formula_is_noticed(log: Any, found: dphist.Simulation, wrong: str) -> None:
-    """The comparison above has the power to see such mistakes: it allows half of what they change."""
+    """The comparison above would notice such mistakes: it allows half of what they change."""
     cap = 100 if wrong == "noise a tenth larger" else 10
     plan, population = dphist.plan(epsilon=1, delta=1e-6, max_items_per_user=cap), found.population
     right, other, noise = totals_of(plan, population, cap=cap), plan, plan.noise
@@ -109,13 +114,16 @@ def test_a_wrong_formula_is_noticed(log: Any, found: dphist.Simulation, wrong: s
     assert surprise > 9.0 or abs(errors - 1.0) > 0.06
 
 
-def test_a_cap_chosen_privately_is_predicted(log: Any, found: dphist.Simulation) -> None:
+RUNS = 60 if THOROUGH else 30
+
+
+def test_a_limit_chosen_privately_is_predicted(log: Any, found: dphist.Simulation) -> None:
     one = next(one for one in found.candidates if one.kind == "auto")
     assert sum(chance for _, _, chance in one.limits) == pytest.approx(1.0)
-    planned, tap, rng = _plan_choice(BUDGET, "accuracy"), SeededTap(3), np.random.default_rng(3)
+    planned, tap, rng = choice_for(BUDGET, goal="accuracy"), SeededTap(3), np.random.default_rng(3)
     sizes = found.population.buckets(planned.choice.caps)
     items, errors, estimates = [], 0.0, 0.0
-    for _ in range(60):
+    for _ in range(RUNS):
         plan, correction = choose_plan(planned, noisy_sizes(planned.choice, sizes, tap))
         out = begin(plan, tap).release(log.weighted(plan, rng))
         true = log.truth[out.index]
@@ -123,9 +131,9 @@ def test_a_cap_chosen_privately_is_predicted(log: Any, found: dphist.Simulation)
         errors += np.abs(out.values - true).sum()
         found_here = correction.factors_at(out.values) * out.values
         estimates += np.abs(found_here - true).sum() + log.truth.sum() - true.sum()
-    assert np.mean(items) == pytest.approx(one.items, abs=4.5 * one.items_deviation * math.sqrt(1 / 60 + 1 / 64))
+    assert np.mean(items) == pytest.approx(one.items, abs=4.5 * one.items_deviation * math.sqrt(1 / RUNS + 1 / 64))
     assert errors / sum(items) == pytest.approx(one.mean_error, rel=0.05)
-    assert estimates / 60 / log.truth.sum() == pytest.approx(one.estimate_distance, rel=0.02)
+    assert estimates / RUNS / log.truth.sum() == pytest.approx(one.estimate_distance, rel=0.02)
 
 
 def test_a_whole_release_is_as_predicted(log: Any, found: dphist.Simulation) -> None:
@@ -141,7 +149,7 @@ def test_a_whole_release_is_as_predicted(log: Any, found: dphist.Simulation) -> 
 @pytest.mark.parametrize("name", ["movietweetings_100k", "online_retail_2009_2010"])
 def test_releases_of_real_data_are_as_predicted(name: str) -> None:
     if not SHARED.is_dir():
-        pytest.skip("there is no folder shared/data with real data beside the project")
+        pytest.skip("real data in shared/data is not available")
     import duckdb
 
     from simulation_data import Log
@@ -159,7 +167,7 @@ def test_releases_of_real_data_are_as_predicted(name: str) -> None:
 
 
 def test_recommendations(found: dphist.Simulation) -> None:
-    """Estimates are published if the limit is chosen privately; else the counts are all there is."""
+    """By the published numbers: estimates if the limit is chosen privately, otherwise counts."""
     distances = {
         one.name: one.estimate_distance if one.kind == "auto" else one.distance for one in found.candidates
     }
@@ -173,19 +181,9 @@ def test_recommendations(found: dphist.Simulation) -> None:
     assert mass.best is min(found.candidates, key=lambda one: one.missing)
     for one in (found, keys, mass):
         assert one.reason.startswith(f"Choose {one.best.name}: ")
-        others = {
-            "cap": "that drops",
-            "spread": "that spreads",
-            "top": "top-k step",
-            "auto": "the automatic limit",
-        }
-        for kind, words in others.items():
-            assert (words in one.reason) == (one.best.kind != kind)
-        assert one.reason.count(".") >= 1
-        assert str(one).splitlines()[0] == NOTICE
 
 
-def test_the_bias_of_estimates_is_shown_by_true_counts(found: dphist.Simulation) -> None:
+def test_the_bias_of_estimates_is_shown_by_true_count(found: dphist.Simulation) -> None:
     best = found.best
     for (low, items, bias), row in zip(best.bands, best.to_dict()["items_by_true_count"], strict=True):
         assert row == {"from": low, "items": items, "estimate_bias": bias}
@@ -195,30 +193,21 @@ def test_the_bias_of_estimates_is_shown_by_true_counts(found: dphist.Simulation)
     assert f"{best.correction:.4g} * count" in str(found)
 
 
-def test_a_recommendation_says_what_it_was_chosen_from(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A limit chosen privately is recommended if nothing that was tried beats it; or nothing is."""
+def test_the_automatic_limit_or_nothing_is_recommended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.import_module("dphist.simulation.simulate"), "_TRIALS", 8)
     few = dphist.simulate(zipf="3,1000,1000", epsilon=1, delta=1e-6, caps=[1], tops=[])
     assert few.best.kind == "auto"
-    assert few.reason.startswith("Choose max_items_per_user='auto': of all candidates, its published numbers")
-    assert re.search(
-        r"max_items_per_user='auto' would publish about \d+ of \d+ items and [\d.]+% of all pairs", few.reason
-    )
-    flags = few.recommendation(flags=True)
-    assert flags.startswith("Choose --max-items-per-user auto: of all candidates, its published numbers")
-    assert "the best limit that drops the excess, --max-items-per-user 1, has a distance of" in flags
-    assert "_" not in flags
+    assert few.reason.startswith("Choose max_items_per_user='auto': ")
+    assert few.recommendation(flags=True).startswith("Choose --max-items-per-user auto: ")
     none = dphist.simulate(zipf="1,1000,20", epsilon=1, delta=1e-6, caps=[4], tops=[10], auto=False)
-    assert re.match(r"Choose none of them: at most [\d.]+e-\d+ items are expected", none.reason), none.reason
+    assert none.reason.startswith("Choose none of them")
     assert none.to_dict()["recommended"]["option"] is None
     assert "*" not in str(none)
 
 
-def test_it_says_that_nothing_of_it_is_private(log: Any, found: dphist.Simulation) -> None:
+def test_every_view_says_that_it_is_not_private(log: Any, found: dphist.Simulation) -> None:
     assert found.private is False
-    assert found.to_dict()["private"] is False
-    assert "public or synthetic data only" in NOTICE
-    assert str(found).startswith("NOT PRIVATE")
+    assert NOTICE.startswith("NOT PRIVATE")
     assert str(found).startswith(NOTICE)
     assert f"<strong>{NOTICE}" in found._repr_html_()
     everything: list[Any] = [found, *found.candidates]
@@ -232,9 +221,9 @@ def test_it_says_that_nothing_of_it_is_private(log: Any, found: dphist.Simulatio
     first = found.table()[0]
     assert first["option"] == "max_items_per_user=1"
     assert found.to_dict()["candidates"][0]["option"] == "--max-items-per-user 1"
-    told = found.to_dict()["population"]
-    assert sum(band["items"] for band in told["items_by_true_count"]) == told["items"]
-    assert told["items_by_true_count"][1]["items"] == ((log.truth >= 10) & (log.truth < 100)).sum()
+    population = found.to_dict()["population"]
+    assert sum(band["items"] for band in population["items_by_true_count"]) == population["items"]
+    assert population["items_by_true_count"][1]["items"] == ((log.truth >= 10) & (log.truth < 100)).sum()
     by_count = found.to_dict()["candidates"][0]["items_by_true_count"]
     assert sum(band["items"] for band in by_count) == pytest.approx(first["items"])
 
@@ -252,39 +241,17 @@ def test_default_caps() -> None:
         ({"source": "x.csv", "zipf": "1,10,10"}, "give public data, or zipf"),
         ({"zipf": "1,10"}, "of the form S,N,USERS"),
         ({"zipf": "1,10.5,10"}, "of the form S,N,USERS"),
+        ({"zipf": 5}, "of the form S,N,USERS"),
+        ({"zipf": {}}, "of the form S,N,USERS"),
+        ({"zipf": (True, 10, 10)}, "of the form S,N,USERS"),
         ({"zipf": (1, "ten", 10)}, "of the form S,N,USERS"),
-        ({"zipf": "11,10,10"}, "from 0 to 10"),
-        *(({"zipf": f"{wrong},10,10"}, "must be a finite number") for wrong in ("nan", "inf", "1e400")),
-        *(({"zipf": f"1,10,10,{wrong}"}, "must be a finite number") for wrong in ("nan", "-inf", "1e400")),
-        *(
-            ({"zipf": wrong}, "of the form S,N,USERS")
-            for wrong in (
-                5,
-                True,
-                [1, [2], 3],
-                [[1, 10, 10]],
-                (None, 10, 10),
-                (True, 10, 10),
-                b"1,10,10",
-                {1, 10, 11},
-                {},
-                "",
-                "a,b,c",
-                "1,,10",
-                "1,inf,10",
-                "1,nan,10",
-                "1,10,1e400",
-                (1, 10**400, 5),
-                "1,2,3,4,5",
-                object(),
-            )
-        ),
+        ({"zipf": (1, 10**400, 5)}, "of the form S,N,USERS"),
+        *(({"zipf": wrong}, "of the form S,N,USERS") for wrong in ("", "1,inf,10", "1,2,3,4,5")),
+        *(({"zipf": wrong}, "must be a finite number") for wrong in ("nan,10,10", "1,10,10,1e400")),
         ({"zipf": "x" * 500}, r"not 'x{79}$"),
         ({"zipf": "-1,10,10"}, "from 0 to 10"),
-        ({"zipf": "1,-10,10"}, "number of items"),
-        ({"zipf": "1,10,-10"}, "number of users"),
-        ({"zipf": Zipf}, "of the form S,N,USERS"),
         ({"zipf": "1,0,10"}, "number of items"),
+        ({"zipf": "1,10,-10"}, "number of users"),
         ({"zipf": "1,1e9,10"}, "at most 100,000,000 items"),
         ({"zipf": "1,10,10,9"}, "at least 1 item"),
         ({"zipf": "1,10,10", "user": "u"}, "synthetic data has no 'user'"),
@@ -322,3 +289,62 @@ def test_tiny_populations_release_nothing() -> None:
     assert "-" in str(tiny)
     assert zipf_from(Zipf(1.0, 4, 3, 1.0)) == Zipf(1.0, 4, 3, 1.0)
     assert predict(BUDGET, tiny.population, "top", 2).items < 1e-3
+
+
+def run(*words: str) -> str:
+    command = ["simulate", "--epsilon", "1", "--delta", "1e-6", *words]
+    result = CliRunner().invoke(commands(), command, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+ZIPF = ("--zipf", "1.1,1000,5000", "--no-auto", "--caps", "1,4", "--tops", "10")
+
+
+def test_the_command_starts_with_the_notice_and_ends_with_the_recommendation() -> None:
+    shown = run(*ZIPF, "--for", "keys")
+    assert shown.startswith(NOTICE)
+    assert shown.split("\n\n")[-1].startswith("Choose --")
+    assert "it releases the most items" in " ".join(shown.split())
+    assert all(len(line) <= 110 for line in shown.splitlines())
+
+
+def test_json_of_the_command(tmp_path: Path) -> None:
+    path = tmp_path / "public.parquet"
+    log = job(4_000, 500, 300)
+    pq.write_table(log.table, path)
+    options = ("--caps", "2,5", "--tops", "", "--no-auto", "--json")
+    data = json.loads(run("--from", str(path), "--user", "user", "--item", "item", *options))
+    assert (data["private"], data["notice"], data["for"]) == (False, NOTICE, "counts")
+    assert (data["population"]["name"], data["population"]["pairs"]) == ("public.parquet", log.users.size)
+    limits = ["--max-items-per-user 2", "--max-items-per-user 5"]
+    expected = [*limits, *(f"{limit} --excess spread" for limit in limits)]
+    assert [one["option"] for one in data["candidates"]] == expected
+    assert {data["recommended"][kind] for kind in ("cap", "spread")} <= {2, 5}
+    assert data["recommended"]["top"] is None
+
+
+def test_a_plot_replaces_a_file_only_with_force(tmp_path: Path) -> None:
+    path = tmp_path / "a.png"
+    path.write_text("mine")
+    words = [*ZIPF, "--plot", str(path)]
+    with pytest.raises(OutputError, match="already exists; force=True replaces it"):
+        run(*words)
+    assert path.read_text() == "mine"
+    run(*words, "--force")
+    assert path.read_bytes().startswith(b"\x89PNG")
+    assert b"NOT PRIVATE" in path.read_bytes()
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([*ZIPF, "--caps", "1,x"], "caps must be whole numbers"),
+        ([*ZIPF, "--plot", "a.txt"], "must end in"),
+        (["--from", "x.csv"], "give the column of the user with user"),
+    ],
+)
+def test_bad_commands(words: list[str], message: str) -> None:
+    with pytest.raises(InvalidParameter, match=message):
+        run(*words)

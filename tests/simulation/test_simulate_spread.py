@@ -1,4 +1,4 @@
-"""Predictions for limits that spread the excess: exact moments, and releases as they were predicted."""
+"""Predictions for limits that spread the excess: exact moments, and releases as predicted."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from dphist.simulation.simulate import Prediction, make_prediction, predict, pre
 from simulation_data import Log, job
 
 BUDGET = Budget(1.0, 1e-6)
-# Standard errors, estimated from 400 releases: further out are less than 1e-10.
+# Standard errors estimated from 400 releases; further out is less than 1e-10.
 NEVER = 6.9
 
 
@@ -33,7 +33,7 @@ def population_of(log: Log) -> Population:
 
 
 def test_mean_and_variance_are_exact() -> None:
-    """Every way in which two users with too many items can lose some of them, all equally likely."""
+    """All equally likely ways in which two users with too many items can lose some of them."""
     plan = dphist.plan(epsilon=1, delta=1e-6, max_items_per_user=1, excess="spread")
     owned = {0: range(18), 1: range(1, 18), 2: (0, 1, 2), 3: (0,), 4: (3, 17)}
     pairs = [(user, item) for user, items in owned.items() for item in items]
@@ -66,13 +66,13 @@ def test_mean_and_variance_are_exact() -> None:
     mean, variance = found.under(levels_of(plan))
     for row, seen in zip(expected, zip(found.counts, found.number, mean, variance, strict=True), strict=True):
         assert seen == pytest.approx(row, rel=1e-12)
-    # Without levels and without a cap that drops something, all is left.
+    # A limit that drops nothing changes nothing.
     assert found.under(None)[0] is found.counts
     assert found.under(18)[0] is found.counts
 
 
-def test_spread_of_a_law_is_that_of_its_sizes() -> None:
-    """Of a synthetic population, all users together lose what their sizes say."""
+def test_spread_of_synthetic_data() -> None:
+    """The total weight follows from the sizes of the users."""
     population = Zipf(1.1, 2000, 10_000, 20.0).population()
     plan = dphist.plan(epsilon=1, delta=1e-6, max_items_per_user=2, excess="spread")
     levels = levels_of(plan)
@@ -88,7 +88,7 @@ def test_spread_of_a_law_is_that_of_its_sizes() -> None:
 
 
 def releases(log: Log, one: Prediction, runs: int) -> Any:
-    """Of each release by the real noise stage: items, kept pairs, distances, and sums of errors by bands."""
+    """For each release with real noise: items, kept pairs, distances, and sums of errors by band."""
     rng, tap, truth = np.random.default_rng(11), SeededTap(11), log.truth
     band, unit = np.searchsorted(BANDS, truth, side="right") - 1, one.plan.levels[0].weight
     rows = []
@@ -116,8 +116,8 @@ def predicted(one: Prediction) -> Any:
 
 @pytest.mark.parametrize("limit", [4, *(pytest.param(limit, marks=pytest.mark.slow) for limit in (1, 16))])
 def test_releases_with_spread_are_as_predicted(limit: int) -> None:
-    """Means of 400 releases, within what happens by chance once in 10^9; and a wrong formula is noticed."""
-    log, runs = job(), 400
+    """Means of 400 releases, with a false alarm below 1e-9; and a wrong formula is noticed."""
+    log, runs = job(20_000, 2_000, 5_000), 400
     population = population_of(log)
     one = predict(BUDGET, population, "spread", limit)
     assert one.plan.levels
@@ -125,7 +125,7 @@ def test_releases_with_spread_are_as_predicted(limit: int) -> None:
     error = found.std(axis=0, ddof=1) / math.sqrt(runs)
     error[0] = max(error[0], one.items_deviation / math.sqrt(runs))
     assert np.all(np.abs(found.mean(axis=0) - predicted(one)) <= NEVER * error + 1e-9), one
-    # Wrong ones: with the counts of a cap, and without a correction.
+    # Wrong formulas: the counts of a cap, and no correction.
     plan = one.plan
     as_cap = Population("test", population.counts, population.number, population.sizes,
                         lambda *_: population.under(limit))  # fmt: skip

@@ -1,4 +1,4 @@
-"""Synthetic populations by Zipf's law, and the trial release of the page from the same law."""
+"""Synthetic populations by Zipf's law, and trial releases of them."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from dphist.simulation.population import NOTICE, Zipf, zipf_from
 from dphist.simulation.predict import totals_of, trial
 
 
-def test_zipf_is_what_it_says() -> None:
-    """Users who draw until enough items are different: by exponential races, 40,000 of them."""
-    law = Zipf(1.2, 300, 40_000, 6.0)
+def test_counts_of_zipf_are_those_of_random_draws() -> None:
+    """20,000 users who draw until enough items are different, by exponential races."""
+    law = Zipf(1.2, 300, 20_000, 6.0)
     population, rng = law.population(), np.random.default_rng(2)
-    assert population.users == 40_000
+    assert population.users == 20_000
     assert population.pairs / population.users == pytest.approx(6.0, rel=0.02)
     sizes = np.repeat([n for n, _ in population.sizes], [u for _, u in population.sizes])
-    races = rng.exponential(size=(40_000, 300)) * np.arange(1.0, 301.0) ** 1.2
+    races = rng.exponential(size=(20_000, 300)) * np.arange(1.0, 301.0) ** 1.2
     first = np.sort(np.partition(races, sizes.max(), axis=1)[:, : sizes.max()], axis=1)
     has = races <= np.take_along_axis(first, sizes[:, None] - 1, axis=1)
     counts, kept = has.sum(axis=0), (has * np.minimum(1.0, 2.0 / sizes)[:, None]).sum(axis=0)
@@ -49,7 +49,7 @@ def test_zipf_of_any_size_takes_little_memory() -> None:
 
 
 def test_ranks_in_steps_are_as_good_as_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    law = Zipf(1.05, 100_000, 10**8, 20.0)
+    law = Zipf(1.05, 30_000, 10**8, 20.0)
     plan = dphist.plan(epsilon=0.02, delta=1e-6, max_items_per_user=20)
     one_by_one = law.population()
     monkeypatch.setattr(importlib.import_module("dphist.simulation.population"), "_ROUNDED", 1000)
@@ -60,7 +60,7 @@ def test_ranks_in_steps_are_as_good_as_one_by_one(monkeypatch: pytest.MonkeyPatc
     totals = [totals_of(plan, each, cap=20) for each in (one_by_one, in_steps)]
     for name in ("released", "kept", "distance", "missed"):
         assert getattr(totals[1], name) == pytest.approx(getattr(totals[0], name), rel=1e-3)
-    assert 10_000 < totals[0].released < 90_000
+    assert 3_000 < totals[0].released < 29_000
 
 
 def test_users_with_the_same_number_of_items() -> None:
@@ -69,12 +69,12 @@ def test_users_with_the_same_number_of_items() -> None:
     assert same.pairs == 2250
     mean, variance = same.under(1)
     assert mean @ same.number == pytest.approx(1000)
-    # Alike in size, users drop an item alike: by chances of 1/2 and 1/3.
+    # Users drop an item with probability 1/2 or 2/3.
     assert np.all((variance <= mean / 2 * 1.34) & (variance >= mean / 2 * 0.99))
 
 
-def test_the_trial_of_the_page_is_what_simulate_predicts() -> None:
-    """The same population and expectation; of 60 trials the mean is within 4.5 standard errors."""
+def test_trials_are_as_simulate_predicts() -> None:
+    """The same population and expectation; the mean of 60 trials is within 4.5 standard errors."""
     predicted = dphist.simulate(zipf=(1.1, 1000, 5000, 4), epsilon=1, delta=1e-6, caps=[2], tops=[20], auto=False)
     population = Zipf(1.1, 1000, 5000, 4.0).population()
     for one in predicted.candidates:
@@ -89,7 +89,7 @@ def test_the_trial_of_the_page_is_what_simulate_predicts() -> None:
         assert found == pytest.approx(one.items, abs=4.5 * one.items_deviation / math.sqrt(60))
         error = float(np.mean([each["mean_absolute_error"] for each in trials]))
         assert error == pytest.approx(one.mean_error, rel=0.05)
-    # A top-k step has no use for a cap.
+    # A top-k step ignores a limit.
     assert trial(one.plan, population, 1, cap=2) == trial(one.plan, population, 1)
 
 
@@ -98,7 +98,7 @@ def test_a_trial_of_many_items() -> None:
     population = Zipf(1.1, 100_000, 10**6, 20.0).population()
     whole = trial(plan, population, 1, cap=20)
     assert whole["released"] > 1000
-    # Where this cap serves in place of a top-k step, the largest are left, and as they were.
+    # If a limit replaces a top-k step, only the largest counts remain, unchanged.
     cut = trial(plan, population, 1, cap=20, largest=30)
     assert cut["released"] == cut["expected"] == 30
     shown = [row["released"] for row in cut["top"]]
@@ -107,14 +107,8 @@ def test_a_trial_of_many_items() -> None:
     assert {one for one in shown if one is not None} == set(noisy[:30])
 
 
-def test_zipf_takes_numbers_as_people_write_them() -> None:
-    for given in (
-        "1,1e6,2e3",
-        " 1 , 1000000 , 2000 ",
-        [1, 1e6, 2000],
-        np.array([1, 1e6, 2000]),
-        ("1", "1e6", 2000),
-    ):
+def test_forms_of_zipf() -> None:
+    for given in (" 1 , 1e6 , 2000 ", [1, 1e6, 2000], np.array([1, 1e6, 2000]), ("1", "1e6", 2000)):
         assert zipf_from(given) == Zipf(1.0, 10**6, 2000)
     with pytest.raises(InvalidParameter, match="spread must be one of geometric, same"):
         Zipf(1.0, 10, 10, 2.0, "even")  # type: ignore[arg-type]

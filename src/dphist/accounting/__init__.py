@@ -1,8 +1,8 @@
-"""Accounting: plans as privacy profiles, and what many releases spend together.
+"""Accounting: plans as privacy profiles, and the privacy loss of many releases together.
 
-A plan's certified deltas become a `Profile`. Profiles compose tightly (`compose`), and become the privacy loss
+A `Profile` holds a plan's certified deltas. Profiles compose tightly (`compose`), and convert to the privacy loss
 distributions of dp_accounting (`to_pld`). `plan_many` plans releases together under one total. `zcdp_of_plan` and
-`renyi_of_plan` are for accountants of those kinds.
+`renyi_of_plan` are for zCDP and Renyi accountants.
 """
 
 from dphist.accounting.composition import compose, to_pld

@@ -1,10 +1,10 @@
-"""Releases together: their delta at any epsilon, far below the sum of their budgets; plans for dp_accounting."""
+"""Composition: delta of many releases together, far below the sum of their budgets; export to dp_accounting."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib import import_module
 from typing import Any, Final
@@ -18,14 +18,13 @@ from dphist.errors import InvalidParameter, MissingExtra, positive_number
 from dphist.privacy.numerics import FloatArray, IntArray
 from dphist.privacy.types import Plan
 
-# The sum of many privacy losses, tilted so that the tail that matters is large when it is rounded.
-#
-# Losses are whole multiples of one step. Each law is weighted by e^(t l) and scaled to one, the laws are convolved
-# by Fourier transforms, and the weight is taken off again: rounding is then small beside the tail, not beside one.
+# The distribution of the sum of many privacy losses. Losses are whole multiples of one step. Each distribution is
+# tilted (weighted by e^(t l) and scaled to one), all are convolved by Fourier transforms, and the tilt is undone:
+# rounding errors are then small relative to the tail, not only relative to one.
 
 # The worst relative error of a transform per doubling of its length: Higham 2002, theorem 24.2, gives 7.7 u.
 _PER_DOUBLING: Final = 10.0 * 2.0**-53
-# What each factor of the product may lose beside its transforms, and each law in being made.
+# Relative rounding errors of each factor of the product, apart from its transforms, and of each exponent.
 _PER_FACTOR: Final = 1e-12
 _PER_EXPONENT: Final = 1e-15
 _LOST: Final = 1e-9
@@ -34,7 +33,7 @@ LONGEST: Final = 2**21
 
 @dataclass(frozen=True, eq=False)
 class Losses:
-    """A law of losses on a grid: places in steps, masses (the rest is at infinity), how often it is drawn."""
+    """A distribution of losses on a grid: places in steps, masses (the rest is at infinity), number of draws."""
 
     places: IntArray
     masses: FloatArray
@@ -42,11 +41,11 @@ class Losses:
 
 
 def on_grid(losses: FloatArray, masses: FloatArray, *, step: float, count: int) -> Losses:
-    """Atoms moved to the two nearest multiples of the step, so that both laws of the pair keep their mass.
+    """Atoms moved to the two nearest multiples of the step, keeping the mass of both distributions.
 
         mass e^(-a) - e^(-l) over e^(-a) - e^(-b) goes up to b, the rest down to a   (a <= l < b = a + step)
 
-    Guarantee: the profile of the result is nowhere below: on [e^a, e^b] it is the chord of the old one.
+    Guarantee: the profile is nowhere lower than before: on [e^a, e^b] it is the chord of the old one.
     Source: Doroshenko et al. 2022, *Connect the Dots*.
     """
     below = np.floor(losses / step)
@@ -62,17 +61,11 @@ def on_grid(losses: FloatArray, masses: FloatArray, *, step: float, count: int) 
 
 def log_moment(laws: Sequence[Losses], tilt: float, step: float) -> float:
     """K(t), the logarithm of the moment generating function of the sum of all finite losses."""
-    return float(
-        sum(
-            law.count * special.logsumexp(tilt * step * law.places, b=law.masses)
-            for law in laws
-            if law.masses.size
-        )
-    )
+    return float(sum(law.count * special.logsumexp(tilt * step * law.places, b=law.masses) for law in laws))
 
 
 def best_tilt(laws: Sequence[Losses], epsilon: float, step: float) -> float:
-    """The tilt with the least K(t) - t epsilon, roughly: any t >= 0 gives a right result, this a sharp one."""
+    """The tilt with about the least K(t) - t epsilon: any t >= 0 gives a valid bound, this one a sharp bound."""
 
     def mean(tilt: float) -> float:
         total = 0.0
@@ -94,7 +87,7 @@ def best_tilt(laws: Sequence[Losses], epsilon: float, step: float) -> float:
 
 @dataclass(frozen=True, eq=False)
 class Tilted:
-    """The tilted law of a sum on a window, and what bounds the rest."""
+    """The tilted distribution of a sum on a window, and bounds of the rest."""
 
     step: float
     tilt: float
@@ -102,18 +95,17 @@ class Tilted:
     first: int
     weights: FloatArray
     error: float  # of the weights, in the Euclidean norm
-    beyond: float  # mass, of the plain law, above the window
-    slack: float  # relative, for what the doubles around the transforms lose
+    beyond: float  # mass above the window, not tilted
+    slack: float  # relative, for rounding around the transforms
 
     def delta(self, epsilon: float) -> float:
         """Upper bound of E[(1 - e^(epsilon - L))_+] over finite losses L.
 
-        Guarantee: an upper bound that counts the rounding of the transforms, what lies above the window, and
-        what wraps around from below it; 1 for an epsilon below the window.
+        Guarantee: an upper bound that includes the rounding of the transforms, the mass above the window, and
+        mass that wraps around from below it; 1 for an epsilon below the window.
         """
         start = math.floor(epsilon / self.step)
         if start < self.first:
-            # Losses between epsilon and the window are not in it.
             return 1.0
         distance = (np.arange(start, self.first + self.weights.size) * self.step - epsilon).clip(min=0.0)
         gain = np.exp(-self.tilt * distance) * -np.expm1(-distance)
@@ -126,15 +118,15 @@ class Tilted:
 
 
 def tilted_law(laws: Sequence[Losses], tilt: float, step: float, *, near: float) -> Tilted:
-    """The law of the sum under one tilt, on a window that holds what matters for epsilons about `near`."""
+    """The distribution of the sum under one tilt, on a window that is wide enough for epsilons about `near`."""
     log_scale = log_moment(laws, tilt, step)
     first, last, beyond = _window(laws, tilt, step, log_scale, near)
     length = fft.next_fast_len(last - first + 1, real=True)
     product, error, factors, slack = np.ones(length // 2 + 1, dtype=np.complex128), 0.0, 0, 0.0
     for law in laws:
-        scale = log_moment([Losses(law.places, law.masses, 1)], tilt, step)
+        scale = log_moment([replace(law, count=1)], tilt, step)
         weights = np.zeros(length)
-        # Adding, not setting: places that are a whole window apart fall together.
+        # Places that are a whole window apart coincide.
         np.add.at(weights, law.places % length, law.masses * np.exp(tilt * step * law.places - scale))
         product *= fft.rfft(weights) ** law.count
         error += law.count * float(np.linalg.norm(weights))
@@ -149,10 +141,10 @@ def tilted_law(laws: Sequence[Losses], tilt: float, step: float, *, near: float)
 def _window(
     laws: Sequence[Losses], tilt: float, step: float, log_scale: float, near: float
 ) -> tuple[int, int, float]:
-    """First and last place of the window, and Chernoff's bound of the plain mass above it."""
+    """First and last place of the window, and Chernoff's bound of the mass above it."""
     lowest = sum(law.count * int(law.places[0]) for law in laws)
     highest = sum(law.count * int(law.places[-1]) for law in laws)
-    # The plain mass that may be lost: little beside the tail at `near`.
+    # The mass that may be lost, small relative to the tail at `near`.
     lost = max(-690.0, log_scale - tilt * near + math.log(_LOST))
     last, beyond = highest, 0.0
     for factor in (1.25, 1.5, 2.0, 3.0, 5.0, 9.0):
@@ -164,7 +156,7 @@ def _window(
     first = lowest
     for factor in (0.1, 0.3, 1.0, 3.0, 10.0):
         less = tilt - (tilt * factor + factor)
-        # Tilted mass below the window wraps around to its top: pessimistic, so it need only be small.
+        # Tilted mass below the window wraps around to its top, which only overstates delta.
         place = math.floor((log_scale + math.log(_LOST) - log_moment(laws, less, step)) / ((tilt - less) * step))
         first = max(first, place)
     last = max(last, math.ceil(near / step) + 1)
@@ -174,22 +166,21 @@ def _window(
 
 Spend = Plan | Profile | tuple[Plan | Profile, int]
 _MOST_RELEASES: Final = 10**6
-# Nothing is left to account for, and 1 - delta would lose its digits.
+# From here on there is no privacy to account for.
 _HOPELESS: Final = 0.999
 
 
 @dataclass(frozen=True)
 class Composition:
-    """Several releases of the same users' data, each with its profile and how often it is made.
+    """Several releases of the same users' data: their profiles, and how often each is made.
 
-    Each release may depend on the results of those before it (docs/theory/accounting.md).
+    Each release may depend on the results of earlier ones (docs/theory/accounting.md).
     """
 
     spends: tuple[tuple[Profile, int], ...]
 
     @property
     def releases(self) -> int:
-        """How many releases there are."""
         return sum(count for _, count in self.spends)
 
     @property
@@ -201,7 +192,6 @@ class Composition:
         return min(1.0, -math.expm1(log_rest) * (1.0 + 1e-13))
 
     def rows(self) -> list[tuple[str, str]]:
-        """Labels and values for people: epsilon for a few deltas."""
         deltas = [delta for delta in (1e-4, 1e-5, 1e-6, 1e-8, 1e-10) if delta > self.infinite]
         return [
             ("releases", f"{self.releases:,}"),
@@ -218,8 +208,8 @@ class Composition:
     def delta(self, epsilon: float) -> float:
         """Delta of all releases together at an epsilon.
 
-        Guarantee: an upper bound, rounding included; above the exact composition of the profiles by about 1e-9
-        where their points are on one grid.
+        Guarantee: an upper bound, including rounding; about 1e-9 above the exact composition of the profiles if
+        their points are on one grid.
         Source: Zhu, Dong and Wang 2022 for the composition of dominating pairs.
         """
         if not isinstance(epsilon, (int, float)) or not epsilon >= 0.0:
@@ -231,7 +221,7 @@ class Composition:
         return min(1.0, self.infinite + self._tilted_at(epsilon).delta(epsilon))
 
     def epsilon(self, delta: float) -> float:
-        """The least epsilon, within a relative 1e-7, at which delta suffices; infinite where none does.
+        """The least epsilon, to a relative 1e-7, at which delta is enough; infinite if there is none.
 
         Guarantee: `delta(epsilon)` was tested and is within delta.
         """
@@ -240,17 +230,17 @@ class Composition:
             return math.inf
         if self.delta(0.0) <= target:
             return 0.0
-        # The invariant: delta(low) is above the target and delta(high) is not.
+        # Invariant: delta(low) is above the target and delta(high) is not.
         low, high = 0.0, self._largest_loss
         guess = self._chernoff_epsilon(target - self.infinite)
         while high - low > 1e-7 * high:
             if not low < guess < high:
                 guess = (low + high) / 2.0
             law = self._tilted_at(guess)
-            found = min(1.0, self.infinite + law.delta(guess))
-            low, high = (low, guess) if found <= target else (guess, high)
-            # Delta falls about as e^(-tilt epsilon); a step a little too far brackets the solution.
-            step = math.log((found - self.infinite + 1e-300) / (target - self.infinite + 1e-300)) / (
+            delta_here = min(1.0, self.infinite + law.delta(guess))
+            low, high = (low, guess) if delta_here <= target else (guess, high)
+            # Delta falls about like e^(-tilt epsilon); a slightly longer step brackets the solution.
+            step = math.log((delta_here - self.infinite + 1e-300) / (target - self.infinite + 1e-300)) / (
                 law.tilt + 1.0
             )
             guess += step + math.copysign(2e-8 * high, step)
@@ -262,7 +252,7 @@ class Composition:
 
     @cached_property
     def _step(self) -> float:
-        """The finest step of the profiles, or a coarser one where a window of that step would be too long."""
+        """The finest step of the profiles, or a coarser one if the window would be too long."""
         step = min(profile.interval for profile, _ in self.spends)
         while self._largest_loss / step > 0.25 * LONGEST and self._spread / step > 0.02 * LONGEST:
             step *= 2.0
@@ -270,7 +260,7 @@ class Composition:
 
     @property
     def _spread(self) -> float:
-        """About the standard deviation of all losses together."""
+        """Roughly the standard deviation of all losses together."""
         total = 0.0
         for profile, count in self.spends:
             losses, masses = profile.atoms()
@@ -285,7 +275,7 @@ class Composition:
         return tilted_law(self._laws, best_tilt(self._laws, epsilon, self._step), self._step, near=epsilon)
 
     def _chernoff_epsilon(self, delta: float) -> float:
-        """About where delta falls to this: Chernoff's bound, which only has to be near."""
+        """Roughly the epsilon for this delta, by Chernoff's bound."""
         low, high = 0.0, self._largest_loss
         for _ in range(24):
             middle = (low + high) / 2.0
@@ -296,7 +286,7 @@ class Composition:
 
 
 def compose(*spends: Spend) -> Composition:
-    """Plans or profiles together; a pair of one and a number stands for that many releases.
+    """Compose plans or profiles; a pair (plan, number) stands for that many releases.
 
     >>> import dphist
     >>> from dphist.accounting import compose
@@ -304,20 +294,18 @@ def compose(*spends: Spend) -> Composition:
     >>> compose((plan, 10)).epsilon(1e-6) < 10 * 0.1
     True
     """
-    found = []
+    counted = []
     for spend in spends:
-        what, count = spend if isinstance(spend, tuple) else (spend, 1)
-        if not isinstance(what, (Plan, Profile)):
-            raise InvalidParameter(f"only plans and profiles compose, not {type(what).__name__}")
-        found.append((profile_of_plan(what) if isinstance(what, Plan) else what, _check_count(count)))
-    return Composition(tuple(found))
+        release, count = spend if isinstance(spend, tuple) else (spend, 1)
+        if not isinstance(release, (Plan, Profile)):
+            raise InvalidParameter(f"compose needs plans or profiles, not {type(release).__name__}")
+        profile = profile_of_plan(release) if isinstance(release, Plan) else release
+        counted.append((profile, _check_count(count)))
+    return Composition(tuple(counted))
 
 
 def total_delta(spends: Sequence[tuple[Profile, int]], epsilon: float) -> float:
-    """Delta of everything that was spent, at one epsilon: an upper bound, 1 where there is nothing better.
-
-    Equal profiles are counted together, so that many equal spends cost no more than one.
-    """
+    """Upper bound of delta of all spends together at one epsilon. Equal profiles cost no more time than one."""
     counts: dict[Profile, int] = {}
     for profile, count in spends:
         counts[profile] = counts.get(profile, 0) + _check_count(count)
@@ -331,10 +319,10 @@ def _check_count(count: int) -> int:
 
 
 def to_pld(plan: Plan | Profile, *, value_discretization_interval: float = INTERVAL) -> Any:
-    """The plan's `PrivacyLossDistribution`, to compose with any other of the same interval.
+    """The `PrivacyLossDistribution` of dp_accounting, to compose with any other of the same interval.
 
-    Guarantee: its delta is nowhere below the profile's, and so nowhere below the plan's; the same at the profile's
-    points where those are multiples of the interval.
+    Guarantee: its delta is nowhere below the plan's, and equal to the profile's at points that are multiples of
+    the interval.
     Source: Doroshenko et al. 2022, *Connect the Dots*.
     """
     interval = positive_number("value_discretization_interval", value_discretization_interval)

@@ -1,4 +1,4 @@
-"""Zero-concentrated and Renyi privacy of plans, with the delta that neither can express."""
+"""zCDP and Renyi differential privacy of plans, with the delta for new counts that neither can express."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class Concentrated:
 
 @dataclass(frozen=True)
 class RenyiCurve:
-    """Renyi privacy of every order a above one, but for a probability `delta`: a slope + a/(a-1) log_rest.
+    """Renyi privacy of every order a > 1, except with probability `delta`: a slope + a/(a-1) log_rest.
 
-    With `pure_items` the first part is that of so many randomised responses of `pure_epsilon` each.
+    With `pure_items`, the first part is that of this many randomised responses of `pure_epsilon` each.
     """
 
     slope: float
@@ -35,13 +35,13 @@ class RenyiCurve:
     pure_items: int = 0
 
     def epsilon(self, order: float) -> float:
-        """The Renyi epsilon of an order above one: an upper bound."""
+        """Upper bound of the Renyi epsilon of an order above 1."""
         if not order > 1.0:
             raise InvalidParameter(f"order must be greater than 1, not {order!r}")
         gaussian = self.slope * order
         if self.pure_items:
             e = self.pure_epsilon
-            # (e^(a e) + e^((1-a) e))/(1 + e^e), the larger power taken out.
+            # (e^(a e) + e^((1-a) e))/(1 + e^e), with the larger power factored out.
             log_sum = order * e + math.log1p(math.exp((1.0 - 2.0 * order) * e)) - e - math.log1p(math.exp(-e))
             gaussian = min(gaussian, self.pure_items * log_sum / (order - 1.0))
         return (gaussian + self.log_rest * order / (order - 1.0)) * (1.0 + 1e-12)
@@ -89,15 +89,17 @@ def squared_sensitivity(noise: Noise | LatticeNoise, contract: Contract) -> Frac
 
         (m (1-c)^2 + (k - m + gamma) c^2 + extra m)/sigma^2,  least over whole steps 0 <= c <= (1 + extra)/2
 
-    The shared draw moves by c and the draw of each count by what is left. With such a c fewer changed counts move
-    less, so that one c serves them all. A top-k step moves everything by half a count: (k + gamma + h^2 gamma)/4.
-    Sums beside the m changed counts add `extra` each. With spread it is the largest of all levels.
+    The shared draw moves by c and the draw of each count by the rest. With such a c fewer changed counts move
+    less, so one c covers them all. A top-k step moves everything by half a count: (k + gamma + h^2 gamma)/4. Sums
+    beside the m changed counts add `extra` each. With spread, it is the maximum over all levels.
 
     Guarantee: exact rational; an upper bound over all neighbours without new counts.
     Source: as `squared_sensitivity` and `squared_sensitivity_top_k` of the privacy package.
     """
     if contract.spread is not None and isinstance(noise, LatticeNoise):
-        return max(squared_sensitivity(*at_level(noise, contract, one)) for one in contract.levels(noise.lattice))
+        return max(
+            squared_sensitivity(*at_level(noise, contract, level)) for level in contract.levels(noise.lattice)
+        )
     unit = 1 / Fraction(noise.sigma) ** 2 if isinstance(noise, Noise) else noise.lattice**2 / noise.variance
     return (_of_counts(noise, contract) + Fraction(noise.extra) * contract.items) * unit
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -19,10 +19,10 @@ from dphist.privacy.numerics import golden_minimum
 from dphist.privacy.paper import largest_sensitivity_per_sigma
 from dphist.privacy.types import Budget, Plan
 
-# Profiles that only steer the search may lie this far above the truth.
+# How far the profiles that steer the search may lie above the truth.
 _ROUGH: Final = 2e-2
 _FINE: Final = 2e-3
-# The search ends where so much of delta is spent, or where the loss rate is known so well.
+# The search ends when this share of delta is spent, or when the loss rate is known this well.
 _NEARLY: Final = 0.97
 _AIM: Final = 0.985
 _CLOSE: Final = 1.001
@@ -32,9 +32,9 @@ _COLUMNS: Final = ("release", "mechanism", "noise", "threshold", "noise to added
 
 @dataclass(frozen=True)
 class JointPlan:
-    """Plans that keep one total together: `delta` is theirs at the total's epsilon, certified point by point.
+    """Plans that are within one total together: `delta` is certified, at the total's epsilon.
 
-    `alone` are the plans that adding budgets would give: epsilon and delta of the total split by the shares.
+    `alone` are the plans under basic composition, with epsilon and delta of the total split by the shares.
     """
 
     total: Budget
@@ -45,33 +45,31 @@ class JointPlan:
 
     @property
     def noise_ratios(self) -> tuple[float, ...]:
-        """Noise of each count against that of plans whose budgets are added."""
+        """The noise of each plan, relative to basic composition."""
         return tuple(a.total_noise / b.total_noise for a, b in zip(self.plans, self.alone, strict=True))
 
     @property
     def threshold_ratios(self) -> tuple[float, ...]:
-        """Thresholds against those of plans whose budgets are added; 1 where there are none."""
+        """The threshold of each plan, relative to basic composition; 1 for public lists, which have none."""
         pairs = zip(self.plans, self.alone, strict=True)
         return tuple(1.0 if math.isinf(a.threshold) else a.threshold / b.threshold for a, b in pairs)
 
     @property
     def title(self) -> str:
-        """The total and what is spent of it, in one line."""
         return (
             f"{len(self.plans)} releases together: epsilon {self.total.epsilon:g}, delta {self.total.delta:g}; "
             f"certified delta {self.delta:.6g}"
         )
 
     def cells(self) -> list[tuple[str, ...]]:
-        """Each release with its noise and threshold, and how they compare with added budgets."""
         ratios = zip(self.plans, self.noise_ratios, self.threshold_ratios, strict=True)
         return [
             (
-                str(number), one.mechanism, f"{one.total_noise:.4g}",
-                "-" if math.isinf(one.threshold) else f"{one.threshold:.5g}", f"{noise:.3f}",
-                "-" if math.isinf(one.threshold) else f"{threshold:.3f}",
+                str(number), plan.mechanism, f"{plan.total_noise:.4g}",
+                "-" if math.isinf(plan.threshold) else f"{plan.threshold:.5g}", f"{noise:.3f}",
+                "-" if math.isinf(plan.threshold) else f"{threshold:.3f}",
             )
-            for number, (one, noise, threshold) in enumerate(ratios, 1)
+            for number, (plan, noise, threshold) in enumerate(ratios, 1)
         ]  # fmt: skip
 
     def __str__(self) -> str:
@@ -90,10 +88,10 @@ def plan_many(
 ) -> JointPlan:
     """A plan for each request such that all of them together are (epsilon, delta)-private.
 
-    A request is what `dphist.plan` takes, without epsilon and delta. `weights` are shares of the total, equal
-    unless given: a release of twice the share has about 0.7 times the noise. All may be of the same users' data.
+    A request has the options of `dphist.plan`, without epsilon and delta. `weights` are shares of the total, equal
+    by default: a release with twice the share has about 0.7 times the noise. All releases may use the same data.
 
-    Guarantee: the composition of the plans' certified profiles is within the total, computed from the very plans.
+    Guarantee: the composition of the certified profiles of these plans is within the total.
 
     >>> from dphist.accounting import plan_many
     >>> both = plan_many([dict(max_items_per_user=10), dict(public_items=50)], epsilon=1, delta=1e-6)
@@ -102,13 +100,7 @@ def plan_many(
     """
     total, shares = Budget(epsilon, delta), _shares(requests, weights)
     infinite = _infinite_part(total, shares)
-    make = _maker(requests, shares, infinite)
-    found = _search(make, total, _largest_loss_rate(total, infinite), infinite)
-    if found is None:
-        raise NoPlan(
-            f"no plans of these {len(requests)} requests keep epsilon {epsilon!r}, delta {delta!r} together"
-        )
-    plans, composed, worst = found
+    plans, composed, worst = _search(requests, shares, total, infinite)
     alone = tuple(
         plan(epsilon=share * total.epsilon, delta=share * total.delta, **request)
         for request, share in zip(requests, shares, strict=True)
@@ -117,21 +109,22 @@ def plan_many(
 
 
 def _search(
-    make: Callable[[float], tuple[Plan, ...]], total: Budget, mu: float, infinite: float
-) -> tuple[tuple[Plan, ...], Composition, float] | None:
-    """Plans whose composition is within the total and spends nearly all of it; None where none was found.
+    requests: Sequence[Mapping[str, Any]], shares: Sequence[float], total: Budget, infinite: float
+) -> tuple[tuple[Plan, ...], Composition, float]:
+    """Plans whose composition is within the total and spends nearly all of it, with their delta.
 
-    Each round costs a profile for every plan, so it follows the slope of a Gaussian tail.
+    Each round costs a profile for every plan, so the search follows the slope of a Gaussian tail.
     """
-    found, low, high, below, above = None, 0.0, math.inf, 0.0, 1.0
+    mu = _largest_loss_rate(total, infinite)
+    best, low, high, below, above = None, 0.0, math.inf, 0.0, 1.0
     for attempt in range(_MOST_ROUNDS):
-        plans = make(mu)
+        plans = _plans_at(mu, requests, shares, infinite)
         excess = _ROUGH if attempt == 0 else _FINE
-        composed = compose(*((profile_of_plan(one, excess=excess), n) for one, n in Counter(plans).items()))
+        composed = compose(*((profile_of_plan(plan, excess=excess), n) for plan, n in Counter(plans).items()))
         worst = composed.delta(total.epsilon)
         if worst <= total.delta:
-            # Kept even if rough: what lies above the truth is private all the more.
-            found, low, below = (plans, composed, worst), mu, worst
+            # A rough profile only overstates delta.
+            best, low, below = (plans, composed, worst), mu, worst
             if worst >= _NEARLY * total.delta or high <= mu * _CLOSE:
                 break
         else:
@@ -142,32 +135,30 @@ def _search(
             continue
         spare, used = total.delta - infinite, max(worst - infinite, total.delta * 1e-3)
         steep = max(2.0, (total.epsilon / mu) ** 2)
-        # A little further than the slope says, so that the next round is on the other side.
+        # Slightly further than the slope suggests, so that the next round is on the other side.
         step = min(2.0, max(0.5, (_AIM * spare / used) ** (1.2 / steep)))
         mu *= step if (step > 1.0) == (worst <= total.delta) else (1.05 if worst <= total.delta else 0.95)
-    return found
+    if best is None:
+        raise NoPlan(f"no plans for these {len(requests)} requests are within {total} together")
+    return best
 
 
-def _maker(
-    requests: Sequence[Mapping[str, Any]], shares: Sequence[float], infinite: float
-) -> Callable[[float], tuple[Plan, ...]]:
+def _plans_at(
+    mu: float, requests: Sequence[Mapping[str, Any]], shares: Sequence[float], infinite: float
+) -> tuple[Plan, ...]:
     """Plans for a loss rate mu of all releases together: release i has mu sqrt(share), and its part of delta."""
-
-    def make(mu: float) -> tuple[Plan, ...]:
-        made: list[tuple[Mapping[str, Any], float, Plan]] = []
-        for request, share in zip(requests, shares, strict=True):
-            same = [one for other, part, one in made if part == share and other == request]
-            if not same:
-                asked = _epsilon_for(mu * math.sqrt(share), infinite * share)
-                same = [plan(epsilon=asked, delta=infinite * share, **request)]
-            made.append((request, share, same[0]))
-        return tuple(one for _, _, one in made)
-
-    return make
+    made: list[tuple[Mapping[str, Any], float, Plan]] = []
+    for request, share in zip(requests, shares, strict=True):
+        same = [earlier for other, part, earlier in made if part == share and other == request]
+        if not same:
+            epsilon = _epsilon_for(mu * math.sqrt(share), infinite * share)
+            same = [plan(epsilon=epsilon, delta=infinite * share, **request)]
+        made.append((request, share, same[0]))
+    return tuple(made_plan for _, _, made_plan in made)
 
 
 def _epsilon_for(mu: float, delta: float) -> float:
-    """The epsilon at which a Gaussian of this sensitivity per deviation spends delta: what `plan` is asked for."""
+    """The epsilon at which a Gaussian of this sensitivity per deviation spends delta."""
     low, high = 1e-6, 1.0
     while largest_sensitivity_per_sigma(epsilon=high, delta=delta) < mu and high < LARGEST_EPSILON:
         low, high = high, min(2.0 * high, LARGEST_EPSILON)
@@ -183,7 +174,7 @@ def _largest_loss_rate(total: Budget, infinite: float) -> float:
 
 
 def _infinite_part(total: Budget, shares: Sequence[float]) -> float:
-    """The part of delta for new counts, which adds up, that lowers thresholds most: quantile over loss rate."""
+    """The part of delta for new counts, which adds up: the one with the lowest threshold, quantile/loss rate."""
     least = min(shares)
 
     def cost(part: float) -> float:
@@ -199,10 +190,10 @@ def _shares(requests: Sequence[Mapping[str, Any]], weights: Sequence[float] | No
     for request in requests:
         for name in ("epsilon", "delta"):
             if name in request:
-                raise InvalidParameter(f"a request must not have {name}: the total is for all of them together")
+                raise InvalidParameter(f"a request must not have {name}: give the total of all requests")
     if weights is None:
         return [1.0 / len(requests)] * len(requests)
     if len(weights) != len(requests):
-        raise InvalidParameter(f"there must be a weight for each of {len(requests)} requests, not {len(weights)}")
+        raise InvalidParameter(f"give a weight for each of {len(requests)} requests, not {len(weights)}")
     checked = [positive_number("weight", weight) for weight in weights]
     return [weight / math.fsum(checked) for weight in checked]

@@ -1,4 +1,4 @@
-"""Privacy profiles: convex chains of certified points, never below the truth; and the profile of a plan."""
+"""Privacy profiles: convex chains of certified points (epsilon, delta), never below the truth."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import pairwise
 from typing import Any, Final
 
@@ -20,19 +20,18 @@ from dphist.privacy.balls import rational
 from dphist.privacy.numerics import FloatArray
 from dphist.privacy.types import Budget, LaplaceNoise, Plan
 
-# The whole profile of the discrete Laplace histogram, also below m/scale, where it has no certificate. With more
-# items, randomised response at m/scale is almost the same.
+# For more items, the profile of Laplace noise is almost that of randomised response at m/scale.
 MOST_ITEMS: Final = 512
 
 
 def delta_laplace_upper(scale: Fraction, limit: int, items: int, *, epsilon: float) -> float:
-    """delta of the discrete Laplace stability histogram at any epsilon.
+    """delta of the discrete Laplace stability histogram at any epsilon, also below m/scale.
 
         max over r <= m of  g(r) + (1 - g(r)) H(m - r),    g(r) = 1 - (1 - p)^r,
         H(s) = sum over l of binom(s, l) a^l (1 - a)^(s-l) (1 - e^(epsilon - (2l - s)/scale))_+
 
     a = 1/(1 + e^(-1/scale)), and p is the probability that a new count passes. A count moved by one has the loss
-    +1/scale or -1/scale and no other, so that s of them are a binomial. With r new counts, adding a user gives
+    +1/scale or -1/scale, so s of them have a binomial loss. With r new counts, adding a user gives
     g + integral of ((1-g) P - e^epsilon Q)_+, and removing one
     Q - e^epsilon (1-g) P = (1-g)(Q - e^epsilon P) + g Q. Both are at most g + (1-g) H.
 
@@ -65,22 +64,20 @@ def _binomial_divergence(changed: int, rate: arb, epsilon: arb) -> arb:
     return total
 
 
-# A privacy profile as data: a convex chain of certified points that never lies below the truth.
-
 PROFILE_FORMAT: Final = "dphist-profile/1"
 INTERVAL: Final = 1e-4
-# e^epsilon must stay a double; beyond, the last delta holds.
+# e^epsilon must be a double; beyond, the last delta holds.
 LARGEST_KNOT: Final = 700.0
-# More than what a few hundred sums and quotients of doubles can lose, relative to their result.
+# More than the relative rounding error of a few hundred sums and quotients of doubles.
 _HAIR: Final = 1e-12
 
 
 @dataclass(frozen=True)
 class Profile:
-    """Points (epsilon, delta) of a mechanism, each an upper bound, convex in e^epsilon, for both directions.
+    """Upper bounds (epsilon, delta) of a mechanism, convex in e^epsilon, for adding and for removing a user.
 
-    Between two points the chord in e^epsilon holds, after the last point its delta, below zero the mirror image
-    delta(-e) = 1 - e^(-e) + e^(-e) delta(e). `interval` is the step that all epsilons are multiples of, if any.
+    Between two points the chord in e^epsilon is the bound, after the last point its delta, below zero the mirror
+    image delta(-e) = 1 - e^(-e) + e^(-e) delta(e). All epsilons should be multiples of `interval`.
     """
 
     epsilons: tuple[float, ...]
@@ -90,26 +87,28 @@ class Profile:
     def __post_init__(self) -> None:
         pairs = list(zip(self.epsilons, self.deltas, strict=True))
         numbers = [*self.epsilons, *self.deltas, self.interval]
-        if not pairs or not all(isinstance(number, (int, float)) and math.isfinite(number) for number in numbers):
+        if any(isinstance(x, bool) or not isinstance(x, (int, float)) or not math.isfinite(x) for x in numbers):
             raise InvalidParameter("a profile needs points of finite numbers")
+        if not pairs:
+            raise InvalidParameter("a profile needs at least one point")
         if not 0.0 <= self.epsilons[0] <= self.epsilons[-1] <= LARGEST_KNOT or self.interval <= 0.0:
             raise InvalidParameter(f"a profile's epsilons must be between 0 and {LARGEST_KNOT:g}")
         if not 0.0 <= self.deltas[-1] <= self.deltas[0] <= 1.0:
             raise InvalidParameter("a profile's deltas must be between 0 and 1")
         for (left, above), (right, below) in pairwise(pairs):
             if left >= right or above < below:
-                raise InvalidParameter("a profile's epsilons must rise, and its deltas must not")
+                raise InvalidParameter("a profile's epsilons must increase, and its deltas must not")
 
     @classmethod
     def from_points(cls, points: Iterable[tuple[float, float]], *, interval: float = INTERVAL) -> Profile:
-        """The lowest convex chain over upper bounds of one mechanism's deltas.
+        """The lowest convex chain through upper bounds of one mechanism's deltas.
 
-        Guarantee: never below the truth: that is convex and below each point, hence below all of their chords.
+        Guarantee: never below the truth, which is convex and below each point, hence below all chords.
         """
         highest = 1.0
         chain: list[tuple[float, float]] = []
         for epsilon, delta in sorted(points):
-            # delta never rises with epsilon, so a bound holds further right as well.
+            # delta never rises with epsilon, so a bound holds at larger epsilons as well.
             highest = min(highest, delta)
             if epsilon > LARGEST_KNOT or (chain and chain[-1][0] == epsilon):
                 continue
@@ -118,7 +117,7 @@ class Profile:
                 del chain[-2]
         while len(chain) > 1 and _first_slope(chain) <= _slope(chain[0], chain[1]):
             del chain[0]
-        # A flat end says nothing that its first point does not.
+        # A flat end is implied by its first point.
         while len(chain) > 1 and chain[-2][1] == chain[-1][1]:
             del chain[-1]
         if not chain:
@@ -127,9 +126,9 @@ class Profile:
 
     @classmethod
     def of_budget(cls, epsilon: float, delta: float) -> Profile:
-        """The worst profile of anything that is (epsilon, delta)-private and of which no more is known.
+        """The worst profile of an (epsilon, delta)-private mechanism.
 
-        Guarantee: an upper bound, attained by randomised response that says everything with probability delta.
+        Guarantee: an upper bound, attained by randomised response that reveals everything with probability delta.
         Source: Kairouz, Oh and Viswanath 2015; here the chord between the point and its mirror image.
         """
         budget = Budget(epsilon, delta)
@@ -137,33 +136,30 @@ class Profile:
 
     @property
     def infinite(self) -> float:
-        """The delta that no epsilon removes: the mass at infinity."""
+        """The delta that remains at any epsilon."""
         return self.deltas[-1]
 
     def delta(self, epsilon: float) -> float:
-        """An upper bound of delta at any epsilon, also below zero."""
+        """Upper bound of delta at any epsilon, also below zero."""
         if epsilon < 0.0:
             return min(1.0, -math.expm1(epsilon) + math.exp(epsilon) * self.delta(-epsilon))
         if epsilon >= self.epsilons[-1]:
             return self.deltas[-1]
         after = int(np.searchsorted(self.epsilons, epsilon, side="right"))
         right = (self.epsilons[after], self.deltas[after])
-        slope = (
-            _first_slope([right])
-            if after == 0
-            else _slope((self.epsilons[after - 1], self.deltas[after - 1]), right)
-        )
+        left = (self.epsilons[after - 1], self.deltas[after - 1])
+        slope = _first_slope([right]) if after == 0 else _slope(left, right)
         rise = slope * math.exp(epsilon) * math.expm1(right[0] - epsilon)
         return min(1.0, (right[1] + rise) * (1.0 + _HAIR))
 
     def atoms(self) -> tuple[FloatArray, FloatArray]:
-        """The losses at which the dominating pair has its mass, and that mass under the first law.
+        """The losses of the dominating pair, and their mass under its first distribution.
 
-        A chain with corners at e^l is the profile of a pair whose loss takes the values l and infinity alone: the
-        change of slope at e^l is the mass of l under the second law, e^l times as much under the first. The mirror
-        image exchanges the laws.
+        A chain with corners at e^l is the profile of a pair whose loss is one of the l or infinite: the change of
+        slope at e^l is the mass of l under the second distribution, and e^l times as much under the first. The
+        mirror image exchanges the two.
 
-        Guarantee: with the mass `infinite` at infinity, a pair whose profile is this one, up to a hair above.
+        Guarantee: with the mass `infinite` at infinity, the profile of the pair is this one or barely above.
         """
         points = list(zip(self.epsilons, self.deltas, strict=True))
         # How fast delta falls with e^epsilon on the way to each point.
@@ -180,7 +176,7 @@ class Profile:
         return np.concatenate([-losses[::-1], losses]), mass * (1.0 + _HAIR)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data; JSON keeps every bit of it."""
+        """Plain data, exact in JSON."""
         return {
             "format": PROFILE_FORMAT,
             "interval": self.interval,
@@ -190,15 +186,11 @@ class Profile:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Profile:
-        """The profile that `to_dict` wrote; anything else raises `InvalidParameter`."""
+        """From `to_dict`; raises `InvalidParameter` for anything else."""
         if not isinstance(data, dict) or data.get("format") != PROFILE_FORMAT:
             raise InvalidParameter(f"this is not a {PROFILE_FORMAT}")
         try:
-            numbers = [*data["epsilons"], *data["deltas"], data["interval"]]
-            if any(isinstance(number, bool) or not isinstance(number, (int, float)) for number in numbers):
-                raise TypeError("not all of it are numbers")
-            epsilons, deltas = (tuple(float(number) for number in data[name]) for name in ("epsilons", "deltas"))
-            return cls(epsilons, deltas, float(data["interval"]))
+            return cls(tuple(data["epsilons"]), tuple(data["deltas"]), data["interval"])
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise InvalidParameter(f"this profile is damaged: {error}") from None
 
@@ -211,7 +203,7 @@ def _slope(left: tuple[float, float], right: tuple[float, float]) -> float:
 def _first_slope(chain: list[tuple[float, float]]) -> float:
     """The fall on the chord from the mirror image of the first point to the point.
 
-    At a first point of zero, which is its own image, the slope on its left: the images of the first chord.
+    A first point at zero is its own image; the slope on its left is that of the image of the first chord.
     """
     epsilon, delta = chain[0]
     if epsilon > 0.0:
@@ -219,23 +211,23 @@ def _first_slope(chain: list[tuple[float, float]]) -> float:
     return 1.0 - delta - _slope(chain[0], chain[1])
 
 
-# How far a chord may lie above the truth, relative to it.
+# How far chords may lie above the truth, relative to it.
 EXCESS: Final = 5e-4
-# Below, nothing adds up to a delta that anybody promises.
+# Smaller deltas are negligible in any composition.
 _TINY: Final = 1e-15
 _FLAT: Final = 1e-4
-# Deltas below this part of the plan's own need no digits.
+# Deltas below this part of the plan's own need no precision.
 _SMALL: Final = 1e-3
 _PIECES: Final = 8
-# Estimates are not exact: what is less above than this is not worth another certificate.
+# Estimated excesses are inexact; one below this multiple of the allowed one is not worth another certificate.
 _SLACK: Final = 1.4
 
 
 def profile_of_plan(plan: Plan, *, excess: float = EXCESS) -> Profile:
     """The privacy profile of a plan: certified points whose chords are at most `excess` above the truth.
 
-    Guarantee: never below the truth, at any epsilon. Within `excess` of it, relative to it or to a thousandth of
-    the plan's delta, as far as the certificates are, except within one step (1e-4 at epsilon 1) of a kink.
+    Guarantee: never below the truth, at any epsilon. Within `excess` of the certificates, relative to them or to a
+    thousandth of the plan's delta, except within one step (1e-4 at epsilon 1) of a kink.
     """
     return _profile(plan, positive_number("excess", excess))
 
@@ -247,35 +239,31 @@ def _profile(plan: Plan, excess: float) -> Profile:
     interval = INTERVAL * 2.0 ** min(0, math.floor(math.log2(plan.budget.epsilon)))
     small, floor = plan.budget.delta * _SMALL, delta(LARGEST_EPSILON)
     top = _flat_from(delta, floor * (1.0 + _FLAT) + tiny, plan.budget.epsilon, interval)
-    known: dict[int, float] = {}
 
+    @cache
     def at(mark: int) -> float:
-        if mark not in known:
-            known[mark] = delta(mark * interval)
-        return known[mark]
+        return delta(mark * interval)
 
-    marks = _march(top, lambda a, b, c: _estimate(at, a, b, c, interval) / (excess * (at(c) + small)))
-    # One more beyond the top: the corner where delta gets flat is the sharpest of all.
-    marks = sorted(
-        {*marks, *_corners(plan, interval, top), min(top + max(1, top // 64), math.floor(LARGEST_KNOT / interval))}
-    )
-    while True:
-        wrong = [
-            (left + right) // 2
-            for before, left, right, after in zip(
-                [0, *marks], marks, marks[1:], [*marks[2:], marks[-1]], strict=False
-            )
-            if right > left + 1
-            and max(_estimate(at, before, left, right, interval), _estimate(at, left, right, after, interval))
-            > _SLACK * excess * (at(right) + small)
-        ]
-        if not wrong:
-            return Profile.from_points(((mark * interval, at(mark)) for mark in marks), interval=interval)
-        marks = sorted({*marks, *wrong})
+    def estimate(left: int, middle: int, right: int) -> float:
+        return _estimate(at, left, middle, right, interval) / (excess * (at(right) + small))
+
+    # One more beyond the top: the corner where delta becomes flat is the sharpest.
+    last = min(top + max(1, top // 64), math.floor(LARGEST_KNOT / interval))
+    marks = sorted({*_march(top, estimate), *_corners(plan, interval, top), last})
+
+    def is_too_high(i: int) -> bool:
+        """Whether the chord after point i is."""
+        before, left, right, after = (marks[min(max(n, 0), len(marks) - 1)] for n in range(i - 1, i + 3))
+        highest = max(_estimate(at, before, left, right, interval), _estimate(at, left, right, after, interval))
+        return right > left + 1 and highest > _SLACK * excess * (at(right) + small)
+
+    while chords := [i for i in range(len(marks) - 1) if is_too_high(i)]:
+        marks = sorted({*marks, *((marks[i] + marks[i + 1]) // 2 for i in chords)})
+    return Profile.from_points(((mark * interval, at(mark)) for mark in marks), interval=interval)
 
 
 def _march(top: int, badness: Callable[[int, int, int], float]) -> list[int]:
-    """Points from zero to the top, each as far from the last as the curvature so far allows."""
+    """Points from zero to the top, each as far from the last as the curvature allows."""
     marks, width = [0], max(1, top // 64)
     while marks[-1] < top:
         marks.append(min(top, marks[-1] + width))
@@ -286,7 +274,7 @@ def _march(top: int, badness: Callable[[int, int, int], float]) -> list[int]:
 
 
 def _estimate(at: Callable[[int], float], left: int, middle: int, right: int, interval: float) -> float:
-    """About how far the wider of two chords is above a smooth curve: the change of slope tells the curvature."""
+    """Roughly how far the wider of two chords is above a smooth curve, by the change of slope."""
     if left == middle or middle == right:
         return 0.0
     first, second = math.expm1((middle - left) * interval), math.expm1((right - middle) * interval)
@@ -297,7 +285,7 @@ def _estimate(at: Callable[[int], float], left: int, middle: int, right: int, in
 
 
 def certified_delta(plan: Plan) -> Callable[[float], float]:
-    """delta of the plan at any epsilon >= 0 as a certified upper bound; 1 where there is no certificate."""
+    """delta of the plan at any epsilon >= 0: a certified upper bound, 1 if there is no certificate."""
     noise, contract = plan.noise, plan.contract
 
     def delta(epsilon: float) -> float:
@@ -312,10 +300,10 @@ def certified_delta(plan: Plan) -> Callable[[float], float]:
 
 
 def _corners(plan: Plan, interval: float, top: int) -> set[int]:
-    """Where a profile has corners by nature: at the multiples of 1/scale."""
+    """The corners of the profile of Laplace noise: the multiples of 1/scale."""
     if not isinstance(plan.noise, LaplaceNoise):
         return set()
-    # One at the least is kept where there are many; the chords in between are then tested as all others.
+    # Only some of many; the chords between them are tested like all others.
     step = max(1, plan.contract.items // _PIECES)
     steps = (float(count / plan.noise.scale) / interval for count in range(1, plan.contract.items + 1, step))
     last = float(plan.contract.items / plan.noise.scale) / interval

@@ -1,4 +1,4 @@
-"""Analyses side by side: `compare` plans, `frontier` curves, `certify` a given plan and its privacy profile."""
+"""Analyses side by side: compare plans, trace frontiers, certify given noise, compute privacy profiles."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from dphist.errors import (
 from dphist.planning.optimum import (
     ANALYSES_BY_NAME,
     PAPER_ANALYSES,
-    AddTheDeltas,
     Analysis,
     Calibration,
     check_bounds,
@@ -33,10 +32,8 @@ from dphist.privacy.numerics import least_passing, log_excess, round_up
 from dphist.privacy.paper import largest_sensitivity_per_sigma, tau_laplace
 from dphist.privacy.types import ANALYSES, Budget, Certificate, Contract, Noise, Plan
 
-# The name of the row of users whose items beyond the limit count less; its noise is discrete.
+# The row for excess = "spread"; its noise is discrete.
 SPREAD_ROW: Final = "exact, excess spread"
-# The last column is tau relative to that of the exact GSHM.
-_COLUMNS: Final = ("mechanism", "analysis", "gamma", "total noise", "tau", "threshold", "to GSHM")
 
 
 @dataclass(frozen=True)
@@ -52,11 +49,9 @@ class ComparisonRow:
 
     @property
     def threshold(self) -> float:
-        """A noisy count is released if it is strictly greater."""
         return 1.0 + self.tau
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data."""
         return {
             "mechanism": self.mechanism,
             "analysis": self.analysis,
@@ -68,7 +63,6 @@ class ComparisonRow:
         }
 
     def cells(self) -> tuple[str, ...]:
-        """The row as text."""
         gamma = "-" if self.gamma is None or math.isinf(self.gamma) else f"{self.gamma:.6g}"
         return (
             self.mechanism,
@@ -88,17 +82,18 @@ class Comparison:
     budget: Budget
     contract: Contract
     rows: tuple[ComparisonRow, ...]
-    columns: ClassVar[tuple[str, ...]] = _COLUMNS
+    # The last column is tau relative to that of the exact GSHM.
+    columns: ClassVar[tuple[str, ...]] = (
+        "mechanism", "analysis", "gamma", "total noise", "tau", "threshold", "to GSHM",
+    )  # fmt: skip
 
     @property
     def title(self) -> str:
-        """Budget and contract in one line."""
         nonzero = "" if self.contract.max_nonzero is None else f", k = {self.contract.max_nonzero}"
         items = f", m = {self.contract.items}"
         return f"epsilon = {self.budget.epsilon:g}, delta = {self.budget.delta:g}{nonzero}{items}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data."""
         return {
             "epsilon": self.budget.epsilon,
             "delta": self.budget.delta,
@@ -122,9 +117,9 @@ def compare(
     max_nonzero: int | None = None,
     max_items_per_user: int | None = None,
 ) -> Comparison:
-    """Every mechanism and analysis at its least threshold, for one budget and one contract.
+    """Every mechanism and analysis at its lowest threshold, for one budget.
 
-    With `max_items_per_user` also the plan with the same limit and excess = "spread".
+    With `max_items_per_user`, also the plan with excess = "spread".
     """
     budget, contract = Budget(epsilon, delta), Contract(max_nonzero, max_items_per_user)
 
@@ -146,11 +141,10 @@ def compare(
         for name, analysis, noise in plans
     ]
     if contract.max_items_per_user is not None and contract.items < contract.nonzero:
-        # Without max_nonzero: with shared noise each of the weights would take seconds.
-        found = plan(epsilon=epsilon, delta=delta, max_items_per_user=max_items_per_user, excess="spread")
-        numbers = found.gamma, found.total_noise, found.tau, found.tau / gshm.tau
-        rows.append(ComparisonRow(found.mechanism, SPREAD_ROW, *numbers))
-    # Continuous Laplace noise, in closed form.
+        # Without max_nonzero: with shared noise, each of the weights would take seconds.
+        spread = plan(epsilon=epsilon, delta=delta, max_items_per_user=max_items_per_user, excess="spread")
+        numbers = spread.gamma, spread.total_noise, spread.tau, spread.tau / gshm.tau
+        rows.append(ComparisonRow(spread.mechanism, SPREAD_ROW, *numbers))
     scale = contract.items / budget.epsilon
     tau = tau_laplace(m=contract.items, scale=scale, delta=budget.delta)
     noise = math.sqrt(2.0) * scale
@@ -160,7 +154,7 @@ def compare(
 
 @dataclass(frozen=True)
 class Frontier:
-    """The least tau for each total noise under one analysis, and the noise below which there is none."""
+    """The least tau by total noise under one analysis; below `least_noise` there is none."""
 
     analysis: str
     least_noise: float
@@ -177,15 +171,14 @@ def tau_for_noise(
     max_items_per_user: int | None = None,
     analysis: str = "exact",
 ) -> float:
-    """The least tau for a given noise, by one analysis; infinite where that noise is too small."""
+    """The least tau for a given noise, by one analysis; infinite if the noise is too small."""
     budget, contract = Budget(epsilon, delta), Contract(max_nonzero, max_items_per_user)
     noise = Noise(positive_number("sigma", sigma), sigma_shared, 1.0)
-    found = _fitting_analysis(analysis, contract, noise.sigma_shared)
-    return least_tau(found, contract, budget, sigma=noise.sigma, sigma_shared=noise.sigma_shared)
+    chosen = _checked_analysis(analysis, contract, noise.sigma_shared)
+    return least_tau(chosen, contract, budget, sigma=noise.sigma, sigma_shared=noise.sigma_shared)
 
 
-def _fitting_analysis(analysis: str, contract: Contract, sigma_shared: float) -> Analysis:
-    """The analysis of this name, if it allows this shared noise."""
+def _checked_analysis(analysis: str, contract: Contract, sigma_shared: float) -> Analysis:
     if analysis not in ANALYSES:
         raise InvalidParameter(f"analysis must be one of {', '.join(ANALYSES)}, not {analysis!r}")
     if analysis.startswith("gshm") and sigma_shared > 0.0:
@@ -206,30 +199,27 @@ def frontier(
     largest_noise: float | None = None,
     points: int = 40,
 ) -> Frontier:
-    """The curve of the paper's figure: least tau against total noise, from the least noise to `largest_noise`.
+    """The curve of the paper's figure: the least tau by total noise, from the least noise to `largest_noise`.
 
-    By default it ends at 1.6 times the least noise. Without gamma there is no shared noise.
+    By default it ends at 1.6 times the least noise. Without `gamma` there is no shared noise.
     """
     budget, contract = Budget(epsilon, delta), Contract(max_nonzero, max_items_per_user)
     if positive_count("points", points) < 2:
         raise InvalidParameter(f"a frontier needs at least 2 points, not {points}")
     ratio = math.inf if gamma is None else gamma_value(gamma, contract)
     shared_per_sigma = 1.0 / math.sqrt(ratio)
-    found = _fitting_analysis(analysis, contract, shared_per_sigma)
-    least = Calibration(found, budget, contract).least_sigma(ratio)
-    if not isinstance(found, AddTheDeltas):
+    chosen = _checked_analysis(analysis, contract, shared_per_sigma)
+    least = Calibration(chosen, budget, contract).least_sigma(ratio)
+    if not chosen.adds_deltas:
         least *= 1.0 + 1e-9
-    total = math.hypot(1.0, shared_per_sigma)
-    widest = (
-        1.6
-        if largest_noise is None
-        else max(1.0, positive_number("largest_noise", largest_noise) / (least * total))
-    )
+    total, widest = math.hypot(1.0, shared_per_sigma), 1.6
+    if largest_noise is not None:
+        widest = max(1.0, positive_number("largest_noise", largest_noise) / (least * total))
     curve = []
     for i in range(points):
-        # Dense near the least noise, where the curves of added deltas shoot up.
+        # Dense near the least noise, where the curves of added deltas are steep.
         sigma = least * (1.0 + (widest - 1.0) * (i / (points - 1)) ** 2)
-        tau = least_tau(found, contract, budget, sigma=sigma, sigma_shared=sigma * shared_per_sigma)
+        tau = least_tau(chosen, contract, budget, sigma=sigma, sigma_shared=sigma * shared_per_sigma)
         if math.isfinite(tau):
             curve.append((sigma * total, tau))
     return Frontier(analysis, least * total, tuple(curve))
@@ -237,8 +227,6 @@ def frontier(
 
 @dataclass(frozen=True)
 class SumsRow:
-    """One way: the noise and threshold of the counts, and the standard error of each sum."""
-
     way: str
     total_noise: float
     threshold: float
@@ -247,23 +235,20 @@ class SumsRow:
 
 @dataclass(frozen=True)
 class SumsComparison:
-    """The ways side by side."""
+    """Noise and threshold of the counts, and the standard error of each sum, for several ways to release them."""
 
     rows: tuple[SumsRow, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data."""
         return {row.way: {**vars(row), "standard_errors": list(row.standard_errors)} for row in self.rows}
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Names above the columns."""
         sums = len(self.rows[0].standard_errors)
         errors = ["error of the sum"] if sums == 1 else [f"error of sum {k + 1}" for k in range(sums)]
         return ("way", "noise", "threshold", *errors)
 
     def cells(self) -> list[tuple[str, ...]]:
-        """The rows as texts."""
         return [
             (
                 row.way, f"{row.total_noise:.4g}", f"{row.threshold:.5g}",
@@ -282,15 +267,15 @@ class SumsComparison:
 def compare_sums(
     *, epsilon: float, delta: float, max_items_per_user: int, sums: Sequence[tuple[object, object]]
 ) -> SumsComparison:
-    """The errors of sums beside counts: as this project plans them, and as is usual.
+    """The errors of sums beside counts, for this project's method and the usual ones.
 
-    `recentred` is what `plan` makes. `standard` is planned together too, but a user moves a sum by up to the
-    larger of |low| and |high| instead of half the range, and the sum has its own noise alone. `split` gives
-    the counts and each sum an equal part of epsilon and of delta, and releases them one after the other.
-    All three are by the exact analysis.
+    `recentred` is what `plan` makes. `standard` is also planned jointly, but a user moves a sum by up to the
+    larger of |low| and |high| instead of half the range, and the sum has only its own noise. `split` gives the
+    counts and each sum an equal part of epsilon and delta, and releases them one after the other. All three use
+    the exact analysis.
     """
     if not sums:
-        raise InvalidParameter("there is nothing to compare without sums")
+        raise InvalidParameter("give the bounds (low, high) of at least one sum")
     bounds = [check_bounds(low, high) for low, high in sums]
     largest = [max(abs(low), abs(high)) for low, high in bounds]
     common: dict[str, Any] = {"max_items_per_user": max_items_per_user, "mechanism": "gaussian"}
@@ -310,14 +295,12 @@ def compare_sums(
     )
 
 
-# `certify`: the delta of a given plan under every analysis that applies, and its whole privacy profile.
-
 _SURELY_BROKEN: Final = 1.0 - 1e-12
 
 
 @dataclass(frozen=True)
 class Certification:
-    """delta of one plan by analysis name; `exact` is the certificate's."""
+    """delta of given noise by analysis name; `exact` is the certificate's."""
 
     noise: Noise
     contract: Contract
@@ -325,7 +308,7 @@ class Certification:
     delta: dict[str, float] = field(hash=False)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data with the keys of `dphist certify --json`."""
+        """The keys of `dphist certify --json`."""
         return {
             "mechanism": self.noise.mechanism,
             "epsilon": self.certificate.epsilon,
@@ -339,7 +322,6 @@ class Certification:
         }
 
     def rows(self) -> list[tuple[str, str]]:
-        """Labels and values for people."""
         return [
             *((f"delta, {name}", f"{value:.10g}") for name, value in self.delta.items()),
             ("delta, at least", f"{self.certificate.delta_lower:.10g}"),
@@ -365,14 +347,13 @@ def certify(
     delta: float | None = None,
     excess: str = "drop",
 ) -> Certification:
-    """Delta at epsilon of a plan given by its noise and threshold, under every analysis that applies.
+    """Delta at epsilon of given noise and threshold, under every analysis that applies.
 
-    With `excess` "spread" users with more items add a smaller weight to each of up to 16 times as many.
-    `exact` is an upper bound in ball arithmetic that holds whatever the doubles did. With `delta` given, a plan
-    that does not keep to it raises `NotPrivate`; so does one without any privacy.
+    With `excess` "spread", users beyond the limit add a smaller weight to each of up to 16 times as many items.
+    `exact` is a certified upper bound, in ball arithmetic. Raises `NotPrivate` if it exceeds `delta`, or 1 - 1e-12
+    without `delta`.
     """
-    given = _given_plan(sigma, sigma_shared, gamma, tau, max_nonzero, max_items_per_user, excess)
-    noise, contract = given
+    noise, contract = _given_plan(sigma, tau, sigma_shared, gamma, max_nonzero, max_items_per_user, excess)
     epsilon = Budget(epsilon, 0.5 if delta is None else delta).epsilon
     certificate = certify_noise(noise, contract, epsilon=epsilon, budget=delta)
     if certificate.delta > (_SURELY_BROKEN if delta is None else delta):
@@ -396,12 +377,12 @@ class _GivenPlan(NamedTuple):
 
 def _given_plan(
     sigma: float,
-    sigma_shared: float | None,
-    gamma: Gamma | None,
     tau: float,
-    max_nonzero: int | None,
-    max_items_per_user: int | None,
-    excess: str,
+    sigma_shared: float | None = None,
+    gamma: Gamma | None = None,
+    max_nonzero: int | None = None,
+    max_items_per_user: int | None = None,
+    excess: str = "drop",
 ) -> _GivenPlan:
     contract = contract_of(max_nonzero, max_items_per_user, check_excess(excess) == "spread")
     if sigma_shared is not None and gamma is not None:
@@ -412,7 +393,7 @@ def _given_plan(
 
 
 def delta_at(plan: Plan | _GivenPlan, epsilon: float) -> float:
-    """delta(epsilon) of a fixed plan, as a certified upper bound; epsilon may be zero."""
+    """delta at epsilon, which may be 0, of a fixed plan: a certified upper bound."""
     number = finite_number("epsilon", epsilon)
     if not 0.0 <= number <= LARGEST_EPSILON:
         raise InvalidParameter(f"epsilon must be between 0 and {LARGEST_EPSILON:g}, not {epsilon!r}")
@@ -422,7 +403,7 @@ def delta_at(plan: Plan | _GivenPlan, epsilon: float) -> float:
 def epsilon_at(plan: Plan | _GivenPlan, delta: float) -> float:
     """The least epsilon, up to rounding, at which a fixed plan is certified for delta.
 
-    Raises `NotPrivate` where no epsilon will do: new counts pass the threshold with a larger probability.
+    Raises `NotPrivate` if no epsilon is enough: new counts pass the threshold with a larger probability.
     """
     target = Budget(1.0, delta).delta
     floor = delta_at(plan, LARGEST_EPSILON)
@@ -432,7 +413,7 @@ def epsilon_at(plan: Plan | _GivenPlan, delta: float) -> float:
         return 0.0
 
     def excess(epsilon: float) -> float:
-        # Doubles propose where they can; on a lattice that is the certificate itself.
+        # Doubles are quicker where they are available.
         if isinstance(plan.noise, Noise) and plan.contract.spread is None:
             return log_excess(delta_family(plan.noise, plan.contract, epsilon=epsilon).delta, target)
         return log_excess(certify_noise(plan.noise, plan.contract, epsilon=epsilon).delta, target)
@@ -452,22 +433,11 @@ def profile(plan: Plan, epsilons: Iterable[float]) -> list[tuple[float, float]]:
     return [(float(epsilon), delta_at(plan, epsilon)) for epsilon in epsilons]
 
 
-def profile_of(
-    *,
-    sigma: float,
-    tau: float,
-    epsilons: Iterable[float],
-    deltas: Iterable[float],
-    sigma_shared: float | None = None,
-    gamma: Gamma | None = None,
-    max_nonzero: int | None = None,
-    max_items_per_user: int | None = None,
-    excess: str = "drop",
-) -> list[tuple[float, float]]:
-    """The privacy profile of a plan given by its numbers: (epsilon, delta) pairs, sorted by epsilon."""
-    given = _given_plan(sigma, sigma_shared, gamma, tau, max_nonzero, max_items_per_user, excess)
+def profile_of(*, epsilons: Iterable[float], deltas: Iterable[float], **noise: Any) -> list[tuple[float, float]]:
+    """The privacy profile of given noise, with the options of `certify`: (epsilon, delta) pairs, by epsilon."""
+    given = _given_plan(**noise)
     pairs = [(float(epsilon), delta_at(given, epsilon)) for epsilon in epsilons]
     pairs += [(epsilon_at(given, delta), float(delta)) for delta in deltas]
     if not pairs:
-        raise InvalidParameter("a privacy profile needs at least one epsilon or delta")
+        raise InvalidParameter("a privacy profile needs at least one --epsilon or --delta")
     return sorted(pairs)

@@ -1,4 +1,4 @@
-"""A plan in sentences: what was chosen, what it means for a count, and what other requests would give."""
+"""A plan in sentences: what was chosen, what it means for a count, and what other options would give."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ MECHANISMS: Final = {
 
 
 def explain(plan: Plan, *, alternatives: bool = True) -> list[str]:
-    """Sentences for the person who is about to release: what was chosen, and what else is possible."""
-    found = [_choice_sentence(plan), _passing(plan), *_sums(plan), *(_alternatives(plan) if alternatives else [])]
-    return [sentence for sentence in found if sentence]
+    """Sentences about a plan, and about what other options would give for the same budget."""
+    others = _alternatives(plan) if alternatives else []
+    return [sentence for sentence in (_choice(plan), _passing(plan), *_sums(plan), *others) if sentence]
 
 
-def _choice_sentence(plan: Plan) -> str:
+def _choice(plan: Plan) -> str:
     contract, items = plan.contract, plan.contract.items
     if isinstance(plan.noise, PublicNoise):
         reason = f"the {contract.max_nonzero:,} items are public"
@@ -64,16 +64,15 @@ def _choice_sentence(plan: Plan) -> str:
 
 def _sums(plan: Plan) -> list[str]:
     return [
-        f"A sum of values from {float(one.low):g} to {float(one.high):g} has a standard error of "
-        f"{figure(math.hypot(one.sigma, float(one.middle) * plan.total_noise))}, which includes "
-        f"{float(one.middle):g} times the noise of the count. A mean over n users has a standard error of "
-        f"{figure(one.sigma)}/n or slightly more."
-        for one in plan.sums
+        f"A sum of values from {float(value.low):g} to {float(value.high):g} has a standard error of "
+        f"{figure(math.hypot(value.sigma, float(value.middle) * plan.total_noise))}, which includes "
+        f"{float(value.middle):g} times the noise of the count. A mean over n users has a standard error of "
+        f"{figure(value.sigma)}/n or slightly more."
+        for value in plan.sums
     ]
 
 
 def _passing(plan: Plan) -> str:
-    """Which items are likely to be released."""
     if isinstance(plan.noise, PublicNoise):
         return "Every item on the list is released; there is no threshold."
     law = count_noise(plan.noise)
@@ -92,7 +91,6 @@ def _passing(plan: Plan) -> str:
 
 
 def _alternatives(plan: Plan) -> list[str]:
-    """What other requests would give for the same budget."""
     contract = plan.contract
     if isinstance(plan.noise, PublicNoise):
         return []
@@ -110,7 +108,6 @@ def _alternatives(plan: Plan) -> list[str]:
 
 
 def _other_limits(plan: Plan) -> str:
-    """Half and twice as many items per user."""
     items = plan.contract.items
     near = sorted({1, max(1, items // 2), items * 2} - {items})
     parts = [
@@ -143,7 +140,7 @@ def _attempt(plan: Plan, *, top: int | None = None, max_items_per_user: int | No
     try:
         return make_plan(
             epsilon=plan.budget.epsilon, delta=plan.budget.delta, top=top, max_items_per_user=max_items_per_user,
-            sums=[(one.low, one.high) for one in plan.sums],
+            sums=[(value.low, value.high) for value in plan.sums],
             excess="drop" if plan.contract.spread is None or max_items_per_user is None else "spread",
         )  # fmt: skip
     except DphistError:

@@ -1,7 +1,6 @@
-"""The best noise for an analysis: sigma for a given gamma, gamma itself, and the optimum brought onto a lattice.
+"""The best noise for an analysis: sigma for a given gamma, then gamma, then the optimum on a lattice.
 
-An analysis is its two pure cases and the delta of everything together; the paper's first ones add the deltas of
-noise and threshold. The noise that is drawn is certified on its lattice.
+A lattice is what is drawn, so the certificate is for the noise on it.
 """
 
 from __future__ import annotations
@@ -18,15 +17,8 @@ import numpy as np
 from flint import arb
 
 from dphist.errors import InvalidParameter, NoPlan, NotPrivate, finite_number
-from dphist.privacy import balls
+from dphist.privacy import balls, exact, paper
 from dphist.privacy.certificate import CERTIFICATE_GAP, certify_noise, lattice_family
-from dphist.privacy.exact import (
-    infinite_event,
-    infinite_event_upper,
-    largest_squared_sensitivity,
-    mixed_blocks,
-    mixed_blocks_upper,
-)
 from dphist.privacy.lattice import bits_for, discrete_gaussian_tail, infinite_event_discrete
 from dphist.privacy.numerics import (
     golden_minimum,
@@ -35,16 +27,6 @@ from dphist.privacy.numerics import (
     log_excess,
     probability_some_passes,
     round_up,
-)
-from dphist.privacy.paper import (
-    delta_csh_add_the_deltas,
-    delta_csh_tighter,
-    delta_gaussian,
-    delta_gshm_add_the_deltas,
-    delta_gshm_exact,
-    largest_sensitivity_per_sigma,
-    tau_csh_add_the_deltas,
-    tau_gshm_add_the_deltas,
 )
 from dphist.privacy.spread import WeightedFamily, at_level
 from dphist.privacy.types import (
@@ -60,103 +42,86 @@ from dphist.privacy.types import (
     gamma_from,
 )
 
-# The analyses. Each has the sensitivity without new counts for sigma = 1. Those that take the worst of cases also
-# have delta when all the user's counts are new, and the least tau, not below the one in `noise`, at which mixtures
-# are within the budget too. `extra` is what sums beside a changed count add to the squared sensitivity;
-# `closed_form` says whether mixtures cost no integral.
-
 _LEAST_TAU_PER_SIGMA: Final = 1e-9
 
 
 @dataclass(frozen=True)
 class Exact:
-    """This project's analysis: exact ends, and the offset bound between them."""
+    """This project's analysis: exact pure cases, and the offset bound for mixtures of changed and new counts.
 
-    closed_form: ClassVar[bool] = False
+    `extra` is what sums beside a changed count add to the squared sensitivity.
+    """
+
+    adds_deltas: ClassVar[bool] = False
     extra: float = 0.0
 
     def sensitivity(self, contract: Contract, gamma: float) -> float:
-        """The exact one, over integers."""
-        squared = largest_squared_sensitivity(
+        """For sigma = 1, without new counts."""
+        squared = exact.largest_squared_sensitivity(
             shared=contract.nonzero, most=float(contract.items), gamma=gamma, extra=self.extra
         )
         return math.sqrt(float(squared))
 
     def infinite(self, contract: Contract, noise: Noise, smallest: float) -> float:
-        """The exact integral."""
-        return float(infinite_event(noise, contract.items, smallest=smallest)[0])
+        """delta if all counts of the user are new."""
+        return float(exact.infinite_event(noise, contract.items, smallest=smallest)[0])
 
     def mixed_tau(self, contract: Contract, noise: Noise, budget: Budget) -> float:
-        """Raise tau to satisfy the worst mixture, as often as another one takes its place."""
+        """The least tau, not below that of `noise`, at which all mixtures are within the budget."""
         if contract.items < 2:
             return noise.tau
         enough, epsilon = budget.delta, budget.epsilon
         while True:
-            blocks = mixed_blocks(noise, contract, epsilon=epsilon, enough=enough, relative=0.0)
+            blocks = exact.mixed_blocks(noise, contract, epsilon=epsilon, enough=enough, relative=0.0)
             if blocks.maximum <= enough:
                 return noise.tau
-            # The certificate bounds a mixture by chords, which lie a little above: leave them their room.
+            # The certificate bounds a mixture by chords, which are slightly higher: leave room for them.
             enough = budget.delta * (1.0 - 2.0 * CERTIFICATE_GAP)
             raised = _tau_for_mixture(contract, noise, enough, epsilon, blocks.argument)
-            # A block that was not resolved to single cases asks for a hair more than any of them.
+            # A block that was not resolved to single cases needs slightly more than any of them.
             noise = replace(noise, tau=max(raised, noise.tau * (1.0 + 1e-7)))
 
 
 @dataclass(frozen=True)
 class PaperAnalysis:
-    """An analysis of the paper, which has delta in closed form."""
+    """An analysis of the paper, which has delta in closed form.
 
-    closed_form: ClassVar[bool] = True
+    With `adds_deltas`, `lem:related-add-the-delta` and `thm:algorithm-privacy-add-the-deltas`: noise and threshold
+    share delta. Otherwise the worst case, by `lem:related-GSHM` without shared noise and, with it, by
+    `thm:privacy-tighter-analysis`, which uses k only.
+    """
+
     extra: ClassVar[float] = 0.0
+    adds_deltas: bool
 
     def sensitivity(self, contract: Contract, gamma: float) -> float:
-        """sqrt m without shared noise, sqrt(k + gamma)/2 with it."""
         return math.sqrt(contract.items) if math.isinf(gamma) else math.sqrt(contract.nonzero + gamma) / 2.0
 
     def delta(self, contract: Contract, noise: Noise, epsilon: float) -> float:
-        """By adding both worst cases."""
         numbers = {"sigma": noise.sigma, "tau": noise.tau, "epsilon": epsilon}
         if noise.sigma_shared == 0.0:
-            return delta_gshm_add_the_deltas(m=contract.items, **numbers)
-        return delta_csh_add_the_deltas(k=int(contract.nonzero), sigma_shared=noise.sigma_shared, **numbers)
+            gshm = paper.delta_gshm_add_the_deltas if self.adds_deltas else paper.delta_gshm_exact
+            return gshm(m=contract.items, **numbers)
+        csh = paper.delta_csh_add_the_deltas if self.adds_deltas else paper.delta_csh_tighter
+        return csh(k=int(contract.nonzero), sigma_shared=noise.sigma_shared, **numbers)
 
     def infinite(self, contract: Contract, noise: Noise, smallest: float) -> float:
-        """1 - Phi(tau/sigma)^m without shared noise, 1 - psi(k) with it."""
         if noise.sigma_shared == 0.0:
             return float(probability_some_passes(contract.items, noise.tau / noise.sigma))
         numbers = {"sigma": noise.sigma, "sigma_shared": noise.sigma_shared, "tau": noise.tau}
-        return float(infinite_event_upper(count=contract.nonzero, **numbers))
+        return float(exact.infinite_event_upper(count=contract.nonzero, **numbers))
 
     def mixed_tau(self, contract: Contract, noise: Noise, budget: Budget) -> float:
-        """By the delta of everything together."""
-
         def delta(tau: float) -> float:
             return self.delta(contract, replace(noise, tau=tau), budget.epsilon)
 
         return _tau_for_delta(delta, noise.tau, budget.delta)
 
 
-@dataclass(frozen=True)
-class AddTheDeltas(PaperAnalysis):
-    """`lem:related-add-the-delta` and `thm:algorithm-privacy-add-the-deltas`: noise and threshold share delta."""
-
-
-@dataclass(frozen=True)
-class PaperWorstCase(PaperAnalysis):
-    """`lem:related-GSHM` without shared noise, `thm:privacy-tighter-analysis`, which uses k alone, with it."""
-
-    def delta(self, contract: Contract, noise: Noise, epsilon: float) -> float:
-        """The paper's maximum over all cases."""
-        numbers = {"sigma": noise.sigma, "tau": noise.tau, "epsilon": epsilon}
-        if noise.sigma_shared == 0.0:
-            return delta_gshm_exact(m=contract.items, **numbers)
-        return delta_csh_tighter(k=int(contract.nonzero), sigma_shared=noise.sigma_shared, **numbers)
-
-
 Analysis = Exact | PaperAnalysis
 PAPER_ANALYSES: Final[dict[str, PaperAnalysis]] = {
-    "gshm-add-the-deltas": AddTheDeltas(), "gshm-exact": PaperWorstCase(),
-    "csh-add-the-deltas": AddTheDeltas(), "csh-tighter": PaperWorstCase(),
+    "gshm-add-the-deltas": PaperAnalysis(adds_deltas=True), "gshm-exact": PaperAnalysis(adds_deltas=False),
+    "csh-add-the-deltas": PaperAnalysis(adds_deltas=True), "csh-tighter": PaperAnalysis(adds_deltas=False),
 }  # fmt: skip
 ANALYSES_BY_NAME: Final[dict[str, Analysis]] = {"exact": Exact(), **PAPER_ANALYSES}
 
@@ -176,7 +141,7 @@ def _tau_for_mixture(contract: Contract, noise: Noise, target: float, epsilon: f
 
     def delta(tau: float) -> float:
         moved = replace(noise, tau=tau)
-        return float(mixed_blocks_upper(moved, contract, one, one, epsilon=epsilon, smallest=target)[0])
+        return float(exact.mixed_blocks_upper(moved, contract, one, one, epsilon=epsilon, smallest=target)[0])
 
     return _tau_for_delta(delta, noise.tau, target)
 
@@ -211,35 +176,34 @@ def least_tau(
     Guarantee: the returned tau was tested and passed, except where the deltas are added with shared noise.
     """
     numbers = {"sigma": sigma, "epsilon": budget.epsilon, "delta": budget.delta}
-    if isinstance(analysis, AddTheDeltas) and sigma_shared == 0.0:
-        return tau_gshm_add_the_deltas(m=contract.items, **numbers)
-    if isinstance(analysis, AddTheDeltas):
+    if analysis.adds_deltas and sigma_shared == 0.0:
+        return paper.tau_gshm_add_the_deltas(m=contract.items, **numbers)
+    if analysis.adds_deltas:
         try:
-            return tau_csh_add_the_deltas(k=int(contract.nonzero), sigma_shared=sigma_shared, **numbers)
+            return paper.tau_csh_add_the_deltas(k=int(contract.nonzero), sigma_shared=sigma_shared, **numbers)
         except NotPrivate:
             return math.inf
     sensitivity = analysis.sensitivity(contract, gamma_from(sigma, sigma_shared))
-    if delta_gaussian(sensitivity=sensitivity, sigma=sigma, epsilon=budget.epsilon) > budget.delta:
+    if paper.delta_gaussian(sensitivity=sensitivity, sigma=sigma, epsilon=budget.epsilon) > budget.delta:
         return math.inf
     tau = tau_of_infinite_event(analysis, contract, sigma=sigma, sigma_shared=sigma_shared, delta=budget.delta)
     return analysis.mixed_tau(contract, Noise(sigma, sigma_shared, tau, analysis.extra), budget)
 
 
-# Beyond this spread of sigma above its least value no threshold has been seen to fall any more.
+# No threshold was ever found to fall when sigma grows beyond this multiple of its least value.
 _WIDEST_SIGMA: Final = 1.5
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """One analysis, one budget, one contract: where the best plans are searched."""
+    """The search for the best noise by one analysis, for one budget and one contract."""
 
     analysis: Analysis
     budget: Budget
     contract: Contract
 
     def least_sigma(self, gamma: float) -> float:
-        """The least sigma for this gamma, not rounded."""
-        largest = largest_sensitivity_per_sigma(epsilon=self.budget.epsilon, delta=self.budget.delta)
+        largest = paper.largest_sensitivity_per_sigma(epsilon=self.budget.epsilon, delta=self.budget.delta)
         return self.analysis.sensitivity(self.contract, gamma) / largest
 
     def relative_noise(self, gamma: float) -> float:
@@ -247,7 +211,7 @@ class Calibration:
         return self.analysis.sensitivity(self.contract, gamma) * math.sqrt(1.0 + 1.0 / gamma)
 
     def optimistic_tau(self, gamma: float) -> float:
-        """Tau at the least sigma if mixed cases do not bind, which they seldom do."""
+        """Tau at the least sigma if mixtures do not bind, which they rarely do."""
         sigma = round_up(self.least_sigma(gamma))
         shared = round_up(sigma / math.sqrt(gamma))
         return tau_of_infinite_event(
@@ -255,9 +219,9 @@ class Calibration:
         )
 
     def at_least_noise(self, gamma: float, stretch: float = 1.0) -> Noise:
-        """The plan of least noise for this gamma, or louder by `stretch`, with the least tau over all cases.
+        """The least noise for this gamma, times `stretch`, with the least tau over all cases.
 
-        All is rounded up: more noise of either kind only lowers the Gaussian part of delta.
+        Everything is rounded up: more noise of either kind only lowers the Gaussian part of delta.
         """
         least = self.least_sigma(gamma)
         sigma = round_up(least) if stretch == 1.0 else round_up(round_up(least) * stretch)
@@ -266,14 +230,14 @@ class Calibration:
         return Noise(sigma, shared, round_up(tau) if math.isfinite(tau) else tau, self.analysis.extra)
 
     def at_least_tau(self, gamma: float) -> Noise:
-        """The plan of least threshold for this gamma.
+        """The noise with the least threshold for this gamma.
 
-        Unless a mixture binds, tau grows with sigma and the least sigma is best. Otherwise sigma is searched where
-        delta is closed form; where it is an integral, a louder plan was never seen to have a lower tau.
+        Unless a mixture binds, tau grows with sigma and the least sigma is best. Otherwise sigma is searched if
+        delta has a closed form; if it is an integral, more noise was never found to allow a lower tau.
         """
         first = self.at_least_noise(gamma)
-        closed = self.analysis.closed_form or math.isinf(gamma)
-        if not closed or first.tau <= round_up(self.optimistic_tau(gamma)):
+        closed_form = isinstance(self.analysis, PaperAnalysis) or math.isinf(gamma)
+        if not closed_form or first.tau <= round_up(self.optimistic_tau(gamma)):
             return first
         stretch, tau = golden_minimum(
             lambda x: self.at_least_noise(gamma, x).tau, 1.0, _WIDEST_SIGMA, tolerance=1e-4
@@ -281,18 +245,16 @@ class Calibration:
         return first if first.tau <= tau else self.at_least_noise(gamma, stretch)
 
     def best(self, gamma: float, objective: Objective) -> Noise:
-        """The best plan for this gamma."""
-        if isinstance(self.analysis, AddTheDeltas):
+        if isinstance(self.analysis, PaperAnalysis) and self.analysis.adds_deltas:
             return self._with_added_deltas(self.analysis, gamma, objective)
         return self.at_least_tau(gamma) if objective == "threshold" else self.at_least_noise(gamma)
 
-    def _with_added_deltas(self, analysis: AddTheDeltas, gamma: float, objective: Objective) -> Noise:
-        """The least threshold by adding the deltas."""
+    def _with_added_deltas(self, analysis: PaperAnalysis, gamma: float, objective: Objective) -> Noise:
         least = self.least_sigma(gamma)
         if objective == "noise":
             raise NoPlan(
-                "adding the deltas has no plan of least noise: "
-                f"the threshold grows without bound as sigma nears {least:.10g}"
+                "adding the deltas has no plan of least noise: the threshold grows without bound as sigma "
+                f"approaches {least:.10g}. Minimize the threshold instead"
             )
 
         def tau_at(sigma: float, shared: float) -> float:
@@ -312,23 +274,23 @@ class Calibration:
 
 
 def tune_gamma(calibration: Calibration, objective: Objective) -> Noise:
-    """The best plan over gamma, never worse than without shared noise."""
+    """The best noise over gamma, never worse than without shared noise."""
     without = calibration.best(math.inf, objective)
     contract = calibration.contract
     if contract.max_nonzero is None or contract.items < 2:
         return without
     quietest = _best_gamma(calibration, calibration.relative_noise, quietest_on_grid(calibration))
     if objective == "noise":
-        found = calibration.at_least_noise(quietest)
-        return found if found.total_noise < without.total_noise * (1.0 - 1e-9) else without
+        noise = calibration.at_least_noise(quietest)
+        return noise if noise.total_noise < without.total_noise * (1.0 - 1e-9) else without
     searched = _best_gamma(calibration, calibration.optimistic_tau, quietest)
     candidates = (quietest, searched, math.sqrt(contract.max_nonzero))
-    found = calibration.at_least_tau(min(candidates, key=calibration.optimistic_tau))
-    return found if found.tau < without.tau * (1.0 - 1e-9) else without
+    noise = calibration.at_least_tau(min(candidates, key=calibration.optimistic_tau))
+    return noise if noise.tau < without.tau * (1.0 - 1e-9) else without
 
 
 def least_total_noise(calibration: Calibration) -> Noise:
-    """The quietest noise over gamma on a coarse grid; its tau is not used."""
+    """The least total noise over gamma on a coarse grid; its tau is meaningless."""
     gammas = [math.inf]
     if calibration.contract.max_nonzero is not None and calibration.contract.items > 1:
         gammas.append(quietest_on_grid(calibration))
@@ -337,11 +299,11 @@ def least_total_noise(calibration: Calibration) -> Noise:
         sigma = calibration.least_sigma(gamma)
         return Noise(sigma, sigma / math.sqrt(gamma), sigma, calibration.analysis.extra)
 
-    return min((noise(gamma) for gamma in gammas), key=lambda found: found.total_noise)
+    return min((noise(gamma) for gamma in gammas), key=lambda noise: noise.total_noise)
 
 
 def quietest_on_grid(calibration: Calibration) -> float:
-    """Gamma of least total noise on a coarse grid; the curve is closed form."""
+    """The gamma with the least total noise on a coarse grid."""
     top = math.log10(calibration.contract.nonzero) + 4.0
     return min((float(g) for g in np.logspace(-2.0, top, 240)), key=calibration.relative_noise)
 
@@ -349,7 +311,7 @@ def quietest_on_grid(calibration: Calibration) -> float:
 def _best_gamma(calibration: Calibration, objective: Callable[[float], float], start: float) -> float:
     """Minimise over log gamma around `start`, then try the kinks nearby.
 
-    The sensitivity is a maximum over integers s, with kinks where k + gamma is odd; minima like to sit there.
+    The sensitivity is a maximum over integers s, with kinks where k + gamma is odd; minima are often there.
     """
     centre, width = math.log(start), math.log(8.0)
     log_best, _ = golden_minimum(lambda x: objective(math.exp(x)), centre - width, centre + width, tolerance=0.01)
@@ -360,130 +322,123 @@ def _best_gamma(calibration: Calibration, objective: Callable[[float], float], s
     return min([best, *kinks], key=objective) if k <= 10_000 else best
 
 
-# Sums beside the counts: how the budget is shared between them, and which steps their noise takes.
+# Sums beside the counts: their shares of the budget, and the steps of their noise.
 
-# Steps of half a range: fine enough that rounding a user's value to them is nothing beside the noise.
+# Steps of half a range: so fine that the rounding of a user's value is negligible against the noise.
 FINEST_REACH: Final = 1 << 20
 # The samplers' largest deviation is 1e8 steps.
 _LARGEST_DEVIATION: Final = 5e7
 _LEAST_REACH: Final = 16
-# Weights of several sums are whole multiples of a unit of which the smallest has so many.
+# Weights of several sums are whole multiples of a unit; the smallest is this many units.
 _LEAST_WEIGHT: Final = 4
 _MOST_SUMS: Final = 64
-# How far all shares may be moved together so that the best offset is on the lattice.
+# How far all shares may be moved together to bring the best offset onto the lattice.
 _NEAR_SHARE: Final = 0.1
-# For smaller shares half a unit is as good as the best offset: it costs at most half this share.
+# For smaller shares, half a unit costs at most half this share more than the best offset.
 _LEAST_OFFSET_EXTRA: Final = 0.005
 Bounds = tuple[Fraction, Fraction]
-# The noise of sums beside counts of a variance.
+# From the variance of the counts to the noise of the sums.
 SumsBeside = Callable[[Fraction], tuple[SumNoise, ...]]
 
 
 def check_bounds(low: object, high: object) -> Bounds:
-    """The bounds of a value, exactly as they were written."""
-    exact = []
+    """The bounds of a value as fractions."""
+    bounds = []
     for name, value in (("LOW", low), ("HIGH", high)):
         finite_number(name, value)
-        # A float is the decimal number that it is written as.
-        exact.append(Fraction(value) if isinstance(value, Rational) else Fraction(repr(float(value))))  # type: ignore[arg-type]
-    if not exact[0] < exact[1]:
+        # A float stands for the decimal number that it prints as.
+        bounds.append(Fraction(value) if isinstance(value, Rational) else Fraction(repr(float(value))))  # type: ignore[arg-type]
+    if not bounds[0] < bounds[1]:
         raise InvalidParameter(f"the bounds of a sum must be LOW < HIGH, not {low!r} and {high!r}")
-    return exact[0], exact[1]
+    return bounds[0], bounds[1]
 
 
 @dataclass(frozen=True)
 class SumShares:
-    """The bounds of sums, and how much each adds to the squared sensitivity of a changed count (in its units)."""
+    """The bounds of sums, and what each adds to the squared sensitivity of a changed count (in its units)."""
 
-    bounds: tuple[Bounds, ...]
-    extras: tuple[float, ...]
+    bounds: tuple[Bounds, ...] = ()
+    extras: tuple[float, ...] = ()
 
     @property
     def extra(self) -> float:
-        """What all of them add."""
-        return sum(self.extras)
+        return sum(self.extras, 0.0)
 
     @property
     def weights(self) -> tuple[float, ...]:
-        """The shares of the whole squared sensitivity."""
+        """The share of each sum in the whole squared sensitivity."""
         return tuple(extra / (1.0 + self.extra) for extra in self.extras)
 
-    def on_lattice(self, sigma: float, lattice: int) -> SumsBeside:
-        """Whole weights near the shares, for counts with this deviation on a lattice of so many steps."""
-        least, reach = min(self.extras), self._reach(sigma)
-        common = max(1, round(self._smallest_weight() * reach / (least * lattice**2)))
-        weights = [max(1, round(extra * lattice**2 * common / reach)) for extra in self.extras]
-        return self._noise_of(reach, [Fraction(weight, common) for weight in weights])
-
     def lattice_of_one_offset(self, least: int) -> int:
-        """A power of two for a lattice on which (1 + extra)/2 is a whole number of steps, near enough."""
+        """A power of two, on whose lattice (1 + extra)/2 is nearly a whole number of steps."""
         lattice = 16
         while lattice < least or abs(self._offset_steps(lattice) * 2 / lattice / self.extra - 1.0) > _NEAR_SHARE:
             lattice *= 2
         return lattice
 
-    def with_one_offset(self, sigma: float, lattice: int) -> SumsBeside:
-        """Weights for which (1 + extra)/2 is exactly a whole number of steps of such a lattice.
+    def beside(self, sigma: float, lattice: int, *, one_offset: bool) -> SumsBeside:
+        """The noise of the sums for counts with this deviation on this lattice.
 
-        With that offset every number of changed counts has the same sensitivity, the worst of all, so that one
-        bound serves them all. Extra is reach W/(U b^2), W all the weights; 2 t/b asks for U = reach W/(2 t b).
+        Half a range has as many steps as the samplers can draw. Beside counts of the variance V, a sum has the
+        variance reach V/ratio; the ratios are whole weights over one number.
         """
-        reach, steps = self._reach(sigma), self._offset_steps(lattice)
-        least = min(self.extras) / self.extra * steps
-        times = math.ceil(self._smallest_weight() / least) * max(1, 2 * lattice // reach)
-        shares = [extra / self.extra * steps * times for extra in self.extras]
-        weights = [max(1, math.floor(share)) for share in shares]
-        # What rounding down left over goes to the weights that lost most.
-        most_lost = sorted(range(len(shares)), key=lambda k: weights[k] - shares[k])
-        for place in most_lost[: steps * times - sum(weights)]:
-            weights[place] += 1
-        common = Fraction(reach * sum(weights), 2 * steps * lattice)
-        return self._noise_of(reach, [weight / common for weight in weights])
-
-    def _noise_of(self, reach: int, ratios: Sequence[Fraction]) -> SumsBeside:
-        """Variances reach V/ratio beside counts of the variance V: whole weights in one combination."""
+        if not self.bounds:
+            return lambda _: ()
+        reach, smallest = FINEST_REACH, 1 if len(self.extras) == 1 else _LEAST_WEIGHT
+        while reach * sigma / math.sqrt(min(self.extras)) > _LARGEST_DEVIATION:
+            reach //= 2
+        if reach < _LEAST_REACH:
+            limit = _LARGEST_DEVIATION / _LEAST_REACH
+            raise NoPlan(
+                f"the noise of the sums would exceed {limit:g} half ranges: use a larger budget or weight"
+            )
+        if one_offset:
+            ratios = self._ratios_of_one_offset(reach, smallest, lattice)
+        else:
+            common = max(1, round(smallest * reach / (min(self.extras) * lattice**2)))
+            ratios = [Fraction(max(1, round(x * lattice**2 * common / reach)), common) for x in self.extras]
         return lambda variance: tuple(
             SumNoise(low, high, reach, reach * variance / ratio)
             for (low, high), ratio in zip(self.bounds, ratios, strict=True)
         )
 
+    def _ratios_of_one_offset(self, reach: int, smallest: int, lattice: int) -> list[Fraction]:
+        """Ratios for which (1 + extra)/2 is exactly a whole number of steps.
+
+        With that offset the sensitivity is the same for every number of changed counts, so one bound covers all.
+        Extra is reach W/(U b^2), with W the sum of the weights; it is 2 t/b for U = reach W/(2 t b).
+        """
+        steps = self._offset_steps(lattice)
+        times = math.ceil(smallest / (min(self.extras) / self.extra * steps)) * max(1, 2 * lattice // reach)
+        shares = [extra / self.extra * steps * times for extra in self.extras]
+        weights = [max(1, math.floor(share)) for share in shares]
+        # The remainder goes to the weights that rounding down reduced most.
+        most_lost = sorted(range(len(shares)), key=lambda k: weights[k] - shares[k])
+        for place in most_lost[: steps * times - sum(weights)]:
+            weights[place] += 1
+        common = Fraction(reach * sum(weights), 2 * steps * lattice)
+        return [weight / common for weight in weights]
+
     def _offset_steps(self, lattice: int) -> int:
-        """How many steps extra/2 is."""
+        """extra/2 in steps."""
         return max(1, round(self.extra * lattice / 2))
-
-    def _smallest_weight(self) -> int:
-        return 1 if len(self.extras) == 1 else _LEAST_WEIGHT
-
-    def _reach(self, sigma: float) -> int:
-        """The steps of half a range: as many as the samplers can serve."""
-        reach = FINEST_REACH
-        while reach * sigma / math.sqrt(min(self.extras)) > _LARGEST_DEVIATION:
-            reach //= 2
-        if reach < _LEAST_REACH:
-            raise NoPlan(f"the noise of the sums would exceed {_LARGEST_DEVIATION / _LEAST_REACH:g} half ranges")
-        return reach
-
-
-def total(sums: SumShares | None) -> float:
-    """What the sums add, nothing if there are none."""
-    return 0.0 if sums is None else sums.extra
 
 
 def share_budget(
     bounds: Sequence[Bounds], weights: Sequence[float] | None, noise_at: Callable[[float], Noise]
-) -> SumShares | None:
-    """The shares of sums: by `weights` (of the squared sensitivity, the counts have the rest), or the best ones.
+) -> SumShares:
+    """The shares of sums: by `weights` (of the squared sensitivity; the counts have the rest), or the best ones.
 
-    `noise_at` is the noise of the counts if the sums add so much. The best shares have the least sum of variances
-    of the count and of all sums, each sum in units of the largest value a user can have. With c the middle and h
-    half of a range, M the larger of |low| and |high|, extra K in all, total noise S and sigma of the counts, it is
+    `noise_at` is the noise of the counts by what the sums add. The best shares have the least sum of variances of
+    the count and of all sums, each sum in units of the largest value a user can have. With c the middle and h half
+    of a range, M the larger of |low| and |high|, extra K in all, total noise S and sigma of the counts, it is
 
         S^2 (1 + sum of c^2/M^2) + sigma^2 (sum of h/M)^2/K,    each with the share h/M of K.
     """
     if not bounds:
         if weights:
-            raise InvalidParameter("weights are for sums, and there are none")
-        return None
+            raise InvalidParameter("weights need sums: give the bounds of each sum as well")
+        return SumShares()
     if len(bounds) > _MOST_SUMS:
         raise InvalidParameter(f"at most {_MOST_SUMS} sums can be released together, not {len(bounds)}")
     if weights is not None:
@@ -495,31 +450,32 @@ def share_budget(
         rest = 1.0 - sum(numbers)
         if min(numbers) < 1e-6 or rest < 1e-6:
             raise InvalidParameter(
-                f"weights are shares of the whole, each at least 1e-6 and together below 1, not {list(weights)}"
+                f"weights are shares, each at least 1e-6 and together below 1, not {list(weights)}"
             )
         return SumShares(tuple(bounds), tuple(number / rest for number in numbers))
     largest = [max(abs(low), abs(high)) for low, high in bounds]
-    own = [float((high - low) / 2 / most) for (low, high), most in zip(bounds, largest, strict=True)]
+    halves = [float((high - low) / 2 / most) for (low, high), most in zip(bounds, largest, strict=True)]
     middles = sum(float((low + high) / 2 / most) ** 2 for (low, high), most in zip(bounds, largest, strict=True))
 
     def cost(log_extra: float) -> float:
         extra = math.exp(log_extra)
         noise = noise_at(extra)
-        return noise.total_noise**2 * (1.0 + middles) + noise.sigma**2 * sum(own) ** 2 / extra
+        return noise.total_noise**2 * (1.0 + middles) + noise.sigma**2 * sum(halves) ** 2 / extra
 
     best, _ = golden_minimum(cost, math.log(1e-3), math.log(1e3), tolerance=1e-3)
-    return SumShares(tuple(bounds), tuple(math.exp(best) * one / sum(own) for one in own))
+    return SumShares(tuple(bounds), tuple(math.exp(best) * half / sum(halves) for half in halves))
 
 
-# The optimum brought onto a lattice.
+# The optimum on a lattice.
 
-# A step of the lattice is at most this share of tau, and an offset off its best by at most this share of delta's
-# exponent: together well below 0.2 %.
+NO_SUMS: Final = SumShares()
+# A step of the lattice is at most this share of tau, and an offset costs at most this share of delta's exponent:
+# together well below 0.2 %.
 _FINEST_SHARE: Final = 1e-3
 _MOST_ATTEMPTS: Final = 30
 _LARGEST_LATTICE: Final = 1 << 12
-# Steps of a count with spread. Beside finer ones, sums could only have rough shares of the budget. Shared noise is
-# summed over its steps for every level.
+# Steps of a count with spread. Sums need fewer for exact shares; shared noise is summed over its steps for every
+# level.
 _SPREAD_LATTICE: Final = 2048
 _SUMS_SPREAD_LATTICE: Final = 512
 # The samplers' largest deviation is 1e8 steps.
@@ -527,7 +483,7 @@ _MOST_STEPS_OF_NOISE: Final = 2e7
 _SHARED_SPREAD_LATTICE: Final = 32
 _LEAST_SHARED_STEPS: Final = 4.0
 _LEAST_STEPS: Final = 8.0
-# The least shared noise that the finest lattice has steps for.
+# The least shared noise that the finest lattice can represent.
 LEAST_SHARED: Final = _LEAST_SHARED_STEPS / _LARGEST_LATTICE
 
 
@@ -536,20 +492,20 @@ def on_lattice(
     budget: Budget,
     contract: Contract,
     offset: OffsetRule = "none",
-    sums: SumShares | None = None,
+    sums: SumShares = NO_SUMS,
 ) -> tuple[LatticeNoise, Certificate]:
-    """The discrete plan next to a continuous one: the least variance and limit on the lattice that are certified.
+    """The discrete noise next to continuous noise: the least variance and limit on the lattice that are certified.
 
     Guarantee: the certificate's delta is within the budget.
     """
-    found = lattice_and_variances(continuous, budget, contract, offset, sums)
-    limit = _least_limit(found, budget, contract, start=max(1, math.ceil(found.lattice * continuous.tau)))
+    noise = lattice_and_variances(continuous, budget, contract, offset, sums)
+    limit = _least_limit(noise, budget, contract, start=max(1, math.ceil(noise.lattice * continuous.tau)))
     for attempt in range(_MOST_ATTEMPTS):
-        noise = replace(found, limit=limit)
+        noise = replace(noise, limit=limit)
         certificate = certify_noise(noise, contract, epsilon=budget.epsilon, budget=budget.delta)
         if certificate.delta <= budget.delta:
             return noise, certificate
-        # Where the sum of both worst cases is what binds, tau may have to rise by more than a hair.
+        # If the sum of both worst cases binds, tau may have to rise noticeably.
         limit += max(1, round(limit * 5e-4 * 1.25**attempt))
     raise NoPlan(f"no discrete plan near tau {continuous.tau!r} could be certified for {budget}")
 
@@ -559,43 +515,40 @@ def lattice_and_variances(
     budget: Budget,
     contract: Contract,
     offset: OffsetRule = "none",
-    sums: SumShares | None = None,
+    sums: SumShares = NO_SUMS,
 ) -> LatticeNoise:
-    """The lattice for a continuous plan, and the least variances on it for which the noise alone is within budget.
+    """The lattice for continuous noise, and the least variances on it that are within the budget for shared items.
 
-    Guarantee: the variances were tested, in balls, and passed. The limit is not looked at.
+    Guarantee: the variances were tested in ball arithmetic and passed. The limit is meaningless.
     """
     gamma = None if math.isinf(continuous.gamma) else max(1, round(continuous.gamma))
     # A top-k step moves every noise by half a count, which is on every lattice.
     lattice = _lattice(continuous, contract, gamma, halves_only=offset != "none")
     if contract.spread is not None:
-        # A power of two, for sums, and fine enough that weights lose little when they are rounded down to it.
-        usual = _SPREAD_LATTICE if sums is None else _SUMS_SPREAD_LATTICE
+        # A power of two, for sums, and so fine that weights lose little when they are rounded down to it.
+        usual = _SUMS_SPREAD_LATTICE if sums.bounds else _SPREAD_LATTICE
         least = max(lattice, usual if gamma is None else _SHARED_SPREAD_LATTICE)
         while least > lattice and least * continuous.sigma > _MOST_STEPS_OF_NOISE:
             least //= 2
         lattice = 1 << (least - 1).bit_length()
     if gamma is not None and (lattice * continuous.sigma_shared) ** 2 < LEAST_VARIANCE:
         raise InvalidParameter(
-            f"gamma = {continuous.gamma:.6g} leaves so little shared noise that no lattice could hold it"
+            f"gamma = {continuous.gamma:.6g} leaves too little shared noise for a lattice: use a smaller gamma"
         )
-    beside: SumsBeside | None = None
-    if sums is not None:
-        if offset == "none" and sums.extra >= _LEAST_OFFSET_EXTRA and _one_offset(continuous, contract, gamma):
-            lattice = sums.lattice_of_one_offset(lattice)
-            beside = sums.with_one_offset(continuous.sigma, lattice)
-        else:
-            beside = sums.on_lattice(continuous.sigma, lattice)
+    one_offset = sums.extra >= _LEAST_OFFSET_EXTRA and _one_offset(continuous, contract, gamma)
+    one_offset = one_offset and offset == "none"
+    lattice = sums.lattice_of_one_offset(lattice) if one_offset else lattice
+    sums_beside = sums.beside(continuous.sigma, lattice, one_offset=one_offset)
 
     def at(variance: float) -> LatticeNoise:
         shared = Fraction(0) if gamma is None else _dyadic_up(variance / gamma)
         own = _dyadic_up(variance) if gamma is None else shared * gamma
-        return LatticeNoise(lattice, own, shared, 1, offset, () if beside is None else beside(own))
+        return LatticeNoise(lattice, own, shared, 1, offset, sums_beside(own))
 
     start = (lattice * continuous.sigma) ** 2
     with balls.precision(bits_for(budget.delta)):
         if contract.spread is not None and gamma is None:
-            # Larger variances only scale the bounds of the weights, which take a while to make.
+            # Making the bounds of the weights is slow, and a larger variance only scales them.
             family = WeightedFamily.of([(at(start), contract)], thresholds=False)
 
             def delta(variance: float) -> arb:
@@ -609,22 +562,22 @@ def lattice_and_variances(
 
 
 def _one_offset(noise: Noise, contract: Contract, gamma: int | None) -> bool:
-    """Whether a user can change more counts than is worst: then one offset is to serve all numbers of them."""
+    """Whether a user can change more counts than is worst, so that one offset should cover all numbers of them."""
     if gamma is None or math.isinf(contract.nonzero):
         return False
     return (1.0 + noise.extra) * (contract.nonzero + gamma) / 2 < contract.items
 
 
 def _lattice(noise: Noise, contract: Contract, gamma: int | None, *, halves_only: bool) -> int:
-    """The coarsest even lattice, in steps a count, that costs next to nothing."""
+    """The coarsest even lattice, in steps per count, that costs almost no noise."""
     lattice = 2
     while lattice < _LARGEST_LATTICE:
         fine_tau = lattice * noise.tau * _FINEST_SHARE >= 1.0
         wide = lattice * noise.sigma >= _LEAST_STEPS
         wide_shared = gamma is None or lattice * noise.sigma_shared >= _LEAST_SHARED_STEPS
-        near = halves_only or _offset_loss(contract, gamma, lattice, noise.extra) <= _FINEST_SHARE
-        if noise.extra > 0.0 and _one_offset(noise, contract, gamma):
-            near = True  # the shares of the sums will be such that it is on the lattice
+        # With one offset for all, the shares of the sums are chosen such that it is on the lattice.
+        near = halves_only or (noise.extra > 0.0 and _one_offset(noise, contract, gamma))
+        near = near or _offset_loss(contract, gamma, lattice, noise.extra) <= _FINEST_SHARE
         if fine_tau and wide and wide_shared and near:
             break
         lattice += 2
@@ -632,10 +585,10 @@ def _lattice(noise: Noise, contract: Contract, gamma: int | None, *, halves_only
 
 
 def _offset_loss(contract: Contract, gamma: int | None, lattice: int, extra: float) -> float:
-    """Relative excess of the squared sensitivity because the best offset is not on the lattice."""
-    k, m = contract.nonzero, contract.items
+    """Relative excess of the squared sensitivity if the best offset is not on the lattice."""
     if gamma is None:
         return 0.0
+    k, m = contract.nonzero, contract.items
     best = min(m, math.floor((1.0 + extra) * (k + gamma) / 2)) / (k + gamma)
     nearest = round(lattice * best) / lattice
     return (nearest - best) ** 2 / (best * (1.0 + extra - best))
@@ -650,18 +603,16 @@ def _dyadic_up(value: float, digits: int = 34) -> Fraction:
 
 
 def _noise_alone(noise: LatticeNoise, budget: Budget, contract: Contract) -> arb:
-    """Upper bound of delta over all neighbours that have the same items."""
-    if contract.spread is None:
-        return lattice_family(noise, contract, epsilon=budget.epsilon, scale=budget.delta).gaussian_worst(0)
+    """Upper bound of delta over all neighbours without new counts."""
     worst = arb(0)
     for level in contract.levels(noise.lattice):
-        own, bounds = at_level(noise, contract, level)
-        worst = worst.max(_noise_alone(own, budget, bounds))
+        family = lattice_family(*at_level(noise, contract, level), epsilon=budget.epsilon, scale=budget.delta)
+        worst = worst.max(family.gaussian_worst(0))
     return worst
 
 
 def _least_limit(noise: LatticeNoise, budget: Budget, contract: Contract, start: int) -> int:
-    """The least whole limit at which the infinite event is within the budget, in doubles."""
+    """The least limit at which the infinite event is within the budget, in doubles."""
     lattice, levels = noise.lattice, contract.levels(noise.lattice)
     variance, shared = float(noise.variance), float(noise.variance_shared)
     items = np.array([level.items for level in levels])

@@ -16,6 +16,7 @@ from dphist.errors import InvalidParameter, NoPlan, NotPrivate, one_of, positive
 from dphist.planning.optimum import (
     ANALYSES_BY_NAME,
     LEAST_SHARED,
+    NO_SUMS,
     Bounds,
     Calibration,
     Exact,
@@ -25,7 +26,6 @@ from dphist.planning.optimum import (
     least_total_noise,
     on_lattice,
     share_budget,
-    total,
     tune_gamma,
 )
 from dphist.planning.utility import verdict_of
@@ -52,124 +52,17 @@ from dphist.privacy.types import (
     PublicNoise,
 )
 
-# Users with more items than the limit: their other items are left out, or all of them count less.
+# Users with more items than the limit: their other items are dropped, or all their items count less.
 Excess = Literal["drop", "spread"]
-# Over how many times its limit the items of a user are spread: more would raise the threshold for very few users.
+# Items are spread over up to this many times the limit; more would raise the threshold for very few users.
 SPREAD_OVER: Final = 16
 
-# The ratio gamma of a count's own variance to the shared one. Outside these, one of the two noises is negligible.
+# Gamma is the ratio of a count's own variance to the shared one; outside this range one of them is negligible.
 Gamma = float | Literal["sqrt"]
 LEAST_GAMMA: Final = 0.01
 LARGEST_GAMMA: Final = 1e15
-
-
-def gamma_value(gamma: Gamma, contract: Contract) -> float:
-    """Gamma as a number, with `sqrt` meaning the paper's sqrt(max_nonzero)."""
-    if isinstance(gamma, str):
-        if gamma != "sqrt":
-            raise InvalidParameter(f"gamma must be 'sqrt' or a number, not {gamma!r}")
-        if contract.max_nonzero is None:
-            raise InvalidParameter("gamma = 'sqrt' is the root of max_nonzero, which is not given")
-        return math.sqrt(contract.max_nonzero)
-    number = positive_number("gamma", gamma)
-    if not LEAST_GAMMA <= number <= LARGEST_GAMMA:
-        raise InvalidParameter(f"gamma must be between {LEAST_GAMMA:g} and {LARGEST_GAMMA:g}, not {gamma!r}")
-    return number
-
-
-def top_k_guess(budget: Budget, contract: Contract, rule: OffsetRule, extra: float) -> Noise:
-    """The noise of a top-k step if it were continuous; its tau is not used.
-
-    Gamma is a whole number, for shared and offset noise of one variance. The paper has sqrt k. With the opposite
-    offset a count has the variance (k + 2 gamma)(1 + 1/gamma)/4 of a unit, which is least at sqrt(k/2); tau is
-    least there as well, for W has the same variance as the offset's own noise. Sums beside the counts weigh as
-    4 extra times as many further counts.
-    """
-    k = contract.nonzero
-    if rule == "independent":
-        gamma = max(1, round(math.sqrt(k)))
-    else:
-        counts = k * (1.0 + 4.0 * extra)
-        root = math.sqrt(counts / 2.0)
-        near = {max(1, math.floor(root)), math.ceil(root)}
-        gamma = min(near, key=lambda gamma: (counts + 2.0 * gamma) * (1.0 + 1.0 / gamma))
-    squared = squared_sensitivity_top_k(shared=k, gamma=gamma, rule=rule, extra=extra)
-    sigma = math.sqrt(squared) / largest_sensitivity_per_sigma(epsilon=budget.epsilon, delta=budget.delta)
-    return Noise(sigma, sigma / math.sqrt(gamma), sigma, extra)
-
-
-def public_plan(
-    budget: Budget, contract: Contract, sums: SumShares | None = None, *, may_share: bool = True
-) -> Plan:
-    """The quietest plan for a public list of `max_nonzero` items.
-
-    Noise that all counts share helps where a user may touch a good part of the list, and never with spread.
-    """
-    if contract.max_nonzero is None:
-        raise InvalidParameter("a known domain needs its size")
-    calibration = Calibration(Exact(extra=total(sums)), budget, contract)
-    alone = calibration.best(math.inf, "noise")
-    quietest = tune_gamma(calibration, "noise") if may_share and contract.spread is None else alone
-    if 0.0 < quietest.sigma_shared < LEAST_SHARED:
-        quietest = alone  # so little is shared that no lattice could hold it
-    found = lattice_and_variances(quietest, budget, contract, sums=sums)
-    noise = PublicNoise(found.lattice, found.variance, found.variance_shared, sums=found.sums)
-    certificate = certify_noise(noise, contract, epsilon=budget.epsilon)
-    if certificate.delta > budget.delta:
-        raise NoPlan(f"no plan near sigma {quietest.sigma!r} could be certified for {budget}")
-    return Plan(budget, contract, noise, "exact", certificate, notes_for(budget, contract, noise))
-
-
-def laplace_plan(budget: Budget, contract: Contract) -> Plan:
-    """Laplace noise of scale m/epsilon, exactly, and the least whole threshold."""
-    scale = Fraction(contract.items) / Fraction(budget.epsilon)
-    limit = int(tau_laplace(m=contract.items, scale=float(scale), delta=budget.delta, discrete=True))
-    for candidate in (limit, limit + 1):
-        noise = LaplaceNoise(scale, candidate)
-        certificate = certify_noise(noise, contract, epsilon=budget.epsilon)
-        if certificate.delta <= budget.delta:
-            return Plan(budget, contract, noise, "exact", certificate, notes_for(budget, contract, noise))
-    raise NotPrivate(f"no limit near {limit} is certified for {budget}")
-
-
-def laplace_is_better(plan: Plan, objective: Objective) -> bool:
-    """Whether Laplace noise would have the lower threshold, or the smaller deviation, at the same budget."""
-    budget, items = plan.budget, plan.contract.items
-    if not LEAST_SCALE <= Fraction(items) / Fraction(budget.epsilon) <= LARGEST_SCALE:
-        return False  # too narrow or too wide for an exact sampler
-    scale = items / budget.epsilon
-    if objective == "threshold":
-        return tau_laplace(m=items, scale=scale, delta=budget.delta, discrete=True) < plan.tau
-    return LaplaceNoise(Fraction(scale), 0).sigma < plan.total_noise
-
-
-def notes_for(budget: Budget, contract: Contract, noise: AnyNoise) -> tuple[str, ...]:
-    """Warnings and hints beside the numbers."""
-    notes = list(verdict_of(budget).warnings)
-    scale = contract.items / budget.epsilon
-    deviation = math.sqrt(2.0) * scale
-    unknown_items = not isinstance(noise, (LaplaceNoise, PublicNoise)) and noise.mechanism != "top-k"
-    tau = tau_laplace(m=contract.items, scale=scale, delta=budget.delta)
-    if unknown_items and not getattr(noise, "sums", ()) and tau < noise.tau:
-        noise_is = "less" if deviation < noise.total_noise else "more"
-        notes.append(
-            f"Laplace noise of scale {scale:.6g} would have the lower threshold {1.0 + tau:.6g}, with {noise_is} "
-            f"noise (standard deviation {deviation:.6g} against {noise.total_noise:.6g})."
-        )
-    if noise.sigma_shared > 0.0:
-        notes.append(
-            "All counts share one draw of noise: good for counts, ranks and differences, bad for their sum."
-        )
-    if noise.mechanism == "top-k":
-        notes.append(
-            "The count after the largest ones is subtracted before the threshold and released with noise, so that "
-            "the counts are not biased; a count must exceed it by the threshold."
-        )
-    return tuple(notes)
-
-
 _MOST_CORRECTIONS: Final = 6
-# Shared noise that gains less than this would only ask for a finer lattice.
+# Shared noise that gains less than this is not worth a finer lattice.
 _WORTH_SHARING: Final = 0.9995
 CAP_ALONE: Final = (
     "The limit of items per user needs less noise than a top-k step, so there is no such step. Of the items that "
@@ -198,20 +91,22 @@ def plan(
 ) -> Plan:
     """The plan with the lowest threshold, or the least total noise, that is provably (epsilon, delta)-private.
 
-    `max_nonzero` bounds the non-zero counts of every possible dataset (the k of the paper) and allows shared
-    noise; `max_items_per_user` bounds the counts one user can touch. `top` is for the top-k step, which needs no
-    bound: the count after the `top` largest is subtracted from all, and released by the rule `offset`: `opposite`
-    to the shared noise, which then cancels; `independent`, as in the paper; or `none`. `public_items` is the
-    length of a public list of items, all of which are released. One of the four is needed. `mechanism` is
-    `gaussian`, `laplace`, or the `best` of both.
-    `noise` is discrete, which can be drawn exactly, unless one of the paper's analyses is asked for: those are for
-    continuous noise, which cannot. `analysis` "best" and "exact" use this project's analysis with gamma tuned (or
-    as given); the other names are the paper's. Whatever analysis chose the plan, its certificate is the exact one
-    in ball arithmetic.
-    `excess` is what happens to the items of a user beyond `max_items_per_user`: `drop` leaves them out; `spread`
-    counts up to 16 times as many, each with a smaller weight, for the same Gaussian noise and a higher threshold.
-    `sums` are bounds (low, high) of values of which sums are to be released beside the counts. `weights` are their
-    shares of the squared sensitivity, of which the counts have the rest; without them the best are taken.
+    Give one of four bounds. `max_items_per_user`: each user contributes to at most this many counts.
+    `max_nonzero`: every possible dataset has at most this many non-zero counts (the k of the paper), which allows
+    shared noise. `public_items`: the length of a public list of items, all of which are released. `top`: only the
+    largest counts; no bound is needed, because the count after them is subtracted from all. `offset` says how that
+    count is released: with the `opposite` of the shared noise, which then cancels; with `independent` noise, as in
+    the paper; or `none`.
+
+    `mechanism` is `gaussian`, `laplace`, or the `best` of both. `noise` is `discrete`, which can be drawn exactly,
+    except for the paper's analyses: they are for `continuous` noise, which cannot. `analysis` "best" and "exact"
+    use this project's analysis and tune gamma unless it is given; the other names are the paper's. In any case the
+    certificate is the exact one, in ball arithmetic.
+
+    `excess` decides about the items of a user beyond `max_items_per_user`: `drop` ignores them; `spread` counts up
+    to 16 times as many, each with a smaller weight, for the same Gaussian noise and a higher threshold. `sums` are
+    the bounds (low, high) of values to sum beside the counts. `weights` are their shares of the squared
+    sensitivity, the counts having the rest; by default they are optimal.
 
     >>> import dphist
     >>> round(dphist.plan(epsilon=0.35, delta=1e-5, max_nonzero=51914).threshold, 2)
@@ -225,60 +120,57 @@ def plan(
     spreads = check_excess(excess) == "spread"
     if spreads and (not ours or mechanism == "laplace" or top is not None or max_items_per_user is None):
         raise InvalidParameter(
-            "excess = 'spread' needs max_items_per_user and discrete Gaussian noise, by the exact analysis; a "
-            "top-k step needs whole counts"
+            "excess = 'spread' needs max_items_per_user and discrete Gaussian noise, by the exact analysis, and "
+            "cannot be used with top"
         )
     bounds = tuple(check_bounds(low, high) for low, high in sums)
     if bounds and (not ours or mechanism == "laplace"):
-        raise InvalidParameter(
-            "sums need Gaussian noise that is discrete, by the exact analysis, with gamma tuned"
-        )
+        raise InvalidParameter("sums need discrete Gaussian noise, by the exact analysis, without a given gamma")
     if offset is not None and top is None:
-        raise InvalidParameter(f"offset = {offset!r} is for top alone")
+        raise InvalidParameter(f"offset = {offset!r} needs top")
     if top is not None or public_items is not None:
         if not ours or max_nonzero is not None or (top is not None and public_items is not None):
             raise InvalidParameter(
-                "top and public_items exclude each other, max_nonzero, gamma, continuous noise and other analyses"
+                "top and public_items cannot be used together, nor with max_nonzero, gamma, continuous noise or "
+                "another analysis"
             )
         if mechanism == "laplace":
             raise InvalidParameter("mechanism 'laplace' is for max_items_per_user, not for top or public_items")
         if public_items is not None:
             listed = contract_of(public_items, max_items_per_user, spreads)
             return public_plan(budget, listed, family_shares(bounds, weights, budget, listed))
-        found = top_plan(budget, Contract(top), offset, objective, bounds, weights)
+        topped = top_plan(budget, Contract(top), offset, objective, bounds, weights)
         if max_items_per_user is None:
-            return found
-        # The joint analysis of both does not hold: one user who raises the count that is subtracted lowers all
-        # others, however few items that user has (docs/theory/top-k.md). So it is the one that needs less noise.
+            return topped
+        # Both together have no joint analysis: a user who raises the subtracted count lowers all others, however
+        # few items that user has (docs/theory/top-k.md). So the plan with less noise is used.
         capped = plan(
             epsilon=epsilon, delta=delta, max_items_per_user=max_items_per_user, minimize=objective,
             mechanism=mechanism, sums=bounds, weights=weights,
         )  # fmt: skip
-        if capped.total_noise <= found.total_noise:
+        if capped.total_noise <= topped.total_noise:
             return replace(capped, notes=(*capped.notes, CAP_ALONE))
-        return replace(found, notes=(*found.notes, _TOP_ALONE))
+        return replace(topped, notes=(*topped.notes, _TOP_ALONE))
     contract = contract_of(max_nonzero, max_items_per_user, spreads)
     if mechanism == "laplace":
         if not ours:
-            raise InvalidParameter("Laplace noise is discrete, and has no gamma and no other analysis")
+            raise InvalidParameter("Laplace noise cannot be used with gamma, continuous noise or another analysis")
         return laplace_plan(budget, contract)
     shares = family_shares(bounds, weights, budget, contract)
     words: tuple[AnalysisName | Literal["best"], ...] = ("best", *ANALYSES)
     given = one_of("analysis", analysis, words)
     name = "exact" if given == "best" else given
-    found = _gaussian_plan(budget, contract, noise, name, gamma, objective, shares)
-    if mechanism == "best" and ours and not bounds and not spreads and laplace_is_better(found, objective):
+    gaussian = _gaussian_plan(budget, contract, noise, name, gamma, objective, shares)
+    if mechanism == "best" and ours and not bounds and not spreads and laplace_is_better(gaussian, objective):
         return laplace_plan(budget, contract)
-    return found
+    return gaussian
 
 
 def check_excess(excess: str) -> Excess:
-    """What happens to the items of a user beyond the limit, by name."""
     return one_of("excess", excess, get_args(Excess))
 
 
 def contract_of(max_nonzero: int | None, max_items_per_user: int | None, spreads: bool) -> Contract:
-    """The contract, with the items of a user spread over as many as is worth it, or not."""
     contract = Contract(max_nonzero, max_items_per_user)
     if not spreads:
         return contract
@@ -288,8 +180,8 @@ def contract_of(max_nonzero: int | None, max_items_per_user: int | None, spreads
 
 def family_shares(
     bounds: Sequence[Bounds], weights: Sequence[float] | None, budget: Budget, contract: Contract
-) -> SumShares | None:
-    """The shares of sums beside counts of the family."""
+) -> SumShares:
+    """The shares of sums beside the counts of any plan but a top-k step."""
     return share_budget(
         bounds, weights, lambda extra: least_total_noise(Calibration(Exact(extra=extra), budget, contract))
     )
@@ -302,9 +194,8 @@ def _gaussian_plan(
     name: AnalysisName,
     gamma: Gamma | None,
     objective: Objective,
-    shares: SumShares | None = None,
+    shares: SumShares = NO_SUMS,
 ) -> Plan:
-    """A plan of the family, by one of its analyses."""
     if noise is None:
         noise = "discrete" if name == "exact" else "continuous"
     if noise == "discrete" and name != "exact":
@@ -315,20 +206,20 @@ def _gaussian_plan(
         if number < 1.0:
             raise InvalidParameter(
                 f"the gamma of discrete noise is a whole number from 1 on, not {gamma!r}; "
-                "noise='continuous' takes any"
+                "noise='continuous' allows any gamma"
             )
         gamma = float(round(number))
         if gamma != number:
             notes = (f"Gamma is {gamma:g} instead of {number:g}: discrete noise needs a whole number.",)
-    # Spread changes no continuous noise: what it costs is found on the lattice.
+    # Spread does not change continuous noise; its cost appears on the lattice.
     unweighted = replace(contract, spread=None)
-    ideal = _noise_for(name, budget, unweighted, _gamma(gamma, name, contract), objective, total(shares))
+    ideal = _noise_for(name, budget, unweighted, _gamma(gamma, name, contract), objective, shares.extra)
     chosen: Noise | LatticeNoise
     if noise == "discrete":
         chosen, certificate = on_lattice(ideal, budget, contract, sums=shares)
         if ideal.sigma_shared > 0.0 and gamma is None:
-            # The shared noise was ours to choose: it must be worth its lattice.
-            alone = Calibration(Exact(extra=total(shares)), budget, contract).best(math.inf, objective)
+            # Nobody asked for shared noise, so it must be worth its finer lattice.
+            alone = Calibration(Exact(extra=shares.extra), budget, contract).best(math.inf, objective)
             without = on_lattice(alone, budget, contract, sums=shares)
             cost = attrgetter("tau" if objective == "threshold" else "total_noise")
             if not cost(chosen) < cost(without[0]) * _WORTH_SHARING:
@@ -338,30 +229,8 @@ def _gaussian_plan(
     return Plan(budget, contract, chosen, name, certificate, (*notes_for(budget, contract, chosen), *notes))
 
 
-def top_plan(
-    budget: Budget,
-    contract: Contract,
-    offset: str | None,
-    objective: Objective,
-    bounds: Sequence[Bounds],
-    weights: Sequence[float] | None,
-) -> Plan:
-    """The top-k step by itself; the opposite offset, our own, unless another is asked for."""
-    rule = one_of("offset", "opposite" if offset is None else offset, OFFSET_RULES)
-    if rule == "none":
-        if bounds:
-            raise InvalidParameter("sums beside a top-k step need its offset: the counts would be differences")
-        return _gaussian_plan(budget, contract, None, "exact", None, objective)
-    shares = share_budget(bounds, weights, lambda extra: top_k_guess(budget, contract, rule, extra))
-    guess = top_k_guess(budget, contract, rule, total(shares))
-    # To find the lattice and to start the search of the limit.
-    tau = guess.total_noise * -float(special.ndtri(budget.delta / (1.0 + contract.nonzero)))
-    noise, certificate = on_lattice(replace(guess, tau=max(tau, guess.sigma)), budget, contract, rule, shares)
-    return Plan(budget, contract, noise, "exact", certificate, notes_for(budget, contract, noise))
-
-
 def _gamma(gamma: Gamma | None, name: AnalysisName, contract: Contract) -> float | None:
-    """Gamma as a number: infinite without shared noise, None where it is to be tuned."""
+    """Gamma as a number: infinite without shared noise, None if it is to be tuned."""
     if name.startswith("gshm"):
         if gamma is not None:
             raise InvalidParameter(f"gamma = {gamma!r} makes no sense with {name}, which has no shared noise")
@@ -369,8 +238,22 @@ def _gamma(gamma: Gamma | None, name: AnalysisName, contract: Contract) -> float
     if gamma is None and name == "exact":
         return None
     if contract.max_nonzero is None:
-        raise InvalidParameter(f"shared noise ({name}) needs max_nonzero: without that bound it only adds error")
+        raise InvalidParameter(f"shared noise ({name}) needs --max-nonzero: without that bound it does not help")
     return gamma_value("sqrt" if gamma is None else gamma, contract)
+
+
+def gamma_value(gamma: Gamma, contract: Contract) -> float:
+    """Gamma as a number; `sqrt` means the paper's sqrt(max_nonzero)."""
+    if isinstance(gamma, str):
+        if gamma != "sqrt":
+            raise InvalidParameter(f"gamma must be 'sqrt' or a number, not {gamma!r}")
+        if contract.max_nonzero is None:
+            raise InvalidParameter("gamma = 'sqrt' needs --max-nonzero")
+        return math.sqrt(contract.max_nonzero)
+    number = positive_number("gamma", gamma)
+    if not LEAST_GAMMA <= number <= LARGEST_GAMMA:
+        raise InvalidParameter(f"gamma must be between {LEAST_GAMMA:g} and {LARGEST_GAMMA:g}, not {gamma!r}")
+    return number
 
 
 @lru_cache(maxsize=128)
@@ -389,7 +272,7 @@ def _noise_for(
 
 
 def certify_continuous(noise: Noise, budget: Budget, contract: Contract) -> tuple[Noise, Certificate]:
-    """The plan with its certificate; where the balls refuse what the doubles passed, a hair more noise."""
+    """The noise with its certificate; slightly more noise if ball arithmetic refuses what doubles accepted."""
     for attempt in range(_MOST_CORRECTIONS):
         certificate = certify_family(noise, contract, epsilon=budget.epsilon, budget=budget.delta)
         if certificate.delta <= budget.delta:
@@ -398,3 +281,110 @@ def certify_continuous(noise: Noise, budget: Budget, contract: Contract) -> tupl
         shared = round_up(noise.sigma_shared * more) if noise.sigma_shared > 0.0 else 0.0
         noise = Noise(round_up(noise.sigma * more), shared, round_up(noise.tau * more * more))
     raise NoPlan(f"no plan near {noise} could be certified for epsilon {budget.epsilon!r}, delta {budget.delta!r}")
+
+
+def top_plan(
+    budget: Budget,
+    contract: Contract,
+    offset: str | None,
+    objective: Objective,
+    bounds: Sequence[Bounds],
+    weights: Sequence[float] | None,
+) -> Plan:
+    """The plan of a top-k step; the offset is `opposite` unless another rule is given."""
+    rule = one_of("offset", "opposite" if offset is None else offset, OFFSET_RULES)
+    if rule == "none":
+        if bounds:
+            raise InvalidParameter("sums with top need its offset: without it, counts are only differences")
+        return _gaussian_plan(budget, contract, None, "exact", None, objective)
+    shares = share_budget(bounds, weights, lambda extra: top_k_guess(budget, contract, rule, extra))
+    guess = top_k_guess(budget, contract, rule, shares.extra)
+    # Only to choose the lattice and to start the search for the limit.
+    tau = guess.total_noise * -float(special.ndtri(budget.delta / (1.0 + contract.nonzero)))
+    noise, certificate = on_lattice(replace(guess, tau=max(tau, guess.sigma)), budget, contract, rule, shares)
+    return Plan(budget, contract, noise, "exact", certificate, notes_for(budget, contract, noise))
+
+
+def top_k_guess(budget: Budget, contract: Contract, rule: OffsetRule, extra: float) -> Noise:
+    """The continuous noise of a top-k step; its tau is meaningless.
+
+    Gamma is a whole number, and shared noise and offset have the same variance. The paper uses sqrt k. With the
+    opposite offset, a count has the variance (k + 2 gamma)(1 + 1/gamma)/4 of a unit, which is least at sqrt(k/2);
+    so is tau, since W has the same variance as the offset's noise. Sums count as 4 extra times as many counts.
+    """
+    k = contract.nonzero
+    if rule == "independent":
+        gamma = max(1, round(math.sqrt(k)))
+    else:
+        counts = k * (1.0 + 4.0 * extra)
+        root = math.sqrt(counts / 2.0)
+        near = {max(1, math.floor(root)), math.ceil(root)}
+        gamma = min(near, key=lambda gamma: (counts + 2.0 * gamma) * (1.0 + 1.0 / gamma))
+    squared = squared_sensitivity_top_k(shared=k, gamma=gamma, rule=rule, extra=extra)
+    sigma = math.sqrt(squared) / largest_sensitivity_per_sigma(epsilon=budget.epsilon, delta=budget.delta)
+    return Noise(sigma, sigma / math.sqrt(gamma), sigma, extra)
+
+
+def public_plan(budget: Budget, contract: Contract, sums: SumShares = NO_SUMS, *, may_share: bool = True) -> Plan:
+    """The plan with the least noise for a public list of `max_nonzero` items.
+
+    Shared noise helps if a user may have a large part of the list, but never with spread.
+    """
+    calibration = Calibration(Exact(extra=sums.extra), budget, contract)
+    alone = calibration.best(math.inf, "noise")
+    quietest = tune_gamma(calibration, "noise") if may_share and contract.spread is None else alone
+    if 0.0 < quietest.sigma_shared < LEAST_SHARED:
+        quietest = alone  # too little shared noise for a lattice
+    lattice = lattice_and_variances(quietest, budget, contract, sums=sums)
+    noise = PublicNoise(lattice.lattice, lattice.variance, lattice.variance_shared, sums=lattice.sums)
+    certificate = certify_noise(noise, contract, epsilon=budget.epsilon)
+    if certificate.delta > budget.delta:
+        raise NoPlan(f"no plan near sigma {quietest.sigma!r} could be certified for {budget}")
+    return Plan(budget, contract, noise, "exact", certificate, notes_for(budget, contract, noise))
+
+
+def laplace_plan(budget: Budget, contract: Contract) -> Plan:
+    """Laplace noise of exactly the scale m/epsilon, with the least whole threshold."""
+    scale = Fraction(contract.items) / Fraction(budget.epsilon)
+    limit = int(tau_laplace(m=contract.items, scale=float(scale), delta=budget.delta, discrete=True))
+    for candidate in (limit, limit + 1):
+        noise = LaplaceNoise(scale, candidate)
+        certificate = certify_noise(noise, contract, epsilon=budget.epsilon)
+        if certificate.delta <= budget.delta:
+            return Plan(budget, contract, noise, "exact", certificate, notes_for(budget, contract, noise))
+    raise NotPrivate(f"no limit near {limit} is certified for {budget}")
+
+
+def laplace_is_better(plan: Plan, objective: Objective) -> bool:
+    """Whether Laplace noise has the lower threshold, or the smaller deviation, at the same budget."""
+    budget, items = plan.budget, plan.contract.items
+    if not LEAST_SCALE <= Fraction(items) / Fraction(budget.epsilon) <= LARGEST_SCALE:
+        return False  # too narrow or too wide for an exact sampler
+    scale = items / budget.epsilon
+    if objective == "threshold":
+        return tau_laplace(m=items, scale=scale, delta=budget.delta, discrete=True) < plan.tau
+    return LaplaceNoise(Fraction(scale), 0).sigma < plan.total_noise
+
+
+def notes_for(budget: Budget, contract: Contract, noise: AnyNoise) -> tuple[str, ...]:
+    notes = list(verdict_of(budget).warnings)
+    scale = contract.items / budget.epsilon
+    deviation = math.sqrt(2.0) * scale
+    unknown_items = not isinstance(noise, (LaplaceNoise, PublicNoise)) and noise.mechanism != "top-k"
+    tau = tau_laplace(m=contract.items, scale=scale, delta=budget.delta)
+    if unknown_items and not getattr(noise, "sums", ()) and tau < noise.tau:
+        noise_is = "less" if deviation < noise.total_noise else "more"
+        notes.append(
+            f"Laplace noise of scale {scale:.6g} would have the lower threshold {1.0 + tau:.6g}, with {noise_is} "
+            f"noise (standard deviation {deviation:.6g} against {noise.total_noise:.6g})."
+        )
+    if noise.sigma_shared > 0.0:
+        notes.append(
+            "All counts share one draw of noise: good for counts, ranks and differences, bad for their sum."
+        )
+    if noise.mechanism == "top-k":
+        notes.append(
+            "The count after the largest ones is subtracted before the threshold and released with noise, so that "
+            "the counts are not biased; a count must exceed it by the threshold."
+        )
+    return tuple(notes)

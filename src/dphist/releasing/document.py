@@ -303,7 +303,7 @@ def choice_for(
         kind = "gaussian" if spreads or (mechanism == "best" and cap > 1) else mechanism
         return make_plan(
             epsilon=epsilon, delta=delta, max_items_per_user=cap, mechanism=kind, minimize=minimize, sums=sums,
-            weights=None if shares is None else shares.weights, excess="spread" if spreads else "drop",
+            weights=shares.weights, excess="spread" if spreads else "drop",
         )  # fmt: skip
 
     makers = [partial(plan_of, way == "spread") for way in ways]

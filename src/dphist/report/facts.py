@@ -23,7 +23,6 @@ from dphist.outputs.formats import certificate_text
 from dphist.planning.auto_cap import (
     ChoicePlan,
     Goal,
-    candidate_of,
     check_goal,
     choice_curve,
     estimate_sizes,
@@ -391,7 +390,7 @@ def best_offers(planned: ChoicePlan, noisy: Sequence[int]) -> tuple[Offer, ...]:
         Offer(
             plan.contract.items, excess_of(plan), plan.total_noise,
             None if math.isinf(plan.threshold) else plan.threshold,
-            predicted_loss(candidate_of(plan), sizes, planned.goal),
+            predicted_loss(plan, sizes, planned.goal),
         )
         for plan in planned.plans
     ]  # fmt: skip

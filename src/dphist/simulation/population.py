@@ -1,4 +1,4 @@
-"""Public or synthetic data, as far as predictions need it: users per item, items per user, what a limit keeps."""
+"""Public or synthetic data for predictions: users per item, items per user, and what a limit keeps."""
 
 from __future__ import annotations
 
@@ -8,27 +8,26 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dphist.counting.duckdb import DuckDBEngine
 from dphist.counting.task import Events
 from dphist.errors import InputError, InvalidParameter, finite_number, positive_count
 from dphist.planning.auto_cap import Levels, items_kept
+from dphist.privacy.numerics import FloatArray
 
-# Everything that shows a simulation begins with this.
+# Every view of a simulation starts with this.
 NOTICE: Final = "NOT PRIVATE: a simulation, for public or synthetic data only; nothing in it is protected."
 
-FloatArray = NDArray[np.float64]
 Limited = Callable[[FloatArray, FloatArray], tuple[FloatArray, FloatArray]]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Population:
-    """Groups of items with the same count, largest first. It holds true numbers: make it from public data only.
+    """Groups of items with the same count, largest first. It holds true numbers: use public data only.
 
-    `number` is the number of items of each group. `sizes` are pairs: a number of items, and how many users have
-    that many. `left` takes mean and variance of what one user of each size adds to a count, and returns mean and
-    variance of each group's count.
+    `number` is the number of items in each group. `sizes` are pairs (n, number of users with n items). `left`
+    takes mean and variance of what a user of each size adds to a count, and returns mean and variance of each
+    group's count.
     """
 
     label: str
@@ -42,28 +41,26 @@ class Population:
 
     @property
     def items(self) -> int:
-        """Different items."""
         return int(self.number.sum())
 
     @property
     def users(self) -> int:
-        """Users with an item."""
         return sum(users for _, users in self.sizes)
 
     @property
     def pairs(self) -> int:
-        """Different (user, item) pairs."""
+        """The number of (user, item) pairs."""
         return round(float(self.counts @ self.number))
 
     @property
     def largest(self) -> int:
-        """The largest number of items of a user."""
+        """The largest number of items of any user."""
         return self.sizes[-1][0]
 
     def under(self, limit: int | Levels | None) -> tuple[FloatArray, FloatArray]:
         """Mean and variance of the counts under a limit: a number of items per user, or levels of weights.
 
-        A user with n items keeps n' of them at random, each with weight w, so adds w with probability n'/n.
+        A user with n items keeps a random n' of them, each with weight w, so adds w with probability n'/n.
         """
         levels = ((limit, 1.0),) if isinstance(limit, int) else limit
         if not levels or levels[0][0] >= self.largest:
@@ -74,27 +71,26 @@ class Population:
         return self.left(chance * weight, chance * (1.0 - chance) * weight**2)
 
     def count_at(self, rank: int) -> float:
-        """The count of this rank; the largest has rank 1. 0 if there are fewer items."""
+        """The count of this rank, from 1 for the largest; 0 if there are fewer items."""
         place = int(np.searchsorted(np.cumsum(self.number), rank))
         return float(self.counts[place]) if place < self.counts.size else 0.0
 
     def first(self, items: int) -> Population:
-        """Only this many items, those with the largest counts."""
+        """Only this many items, with the largest counts."""
         before = np.cumsum(self.number) - self.number
         return replace(self, number=np.clip(items - before, 0.0, self.number))
 
     def buckets(self, caps: Sequence[int]) -> list[int]:
-        """Users by their number of items, as the automatic choice of a limit counts them."""
+        """The numbers of users that the automatic choice of a limit counts."""
         place = np.searchsorted(np.array(caps), [items for items, _ in self.sizes])
         users = np.array([users for _, users in self.sizes], dtype=np.float64)
         return [int(n) for n in np.bincount(place, users, len(caps) + 1)]
 
 
 def population_of(events: Events, label: str) -> Population:
-    """The population of public events, counted by DuckDB."""
     sizes, table = DuckDBEngine().shape(events)
     if not sizes:
-        raise InputError("there is no event with a user and an item to simulate with")
+        raise InputError("the data has no event with a user and an item")
     users, alike, items, pairs = (
         np.asarray(table.column(name).to_numpy(), dtype=np.float64)
         for name in ("users", "alike", "items", "pairs")
@@ -110,16 +106,15 @@ def population_of(events: Events, label: str) -> Population:
     return Population(label, counts, number, tuple(sizes), left)
 
 
-# How the number of items varies between users.
 Spread = Literal["geometric", "same"]
 DEFAULT_ITEMS: Final = 10.0
-# No user has more than half of all items. The label says so if this leaves less than this share of the pairs.
+# No user has more than half of all items. The label mentions it if less than this share of the pairs is left.
 _HARDLY_CUT: Final = 0.99
 MOST_ITEMS: Final = 10**8
-# Ranks and sizes are taken one by one up to here, and in steps of 2 % above.
+# Ranks and sizes are computed one by one up to here, and in steps of 2 % above.
 _ONE_BY_ONE: Final = 512
 _STEP: Final = 1.02
-# Counts are rounded one by one up to this rank; above, ranks in steps of 0.1 % share two counts.
+# Counts are rounded one by one up to this rank; above, each step of 0.1 % has two counts.
 _ROUNDED: Final = 1 << 17
 _FINE_STEP: Final = 1.001
 _GRID: Final = 512
@@ -129,7 +124,7 @@ _GRID: Final = 512
 class Zipf:
     """Item i of `items` has weight 1/i^exponent; users have a geometric number of items with a given mean.
 
-    A user draws items by weight until that many different ones are reached, never more than half of all. With the
+    A user draws items by weight until they have that many different ones, never more than half of all. With the
     spread `same` all users have the same number of items, or two neighbouring numbers if the mean is not whole.
     """
 
@@ -156,7 +151,6 @@ class Zipf:
 
     @property
     def label(self) -> str:
-        """The law in one line."""
         how = "on average (geometric)" if self.spread == "geometric" else "each"
         sizes = self._sizes()
         if sum(size * users for size, users in sizes) < _HARDLY_CUT * self.items_per_user * self.users:
@@ -167,10 +161,10 @@ class Zipf:
         )
 
     def population(self) -> Population:
-        """Expected counts, rounded so that their sums are right.
+        """Expected counts, rounded so that their sums stay the same.
 
         A user with n items has item i with probability 1 - exp(-w_i t), where t makes the probabilities sum to n:
-        very nearly that of drawing until n are different (Rosen 1972). Memory does not grow with the items.
+        almost that of drawing until n are different (Rosen 1972). Memory does not grow with the number of items.
         """
         ranks, per_rank = _steps(self.items, _ONE_BY_ONE, _STEP)
         weights = ranks**-self.exponent
@@ -179,10 +173,9 @@ class Zipf:
         users = np.array([number for _, number in sizes], dtype=np.float64)
         has = -np.expm1(-np.outer(weights, _times(weights, per_rank, n))) * users
         expected = has.sum(axis=1)
-        # Counts decrease slowly with the rank, so they can be interpolated.
+        # Counts change slowly with the rank, so they can be interpolated.
         fine, per_fine = _steps(self.items, _ROUNDED, _FINE_STEP)
-        each = np.exp(np.interp(np.log(fine), np.log(ranks), np.log(expected)))
-        counts, first, number = _whole(each, per_fine)
+        counts, first, number = _whole(np.exp(np.interp(np.log(fine), np.log(ranks), np.log(expected))), per_fine)
         at = np.log(first + 0.5 * (number + 1.0))
 
         def left(mean: FloatArray, variance: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -209,7 +202,7 @@ class Zipf:
 
 
 def _steps(last: int, singly: int, step: float) -> tuple[FloatArray, FloatArray]:
-    """Numbers that represent 1, 2, ..., last, and how many each represents: up to `singly`, only itself."""
+    """Numbers that represent 1, 2, ..., last, and how many each represents: only itself up to `singly`."""
     edges = [float(edge) for edge in range(min(last, singly) + 1)]
     while edges[-1] < last:
         edges.append(min(float(last), math.ceil(edges[-1] * step)))
@@ -223,7 +216,7 @@ def _times(weights: FloatArray, number: FloatArray, sizes: FloatArray) -> FloatA
     def users_reached(t: FloatArray) -> Any:
         return number @ -np.expm1(-np.outer(weights, t))
 
-    # At one end at most 1 item is expected, at the other all.
+    # From at most 1 expected item to all.
     low, high = math.log(1.0 / float(number @ weights)), math.log(25.0 / float(weights.min()))
     grid = np.linspace(low, high, _GRID)
     sought = np.log(np.minimum(sizes, float(number.sum()) * (1.0 - 1e-9)))
@@ -237,7 +230,7 @@ def _times(weights: FloatArray, number: FloatArray, sizes: FloatArray) -> FloatA
 
 
 def _whole(each: FloatArray, per: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Expected counts rounded, with the same sums: distinct counts, the rank before each, how many have it.
+    """Expected counts rounded, with the same sums: distinct counts, the rank before each, its number of items.
 
     Each expected count represents `per` ranks, which get the whole numbers below and above it.
     """
@@ -268,6 +261,6 @@ def zipf_from(given: object) -> Zipf:
         raise InvalidParameter(
             f"zipf must be of the form S,N,USERS or S,N,USERS,ITEMS, with whole numbers N and USERS, not {shown}"
         ) from None
-    # With few items, users have half of them unless another number is given.
+    # By default users have 10 items, or half of all if there are fewer than 20.
     (mean,) = more or [min(DEFAULT_ITEMS, max(1.0, items / 2.0))]
     return Zipf(exponent, int(items), int(users), mean)

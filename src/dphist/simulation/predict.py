@@ -1,4 +1,4 @@
-"""What a plan would release of a population: expected values by formulas, and one trial with noise from a seed."""
+"""What a plan would release of a population: expected values by formula, and a trial with seeded noise."""
 
 from __future__ import annotations
 
@@ -8,27 +8,25 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import special
 
 from dphist.errors import InvalidParameter
 from dphist.planning.auto_cap import levels_of
-from dphist.planning.utility import Correction, LatticeTails, Passed, count_noise, own_noise, with_offset
+from dphist.planning.utility import Correction, LatticeTails, Passed, count_noise, moments_with_offset
+from dphist.privacy.numerics import FloatArray, IntArray
 from dphist.privacy.types import LatticeNoise, Noise, Plan
 from dphist.releasing.noise import Cut, begin
 from dphist.sampling.tap import SeededTap
-from dphist.simulation.population import NOTICE, FloatArray, Population
+from dphist.simulation.population import NOTICE, Population
 
-IntArray = NDArray[np.int64]
 _REACH: Final = 6.0
-# Points per standard deviation: sums over every s-th value of a smooth law are as good as over all.
+# Points per standard deviation: for a smooth function, sums over every s-th value are as good as over all.
 _POINTS: Final = 4.0
 _NOTHING: Final = 1e-9
 
 
-@dataclass(frozen=True)
-class Thinned:
-    """Values that counts may have, each with its probability and the place of its count."""
+class Thinned(NamedTuple):
+    """Possible values of counts, each with its probability and the place of its count."""
 
     place: IntArray
     left: FloatArray
@@ -36,10 +34,10 @@ class Thinned:
 
 
 def lost_users(counts: FloatArray, mean: FloatArray, variance: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """How many users of each count may drop out, and with which probability, by mean and variance of the rest.
+    """Trials and probability of the binomial number of users that a limit removes from each count.
 
-    The number of lost users is a sum of independent indicators. It is approximated by a binomial variable with the
-    same mean and, up to rounding of the number of trials, the same variance: exact if all probabilities are equal.
+    The number of lost users is a sum of independent indicators. The binomial variable has the same mean and, up to
+    rounding of the number of trials, the same variance: exact if all probabilities are equal.
     """
     loss = np.maximum(counts - mean, 0.0)
     loss = np.where(loss < _NOTHING * counts, 0.0, loss)
@@ -49,7 +47,7 @@ def lost_users(counts: FloatArray, mean: FloatArray, variance: FloatArray) -> tu
 
 
 def thin_counts(counts: FloatArray, mean: FloatArray, variance: FloatArray) -> Thinned:
-    """The distribution of what is left of each count, by its mean and variance."""
+    """The distribution of each count under a limit, by its mean and variance."""
     trials, chance = lost_users(counts, mean, variance)
     centre, spread = trials * chance, np.sqrt(trials * chance * (1.0 - chance))
     stride = np.maximum(1.0, np.floor(spread / _POINTS))
@@ -71,9 +69,9 @@ def _binomial(k: FloatArray, n: FloatArray, p: FloatArray) -> FloatArray:
     return np.asarray(np.exp(log_ways + special.xlogy(k, p) + special.xlog1py(n - k, -p)))
 
 
-# Deviations from the threshold at which a count is never, or surely, released: 1e-19.
+# A count this many deviations from the threshold is released with probability 1e-19 or 1 - 1e-19.
 _SURE: Final = 9.0
-# In squared steps: from there on sums over the lattice are integrals to four digits.
+# In squared steps: from here on, sums over the lattice are integrals to four digits.
 _FINE: Final = 1000
 _CHUNK: Final = 1 << 14
 BANDS: Final = (1, 10, 100, 1_000, 10_000, 100_000, 1_000_000)
@@ -83,10 +81,10 @@ BANDS: Final = (1, 10, 100, 1_000, 10_000, 100_000, 1_000_000)
 class Totals:
     """Expected values, summed over items. All but the variance are linear, so that plans can be mixed.
 
-    `released` items, the weight of the pairs `kept` in them, the sums of their `error`, of their `distance` from
-    the truth and of that `relative` to it; `missed` are the true users of items that are not released. An estimate
-    is the count times a factor, `factor` for rare items; `estimate` is the sum of the estimates' distances. By
-    true count: the released items (`bands`), and the sum of their estimates' errors relative to the truth
+    `released` items, with the weight of the pairs `kept` in them; the sums of their `error`, of their `distance`
+    from the truth and of that `relative` to it; `missed`, the true users of items that are not released. An
+    estimate is the count times a factor, `factor` for rare items; `estimate` is the sum of the estimates'
+    distances. By true count: the released items (`bands`), and the sum of their estimates' relative errors
     (`estimate_errors`).
     """
 
@@ -103,7 +101,7 @@ class Totals:
     estimate_errors: FloatArray
 
     def plus(self, other: Totals) -> Totals:
-        """The sums with those of other items, which have the same factor."""
+        """With those of other items, which have the same factor."""
         sums = {name: getattr(self, name) + getattr(other, name) for name in _FIELDS}
         return Totals(**{**sums, "factor": self.factor})
 
@@ -112,7 +110,7 @@ _FIELDS: Final = tuple(Totals.__dataclass_fields__)
 
 
 def mix_totals(parts: Iterable[tuple[float, Totals]]) -> Totals:
-    """One of several plans, chosen at random: probabilities, and what each plan releases."""
+    """The totals of a plan that is chosen at random, by the probability and the totals of each."""
     listed = list(parts)
     means = {name: sum(share * getattr(totals, name) for share, totals in listed) for name in _FIELDS}
     between = sum(share * (totals.released - means["released"]) ** 2 for share, totals in listed)
@@ -129,57 +127,54 @@ class Items(NamedTuple):
     factors: FloatArray
 
     def take(self, places: Any) -> Items:
-        """Some of the groups."""
         return Items(*(column[places] for column in self))
 
 
 def totals_of(
     plan: Plan, population: Population, *, cap: int | None = None, correction: Correction | None = None
 ) -> Totals:
-    """What a plan releases of a population, each user limited to `cap` random items or by the plan's levels.
+    """What a plan releases of a population, with each user limited to `cap` random items or by the plan's levels.
 
-    Estimates multiply counts by the `correction`; without one, by what makes the sum of all counts right.
+    Estimates multiply counts by the `correction`; without one, by the factor that makes the sum of all counts
+    right.
     """
     if isinstance(plan.noise, Noise):
         raise InvalidParameter("continuous noise cannot be drawn: make the plan with noise='discrete'")
     if plan.mechanism == "known-domain":
-        raise InvalidParameter("all of a public list is released: there is nothing to predict")
+        raise InvalidParameter("a public list is released completely: there is nothing to predict")
     floor = population.count_at(int(plan.contract.nonzero) + 1) if plan.releases_offset else 0.0
     limit = None if plan.releases_offset else levels_of(plan) if plan.levels else cap
     truth, (mean, variance) = population.counts, population.under(limit)
     total, left = float(truth @ population.number), float(mean @ population.number)
-    factor = total / left if left > 0.0 else 1.0
-    factors = np.full(truth.size, factor) if correction is None else correction.factors_at(mean)
+    if correction is None:
+        correction = Correction((0.0,), (max(1.0, total / left) if left > 0.0 else 1.0,), (0.0,))
+    every = Items(truth, population.number, mean, variance, correction.factors_at(mean))
+    # All users are missed, until something is released.
     none = np.zeros(len(BANDS))
-    # Without any release all users are missed.
-    found = Totals(
-        0.0, 0.0, 0.0, 0.0, 0.0, 0.0, total, factor if correction is None else correction.factor, 0.0, none, none
-    )
-    meets = count_noise(plan.noise)
-    least = (meets.least - meets.tails.reach) / meets.steps
-    every = Items(truth, population.number, mean, variance, factors)
-    uncertain = rest = every.take(truth - floor > max(0.0, least))
+    totals = Totals(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, total, correction.factor, 0.0, none, none)
+    law = count_noise(plan.noise)
+    uncertain = rest = every.take(truth - floor > max(0.0, (law.least - law.tails.reach) / law.steps))
     if isinstance(plan.noise, LatticeNoise) and plan.noise.variance >= _FINE and not plan.releases_offset:
         sure = rest.mean - plan.threshold > _SURE * np.sqrt(rest.variance + plan.total_noise**2)
         uncertain = rest.take(~sure)
-        # Weighted counts have so many values, in such fine steps, that with noise they are as good as normal.
-        found = found.plus(_normal(plan, rest if plan.levels else rest.take(sure)))
+        # Weighted counts with noise have so many values, in such fine steps, that they are practically normal.
+        totals = totals.plus(_normal(plan, rest if plan.levels else rest.take(sure)))
         rest = rest.take(slice(0)) if plan.levels else uncertain
     for start in range(0, rest.truth.size, _CHUNK):
         part = rest.take(slice(start, start + _CHUNK))
         if plan.releases_offset:
-            passed = with_offset(plan.noise, part.truth - floor)
-            found = found.plus(_sum_over_items(passed, passed, passed.probability * part.truth, part))
+            passed = moments_with_offset(plan.noise, part.truth - floor)
+            totals = totals.plus(_sum_over_items(passed, passed, passed.probability * part.truth, part))
         else:
-            found = found.plus(_totals_of_cap(plan, part))
+            totals = totals.plus(_totals_of_cap(plan, part))
     shared = _shared_variance(plan, np.rint(uncertain.mean) - floor, uncertain.number)
-    return replace(found, variance=found.variance + shared)
+    return replace(totals, variance=totals.variance + shared)
 
 
 def _totals_of_cap(plan: Plan, items: Items) -> Totals:
-    """Items of which a limit keeps a random number of users."""
+    """Items that keep a random number of users under the limit."""
     law, noise = thin_counts(items.truth, items.mean, items.variance), count_noise(plan.noise)
-    # A count of zero draws no noise and is never released.
+    # A count of zero gets no noise and is never released.
     weight = np.where(law.left > 0.0, law.weight, 0.0)
 
     def over(values: FloatArray) -> FloatArray:
@@ -191,18 +186,20 @@ def _totals_of_cap(plan: Plan, items: Items) -> Totals:
 
     counts = against(items.truth)
     estimates = counts if (items.factors == 1.0).all() else against(items.truth / items.factors)
-    return _sum_over_items(counts, estimates, over(noise.tails.mass(noise.first(law.left)) * law.left), items)
+    return _sum_over_items(
+        counts, estimates, over(noise.tails.above(noise.first(law.left)).mass * law.left), items
+    )
 
 
 def _normal(plan: Plan, items: Items) -> Totals:
-    """Items whose count under the limit is, together with its noise, as good as normal.
+    """Items whose count under the limit, together with its noise, is practically normal.
 
-    With S of mean m and variance s^2, of which v comes from the limit, and u = (t - m)/s:
+    With S of mean m and variance s^2, of which v is due to the limit, and u = (t - m)/s:
     Pr[S > t] = Q(u), E[S - m; S > t] = s phi(u), and the kept part of S has mean m Q(u) + v/s phi(u).
     """
-    meets, mean = count_noise(plan.noise), items.mean
+    law, mean = count_noise(plan.noise), items.mean
     # Between the last count that does not pass and the first that does.
-    threshold = (meets.least - 0.5) / meets.steps
+    threshold = (law.least - 0.5) / law.steps
     spread = np.sqrt(items.variance + plan.total_noise**2)
 
     def above(point: FloatArray | float) -> tuple[FloatArray, FloatArray]:
@@ -225,11 +222,6 @@ def _normal(plan: Plan, items: Items) -> Totals:
 def _sum_over_items(counts: Passed, estimates: Passed, kept: FloatArray, items: Items) -> Totals:
     """Sums over items; `estimates` are compared with the truth over the factors, in units of counts."""
     probability, truth, number = counts.probability, items.truth, items.number
-    band = np.searchsorted(np.array(BANDS), truth, side="right") - 1
-
-    def by_band(values: FloatArray) -> FloatArray:
-        return np.asarray(np.bincount(band, values * number, len(BANDS)), dtype=np.float64)
-
     return Totals(
         released=float(probability @ number),
         variance=float((probability * (1.0 - probability)) @ number),
@@ -240,40 +232,46 @@ def _sum_over_items(counts: Passed, estimates: Passed, kept: FloatArray, items: 
         missed=-float((probability * truth) @ number),
         factor=1.0,
         estimate=float((items.factors * estimates.distance) @ number),
-        bands=by_band(probability),
-        estimate_errors=by_band(items.factors * estimates.error / truth),
+        bands=_by_band(truth, probability * number),
+        estimate_errors=_by_band(truth, items.factors * estimates.error / truth * number),
     )
 
 
 def in_bands(population: Population) -> list[tuple[int, int]]:
-    """The number of items by true count: the least count of each band, and its items."""
-    band = np.searchsorted(np.array(BANDS), population.counts, side="right") - 1
-    return list(zip(BANDS, np.bincount(band, population.number, len(BANDS)).astype(int).tolist(), strict=True))
+    """The least count and the number of items of each band of true counts."""
+    items = _by_band(population.counts, population.number).astype(int).tolist()
+    return list(zip(BANDS, items, strict=True))
+
+
+def _by_band(counts: FloatArray, values: FloatArray) -> FloatArray:
+    band = np.searchsorted(np.array(BANDS), counts, side="right") - 1
+    return np.asarray(np.bincount(band, values, len(BANDS)), dtype=np.float64)
 
 
 def _shared_variance(plan: Plan, counts: FloatArray, number: FloatArray) -> float:
-    """What the shared noise adds to the variance of the number of items, because it moves all of them together."""
+    """What shared noise adds to the variance of the number of items: it moves all counts together."""
     noise = plan.noise
     if not isinstance(noise, LatticeNoise) or noise.variance_shared == 0:
         return 0.0
-    own, shared = own_noise(noise), LatticeTails(float(noise.variance_shared))
-    # All other items are released, or not, whatever is drawn.
+    shared = LatticeTails(float(noise.variance_shared))
+    own = replace(count_noise(noise), tails=LatticeTails(float(noise.variance)))
+    # Whether other items are released does not depend on the draw.
     open_to_chance = np.abs(own.first(counts)) < own.tails.reach + shared.reach
     counts, number = counts[open_to_chance], number[open_to_chance]
     drawn, weights = shared.points()
-    alone = np.array([own.tails.mass(own.first(counts) - shift) for shift in drawn])
+    alone = np.array([own.tails.above(own.first(counts) - shift).mass for shift in drawn])
     items = alone @ number
-    # p(1 - p) with the average p counts each item's own share of this already.
+    # p(1 - p) with the average p already includes each item's own share of this.
     each = weights @ (alone - weights @ alone) ** 2
     return max(0.0, float(weights @ (items - weights @ items) ** 2) - float(each @ number))
 
 
-# The largest counts that a trial shows.
+# A trial shows this many of the largest counts.
 SHOWN: Final = 50
 
 
 def given_population(counts: IntArray) -> Population:
-    """Counts that were given. They are taken as counts under the limit, as if each user had one item."""
+    """The population of given counts, which are counts under the limit, as if each user had one item."""
     values, number = np.unique(-counts[counts > 0], return_counts=True)
     each, sizes = -values.astype(np.float64), ((1, int(counts.sum())),)
     return Population(
@@ -291,12 +289,12 @@ def trial(
     largest: int | None = None,
     names: Sequence[str] | None = None,
 ) -> dict[str, Any]:
-    """One release with noise from a seed, and what is expected of any: the numbers of `simulate`. NOT PRIVATE.
+    """One release with seeded noise, and the expected number of released items. NOT PRIVATE.
 
-    `largest` is how many of the released counts are wanted if a limit replaces a top-k step: only the largest.
-    `names` are those of the `SHOWN` largest items.
+    `largest` keeps only that many of the released counts, for a limit that replaces a top-k step. `names` are
+    those of the `SHOWN` largest items.
     """
-    # A top-k step needs no limit, and a public bound on the items holds before the data is looked at.
+    # A top-k step needs no limit, and a public bound on the items holds before data is read.
     top, bound = plan.releases_offset, plan.contract.max_nonzero
     limit = None if top else cap
     counted = population if top or bound is None else population.first(bound)
@@ -305,7 +303,7 @@ def trial(
     counts = _draw_limited(plan, population, limit, whole, seed)[: counted.items]
     floor = int(population.count_at(int(plan.contract.nonzero) + 1)) if top else 0
     unit = plan.levels[0].weight if plan.levels else 1
-    # Sums play no part in what is shown.
+    # A trial shows no sums.
     no_sums = [np.zeros_like(counts) for _ in plan.sums]
     released = begin(plan, SeededTap(seed), Cut(floor)).release(counts, no_sums)
     index, values, total = released.index, released.values, int(whole.sum())
@@ -313,7 +311,7 @@ def trial(
         kept = np.sort(np.argsort(-values, kind="stable")[:largest])
         index, values, expected = index[kept], values[kept], min(expected, float(largest))
     errors = np.abs(values - whole[index])
-    found = dict(zip(index.tolist(), values.tolist(), strict=True))
+    by_item = dict(zip(index.tolist(), values.tolist(), strict=True))
     return {
         "notice": NOTICE,
         "items": int(whole.size),
@@ -325,17 +323,17 @@ def trial(
         "mean_absolute_error": float(errors.mean()) if errors.size else None,
         "share": float(whole[index].sum()) / total if total else 0.0,
         "top": [
-            {"item": names[i] if names else str(i + 1), "true": int(true), "released": found.get(i)}
+            {"item": names[i] if names else str(i + 1), "true": int(true), "released": by_item.get(i)}
             for i, true in enumerate(whole[:SHOWN])
         ],
     }
 
 
 def _draw_limited(plan: Plan, population: Population, cap: int | None, whole: IntArray, seed: int) -> IntArray:
-    """Counts under the limit of a plan. With spread they are in steps of the noise, and taken for normal."""
+    """Counts under the limit of a plan. With spread they are in steps of the noise, and drawn as normal."""
     mean, variance = population.under(levels_of(plan) if plan.levels else cap)
     each = population.number.astype(np.int64)
-    # Another stream than that of the noise, which comes from the same seed.
+    # Independent of the noise, which has the same seed.
     generator = np.random.default_rng([seed, 1])
     if plan.levels:
         drawn = generator.normal(np.repeat(mean, each), np.repeat(np.sqrt(variance), each))

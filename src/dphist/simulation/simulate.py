@@ -1,4 +1,4 @@
-"""`simulate`: the utility of candidate plans, side by side, with a recommendation, before any privacy is spent."""
+"""`simulate`: the utility of candidate plans side by side, with a recommendation, before any budget is spent."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ import os
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Any, ClassVar, Final, Literal, get_args
 
 from dphist.display import html_grid, text_grid
 from dphist.errors import InvalidParameter, one_of, positive_count
-from dphist.planning.auto_cap import ChoicePlan, choose_plan, excess_of
+from dphist.planning.auto_cap import choose_plan, excess_of
 from dphist.planning.planner import Excess
 from dphist.planning.planner import plan as make_plan
 from dphist.privacy.types import DEFAULT_CAPS, Budget, Plan
@@ -23,16 +22,14 @@ from dphist.sampling.tap import SeededTap
 from dphist.simulation.population import NOTICE, Population, Zipf, population_of, zipf_from
 from dphist.simulation.predict import BANDS, Totals, in_bands, mix_totals, totals_of
 
-# What a recommendation is for.
 Goal = Literal["counts", "keys", "mass"]
-GOALS: Final[tuple[Goal, ...]] = get_args(Goal)
-# Candidates: limits that drop or spread the excess, top-k steps, and the limit that is chosen privately.
+# Limits that drop or spread the excess, top-k steps, and the automatic limit.
 Kind = Literal["cap", "spread", "top", "auto"]
 DEFAULT_TOPS: Final = (10, 100, 1_000, 10_000, 100_000)
-# Enough draws to see which limits an automatic choice takes: noise moves it between neighbours.
+# Draws of the automatic limit, which noise moves between neighbouring limits.
 _TRIALS: Final = 64
-# Means over released items need this many expected ones; the tables show none below `_SHOWN`, which they round to
-# 0.0; and nothing is recommended if no candidate reaches `_HARDLY_ANY`.
+# In expected items: means need `_SOME`, tables show nothing below `_SHOWN`, which they round to 0.0, and below
+# `_HARDLY_ANY` no candidate is recommended.
 _SOME: Final = 1e-3
 _SHOWN: Final = 0.05
 _HARDLY_ANY: Final = 0.5
@@ -46,13 +43,13 @@ _NUMBERS: Final = (
 class Prediction:
     """What one candidate would release: expected values, none of them private.
 
-    `items` are released, with the standard deviation `items_deviation`. `missing` is the share of all (user, item)
-    pairs that are not in released counts: their item is not released, the limit has dropped them, or spread has
-    lowered their weight. `mean_error` and `relative_error` are the mean distance of a released count from the true
-    one, limit included; `bias` is the mean of released minus true. `distance` is the sum of |count - true| over
-    all items (0 for those that are not released) over the sum of all counts. `estimate_distance` is the same for
-    estimates, which are counts times `correction`. `bands` are by true count: the least count, the released items,
-    and the mean of (estimate - true)/true over them. `limits` are those of an automatic choice: limit, excess and
+    `items`: released items, with the standard deviation `items_deviation`. `missing`: the share of all (user,
+    item) pairs that are not in released counts, because their item is not released, the limit drops them, or
+    spread lowers their weight. `mean_error` and `relative_error`: the mean distance of a released count from the
+    true one, including the effect of the limit. `bias`: the mean of released minus true. `distance`: the sum of
+    |count - true| over all items (count 0 if not released) over the sum of all counts. `estimate_distance`: the
+    same for estimates, which are counts times `correction`. `bands`: by true count, the least count, the released
+    items, and their mean (estimate - true)/true. `limits`: the limits of an automatic choice, with excess and
     probability.
     """
 
@@ -81,24 +78,23 @@ class Prediction:
 
     @property
     def name(self) -> str:
-        """The options as they are written in Python."""
+        """The options in Python syntax."""
         return ", ".join(f"{name}={value!r}" for name, value in self.options.items())
 
     @property
     def flags(self) -> str:
-        """The options as they are written on the command line."""
+        """The options in command line syntax."""
         return " ".join(f"--{name.replace('_', '-')} {value}" for name, value in self.options.items())
 
     @property
     def published_distance(self) -> float:
-        """Of the estimates, which a release with an automatic limit has; otherwise of the counts."""
+        """Of the estimates, which only a release with an automatic limit has; otherwise of the counts."""
         return self.estimate_distance if self.kind == "auto" else self.distance
 
     def __repr__(self) -> str:
         return f"<Prediction for {self.name}: {self.items:,.1f} items. {NOTICE}>"
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data."""
         fixed = self.kind != "auto"
         return {
             "private": False,
@@ -111,7 +107,7 @@ class Prediction:
             "items_by_true_count": [
                 dict(zip(("from", "items", "estimate_bias"), band, strict=True)) for band in self.bands
             ],
-            **({"caps": [dict(zip(("cap", "excess", "chance"), one, strict=True)) for one in self.limits]}
+            **({"caps": [dict(zip(("cap", "excess", "chance"), row, strict=True)) for row in self.limits]}
                if self.limits else {}),
         }  # fmt: skip
 
@@ -119,7 +115,7 @@ class Prediction:
 def make_prediction(
     kind: Kind, value: int | None, plan: Plan, totals: Totals, population: Population
 ) -> Prediction:
-    """From sums to means, which are None where less than a thousandth of an item is expected."""
+    """From sums to means, which are None if less than a thousandth of an item is expected."""
     released, pairs = totals.released, float(population.counts @ population.number)
     some = released >= _SOME
     bands = zip(BANDS, totals.bands.tolist(), totals.estimate_errors.tolist(), strict=True)
@@ -141,7 +137,6 @@ def make_prediction(
 
 
 def predict(budget: Budget, population: Population, kind: Kind, value: int) -> Prediction:
-    """A limit that drops or spreads the excess, or a top-k step."""
     excess: Excess = "spread" if kind == "spread" else "drop"
     chosen: dict[str, Any] = {"top": value} if kind == "top" else {"max_items_per_user": value, "excess": excess}
     plan = make_plan(epsilon=budget.epsilon, delta=budget.delta, **chosen)
@@ -150,32 +145,23 @@ def predict(budget: Budget, population: Population, kind: Kind, value: int) -> P
 
 
 def predict_chosen_limit(budget: Budget, population: Population, goal: Goal = "counts") -> Prediction:
-    """The automatic limit, which is chosen privately with its share of the budget: the average over seeded draws.
-
-    Each draw has its own limit and correction.
-    """
-    planned = _plan_choice(budget, "keys" if goal == "keys" else "accuracy")
+    """The automatic limit: the average over seeded draws, each with its own limit and correction."""
+    planned = choice_for(budget, goal="keys" if goal == "keys" else "accuracy")
     tap, sizes = SeededTap(1), population.buckets(planned.choice.caps)
     draws = [choose_plan(planned, noisy_sizes(planned.choice, sizes, tap)) for _ in range(_TRIALS)]
     parts = [
         (1.0 / _TRIALS, totals_of(plan, population, cap=plan.contract.items, correction=correction))
         for plan, correction in draws
     ]
-    taken = Counter((plan.contract.items, excess_of(plan)) for plan, _ in draws)
-    commonest = planned.plan(*taken.most_common(1)[0][0])
-    found = make_prediction("auto", None, commonest, mix_totals(parts), population)
-    limits = tuple((limit, excess, number / _TRIALS) for (limit, excess), number in sorted(taken.items()))
-    return replace(found, limits=limits)
-
-
-@lru_cache(maxsize=8)
-def _plan_choice(budget: Budget, goal: str) -> ChoicePlan:
-    """About a second of planning, whatever the population is."""
-    return choice_for(budget, goal=goal)
+    chosen = Counter((plan.contract.items, excess_of(plan)) for plan, _ in draws)
+    most_common = planned.plan(*chosen.most_common(1)[0][0])
+    prediction = make_prediction("auto", None, most_common, mix_totals(parts), population)
+    limits = tuple((limit, excess, number / _TRIALS) for (limit, excess), number in sorted(chosen.items()))
+    return replace(prediction, limits=limits)
 
 
 def default_caps(largest: int) -> tuple[int, ...]:
-    """The usual limits, up to the first that drops nothing."""
+    """The standard limits, up to the first that drops nothing."""
     below = tuple(cap for cap in DEFAULT_CAPS if cap < largest)
     return (*below, *DEFAULT_CAPS[len(below) : len(below) + 1])
 
@@ -195,14 +181,13 @@ _KINDS: Final[dict[Kind, str]] = {
 
 @dataclass(frozen=True, repr=False)
 class Simulation:
-    """Predictions for one population and one budget. None of it is private: never make it from private data."""
+    """Predictions for one population and one budget. NOT PRIVATE: never make it from private data."""
 
     population: Population
     budget: Budget
     goal: Goal
     candidates: tuple[Prediction, ...]
 
-    # It holds true numbers.
     private: ClassVar[bool] = False
     columns: ClassVar[tuple[str, ...]] = (
         "candidate", "noise", "threshold", "items", "+-", "missing", "mean error", "relative", "bias", "distance",
@@ -212,20 +197,20 @@ class Simulation:
 
     @property
     def best(self) -> Prediction:
-        """The recommended candidate."""
+        """The candidate that is best for the goal."""
         return min(self.candidates, key=self._cost)
 
     def best_of(self, kind: Kind) -> Prediction | None:
-        """The best candidate of a kind, if there is one."""
-        return min((one for one in self.candidates if one.kind == kind), key=self._cost, default=None)
+        return min((each for each in self.candidates if each.kind == kind), key=self._cost, default=None)
 
-    def _cost(self, one: Prediction) -> float:
-        return {"counts": one.published_distance, "keys": -one.items, "mass": one.missing}[self.goal]
+    def _cost(self, candidate: Prediction) -> float:
+        costs = {"counts": candidate.published_distance, "keys": -candidate.items, "mass": candidate.missing}
+        return costs[self.goal]
 
     @property
     def hopeless(self) -> bool:
-        """Whether no candidate would release as much as an item: then none is recommended."""
-        return max(one.items for one in self.candidates) < _HARDLY_ANY
+        """Whether no candidate is expected to release an item, so that none is recommended."""
+        return max(candidate.items for candidate in self.candidates) < _HARDLY_ANY
 
     @property
     def reason(self) -> str:
@@ -236,61 +221,58 @@ class Simulation:
         """The recommendation, with its options as keyword arguments or as flags."""
         best = self.best
         if self.hopeless:
-            most = max(one.items for one in self.candidates)
+            most = max(candidate.items for candidate in self.candidates)
             return (
                 f"Choose none of them: at most {most:.2g} items are expected to be released. Use more users, a "
                 "larger epsilon or delta, or items that more users share."
             )
         others = []
         for kind, label in _KINDS.items():
-            one = self.best_of(kind)
-            if one is not None and one is not best:
-                name = "" if kind == "auto" else f", {one.flags if flags else one.name},"
-                others.append(f"{label}{name} has {self._figure(one)}")
+            other = self.best_of(kind)
+            if other is not None and other is not best:
+                name = "" if kind == "auto" else f", {other.flags if flags else other.name},"
+                others.append(f"{label}{name} has {self._figure(other)}")
         name = best.flags if flags else best.name
         return (
             f"Choose {name}: of all candidates, {_WANTED[self.goal]} ({self._figure(best)})"
-            f"{''.join(f'; {other}' for other in others)}. {name} would publish about {best.items:,.0f} of "
+            f"{''.join(f'; {text}' for text in others)}. {name} would publish about {best.items:,.0f} of "
             f"{self.population.items:,} items and {1.0 - best.missing:.1%} of all pairs."
         )
 
-    def _figure(self, one: Prediction) -> str:
+    def _figure(self, candidate: Prediction) -> str:
         if self.goal == "keys":
-            return f"{one.items:,.0f} items"
+            return f"{candidate.items:,.0f} items"
         if self.goal == "mass":
-            return f"{one.missing:.1%} missing"
-        return f"a distance of {one.published_distance:.4f}{' for its estimates' if one.kind == 'auto' else ''}"
+            return f"{candidate.missing:.1%} missing"
+        which = " for its estimates" if candidate.kind == "auto" else ""
+        return f"a distance of {candidate.published_distance:.4f}{which}"
 
     @property
     def title(self) -> str:
-        """Population and budget in one line."""
-        found = self.population
+        data = self.population
         return (
-            f"{found.label}: {found.users:,} users, {found.items:,} items, {found.pairs:,} pairs; "
+            f"{data.label}: {data.users:,} users, {data.items:,} items, {data.pairs:,} pairs; "
             f"epsilon = {self.budget.epsilon:g}, delta = {self.budget.delta:g}"
         )
 
     def table(self) -> list[dict[str, Any]]:
-        """A row of plain data for each candidate, for `pandas.DataFrame`."""
+        """One row per candidate, for `pandas.DataFrame`."""
         hidden = ("private", "items_by_true_count", "caps")
-        rows = [{**one.to_dict(), "option": one.name} for one in self.candidates]
+        rows = [{**candidate.to_dict(), "option": candidate.name} for candidate in self.candidates]
         return [{key: value for key, value in row.items() if key not in hidden} for row in rows]
 
     def cells(self) -> list[tuple[str, ...]]:
-        """The rows as text; the best has a star."""
         best = None if self.hopeless else self.best
-        return [_cells(one, star=one is best) for one in self.candidates]
+        return [_cells(candidate, star=candidate is best) for candidate in self.candidates]
 
     @property
     def bias_title(self) -> str:
-        """The title of `bias_cells`."""
         return (
             f"Estimates of the best candidate ({self.best.correction:.4g} * count): mean of "
             "(estimate - true)/true over the released items, by true count"
         )
 
     def bias_cells(self) -> list[tuple[str, ...]]:
-        """For the best candidate: the mean relative error of its estimates, by true count."""
         return [
             (f"{low:,}", f"{items:,}", f"{released:,.1f}", "-" if bias is None else f"{bias:+.1%}")
             for (low, items), (_, released, bias) in zip(in_bands(self.population), self.best.bands, strict=True)
@@ -298,20 +280,20 @@ class Simulation:
         ]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data with the keys of `dphist simulate --json`."""
-        found = self.population
+        """The keys of `dphist simulate --json`."""
+        data = self.population
         return {
             "private": False,
             "notice": NOTICE,
             "population": {
-                "name": found.label, "users": found.users, "items": found.items, "pairs": found.pairs,
-                "most_items_of_a_user": found.largest, "largest_count": int(found.counts.max()),
-                "items_by_true_count": [{"from": low, "items": items} for low, items in in_bands(found)],
+                "name": data.label, "users": data.users, "items": data.items, "pairs": data.pairs,
+                "most_items_of_a_user": data.largest, "largest_count": int(data.counts.max()),
+                "items_by_true_count": [{"from": low, "items": items} for low, items in in_bands(data)],
             },
             "epsilon": self.budget.epsilon,
             "delta": self.budget.delta,
             "for": self.goal,
-            "candidates": [one.to_dict() for one in self.candidates],
+            "candidates": [candidate.to_dict() for candidate in self.candidates],
             "recommended": {
                 "option": None if self.hopeless else self.best.flags,
                 **{kind: getattr(self.best_of(kind), "value", None) for kind in ("cap", "spread", "top")},
@@ -324,29 +306,28 @@ class Simulation:
 
     def __str__(self) -> str:
         bias = [] if self.hopeless else [self.bias_title, text_grid(self.bias_columns, self.bias_cells()), ""]
-        found = text_grid(self.columns, self.cells())
-        return "\n".join([NOTICE, self.title, "", found, "", *bias, self.reason])
+        return "\n".join([NOTICE, self.title, "", text_grid(self.columns, self.cells()), "", *bias, self.reason])
 
     def _repr_html_(self) -> str:
         return html_grid(f"{self.title}. {self.reason}", self.columns, self.cells(), warning=NOTICE)
 
 
-def _cells(one: Prediction, *, star: bool) -> tuple[str, ...]:
-    # Errors of items that are hardly ever released mean nothing.
-    none, fixed = one.mean_error is None or one.items < _SHOWN, one.kind != "auto"
-    name = f"{one.kind} {one.value}" if fixed else "auto"
+def _cells(candidate: Prediction, *, star: bool) -> tuple[str, ...]:
+    # Errors of items that are hardly ever released are meaningless.
+    none, fixed = candidate.mean_error is None or candidate.items < _SHOWN, candidate.kind != "auto"
+    name = f"{candidate.kind} {candidate.value}" if fixed else "auto"
     return (
         name + (" *" if star else ""),
-        f"{one.plan.total_noise:,.1f}" if fixed else "-",
-        f"{one.plan.threshold:,.1f}" if fixed else "-",
-        f"{one.items:,.1f}",
-        f"{one.items_deviation:,.1f}",
-        f"{one.missing:.1%}",
-        "-" if none else f"{one.mean_error:,.2f}",
-        "-" if none or one.relative_error is None else f"{one.relative_error:.2%}",
-        "-" if none or one.bias is None else f"{one.bias:+,.2f}",
-        f"{one.distance:.4f}",
-        f"{one.estimate_distance:.4f}",
+        f"{candidate.plan.total_noise:,.1f}" if fixed else "-",
+        f"{candidate.plan.threshold:,.1f}" if fixed else "-",
+        f"{candidate.items:,.1f}",
+        f"{candidate.items_deviation:,.1f}",
+        f"{candidate.missing:.1%}",
+        "-" if none else f"{candidate.mean_error:,.2f}",
+        "-" if none or candidate.relative_error is None else f"{candidate.relative_error:.2%}",
+        "-" if none or candidate.bias is None else f"{candidate.bias:+,.2f}",
+        f"{candidate.distance:.4f}",
+        f"{candidate.estimate_distance:.4f}",
     )
 
 
@@ -362,24 +343,24 @@ def simulate(
     goal: str = "counts",
     **columns: Any,
 ) -> Simulation:
-    """Predict the utility of releases of this data, for many plans. NOT PRIVATE: for public data only.
+    """Predict the utility of releases of this data, for many plans. NOT PRIVATE: use public data only.
 
-    `source` is an input of `dphist.release`, of public data, with `user` and `item` and, if needed, `table`,
-    `query`, `where`, `input_format` and `null_items`. Instead, `zipf` generates data: (exponent, items, users) or
-    (exponent, items, users, mean items per user). Candidates are limits (`caps`), each with the excess dropped and
-    spread, `tops` (an empty list for none) and, with `auto`, the automatic limit. `goal` says what matters for the
-    recommendation: accurate `counts`, many `keys`, or little missing `mass`.
+    `source` is public data in any form that `dphist.release` reads, with `user` and `item` and, if needed,
+    `table`, `query`, `where`, `input_format` and `null_items`. Or `zipf` generates data: (exponent, items, users)
+    or (exponent, items, users, mean items per user). Candidates are limits (`caps`), each with the excess dropped
+    and spread; `tops` (an empty list for none); and, with `auto`, the automatic limit. The recommendation is for
+    the `goal`: accurate `counts`, many `keys`, or little missing `mass`.
 
     >>> import dphist
     >>> synthetic = dphist.simulate(zipf=(1.1, 10_000, 50_000), epsilon=1, delta=1e-6, auto=False)
     >>> synthetic.private
     False
     """
-    budget, wanted = Budget(epsilon, delta), one_of("goal", goal, GOALS)
-    # Checked before anything is read.
+    budget, wanted = Budget(epsilon, delta), one_of("goal", goal, get_args(Goal))
+    # Checked before any data is read.
     given_caps, given_tops = _whole_numbers("caps", caps), _whole_numbers("tops", tops)
     if (source is None) == (zipf is None):
-        raise InvalidParameter("give public data, or --zipf for synthetic data, and not both")
+        raise InvalidParameter("give public data, or --zipf for synthetic data, but not both")
     if zipf is None:
         population = _count_population(source, budget, columns)
     elif columns:
@@ -388,7 +369,7 @@ def simulate(
         population = zipf_from(zipf).population()
     limits = default_caps(population.largest) if given_caps is None else given_caps
     steps = [top for top in DEFAULT_TOPS if top < population.items] if given_tops is None else given_tops
-    # Where no user has more items than the limit there is no excess to spread.
+    # Without users beyond the limit there is no excess to spread.
     candidates = [
         *(predict(budget, population, "cap", limit) for limit in limits),
         *(predict(budget, population, "spread", limit) for limit in limits if limit < population.largest),
@@ -396,7 +377,7 @@ def simulate(
         *(predict(budget, population, "top", top) for top in steps),
     ]
     if not candidates:
-        raise InvalidParameter("there is no candidate: give --caps or --tops, or leave the automatic limit in")
+        raise InvalidParameter("there is no candidate: give --caps or --tops, or allow the automatic limit")
     return Simulation(population, budget, wanted, tuple(candidates))
 
 
@@ -413,7 +394,7 @@ def _count_population(source: Any, budget: Budget, columns: dict[str, Any]) -> P
         if columns.get(name) is None:
             raise InvalidParameter(f"give the column of the {name} with --{name}")
     given = {name: value for name, value in columns.items() if value is not None}
-    # The request of a release, so that the columns are read in the same way.
+    # A release request, so that the columns are read in the same way.
     request = Request(
         input=source, epsilon=budget.epsilon, delta=budget.delta, max_items_per_user=1, engine="duckdb", **given
     )
