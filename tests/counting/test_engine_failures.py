@@ -128,7 +128,7 @@ def test_paths_that_lead_nowhere(engine: Factory, tmp_path: Path) -> None:
     (tmp_path / "b.json").write_text('{"user": 1}\n')
     assert "several formats" in sentence_of(engine, task(tmp_path))
     (tmp_path / "b.json").rename(tmp_path / "readme.txt")
-    assert "does not tell the format" in sentence_of(engine, task(tmp_path))
+    assert "has no known ending" in sentence_of(engine, task(tmp_path))
     assert "is for databases" in sentence_of(engine, task(tmp_path / "a.csv", table="t"))
     word = "is for databases" if is_spark(engine) else "must be SELECT expressions FROM input"
     assert word in sentence_of(engine, task(tmp_path / "a.csv", query="SELECT 1"))

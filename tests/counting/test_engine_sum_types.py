@@ -155,7 +155,7 @@ def test_objects_of_pandas_are_numbers_by_their_texts(engine: Factory) -> None:
 @pytest.mark.parametrize(
     ("column", "low", "high", "said"),
     [
-        ("", 0, 1, "must be the name of a column"),
+        ("", 0, 1, "must be a column name"),
         ("x", 1, 1, "must be below its upper bound"),
         ("x", 2, 1, "must be below its upper bound"),
         ("x", 0.5, 1, "must be exact numbers"),

@@ -260,11 +260,11 @@ def test_parquet_of_types_that_spark_does_not_have(engine: Factory, tmp_path: Pa
 def test_places_that_spark_does_not_find_or_would_pass_over(engine: Factory, tmp_path: Path) -> None:
     hidden = tmp_path / "_x.csv"
     hidden.write_text("user,item\n1,a\n")
-    with pytest.raises(InputError, match="a name that Spark takes for hidden"):
+    with pytest.raises(InputError, match="a name that Spark treats as hidden"):
         engine(Resources()).check(task(hidden))
     (tmp_path / "value=1").mkdir()
     (tmp_path / "value=1" / "x.jsonl").write_text('{"user": 1, "item": "a"}\n')
-    with pytest.raises(InputError, match=r"folders named value=\.\.\., which Spark cannot tell"):
+    with pytest.raises(InputError, match=r"folders named value=\.\.\., which Spark confuses"):
         engine(Resources()).check(task(tmp_path / "value=1"))
     colon = tmp_path / "12:30.csv"
     colon.write_text("user,item\n1,a\n")
@@ -278,13 +278,13 @@ def test_places_that_spark_does_not_find_or_would_pass_over(engine: Factory, tmp
     for address, sentence in {
         "hdfs://127.0.0.1:1/x.pq": "the input 'hdfs://127.0.0.1:1/x.pq' cannot be read: Spark does not reach it",
         "file:///nowhere/x.jsonl": "the input 'file:///nowhere/x.jsonl' does not exist",
-        "s3://me:password@place/x.csv": "Spark cannot read s3:// addresses as it is set up here",
+        "s3://me:password@place/x.csv": "this Spark cannot read s3:// addresses: add a package",
     }.items():
         with pytest.raises(InputError) as caught:
             engine(Resources()).check(task(address))
         assert str(caught.value).startswith(sentence)
         assert "password" not in str(caught.value)
-    with pytest.raises(InputError, match="partly on this machine"):
+    with pytest.raises(InputError, match="some files are on this machine"):
         engine(Resources()).check(task([plain, "hdfs://x/y.csv"]))
 
 

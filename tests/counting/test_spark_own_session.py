@@ -111,7 +111,7 @@ def test_a_session_of_its_own_is_private_quiet_and_leaves_nothing(tmp_path: Path
     assert told["session"]
     assert told["left"] == told["left after an error"] == told["master left"] == told["setting left"] == []
     assert told["error"] == "the Arrow table has no column 'nope'; its columns are 'user', 'item'"
-    assert told["master"] == "Spark does not start: 'nonsense[2]' is not the address of a master"
+    assert told["master"] == "Spark does not start: 'nonsense[2]' is not a valid master address"
     assert told["setting"].startswith("Spark does not start: ")
     assert "spark.task.cpus" in told["setting"]
 
@@ -163,8 +163,8 @@ def test_no_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     [
         ("spark://127.0.0.1:1", "no master answers at 'spark://127.0.0.1:1'"),
         ("spark://127.0.0.1:1,127.0.0.1:2", "no master answers at 'spark://127.0.0.1:1,127.0.0.1:2'"),
-        ("spark://nowhere", "'spark://nowhere' is not the address of a master"),
-        ("spark://127.0.0.1:99999", "'spark://127.0.0.1:99999' is not the address of a master"),
+        ("spark://nowhere", "'spark://nowhere' is not a valid master address"),
+        ("spark://127.0.0.1:99999", "'spark://127.0.0.1:99999' is not a valid master address"),
     ],
 )
 def test_masters_that_do_not_answer(master: str, said: str) -> None:
@@ -184,7 +184,7 @@ def test_settings_that_are_none(tmp_path: Path) -> None:
 
 def test_what_does_not_fit_a_session_that_is_there() -> None:
     spark = shared_session("local")
-    with pytest.raises(InvalidParameter, match="are for a new Spark session, and one is there already"):
+    with pytest.raises(InvalidParameter, match="are for a new Spark session, but one is there already"):
         SparkEngine(Resources(), Cluster("local[1]")).check(task(SMALL))
     frame = spark.range(3).selectExpr("id AS user", "id AS item")
     with pytest.raises(InvalidParameter, match="a Spark DataFrame needs the engine spark, not duckdb"):

@@ -119,7 +119,7 @@ def is_refused(engine: Factory, wanted: Task, kind: str) -> bool:
     """Whether the engine does not read this kind of input, after making sure that it says so in one sentence."""
     if not is_spark(engine) or kind not in NOT_ON_SPARK:
         return False
-    sentence = "is a JSON array, which Spark cannot read" if kind == "json" else "is not what Spark reads: give"
+    sentence = "is a JSON array, which Spark cannot read" if kind == "json" else "is not supported by Spark: give"
     for action in (engine(Resources()).check, lambda wanted: histogram(engine, wanted)):
         with pytest.raises(InputError, match=sentence):
             action(wanted)
