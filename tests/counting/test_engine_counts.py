@@ -1,4 +1,4 @@
-"""Counting: against brute force, missing values, floats, odd names, thresholds and ranks."""
+"""Counts against brute force; missing values, floats, odd names, thresholds and ranks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import strategies as st
 
@@ -21,8 +20,7 @@ from engine_cases import (
     EACH_ENGINE,
     EMBEDDED,
     KEY,
-    QUICK_ON_DUCKDB,
-    WITHOUT_CLUSTER,
+    SLOW_ON_SPARK,
     Factory,
     Rows,
     by_engine,
@@ -55,9 +53,7 @@ def made(rows: Rows) -> Any:
 
 @EACH_ENGINE
 @drawn(rows=tables, nulls=st.booleans(), lower=st.integers(0, 3))
-def test_counts_without_a_cap_are_those_of_brute_force(
-    engine: Factory, rows: Rows, nulls: bool, lower: int
-) -> None:
+def test_counts_match_brute_force(engine: Factory, rows: Rows, nulls: bool, lower: int) -> None:
     one = counts_by_hand(kept_by_hand([row[:2] for row in rows], None, nulls))
     two = counts_by_hand(kept_by_hand(rows, None, nulls))
     more: dict[str, Any] = {"null_items": nulls, "lower_threshold": lower}
@@ -70,7 +66,7 @@ def test_counts_without_a_cap_are_those_of_brute_force(
 
 @EACH_ENGINE
 @drawn(rows=tables, nulls=st.booleans(), cap=st.integers(1, 4))
-def test_the_portable_choice_is_that_of_brute_force(engine: Factory, rows: Rows, nulls: bool, cap: int) -> None:
+def test_portable_choice_matches_brute_force(engine: Factory, rows: Rows, nulls: bool, cap: int) -> None:
     # Booleans are written in lower case in SQL.
     spelled = [(user, item, None if flag is None else str(flag).lower()) for user, item, flag in rows]
     expected = counts_by_hand(kept_by_hand(spelled, cap, nulls, KEY))
@@ -81,20 +77,15 @@ def test_the_portable_choice_is_that_of_brute_force(engine: Factory, rows: Rows,
     } == expected
 
 
-@EACH_ENGINE
+@SLOW_ON_SPARK
 @drawn(
-    many=30,
-    few=3,
-    rows=tables,
-    nulls=st.booleans(),
-    cap=st.integers(1, 4),
-    portable=st.booleans(),
+    many=30, rows=tables, nulls=st.booleans(), cap=st.integers(1, 4), portable=st.booleans(),
     seed=st.integers(0, 99),
-)
-def test_a_cap_keeps_a_fixed_part_of_each_users_items(
+)  # fmt: skip
+def test_a_limit_keeps_the_same_items_in_any_order_of_rows(
     engine: Factory, rows: Rows, nulls: bool, cap: int, portable: bool, seed: int
 ) -> None:
-    # With the user among the item's columns the histogram tells who kept what.
+    # With the user as an item column, the histogram shows which user kept which item.
     full = kept_by_hand([(user, user, item) for user, item, _ in rows], None, nulls)
     more: dict[str, Any] = {"null_items": nulls, "max_items_per_user": cap, "portable": portable}
     found = histogram(engine, task(made(rows), items=("user", "item"), **more))
@@ -126,15 +117,15 @@ def test_rank_and_order(engine: Factory) -> None:
     for more in ({"rank": 3}, {"max_items_per_user": 100}):
         found = rows_of(engine, task(table, ordered=True, **more))
         assert [item for item, _ in found] == list(range(40))
-    # The rank is one of the histogram: what the threshold removed has none.
+    # Counts below the threshold have no rank.
     with engine(Resources()).count(task(table, rank=30, lower_threshold=10)) as counted:
         assert counted.at_rank == 0
 
 
 @EACH_ENGINE
-def test_zeros_and_nans_have_one_form(engine: Factory) -> None:
+def test_zeros_are_equal_and_nans_are_equal(engine: Factory) -> None:
     odd = [0.0, -0.0, math.nan, -math.nan, 1.5]
-    for kind in (pa.float64(), pa.float32()):
+    for kind in (pa.float64(),) if is_spark(engine) else (pa.float64(), pa.float32()):
         table = pa.table({"user": [1, 2, 3, 4, 5], "item": pa.array(odd, kind)})
         found = {repr(item): n for item, n in histogram(engine, task(table)).items()}
         assert found == {"0.0": 2, "nan": 2, "1.5": 1}
@@ -144,7 +135,7 @@ def test_zeros_and_nans_have_one_form(engine: Factory) -> None:
 
 
 @EMBEDDED
-@pytest.mark.parametrize("kind", ["parquet", "csv", "duckdb", "sqlite", "table", "dataset", "pandas", "polars"])
+@pytest.mark.parametrize("kind", ["duckdb", "sqlite", "dataset", "pandas", "polars"])
 def test_odd_names_of_columns(engine: Factory, tmp_path: Path, kind: str) -> None:
     table = pa.table({name: [f"is {name}"] for name in NAMES})
     source = written(table, tmp_path, kind)
@@ -174,7 +165,7 @@ def test_names_that_differ_in_case_are_different_columns(engine: Factory, tmp_pa
     table = pa.table({"User": ["a", "b"], "user": ["c", "c"], "USER": ["d", None], "item": ["x", "x"]})
     for column, expected in (("User", 2), ("user", 1), ("USER", 1)):
         assert histogram(engine, task(written(table, tmp_path, kind), user=column)) == {"x": expected}
-    if kind == "jsonl":  # nobody knows its columns
+    if kind == "jsonl":  # any name is a column
         assert histogram(engine, task(written(table, tmp_path, kind), user="uSER")) == {}
     else:
         with pytest.raises(
@@ -188,8 +179,8 @@ def test_names_that_differ_in_case_are_different_columns(engine: Factory, tmp_pa
         engine(Resources()).check(task(written(table, tmp_path, kind), where="user = User"))
 
 
-@EACH_ENGINE
-def test_a_condition_sees_only_the_columns_that_it_names(engine: Factory) -> None:
+@SLOW_ON_SPARK
+def test_a_condition_may_name_columns_like_our_own(engine: Factory) -> None:
     names = ["dphist_0", "dphist__1", "DPHIST___0", "u", "i0", "c0"]
     table = pa.table({"user": [1, 2], "item": ["a", "b"], **{name: [5, 6] for name in names}})
     for name in names:
@@ -197,7 +188,7 @@ def test_a_condition_sees_only_the_columns_that_it_names(engine: Factory) -> Non
     assert histogram(engine, task(table, where=" AND ".join(f"{name} = 6" for name in names))) == {"b": 1}
 
 
-@QUICK_ON_DUCKDB
+@SLOW_ON_SPARK
 def test_a_column_can_be_user_and_item_at_once(engine: Factory) -> None:
     table = pa.table({"user": [1, 1, 2]})
     wanted = task(table, items="user", max_items_per_user=5)
@@ -227,8 +218,8 @@ def test_types_are_kept(engine: Factory) -> None:
             engine(Resources()).check(task(pa.table({"user": pa.nulls(1, nested), "item": [1]})))
 
 
-@EACH_ENGINE
-def test_lists_and_structures_are_items_by_their_json(engine: Factory) -> None:
+@SLOW_ON_SPARK
+def test_lists_and_structures_are_counted_as_json(engine: Factory) -> None:
     lists = [["a, b"], ["a", "b"], ["a", "b"], [], None]
     table = pa.table({"user": [1, 2, 3, 4, 5], "item": pa.array(lists, pa.list_(pa.string()))})
     assert histogram(engine, task(table)) == {'["a, b"]': 1, '["a","b"]': 2, "[]": 1}
@@ -236,30 +227,11 @@ def test_lists_and_structures_are_items_by_their_json(engine: Factory) -> None:
     assert histogram(engine, task(table, max_items_per_user=2)) == {'{"x":1,"y":"z"}': 2, '{"x":null,"y":"z"}': 1}
 
 
-@WITHOUT_CLUSTER
+@EMBEDDED
 @pytest.mark.parametrize(
     ("name", "value"),
     [("max_items_per_user", 0), ("rank", 0), ("rank", -1), ("rank", 2**70), ("lower_threshold", 2**53 + 1)],
 )
-def test_numbers_of_the_task_must_be_in_range(engine: Factory, name: str, value: int) -> None:
+def test_numbers_out_of_range_are_refused(engine: Factory, name: str, value: int) -> None:
     with pytest.raises(InvalidParameter, match=name):
         engine(Resources()).check(task(pa.table({"user": [1], "item": [1]}), **{name: value}))
-
-
-@EMBEDDED
-@pytest.mark.parametrize("copies", [1, 4])
-def test_few_or_many_repeats_change_the_speed_alone(engine: Factory, tmp_path: Path, copies: int) -> None:
-    """Parquet is looked at first, and counted in one of two ways; a table in memory is counted in one way."""
-    generator = random.Random(7)
-    users = 3000
-    pairs = [(user, generator.choice([None, *range(40)])) for user in range(users) for _ in range(8)]
-    rows = pa.table({"user": [u for u, _ in pairs], "item": [i for _, i in pairs]})
-    table = pa.concat_tables([rows] * copies)
-    pq.write_table(table, tmp_path / "e.parquet")
-    for more in ({}, {"rank": 3}, {"portable": True}):
-        both = [
-            histogram(engine, task(source, max_items_per_user=3, **more))
-            for source in (table, tmp_path / "e.parquet")
-        ]
-        assert both[0] == both[1]
-        assert sum(both[0].values()) <= 3 * users

@@ -1,4 +1,4 @@
-"""What counts as a number in a sum: types, texts, inputs of every kind, and bounds."""
+"""Numbers in sums: types, texts, every kind of input, and bounds."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ import pytest
 
 from dphist.counting.task import HALF_STEPS, Resources, Value
 from dphist.errors import InputError, InvalidParameter
-from engine_cases import QUICK_ON_DUCKDB, WITHOUT_CLUSTER, Factory, by_engine, is_refused, rows_of, task, written
+from engine_cases import SLOW_ON_SPARK, WITHOUT_CLUSTER, Factory, by_engine, is_refused, rows_of, task, written
 from sum_cases import TEXTS, own_steps, sums, value
 
 
 @WITHOUT_CLUSTER
-def test_texts_count_as_numbers_by_one_rule(engine: Factory) -> None:
+def test_both_engines_read_the_same_texts_as_numbers(engine: Factory) -> None:
     generator = random.Random(5)
     letters = "0123456789" * 3 + "+-..eE \t\n\r\f\v" + "_xfdnNaI,\u00a0\u2028\u0661\0"
     drawn_texts = ["".join(generator.choices(letters, k=generator.randrange(7))) for _ in range(1500)]
@@ -29,13 +29,8 @@ def test_texts_count_as_numbers_by_one_rule(engine: Factory) -> None:
         for _ in range(300)
     ]
     longer += [
-        "9" * 400,
-        "0." + "0" * 400 + "1",
-        "1e" + "9" * 30,
-        "0e" + "9" * 30,
-        "1" * 3000 + "x",
-        " " * 3000 + "5",
-    ]
+        "9" * 400, "0." + "0" * 400 + "1", "1e" + "9" * 30, "0e" + "9" * 30, "1" * 3000 + "x", " " * 3000 + "5",
+    ]  # fmt: skip
     texts = [*TEXTS, *drawn_texts, *longer]
     table = pa.table({"user": range(len(texts)), "item": range(len(texts)), "t": texts})
     values = (value("t", -5, 5), value("t", -(10**300), 10**300))
@@ -44,8 +39,8 @@ def test_texts_count_as_numbers_by_one_rule(engine: Factory) -> None:
     assert len({steps for _, steps, _ in found.values()}) > 50
 
 
-@QUICK_ON_DUCKDB
-def test_numbers_of_every_kind_are_the_nearest_doubles(engine: Factory) -> None:
+@SLOW_ON_SPARK
+def test_numbers_become_the_nearest_doubles(engine: Factory) -> None:
     generator = random.Random(6)
 
     def some(digits: int, places: int) -> list[decimal.Decimal]:
@@ -65,7 +60,7 @@ def test_numbers_of_every_kind_are_the_nearest_doubles(engine: Factory) -> None:
     for kind, given in kinds:
         array = pa.array(given, kind)
         table = pa.table({"user": range(len(given)), "item": range(len(given)), "x": array})
-        # Around the largest so finely that a last bit shows.
+        # Fine enough around the largest that a last bit shows.
         most = max(
             (abs(Fraction(c)) for c in array.to_pylist() if isinstance(c, (int, decimal.Decimal))), default=1
         )
@@ -78,7 +73,7 @@ def test_numbers_of_every_kind_are_the_nearest_doubles(engine: Factory) -> None:
 
 
 @WITHOUT_CLUSTER
-def test_types_without_numbers_and_missing_columns_are_refused(engine: Factory) -> None:
+def test_other_types_and_missing_columns_are_refused(engine: Factory) -> None:
     kinds: list[tuple[Any, Any]] = [
         (pa.date32(), datetime.date(2024, 1, 1)), (pa.timestamp("us"), datetime.datetime(2024, 1, 1)),
         (pa.timestamp("us", "UTC"), datetime.datetime(2024, 1, 1)), (pa.binary(), b"1"),
@@ -90,14 +85,13 @@ def test_types_without_numbers_and_missing_columns_are_refused(engine: Factory) 
         for action in (engine(Resources()).check, lambda wanted: rows_of(engine, wanted)):
             with pytest.raises(InputError) as caught:
                 action(wanted)
-            said = "the column 'x' cannot be summed: it holds neither numbers nor text"
-            assert str(caught.value) == said
+            assert str(caught.value) == "the column 'x' cannot be summed: it holds neither numbers nor text"
     with pytest.raises(InputError, match="no column 'nope'; its columns are 'user', 'item', 'x'"):
         engine(Resources()).check(task(table, values=(value("nope"),)))
 
 
-@WITHOUT_CLUSTER
-def test_a_column_can_be_several_things_at_once(engine: Factory) -> None:
+@SLOW_ON_SPARK
+def test_a_column_can_be_user_item_and_value(engine: Factory) -> None:
     table = pa.table({"user": [1, 1, 2, 3], "item": [5, 5, 5, 6], "dphist_0": [1, 2, 3, 4], "X0": [9, 9, 9, 9]})
     values = (value("user"), value("item"), value("item", 0, 5), value("dphist_0"), value("X0", 0, 100))
     found = sums(engine, table, values, where="user < 3 AND dphist_0 <> 2 AND item > 0")
@@ -121,7 +115,7 @@ KINDS = [
 ]
 
 
-@by_engine("kind", [*KINDS, "relation"], ["csv", "pandas"], ["parquet", "jsonl", "reader"])
+@by_engine("kind", [*KINDS, "relation"], ["csv"], ["parquet", "jsonl", "reader", "pandas"])
 def test_every_kind_of_input_has_values(engine: Factory, tmp_path: Path, kind: str) -> None:
     numbers = [0.1, 1.5e300, None, -2.5e-7, 12345678.0, 2.0]
     texts = ["1", "x", None, " 2.5", "1e1", "1"]
@@ -141,8 +135,8 @@ def test_every_kind_of_input_has_values(engine: Factory, tmp_path: Path, kind: s
     }
 
 
-@WITHOUT_CLUSTER
-def test_objects_of_pandas_are_numbers_by_their_texts(engine: Factory) -> None:
+@SLOW_ON_SPARK
+def test_pandas_objects_are_numbers_by_their_text(engine: Factory) -> None:
     import pandas as pd
 
     mixed = [1, 2.5, "3", None, float("nan"), True, decimal.Decimal("4.5"), b"5", [6], "x"]
@@ -153,7 +147,7 @@ def test_objects_of_pandas_are_numbers_by_their_texts(engine: Factory) -> None:
 
 
 @pytest.mark.parametrize(
-    ("column", "low", "high", "said"),
+    ("column", "low", "high", "message"),
     [
         ("", 0, 1, "must be a column name"),
         ("x", 1, 1, "must be below its upper bound"),
@@ -166,8 +160,8 @@ def test_objects_of_pandas_are_numbers_by_their_texts(engine: Factory) -> None:
         ("x", 0, 10**340, "too close together or too far apart"),
     ],
 )
-def test_bounds_of_a_value_must_make_sense(column: str, low: Any, high: Any, said: str) -> None:
-    with pytest.raises(InvalidParameter, match=said):
+def test_bounds_of_a_value_must_make_sense(column: str, low: Any, high: Any, message: str) -> None:
+    with pytest.raises(InvalidParameter, match=message):
         Value(column, low, high)
 
 

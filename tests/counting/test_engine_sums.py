@@ -1,4 +1,4 @@
-"""Sums of values: against brute force, whole and without an order, and of each user alone."""
+"""Sums against brute force: independent of row order, and a function of each user's own rows."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ from dphist.counting.task import HALF_STEPS, Resources, Value
 from engine_cases import (
     EACH_ENGINE,
     KEY,
-    QUICK_ON_DUCKDB,
+    SLOW_ON_SPARK,
     WITHOUT_CLUSTER,
     Factory,
     Rows,
+    by_engine,
     drawn,
     events,
     histogram,
@@ -53,11 +54,10 @@ some_values = st.lists(st.tuples(st.sampled_from(["user", *cells]), some_bounds)
 
 @EACH_ENGINE
 @drawn(
-    many=40,
-    few=2, rows=tables, values=some_values, nulls=st.booleans(), cap=st.none() | st.integers(1, 3),
+    many=40, rows=tables, values=some_values, nulls=st.booleans(), cap=st.none() | st.integers(1, 3),
     lower=st.integers(0, 3), seed=st.integers(0, 99),
 )  # fmt: skip
-def test_sums_are_those_of_brute_force_in_any_order(
+def test_sums_match_brute_force_in_any_order(
     engine: Factory, rows: Rows, values: tuple[Value, ...], nulls: bool, cap: int | None, lower: int, seed: int
 ) -> None:
     expected = {item: n for item, n in by_hand(rows, values, cap, nulls, KEY).items() if n[0] >= lower}
@@ -67,9 +67,9 @@ def test_sums_are_those_of_brute_force_in_any_order(
         assert sums(engine, made(given), values, portable=True, **more) == expected
 
 
-@WITHOUT_CLUSTER
+@SLOW_ON_SPARK
 def test_a_sum_is_near_the_sum_of_clamped_numbers(engine: Factory) -> None:
-    """By fractions alone: rounding moves a user by less than a step, here of 3/2^20."""
+    """With exact fractions: rounding changes a user's sum by less than a step, here 3/2^20."""
     generator = random.Random(1)
     rows = [(generator.randrange(50), generator.choice("ab"), generator.uniform(-4, 4)) for _ in range(400)]
     table = pa.table({name: [row[k] for row in rows] for k, name in enumerate(("user", "item", "x"))})
@@ -84,39 +84,38 @@ def test_a_sum_is_near_the_sum_of_clamped_numbers(engine: Factory) -> None:
         assert abs(users * wanted.low + steps * wanted.step - exact) < users * wanted.step
 
 
-@WITHOUT_CLUSTER
+@SLOW_ON_SPARK
 def test_no_order_of_rows_changes_a_sum(engine: Factory) -> None:
-    """Large numbers that cancel: doubles would lose the small ones between them, or not."""
+    """Large numbers that cancel: with doubles the order would decide whether small ones between them are lost."""
     wanted = value("x", 0, 2)
     small = 7.0 / 2**30
     upwards = [math.inf] * 64 + [small] * 3000 + [-math.inf] * 64
     fine = [max(-(2.0**50), min(2.0**50, x * wanted.scale)) for x in upwards]
     one, other = sum(fine), sum(sorted(fine, key=abs))
-    assert abs(one - other) > 4 * 1024  # so that this would show
+    assert abs(one - other) > 4 * 1024  # it would show
     for order in (
         upwards,
         upwards[::-1],
         sorted(upwards, key=abs),
         random.Random(2).sample(upwards, len(upwards)),
     ):
-        # The second user's rows lie between: neither user's sum depends on the other's.
+        # The rows of a second user lie between.
         users, cells = [1, 2] * len(order), [x for cell in order for x in (cell, 1.0)]
         table = pa.table({"user": users, "item": ["a"] * len(users), "x": cells})
         assert sums(engine, table, (wanted,)) == {"a": (2, own_steps(upwards, wanted) + 2 * HALF_STEPS)}
 
 
 @WITHOUT_CLUSTER
-def test_no_number_of_rows_is_too_much(engine: Factory) -> None:
-    """So many of the largest rows that 64 bits would not hold their sum."""
+def test_any_number_of_rows_fits(engine: Factory) -> None:
+    """The largest rows, so many that their sum exceeds 64 bits."""
     rows = 10_000
     table = pa.table({"user": [1, 2] * rows, "item": ["a", "b"] * rows, "x": [math.inf, -math.inf] * rows})
     assert rows * 2**50 > 2**63
     assert sums(engine, table, (value("x"),)) == {"a": (1, 2 * HALF_STEPS), "b": (1, 0)}
 
 
-@WITHOUT_CLUSTER
-@pytest.mark.parametrize("cap", [None, 4])
-def test_one_user_moves_only_that_users_items_and_by_a_bounded_amount(engine: Factory, cap: int | None) -> None:
+@by_engine("cap", [None, 4], [4], [None])
+def test_a_user_changes_their_own_items_by_a_bounded_amount(engine: Factory, cap: int | None) -> None:
     generator = random.Random(3)
     rows = [
         (generator.randrange(12), generator.choice("abcdefgh"), generator.choice([*ODD, generator.uniform(-9, 9)]))
@@ -140,14 +139,14 @@ def test_one_user_moves_only_that_users_items_and_by_a_bounded_amount(engine: Fa
             assert all(0 <= move <= 2 * HALF_STEPS * moved[0] for move in moved[1:])
             touched += moved[0]
         assert touched == min(cap or 99, len(own))
-        # With the user among the item's columns one row is one user's: those of others are the same to the bit.
+        # With the user as an item column, each row belongs to one user: those of others do not change.
         left = sums(engine, table(user), values, items=("user", "item"), **more)
         assert left == {pair: numbers for pair, numbers in each.items() if pair[0] != user}
 
 
-@QUICK_ON_DUCKDB
+@SLOW_ON_SPARK
 @pytest.mark.parametrize("portable", [False, True])
-def test_values_play_no_part_in_the_choice_of_items(engine: Factory, tmp_path: Path, portable: bool) -> None:
+def test_values_do_not_affect_the_choice_of_items(engine: Factory, tmp_path: Path, portable: bool) -> None:
     generator = random.Random(4)
     rows = [(user, generator.randrange(30), generator.gauss(0, 9)) for user in range(60) for _ in range(9)]
     table = pa.table({name: [row[k] for row in rows] for k, name in enumerate(("user", "item", "x"))})
@@ -157,12 +156,12 @@ def test_values_play_no_part_in_the_choice_of_items(engine: Factory, tmp_path: P
     for source in (table, tmp_path / "e.parquet"):
         found = sums(engine, source, (value("x", -5, 5), value("x", 0, 1)), **more)
         assert {item: n[0] for item, n in found.items()} == alone
-        for user, item in alone:  # all rows of a chosen item are in its sum
+        for user, item in alone:  # the sum includes all rows of a chosen item
             own = [x for who, its, x in rows if (who, its) == (user, item)]
             assert found[user, item][1] == own_steps(own, value("x", -5, 5))
 
 
-@WITHOUT_CLUSTER
+@SLOW_ON_SPARK
 def test_public_lists_ranks_and_order(engine: Factory) -> None:
     table = pa.table({"user": [1, 1, 2, 3], "item": ["a", "a", "b", "a"], "x": [1.0, 2.0, 40.0, None]})
     listed = events(pa.table({"item": ["b", "a", "zz"]}))
@@ -188,7 +187,7 @@ def test_public_lists_ranks_and_order(engine: Factory) -> None:
 @on_engines("spark-local")
 def test_a_histogram_of_spark_keeps_sums_apart_from_items(engine: Factory) -> None:
     table = pa.table({"user": [1, 1, 2], "item": ["a", "b", "a"], "x": [1, 2, 3]})
-    # Of one entry: the digest has an entry's number in the list, and two may be numbered either way by two counts.
+    # A single entry: the digest includes the number of the entry, which may differ between two counts.
     listed = events(pa.table({"item": ["a"]}))
     for more in ({}, {"public_items": listed}):
         made: list[dict[Any, Any]] = []
@@ -199,4 +198,4 @@ def test_a_histogram_of_spark_keeps_sums_apart_from_items(engine: Factory) -> No
                 digests = counted.with_digests()
                 assert digests.columns == ["i0", "users", *(f"v{k}" for k in range(len(values))), "digest"]
                 made.append({row["i0"]: row["digest"] for row in digests.collect()})
-        assert made[0] == made[1]  # of the item and its count alone
+        assert made[0] == made[1]  # the digest depends on the item and its count only
