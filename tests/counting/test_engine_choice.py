@@ -16,7 +16,7 @@ import pytest
 from scipy import stats
 
 from dphist.counting.task import Resources
-from engine_cases import SLOW_ON_SPARK, Factory, by_engine, histogram, is_spark, task
+from engine_cases import QUICK_ON_DUCKDB, Factory, by_engine, histogram, is_spark, task
 
 USERS, ITEMS, KEPT = 8000, 10, 2
 ALARM = 1e-9 / 40  # there are fewer than 40 statistics here
@@ -97,7 +97,7 @@ def test_items_and_pairs_are_kept_uniformly(engine: Factory, case: str) -> None:
     assert ((found - expected) ** 2 / expected).sum() < stats.chi2.isf(ALARM, KEPT)
 
 
-@SLOW_ON_SPARK
+@QUICK_ON_DUCKDB
 @pytest.mark.parametrize("portable", [False, True])
 def test_users_with_the_same_items_choose_independently(engine: Factory, portable: bool) -> None:
     users = users_on(engine)
@@ -130,7 +130,7 @@ def test_the_statistics_detect_choices_that_are_not_uniform() -> None:
     assert not is_uniform(together)
 
 
-@SLOW_ON_SPARK
+@QUICK_ON_DUCKDB
 def test_the_choice_does_not_depend_on_row_order_or_threads(engine: Factory) -> None:
     random = np.random.default_rng(7)
     rows = 30_000 if is_spark(engine) else 300_000

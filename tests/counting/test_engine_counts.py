@@ -20,7 +20,7 @@ from engine_cases import (
     EACH_ENGINE,
     EMBEDDED,
     KEY,
-    SLOW_ON_SPARK,
+    QUICK_ON_DUCKDB,
     Factory,
     Rows,
     by_engine,
@@ -77,7 +77,7 @@ def test_portable_choice_matches_brute_force(engine: Factory, rows: Rows, nulls:
     } == expected
 
 
-@SLOW_ON_SPARK
+@QUICK_ON_DUCKDB
 @drawn(
     many=30, rows=tables, nulls=st.booleans(), cap=st.integers(1, 4), portable=st.booleans(),
     seed=st.integers(0, 99),
@@ -179,7 +179,7 @@ def test_names_that_differ_in_case_are_different_columns(engine: Factory, tmp_pa
         engine(Resources()).check(task(written(table, tmp_path, kind), where="user = User"))
 
 
-@SLOW_ON_SPARK
+@QUICK_ON_DUCKDB
 def test_a_condition_may_name_columns_like_our_own(engine: Factory) -> None:
     names = ["dphist_0", "dphist__1", "DPHIST___0", "u", "i0", "c0"]
     table = pa.table({"user": [1, 2], "item": ["a", "b"], **{name: [5, 6] for name in names}})
@@ -188,7 +188,7 @@ def test_a_condition_may_name_columns_like_our_own(engine: Factory) -> None:
     assert histogram(engine, task(table, where=" AND ".join(f"{name} = 6" for name in names))) == {"b": 1}
 
 
-@SLOW_ON_SPARK
+@QUICK_ON_DUCKDB
 def test_a_column_can_be_user_and_item_at_once(engine: Factory) -> None:
     table = pa.table({"user": [1, 1, 2]})
     wanted = task(table, items="user", max_items_per_user=5)
@@ -218,7 +218,7 @@ def test_types_are_kept(engine: Factory) -> None:
             engine(Resources()).check(task(pa.table({"user": pa.nulls(1, nested), "item": [1]})))
 
 
-@SLOW_ON_SPARK
+@QUICK_ON_DUCKDB
 def test_lists_and_structures_are_counted_as_json(engine: Factory) -> None:
     lists = [["a, b"], ["a", "b"], ["a", "b"], [], None]
     table = pa.table({"user": [1, 2, 3, 4, 5], "item": pa.array(lists, pa.list_(pa.string()))})

@@ -136,7 +136,7 @@ def test_one_row_that_cannot_be_cast_changes_nothing_for_others(
     given = {key: value for key, value in asked.items() if key != "items"}
     given |= {"null_items": True} if "null_items" in more else {}
     if "summed" in more and "query" not in asked:
-        sources["values"] = (Value("n", Fraction(0), Fraction(8)),)
+        given["values"] = (Value("n", Fraction(0), Fraction(8)),)
     wanted = [computed(path, *asked["items"], max_items_per_user=2, **given) for path in paths]
     if "sizes" in more:
         found = [engine(Resources()).sizes(replace(one, max_items_per_user=None), [1, 2]) for one in wanted]

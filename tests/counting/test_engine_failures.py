@@ -21,7 +21,7 @@ from engine_cases import (
     EACH_ENGINE,
     EMBEDDED,
     NOT_ON_SPARK,
-    SLOW_ON_SPARK,
+    QUICK_ON_DUCKDB,
     WITHOUT_CLUSTER,
     Factory,
     by_engine,
@@ -113,7 +113,7 @@ def test_damaged_files(engine: Factory, tmp_path: Path, kind: str) -> None:
     )
 
 
-@SLOW_ON_SPARK
+@QUICK_ON_DUCKDB
 def test_values_that_change_their_type_late(engine: Factory, tmp_path: Path) -> None:
     rows = 300 if is_spark(engine) else 30_000  # Spark infers no types at all
     path = tmp_path / "x.jsonl"

@@ -23,7 +23,7 @@ from engine_cases import (
     EMBEDDED,
     FILES,
     OBJECTS,
-    SLOW_ON_SPARK,
+    QUICK_ON_DUCKDB,
     WITHOUT_CLUSTER,
     Factory,
     by_engine,
@@ -89,7 +89,7 @@ def test_a_check_does_not_consume_a_reader_and_a_second_count_is_refused(engine:
         engine(Resources()).check(wanted)
 
 
-@SLOW_ON_SPARK
+@QUICK_ON_DUCKDB
 def test_folders_globs_and_lists(engine: Factory, tmp_path: Path) -> None:
     (tmp_path / "deep" / "er").mkdir(parents=True)
     (tmp_path / "_temporary").mkdir()
@@ -119,7 +119,7 @@ def test_csv_files_with_other_orders_of_columns(engine: Factory, tmp_path: Path)
     assert histogram(engine, task(tmp_path)) == {"a": 3}
 
 
-@SLOW_ON_SPARK
+@QUICK_ON_DUCKDB
 def test_csv_values_are_text(engine: Factory, tmp_path: Path) -> None:
     path = tmp_path / "odd.csv"
     path.write_bytes(
@@ -129,14 +129,14 @@ def test_csv_values_are_text(engine: Factory, tmp_path: Path) -> None:
     assert histogram(engine, task(path, where="n > '6'")) == {"#7": 1, "NULL": 1}
 
 
-@SLOW_ON_SPARK
+@QUICK_ON_DUCKDB
 def test_a_byte_order_mark_is_ignored_in_csv(engine: Factory, tmp_path: Path) -> None:
     path = tmp_path / "marked.csv"
     path.write_text("user,item\n1,a\n", encoding="utf-8-sig")
     assert histogram(engine, task(path)) == {"a": 1}
 
 
-@SLOW_ON_SPARK
+@QUICK_ON_DUCKDB
 def test_a_format_can_be_given(engine: Factory, tmp_path: Path) -> None:
     path = tmp_path / "events.txt"
     path.write_text("user\titem\n1\ta\n")
@@ -148,7 +148,7 @@ def test_a_format_can_be_given(engine: Factory, tmp_path: Path) -> None:
         histogram(engine, task(path, file_format="docx"))
 
 
-@SLOW_ON_SPARK
+@QUICK_ON_DUCKDB
 def test_folders_named_by_values_add_columns(engine: Factory, tmp_path: Path) -> None:
     for day in ("2024-01-01", "2024-01-02"):
         (tmp_path / f"day={day}").mkdir()
@@ -156,7 +156,7 @@ def test_folders_named_by_values_add_columns(engine: Factory, tmp_path: Path) ->
     assert histogram(engine, task(tmp_path, where="day = '2024-01-02'")) == {"2024-01-02": 1}
 
 
-@SLOW_ON_SPARK
+@QUICK_ON_DUCKDB
 def test_json_is_text(engine: Factory, tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     path.write_text(
@@ -185,7 +185,7 @@ def test_json_is_text(engine: Factory, tmp_path: Path) -> None:
         engine(Resources()).check(task(path))
 
 
-@SLOW_ON_SPARK
+@QUICK_ON_DUCKDB
 def test_arrays_and_lines_of_json(engine: Factory, tmp_path: Path) -> None:
     (tmp_path / "1.json").write_text(' \n[{"user": 1, "item": "a"}, 5,\n {"user": 2, "item": 7}]')
     (tmp_path / "2.json").write_text('{"user": 1, "item": "a"}\n')

@@ -12,7 +12,7 @@ import pytest
 
 from dphist.counting.task import Column, Events, Resources
 from dphist.errors import InputError
-from engine_cases import EACH_ENGINE, SLOW_ON_SPARK, Factory, events, histogram, is_spark, task
+from engine_cases import EACH_ENGINE, QUICK_ON_DUCKDB, Factory, events, histogram, is_spark, task
 
 
 def public(values: Any, **more: Any) -> Events:
@@ -38,7 +38,7 @@ def test_public_lists_apply_before_the_limit(engine: Factory) -> None:
     assert engine(Resources()).size(public([3, 4, 99, 3, None])) == 3
 
 
-@SLOW_ON_SPARK
+@QUICK_ON_DUCKDB
 def test_a_public_list_may_be_of_another_type(engine: Factory, tmp_path: Path) -> None:
     listed = tmp_path / "list.csv"
     listed.write_text("p\n7\n8\n007\n7.5\nx\n 7\n-0\n99999999999999999999\n")
@@ -64,7 +64,7 @@ def test_a_public_list_may_be_of_another_type(engine: Factory, tmp_path: Path) -
     )
 
 
-@SLOW_ON_SPARK
+@QUICK_ON_DUCKDB
 def test_public_lists_of_several_columns_and_with_missing_values(engine: Factory) -> None:
     table = pa.table({"user": [1, 1, 2], "item": ["a", None, None], "n": [1, 2, 2]})
     listed = events(pa.table({"item": ["a", None, "b"], "n": ["1", "2", "1"]}), items=("item", "n"))
@@ -78,7 +78,7 @@ def test_public_lists_of_several_columns_and_with_missing_values(engine: Factory
         engine(Resources()).check(task(table, public_items=public(table)))
 
 
-@SLOW_ON_SPARK
+@QUICK_ON_DUCKDB
 def test_a_check_does_not_consume_a_list(engine: Factory) -> None:
     table = pa.table({"user": [1, 2], "item": ["a", "b"]})
     listed = Events(pa.table({"p": ["b", "c"]}).to_reader(), "-", (Column("p", "p"),))

@@ -16,7 +16,7 @@ from dphist.errors import InputError, InvalidParameter
 from engine_cases import (
     EACH_ENGINE,
     EMBEDDED,
-    SLOW_ON_SPARK,
+    QUICK_ON_DUCKDB,
     WITHOUT_CLUSTER,
     Factory,
     Rows,
@@ -66,7 +66,7 @@ def test_sizes_are_those_of_brute_force(engine: Factory, rows: Rows, nulls: bool
     assert sizes(engine, task(table, items=("item", "flag"), null_items=nulls), bounds) == by_hand(two, bounds)
 
 
-@SLOW_ON_SPARK
+@QUICK_ON_DUCKDB
 def test_conditions_and_public_lists_come_first(engine: Factory) -> None:
     rows = [(user, item) for user in range(1, 12) for item in range(user)]
     table = pa.table({"user": [u for u, _ in rows] * 2, "item": [i for _, i in rows] * 2})
@@ -94,7 +94,7 @@ def test_bounds_must_be_whole_and_increase(engine: Factory, bounds: list[Any]) -
         engine(Resources()).sizes(task(pa.table({"user": [1], "item": [1]})), bounds)
 
 
-@SLOW_ON_SPARK
+@QUICK_ON_DUCKDB
 def test_a_reader_is_refused_and_stays_unread(engine: Factory) -> None:
     table = pa.table({"user": [1, 2], "item": ["a", "a"]})
     stream = as_stream(table)

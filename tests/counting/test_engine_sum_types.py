@@ -15,7 +15,7 @@ import pytest
 
 from dphist.counting.task import HALF_STEPS, Resources, Value
 from dphist.errors import InputError, InvalidParameter
-from engine_cases import SLOW_ON_SPARK, WITHOUT_CLUSTER, Factory, by_engine, is_refused, rows_of, task, written
+from engine_cases import QUICK_ON_DUCKDB, WITHOUT_CLUSTER, Factory, by_engine, is_refused, rows_of, task, written
 from sum_cases import TEXTS, own_steps, sums, value
 
 
@@ -39,7 +39,7 @@ def test_both_engines_read_the_same_texts_as_numbers(engine: Factory) -> None:
     assert len({steps for _, steps, _ in found.values()}) > 50
 
 
-@SLOW_ON_SPARK
+@QUICK_ON_DUCKDB
 def test_numbers_become_the_nearest_doubles(engine: Factory) -> None:
     generator = random.Random(6)
 
@@ -90,7 +90,7 @@ def test_other_types_and_missing_columns_are_refused(engine: Factory) -> None:
         engine(Resources()).check(task(table, values=(value("nope"),)))
 
 
-@SLOW_ON_SPARK
+@QUICK_ON_DUCKDB
 def test_a_column_can_be_user_item_and_value(engine: Factory) -> None:
     table = pa.table({"user": [1, 1, 2, 3], "item": [5, 5, 5, 6], "dphist_0": [1, 2, 3, 4], "X0": [9, 9, 9, 9]})
     values = (value("user"), value("item"), value("item", 0, 5), value("dphist_0"), value("X0", 0, 100))
@@ -135,7 +135,7 @@ def test_every_kind_of_input_has_values(engine: Factory, tmp_path: Path, kind: s
     }
 
 
-@SLOW_ON_SPARK
+@QUICK_ON_DUCKDB
 def test_pandas_objects_are_numbers_by_their_text(engine: Factory) -> None:
     import pandas as pd
 

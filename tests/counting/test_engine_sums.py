@@ -19,7 +19,7 @@ from dphist.counting.task import HALF_STEPS, Resources, Value
 from engine_cases import (
     EACH_ENGINE,
     KEY,
-    SLOW_ON_SPARK,
+    QUICK_ON_DUCKDB,
     WITHOUT_CLUSTER,
     Factory,
     Rows,
@@ -67,7 +67,7 @@ def test_sums_match_brute_force_in_any_order(
         assert sums(engine, made(given), values, portable=True, **more) == expected
 
 
-@SLOW_ON_SPARK
+@QUICK_ON_DUCKDB
 def test_a_sum_is_near_the_sum_of_clamped_numbers(engine: Factory) -> None:
     """With exact fractions: rounding changes a user's sum by less than a step, here 3/2^20."""
     generator = random.Random(1)
@@ -84,7 +84,7 @@ def test_a_sum_is_near_the_sum_of_clamped_numbers(engine: Factory) -> None:
         assert abs(users * wanted.low + steps * wanted.step - exact) < users * wanted.step
 
 
-@SLOW_ON_SPARK
+@QUICK_ON_DUCKDB
 def test_no_order_of_rows_changes_a_sum(engine: Factory) -> None:
     """Large numbers that cancel: with doubles the order would decide whether small ones between them are lost."""
     wanted = value("x", 0, 2)
@@ -144,7 +144,7 @@ def test_a_user_changes_their_own_items_by_a_bounded_amount(engine: Factory, cap
         assert left == {pair: numbers for pair, numbers in each.items() if pair[0] != user}
 
 
-@SLOW_ON_SPARK
+@QUICK_ON_DUCKDB
 @pytest.mark.parametrize("portable", [False, True])
 def test_values_do_not_affect_the_choice_of_items(engine: Factory, tmp_path: Path, portable: bool) -> None:
     generator = random.Random(4)
@@ -161,7 +161,7 @@ def test_values_do_not_affect_the_choice_of_items(engine: Factory, tmp_path: Pat
             assert found[user, item][1] == own_steps(own, value("x", -5, 5))
 
 
-@SLOW_ON_SPARK
+@QUICK_ON_DUCKDB
 def test_public_lists_ranks_and_order(engine: Factory) -> None:
     table = pa.table({"user": [1, 1, 2, 3], "item": ["a", "a", "b", "a"], "x": [1.0, 2.0, 40.0, None]})
     listed = events(pa.table({"item": ["b", "a", "zz"]}))

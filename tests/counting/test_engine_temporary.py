@@ -25,7 +25,7 @@ from dphist.counting.task import Resources
 from dphist.counting.workspace import explain
 from dphist.errors import InputError
 from dphist.publishing import MARK
-from engine_cases import EMBEDDED, SLOW_ON_SPARK, WITHOUT_CLUSTER, Factory, histogram, is_spark, task
+from engine_cases import EMBEDDED, QUICK_ON_DUCKDB, WITHOUT_CLUSTER, Factory, histogram, is_spark, task
 from processes import wait_until
 
 SMALL = pa.table({"user": [1, 2, 2], "item": ["a", "a", "b"]})
@@ -74,7 +74,7 @@ def test_the_folder_is_private_and_gone_afterwards(engine: Factory, tmp_path: Pa
     assert left(tmp_path) == []
 
 
-@SLOW_ON_SPARK
+@QUICK_ON_DUCKDB
 def test_unfinished_batches_leave_nothing(engine: Factory, tmp_path: Path) -> None:
     rows = np.arange(40_000 if is_spark(engine) else 400_000)
     many = pa.table({"user": rows % 1000, "item": rows})
@@ -137,7 +137,7 @@ def test_nobody_else_can_read_spill_files(
     assert set(modes) == {0o700}
 
 
-@SLOW_ON_SPARK
+@QUICK_ON_DUCKDB
 def test_progress_only_grows_and_cannot_break_a_run(engine: Factory) -> None:
     random = np.random.default_rng(3)
     rows = 10**5 if is_spark(engine) else 10**6
@@ -224,7 +224,7 @@ def test_an_interrupted_or_killed_run_leaves_nothing(large: Path, tmp_path: Path
     assert time.monotonic() - begun < 10
 
 
-@SLOW_ON_SPARK
+@QUICK_ON_DUCKDB
 def test_two_counts_at_once(engine: Factory) -> None:
     results: list[dict[Any, int]] = []
     threads = [threading.Thread(target=lambda: results.append(histogram(engine, task(SMALL)))) for _ in range(4)]

@@ -22,7 +22,7 @@ from dphist.errors import InputError
 from engine_cases import (
     EACH_ENGINE,
     EMBEDDED,
-    SLOW_ON_SPARK,
+    QUICK_ON_DUCKDB,
     WITHOUT_CLUSTER,
     Factory,
     by_engine,
@@ -223,7 +223,7 @@ def test_folders_named_key_value_add_text_and_replace_no_column(engine: Factory,
         assert histogram(engine, task(folder / name)) == {"a": 2}
 
 
-@SLOW_ON_SPARK
+@QUICK_ON_DUCKDB
 def test_invalid_csv_rows_are_skipped(engine: Factory, tmp_path: Path) -> None:
     path = tmp_path / "x.csv"
     odd = [

@@ -18,7 +18,7 @@ from engine_cases import (
     EACH_ENGINE,
     EMBEDDED,
     KEY,
-    SLOW_ON_SPARK,
+    QUICK_ON_DUCKDB,
     Factory,
     Rows,
     as_stream,
@@ -147,7 +147,7 @@ def test_weighted_sums_match_brute_force(
     assert found == weighted_sums_by_hand(rows, values, levels, nulls)
 
 
-@SLOW_ON_SPARK
+@QUICK_ON_DUCKDB
 def test_sums_of_either_sign_are_rounded_down(engine: Factory) -> None:
     """Halves of a step above and below the middle; the largest unit and range."""
     step = 2.0**-20
@@ -187,7 +187,7 @@ def in_files(rows: Rows, folder: Path, files: int = 3) -> list[Rows]:
     return parts
 
 
-@SLOW_ON_SPARK
+@QUICK_ON_DUCKDB
 def test_items_are_counted_once_over_all_files(engine: Factory, tmp_path: Path) -> None:
     rows = drawn_rows(60)
     parts = in_files(rows, tmp_path)
@@ -203,7 +203,7 @@ def test_items_are_counted_once_over_all_files(engine: Factory, tmp_path: Path) 
         assert wrong != expected
 
 
-@SLOW_ON_SPARK
+@QUICK_ON_DUCKDB
 def test_conditions_and_public_lists_come_before_weights(engine: Factory) -> None:
     rows = [(user, item) for user in range(9) for item in range(user)] * 2
     table, more = pairs_of(rows), {"portable": True, **cut(LEVELS)}
@@ -228,7 +228,7 @@ def test_conditions_and_public_lists_come_before_weights(engine: Factory) -> Non
     assert found == {("1", "1"): expected[1], ("2", "1"): 0, ("3", "1"): expected[3]}
 
 
-@SLOW_ON_SPARK
+@QUICK_ON_DUCKDB
 @pytest.mark.parametrize("portable", [False, True])
 def test_one_level_is_a_limit_and_all_levels_keep_the_same_items(engine: Factory, portable: bool) -> None:
     table = pairs_of(drawn_rows(40))
@@ -260,7 +260,7 @@ def test_a_user_changes_their_own_items_by_their_own_steps(engine: Factory, port
         assert set(moved.values()) == {steps_by_hand(len(own[user]), LEVELS)}
 
 
-@SLOW_ON_SPARK
+@QUICK_ON_DUCKDB
 def test_ranks_are_by_steps(engine: Factory) -> None:
     rows = drawn_rows(30)
     steps = sorted(weighted_by_hand(rows, LEVELS).values(), reverse=True)

@@ -73,7 +73,7 @@ EACH_ENGINE = on_engines(*ENGINES)
 # Where a cluster would show nothing new: reading files, and error messages.
 WITHOUT_CLUSTER = on_engines("duckdb", "spark-local")
 # Where another quick test takes the same path through Spark.
-SLOW_ON_SPARK = on_engines("duckdb", "spark-cluster")
+QUICK_ON_DUCKDB = on_engines("duckdb", "spark-cluster")
 # What only the embedded engine has, or both share.
 EMBEDDED = on_engines("duckdb")
 

@@ -42,7 +42,7 @@ from dphist.counting.files import (
     known_format,
     parquet_header,
 )
-from dphist.counting.frames import ArrowSource, frame_source
+from dphist.counting.frames import frame_source
 from dphist.counting.spark_session import arrow_frame
 from dphist.counting.sql import EXACT, NUMBER, boolean_as_text, not_a_user, not_summable, require_columns
 from dphist.counting.task import FORMATS, LONGEST_VALUE, Events, is_frame
@@ -94,23 +94,22 @@ CHANGING: Final = re.compile(r"^Current|^Now$|^Local")
 
 @dataclass(frozen=True)
 class SparkSource:
-    """An input: `select(wanted, probe)` returns a frame of the wanted columns, named c0, c1, ...
+    """An input: `select` returns a frame of the wanted columns, named c0, c1, ...
 
-    A probe needs only the types, and must not read what can be read only once. `names` is None for JSON, where any
-    name is a column.
+    `names` is None for JSON, where any name is a column.
     """
 
     what: str
     names: list[str] | None
-    select: Callable[[list[str], bool], Any]
+    select: Callable[[list[str]], Any]
 
 
 def read_rows(session: Any, events: Events, summed: Sequence[str] = (), *, probe: bool = False) -> tuple[Any, str]:
     """The rows that satisfy the condition, as c0, c1, ... (user, item, summed columns), and the input's name.
 
-    A probe has their types only.
+    A probe has their types only, and reads nothing that can be read only once.
     """
-    source = find_source(session, events)
+    source = find_source(session, events, probe)
     computed = [item.source for item in events.items if is_computed(source, item)]
     values = [events.user, *(item.source for item in events.items), *summed]
     plain = [name for name in values if name not in computed]
@@ -121,7 +120,7 @@ def read_rows(session: Any, events: Events, summed: Sequence[str] = (), *, probe
         texts[events.where] = "condition"
     named = columns_named(session, source, texts) if texts else {}
     wanted = list(dict.fromkeys([*plain, *named.values()]))
-    frame = source.select(wanted, probe)
+    frame = source.select(wanted)
     if events.as_text:
         for name, (place, kind) in zip(wanted, frame.dtypes, strict=True):
             if name in summed:
@@ -149,7 +148,7 @@ def read_rows(session: Any, events: Events, summed: Sequence[str] = (), *, probe
     return rows.select(*(columns[name].alias(f"c{k}") for k, name in enumerate(values))), source.what
 
 
-def find_source(session: Any, events: Events) -> SparkSource:
+def find_source(session: Any, events: Events, probe: bool) -> SparkSource:
     source = events.source
     from_database = events.table is not None or events.query is not None
     if from_database and is_frame(source):
@@ -157,7 +156,7 @@ def find_source(session: Any, events: Events) -> SparkSource:
     if is_spark_frame(source):
         return SparkSource("the Spark DataFrame", list(source.columns), columns_of(source))
     if is_frame(source):
-        return memory_source(session, source, as_text=events.as_text)
+        return memory_source(session, source, events.as_text, probe)
     remote = remote_paths(source)
     if remote:
         paths = [without_secrets(path) for path in remote]
@@ -180,23 +179,22 @@ def find_source(session: Any, events: Events) -> SparkSource:
     return (json_source if kind in ("json", "jsonl") else csv_source)(session, paths, kind, what)
 
 
-def columns_of(frame: Any, names: Sequence[str] | None = None) -> Callable[[list[str], bool], Any]:
+def columns_of(frame: Any, names: Sequence[str] | None = None) -> Callable[[list[str]], Any]:
     """Selects columns of a frame by position, because Spark's names ignore case."""
     known = list(names or frame.columns)
     numbered = frame.toDF(*(f"n{k}" for k in range(len(known))))
 
-    def select(wanted: list[str], _probe: bool) -> Any:
+    def select(wanted: list[str]) -> Any:
         places = [f"n{known.index(name)}" for name in wanted]
         return numbered.select(*(numbered[place].alias(f"c{k}") for k, place in enumerate(places)))
 
     return select
 
 
-def memory_source(session: Any, data: Any, *, as_text: bool) -> SparkSource:
+def memory_source(session: Any, data: Any, as_text: bool, probe: bool) -> SparkSource:
     source = frame_source(data, as_text=as_text)
-    assert isinstance(source, ArrowSource)
 
-    def select(wanted: list[str], probe: bool) -> Any:
+    def select(wanted: list[str]) -> Any:
         def create() -> Any:
             schema = source.schema(wanted)  # raises an error if a reader was read before
             table = schema.empty_table() if probe else source.data(wanted)
@@ -234,13 +232,13 @@ def folder_option(files: Sequence[str], names: Sequence[str]) -> dict[str, str]:
 def union_source(what: str, groups: Sequence[tuple[str, Any, Sequence[str], Sequence[str]]]) -> SparkSource:
     """Groups of files whose columns may differ in order: the first file, frame, names and types of each group."""
 
-    def select(wanted: list[str], probe: bool) -> Any:
+    def select(wanted: list[str]) -> Any:
         for file, _, names, _ in groups:
             require_columns(f"the file {file!r}", names, wanted)
         for name in wanted:
             common_sql_type(what, name, [kinds[names.index(name)] for _, _, names, kinds in groups])
         # Spark widens the remaining types without loss.
-        frames = [columns_of(frame, names)(wanted, probe) for _, frame, names, _ in groups]
+        frames = [columns_of(frame, names)(wanted) for _, frame, names, _ in groups]
         return reduce(lambda left, right: left.unionAll(right), frames)
 
     return SparkSource(what, list(groups[0][2]), select)
@@ -297,7 +295,7 @@ def csv_source(session: Any, files: list[str], kind: str, what: str) -> SparkSou
 
     groups = [attempt(partial(read, header, paths), what) for header, paths in files_by_header(headers).items()]
     union = union_source(what, groups)
-    return replace(union, select=lambda wanted, probe: valid_rows(union.select(wanted, probe)))
+    return replace(union, select=lambda wanted: valid_rows(union.select(wanted)))
 
 
 def csv_cells(frame: Any, fields: int) -> Any:
@@ -334,7 +332,7 @@ def lines_source(lines: Any, what: str) -> SparkSource:
     # Spark would accept an array of one object, and ignore text after the object.
     valid = sql.when(sql.startswith(line, sql.lit("{")) & sql.endswith(line, sql.lit("}")), line)
 
-    def select(wanted: list[str], _probe: bool) -> Any:
+    def select(wanted: list[str]) -> Any:
         keys = StructType([StructField(name, StringType()) for name in wanted])
         parsed = numbered.select("*", sql.from_json(valid, keys, FROM_JSON).alias("object"))
         cells = []
@@ -387,7 +385,7 @@ def remote_source(session: Any, paths: list[str], kind: str, what: str) -> Spark
         frame = session.read.options(**CSV, sep=delimiter, enforceSchema="false").csv(paths)
         names = header_names([name.removesuffix("\r") for name in frame.columns])
         select = columns_of(csv_cells(frame, len(names)), names)
-        return SparkSource(what, names, lambda wanted, probe: valid_rows(select(wanted, probe)))
+        return SparkSource(what, names, lambda wanted: valid_rows(select(wanted)))
 
     try:
         return read()

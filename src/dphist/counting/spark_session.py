@@ -113,7 +113,6 @@ def active_session() -> Any:
 _lock = threading.Lock()
 # For each session, the original values of changed settings and the number of counts that changed them.
 _changed: weakref.WeakKeyDictionary[Any, dict[str, tuple[str | None, int]]] = weakref.WeakKeyDictionary()
-_quiet: list[Any] = []  # the disabled loggers, once for each running count
 
 
 @contextmanager
@@ -145,18 +144,17 @@ def quiet() -> Iterator[None]:
     """Disable PySpark's error log, which quotes data."""
     from pyspark.logger import PySparkLogger
 
+    def reject(_record: Any) -> bool:
+        return False
+
     loggers = [PySparkLogger.getLogger(f"{kind}QueryContextLogger") for kind in ("SQL", "DataFrame")]
-    with _lock:
-        _quiet.append(loggers)
-        for logger in loggers:
-            logger.disabled = True
+    for logger in loggers:
+        logger.addFilter(reject)
     try:
         yield
     finally:
-        with _lock:
-            _quiet.remove(loggers)
-            for logger in loggers:
-                logger.disabled = bool(_quiet)
+        for logger in loggers:
+            logger.removeFilter(reject)
 
 
 def frame_in(session: Any, table: Any) -> Any:
