@@ -88,8 +88,8 @@ def test_each_user_is_in_one_bucket(engine: Factory) -> None:
 
 
 @EMBEDDED
-@pytest.mark.parametrize("bounds", [[], [0], [2, 2], [3, 1], [True], [1.5], ["1"]])
-def test_bounds_must_be_whole_and_increase(engine: Factory, bounds: list[Any]) -> None:
+@pytest.mark.parametrize("bounds", [[], [0], [2, 2], [3, 1]])
+def test_bounds_must_increase(engine: Factory, bounds: list[Any]) -> None:
     with pytest.raises(InvalidParameter, match="the bounds of sizes must be"):
         engine(Resources()).sizes(task(pa.table({"user": [1], "item": [1]})), bounds)
 

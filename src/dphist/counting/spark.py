@@ -23,7 +23,16 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from dphist.counting.duckdb import DuckDBEngine, check_sizes_task, check_task, in_buckets
 from dphist.counting.spark_inputs import counted_column, number, read_rows
 from dphist.counting.spark_session import Cluster, arrow_frame, report_progress, session_for
-from dphist.counting.sql import COUNT, ITEMS, require_columns, sum_names, weight, weighted_sum
+from dphist.counting.sql import (
+    COUNT,
+    ITEMS,
+    fine_steps,
+    portable_order,
+    require_columns,
+    sum_names,
+    weight,
+    weighted_sum,
+)
 from dphist.counting.task import FINE_LIMIT, FINE_STEPS, Events, Progress, Resources, Task, Value
 from dphist.counting.workspace import SessionKeeper, attempt
 from dphist.errors import InputError, is_spark_frame
@@ -211,8 +220,8 @@ def pairs_of(
     for key in ["u"] if events.null_items else keys:  # `na.drop` would drop NaN too
         pairs = pairs.where(pairs[key].isNotNull())
     if values:
-        fine = [fine_steps(pairs[f"x{summed.index(v.column)}"], v).alias(f"f{k}") for k, v in enumerate(values)]
-        pairs = pairs.select(*keys, *fine)
+        fine = [f"{fine_steps(f'x{summed.index(v.column)}', v)} AS f{k}" for k, v in enumerate(values)]
+        pairs = pairs.selectExpr(*keys, *fine)
     return pairs, [kind for _, kind in counted[1:]], what
 
 
@@ -240,8 +249,10 @@ def count_users(pairs: Any, items: list[str], task: Task) -> Any:
     once = user_sums(pairs, ["u", *items], task.values) if task.values else pairs.distinct()
     if cap is not None:
         # The choice does not depend on the sums.
-        order = portable_order if task.choice.portable else fast_order
-        chance = order(task.choice.key, once["u"], [once[name] for name in items])
+        if task.choice.portable:
+            chance = sql.expr(portable_order(task.choice.key, items))
+        else:
+            chance = fast_order(task.choice.key, once["u"], [once[name] for name in items])
         of_user = Window.partitionBy("u").orderBy("chance", *items)
         ranked = once.withColumn("chance", chance).withColumn("place", sql.row_number().over(of_user))
         if task.weights:
@@ -283,12 +294,6 @@ def with_all_entries(entries: Any, counts: Any, items: list[str], sums: list[str
     values = [entries[f"p{k}"].alias(name) for k, name in enumerate(items)]
     numbers = [sql.coalesce(counts[name], sql.lit(0)).cast("bigint").alias(name) for name in (COUNT, *sums)]
     return joined.select(*values, entries[ENTRY], *numbers)
-
-
-def portable_order(key: bytes, user: Any, items: list[Any]) -> Any:
-    """The same order as `dphist.counting.sql.portable_order`."""
-    values = [column.cast("string") for column in (user, *items)]
-    return sql.md5(sql.concat(sql.lit(key.hex() + ":"), length_prefixed(values)).cast("binary"))
 
 
 def fast_order(key: bytes, user: Any, items: list[Any]) -> Any:
@@ -335,14 +340,6 @@ LOW_BITS: Final = 25
 LOW: Final = (1 << LOW_BITS) - 1
 # Upper halves beyond this are outside of all bounds, whatever the lower half is.
 MOST: Final = FINE_LIMIT >> (LOW_BITS - 1)
-
-
-def fine_steps(x: Any, value: Value) -> Any:
-    """A row's number in fine steps, as `Value` defines them."""
-    scaled = x * sql.lit(value.scale) + sql.lit(0.5)
-    bounded = sql.least(sql.greatest(scaled, sql.lit(float(-FINE_LIMIT))), sql.lit(float(FINE_LIMIT)))
-    # NULL comes first: `least` and `greatest` skip it.
-    return sql.when(x.isNull() | sql.isnan(x), sql.lit(0)).otherwise(sql.floor(bounded).cast("bigint"))
 
 
 def user_sums(pairs: Any, keys: list[str], values: tuple[Value, ...]) -> Any:

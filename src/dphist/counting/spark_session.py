@@ -321,8 +321,7 @@ def start_session(settings: Mapping[str, str]) -> Any:
 
     builder = SparkSession.builder
     builder._options = {}  # the builder is global, and keeps the settings of earlier sessions
-    for name, value in settings.items():
-        builder = builder.config(name, value)
+    builder = builder.config(map=dict(settings))
     starts_java = SparkContext._gateway is None
     if not starts_java:
         reset_java(())

@@ -194,13 +194,13 @@ def fast_order(key: bytes, items: list[str]) -> str:
 
 
 def portable_order(key: bytes, items: list[str]) -> str:
-    """A keyed order that any SQL engine can reproduce: MD5 of the key and the values as text with their lengths.
+    """A keyed order for DuckDB and Spark: MD5 of the key and the values as text with their lengths.
 
-    All engines write integers, strings, booleans, dates and times without a zone alike, but not floats. A missing
+    Both write integers, strings, booleans, dates and times without a zone alike, but not floats. A missing
     value is a hyphen.
     """
     parts = [
-        f"coalesce(CAST(length(CAST({part} AS VARCHAR)) AS VARCHAR) || ':' || CAST({part} AS VARCHAR), '-')"
+        f"coalesce(CAST(length(CAST({part} AS STRING)) AS STRING) || ':' || CAST({part} AS STRING), '-')"
         for part in ("u", *items)
     ]
     return f"md5({' || '.join([text(key.hex() + ':'), *parts])})"
@@ -293,7 +293,10 @@ def number(expression: str, kind: str, column: str) -> str:
 
 
 def fine_steps(x: str, value: Value) -> str:
-    """A row's number in fine steps. NULL comes first: `least` and `greatest` ignore it and return a bound."""
+    """A row's number in fine steps, in the SQL of DuckDB and Spark.
+
+    NULL comes first: `least` and `greatest` ignore it and return a bound.
+    """
     scaled = f"{x} * '{value.scale!r}'::DOUBLE + '0.5'::DOUBLE"
     bounded = f"least(greatest({scaled}, '{-FINE_LIMIT}'::DOUBLE), '{FINE_LIMIT}'::DOUBLE)"
     return f"CASE WHEN {x} IS NULL OR isnan({x}) THEN 0 ELSE TRY_CAST(floor({bounded}) AS BIGINT) END"
