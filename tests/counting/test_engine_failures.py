@@ -210,7 +210,7 @@ def test_conditions(engine: Factory) -> None:
         "item LIKE 'a%' AND item <> ';' /* or */": {"a": 1},
         "1 / (CASE WHEN n = 'x' THEN 0 ELSE 1 END) = 1": {"a": 1, "c": 1},
     }  # fmt: skip
-    cases |= SPARK_CONDITIONS if is_spark(engine) else DUCKDB_CONDITIONS
+    cases = SPARK_CONDITIONS if is_spark(engine) else cases | DUCKDB_CONDITIONS
     for condition, expected in cases.items():
         assert histogram(engine, task(rows, where=condition)) == expected, condition
 

@@ -25,6 +25,7 @@ from engine_cases import (
     events,
     histogram,
     kept_by_hand,
+    table_of,
     task,
     written,
 )
@@ -34,12 +35,6 @@ tables = st.lists(
     st.tuples(st.none() | st.integers(0, 5), st.none() | st.integers(0, 12), st.none() | st.booleans()),
     max_size=60,
 )
-
-
-def made(rows: Rows) -> Any:
-    fields = [("user", pa.int64()), ("item", pa.int64()), ("flag", pa.bool_())]
-    columns = list(zip(*rows, strict=True)) or [(), (), ()]
-    return pa.table({name: pa.array(c, kind) for c, (name, kind) in zip(columns, fields, strict=True)})
 
 
 def sizes(engine: Factory, wanted: Task, bounds: list[int]) -> list[int]:
@@ -57,7 +52,7 @@ def by_hand(kept: dict[Any, set[Any]], bounds: list[int]) -> list[int]:
 @EACH_ENGINE
 @drawn(rows=tables, nulls=st.booleans(), bounds=st.sets(st.integers(1, 30), min_size=1, max_size=6).map(sorted))
 def test_sizes_are_those_of_brute_force(engine: Factory, rows: Rows, nulls: bool, bounds: list[int]) -> None:
-    table = made(rows)
+    table = table_of(rows, user=pa.int64(), item=pa.int64(), flag=pa.bool_())
     one = kept_by_hand([row[:2] for row in rows], None, nulls)
     # A limit, a threshold and a rank do not matter.
     more: dict[str, Any] = {"null_items": nulls, "max_items_per_user": 1, "lower_threshold": 9, "rank": 2}

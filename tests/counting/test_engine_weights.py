@@ -28,6 +28,7 @@ from engine_cases import (
     histogram,
     is_spark,
     kept_by_hand,
+    table_of,
     task,
 )
 from sum_cases import FIELDS, own_steps, sums, value
@@ -101,13 +102,8 @@ valued = st.lists(
 )  # fmt: skip
 
 
-def made(rows: Rows, **fields: Any) -> Any:
-    columns = list(zip(*rows, strict=True)) or [()] * len(fields)
-    return pa.table({name: pa.array(c, kind) for c, (name, kind) in zip(columns, fields.items(), strict=True)})
-
-
 def pairs_of(rows: Rows) -> Any:
-    return made(rows, user=pa.int64(), item=pa.int64())
+    return table_of(rows, user=pa.int64(), item=pa.int64())
 
 
 def spelled(row: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -123,7 +119,7 @@ def test_weighted_counts_match_brute_force_in_any_order(
     more: dict[str, Any] = {"null_items": nulls, "portable": True, **cut(levels)}
     repeated = rows + rows[: len(rows) // 2]
     random.Random(seed).shuffle(repeated)
-    table = made(repeated, user=pa.int64(), item=pa.int64(), flag=pa.bool_())
+    table = table_of(repeated, user=pa.int64(), item=pa.int64(), flag=pa.bool_())
     one = weighted_by_hand([row[:2] for row in rows], levels, nulls)
     assert histogram(engine, task(table, **more)) == one
     two = weighted_by_hand([spelled(row) for row in rows], levels, nulls)
@@ -142,7 +138,7 @@ some_values = st.lists(
 def test_weighted_sums_match_brute_force(
     engine: Factory, rows: Rows, values: tuple[Value, ...], nulls: bool, levels: Levels
 ) -> None:
-    table = made(rows, user=pa.int64(), item=pa.string(), x=pa.float64(), n=pa.int64())
+    table = table_of(rows, user=pa.int64(), item=pa.string(), x=pa.float64(), n=pa.int64())
     found = sums(engine, table, values, null_items=nulls, portable=True, **cut(levels))
     assert found == weighted_sums_by_hand(rows, values, levels, nulls)
 
@@ -150,20 +146,20 @@ def test_weighted_sums_match_brute_force(
 @QUICK_ON_DUCKDB
 def test_sums_of_either_sign_are_rounded_down(engine: Factory) -> None:
     """Halves of a step above and below the middle; the largest unit and range."""
-    step = 2.0**-20
+    step, values = 2.0**-20, (value("x", -1, 1),)
+    types = {"user": pa.int64(), "item": pa.string(), "x": pa.float64()}
     for unit, levels in ((2, ((1, 2), (2, 1))), (2**20, ((1, 2**20), (2, 2**20 - 1)))):
         cells = [-1.0, -3 * step, -2 * step, -step, 0.0, step, 2 * step, 3 * step, 1.0]
         rows = [(user, item, x) for user, x in enumerate(cells) for item in ("own", str(user))]
-        found = sums(engine, made(rows, user=pa.int64(), item=pa.string(), x=pa.float64()), (value("x", -1, 1),),
-                     portable=True, **cut(levels))  # fmt: skip
+        found = sums(engine, table_of(rows, **types), values, portable=True, **cut(levels))
         a = levels[1][1]
         parts = [(2 * round(x / step) * a + unit) // (2 * unit) for x in cells]
         assert found == {
             "own": (a * len(cells), sum(parts)),
             **{str(k): (a, part) for k, part in enumerate(parts)},
         }
-        assert sums(engine, made([(1, "own", 9.0)], user=pa.int64(), item=pa.string(), x=pa.float64()),
-                    (value("x", -1, 1),), **cut(levels)) == {"own": (unit, HALF_STEPS)}  # fmt: skip
+        single = table_of([(1, "own", 9.0)], **types)
+        assert sums(engine, single, values, **cut(levels)) == {"own": (unit, HALF_STEPS)}
 
 
 def drawn_rows(users: int, seed: int = 1) -> Rows:
@@ -219,7 +215,7 @@ def test_conditions_and_public_lists_come_before_weights(engine: Factory) -> Non
     with_sums = sums(engine, table, values, public_items=listed, **more)
     assert {item: n[0] for item, n in with_sums.items()} == found
     assert with_sums["x"] == with_sums["007"] == (0, 0)
-    pairs = made(
+    pairs = table_of(
         [(user, item, str(item % 2)) for user, item in rows], user=pa.int64(), item=pa.int64(), odd=pa.string()
     )
     listed = events(pa.table({"item": ["1", "2", "3"], "odd": ["1", "1", "1"]}), items=("item", "odd"))

@@ -53,17 +53,17 @@ def test_a_first_line_of_data_is_not_repeated(tmp_path: Path, first: str) -> Non
 
 def test_the_command_does_not_suggest_columns_of_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "nohead.csv").write_text(f"{ROWS[0]}\n")
-    said = run(tmp_path, "release", "nohead.csv", "--epsilon", "1")
-    assert "The first line of nohead.csv looks like data, not like column names: add a header line" in said
-    assert "For example" not in said
-    assert "HIV" not in said
-    assert "mail" not in said
+    message = run(tmp_path, "release", "nohead.csv", "--epsilon", "1")
+    assert "The first line of nohead.csv looks like data, not like column names: add a header line" in message
+    assert "For example" not in message
+    assert "HIV" not in message
+    assert "mail" not in message
     asked = ["--user=u", "--item=i", "--epsilon=1", "--delta=1e-6", "-o", "o.csv"]
     with (tmp_path / "nohead.csv").open() as given:
         monkeypatch.setattr("sys.stdin", given)
-        said = run(tmp_path, "release", "-", "--input-format=csv", *asked)
-    assert "standard input has no column 'u', and its first line looks like data" in said
-    assert "HIV" not in said
+        message = run(tmp_path, "release", "-", "--input-format=csv", *asked)
+    assert "standard input has no column 'u', and its first line looks like data" in message
+    assert "HIV" not in message
 
 
 def test_a_column_that_is_named_exactly_is_used(tmp_path: Path) -> None:

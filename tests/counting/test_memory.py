@@ -42,8 +42,6 @@ LONGEST = "é" * (LONGEST_VALUE // 2)
 def test_values_that_are_too_long_are_missing(engine: Factory) -> None:
     table = pa.table({"user": ["a", "b", LONG, "c"], "item": [LONGEST, LONG, "tea", "tea"]})
     assert histogram(engine, task(table)) == {LONGEST: 1, "tea": 1}
-    without = pa.table({"user": ["a", "c"], "item": [LONGEST, "tea"]})
-    assert histogram(engine, task(table)) == histogram(engine, task(without))
     assert histogram(engine, task(table, null_items=True)) == {LONGEST: 1, None: 1, "tea": 1}
     data = pa.table({"user": [1, 2, 3], "item": pa.array([b"\xff" * LONGEST_VALUE, LONG.encode(), b"tea"])})
     assert histogram(engine, task(data)) == {b"\xff" * LONGEST_VALUE: 1, b"tea": 1}

@@ -105,13 +105,13 @@ def test_folders_and_patterns(store: ObjectServer, tmp_path: Path) -> None:
 
 
 def test_missing_objects(store: ObjectServer) -> None:
-    for source, said in (
+    for source, message in (
         ("s3://lake/none.csv", "there is no object s3://lake/none.csv"),
         ("s3://lake/none/*.csv", "there is no object"),
         ("s3://other/one.csv", "there is no object"),
         ("s3://lake/many/day=1/*.csv", "there is no object"),
     ):
-        with pytest.raises(InputError, match=said) as caught:
+        with pytest.raises(InputError, match=message) as caught:
             released(source + store.options)
         assert SECRET not in str(caught.value)
     with pytest.raises(InputError, match=r"'s3://lake/one.csv' has no column 'who'; its columns are"):
@@ -204,14 +204,14 @@ def test_a_public_list_cannot_be_an_object(store: ObjectServer) -> None:
 def test_invalid_outputs(store: ObjectServer, monkeypatch: pytest.MonkeyPatch) -> None:
     one = f"s3://lake/one.csv{store.options}"
     before = dict(store.objects)
-    for source, out, said in (
+    for source, out, message in (
         (one, "one.csv", "which it is made of"),
         (f"s3://lake/many/{store.options}", "many/q.parquet", "which it is made of"),
         (f"s3://lake/**{store.options}", "q.parquet", "which it is made of"),
         (one, "q.sqlite", "a database cannot be written"),
         (one, "q", "only Spark can write a folder"),
     ):
-        with pytest.raises(InvalidParameter, match=said):
+        with pytest.raises(InvalidParameter, match=message):
             dphist.release(source, **ASKED, output=f"s3://lake/{out}{store.options}", force=True)
     assert store.objects == before
     assert without_secrets("s3://KEY:SECRET@lake/a.csv?x=y") == "s3://lake/a.csv"

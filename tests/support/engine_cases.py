@@ -25,7 +25,7 @@ from hypothesis import given, settings
 from dphist.counting.duckdb import DuckDBEngine
 from dphist.counting.task import Choice, Column, Engine, Events, Resources, Task
 from dphist.errors import InputError
-from scheduling import examples
+from scheduling import THOROUGH, examples
 from spark_cluster import ON_SPARK
 from spark_shared import OnSpark
 
@@ -97,12 +97,12 @@ def is_spark(engine: Factory) -> bool:
     return isinstance(engine, OnSpark)
 
 
-def drawn(many: int = 60, few: int = 2, **strategies: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def drawn(many: int = 60, **strategies: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """A test with random examples: many on DuckDB, few on Spark, where a count takes longer."""
 
     def of(body: Callable[..., None]) -> Callable[..., None]:
         def test(engine: Factory) -> None:
-            @settings(max_examples=few if is_spark(engine) else examples(many))
+            @settings(max_examples=(5 if THOROUGH else 2) if is_spark(engine) else examples(many))
             @given(**strategies)
             def example(**values: Any) -> None:
                 body(engine, **values)
@@ -182,6 +182,12 @@ def counts_by_hand(kept: dict[Any, set[Any]]) -> dict[Any, int]:
         for item in items:
             counts[item[0] if len(item) == 1 else item] += 1
     return dict(counts)
+
+
+def table_of(rows: Rows, **types: Any) -> Any:
+    """An Arrow table of the rows, with columns of these names and types."""
+    columns = list(zip(*rows, strict=True)) or [()] * len(types)
+    return pa.table({name: pa.array(c, kind) for c, (name, kind) in zip(columns, types.items(), strict=True)})
 
 
 def as_stream(table: Any) -> Any:

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from dphist.counting.task import Value
-from engine_cases import Factory, Rows, kept_by_hand, rows_of, task
+from engine_cases import Factory, Rows, kept_by_hand, rows_of, table_of, task
 
 NUMBER = re.compile(r"[ \t\n\r\f\v]*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?[ \t\n\r\f\v]*", re.ASCII)
 FIELDS = {
@@ -29,8 +29,7 @@ def value(column: str, low: Any = 0, high: Any = 10) -> Value:
 
 
 def made(rows: Rows) -> Any:
-    columns = list(zip(*rows, strict=True)) or [()] * len(FIELDS)
-    return pa.table({name: pa.array(c, kind) for c, (name, kind) in zip(columns, FIELDS.items(), strict=True)})
+    return table_of(rows, **FIELDS)
 
 
 def number(cell: Any) -> float | None:

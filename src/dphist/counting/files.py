@@ -32,9 +32,7 @@ from dphist.errors import DphistError, InputError
 from dphist.objects import copy_objects, is_object, scheme_of, without_secrets
 
 NAMES: Final = {suffix[1:]: kind for suffix, kind in FORMATS.items()}
-COMPRESSED: Final = (".gz", ".zst")
 COMPRESSION_MARKS: Final = {b"\x1f\x8b": ".gz", b"\x28\xb5\x2f\xfd": ".zst"}
-_LONGEST_MARK: Final = max(map(len, COMPRESSION_MARKS))
 SPOOL: Final = 1 << 20
 
 
@@ -76,7 +74,7 @@ def spool_stdin(kind: str, folder: Path | None) -> Iterator[str]:
         def spool() -> str:
             # read1 returns what has arrived: Python handles no signal while it waits for a whole block.
             first = b""
-            while len(first) < _LONGEST_MARK and (piece := stream.read1(SPOOL)):
+            while len(first) < max(map(len, COMPRESSION_MARKS)) and (piece := stream.read1(SPOOL)):
                 first += piece
             ending = next((end for mark, end in COMPRESSION_MARKS.items() if first.startswith(mark)), "")
             path = work / f"input.{kind}{ending}"
@@ -159,7 +157,7 @@ def matching_files(path: str) -> list[str]:
 def format_of(path: str) -> str:
     """The format by the ending of a name."""
     name = Path(path.lower())
-    compressed = name.suffix in COMPRESSED
+    compressed = name.suffix in COMPRESSION_MARKS.values()
     kind = FORMATS.get(name.with_suffix("").suffix if compressed else name.suffix)
     if kind is None or (compressed and kind not in ("csv", "tsv", "json", "jsonl")):
         raise InputError(

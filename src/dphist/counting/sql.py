@@ -220,7 +220,10 @@ def public_list(rows: Rows, null_items: bool, types: list[str]) -> str:
     """
     entries, keys = [f"p{k}" for k in range(len(types))], [f"k{k}" for k in range(len(types))]
     columns = list(zip(entries, keys, rows.types(), types, strict=True))
-    cast = [f"{normalize(cast_entry(entry, own, kind), kind)} AS {key}" for entry, key, own, kind in columns]
+    cast = [
+        f"{normalize(as_text(entry, own) if kind == 'VARCHAR' else f'TRY_CAST({entry} AS {kind})', kind)} AS {key}"
+        for entry, key, own, kind in columns
+    ]
     same = [
         f"(({entry} IS NULL) OR ({key} IS NOT NULL AND {is_lossless(entry, own, key, kind)}))"
         for entry, key, own, kind in columns
@@ -234,10 +237,6 @@ def public_list(rows: Rows, null_items: bool, types: list[str]) -> str:
         f"SELECT {', '.join(entries)}, {matching}, matched FROM "
         f"(SELECT *, possible AND {first} AS matched FROM ({tested}))"
     )
-
-
-def cast_entry(entry: str, own: str, kind: str) -> str:
-    return as_text(entry, own) if kind == "VARCHAR" else f"TRY_CAST({entry} AS {kind})"
 
 
 def is_lossless(entry: str, own: str, key: str, kind: str) -> str:
