@@ -198,7 +198,7 @@ def rehearse(session: Any) -> None:
     if problem:
         raise InputError(
             f"Spark's executors cannot draw noise: {problem}. They need this dphist: set PYSPARK_PYTHON to a "
-            " Python that has it, or ship an environment with --spark-conf spark.archives=..."
+            "Python that has it, or ship an environment with --spark-conf spark.archives=..."
         )
     _rehearsed.add(session)
 
