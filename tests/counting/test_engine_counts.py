@@ -1,4 +1,4 @@
-"""Counting: against brute force, missing values, floats, odd names, thresholds and ranks."""
+"""Counts against brute force; missing values, floats, odd names, thresholds and ranks."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import strategies as st
 
-from dphist.counting.task import Resources
-from dphist.errors import InputError, InvalidParameter
+from dphist.counting.task import Column, Events, Resources
+from dphist.errors import InputError
 from engine_cases import (
     EACH_ENGINE,
     EMBEDDED,
     KEY,
     QUICK_ON_DUCKDB,
-    WITHOUT_CLUSTER,
     Factory,
     Rows,
     by_engine,
     counts_by_hand,
     drawn,
+    events,
     histogram,
     in_memory,
     is_spark,
     kept_by_hand,
     rows_of,
+    table_of,
     task,
     written,
 )
@@ -47,17 +47,12 @@ tables = st.lists(
 
 
 def made(rows: Rows) -> Any:
-    fields = [("user", pa.int64()), ("item", pa.string()), ("flag", pa.bool_())]
-    columns = list(zip(*rows, strict=True)) or [(), (), ()]
-    return pa.table([pa.array(column, kind) for column, (_, kind) in zip(columns, fields, strict=True)],
-                    names=[name for name, _ in fields])  # fmt: skip
+    return table_of(rows, user=pa.int64(), item=pa.string(), flag=pa.bool_())
 
 
 @EACH_ENGINE
 @drawn(rows=tables, nulls=st.booleans(), lower=st.integers(0, 3))
-def test_counts_without_a_cap_are_those_of_brute_force(
-    engine: Factory, rows: Rows, nulls: bool, lower: int
-) -> None:
+def test_counts_match_brute_force(engine: Factory, rows: Rows, nulls: bool, lower: int) -> None:
     one = counts_by_hand(kept_by_hand([row[:2] for row in rows], None, nulls))
     two = counts_by_hand(kept_by_hand(rows, None, nulls))
     more: dict[str, Any] = {"null_items": nulls, "lower_threshold": lower}
@@ -70,7 +65,7 @@ def test_counts_without_a_cap_are_those_of_brute_force(
 
 @EACH_ENGINE
 @drawn(rows=tables, nulls=st.booleans(), cap=st.integers(1, 4))
-def test_the_portable_choice_is_that_of_brute_force(engine: Factory, rows: Rows, nulls: bool, cap: int) -> None:
+def test_portable_choice_matches_brute_force(engine: Factory, rows: Rows, nulls: bool, cap: int) -> None:
     # Booleans are written in lower case in SQL.
     spelled = [(user, item, None if flag is None else str(flag).lower()) for user, item, flag in rows]
     expected = counts_by_hand(kept_by_hand(spelled, cap, nulls, KEY))
@@ -81,20 +76,15 @@ def test_the_portable_choice_is_that_of_brute_force(engine: Factory, rows: Rows,
     } == expected
 
 
-@EACH_ENGINE
+@QUICK_ON_DUCKDB
 @drawn(
-    many=30,
-    few=3,
-    rows=tables,
-    nulls=st.booleans(),
-    cap=st.integers(1, 4),
-    portable=st.booleans(),
+    many=30, rows=tables, nulls=st.booleans(), cap=st.integers(1, 4), portable=st.booleans(),
     seed=st.integers(0, 99),
-)
-def test_a_cap_keeps_a_fixed_part_of_each_users_items(
+)  # fmt: skip
+def test_a_limit_keeps_the_same_items_in_any_order_of_rows(
     engine: Factory, rows: Rows, nulls: bool, cap: int, portable: bool, seed: int
 ) -> None:
-    # With the user among the item's columns the histogram tells who kept what.
+    # With the user as an item column, the histogram shows which user kept which item.
     full = kept_by_hand([(user, user, item) for user, item, _ in rows], None, nulls)
     more: dict[str, Any] = {"null_items": nulls, "max_items_per_user": cap, "portable": portable}
     found = histogram(engine, task(made(rows), items=("user", "item"), **more))
@@ -119,22 +109,22 @@ def test_rank_and_order(engine: Factory) -> None:
     rows = [(user, item) for item in range(40) for user in range(item * 7 % 13 + 1)]
     table = pa.table({"user": [u for u, _ in rows], "item": [i for _, i in rows]})
     counts = sorted((i * 7 % 13 + 1 for i in range(40)), reverse=True)
-    for rank in (1, 7, 41) if is_spark(engine) else (1, 2, 7, 40, 41, 1000):
+    for rank in (7, 41) if is_spark(engine) else (1, 2, 7, 40, 41, 1000):
         with engine(Resources()).count(task(table, rank=rank)) as counted:
             assert counted.at_rank == (counts[rank - 1] if rank <= 40 else 0)
             assert sum(batch.num_rows for batch in counted.batches()) == 40
-    for more in ({"rank": 3}, {"max_items_per_user": 100}):
+    for more in ({"rank": 3},) if is_spark(engine) else ({"rank": 3}, {"max_items_per_user": 100}):
         found = rows_of(engine, task(table, ordered=True, **more))
         assert [item for item, _ in found] == list(range(40))
-    # The rank is one of the histogram: what the threshold removed has none.
+    # Counts below the threshold have no rank.
     with engine(Resources()).count(task(table, rank=30, lower_threshold=10)) as counted:
         assert counted.at_rank == 0
 
 
 @EACH_ENGINE
-def test_zeros_and_nans_have_one_form(engine: Factory) -> None:
+def test_zeros_are_equal_and_nans_are_equal(engine: Factory) -> None:
     odd = [0.0, -0.0, math.nan, -math.nan, 1.5]
-    for kind in (pa.float64(), pa.float32()):
+    for kind in (pa.float64(),) if is_spark(engine) else (pa.float64(), pa.float32()):
         table = pa.table({"user": [1, 2, 3, 4, 5], "item": pa.array(odd, kind)})
         found = {repr(item): n for item, n in histogram(engine, task(table)).items()}
         assert found == {"0.0": 2, "nan": 2, "1.5": 1}
@@ -144,7 +134,7 @@ def test_zeros_and_nans_have_one_form(engine: Factory) -> None:
 
 
 @EMBEDDED
-@pytest.mark.parametrize("kind", ["parquet", "csv", "duckdb", "sqlite", "table", "dataset", "pandas", "polars"])
+@pytest.mark.parametrize("kind", ["duckdb", "sqlite", "dataset", "pandas", "polars"])
 def test_odd_names_of_columns(engine: Factory, tmp_path: Path, kind: str) -> None:
     table = pa.table({name: [f"is {name}"] for name in NAMES})
     source = written(table, tmp_path, kind)
@@ -155,7 +145,7 @@ def test_odd_names_of_columns(engine: Factory, tmp_path: Path, kind: str) -> Non
 @by_engine("kind", ["parquet", "csv", "jsonl", "table"], ["parquet"], ["csv", "jsonl"])
 def test_all_odd_names_at_once(engine: Factory, tmp_path: Path, kind: str) -> None:
     table = pa.table({name: [f"is {name}", None] for name in ODDER})
-    for user, *items in (ODDER, ODDER[::-1]):
+    for user, *items in (ODDER,) if is_spark(engine) else (ODDER, ODDER[::-1]):
         wanted = task(written(table, tmp_path, kind), user=user, items=tuple(items))
         assert histogram(engine, wanted) == {tuple(f"is {name}" for name in items): 1}
     if is_spark(engine):
@@ -172,9 +162,9 @@ def test_all_odd_names_at_once(engine: Factory, tmp_path: Path, kind: str) -> No
 )
 def test_names_that_differ_in_case_are_different_columns(engine: Factory, tmp_path: Path, kind: str) -> None:
     table = pa.table({"User": ["a", "b"], "user": ["c", "c"], "USER": ["d", None], "item": ["x", "x"]})
-    for column, expected in (("User", 2), ("user", 1), ("USER", 1)):
+    for column, expected in (("User", 2), ("user", 1)):
         assert histogram(engine, task(written(table, tmp_path, kind), user=column)) == {"x": expected}
-    if kind == "jsonl":  # nobody knows its columns
+    if kind == "jsonl":  # any name is a column
         assert histogram(engine, task(written(table, tmp_path, kind), user="uSER")) == {}
     else:
         with pytest.raises(
@@ -188,8 +178,8 @@ def test_names_that_differ_in_case_are_different_columns(engine: Factory, tmp_pa
         engine(Resources()).check(task(written(table, tmp_path, kind), where="user = User"))
 
 
-@EACH_ENGINE
-def test_a_condition_sees_only_the_columns_that_it_names(engine: Factory) -> None:
+@QUICK_ON_DUCKDB
+def test_a_condition_may_name_columns_like_our_own(engine: Factory) -> None:
     names = ["dphist_0", "dphist__1", "DPHIST___0", "u", "i0", "c0"]
     table = pa.table({"user": [1, 2], "item": ["a", "b"], **{name: [5, 6] for name in names}})
     for name in names:
@@ -227,8 +217,8 @@ def test_types_are_kept(engine: Factory) -> None:
             engine(Resources()).check(task(pa.table({"user": pa.nulls(1, nested), "item": [1]})))
 
 
-@EACH_ENGINE
-def test_lists_and_structures_are_items_by_their_json(engine: Factory) -> None:
+@QUICK_ON_DUCKDB
+def test_lists_and_structures_are_counted_as_json(engine: Factory) -> None:
     lists = [["a, b"], ["a", "b"], ["a", "b"], [], None]
     table = pa.table({"user": [1, 2, 3, 4, 5], "item": pa.array(lists, pa.list_(pa.string()))})
     assert histogram(engine, task(table)) == {'["a, b"]': 1, '["a","b"]': 2, "[]": 1}
@@ -236,30 +226,72 @@ def test_lists_and_structures_are_items_by_their_json(engine: Factory) -> None:
     assert histogram(engine, task(table, max_items_per_user=2)) == {'{"x":1,"y":"z"}': 2, '{"x":null,"y":"z"}': 1}
 
 
-@WITHOUT_CLUSTER
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("max_items_per_user", 0), ("rank", 0), ("rank", -1), ("rank", 2**70), ("lower_threshold", 2**53 + 1)],
-)
-def test_numbers_of_the_task_must_be_in_range(engine: Factory, name: str, value: int) -> None:
-    with pytest.raises(InvalidParameter, match=name):
-        engine(Resources()).check(task(pa.table({"user": [1], "item": [1]}), **{name: value}))
+def public(values: Any, **more: Any) -> Events:
+    return Events(
+        values if isinstance(values, (Path, pa.Table)) else pa.table({"p": values}),
+        "-",
+        (Column("p", "p"),),
+        **more,
+    )
 
 
-@EMBEDDED
-@pytest.mark.parametrize("copies", [1, 4])
-def test_few_or_many_repeats_change_the_speed_alone(engine: Factory, tmp_path: Path, copies: int) -> None:
-    """Parquet is looked at first, and counted in one of two ways; a table in memory is counted in one way."""
-    generator = random.Random(7)
-    users = 3000
-    pairs = [(user, generator.choice([None, *range(40)])) for user in range(users) for _ in range(8)]
-    rows = pa.table({"user": [u for u, _ in pairs], "item": [i for _, i in pairs]})
-    table = pa.concat_tables([rows] * copies)
-    pq.write_table(table, tmp_path / "e.parquet")
-    for more in ({}, {"rank": 3}, {"portable": True}):
-        both = [
-            histogram(engine, task(source, max_items_per_user=3, **more))
-            for source in (table, tmp_path / "e.parquet")
-        ]
-        assert both[0] == both[1]
-        assert sum(both[0].values()) <= 3 * users
+@EACH_ENGINE
+def test_public_lists_apply_before_the_limit(engine: Factory) -> None:
+    table = pa.table({"user": [1] * 20 + [2], "item": [*range(20), 3]})
+    found = histogram(engine, task(table, public_items=public([3, 4, 99, 3, None]), lower_threshold=5))
+    assert found == {3: 2, 4: 1, 99: 0}
+    # Of all twenty items a limit of two would rarely keep both.
+    for n in range(1 if is_spark(engine) else 5):
+        wanted = task(table, bytes([n]) * 32, public_items=public([3, 4, 99]), max_items_per_user=2, rank=2)
+        assert histogram(engine, wanted) == {3: 2, 4: 1, 99: 0}
+        with engine(Resources()).count(wanted) as counted:
+            assert counted.at_rank == 1
+    assert engine(Resources()).size(public([3, 4, 99, 3, None])) == 3
+
+
+@QUICK_ON_DUCKDB
+def test_a_public_list_may_be_of_another_type(engine: Factory, tmp_path: Path) -> None:
+    listed = tmp_path / "list.csv"
+    listed.write_text("p\n7\n8\n007\n7.5\nx\n 7\n-0\n99999999999999999999\n")
+    for kind in (pa.int32(), pa.int64(), pa.decimal128(12, 3)):
+        table = pa.table({"user": [1, 2, 3], "item": pa.array([7, 7, 8], kind)})
+        found = histogram(engine, task(table, public_items=public(listed)))
+        # Only one of three spellings of a number is counted: otherwise a user would count three times.
+        assert sorted(n for n in found.values() if n) == [1, 2]
+        assert found["8"] == 1
+        assert found["7" if kind != pa.decimal128(12, 3) else " 7"] == 2
+        assert len(found) == engine(Resources()).size(public(listed)) == 8
+    texts_of = pa.table({"user": [1, 2, 3], "item": ["7", "7", "007"]})
+    found = histogram(engine, task(texts_of, public_items=public(listed)))
+    assert (found["7"], found["007"], found["8"]) == (2, 1, 0)
+    assert histogram(engine, task(texts_of, public_items=public([7, 8]))) == {7: 2, 8: 0}
+    numbers, halves = pa.table({"user": [1, 2], "item": [7, 8]}), public([7.0, 7.5, math.nan, 8.0, -2.0])
+    found = {repr(item): n for item, n in histogram(engine, task(numbers, public_items=halves)).items()}
+    assert found == {"7.0": 1, "7.5": 0, "nan": 0, "8.0": 1, "-2.0": 0}
+    days = pa.table({"user": [1], "item": [datetime.date(2024, 1, 1)]})
+    spelled = ["2024-01-01", "2024-01-01 12:00:00", "no day"]
+    assert histogram(engine, task(days, public_items=public(spelled))) == dict(
+        zip(spelled, (1, 0, 0), strict=True)
+    )
+
+
+@QUICK_ON_DUCKDB
+def test_public_lists_of_several_columns_and_with_missing_values(engine: Factory) -> None:
+    table = pa.table({"user": [1, 1, 2], "item": ["a", None, None], "n": [1, 2, 2]})
+    listed = events(pa.table({"item": ["a", None, "b"], "n": ["1", "2", "1"]}), items=("item", "n"))
+    found = histogram(engine, task(table, items=("item", "n"), public_items=listed, null_items=True))
+    assert found == {("a", "1"): 1, (None, "2"): 2, ("b", "1"): 0}
+    found = histogram(engine, task(table, items=("item", "n"), public_items=listed))
+    assert found == {("a", "1"): 1, ("b", "1"): 0}
+    with pytest.raises(InputError, match="the public items have 1 columns, and the item has 2"):
+        engine(Resources()).check(task(table, items=("item", "n"), public_items=public(["a"])))
+    with pytest.raises(InputError, match="no column 'p'"):
+        engine(Resources()).check(task(table, public_items=public(table)))
+
+
+@QUICK_ON_DUCKDB
+def test_a_check_does_not_consume_a_list(engine: Factory) -> None:
+    table = pa.table({"user": [1, 2], "item": ["a", "b"]})
+    listed = Events(pa.table({"p": ["b", "c"]}).to_reader(), "-", (Column("p", "p"),))
+    engine(Resources()).check(task(table, public_items=listed))
+    assert histogram(engine, task(table, public_items=listed)) == {"b": 1, "c": 0}

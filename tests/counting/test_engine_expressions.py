@@ -1,4 +1,4 @@
-"""Items that are computed, queries over files, and what is refused because it is not about single rows."""
+"""Computed items, queries over files, and SQL that is refused because it uses more than one row."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ import pyarrow.parquet
 import pytest
 
 import dphist
-from dphist.counting.duckdb import DuckDBEngine
 from dphist.counting.task import Column, Resources, Task, Value
 from dphist.errors import InputError
 from engine_cases import EMBEDDED, WITHOUT_CLUSTER, Factory, by_engine, histogram, is_spark, rows_of, task
@@ -36,14 +35,14 @@ def rows() -> Any:
 
 
 def computed(source: Any, *items: str, **more: Any) -> Task:
-    """A task whose items are given as on the command line."""
+    """A task with items as on the command line."""
     wanted = task(source, **more)
     return replace(wanted, events=replace(wanted.events, items=tuple(map(Column.parse, items))))
 
 
 @pytest.fixture(scope="module")
 def sources(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """The same rows in every kind of input that both engines read."""
+    """The same rows in every format that both engines read."""
     folder = tmp_path_factory.mktemp("sources")
     pa.parquet.write_table(rows(), folder / "log.parquet")
     pa.csv.write_csv(rows(), folder / "log.csv")
@@ -54,7 +53,7 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 def refusal(engine: Factory, wanted: Task) -> str:
-    """The sentence of the error that a count raises, without a cell of the data."""
+    """The error of a count, after checking that it contains no data."""
     with pytest.raises(InputError) as caught:
         histogram(engine, wanted)
     assert SECRET not in "".join(traceback.format_exception(caught.value))
@@ -77,7 +76,7 @@ def test_a_check_refuses_what_a_count_refuses(engine: Factory, sources: dict[str
         assert caught.value.with_flags == refusal(engine, wanted)
 
 
-@by_engine("kind", COMPUTED, ["csv", "frame"], COMPUTED)
+@by_engine("kind", COMPUTED, ["csv"], COMPUTED)
 def test_items_are_computed(engine: Factory, sources: dict[str, Any], kind: str) -> None:
     month = (
         "date_format(CAST(day AS DATE), 'yyyy-MM')" if is_spark(engine) else "strftime(CAST(day AS DATE), '%Y-%m')"
@@ -94,7 +93,7 @@ def test_items_are_computed(engine: Factory, sources: dict[str, Any], kind: str)
     assert both == {("tea", 1 if kind in ("parquet", "frame") else "1", "TEA"): 1}
 
 
-@by_engine("kind", COMPUTED[:4], ["parquet", "jsonl"], COMPUTED[:4])
+@by_engine("kind", COMPUTED[:4], ["jsonl"], COMPUTED[:4])
 def test_an_expression_that_fails_on_a_row_is_a_missing_item(
     engine: Factory, sources: dict[str, Any], kind: str
 ) -> None:
@@ -146,14 +145,14 @@ def test_one_row_that_cannot_be_cast_changes_nothing_for_others(
         return
     before, after = (rows_of(engine, one) for one in wanted)
     missing = [row for row in after if row not in before]
-    # The victim's own item is missing, and counted as such alone.
+    # Only the item of the victim is missing.
     assert before
     assert [row for row in before if row not in after] == []
     assert len(missing) <= ("null_items" in more and "where" not in asked and "query" not in asked)
 
 
 @WITHOUT_CLUSTER
-def test_a_column_of_the_name_wins(engine: Factory) -> None:
+def test_a_column_takes_precedence_over_an_expression(engine: Factory) -> None:
     table = pa.table({"user": [1, 2], "lower(item)": ["A", "B"], "item": ["C", "D"]})
     assert histogram(engine, computed(table, "x=lower(item)")) == {"A": 1, "B": 1}
     assert histogram(engine, computed(table.drop(["lower(item)"]), "x=lower(item)")) == {"c": 1, "d": 1}
@@ -170,7 +169,7 @@ NOT_OF_ONE_ROW = [
 
 @WITHOUT_CLUSTER
 @pytest.mark.parametrize("expression", NOT_OF_ONE_ROW)
-def test_what_is_not_an_item(engine: Factory, expression: str) -> None:
+def test_expressions_that_use_more_than_a_row_are_refused(engine: Factory, expression: str) -> None:
     wanted = computed(rows(), "q=lower(query)")
     refusal(engine, replace(wanted, events=replace(wanted.events, items=(Column("q", expression),))))
 
@@ -187,11 +186,11 @@ def test_what_is_not_an_item(engine: Factory, expression: str) -> None:
         "localtimestamp", "user()", "session_user", "txid_current()", "main.lower(query)",
     ],
 )  # fmt: skip
-def test_what_changes_or_reads_more_than_a_row(engine: Factory, expression: str) -> None:
+def test_functions_that_change_or_read_more_than_a_row_are_refused(engine: Factory, expression: str) -> None:
     refusal(engine, computed(rows(), f"q={expression}"))
 
 
-# Each raises an error on some row that TRY does not catch, or takes all memory.
+# Each can raise an error that TRY does not catch, or exhaust memory.
 FAIL_ON_A_ROW = [
     "CAST(day AS TIMESTAMP) AT TIME ZONE query", "timezone(query, CAST(day AS TIMESTAMP))",
     "CAST(day AS TIMESTAMP) AT TIME ZONE 'Mars/Phobos'", "query LIKE 'a' ESCAPE query",
@@ -212,7 +211,7 @@ FAIL_ON_A_ROW = [
 
 @EMBEDDED
 @pytest.mark.parametrize("expression", FAIL_ON_A_ROW)
-def test_what_one_row_could_make_fail_is_refused(engine: Factory, expression: str) -> None:
+def test_expressions_that_one_row_could_make_fail_are_refused(engine: Factory, expression: str) -> None:
     refusal(engine, computed(rows(), f"q={expression}", as_text=True))
     if FAIL_ON_A_ROW.index(expression) % 4 == 0:
         refusal(engine, task(rows(), items="query", where=f"({expression}) IS NOT NULL", as_text=True))
@@ -220,7 +219,7 @@ def test_what_one_row_could_make_fail_is_refused(engine: Factory, expression: st
 
 @EMBEDDED
 @pytest.mark.parametrize("expression", FAIL_ON_A_ROW[::8])
-def test_what_one_row_could_make_fail_is_refused_in_queries(
+def test_expressions_that_one_row_could_make_fail_are_refused_in_queries(
     engine: Factory, sources: dict[str, Any], expression: str
 ) -> None:
     source = sources["csv"]
@@ -244,7 +243,7 @@ def test_functions_with_valid_constants(engine: Factory, sources: dict[str, Any]
 
 
 @EMBEDDED
-def test_the_clock_chooses_rows_but_is_not_an_item(engine: Factory, sources: dict[str, Any]) -> None:
+def test_the_time_selects_rows_but_is_not_an_item(engine: Factory, sources: dict[str, Any]) -> None:
     source = sources["csv"]
     for now in ("now()", "current_date", "today()", "current_timestamp"):
         chosen = task(source, items="query", where=f"query = 'Tea' AND CAST(day AS DATE) < {now}")
@@ -255,7 +254,7 @@ def test_the_clock_chooses_rows_but_is_not_an_item(engine: Factory, sources: dic
 
 
 @EMBEDDED
-def test_errors_name_the_cast_and_the_name_to_write(engine: Factory, sources: dict[str, Any]) -> None:
+def test_errors_suggest_a_cast_or_a_name(engine: Factory, sources: dict[str, Any]) -> None:
     source = sources["csv"]
     assert "write CAST(day AS DOUBLE) or CAST(day AS DATE)" in refusal(
         engine, computed(source, "month=strftime(day, '%Y-%m')")
@@ -274,9 +273,9 @@ def test_errors_name_the_cast_and_the_name_to_write(engine: Factory, sources: di
 @pytest.mark.parametrize(
     "condition", ["n > 10", "10 < n", "n = 10", "n <> 1.5", "n IN (1, 2)", "n BETWEEN 1 AND 3", "n = -1"]
 )
-def test_text_is_not_compared_with_numbers(engine: Factory, condition: str) -> None:
-    said = refusal(engine, task(rows(), items="query", where=condition, as_text=True))
-    assert "write CAST(n AS DOUBLE)" in said
+def test_comparing_text_with_numbers_is_refused(engine: Factory, condition: str) -> None:
+    message = refusal(engine, task(rows(), items="query", where=condition, as_text=True))
+    assert "write CAST(n AS DOUBLE)" in message
     histogram(engine, task(rows(), items="query", where=condition))
 
 
@@ -292,7 +291,9 @@ def test_text_is_compared_after_a_cast(engine: Factory, sources: dict[str, Any])
         assert histogram(engine, task(sources["csv"], items="query", where=condition)) == expected
 
 
-def test_the_cast_is_asked_for_before_planning(sources: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_cast_is_an_error_before_planning(
+    sources: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     source = sources["csv"]
     monkeypatch.setattr("dphist.releasing.run.plan_request", lambda *_: pytest.fail("it was planned"))
     with pytest.raises(InputError, match=r"write CAST\(n AS DOUBLE\)"):
@@ -315,21 +316,20 @@ QUERIES = {
 
 @EMBEDDED
 def test_queries_over_files(engine: Factory, tmp_path: Path, sources: dict[str, Any]) -> None:
-    given = sources
     for query, expected in QUERIES.items():
         for kind in ("parquet", "csv", "jsonl"):
-            assert histogram(engine, task(given[kind], query=query)) == expected, (query, kind)
-    every = task(given["parquet"], items="query", query="SELECT * FROM input", where="n < 3")
+            assert histogram(engine, task(sources[kind], query=query)) == expected, (query, kind)
+    every = task(sources["parquet"], items="query", query="SELECT * FROM input", where="n < 3")
     assert histogram(engine, every) == {"Tea": 1, "tea": 1}
-    assert "write the columns instead of *" in refusal(engine, task(given["jsonl"], query="SELECT * FROM input"))
+    assert "write the columns instead of *" in refusal(engine, task(sources["jsonl"], query="SELECT * FROM input"))
     assert "'x' is not a table" in refusal(
-        engine, task(given["parquet"], items="query", query="SELECT x.* FROM input")
+        engine, task(sources["parquet"], items="query", query="SELECT x.* FROM input")
     )
-    aliased = task(given["parquet"], items="query", query="SELECT t.* FROM input AS t WHERE t.n < 3")
+    aliased = task(sources["parquet"], items="query", query="SELECT t.* FROM input AS t WHERE t.n < 3")
     assert histogram(engine, aliased) == {"Tea": 1, "tea": 1}
     # A computed item of a query, and a computed column of a query in a condition.
     query = "SELECT user, lower(query) AS q, CAST(n AS INT) AS n FROM input"
-    assert histogram(engine, computed(given["csv"], "first=left(q, 1)", query=query, where="n > 2")) == {
+    assert histogram(engine, computed(sources["csv"], "first=left(q, 1)", query=query, where="n > 2")) == {
         "m": 2, "s": 1,
     }  # fmt: skip
     folder = tmp_path / "several"
@@ -381,12 +381,10 @@ def test_queries_over_files(engine: Factory, tmp_path: Path, sources: dict[str, 
         "SELECT user, query AS item FROM input, range(3)",
     ],
 )  # fmt: skip
-def test_queries_that_see_more_than_a_row(engine: Factory, sources: dict[str, Any], query: str) -> None:
+def test_queries_that_use_more_than_a_row_are_refused(
+    engine: Factory, sources: dict[str, Any], query: str
+) -> None:
     refusal(engine, task(sources["parquet"], query=query))
-
-
-def test_spark_and_frames_have_no_queries() -> None:
-    assert "is for databases" in refusal(DuckDBEngine, task(rows(), query="SELECT user, query AS item FROM input"))
 
 
 def test_expressions_and_queries_are_in_the_certificate(tmp_path: Path) -> None:
@@ -408,7 +406,7 @@ def test_relations_in_and_out() -> None:
         connection.execute("CREATE TABLE log AS FROM given")
         asked: dict[str, Any] = {"user": "user", "item": "word", "epsilon": 1, "delta": 1e-6}
         relation = connection.sql("SELECT user, lower(word) AS word FROM log WHERE user < 500")
-        # Read more than once: the limit is chosen.
+        # It is read more than once, because the limit is chosen.
         found = dphist.release(relation, **asked)
         assert "frame holds for one user" in found.guarantee
         assert "the query returns for one user" in found.guarantee

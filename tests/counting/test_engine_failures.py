@@ -1,10 +1,9 @@
-"""What goes wrong is one sentence, and no value of the data is in it nor in the traceback."""
+"""Errors are one line, and neither they nor their tracebacks contain data."""
 
 from __future__ import annotations
 
 import contextlib
 import gzip
-import os
 import sqlite3
 import traceback
 from collections.abc import Callable, Iterator
@@ -18,14 +17,25 @@ import pytest
 
 from dphist.counting.task import Resources, Task
 from dphist.errors import DphistError, InputError, InvalidParameter
-from engine_cases import EACH_ENGINE, NOT_ON_SPARK, WITHOUT_CLUSTER, Factory, histogram, is_refused, is_spark, task
+from engine_cases import (
+    EACH_ENGINE,
+    EMBEDDED,
+    NOT_ON_SPARK,
+    QUICK_ON_DUCKDB,
+    WITHOUT_CLUSTER,
+    Factory,
+    by_engine,
+    histogram,
+    is_spark,
+    task,
+)
 
 SECRET = "S3CR3T-cell"
 ROWS = 5000
 
 
 def sentence_of(engine: Factory, wanted: Task, resources: Resources | None = None) -> str:
-    """The message of the failure, after making sure that it is one line and holds nothing of the data."""
+    """The error message, after checking that it is one line and contains no data."""
     with pytest.raises(DphistError) as caught:
         histogram(engine, wanted, resources)
     message = str(caught.value)
@@ -57,9 +67,9 @@ def damaged_parquet(path: Path) -> None:
 
 
 def cut_gzip(path: Path) -> None:
-    lines = "".join(f"{n},{SECRET}{n * 7919 % 1000}\n" for n in range(200_000))
-    squeezed = gzip.compress(f"user,item\n{lines}".encode())
-    path.write_bytes(squeezed[: len(squeezed) // 2])
+    lines = "".join(f"{n},{SECRET}{n * 7919 % 1000}\n" for n in range(50_000))
+    compressed = gzip.compress(f"user,item\n{lines}".encode())
+    path.write_bytes(compressed[: len(compressed) // 2])
 
 
 def not_sqlite(path: Path) -> None:
@@ -79,7 +89,7 @@ BAD_FILES: dict[str, tuple[str, Callable[[Path], Any]]] = {
     "cut gzip": ("x.csv.gz", cut_gzip),
     "text as gzip": ("x.csv.gz", lambda path: path.write_text(f"user,item\n1,{SECRET}\n")),
     "empty CSV": ("x.csv", lambda path: path.write_text("")),
-    "CSV with a header that is no UTF-8": (
+    "CSV with a header that is not UTF-8": (
         "x.csv", lambda path: path.write_bytes(b"user,item,\xff\n1," + SECRET.encode() + b"\n"),
     ),
     "broken JSON array": ("x.json", lambda path: path.write_text('[{"user": 1}, {"user": "' + SECRET + '}]')),
@@ -92,8 +102,7 @@ BAD_FILES: dict[str, tuple[str, Callable[[Path], Any]]] = {
 }  # fmt: skip
 
 
-@WITHOUT_CLUSTER
-@pytest.mark.parametrize("kind", BAD_FILES)
+@by_engine("kind", list(BAD_FILES), ["damaged Parquet", "cut gzip", "text as SQLite"], list(BAD_FILES)[:9])
 def test_damaged_files(engine: Factory, tmp_path: Path, kind: str) -> None:
     name, write = BAD_FILES[kind]
     write(tmp_path / name)
@@ -104,8 +113,8 @@ def test_damaged_files(engine: Factory, tmp_path: Path, kind: str) -> None:
     )
 
 
-@WITHOUT_CLUSTER
-def test_values_that_change_their_type_late_are_no_error(engine: Factory, tmp_path: Path) -> None:
+@QUICK_ON_DUCKDB
+def test_values_that_change_their_type_late(engine: Factory, tmp_path: Path) -> None:
     rows = 300 if is_spark(engine) else 30_000  # Spark infers no types at all
     path = tmp_path / "x.jsonl"
     path.write_text('{"user": 1, "item": 2}\n' * rows + '{"user": 2, "item": "x"}\n')
@@ -116,7 +125,7 @@ def test_values_that_change_their_type_late_are_no_error(engine: Factory, tmp_pa
 
 
 @WITHOUT_CLUSTER
-def test_paths_that_lead_nowhere(engine: Factory, tmp_path: Path) -> None:
+def test_invalid_paths(engine: Factory, tmp_path: Path) -> None:
     assert "does not exist" in sentence_of(engine, task(tmp_path / "none.parquet"))
     assert "no file matches" in sentence_of(engine, task(str(tmp_path / "*.csv")))
     assert "holds no files" in sentence_of(engine, task(tmp_path))
@@ -128,7 +137,7 @@ def test_paths_that_lead_nowhere(engine: Factory, tmp_path: Path) -> None:
     (tmp_path / "b.json").write_text('{"user": 1}\n')
     assert "several formats" in sentence_of(engine, task(tmp_path))
     (tmp_path / "b.json").rename(tmp_path / "readme.txt")
-    assert "does not tell the format" in sentence_of(engine, task(tmp_path))
+    assert "has no known ending" in sentence_of(engine, task(tmp_path))
     assert "is for databases" in sentence_of(engine, task(tmp_path / "a.csv", table="t"))
     word = "is for databases" if is_spark(engine) else "must be SELECT expressions FROM input"
     assert word in sentence_of(engine, task(tmp_path / "a.csv", query="SELECT 1"))
@@ -136,17 +145,8 @@ def test_paths_that_lead_nowhere(engine: Factory, tmp_path: Path) -> None:
 
 
 @WITHOUT_CLUSTER
-@pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="root may read everything")
-def test_files_without_permission(engine: Factory, tmp_path: Path) -> None:
-    path = tmp_path / "x.csv"
-    path.write_text("user,item\n1,2\n")
-    path.chmod(0)
-    assert "permission denied" in sentence_of(engine, task(path))
-
-
-@WITHOUT_CLUSTER
-def test_files_that_may_not_be_opened(engine: Factory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # The same as root, who may open every file.
+def test_files_without_permission(engine: Factory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Patched, because root may open every file.
     path = tmp_path / "x.csv"
     path.write_text("user,item\n1,2\n")
     opened = open
@@ -183,7 +183,7 @@ def test_missing_columns(engine: Factory, tmp_path: Path) -> None:
         "n = 1) AS y, (SELECT 1", "list_sum([1]) > n.field", "1 = 1)) QUALIFY ((TRUE",
     ],
 )  # fmt: skip
-def test_what_is_no_condition(engine: Factory, condition: str) -> None:
+def test_invalid_conditions(engine: Factory, condition: str) -> None:
     assert "condition" in sentence_of(engine, task(table(), where=condition))
 
 
@@ -195,7 +195,7 @@ SPARK_CONDITIONS = {
     "`a'b\"` > 2": {"c": 1}, "`user` BETWEEN 2 AND 3": {"b": 1, "c": 1},
     "array_contains(array('a'), item)": {"a": 1},
     "size(filter(array(1, 5), y -> y > 3)) = 1 AND n = 'x'": {"b": 1}, 'item = "a"': {"a": 1},
-    # It fails on a row, which is not taken.
+    # It fails on a row, which is dropped.
     "element_at(array(1, 1, 1), CASE WHEN n = 'x' THEN 0 ELSE 1 END) = 1": {"a": 1, "c": 1},
     "CASE WHEN n = 'x' THEN raise_error(item) ELSE 1 END = 1": {"a": 1, "c": 1},
 }  # fmt: skip
@@ -210,13 +210,13 @@ def test_conditions(engine: Factory) -> None:
         "item LIKE 'a%' AND item <> ';' /* or */": {"a": 1},
         "1 / (CASE WHEN n = 'x' THEN 0 ELSE 1 END) = 1": {"a": 1, "c": 1},
     }  # fmt: skip
-    cases |= SPARK_CONDITIONS if is_spark(engine) else DUCKDB_CONDITIONS
+    cases = SPARK_CONDITIONS if is_spark(engine) else cases | DUCKDB_CONDITIONS
     for condition, expected in cases.items():
         assert histogram(engine, task(rows, where=condition)) == expected, condition
 
 
 @EACH_ENGINE
-def test_readers_that_fail_on_the_way(engine: Factory) -> None:
+def test_readers_that_fail_midway(engine: Factory) -> None:
     whole = table().to_batches(max_chunksize=100)
 
     def each() -> Iterator[Any]:
@@ -227,21 +227,18 @@ def test_readers_that_fail_on_the_way(engine: Factory) -> None:
         sentence_of(engine, task(pa.RecordBatchReader.from_batches(whole[0].schema, each()), **more))
 
 
-@WITHOUT_CLUSTER
+@EMBEDDED
 def test_databases(engine: Factory, tmp_path: Path) -> None:
     empty = tmp_path / "empty.sqlite"
     with contextlib.closing(sqlite3.connect(empty)) as connection:
         connection.execute("PRAGMA user_version = 1")
-    if is_refused(engine, task(empty), "sqlite"):
-        assert is_refused(engine, task(empty, table="t"), "sqlite")
-        return
     assert "has no tables" in sentence_of(engine, task(empty))
     assert "must be a single file" in sentence_of(engine, task([empty, empty]))
     path = tmp_path / "x.duckdb"
     with contextlib.closing(duckdb.connect(str(path))) as connection:
         connection.register("given", table())
         connection.execute("CREATE TABLE t AS FROM given")
-        # Casts that fail on the data, not on the query.
+        # The cast fails on the data.
         query = 'SELECT "user", item::INT AS item FROM t'
         assert "another program" in sentence_of(engine, task(path))
     assert "cannot be counted" in sentence_of(engine, task(path, query=query))
@@ -262,15 +259,15 @@ def test_an_unreachable_server_keeps_the_password_secret(engine: Factory) -> Non
     assert SECRET not in sentence_of(engine, task(f"postgres://{SECRET}:{SECRET}@[bad", table="t"))
 
 
-@WITHOUT_CLUSTER
+@EMBEDDED
 @pytest.mark.parametrize("memory", ["2 apples", "-1GB", "", "0GB", "GB"])
-def test_sizes_that_are_none(engine: Factory, memory: str) -> None:
+def test_invalid_sizes(engine: Factory, memory: str) -> None:
     with pytest.raises(InvalidParameter, match="memory must be a size such as 2GB"):
         engine(Resources(memory=memory)).check(task(table()))
 
 
 @WITHOUT_CLUSTER
-def test_threads_and_folders_that_are_none(engine: Factory, tmp_path: Path) -> None:
+def test_invalid_threads_and_folders(engine: Factory, tmp_path: Path) -> None:
     with pytest.raises(InvalidParameter, match="threads"):
         engine(Resources(threads=0)).check(task(table()))
     with pytest.raises(InputError, match=r"temporary folder .* does not exist"):

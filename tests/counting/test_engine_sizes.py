@@ -1,4 +1,4 @@
-"""How many users have how many items: against brute force, and each user in one bucket."""
+"""Users by their number of items: against brute force, and each user in one bucket."""
 
 from __future__ import annotations
 
@@ -24,9 +24,8 @@ from engine_cases import (
     drawn,
     events,
     histogram,
-    in_duckdb,
     kept_by_hand,
-    on_engines,
+    table_of,
     task,
     written,
 )
@@ -36,12 +35,6 @@ tables = st.lists(
     st.tuples(st.none() | st.integers(0, 5), st.none() | st.integers(0, 12), st.none() | st.booleans()),
     max_size=60,
 )
-
-
-def made(rows: Rows) -> Any:
-    fields = [("user", pa.int64()), ("item", pa.int64()), ("flag", pa.bool_())]
-    columns = list(zip(*rows, strict=True)) or [(), (), ()]
-    return pa.table({name: pa.array(c, kind) for c, (name, kind) in zip(columns, fields, strict=True)})
 
 
 def sizes(engine: Factory, wanted: Task, bounds: list[int]) -> list[int]:
@@ -57,13 +50,11 @@ def by_hand(kept: dict[Any, set[Any]], bounds: list[int]) -> list[int]:
 
 
 @EACH_ENGINE
-@drawn(
-    few=3, rows=tables, nulls=st.booleans(), bounds=st.sets(st.integers(1, 30), min_size=1, max_size=6).map(sorted)
-)
+@drawn(rows=tables, nulls=st.booleans(), bounds=st.sets(st.integers(1, 30), min_size=1, max_size=6).map(sorted))
 def test_sizes_are_those_of_brute_force(engine: Factory, rows: Rows, nulls: bool, bounds: list[int]) -> None:
-    table = made(rows)
+    table = table_of(rows, user=pa.int64(), item=pa.int64(), flag=pa.bool_())
     one = kept_by_hand([row[:2] for row in rows], None, nulls)
-    # A cap, a threshold and a rank are no part of it.
+    # A limit, a threshold and a rank do not matter.
     more: dict[str, Any] = {"null_items": nulls, "max_items_per_user": 1, "lower_threshold": 9, "rank": 2}
     assert sizes(engine, task(table, **more), bounds) == by_hand(one, bounds)
     two = kept_by_hand(rows, None, nulls)
@@ -83,7 +74,7 @@ def test_conditions_and_public_lists_come_first(engine: Factory) -> None:
 
 @WITHOUT_CLUSTER
 def test_each_user_is_in_one_bucket(engine: Factory) -> None:
-    """A user who comes adds one to one number; NaN is a user like any other, and NULL is none."""
+    """An additional user adds one to one number; NaN is a user, NULL is not."""
     odd = [0.0, -0.0, float("nan"), -float("nan"), 1.5, None]
     table = pa.table({"user": pa.array(odd * 3, pa.float64()), "item": [k // 6 for k in range(18)]})
     assert sizes(engine, task(table), [2]) == [0, 3]
@@ -91,15 +82,15 @@ def test_each_user_is_in_one_bucket(engine: Factory) -> None:
     assert sizes(engine, task(more), [2]) == [1, 3]
 
 
-@WITHOUT_CLUSTER
-@pytest.mark.parametrize("bounds", [[], [0], [2, 2], [3, 1], [True], [1.5], ["1"]])
-def test_bounds_must_be_whole_and_increase(engine: Factory, bounds: list[Any]) -> None:
+@EMBEDDED
+@pytest.mark.parametrize("bounds", [[], [0], [2, 2], [3, 1]])
+def test_bounds_must_increase(engine: Factory, bounds: list[Any]) -> None:
     with pytest.raises(InvalidParameter, match="the bounds of sizes must be"):
         engine(Resources()).sizes(task(pa.table({"user": [1], "item": [1]})), bounds)
 
 
-@WITHOUT_CLUSTER
-def test_what_can_be_read_once_is_refused_unread(engine: Factory) -> None:
+@QUICK_ON_DUCKDB
+def test_a_reader_is_refused_and_stays_unread(engine: Factory) -> None:
     table = pa.table({"user": [1, 2], "item": ["a", "a"]})
     stream = as_stream(table)
     with pytest.raises(InputError, match="reader can be read only once: give max_items_per_user a number"):
@@ -111,35 +102,17 @@ def test_what_can_be_read_once_is_refused_unread(engine: Factory) -> None:
     assert histogram(engine, task(table, public_items=listed)) == {"a": 2}
 
 
-@WITHOUT_CLUSTER
-def test_errors_of_the_input_are_those_of_a_count(engine: Factory) -> None:
-    table = pa.table({"user": [1], "item": [1]})
-    with pytest.raises(InputError, match="no column 'nope'"):
-        engine(Resources()).sizes(task(table, items="nope"), [1])
-    with pytest.raises(InputError, match="condition"):
-        engine(Resources()).sizes(task(table, where="item +"), [1])
-
-
-@on_engines("duckdb")
-@pytest.mark.parametrize(
-    "kind", ["parquet", "csv", "jsonl", "stream.arrow", "duckdb", "sqlite", "pandas", "lazy", "relation"]
-)
-def test_every_kind_of_input(engine: Factory, tmp_path: Path, kind: str) -> None:
+@EMBEDDED
+@pytest.mark.parametrize("kind", ["csv", "stream.arrow", "duckdb", "sqlite", "lazy", "relation"])
+def test_sources_are_read_again(engine: Factory, tmp_path: Path, kind: str) -> None:
     table = pa.table({"user": ["a", "a", "b", "b", "b"], "item": [1, 1, 2, 3, 4]})
     wanted = task(written(table, tmp_path, kind))
     for _ in range(2):
         assert sizes(engine, wanted, [1, 2]) == [1, 0, 1]
 
 
-@EMBEDDED
-def test_a_query_of_a_database(engine: Factory, tmp_path: Path) -> None:
-    in_duckdb(pa.table({"user": [1, 1, 2], "item": [1, 2, 1]}), tmp_path / "e.duckdb")
-    wanted = task(tmp_path / "e.duckdb", query='SELECT "user", item FROM events')
-    assert sizes(engine, wanted, [1]) == [1, 1]
-
-
 @WITHOUT_CLUSTER
-def test_progress_is_told_and_ends_at_one(engine: Factory) -> None:
+def test_progress_ends_at_one(engine: Factory) -> None:
     shares: list[float] = []
     table = pa.table({"user": [1, 2, 2], "item": [1, 2, 3]})
     assert engine(Resources()).sizes(task(table), [1], shares.append) == [1, 1]

@@ -1,4 +1,4 @@
-"""Nothing stays: folders are gone after success, failure, interruption and a kill; memory keeps to its limit."""
+"""Temporary folders are removed after success, failure, interruption and a kill; memory stays within its limit."""
 
 from __future__ import annotations
 
@@ -25,20 +25,11 @@ from dphist.counting.task import Resources
 from dphist.counting.workspace import explain
 from dphist.errors import InputError
 from dphist.publishing import MARK
-from engine_cases import (
-    EACH_ENGINE,
-    EMBEDDED,
-    QUICK_ON_DUCKDB,
-    WITHOUT_CLUSTER,
-    Factory,
-    histogram,
-    is_spark,
-    task,
-)
+from engine_cases import EMBEDDED, QUICK_ON_DUCKDB, WITHOUT_CLUSTER, Factory, histogram, is_spark, task
 from processes import wait_until
 
 SMALL = pa.table({"user": [1, 2, 2], "item": ["a", "a", "b"]})
-# At the first sign of progress it stops, in the middle of the query, and waits for what comes.
+# It stops itself at the first sign of progress, in the middle of the query.
 PROGRAM = """
 import os, signal, sys
 from pathlib import Path
@@ -83,8 +74,8 @@ def test_the_folder_is_private_and_gone_afterwards(engine: Factory, tmp_path: Pa
     assert left(tmp_path) == []
 
 
-@WITHOUT_CLUSTER
-def test_batches_that_nobody_finishes_leave_nothing(engine: Factory, tmp_path: Path) -> None:
+@QUICK_ON_DUCKDB
+def test_unfinished_batches_leave_nothing(engine: Factory, tmp_path: Path) -> None:
     rows = np.arange(40_000 if is_spark(engine) else 400_000)
     many = pa.table({"user": rows % 1000, "item": rows})
     for more in ({}, {"rank": 5}, {"ordered": True}):
@@ -94,7 +85,7 @@ def test_batches_that_nobody_finishes_leave_nothing(engine: Factory, tmp_path: P
 
 
 @EMBEDDED
-def test_left_overs_of_dead_runs_are_swept_and_nothing_else(engine: Factory, tmp_path: Path) -> None:
+def test_only_folders_of_dead_runs_are_removed(engine: Factory, tmp_path: Path) -> None:
     pytest.importorskip("fcntl")
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()
@@ -102,7 +93,7 @@ def test_left_overs_of_dead_runs_are_swept_and_nothing_else(engine: Factory, tmp
     alive = tmp_path / f"dphist-{os.getpid()}-abcdefgh"
     unmarked = tmp_path / f"dphist-{dead.pid}-zzzzzzzz"
     other = tmp_path / "dphist-data"
-    # Folders of the user's that look like ours: with a lock of another program, with a link in its place.
+    # Folders of the user that look like ours: with another program's lock, and with a link as lock.
     locked = tmp_path / f"dphist-{dead.pid}-project"
     linked = tmp_path / f"dphist-{dead.pid}-linked"
     for folder in (gone, alive, unmarked, other, locked, linked):
@@ -120,10 +111,10 @@ def test_left_overs_of_dead_runs_are_swept_and_nothing_else(engine: Factory, tmp
 
 
 @EMBEDDED
-def test_spill_files_are_closed_to_others_by_their_folder(
+def test_nobody_else_can_read_spill_files(
     engine: Factory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """DuckDB makes them with the mode of its own; nobody else can enter the folder, from its first moment on."""
+    """Whatever their mode is: only the owner can enter the folder, from the moment it exists."""
     modes: list[int] = []
     real = os.mkdir
 
@@ -176,7 +167,7 @@ def test_progress_only_grows_and_cannot_break_a_run(engine: Factory) -> None:
 
 @pytest.fixture(scope="module")
 def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three million rows: far more than fits into the memory of these tests."""
+    """More rows than fit into the memory of these tests."""
     random = np.random.default_rng(11)
     path = tmp_path_factory.mktemp("large") / "large.parquet"
     user, item = random.integers(0, 10**5, 3 * 10**6), random.integers(0, 2 * 10**6, 3 * 10**6)
@@ -193,7 +184,7 @@ def test_little_memory_gives_the_same_counts(
     small = histogram(engine, wanted, little)
     assert left(tmp_path) == []
     assert small == histogram(engine, wanted, Resources(threads=2))
-    # More than a megabyte was spilled, or the test would show nothing: with no more room on the disk it fails.
+    # With a megabyte of disk it fails, so the count above did spill.
     full = shutil.disk_usage(tmp_path)._replace(free=10**6)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: full)
     with pytest.raises(InputError, match="there is not enough"):
@@ -226,14 +217,14 @@ def test_an_interrupted_or_killed_run_leaves_nothing(large: Path, tmp_path: Path
         assert "done" not in rest
         assert ("interrupted" in rest) == (how == signal.SIGINT)
         process.wait()
-        # The guard of a killed run works after it.
+        # The guard of a killed run removes the folder after it.
         while left(tmp_path) and time.monotonic() - begun < 20:
             time.sleep(0.05)
     assert left(tmp_path) == []
     assert time.monotonic() - begun < 10
 
 
-@EACH_ENGINE
+@QUICK_ON_DUCKDB
 def test_two_counts_at_once(engine: Factory) -> None:
     results: list[dict[Any, int]] = []
     threads = [threading.Thread(target=lambda: results.append(histogram(engine, task(SMALL)))) for _ in range(4)]
@@ -244,7 +235,7 @@ def test_two_counts_at_once(engine: Factory) -> None:
     assert results == [{"a": 2, "b": 1}] * 4
 
 
-def test_too_little_memory_or_disk_is_said_without_a_number(tmp_path: Path) -> None:
+def test_errors_of_memory_and_disk_contain_no_number(tmp_path: Path) -> None:
     for setting, expected in (("max_temp_directory_size = '1MB'", "temporary"), ("temp_directory = ''", "memory")):
         with contextlib.closing(duckdb.connect()) as connection:
             for one in ("threads = 1", "memory_limit = '30MB'", f"temp_directory = '{tmp_path}'", setting):

@@ -1,4 +1,4 @@
-"""Types come from schemas alone: one user's odd row changes no other count, not the schema, and raises nothing."""
+"""Types come from schemas only: one user's odd row changes no other count, no schema, and raises no error."""
 
 from __future__ import annotations
 
@@ -20,13 +20,12 @@ import pytest
 from dphist.counting.task import Resources
 from dphist.errors import InputError
 from engine_cases import (
-    EACH_ENGINE,
     EMBEDDED,
+    QUICK_ON_DUCKDB,
     WITHOUT_CLUSTER,
     Factory,
     by_engine,
     histogram,
-    is_refused,
     is_spark,
     task,
 )
@@ -85,7 +84,7 @@ def objects(_: Path, rows: list[tuple[Any, Any]]) -> Any:
 
 
 def arrow_texts(rows: list[tuple[Any, Any]]) -> Any:
-    """A table of texts; some may be no UTF-8, which Arrow does not look at."""
+    """A table of texts, some of them invalid UTF-8, which Arrow does not check."""
 
     def column(cells: list[Any]) -> Any:
         raw = [
@@ -123,14 +122,14 @@ REFUSED = {"Parquet": ("bytes", "surrogate")}
 READ_BY_SPARK = ["JSON lines", "CSV", "pandas", "Arrow", "Parquet"]
 
 
-@by_engine("kind", list(KINDS), ["CSV", "Parquet", "pandas"], READ_BY_SPARK)
+@by_engine("kind", list(KINDS), ["CSV", "Parquet"], READ_BY_SPARK)
 def test_odd_rows_change_nothing_else(engine: Factory, tmp_path: Path, kind: str) -> None:
-    """All of them at once, which is quicker than one after the other, as they are on the embedded engine below."""
+    """All odd rows at once, for the sake of Spark; below one by one on the embedded engine."""
     name, write, form = KINDS[kind]
     odd = {key: value for key, value in ODD.items() if is_spark(engine) or key not in REFUSED.get(kind, ())}
     extra = [row for n, value in enumerate(odd.values()) for row in ((n, value), (value, f"extra {n}"))]
     source = write(tmp_path / name, [*ROWS[:100], *extra, *ROWS[100:]])
-    for more in ({"rank": 1}, {"max_items_per_user": 1}):
+    for more in ({"max_items_per_user": 1},) if is_spark(engine) else ({"rank": 1}, {"max_items_per_user": 1}):
         found = histogram(engine, task(source, **more))
         assert {item: found.pop(item, 0) for item in (form(7), form(8))} == {form(7): 100, form(8): 100}
         assert all(isinstance(item, form) for item in found)
@@ -140,9 +139,9 @@ def test_odd_rows_change_nothing_else(engine: Factory, tmp_path: Path, kind: str
 @pytest.mark.parametrize(("odd", "kind"), crossed(list(ODD), list(KINDS)))
 @pytest.mark.parametrize("ways", [3, pytest.param(9, marks=pytest.mark.slow)])
 def test_one_odd_row_changes_nothing_else(engine: Factory, tmp_path: Path, kind: str, odd: str, ways: int) -> None:
-    """An odd item, an odd user and both; without a cap, with one, with a rank: each once, or all pairs."""
+    """An odd item, an odd user, or both; without a limit, with one, or with a rank."""
     if odd in REFUSED.get(kind, ()):
-        pytest.skip("DuckDB refuses Parquet files with text that is no UTF-8 as damaged")
+        pytest.skip("DuckDB refuses Parquet files with invalid UTF-8 as damaged")
     name, write, form = KINDS[kind]
     expected = {form(7): 100, form(8): 100}
     rows = ((5, ODD[odd]), (ODD[odd], "extra"), (ODD[odd], ODD[odd]))
@@ -157,15 +156,13 @@ def test_one_odd_row_changes_nothing_else(engine: Factory, tmp_path: Path, kind:
         assert all(isinstance(item, form) for item in found)
 
 
-@WITHOUT_CLUSTER
-def test_a_collation_shows_nobodys_spelling(engine: Factory, tmp_path: Path) -> None:
+@EMBEDDED
+def test_collations_are_ignored(engine: Factory, tmp_path: Path) -> None:
     path = tmp_path / "x.duckdb"
     with contextlib.closing(duckdb.connect(str(path))) as connection:
         connection.execute('CREATE TABLE e ("user" VARCHAR COLLATE nocase, item VARCHAR COLLATE nocase.noaccent)')
         connection.execute("INSERT INTO e VALUES ('x', 'RÉsumÉ'), ('X', 'resume')")
         connection.execute("INSERT INTO e SELECT 'u' || range, 'resume' FROM range(400)")
-    if is_refused(engine, task(path), "duckdb"):
-        return
     for more in ({}, {"max_items_per_user": 1}, {"rank": 1}, {"query": "SELECT * FROM e"}):
         assert histogram(engine, task(path, **more)) == {"RÉsumÉ": 1, "resume": 401}
     listed = task(pa.table({"item": ["resume", "RESUME"]})).events
@@ -185,8 +182,8 @@ UNIONS = [
 @by_engine(
     "case",
     [f"{kind} {k}" for kind in ("parquet", "arrow") for k in range(len(UNIONS))],
-    [f"parquet {k}" for k in (0, 8, 12)],
-    [f"parquet {k}" for k in (3, 10, 11)],
+    [f"parquet {k}" for k in (0, 8)],
+    [f"parquet {k}" for k in (3, 10, 11, 12)],
 )
 def test_files_of_different_types(engine: Factory, tmp_path: Path, case: str) -> None:
     kind, number = case.split()
@@ -206,8 +203,8 @@ def test_files_of_different_types(engine: Factory, tmp_path: Path, case: str) ->
     assert histogram(engine, task(tmp_path, items="n")) == {1: 2}
 
 
-@EACH_ENGINE
-def test_folders_named_by_values_are_text_and_replace_no_column(engine: Factory, tmp_path: Path) -> None:
+@QUICK_ON_DUCKDB
+def test_folders_named_key_value_add_text_and_replace_no_column(engine: Factory, tmp_path: Path) -> None:
     for value in ("7", "007", "x"):
         folder = tmp_path / "a" / f"user={value}"
         folder.mkdir(parents=True)
@@ -225,31 +222,24 @@ def test_folders_named_by_values_are_text_and_replace_no_column(engine: Factory,
         assert histogram(engine, task(folder / name)) == {"a": 2}
 
 
-@WITHOUT_CLUSTER
-def test_rows_of_csv_that_cannot_be_read_are_left_out(engine: Factory, tmp_path: Path) -> None:
+@QUICK_ON_DUCKDB
+def test_invalid_csv_rows_are_skipped(engine: Factory, tmp_path: Path) -> None:
     path = tmp_path / "x.csv"
     odd = [
-        b"9\n",
-        b"9,\xff\n",
-        b'9,"a"x\n',
-        b"9,a\r\n",
-        b"\n",
-        b'9,"\xff\nb"\n',
-        b"9;a|b\tc\n",
-        b"#9,a\n",
+        b"9\n", b"9,\xff\n", b'9,"a"x\n', b"9,a\r\n", b"\n", b'9,"\xff\nb"\n', b"9;a|b\tc\n", b"#9,a\n",
         b'9,a"b\n',
-    ]
+    ]  # fmt: skip
     for one in [b"".join(odd)] if is_spark(engine) else odd:
         rows = [b"%d,tea\n" % n for n in range(300)]
         path.write_bytes(b"user,item\n" + b"".join(rows[:150]) + one + b"".join(rows[150:]))
         assert histogram(engine, task(path))["tea"] == 300, one
-    # The delimiter is that of the header, whatever the rows hold.
+    # Only the header determines the delimiter.
     path.write_bytes(b'"a,b,c"|user|item\n' + b"1,2;3,4|u|x,y;z\n" * 9)
     assert histogram(engine, task(path)) == {"x,y;z": 1}
 
 
 @WITHOUT_CLUSTER
-def test_keys_of_json_are_told_to_nobody(engine: Factory, tmp_path: Path) -> None:
+def test_errors_do_not_contain_json_keys(engine: Factory, tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     path.write_text('{"user": 1, "item": "a", "S3CR3T": 5}\n')
     for where in ("nope = ", "nope(item)", "item.nope = 1"):
@@ -264,7 +254,7 @@ def test_keys_of_json_are_told_to_nobody(engine: Factory, tmp_path: Path) -> Non
 def test_a_quoted_row_across_the_parts_of_a_large_csv_changes_no_other_row(
     engine: Factory, tmp_path: Path
 ) -> None:
-    """Readers that begin in the middle of a file would take the lines of one user's text for rows of others."""
+    """A reader that begins in the middle of a file would read lines of one user's text as rows of others."""
     before = b"".join(b"u%d,i%d,%s\n" % (i, i % 3, b"a" * 4000) for i in range(1990))
     after = b"".join(b"v%d,i0,%s\n" % (i, b"a" * 4000) for i in range(900))
     odd = b'z,q,"' + b'""' * 400_000 + b'\nf,FAKE,1\n"\n'

@@ -1,6 +1,6 @@
-"""No error of a supported function or cast escapes TRY: else one row could fail a release.
+"""TRY catches every error of a supported function or cast; otherwise one row could fail a release.
 
-A new version of DuckDB is noticed here: a supported function that raises another kind of error, or does not exist.
+This detects a new version of DuckDB in which a supported function raises another error, or does not exist.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dphist.counting.task import Resources
 from dphist.counting.workspace import connect_duckdb
 from dphist.errors import InputError
 
-# Expressions that the guard accepts, for some types.
+# Expressions that `bind` accepts, for some types.
 ACCEPTED: set[str] = set()
 # Edge values by type, the first ones for the quick test.
 VALUES = {
@@ -51,7 +51,7 @@ VALUES = {
     ],
     "MAP(VARCHAR, INTEGER)": ["map(['a'], [1])", "map([], [])", "NULL"],
 }  # fmt: skip
-# Types of parameters that stand for several: those that are tried, the first ones in the quick test.
+# The types to try for generic parameter types, the first ones in the quick test.
 STAND_FOR = {
     "MACRO": ["VARCHAR", "BIGINT", "DATE", "BIGINT[]"],
     "ANY": ["VARCHAR", "BIGINT", "DATE", "JSON"], "T": ["VARCHAR", "BIGINT", "DATE"], "K": ["VARCHAR"],
@@ -63,19 +63,11 @@ STAND_FOR = {
     "STRUCT": ["STRUCT(a VARCHAR)"], "MAP(K, V)": ["MAP(VARCHAR, INTEGER)"],
     "MAP(ANY, ANY)": ["MAP(VARCHAR, INTEGER)"], "K[]": ["VARCHAR[]"], "V[]": ["BIGINT[]"],
 }  # fmt: skip
-# Types that no column of an expression has, and no cast makes.
+# Types that no column has and no cast makes.
 UNREACHABLE = (
-    "BIT",
-    "BIGNUM",
-    "GEOMETRY",
-    "LAMBDA",
-    "TUPLE",
-    "TIME_NS",
-    "TIME WITH TIME ZONE",
-    "TIMESTAMPTZ_NS",
-    "ENUM",
-)
-# Calls that are written in another way, or need a constant.
+    "BIT", "BIGNUM", "GEOMETRY", "LAMBDA", "TUPLE", "TIME_NS", "TIME WITH TIME ZONE", "TIMESTAMPTZ_NS", "ENUM",
+)  # fmt: skip
+# Calls with their own syntax, or with a constant.
 SPECIAL: dict[str, tuple[str, list[str]]] = {
     "position": ("position(a0 IN a1)", ["VARCHAR", "VARCHAR"]),
     "struct_extract": ("struct_extract(a0, 'a')", ["STRUCT(a VARCHAR)"]),
@@ -110,7 +102,7 @@ def connection(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 
 def signatures(connection: Any, names: frozenset[str]) -> dict[str, list[list[str]]]:
-    """The types of the parameters of functions, for each of their forms."""
+    """The parameter types of each overload of the functions."""
     found: dict[str, list[list[str]]] = {}
     rows = connection.execute(
         "SELECT DISTINCT function_name, parameter_types, varargs, function_type, parameters "
@@ -137,21 +129,21 @@ def table_of(connection: Any, types: tuple[str, ...], thorough: bool) -> str:
 def escaped(connection: Any, expression: str, types: list[str], thorough: bool) -> str | None:
     """The error of an expression of a0, a1, ... over edge values; "" if there is none, None if it is refused."""
     table = table_of(connection, tuple(types), thorough)
-    said = ""
+    message = ""
     try:
         connection.execute(f"SELECT CAST(TRY(({expression})) AS VARCHAR) FROM {table}").fetchall()
     except (duckdb.BinderException, duckdb.ParserException):
         return None
     except Exception as error:
-        said = f"{expression} of {types}: {type(error).__name__} {str(error)[:200]}"
+        message = f"{expression} of {types}: {type(error).__name__} {str(error)[:200]}"
     try:
-        if said or expression not in ACCEPTED:
+        if message or expression not in ACCEPTED:
             names = {f"a{k}": kind for k, kind in enumerate(types)}
             bind(connection, expression, names, list(names), "expression")
             ACCEPTED.add(expression)
     except InputError:
         return None
-    return said
+    return message
 
 
 def choices_of(types: list[str], thorough: bool) -> Iterator[list[str]]:
@@ -181,7 +173,7 @@ def all_escapes(connection: Any, thorough: bool) -> list[str]:
     for called, (text, chosen) in SPECIAL.items():
         found.append(escaped(connection, text, chosen, thorough))
         used |= set() if found[-1] is None else {called}
-    # Else they would not be tried at all.
+    # Every function was tried.
     assert FUNCTIONS - used == set()
     for called, forms in signatures(connection, frozenset(CONSTANT_ARGUMENTS)).items():
         places = CONSTANT_ARGUMENTS[called]
@@ -215,10 +207,10 @@ def all_escapes(connection: Any, thorough: bool) -> list[str]:
     return [one for one in found if one]
 
 
-def test_no_error_of_a_supported_function_escapes(connection: Any) -> None:
+def test_supported_functions_raise_no_other_error(connection: Any) -> None:
     assert all_escapes(connection, thorough=False) == []
 
 
 @pytest.mark.slow
-def test_no_error_escapes_with_many_values(connection: Any) -> None:
+def test_supported_functions_with_many_values(connection: Any) -> None:
     assert all_escapes(connection, thorough=True) == []

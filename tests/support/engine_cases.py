@@ -1,4 +1,4 @@
-"""What the tests of all engines share: the engines, small tables in every kind of input, a brute-force count."""
+"""Shared by the tests of all engines: the engines, small tables as every kind of input, and brute-force counts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from hypothesis import given, settings
 from dphist.counting.duckdb import DuckDBEngine
 from dphist.counting.task import Choice, Column, Engine, Events, Resources, Task
 from dphist.errors import InputError
-from scheduling import examples
+from scheduling import THOROUGH, examples
 from spark_cluster import ON_SPARK
 from spark_shared import OnSpark
 
@@ -42,46 +42,46 @@ def _lasting(resources: Resources) -> DuckDBEngine:
 
 
 def open_duckdb(resources: Resources) -> DuckDBEngine:
-    """An engine with one session for many calls: to start DuckDB takes longer than to count a few rows.
+    """An engine with one session for many calls: starting DuckDB takes longer than counting a few rows.
 
-    A folder of the caller's own is for what one session leaves there, and gets a session for each call.
+    With a folder of the caller it has one session per call, so that tests see what a session leaves there.
     """
     return _lasting(resources) if resources.folder is None else DuckDBEngine(resources)
 
 
-# The whole suite runs on all of them, in this order: see `spark_shared`.
+# In this order: see `spark_shared`.
 ENGINES: dict[str, tuple[Any, list[Any]]] = {
     "duckdb": (open_duckdb, []),
     "spark-local": (OnSpark("local"), ON_SPARK),
-    # The tests of failures and of leaks run on a real cluster every time; the whole suite does with the slow ones.
+    # Tests of failures and leaks run on a cluster every time; the whole suite does in `make test-slow`.
     "spark-cluster": (OnSpark("cluster"), [*ON_SPARK, pytest.mark.slow]),
 }
-# What Spark does not read: it says so.
+# Formats that Spark refuses.
 NOT_ON_SPARK = {
     "json", "arrow", "stream.arrow", "feather", "ipc", "duckdb", "ddb", "sqlite", "sqlite3", "db",
 }  # fmt: skip
 
 
 def on_engines(*names: str) -> pytest.MarkDecorator:
-    """A mark that runs a test on some engines."""
+    """Run a test on these engines."""
     return pytest.mark.parametrize(
         "engine", [pytest.param(ENGINES[name][0], id=name, marks=ENGINES[name][1]) for name in names]
     )
 
 
 EACH_ENGINE = on_engines(*ENGINES)
-# Where one machine shows all that a cluster could: how files are read and what is said about them.
+# Where a cluster would show nothing new: reading files, and error messages.
 WITHOUT_CLUSTER = on_engines("duckdb", "spark-local")
-# Where another quick test goes the same way through Spark.
+# Where another quick test takes the same path through Spark.
 QUICK_ON_DUCKDB = on_engines("duckdb", "spark-cluster")
-# Memory, disk and databases of the embedded engine.
+# What only the embedded engine has, or both share.
 EMBEDDED = on_engines("duckdb")
 
 
 def by_engine(
-    name: str, embedded: Sequence[str], spark: Sequence[str], cluster: Sequence[str]
+    name: str, embedded: Sequence[Any], spark: Sequence[Any], cluster: Sequence[Any]
 ) -> pytest.MarkDecorator:
-    """A mark that runs a test with values of its own for each engine."""
+    """Run a test with a different list of values on each engine."""
     chosen = {"duckdb": embedded, "spark-local": spark, "spark-cluster": cluster}
     return pytest.mark.parametrize(
         ("engine", name),
@@ -97,12 +97,12 @@ def is_spark(engine: Factory) -> bool:
     return isinstance(engine, OnSpark)
 
 
-def drawn(many: int = 60, few: int = 5, **strategies: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """A test of one engine with drawn examples: many where a count takes a moment, few on Spark."""
+def drawn(many: int = 60, **strategies: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """A test with random examples: many on DuckDB, few on Spark, where a count takes longer."""
 
     def of(body: Callable[..., None]) -> Callable[..., None]:
         def test(engine: Factory) -> None:
-            @settings(max_examples=few if is_spark(engine) else examples(many))
+            @settings(max_examples=(5 if THOROUGH else 2) if is_spark(engine) else examples(many))
             @given(**strategies)
             def example(**values: Any) -> None:
                 body(engine, **values)
@@ -116,10 +116,10 @@ def drawn(many: int = 60, few: int = 5, **strategies: Any) -> Callable[[Callable
 
 
 def is_refused(engine: Factory, wanted: Task, kind: str) -> bool:
-    """Whether the engine does not read this kind of input, after making sure that it says so in one sentence."""
+    """Whether the engine refuses this kind of input, after checking its error."""
     if not is_spark(engine) or kind not in NOT_ON_SPARK:
         return False
-    sentence = "is a JSON array, which Spark cannot read" if kind == "json" else "is not what Spark reads: give"
+    sentence = "is a JSON array, which Spark cannot read" if kind == "json" else "is not supported by Spark: give"
     for action in (engine(Resources()).check, lambda wanted: histogram(engine, wanted)):
         with pytest.raises(InputError, match=sentence):
             action(wanted)
@@ -160,7 +160,7 @@ def histogram(engine: Factory, wanted: Task, resources: Resources | None = None)
 def kept_by_hand(
     rows: Rows, cap: int | None, null_items: bool = False, key: bytes | None = None
 ) -> dict[Any, set[Any]]:
-    """Brute force: each user's item tuples (user first in a row), cut by the portable rule if there is a cap."""
+    """Brute force: each user's item tuples (user first in a row), limited by the portable rule if capped."""
     of_user: dict[Any, set[Any]] = defaultdict(set)
     for user, *item in rows:
         if user is not None and (null_items or None not in item):
@@ -182,6 +182,12 @@ def counts_by_hand(kept: dict[Any, set[Any]]) -> dict[Any, int]:
         for item in items:
             counts[item[0] if len(item) == 1 else item] += 1
     return dict(counts)
+
+
+def table_of(rows: Rows, **types: Any) -> Any:
+    """An Arrow table of the rows, with columns of these names and types."""
+    columns = list(zip(*rows, strict=True)) or [()] * len(types)
+    return pa.table({name: pa.array(c, kind) for c, (name, kind) in zip(columns, types.items(), strict=True)})
 
 
 def as_stream(table: Any) -> Any:
@@ -256,18 +262,7 @@ def in_memory(table: Any, kind: str) -> Any:
 
 
 FILES = [
-    "parquet",
-    "pq",
-    "csv",
-    "tsv",
-    "csv.gz",
-    "csv.zst",
-    "tsv.gz",
-    "jsonl",
-    "ndjson",
-    "jsonl.gz",
-    "json",
-    "arrow",
-]
-FILES += ["stream.arrow", "feather", "ipc", "duckdb", "ddb", "sqlite", "sqlite3", "db"]
+    "parquet", "pq", "csv", "tsv", "csv.gz", "csv.zst", "tsv.gz", "jsonl", "ndjson", "jsonl.gz", "json", "arrow",
+    "stream.arrow", "feather", "ipc", "duckdb", "ddb", "sqlite", "sqlite3", "db",
+]  # fmt: skip
 OBJECTS = ["table", "batch", "reader", "dataset", "pandas", "polars", "lazy", "relation"]

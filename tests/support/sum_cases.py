@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from dphist.counting.task import Value
-from engine_cases import Factory, Rows, kept_by_hand, rows_of, task
+from engine_cases import Factory, Rows, kept_by_hand, rows_of, table_of, task
 
 NUMBER = re.compile(r"[ \t\n\r\f\v]*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?[ \t\n\r\f\v]*", re.ASCII)
 FIELDS = {
@@ -20,22 +20,8 @@ FIELDS = {
 }  # fmt: skip
 ODD = [math.nan, math.inf, -math.inf, 1e308, -1e308, 5e-324, -0.0, 0.1, 2.5, 1e15, -1e15, 2.0**-20]
 TEXTS = [
-    "1",
-    " 2.5\n",
-    "-.5",
-    "1e2",
-    "nan",
-    "inf",
-    "",
-    "1_0",
-    "0x1",
-    "1e400",
-    "-1e400",
-    "\u0663",
-    "3.",
-    "+4",
-    "1 2",
-]
+    "1", " 2.5\n", "-.5", "1e2", "nan", "inf", "", "1_0", "0x1", "1e400", "-1e400", "\u0663", "3.", "+4", "1 2",
+]  # fmt: skip
 
 
 def value(column: str, low: Any = 0, high: Any = 10) -> Value:
@@ -43,8 +29,7 @@ def value(column: str, low: Any = 0, high: Any = 10) -> Value:
 
 
 def made(rows: Rows) -> Any:
-    columns = list(zip(*rows, strict=True)) or [()] * len(FIELDS)
-    return pa.table({name: pa.array(c, kind) for c, (name, kind) in zip(columns, FIELDS.items(), strict=True)})
+    return table_of(rows, **FIELDS)
 
 
 def number(cell: Any) -> float | None:

@@ -1,9 +1,9 @@
-"""SQL that the user writes about single rows: conditions, items that are computed, and queries over files.
+"""The user's SQL: conditions, computed items, and queries over files.
 
-Each output row must be a function of one input row, or one user could decide about the rows of another. DuckDB's
-own parser says what a text is; whatever is not known to be about one row is refused. Everything is bound against
-the names and types of columns alone, before any row is read, and evaluated inside TRY: where it fails on a row (a
-text that is not a number) it is NULL, because an error would tell of that row.
+Each output row must be a function of one input row; otherwise one user could affect the rows of another. DuckDB's
+parser reads the SQL, and anything not known to use a single row is refused. Expressions are bound to column names
+and types before any row is read, and evaluated inside TRY: where one fails on a row (a text that is not a number)
+it is NULL, because an error would reveal that row.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from dphist.counting.sql import Opened, Source, demand, name, text_column
+from dphist.counting.sql import Opened, Source, name, require_columns, text_column
 from dphist.counting.task import Column, Events
 from dphist.counting.workspace import about_sql, column_list, name_list
 from dphist.errors import InputError
 
-# TRY catches errors about values, but not every error, so that one row could fail a release: functions, types and
-# forms are those that were seen to raise no other (`tests/counting/test_expression_functions.py` tries them all).
-# Nor can one row take all memory: no function makes a text or a list much longer than what it is given.
+# TRY does not catch every error, so one row could fail a release. These functions, types and syntax nodes raise
+# only errors that it catches (`tests/counting/test_expression_functions.py` tries them all), and none makes a text
+# or a list much longer than its arguments, so one row cannot exhaust memory either.
 _FORMS: Final = frozenset({
     "BETWEEN", "CASE", "CAST", "COLUMN_REF", "COMPARISON", "CONJUNCTION", "CONSTANT", "FUNCTION",
     "LAMBDA", "OPERATOR", "TYPE",
@@ -54,8 +54,8 @@ _FUNCTION_NAMES: Final = """
     json_extract_string json_keys json_object json_structure json_type json_valid json_value to_json
 """
 FUNCTIONS: Final = frozenset(_FUNCTION_NAMES.split())
-# Functions that fail, or take all memory, by these arguments, which must be constants, or by the types of the
-# others: a call with sample values shows both.
+# Functions that can fail, or exhaust memory, because of these arguments or the types of the others: the arguments
+# must be constants, and the call is tried with sample values.
 CONSTANT_ARGUMENTS: Final = {
     "date_part": (0,), "datepart": (0,), "date_trunc": (0,), "datetrunc": (0,), "date_diff": (0,),
     "datediff": (0,), "date_sub": (0,), "datesub": (0,), "dayofweek": (), "dayofyear": (), "isodow": (),
@@ -64,9 +64,9 @@ CONSTANT_ARGUMENTS: Final = {
     "lpad": (1,), "rpad": (1,), "printf": (0,), "format": (0,), "replace": (2,), "regexp_replace": (2, 3),
 }  # fmt: skip
 _LONGEST_CONSTANT: Final = 1000
-# A width in a format: one from another argument, or of more than three digits.
+# A width in a format string that is another argument, or has more than three digits.
 _WIDE: Final = re.compile(r"\*|\{[^}]*\{|\d{4}")
-# The time changes from one pass over the events to the next: it can choose rows, and cannot be an item.
+# The time may differ between two passes over the events, so it can select rows but not be an item.
 CLOCK: Final = frozenset({"now", "today", "current_date", "current_timestamp"})
 _TYPE_NAMES: Final = """
     BIGINT BLOB BOOL BOOLEAN BYTEA CHAR DATE DATETIME DEC DECIMAL DOUBLE FLOAT FLOAT4 FLOAT8 HUGEINT INT INT1 INT2
@@ -80,7 +80,7 @@ _SAMPLES: Final = {
     r"DATE|TIMESTAMP.*": "'2020-01-31'", r"TIME.*": "'10:00'", r"INTERVAL": "'1 day'", r"VARCHAR": "'a'",
     r".*\[\]": "[]", r"JSON": "'{}'", r"U?(TINY|SMALL|BIG|HUGE)?INT(EGER)?|DECIMAL.*|FLOAT|DOUBLE|BOOLEAN": "1",
 }  # fmt: skip
-# In JSON every name may be a key; only a text with one of these is taken for an expression.
+# Any text may be a JSON key; only one with a call or a cast is an expression.
 CALL_OR_CAST: Final = re.compile(r"\(|::")
 _NUMBERS: Final = ("INTEGER", "DECIMAL", "FLOAT", "DOUBLE", "NUMERIC")
 _ONE_ROW_ONLY: Final = (
@@ -91,12 +91,11 @@ _ONE_ROW_ONLY: Final = (
 
 
 def title_of(kind: str, written: str) -> str:
-    """A condition, an expression or a query as a sentence names it."""
     return f"the {kind} {written!r}"
 
 
 def serialize(connection: Any, query: str) -> dict[str, Any]:
-    """DuckDB's parse of a query, without positions in the text."""
+    """The syntax tree of a query, without positions in the text."""
     rows = connection.execute("SELECT json_serialize_sql(?::VARCHAR)", [query]).fetchall()
     tree: dict[str, Any] = json.loads(
         rows[0][0],
@@ -106,8 +105,8 @@ def serialize(connection: Any, query: str) -> dict[str, Any]:
 
 
 def parse(connection: Any, expression: str) -> tuple[dict[str, Any], list[Any]]:
-    """DuckDB's parse of a query with an expression in WHERE; and the expression, taken out."""
-    # On lines of its own, so that a comment in it ends before ours.
+    """The syntax tree of a query with the expression in WHERE, and the expression, removed from the tree."""
+    # On lines of its own, so that a trailing comment ends there.
     tree = serialize(connection, f"SELECT 1 FROM t WHERE TRY((\n{expression}\n))")
     try:
         return tree, tree["statements"][0]["node"]["where_clause"].pop("children")
@@ -116,7 +115,6 @@ def parse(connection: Any, expression: str) -> tuple[dict[str, Any], list[Any]]:
 
 
 def nodes_of(tree: Any) -> Iterator[dict[str, Any]]:
-    """All nodes of a parse."""
     if isinstance(tree, dict):
         yield tree
     for value in tree.values() if isinstance(tree, dict) else tree if isinstance(tree, list) else ():
@@ -124,69 +122,68 @@ def nodes_of(tree: Any) -> Iterator[dict[str, Any]]:
 
 
 def check(connection: Any, expression: str, kind: str) -> list[dict[str, Any]]:
-    """The nodes of an expression, after making sure that it is one expression, on one row, and nothing else."""
+    """The syntax nodes of an expression; an error unless it is a single expression about one row."""
     bad = f"{title_of(kind, expression)} is not {'an' if kind == 'expression' else 'a'} {kind} in SQL"
     if not expression.strip():
         raise InputError(bad)
     query, parts = parse(connection, expression)
     if query.get("error"):
         raise InputError(f"{bad}: {about_sql(query.get('error_message', 'syntax error'))}")
-    # What is left of the query must be ours.
+    # The rest of the query must be unchanged.
     if len(parts) != 1 or query != parse(connection, "TRUE")[0]:
         raise InputError(bad)
-    found = list(nodes_of(parts))
-    if any("class" in node and node["class"] not in _FORMS for node in found):
+    nodes = list(nodes_of(parts))
+    if any("class" in node and node["class"] not in _FORMS for node in nodes):
         raise InputError(
             f"{title_of(kind, expression)} must be about single rows: no subqueries, no * and no COLLATE"
         )
-    return found
+    return nodes
 
 
 def columns_of(connection: Any, expression: str, names: Sequence[str] | None, kind: str) -> list[str]:
-    """The input's columns that an expression names: exactly, or else without regard to case, as SQL has it."""
-    found: dict[str, str] = {}
+    """The input columns that an expression names: exactly, or else ignoring case."""
+    columns: dict[str, str] = {}
     for node in check(connection, expression, kind):
         if node.get("class") == "COLUMN_REF":
-            written = str(node["column_names"][0])
-            alike = [one for one in names or [written] if one.casefold() == written.casefold()]
-            matches = [written] if written in alike else alike
-            if len(matches) > 1 or (matches and found.get(written.casefold(), matches[0]) != matches[0]):
-                raise cannot_tell_apart(title_of(kind, expression), alike)
+            word = str(node["column_names"][0])
+            alike = [column for column in names or [word] if column.casefold() == word.casefold()]
+            matches = [word] if word in alike else alike
+            if len(matches) > 1 or (matches and columns.get(word.casefold(), matches[0]) != matches[0]):
+                raise ambiguous_case(title_of(kind, expression), alike)
             if matches:
-                found[written.casefold()] = matches[0]
-    return list(found.values())
+                columns[word.casefold()] = matches[0]
+    return list(columns.values())
 
 
-def cannot_tell_apart(title: str, alike: Sequence[str]) -> InputError:
-    """The error of columns that differ in case alone."""
-    return InputError(f"{title} cannot tell apart the columns {name_list(list(alike))}")
+def ambiguous_case(title: str, columns: Sequence[str]) -> InputError:
+    return InputError(f"{title} cannot tell apart the columns {name_list(columns)}")
 
 
 def bind(
     connection: Any, expression: str, types: Mapping[str, str], names: Sequence[str] | None, kind: str
 ) -> str:
-    """The type of an expression, bound against columns without rows: errors are about names and types alone."""
+    """The type of an expression, bound to columns without rows, so that errors contain names and types only."""
     title = title_of(kind, expression)
-    typed = [f"CAST(NULL AS {one}) AS {name(column)}" for column, one in types.items()] or ["1"]
+    typed = [f"CAST(NULL AS {own}) AS {name(column)}" for column, own in types.items()] or ["1"]
     rows = f"(SELECT {', '.join(typed)} LIMIT 0)"
     tried = f"TRY((\n{expression}\n))"
-    texts = [column for column, one in types.items() if one == "VARCHAR"]
+    texts = [column for column, own in types.items() if own == "VARCHAR"]
     nodes = check(connection, expression, kind)
     _refuse_text_as_number(nodes, texts, title)
     try:
         # In WHERE, where aggregates and window functions are errors.
         where = tried if kind == "condition" else f"({tried}) IS NULL"
         connection.execute(f"EXPLAIN SELECT 1 FROM {rows} WHERE {where}").fetchall()
-        found = str(connection.execute(f"DESCRIBE SELECT {tried} AS x FROM {rows}").fetchall()[0][1])
+        result = type_of(connection, tried, rows)
     except Exception as error:
         reason = about_sql(error)
     else:
         problem = _unsafe_part(connection, nodes, types, rows, kind)
         if problem is not None:
             raise InputError(f"{title} cannot be used: {problem}")
-        return found
+        return result
     if "volatile" in reason:
-        reason = "it must give the same for the same row, whenever it is evaluated"
+        reason = "it must always give the same result for the same row"
     elif "WHERE clause cannot contain" in reason:
         reason = "it must be about single rows: no aggregates and no window functions"
     hint = "" if names is None else f". The columns are {column_list(list(names or types))}"
@@ -198,86 +195,84 @@ def bind(
     raise InputError(f"{title} cannot be used: {reason}{hint}")
 
 
+def type_of(connection: Any, expression: str, rows: str) -> str:
+    return str(connection.execute(f"DESCRIBE SELECT {expression} AS x FROM {rows}").fetchall()[0][1])
+
+
 def _unsafe_part(
     connection: Any, nodes: Sequence[dict[str, Any]], types: Mapping[str, str], rows: str, kind: str
 ) -> str | None:
-    """Why a bound expression could fail because of a single row, or changes with time; None if it does not."""
+    """Why a bound expression could fail because of a single row, or change with time; None if it is safe."""
     columns = {column.casefold() for column in types} | _lambda_parameters(nodes)
     clock = CLOCK if kind == "condition" else frozenset()
-    for column, one in types.items():
-        if _NO_COLUMNS.search(one):
-            return f"the column {column!r} is of the type {one}, which {kind}s cannot use"
+    for column, own in types.items():
+        if _NO_COLUMNS.search(own):
+            return f"the column {column!r} has the type {own}, which {kind}s cannot use"
     for node in nodes:
         if node.get("class") == "COLUMN_REF":
             word = str(node["column_names"][0]).lower()
             if word.casefold() not in columns and word not in clock:
-                return f"it must give the same for the same row, whenever it is evaluated, and {word} does not"
+                return f"it must always give the same result for the same row, and {word} does not"
         if node.get("class") == "TYPE" and str(node["type_name"]).upper() not in TYPES:
             return f"values cannot be cast to {node['type_name']}"
         if node.get("class") != "FUNCTION":
             continue
-        called = str(node["function_name"]).lower()
-        if called in CONSTANT_ARGUMENTS:
-            problem = _unsafe_call(connection, node, rows)
+        function = str(node["function_name"]).lower()
+        if function in CONSTANT_ARGUMENTS:
+            problem = _unsafe_call(connection, node, function, rows)
             if problem is not None:
                 return problem
-        elif node.get("schema") or node.get("catalog") or called not in FUNCTIONS | clock:
-            return (
-                f"{called} is not one of the supported functions, which depend on nothing but the row and cannot "
-                "fail because of it"
-            )
+        elif node.get("schema") or node.get("catalog") or function not in FUNCTIONS | clock:
+            return f"{function} is not supported: it may depend on more than the row, or fail because of it"
     return None
 
 
-def _unsafe_call(connection: Any, node: dict[str, Any], rows: str) -> str | None:
+def _unsafe_call(connection: Any, node: dict[str, Any], function: str, rows: str) -> str | None:
     """Why a call of a function with constant arguments could fail because of a row; None if it could not."""
-    called = str(node["function_name"]).lower()
-    written: list[str] = []
-    for place, argument in enumerate(node["arguments"]):
-        text = _text_of(connection, {**argument["expression"], "alias": ""}, f"the call of {called}")
-        is_constant = all(one.get("class") != "COLUMN_REF" for one in nodes_of(argument))
-        if argument.get("name") or (place in CONSTANT_ARGUMENTS[called] and not is_constant):
-            return (
-                f"argument {place + 1} of {called} must be a constant: on a row with another value it could fail"
-            )
-        try:
-            if place in CONSTANT_ARGUMENTS[called]:
-                # As text: for some types Python needs a further package.
-                value = str(connection.execute(f"SELECT CAST(({text}) AS VARCHAR)").fetchall()[0][0])
-                large = called in ("lpad", "rpad") and not float(value) <= _LONGEST_CONSTANT
-                wide = called in ("printf", "format") and _WIDE.search(value) is not None
-                if large or wide or len(value) > _LONGEST_CONSTANT:
-                    return f"argument {place + 1} of {called} makes texts that are too long"
-            if not is_constant:
-                kind = str(connection.execute(f"DESCRIBE SELECT {text} AS x FROM {rows}").fetchall()[0][1])
-                sample = next((one for like, one in _SAMPLES.items() if re.fullmatch(like, kind)), "NULL")
-                text = f"CAST({sample} AS {kind})"
-        except Exception as error:
-            return about_sql(error)
-        written.append(text)
+    arguments: list[str] = []
     try:
-        connection.execute(f"SELECT CAST({name(called)}({', '.join(written)}) AS VARCHAR)").fetchall()
+        for place, argument in enumerate(node["arguments"]):
+            text = _text_of(connection, {**argument["expression"], "alias": ""}, f"the call of {function}")
+            is_constant = all(part.get("class") != "COLUMN_REF" for part in nodes_of(argument))
+            must_be_constant = place in CONSTANT_ARGUMENTS[function]
+            if argument.get("name") or (must_be_constant and not is_constant):
+                return f"argument {place + 1} of {function} must be a constant: another value could fail on a row"
+            if must_be_constant:
+                # As text: for some types Python needs another package.
+                value = str(connection.execute(f"SELECT CAST(({text}) AS VARCHAR)").fetchall()[0][0])
+                large = function in ("lpad", "rpad") and not float(value) <= _LONGEST_CONSTANT
+                wide = function in ("printf", "format") and _WIDE.search(value) is not None
+                if large or wide or len(value) > _LONGEST_CONSTANT:
+                    return f"argument {place + 1} of {function} makes texts that are too long"
+            if not is_constant:
+                kind = type_of(connection, text, rows)
+                sample = next((value for like, value in _SAMPLES.items() if re.fullmatch(like, kind)), "NULL")
+                text = f"CAST({sample} AS {kind})"
+            arguments.append(text)
+        connection.execute(f"SELECT CAST({name(function)}({', '.join(arguments)}) AS VARCHAR)").fetchall()
+    except InputError:
+        raise
     except Exception as error:
         return about_sql(error)
     return None
 
 
 def _lambda_parameters(nodes: Sequence[dict[str, Any]]) -> set[str]:
-    within = [one for node in nodes if node.get("class") == "LAMBDA" for one in nodes_of(node["lhs"])]
-    return {str(one["column_names"][0]).casefold() for one in within if one.get("class") == "COLUMN_REF"}
+    within = [part for node in nodes if node.get("class") == "LAMBDA" for part in nodes_of(node["lhs"])]
+    return {str(part["column_names"][0]).casefold() for part in within if part.get("class") == "COLUMN_REF"}
 
 
 def _refuse_text_as_number(nodes: Sequence[dict[str, Any]], texts: Sequence[str], title: str) -> None:
-    """Raise `InputError` where text is compared with a number: as texts, '10' is below '9' and is not '10.0'."""
+    """Raise `InputError` if text is compared with a number: as text, '10' is below '9' and differs from '10.0'."""
     parameters = _lambda_parameters(nodes)
-    found = {column.casefold(): column for column in texts if column.casefold() not in parameters}
+    columns = {column.casefold(): column for column in texts if column.casefold() not in parameters}
     for node in nodes:
         if node.get("class") not in ("COMPARISON", "BETWEEN") and node.get("type") != "COMPARE_IN":
             continue
         sides = [side for value in node.values() for side in (value if isinstance(value, list) else [value])]
         sides = [side for side in sides if isinstance(side, dict)]
-        named = [str(side["column_names"][0]) for side in sides if side.get("class") == "COLUMN_REF"]
-        column = next((found[one.casefold()] for one in named if one.casefold() in found), None)
+        words = [str(side["column_names"][0]).casefold() for side in sides if side.get("class") == "COLUMN_REF"]
+        column = next((columns[word] for word in words if word in columns), None)
         literals = [side.get("literal") or {} for side in sides if side.get("class") == "CONSTANT"]
         if column is not None and any(literal.get("kind") in _NUMBERS for literal in literals):
             raise InputError(
@@ -291,11 +286,8 @@ def _cast(column: str, kind: str) -> str:
     return f"CAST({column if plain else name(column)} AS {kind})"
 
 
-# Columns that are computed.
-
-
 def _is_computed(connection: Any, source: Source, column: Column) -> bool:
-    """Whether an item is an expression in SQL. A column of the input always wins."""
+    """Whether an item is an SQL expression; a column of that name takes precedence."""
     if column.name == column.source:
         if source.names is not None and column.source not in source.names and "(" in column.source:
             raise InputError(
@@ -310,26 +302,23 @@ def _is_computed(connection: Any, source: Source, column: Column) -> bool:
     query, parts = parse(connection, column.source)
     if query.get("error"):
         raise InputError(
-            f"{source.what} has no column {column.source!r}, and it is not an expression in SQL either: "
+            f"{source.what} has no column {column.source!r}, and it is not an SQL expression either: "
             f"{about_sql(query.get('error_message', 'syntax error'))}. The columns are "
             f"{column_list(source.names)}"
         )
-    # A name alone is a column, which does not exist.
+    # A single name is a column, which does not exist.
     return [part.get("class") for part in parts] != ["COLUMN_REF"]
 
 
 def with_expressions(connection: Any, source: Source, events: Events) -> Source:
-    """The rows of the source that satisfy the condition, with a further column for each item that is computed.
-
-    The column is called by the expression's own text.
-    """
-    computed = {one.source: one.source for one in events.items if _is_computed(connection, source, one)}
-    # One after the other: each may name a column that differs in case from one of the other's.
-    for written, condition in (({}, events.where), (computed, None)):
-        if written or condition is not None:
-            names = None if source.names is None else [*source.names, *written]
-            found = computed_source(connection, source, written, condition, keep=True, as_text=events.as_text)
-            source = replace(found, names=names)
+    """The rows that satisfy the condition, with an additional column for each computed item, named by its text."""
+    computed = {item.source: item.source for item in events.items if _is_computed(connection, source, item)}
+    # In two steps: the condition and an item may name columns that differ in case only.
+    for expressions, condition in (({}, events.where), (computed, None)):
+        if expressions or condition is not None:
+            names = None if source.names is None else [*source.names, *expressions]
+            rows = computed_source(connection, source, expressions, condition, keep=True, as_text=events.as_text)
+            source = replace(rows, names=names)
     return source
 
 
@@ -342,59 +331,52 @@ def computed_source(
     keep: bool,
     as_text: bool = False,
 ) -> Source:
-    """A source of expressions by their names, of the rows that satisfy a condition.
+    """A source with columns computed by expressions, for the rows that satisfy a condition.
 
-    With `keep` it has the columns of the source as well. The expressions see columns as text if `as_text`.
+    `keep` keeps the columns of the source too. With `as_text` expressions see text columns.
     """
     names = source.names
-    named = {one: columns_of(connection, written, names, "expression") for one, written in expressions.items()}
+    used = {column: columns_of(connection, text, names, "expression") for column, text in expressions.items()}
     needed = [] if condition is None else columns_of(connection, condition, names, "condition")
 
     def open_computed(wanted: list[str]) -> Opened:
-        chosen = [one for one in wanted if one in expressions]
-        plain = [one for one in wanted if keep and one not in expressions]
-        seen = list(dict.fromkeys([*needed, *(column for one in chosen for column in named[one])]))
+        computed = [column for column in wanted if column in expressions]
+        kept = [column for column in wanted if keep and column not in expressions]
+        seen = list(dict.fromkeys([*needed, *(source for column in computed for source in used[column])]))
         for column in seen:
             alike = [other for other in seen if other.casefold() == column.casefold()]
             if len(alike) > 1:
-                raise cannot_tell_apart(title_of("expression", expressions[chosen[0]]), alike)
+                raise ambiguous_case(title_of("expression", expressions[computed[0]]), alike)
         if names is not None:
-            demand(source.what, names, seen)
-        opened = source.open(list(dict.fromkeys([*plain, *seen])))
+            require_columns(source.what, names, seen)
+        opened = source.open(list(dict.fromkeys([*kept, *seen])))
         typed = {c: text_column(*opened.columns[c]) if as_text else opened.columns[c] for c in seen}
         types = {column: kind for column, (_, kind) in typed.items()}
         if condition is not None:
             bind(connection, condition, {c: types[c] for c in needed}, names, "condition")
-        kinds = {
-            one: bind(connection, expressions[one], {c: types[c] for c in named[one]}, names, "expression")
-            for one in chosen
-        }
-        own = "dphist_"
-        while any(column.casefold().startswith(own) for column in seen):
-            own += "_"
-        inner = [f"{opened.columns[column][0]} AS {own}{k}" for k, column in enumerate(plain)]
-        inner += [f"{written} AS {name(column)}" for column, (written, _) in typed.items()]
-        outer = [f"{own}{k}" for k in range(len(plain))]
-        outer += [f"TRY((\n{expressions[one]}\n)) AS {own}x{k}" for k, one in enumerate(chosen)]
+        prefix = "dphist_"
+        while any(column.casefold().startswith(prefix) for column in seen):
+            prefix += "_"
+        inner = [f"{opened.columns[column][0]} AS {prefix}{k}" for k, column in enumerate(kept)]
+        inner += [f"{value} AS {name(column)}" for column, (value, _) in typed.items()]
+        outer = [f"{prefix}{k}" for k in range(len(kept))]
+        columns = {column: (f"{prefix}{k}", opened.columns[column][1]) for k, column in enumerate(kept)}
+        for k, column in enumerate(computed):
+            text = expressions[column]
+            kind = bind(connection, text, {c: types[c] for c in used[column]}, names, "expression")
+            outer.append(f"TRY((\n{text}\n)) AS {prefix}x{k}")
+            # NULL alone is text, like an empty column.
+            columns[column] = f"{prefix}x{k}", "VARCHAR" if kind == '"NULL"' else kind
         where = "" if condition is None else f" WHERE TRY((\n{condition}\n))"
-        # A constant needs no column, and there is one row of it for each row of the input.
+        # A constant needs no column, but a row for each row of the input.
         rows = f"SELECT {', '.join(inner) or '1'} FROM {opened.relation}"
-        columns = {column: (f"{own}{k}", opened.columns[column][1]) for k, column in enumerate(plain)}
-        # NULL alone is text, as an empty column is.
-        columns |= {
-            one: (f"{own}x{k}", "VARCHAR" if kinds[one] == '"NULL"' else kinds[one])
-            for k, one in enumerate(chosen)
-        }
         return replace(opened, relation=f"(SELECT {', '.join(outer)} FROM ({rows}){where})", columns=columns)
 
     return Source(source.what, list(expressions), open_computed)
 
 
-# Queries over files.
-
-
 def query_source(connection: Any, source: Source, query: str, tables: Sequence[str]) -> Source:
-    """The source that a query makes of another one, row by row. `tables` are the names of that one in FROM."""
+    """The result of a query over a source, row by row. `tables` are the names of the source in FROM."""
     title = title_of("query", query)
     tree = serialize(connection, query)
     if tree.get("error"):
@@ -402,23 +384,23 @@ def query_source(connection: Any, source: Source, query: str, tables: Sequence[s
         raise InputError(
             f"{title} is not a SELECT" if "SELECT statements" in reason else f"{title} cannot be used: {reason}"
         )
-    node = _only_rows(connection, tree, title)
-    table, known = node["from_table"], [one.casefold() for one in tables]
-    if str(table["table_name"]).casefold() not in known:
+    node = _plain_select(connection, tree, title)
+    table = node["from_table"]
+    if str(table["table_name"]).casefold() not in [table.casefold() for table in tables]:
         raise InputError(
             f"{title} reads {table['table_name']!r}: the input is called {tables[0]}, as in FROM {tables[0]}"
         )
-    called = {str(table["table_name"]).casefold(), str(table["alias"]).casefold()} - {""}
+    qualifiers = {str(table["table_name"]).casefold(), str(table["alias"]).casefold()} - {""}
     own = {column.casefold() for column in source.names or ()}
-    for one in nodes_of([node["select_list"], node["where_clause"]]):
-        parts = one.get("column_names") if one.get("class") == "COLUMN_REF" else None
-        if parts and len(parts) > 1 and parts[0].casefold() in called and parts[0].casefold() not in own:
-            one["column_names"] = parts[1:]
+    for reference in nodes_of([node["select_list"], node["where_clause"]]):
+        parts = reference.get("column_names") if reference.get("class") == "COLUMN_REF" else None
+        if parts and len(parts) > 1 and parts[0].casefold() in qualifiers - own:
+            reference["column_names"] = parts[1:]
     columns: list[tuple[str, str]] = []
     for item in node["select_list"]:
         if item.get("class") == "STAR":
             relation = str(item.get("relation_name") or "").casefold()
-            if relation and relation not in called:
+            if relation and relation not in qualifiers:
                 raise InputError(f"{title} cannot be used: {item['relation_name']!r} is not a table of it")
             changed = {key for key, value in item.items() if value} - {"class", "type", "relation_name"}
             if changed or source.names is None:
@@ -426,11 +408,11 @@ def query_source(connection: Any, source: Source, query: str, tables: Sequence[s
                 raise InputError(f"{title} cannot be used: write the columns instead of *{more}")
             columns += [(column, name(column)) for column in source.names]
             continue
-        written = _text_of(connection, {**item, "alias": ""}, title)
-        last = item["column_names"][-1] if item.get("class") == "COLUMN_REF" else written
-        columns.append((item.get("alias") or last, written))
-    named = [column for column, _ in columns]
-    twice = next((column for column in named if named.count(column) > 1), None)
+        text = _text_of(connection, {**item, "alias": ""}, title)
+        last = item["column_names"][-1] if item.get("class") == "COLUMN_REF" else text
+        columns.append((item.get("alias") or last, text))
+    names = [column for column, _ in columns]
+    twice = next((column for column in names if names.count(column) > 1), None)
     if twice is not None:
         raise InputError(f"{title} returns two columns with the name {twice!r}: give one another name with AS")
     where = node["where_clause"]
@@ -438,8 +420,8 @@ def query_source(connection: Any, source: Source, query: str, tables: Sequence[s
     return computed_source(connection, source, dict(columns), condition, keep=False)
 
 
-def _only_rows(connection: Any, tree: dict[str, Any], title: str) -> dict[str, Any]:
-    """The node of a plain SELECT from one table: all else in its parse is as in the plainest query of all."""
+def _plain_select(connection: Any, tree: dict[str, Any], title: str) -> dict[str, Any]:
+    """The node of a SELECT from one table; the rest of its tree must be that of `SELECT 1 FROM t`."""
     plainest = serialize(connection, "SELECT 1 FROM t")
     wanted, node = plainest["statements"][0]["node"], (tree["statements"] or [{}])[0].get("node", {})
     wanted |= {part: node.get(part) for part in ("select_list", "where_clause")}
@@ -451,12 +433,11 @@ def _only_rows(connection: Any, tree: dict[str, Any], title: str) -> dict[str, A
 
 
 def _text_of(connection: Any, item: dict[str, Any], title: str) -> str:
-    """The SQL of a parsed expression; an error unless DuckDB reads it as the very same expression."""
+    """The SQL of a syntax tree; an error unless DuckDB parses it to the same tree."""
     tree = serialize(connection, "SELECT 1")
     tree["statements"][0]["node"]["select_list"] = [item]
     rows = connection.execute("SELECT json_deserialize_sql(?::JSON)", [json.dumps(tree)]).fetchall()
-    written = str(rows[0][0]).removeprefix("SELECT ")
-    again = serialize(connection, f"SELECT {written}")
-    if again != tree:
+    text = str(rows[0][0]).removeprefix("SELECT ")
+    if serialize(connection, f"SELECT {text}") != tree:
         raise InputError(f"{title} cannot be used: it has an expression that DuckDB cannot write as text")
-    return written
+    return text

@@ -1,7 +1,7 @@
-"""Inputs in memory: frames of pandas and polars, Arrow tables, readers and datasets, DuckDB relations.
+"""Inputs in memory: pandas and polars frames, Arrow tables, readers and datasets, DuckDB relations.
 
-A missing value of pandas (NaN in a column of floats among them) is NULL; elsewhere NaN is a value. A pandas column
-of objects is text, cell by cell, whatever the objects are: its type must not depend on them.
+Missing values of pandas, including NaN in a float column, are NULL; elsewhere NaN is a value. A pandas column of
+objects is text, cell by cell: its type must not depend on the values.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LIMIT: Final = 2**63
 
 
 def texts(cells: Sequence[Any], *, like_columns: bool = False) -> Any:
-    """An Arrow array of the cells' texts; `like_columns` spells numbers and times as typed columns do."""
+    """An Arrow array of the cells as text; `like_columns` writes numbers and times like typed columns."""
     import pyarrow as pa
 
     if set(map(type, cells)) <= {str, type(None)}:
@@ -36,14 +36,13 @@ def texts(cells: Sequence[Any], *, like_columns: bool = False) -> Any:
             return pa.array(cells, pa.large_string())
         except (UnicodeError, pa.ArrowException):
             pass
-    found = [text_of(_like_columns(cell) if like_columns else cell) for cell in cells]
-    return pa.array(found, pa.large_string())
+    return pa.array([text_of(_like_columns(cell) if like_columns else cell) for cell in cells], pa.large_string())
 
 
 def _like_columns(cell: Any) -> Any:
-    """A number or a time among objects as `sql.as_text` spells it.
+    """A number or a time among objects in the form of `sql.as_text`.
 
-    pandas makes a column of objects where a single value does not fit the type of all others.
+    A single value that does not fit turns a whole pandas column into objects; that must not change other rows.
     """
     if isinstance(cell, (bool, np.bool_)):
         return cell
@@ -55,29 +54,28 @@ def _like_columns(cell: Any) -> Any:
     if isinstance(cell, datetime.datetime) and cell == cell:
         zone = "" if cell.tzinfo is None else "+00"
         local = cell if cell.tzinfo is None else cell.astimezone(datetime.UTC).replace(tzinfo=None)
-        found = local.isoformat(sep=" ")
-        return (found.rstrip("0") if "." in found else found) + zone
+        text = local.isoformat(sep=" ")
+        return (text.rstrip("0") if "." in text else text) + zone
     return cell
 
 
 def text_of(cell: Any) -> str | None:
-    """The text of a cell: numbers as Python writes them, bytes in hexadecimal, lists and dictionaries as JSON.
+    """A cell as text: numbers as Python writes them, bytes in hexadecimal, lists and dictionaries as JSON.
 
-    A cell of any other type is missing, and so is a text that is not Unicode.
+    Other types and invalid Unicode are missing.
     """
     try:
         if isinstance(cell, (list, tuple, dict, np.ndarray)):
-            found = json.dumps(cell, default=_single_text, ensure_ascii=False, separators=(",", ":"))
+            text = json.dumps(cell, default=_single_text, ensure_ascii=False, separators=(",", ":"))
         else:
-            found = str(_single_text(cell))
-        found.encode("utf-8")
-        return found
+            text = str(_single_text(cell))
+        text.encode("utf-8")
+        return text
     except Exception:
         return None
 
 
 def _single_text(cell: Any) -> Any:
-    """The text of a value that is not a list; for an array its list."""
     if isinstance(cell, str):
         return str(cell)
     if isinstance(cell, (bool, np.bool_)):
@@ -98,7 +96,7 @@ def _single_text(cell: Any) -> Any:
 
 
 def decode_text(raw: bytes) -> str | None:
-    """A text; one that is not UTF-8 is missing, because any replacement could be another user's text."""
+    """The text, or None if it is not UTF-8: any replacement could be another user's text."""
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError:
@@ -106,7 +104,7 @@ def decode_text(raw: bytes) -> str | None:
 
 
 def whole_of(cell: Any) -> int | None:
-    """The whole number of 64 bits that a cell is."""
+    """The cell as an integer of 64 bits, or None."""
     if isinstance(cell, str):
         cell = int(cell) if WHOLE.fullmatch(cell) else None
     elif isinstance(cell, float):
@@ -116,19 +114,16 @@ def whole_of(cell: Any) -> int | None:
 
 @dataclass(frozen=True)
 class ArrowSource:
-    """Data that comes as Arrow: `data` gives the wanted columns in their order as a table or a reader."""
+    """Arrow data: `data` returns the wanted columns, in their order, as a table or a reader."""
 
     what: str
     names: Sequence[str]
     schema: Callable[[list[str]], Any]
     data: Callable[[list[str]], Any]
-    otherwise: str = "{what} cannot be read: its columns have types that cannot be counted, or it is damaged"
+    otherwise: str = "{what} cannot be read: a column has an unsupported type, or it is damaged"
 
     def as_source(self, connection: Any, label: str, probe: bool) -> Source:
-        """The data as a table of DuckDB with the name `label`.
-
-        A probe looks at types alone: it must not consume what can be read only once.
-        """
+        """The data as a DuckDB table named `label`. A probe has no rows: some data can be read only once."""
 
         def register(wanted: list[str]) -> Opened:
             connection.register(label, self.schema(wanted).empty_table())
@@ -143,21 +138,21 @@ class ArrowSource:
         )
 
 
-# Rows of a batch that Arrow makes: with values of 8 KiB it holds 130 MB.
+# Rows per Arrow batch: 130 MB with values of 8 KiB.
 BATCH: Final = 1 << 14
 ONCE: Final = "the Arrow reader"
 _already_read: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def read_once(data: Any) -> str | None:
-    """What a source is called that can be read only once; None for all others."""
+    """The name of a source that can be read only once; None for all others."""
     import pyarrow as pa
 
     return ONCE if isinstance(data, pa.RecordBatchReader) else None
 
 
 def frame_source(data: Any, *, as_text: bool = False) -> ArrowSource:
-    """The source for an object in memory. `as_text` spells numbers among objects as those of typed columns."""
+    """The source of an object in memory. `as_text` writes numbers among objects like those of typed columns."""
     import pyarrow as pa
     import pyarrow.dataset as ds
 
@@ -171,7 +166,7 @@ def frame_source(data: Any, *, as_text: bool = False) -> ArrowSource:
     if isinstance(data, pa.RecordBatchReader):
         return reader_source(data)
     if isinstance(data, ds.Dataset):
-        # With little read ahead: Arrow's memory is not under DuckDB's limit.
+        # Little read-ahead: DuckDB's limit does not cover Arrow's memory.
         ahead = {"batch_size": BATCH, "batch_readahead": 1, "fragment_readahead": 1}
         return arrow_source(
             "the Arrow dataset", data.schema, lambda wanted: data.scanner(wanted, **ahead).to_reader()
@@ -180,38 +175,38 @@ def frame_source(data: Any, *, as_text: bool = False) -> ArrowSource:
         what = "the DuckDB relation"
         schema = attempt(lambda: data.limit(0).to_arrow_table().schema, what, ArrowSource.otherwise)
         return arrow_source(what, schema, lambda wanted: select_columns(data.to_arrow_reader(2048), wanted))
-    # Not every object that exports an Arrow stream: it may find its types in the values, or be read only once.
+    # Other objects that export an Arrow stream may infer types from values, or be readable only once.
     raise InputError(
-        f"events cannot be read from an object of type {type(data).__qualname__!r}: give a path, the address of a "
-        "database, a pandas or polars frame, or an Arrow table, reader or dataset"
+        f"events cannot be read from an object of type {type(data).__qualname__!r}: give a path, a database "
+        "address, a pandas or polars frame, or an Arrow table, reader or dataset"
     )
 
 
 def arrow_source(what: str, schema: Any, data: Callable[[list[str]], Any]) -> ArrowSource:
-    """A source whose columns have a known schema."""
+    return ArrowSource(what, schema.names, lambda wanted: select_fields(schema, wanted), data)
+
+
+def select_fields(schema: Any, wanted: list[str]) -> Any:
     import pyarrow as pa
 
-    return ArrowSource(
-        what, schema.names, lambda wanted: pa.schema([schema.field(column) for column in wanted]), data
-    )
+    return pa.schema([schema.field(column) for column in wanted])
 
 
-def select_columns(batches: Any, wanted: list[str]) -> Any:
+def select_columns(reader: Any, wanted: list[str]) -> Any:
     """A reader of the wanted columns."""
     import pyarrow as pa
 
-    schema = pa.schema([batches.schema.field(column) for column in wanted])
-    return pa.RecordBatchReader.from_batches(schema, (batch.select(wanted) for batch in batches))
+    schema = select_fields(reader.schema, wanted)
+    return pa.RecordBatchReader.from_batches(schema, (batch.select(wanted) for batch in reader))
 
 
 def reader_source(reader: Any) -> ArrowSource:
-    """A stream that can be read once; a second time would be an empty histogram, so it is an error."""
-    import pyarrow as pa
+    """A reader. Reading it twice is an error: it would give an empty histogram."""
 
     def schema(wanted: list[str]) -> Any:
         if reader in _already_read:
-            raise InputError(f"{ONCE} has been read already, and it can be read only once")
-        return pa.schema([reader.schema.field(column) for column in wanted])
+            raise InputError(f"{ONCE} was read already, and it can be read only once")
+        return select_fields(reader.schema, wanted)
 
     def stream(wanted: list[str]) -> Any:
         schema(wanted)
@@ -222,7 +217,6 @@ def reader_source(reader: Any) -> ArrowSource:
 
 
 def pandas_source(frame: Any, *, as_text: bool) -> ArrowSource:
-    """A pandas frame; only the wanted columns are converted."""
     import pyarrow as pa
 
     names = [str(column) for column in frame.columns]
@@ -236,12 +230,12 @@ def pandas_source(frame: Any, *, as_text: bool) -> ArrowSource:
         names,
         lambda wanted: convert(frame.iloc[:0], wanted).schema,
         lambda wanted: convert(frame, wanted),
-        "{what} cannot be read: a column has a type that cannot be counted; convert it to another",
+        "{what} cannot be read: a column has an unsupported type; convert it to another",
     )
 
 
 def pandas_column(series: Any, *, as_text: bool = False) -> Any:
-    """One column: objects and strings of Python as text, categories by their own type, all others as they are."""
+    """An Arrow column: Python objects and strings as text, categories by the type of their values."""
     import pyarrow as pa
 
     kind = series.dtype
@@ -260,8 +254,7 @@ def pandas_column(series: Any, *, as_text: bool = False) -> Any:
 
 
 def polars_source(frame: Any) -> ArrowSource:
-    """A polars frame, in batches, as a lazy one is run."""
-    import polars.selectors as cs  # pl.col would take a name from ^ to $ for a pattern
+    import polars.selectors as cs  # pl.col reads a name from ^ to $ as a pattern
     import pyarrow as pa
 
     def select(wanted: list[str]) -> Any:
@@ -271,9 +264,9 @@ def polars_source(frame: Any) -> ArrowSource:
         return select(wanted).head(0).collect().to_arrow().schema
 
     def data(wanted: list[str]) -> Any:
-        whole = schema(wanted)
+        common = schema(wanted)
         frames = select(wanted).collect_batches(maintain_order=False)
-        batches = (batch for part in frames for batch in part.to_arrow().cast(whole).to_batches())
-        return pa.RecordBatchReader.from_batches(whole, batches)
+        batches = (batch for part in frames for batch in part.to_arrow().cast(common).to_batches())
+        return pa.RecordBatchReader.from_batches(common, batches)
 
     return ArrowSource("the polars frame", frame.collect_schema().names(), schema, data)

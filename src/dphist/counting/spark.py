@@ -1,7 +1,7 @@
-"""The distributed engine: Spark reads, bounds every user, counts and ranks; the histogram stays on its executors.
+"""The distributed engine: Spark reads events, limits each user, and counts; the histogram stays on its executors.
 
-Nothing here depends on which executor runs a task, or how often: a user's items are chosen by a keyed hash, and a
-part of the histogram that is lost is counted again to the same counts.
+Results do not depend on which executor runs a task, or how often: a keyed hash chooses a user's items, so a lost
+part of the histogram is recomputed with the same counts.
 """
 
 from __future__ import annotations
@@ -23,7 +23,16 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from dphist.counting.duckdb import DuckDBEngine, check_sizes_task, check_task, in_buckets
 from dphist.counting.spark_inputs import counted_column, number, read_rows
 from dphist.counting.spark_session import Cluster, arrow_frame, report_progress, session_for
-from dphist.counting.sql import COUNT, ITEMS, demand, value_names, weight, weighted_sum
+from dphist.counting.sql import (
+    COUNT,
+    ITEMS,
+    fine_steps,
+    portable_order,
+    require_columns,
+    sum_names,
+    weight,
+    weighted_sum,
+)
 from dphist.counting.task import FINE_LIMIT, FINE_STEPS, Events, Progress, Resources, Task, Value
 from dphist.counting.workspace import SessionKeeper, attempt
 from dphist.errors import InputError, is_spark_frame
@@ -31,16 +40,14 @@ from dphist.errors import InputError, is_spark_frame
 T = TypeVar("T")
 
 ENTRY: Final = "entry"
-SUM: Final = re.compile(r"v\d+")  # the item's columns are called i0, i1, ...
-STOPPED: Final = (
-    "{what} cannot be counted: Spark gave up on it, or it holds values that its reader does not understand"
-)
+SUM: Final = re.compile(r"v\d+")  # item columns are i0, i1, ...
+STOPPED: Final = "{what} cannot be counted: Spark failed, or it contains values that cannot be read"
 _rehearsed: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 @dataclass(eq=False)
 class SparkEngine(SessionKeeper):
-    """Counts with Spark: in the session that is there, or in a session of its own."""
+    """Counts with Spark, in the active session or in a new one."""
 
     resources: Resources = field(default_factory=Resources)
     cluster: Cluster = field(default_factory=Cluster)
@@ -52,42 +59,38 @@ class SparkEngine(SessionKeeper):
         return new() if is_spark_frame(source) else self._share(new)
 
     def check(self, task: Task) -> None:
-        """Raise `InputError` if the events cannot be read or lack a column; nothing is counted yet."""
         check_task(task)
         with self._session(task) as session:
             pairs_of(session, task.events, values=task.values, probe=True)
         listed = task.public_items
         if listed is not None and is_spark_frame(listed.source):
             columns = list(listed.source.columns)
-            demand("the list of public items", columns, [column.source for column in listed.items])
+            require_columns("the list of public items", columns, [column.source for column in listed.items])
         elif listed is not None:
             DuckDBEngine(self.resources).check_list(listed)
 
     def size(self, public_items: Events) -> int:
-        """The number of different items of a public list, which is read by this process: it is not secret."""
         return DuckDBEngine(self.resources).size(bring_here(public_items))
 
     def sizes(self, task: Task, bounds: Sequence[int], progress: Progress | None = None) -> list[int]:
-        """How many users have how many different items, by bounds; see `Engine.sizes`."""
         check_task(task)
         check_sizes_task(task, bounds)
         with self._session(task) as session, report_progress(session, progress):
             pairs, items, _, what = listed_pairs(session, replace(task, values=()))
-            # One shuffle of a user's rows serves both DISTINCT and the number of items.
+            # One shuffle by user serves both DISTINCT and the number of items.
             once = pairs.select("u", *items).repartition("u").distinct()
-            own = once.groupBy("u").agg(sql.count("*").alias(ITEMS))
-            often = own.groupBy(ITEMS).agg(sql.count("*").alias(COUNT))
-            return in_buckets(run(often.collect, what), bounds)
+            users = once.groupBy("u").agg(sql.count("*").alias(ITEMS))
+            sizes = users.groupBy(ITEMS).agg(sql.count("*").alias(COUNT))
+            return in_buckets(run(sizes.collect, what), bounds)
 
     @contextmanager
     def count(self, task: Task, progress: Progress | None = None) -> Iterator[SparkHistogram]:
-        """Count, to a histogram whose frame can be worked on where it is."""
         check_task(task)
         with self._session(task) as session, report_progress(session, progress):
             pairs, items, entries, what = listed_pairs(session, task)
             frame = count_users(pairs, items, task)
             if entries is not None:
-                frame = with_all_entries(entries, frame, items, value_names(task.values))
+                frame = with_all_entries(entries, frame, items, sum_names(task.values))
             elif task.lower_threshold > 1:
                 frame = frame.where(frame[COUNT] >= task.lower_threshold)
             rehearse(session)
@@ -95,7 +98,7 @@ class SparkEngine(SessionKeeper):
                 yield SparkHistogram(session, frame, 0, what, task.ordered)
                 return
             rank = task.rank
-            # The histogram is read twice; its lost parts are counted again.
+            # The histogram is read twice.
             with persist(frame) as counts:
                 at_rank = run(lambda: count_at(counts, rank), what)
                 yield SparkHistogram(session, counts, at_rank, what, task.ordered)
@@ -103,9 +106,9 @@ class SparkEngine(SessionKeeper):
 
 @dataclass(frozen=True, repr=False)
 class SparkHistogram:
-    """Counts on the executors: `frame` has the item's columns i0, i1, ... and the count, called `users`.
+    """Counts on the executors: `frame` has item columns i0, ..., the count `users` and sums v0, ...
 
-    The sums of values follow as v0, v1, ... That of a public list has the numbers of the entries too.
+    With a public list it has the number of each entry too.
     """
 
     session: Any
@@ -119,29 +122,26 @@ class SparkHistogram:
 
     @property
     def schema(self) -> Any:
-        """Arrow schema of the histogram."""
         return to_arrow_schema(self._without_entries().schema, timezone="UTC")
 
     def items(self) -> list[str]:
-        """The item's columns in the frame."""
         return [name for name in self.frame.columns if name not in (COUNT, ENTRY, *self.sums())]
 
     def sums(self) -> list[str]:
-        """The columns of the values' sums in the frame."""
         return [name for name in self.frame.columns if SUM.fullmatch(name)]
 
     def _without_entries(self) -> Any:
         return self.frame.select(*self.items(), COUNT, *self.sums())
 
     def with_digests(self) -> Any:
-        """Items, counts, sums, a `digest`: the SHA-256 of an item (with its number in a list) and its count."""
+        """Items, counts, sums and a `digest`: SHA-256 of the item (with its number in a public list) and count."""
         kinds = dict(self.frame.dtypes)
         rest = (COUNT, *self.sums())
         columns = [(self.frame[name], kinds[name]) for name in self.frame.columns if name not in rest]
         return self.frame.select(*self.items(), *rest, digest(columns, self.frame[COUNT]).alias("digest"))
 
     def batches(self) -> Iterator[Any]:
-        """Arrow record batches, once. They pass through this process: for tests, and for what is small."""
+        """Arrow record batches, through this process: for tests and small histograms."""
         rows = self._without_entries()
         if self.ordered:
             rows = rows.orderBy(*(rows[name].asc_nulls_last() for name in self.items()))
@@ -151,7 +151,7 @@ class SparkHistogram:
 
 @contextmanager
 def persist(frame: Any) -> Iterator[Any]:
-    """The rows with the executors for a while; those that are lost are computed again, and are the same."""
+    """Keep the rows on the executors; lost ones are recomputed."""
     rows = frame.persist()
     try:
         yield rows
@@ -161,34 +161,33 @@ def persist(frame: Any) -> Iterator[Any]:
 
 
 def run(action: Callable[[], T], what: str) -> T:
-    """Run on the cluster; what goes wrong is one sentence without data."""
+    """Run on the cluster; errors contain no data."""
     return attempt(action, what, STOPPED)
 
 
 def on_executors(frame: Any, function: Callable[[Iterator[Any]], Iterator[Any]], schema: Any) -> Any:
-    """The frame of what a function makes of the batches, wherever they are."""
+    """The result of a function on the Arrow batches of a frame, where they are."""
     with warnings.catch_warnings():
-        # PySpark warns of new versions of pandas, which this does not touch.
+        # PySpark warns about new versions of pandas, which this does not use.
         warnings.filterwarnings("ignore", message="PySpark does not yet fully support", category=FutureWarning)
         return frame.mapInArrow(function, schema)
 
 
 def dphist_version(_batches: Iterator[Any]) -> Iterator[Any]:
-    """Run on an executor: the version of dphist there."""
     from dphist import __version__
 
     yield pa.RecordBatch.from_pydict({"version": [__version__]})
 
 
 def rehearse(session: Any) -> None:
-    """Raise `InputError` if executors could not make noise: before any event is read, once for a session."""
+    """Raise `InputError` if executors could not draw noise: before any event is read, once per session."""
     from dphist import __version__
 
     if session in _rehearsed:
         return
     try:
         there = on_executors(session.range(1).coalesce(1), dphist_version, "version string").collect()[0][0]
-        problem = "" if there == __version__ else f"dphist {there} is installed there, and {__version__} here"
+        problem = "" if there == __version__ else f"they have dphist {there}, this is dphist {__version__}"
     except Exception as error:
         missing = re.search(r"No module named '(\w+)'", str(error))
         problem = "no task could be run there"
@@ -198,50 +197,42 @@ def rehearse(session: Any) -> None:
             problem = f"their Python has no package {missing[1]}"
     if problem:
         raise InputError(
-            f"Spark's executors cannot make noise: {problem}. They need dphist as it is here: set PYSPARK_PYTHON "
-            "to a Python that has it, or ship an environment with --spark-conf spark.archives=..."
+            f"Spark's executors cannot draw noise: {problem}. They need this dphist: set PYSPARK_PYTHON to a "
+            "Python that has it, or ship an environment with --spark-conf spark.archives=..."
         )
     _rehearsed.add(session)
-
-
-# From events to pairs of users and items.
 
 
 def pairs_of(
     session: Any, events: Events, *, values: tuple[Value, ...] = (), probe: bool = False
 ) -> tuple[Any, list[str], str]:
-    """The events as a frame of users `u` and items `i0`, `i1`, ...; the items' types; what the input is called.
-
-    The values follow in whole fine steps, as `f0`, `f1`, ...
-    """
+    """Users u, items i0, i1, ... and values in fine steps f0, f1, ...; the items' types; the input's name."""
     summed = list(dict.fromkeys(value.column for value in values))
     rows, what = read_rows(session, events, summed, probe=probe)
     names = [events.user, *(column.source for column in events.items), *summed]
     columns = [(rows[place], kind, name) for (place, kind), name in zip(rows.dtypes, names, strict=True)]
-    own = len(events.items) + 1
-    keys = ["u", *(f"i{k}" for k in range(own - 1))]
-    counted = [counted_column(*column, is_user=k == 0) for k, column in enumerate(columns[:own])]
+    keys = ["u", *(f"i{k}" for k in range(len(events.items)))]
+    counted = [counted_column(*column, is_user=k == 0) for k, column in enumerate(columns[: len(keys)])]
     chosen = [column.alias(key) for (column, _), key in zip(counted, keys, strict=True)]
-    # Under a name each: a number is used several times, and computed once.
-    chosen += [number(*column).alias(f"x{k}") for k, column in enumerate(columns[own:])]
+    # Named, so that a number that is used several times is computed once.
+    chosen += [number(*column).alias(f"x{k}") for k, column in enumerate(columns[len(keys) :])]
     pairs = rows.select(*chosen)
     for key in ["u"] if events.null_items else keys:  # `na.drop` would drop NaN too
         pairs = pairs.where(pairs[key].isNotNull())
     if values:
-        fine = [fine_steps(pairs[f"x{summed.index(v.column)}"], v).alias(f"f{k}") for k, v in enumerate(values)]
-        pairs = pairs.select(*keys, *fine)
+        fine = [f"{fine_steps(f'x{summed.index(v.column)}', v)} AS f{k}" for k, v in enumerate(values)]
+        pairs = pairs.selectExpr(*keys, *fine)
     return pairs, [kind for _, kind in counted[1:]], what
 
 
 def listed_pairs(session: Any, task: Task) -> tuple[Any, list[str], Any, str]:
-    """The pairs whose items are in the public list, the items' columns, the list if any, and the title."""
+    """The pairs (of the public list, if any), the item columns, the entries of the list, and the input's name."""
     pairs, kinds, what = pairs_of(session, task.events, values=task.values)
     items = [f"i{k}" for k in range(len(kinds))]
     if task.public_items is None:
         return pairs, items, None, what
-    # Entries p0, ..., their keys k0, ... in the input's types, and whether one matches: see `sql.public_list`.
     table = DuckDBEngine().public_table(bring_here(task.public_items), kinds, task.events.null_items)
-    # Entries that differ may look the same to Spark, which cuts times at microseconds; their numbers differ.
+    # Numbered, because Spark truncates times to microseconds, which may make different entries equal.
     numbered = table.append_column(ENTRY, pa.array(range(table.num_rows), pa.int64()))
     entries = arrow_frame(session, numbered, numbered.column_names)
     keys = entries.where("matched").select(*(f"k{k}" for k in range(len(items))))
@@ -249,27 +240,23 @@ def listed_pairs(session: Any, task: Task) -> tuple[Any, list[str], Any, str]:
     return pairs.join(keys, reduce(lambda a, b: a & b, same), "left_semi"), items, entries, what
 
 
-# Counting.
-
-
 def count_users(pairs: Any, items: list[str], task: Task) -> Any:
-    """Users per item, each user with at most as many random items as the task says, and sums over these users.
-
-    With weights the users of an item count by their steps.
-    """
-    cap, names, users = task.max_items_per_user, value_names(task.values), sql.count("*")
+    """Users (or their weights) per item, each user limited to random items, and sums over these users."""
+    cap, names, users = task.max_items_per_user, sum_names(task.values), sql.count("*")
     if cap is not None:
-        # All of a user's rows in one place first: one shuffle of them serves both DISTINCT and the choice.
+        # One shuffle by user serves both DISTINCT and the choice.
         pairs = pairs.repartition("u")
-    once = own_sums(pairs, ["u", *items], task.values) if task.values else pairs.distinct()
+    once = user_sums(pairs, ["u", *items], task.values) if task.values else pairs.distinct()
     if cap is not None:
-        # Which items of a user are chosen does not depend on the sums.
-        order = portable_order if task.choice.portable else fast_order
-        chance = order(task.choice.key, once["u"], [once[name] for name in items])
+        # The choice does not depend on the sums.
+        if task.choice.portable:
+            chance = sql.expr(portable_order(task.choice.key, items))
+        else:
+            chance = fast_order(task.choice.key, once["u"], [once[name] for name in items])
         of_user = Window.partitionBy("u").orderBy("chance", *items)
         ranked = once.withColumn("chance", chance).withColumn("place", sql.row_number().over(of_user))
         if task.weights:
-            # In the same order as the ranks: a user's rows are sorted once.
+            # In the order of the ranks, so that a user's rows are sorted once.
             all_items = of_user.rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)
             ranked = ranked.withColumn(ITEMS, sql.count("*").over(all_items))
         once = ranked.where(sql.col("place") <= cap)
@@ -285,52 +272,35 @@ def count_users(pairs: Any, items: list[str], task: Task) -> Any:
 
 
 def count_at(frame: Any, rank: int) -> int:
-    """The count of this rank, the largest having rank 1; 0 where there are fewer.
-
-    Spark counts how often each count occurs, which is a small table, and adds up from the largest: one number
-    comes back.
-    """
-    often = frame.groupBy(COUNT).agg(sql.count("*").alias("times"))
+    """The count of this rank (1 is the largest), or 0, from the small table of how often each count occurs."""
+    frequencies = frame.groupBy(COUNT).agg(sql.count("*").alias("times"))
     downwards = Window.orderBy(sql.col(COUNT).desc()).rowsBetween(Window.unboundedPreceding, 0)
-    reached = often.withColumn("reached", sql.sum("times").over(downwards)).where(sql.col("reached") >= rank)
-    return int(reached.agg(sql.max(COUNT)).collect()[0][0] or 0)
-
-
-# A public list of items: read and matched to the input's types by the embedded engine, then joined.
+    ranked = frequencies.withColumn("reached", sql.sum("times").over(downwards)).where(sql.col("reached") >= rank)
+    return int(ranked.agg(sql.max(COUNT)).collect()[0][0] or 0)
 
 
 def bring_here(public_items: Events) -> Events:
-    """A public list where DuckDB can read it."""
+    """A public list that DuckDB can read: it matches the entries to the input's types."""
     if not is_spark_frame(public_items.source):
         return public_items
     return replace(public_items, source=run(public_items.source.toArrow, "the public items"))
 
 
 def with_all_entries(entries: Any, counts: Any, items: list[str], sums: list[str]) -> Any:
-    """Every entry with its count and its sums, 0 where no user has it."""
+    """Every entry of the public list with its count and sums, 0 where no user has it."""
     same = [entries[f"k{k}"].eqNullSafe(counts[name]) for k, name in enumerate(items)]
-    # By sorting: Spark would bring a small histogram to the driver, to send it to every executor from there.
+    # A merge join: a broadcast join would collect a small histogram on the driver.
     joined = entries.join(counts.hint("merge"), reduce(lambda a, b: a & b, [entries["matched"], *same]), "left")
     values = [entries[f"p{k}"].alias(name) for k, name in enumerate(items)]
     numbers = [sql.coalesce(counts[name], sql.lit(0)).cast("bigint").alias(name) for name in (COUNT, *sums)]
     return joined.select(*values, entries[ENTRY], *numbers)
 
 
-# Hashes: the order by which a user's items are chosen, and the digest by which a count's noise is made.
-
-
-def portable_order(key: bytes, user: Any, items: list[Any]) -> Any:
-    """The keyed order that every engine repeats: see `dphist.counting.sql.portable_order`."""
-    values = [column.cast("string") for column in (user, *items)]
-    return sql.md5(sql.concat(sql.lit(key.hex() + ":"), length_prefixed(values)).cast("binary"))
-
-
 def fast_order(key: bytes, user: Any, items: list[Any]) -> Any:
-    """A keyed order by Spark's own hash, each value hashed from where the last one left off.
+    """A keyed order by Spark's hash, which skips missing values: so which are missing is hashed too.
 
-    The hash skips missing values, so which of them are missing is hashed too. The key is visible in Spark's plan,
-    which gives nothing away: privacy needs the choice of a user's items to depend on that user alone, and it does
-    for any key.
+    The key is visible in Spark's plan. That is safe: privacy requires only that the choice of a user's items
+    depends on that user alone, which holds for any key.
     """
     a, b = (int.from_bytes(key[k : k + 8], "little", signed=True) for k in (0, 8))
     missing = [column.isNull() for column in items]
@@ -338,13 +308,13 @@ def fast_order(key: bytes, user: Any, items: list[Any]) -> Any:
 
 
 def digest(columns: list[tuple[Any, str]], count: Any) -> Any:
-    """SHA-256 of an item and its count, from which a key makes the noise of this very count."""
+    """SHA-256 of an item and its count, from which a key derives the noise of this count."""
     parts = [hashed_text(column, kind) for column, kind in columns]
     return sql.unhex(sql.sha2(length_prefixed([*parts, count.cast("string")]).cast("binary"), 256))
 
 
 def hashed_text(column: Any, kind: str) -> Any:
-    """A value as text, different values differently and whatever the session's settings; NULL stays NULL."""
+    """A value as text: distinct for distinct values, and independent of the session's settings."""
     if kind == "binary":
         return sql.hex(column)
     if kind == "timestamp":
@@ -355,7 +325,7 @@ def hashed_text(column: Any, kind: str) -> Any:
 
 
 def length_prefixed(parts: list[Any]) -> Any:
-    """Texts joined so that no two rows of texts give the same: each with its length, a missing one as a hyphen."""
+    """The texts joined without ambiguity: each with its length, a missing one as a hyphen."""
     prefixed = [
         sql.coalesce(sql.concat(sql.length(part).cast("string"), sql.lit(":"), part), sql.lit("-"))
         for part in parts
@@ -363,39 +333,29 @@ def length_prefixed(parts: list[Any]) -> Any:
     return reduce(sql.concat, prefixed)
 
 
-# Sums: rows in whole fine steps, and a user's sum of them in steps; see `Value` for the rule.
-#
-# A sum of fine steps is kept in two halves, each of which Spark adds up quickly. It is exact for up to 2^38 rows
-# of one user and item; beyond that it wraps around, whatever the order of rows, and changes no other user's sum.
-
+# A sum of fine steps is kept in two halves of 64 bits, which is much faster than decimals. It is exact for up to
+# 2^38 rows of one user and item; beyond that it wraps around, in any order of rows, and changes no other user's
+# sum.
 LOW_BITS: Final = 25
 LOW: Final = (1 << LOW_BITS) - 1
 # Upper halves beyond this are outside of all bounds, whatever the lower half is.
 MOST: Final = FINE_LIMIT >> (LOW_BITS - 1)
 
 
-def fine_steps(x: Any, value: Value) -> Any:
-    """A row's number in fine steps."""
-    scaled = x * sql.lit(value.scale) + sql.lit(0.5)
-    bounded = sql.least(sql.greatest(scaled, sql.lit(float(-FINE_LIMIT))), sql.lit(float(FINE_LIMIT)))
-    # Missing values come first: `least` and `greatest` skip NULL. Within bounds no cast fails.
-    return sql.when(x.isNull() | sql.isnan(x), sql.lit(0)).otherwise(sql.floor(bounded).cast("bigint"))
-
-
-def own_sums(pairs: Any, keys: list[str], values: tuple[Value, ...]) -> Any:
-    """Each pair of the keys once, with the user's own sums of fine steps f0, f1, ... in steps, as v0, v1, ..."""
+def user_sums(pairs: Any, keys: list[str], values: tuple[Value, ...]) -> Any:
+    """Distinct pairs with the user's sums of fine steps f0, f1, ... in steps, as v0, v1, ..."""
     halves = []
     for k in range(len(values)):
         fine = pairs[f"f{k}"]
         halves.append(sql.sum(sql.shiftright(fine, LOW_BITS)).alias(f"upper{k}"))
         halves.append(sql.sum(fine.bitwiseAND(sql.lit(LOW))).alias(f"lower{k}"))
     once = pairs.groupBy(*keys).agg(*halves)
-    own = [steps(once[f"upper{k}"], once[f"lower{k}"], value).alias(f"v{k}") for k, value in enumerate(values)]
-    return once.select(*keys, *own)
+    sums = [steps(once[f"upper{k}"], once[f"lower{k}"], value).alias(f"v{k}") for k, value in enumerate(values)]
+    return once.select(*keys, *sums)
 
 
 def steps(upper: Any, lower: Any, value: Value) -> Any:
-    """A user's sum of fine steps for an item, by its two halves, clamped and in steps from the lower bound."""
+    """A user's sum of fine steps for an item, by its two halves, clamped, in steps above the lower bound."""
     carried = upper + sql.shiftright(lower, LOW_BITS)
     near = sql.least(sql.greatest(carried, sql.lit(-MOST)), sql.lit(MOST))
     fine = near * sql.lit(1 << LOW_BITS) + lower.bitwiseAND(sql.lit(LOW))

