@@ -205,9 +205,9 @@ def test_places_that_do_not_fit(store: ObjectServer, monkeypatch: pytest.MonkeyP
     one = f"s3://lake/one.csv{store.options}"
     before = dict(store.objects)
     for source, out, said in (
-        (one, "one.csv", "which it is made of"),
-        (f"s3://lake/many/{store.options}", "many/q.parquet", "which it is made of"),
-        (f"s3://lake/**{store.options}", "q.parquet", "which it is made of"),
+        (one, "one.csv", "cannot write the release to"),
+        (f"s3://lake/many/{store.options}", "many/q.parquet", "cannot write the release to"),
+        (f"s3://lake/**{store.options}", "q.parquet", "cannot write the release to"),
         (one, "q.sqlite", "a database cannot be written"),
         (one, "q", "only Spark can write a folder"),
     ):

@@ -14,7 +14,8 @@ import pytest
 import dphist
 from dphist.errors import InvalidParameter
 from dphist.outputs.readback import read_release
-from dphist.outputs.write import target_of, write_release
+from dphist.outputs.target import target_of
+from dphist.outputs.write import write_release
 from release_commands import BUDGET, command
 from release_data import events
 

@@ -17,7 +17,8 @@ import dphist
 from dphist.errors import LedgerError, OutputError
 from dphist.ledger import Ledger, store
 from dphist.outputs.readback import read_release
-from dphist.outputs.write import check_target, target_of, write_release
+from dphist.outputs.target import target_of
+from dphist.outputs.write import check_target, write_release
 from dphist.publishing import LOCK, MARK, hold, link_new, sweep, workplace
 from release_commands import BOOKED, FLAGS, command, log_in, names
 
@@ -193,7 +194,7 @@ def test_a_database_that_was_killed_while_it_was_written(tmp_path: Path) -> None
     subprocess.run([sys.executable, "-c", HALF, str(tmp_path / "a.sqlite")], check=False)
     assert names(tmp_path) == {"a.sqlite", "a.sqlite-journal"}
     (problem,) = read_release(tmp_path / "a.sqlite").problems
-    assert "writing to it was interrupted" in problem
+    assert "a write to it was interrupted" in problem
     check_target(target, force=True)
     assert read_release(tmp_path / "a.sqlite").problems == ()
     write_release(TABLE, {}, target, force=True)

@@ -15,7 +15,8 @@ import pyarrow as pa
 import pytest
 
 from dphist.outputs.readback import read_release
-from dphist.outputs.write import target_of, write_release
+from dphist.outputs.target import target_of
+from dphist.outputs.write import write_release
 from dphist.publishing import defer_signals, interruptible
 from scheduling import THOROUGH, crossed
 
@@ -26,7 +27,7 @@ from contextlib import nullcontext
 import pyarrow as pa
 from dphist.publishing import interruptible
 from dphist.outputs.write import write_release
-from dphist.outputs.write import target_of
+from dphist.outputs.target import target_of
 target = target_of(sys.argv[1])
 with interruptible() if sys.argv[2] == "leave" else nullcontext():
     for n in range(10_000):
@@ -40,7 +41,7 @@ import resource, sys
 import pyarrow as pa
 from dphist.errors import OutputError
 from dphist.outputs.write import write_release
-from dphist.outputs.write import target_of
+from dphist.outputs.target import target_of
 import duckdb, os
 table = pa.table({"item": [os.urandom(20).hex() for i in range(30_000)], "count": [1.5] * 30_000})
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))

@@ -20,7 +20,8 @@ from dphist.outputs import readback
 from dphist.outputs.formats import certificate_text
 from dphist.outputs.readback import Readback, read_release
 from dphist.outputs.stores import open_store
-from dphist.outputs.write import check_target, target_of, write_release
+from dphist.outputs.target import target_of
+from dphist.outputs.write import check_target, write_release
 from scheduling import crossed
 
 FILES = [
@@ -262,7 +263,7 @@ MEDDLED = [
     ("INSERT INTO release_certificate SELECT * FROM release_certificate", "not one text"),
     ("UPDATE release_certificate SET document = replace(document, '0.35', '0.25')", "certificate"),
     ("UPDATE release_certificate SET document = '{'", "not JSON"),
-    ("ALTER TABLE release_certificate RENAME COLUMN document TO x", "not a table of a certificate"),
+    ("ALTER TABLE release_certificate RENAME COLUMN document TO x", "not a certificate table"),
 ]
 
 

@@ -23,7 +23,8 @@ from dphist.outputs import write
 from dphist.outputs.formats import digest_of, output_of, parse_certificate, seal
 from dphist.outputs.readback import read_release
 from dphist.outputs.stores import Store, open_store
-from dphist.outputs.write import check_target, target_of, write_release
+from dphist.outputs.target import target_of
+from dphist.outputs.write import check_target, write_release
 
 FILES = ["a.parquet", "a.csv", "a.jsonl", "a.arrow"]
 BASES = ["a.duckdb", "a.sqlite"]

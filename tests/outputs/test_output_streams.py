@@ -267,9 +267,9 @@ def test_a_write_that_ends_early_goes_on(tmp_path: Path, unbuffered: str) -> Non
         ({"output": "-"}, "output='-' needs certificate"),
         ({"output": "a.csv", "certificate": "b.json"}, "certificate is for output='-'"),
         ({"certificate": "b.json"}, "certificate is for output='-'"),
-        ({"output": "-", "certificate": "b.json", "output_format": "parquet"}, "is written as csv, tsv, jsonl"),
+        ({"output": "-", "certificate": "b.json", "output_format": "parquet"}, "can be csv, tsv, jsonl"),
         ({"output": "-", "certificate": "b.json", "output_table": "t"}, "table is for databases"),
-        ({"output": "-", "certificate": "log.csv"}, "which it is made of"),
+        ({"output": "-", "certificate": "log.csv"}, "cannot write the release to"),
         (
             {"output": "-", "certificate": "budget.db", "ledger": "budget.db", "dataset": "d"},
             "which is its ledger",

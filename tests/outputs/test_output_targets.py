@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from dphist.errors import InvalidParameter, MissingExtra, OutputError
-from dphist.outputs.write import Target, check_columns, check_target, target_of
+from dphist.outputs.target import Target, check_columns, target_of
+from dphist.outputs.write import check_target
 
 
 @pytest.mark.parametrize(
@@ -60,7 +61,7 @@ def test_certificates_of_one_stem_differ() -> None:
         (("s3://bucket/a", "t"), "is a folder"),
         (("s3://bucket/a.duckdb",), "a database cannot be written to s3://bucket/a.duckdb"),
         (("-",), "must end in one of"),
-        (("-", None, "parquet", "c.json"), "standard output is written as csv, tsv, jsonl"),
+        (("-", None, "parquet", "c.json"), "standard output can be csv, tsv, jsonl"),
         (("-", None, None, "folder/.."), "certificate must be the name of a file"),
         (("folder/", "t"), "is a folder"),
         (("a.csv", None, "folder"), "file_format must be one of"),
@@ -135,7 +136,7 @@ def test_badly_quoted_passwords_are_not_shown_either(password: str) -> None:
 
 def test_names_of_columns() -> None:
     check_columns(target_of("a.csv"), ["", "a", "A"])
-    with pytest.raises(OutputError, match="proper name"):
+    with pytest.raises(OutputError, match="cannot have a column named"):
         check_columns(target_of("a.db"), ["a", ""])
     with pytest.raises(OutputError, match="too long"):
         check_columns(target_of("postgresql://h/d"), ["x" * 64])

@@ -19,7 +19,7 @@ import dphist
 from dphist.errors import InputError, OutputError
 from dphist.objects import without_secrets
 from dphist.outputs import spark_folder
-from dphist.outputs.write import target_of
+from dphist.outputs.target import target_of
 from spark_cluster import ON_SPARK
 from spark_shared import shared_session
 

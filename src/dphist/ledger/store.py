@@ -49,9 +49,9 @@ from dphist.publishing import (
     checked_path,
     identity,
     link_new,
-    odd_file,
     sweep,
     sync_folder,
+    why_not_a_file,
     workplace,
     write_files,
 )
@@ -204,8 +204,8 @@ def ledger_path(path: str | os.PathLike[str]) -> Path:
         return place
     except OSError as error:
         raise LedgerError(f"the ledger {place} cannot be opened: {error.strerror}") from None
-    if (odd := odd_file(found.st_mode)) is not None:
-        raise LedgerError(f"the ledger {place} cannot be used: it is {odd}")
+    if (what := why_not_a_file(found.st_mode)) is not None:
+        raise LedgerError(f"the ledger {place} cannot be used: it is {what}")
     if found.st_nlink > 1 and not _has_one_name(place):
         # What a crash leaves half done is found by the name: under the other name it would not be repaired.
         raise LedgerError(f"the ledger {place} has a second name (a hard link): remove that first")

@@ -43,7 +43,7 @@ from dphist.outputs.formats import (
 from dphist.outputs.spark_folder import CERTIFICATE as FOLDER_CERTIFICATE
 from dphist.outputs.spark_folder import whole_digest
 from dphist.outputs.stores import CERTIFICATE_COLUMN, Store, StoreError, open_store
-from dphist.outputs.write import CERTIFICATE, DATABASES, KINDS, Target, suffix_kind, target_of
+from dphist.outputs.target import CERTIFICATE, DATABASES, KINDS, Target, suffix_kind, target_of
 from dphist.publishing import open_regular
 
 # A table may take so many bytes in memory, or so many times the bytes of its file, whichever is more.

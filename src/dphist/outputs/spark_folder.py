@@ -18,7 +18,8 @@ from typing import Any, Final, TypeVar
 
 from dphist.errors import OutputError
 from dphist.outputs.formats import seal
-from dphist.outputs.write import Target, Written, already_exists
+from dphist.outputs.target import Target, already_exists
+from dphist.outputs.write import Written
 from dphist.publishing import defer_signals
 
 T = TypeVar("T")
