@@ -133,7 +133,7 @@ BAD = [
     (["show", "a.ledger", "--dataset", "lgo"],
      "the ledger has no dataset 'lgo' (did you mean 'log'?): it has 'log'"),
     (["show", "a.ledger", "--expect", "x"], "expect must be the hash of a receipt, 64 digits, not 'x'"),
-    (["init", "a.ledger", "--dataset", "log", *TOTAL], "the ledger a.ledger has a dataset 'log' already"),
+    (["init", "a.ledger", "--dataset", "log", *TOTAL], "the ledger a.ledger already has a dataset 'log'"),
     (["init", "b.ledger", "--dataset", "log", "--epsilon", "nan", "--delta", "1e-6"],
      "epsilon must be a finite number, not nan"),
     (["init", "b.ledger", "--dataset", " ", *TOTAL], "dataset must be a name of 1 to 200 characters, not ' '"),

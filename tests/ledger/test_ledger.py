@@ -55,7 +55,7 @@ def test_a_booking_counts_whether_or_not_it_was_settled(path: Path) -> None:
     ledger.settle(second, sha256="ab" * 32, address="out.parquet")
     states = [one.written for one in Ledger.open(path).account("log").bookings]
     assert states == [None, {"sha256": "ab" * 32, "address": "out.parquet"}]
-    with pytest.raises(LedgerError, match=f"booking {second.number} .* is settled already"):
+    with pytest.raises(LedgerError, match=f"booking {second.number} .* is already settled"):
         ledger.settle(second, sha256="", address="")
     strange = Booking("", "log", first.number, "0" * 64, "", first.spend)
     with pytest.raises(LedgerError, match="has no booking 3 with this hash"):
@@ -84,7 +84,7 @@ def test_several_datasets_have_budgets_of_their_own(path: Path) -> None:
     ledger.book("log", Spend(0.3, 1e-6), SUM)
     ledger.book("orders", Spend(1, 1e-6), SUM)
     assert [account.name for account in ledger.accounts().datasets.values()] == ["log", "orders"]
-    with pytest.raises(LedgerError, match="has a dataset 'orders' already"):
+    with pytest.raises(LedgerError, match="already has a dataset 'orders'"):
         Ledger.init(path, "orders", epsilon=5, delta=1e-6)
     assert ledger.account("orders").total == Budget(1.0, 1e-6)
 
@@ -132,8 +132,8 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"accounting": "moments"}, "accounting must be one of auto, zcdp, pld, sum, not 'moments'"),
     ({"dataset": ""}, "dataset must be a name of 1 to 200 characters, not ''"),
     ({"dataset": "x" * 201}, "dataset must be a name of 1 to 200 characters"),
-    ({"dataset": "a\nb"}, "dataset must be a name of characters that can be printed, not 'a\\nb'"),
-    ({"dataset": "\udc80"}, "dataset must be a name of characters that can be printed"),
+    ({"dataset": "a\nb"}, "dataset must be a name of printable characters, not 'a\\nb'"),
+    ({"dataset": "\udc80"}, "dataset must be a name of printable characters"),
     ({"dataset": 7}, "dataset must be a name of 1 to 200 characters, not 7"),
     ({"path": ""}, "a ledger needs the name of a file, not ''"),
     ({"path": "a\0b"}, "a ledger needs the name of a file"),

@@ -62,7 +62,7 @@ def test_profiles_are_composed_in_groups_and_nan_is_refused(
     assert asked[:3] == [[("5", 1)], [("5", 2)], [("5", 2), ("none", 1)]]
     assert composer.total_delta([], 3.0) == 0.0
     # What contradicts its own budget is refused, for the smaller of both would count.
-    with pytest.raises(InvalidParameter, match="above its own delta"):
+    with pytest.raises(InvalidParameter, match="exceeds its delta"):
         ledger.book("log", Spend(1, 1e-8, {"s": "5"}), composer)
 
 

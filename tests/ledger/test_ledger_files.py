@@ -53,7 +53,7 @@ def test_sqlite_files_of_other_programs_and_other_versions(path: Path, tmp_path:
     assert "is a SQLite file of another program, not a ledger" in noticed(place)
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("PRAGMA user_version = 2")
-    assert "has the format 2, and this dphist reads only 1" in noticed(path)
+    assert "has format 2, but this version of dphist reads 1" in noticed(path)
 
 
 def test_places_where_no_ledger_is(path: Path, tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ def test_places_where_no_ledger_is(path: Path, tmp_path: Path) -> None:
     with pytest.raises(LedgerError, match="cannot be made: there is no folder"):
         Ledger.init(tmp_path / "no" / "folder", "log", epsilon=1, delta=1e-6)
     os.link(path, tmp_path / "second")
-    assert "has a second name (a hard link): remove that first" in noticed(path)
+    assert "has a second name (a hard link): remove that name first" in noticed(path)
 
 
 def test_a_ledger_that_vanishes_is_not_made_again(path: Path) -> None:
@@ -101,7 +101,7 @@ def test_a_locked_ledger(path: Path, lock: str) -> None:
         with pytest.raises(LedgerError) as refused:
             ledger.book("log", Spend(0.1, 1e-6), SUM)
     assert str(refused.value) == (
-        f"the ledger {path} is locked by another process and was so for 0.1 seconds: try again later"
+        f"the ledger {path} is locked by another process (waited 0.1 seconds): try again later"
     )
     assert ledger.book("log", Spend(0.1, 1e-6), SUM).number == ENTRIES + 1
 
@@ -132,7 +132,7 @@ attempt(lambda: Ledger.init(path + ".new", "log", epsilon=1, delta=1e-6).path)
                     "the ledger {}.new cannot be made: Permission denied"]),
     (0o666, 0o555, ["1", "the ledger {} cannot be written: the file or its folder is read-only",
                     "the ledger {}.new cannot be made: Permission denied"]),
-    (0o000, 0o777, ["the ledger {} cannot be opened: the file or its folder does not permit it"] * 2),
+    (0o000, 0o777, ["the ledger {} cannot be opened: check the permissions of the file and its folder"] * 2),
 ])  # fmt: skip
 def test_files_and_folders_that_may_not_be_written(file: int, folder: int, said: list[str]) -> None:
     # Not beneath the folder of the test, which other users may not enter.
@@ -172,7 +172,7 @@ def test_a_full_disk(path: Path) -> None:
     assert done.returncode == 0, done.stderr
     number, _, text = done.stdout.partition(" ")
     assert text.rstrip() in (
-        f"the ledger {path} cannot be written: there is no room left on the disk",
+        f"the ledger {path} cannot be written: the disk is full",
         f"the ledger {path} cannot be used: the disk reports an input/output error",
     )
     # What was booked before is there, and what could not be booked is not.

@@ -137,7 +137,7 @@ def test_who_looks_first_gains_nothing(tmp_path: Path) -> None:
 def test_names_that_look_alike_have_one_total(tmp_path: Path) -> None:
     Ledger.init(tmp_path / "a", "Orders", epsilon=1, delta=1e-6)
     for name in ("orders", "ORDERS", "\uff2frders"):
-        with pytest.raises(LedgerError, match="has a dataset 'Orders' already"):
+        with pytest.raises(LedgerError, match="already has a dataset 'Orders'"):
             Ledger.init(tmp_path / "a", name, epsilon=1, delta=1e-6)
 
 

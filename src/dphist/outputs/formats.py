@@ -1,4 +1,4 @@
-"""What a release is written as: the text of its certificate, its cells, and files that are read back exactly."""
+"""The text of certificates, canonical cells and their digest, and file formats that round-trip exactly."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 import math
 import re
 from base64 import b64decode, b64encode
+from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from decimal import Decimal
@@ -18,28 +19,26 @@ from dphist.errors import InvalidParameter, OutputError, package
 
 SEAL: Final = "self_sha256"
 SIGNATURE: Final = "signature"
-# Certificates take a few KB; that of a folder has 150 bytes for each of its files besides.
+# Certificates take a few KB; that of a Spark folder has another 150 bytes for each of its files.
 LARGEST_CERTIFICATE: Final = 16 << 20
 
 
 class Sign(Protocol):
-    """Signs documents with the key of this fingerprint."""
-
     fingerprint: str
 
     def __call__(self, document: dict[str, Any], /) -> dict[str, str]:
-        """The signature, as it is written into the document."""
+        """The signature, as it stands in the document."""
 
 
 def seal(document: dict[str, Any], output: dict[str, Any], sign: Sign | None = None) -> str:
-    """The text of a certificate: the document, facts of the output, a signature, and its own digest."""
-    from dphist.privacy.types import FORMAT  # not with the module, which a process that decodes a file imports too
+    """The text of a certificate: the document, facts about the output, a signature, and its own digest."""
+    from dphist.privacy.types import FORMAT  # not at the top, because the decoder process imports this module
 
     try:
-        # Through JSON and back, so that the digest is over what a reader will see.
+        # Through JSON and back, so that the digest covers exactly what is read later.
         plain: dict[str, Any] = json.loads(json.dumps({"format": FORMAT, **document}, allow_nan=False))
     except (TypeError, ValueError, RecursionError):
-        raise InvalidParameter("the certificate's document holds a value that JSON cannot hold") from None
+        raise InvalidParameter("the certificate's document has a value that JSON cannot represent") from None
     plain["output"] = output
     if sign is not None:
         plain[SIGNATURE] = sign(plain)
@@ -50,44 +49,42 @@ def seal(document: dict[str, Any], output: dict[str, Any], sign: Sign | None = N
 def certificate_text(document: dict[str, Any]) -> str:
     """The only text that `parse_certificate` accepts for this document.
 
-    What cannot be seen, or turns the direction of a line, is escaped: a reader sees what is verified.
+    Characters that are invisible, or change the direction of text, are escaped: people see what is verified.
     """
     text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False)
     return re.sub(r"[^\n -~]", lambda c: c[0] if c[0].isprintable() else json.dumps(c[0])[1:-1], text) + "\n"
 
 
 def output_facts(plain: Any, kind: str, name: str, digest: str) -> dict[str, Any]:
-    """The table that a certificate belongs to."""
     return {
         "name": name, "kind": kind, "sha256": digest, "columns": plain.column_names,
-        "types": [str(each) for each in plain.schema.types], "rows": plain.num_rows,
+        "types": [str(column) for column in plain.schema.types], "rows": plain.num_rows,
     }  # fmt: skip
 
 
 def self_digest(document: dict[str, Any]) -> str:
-    """SHA-256 over the document without its seal: sorted keys, no spaces."""
+    """SHA-256 of the document without this digest, as JSON with sorted keys and no spaces."""
     rest = {key: value for key, value in document.items() if key != SEAL}
     text = json.dumps(rest, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def parse_certificate(text: str | bytes, title: str) -> tuple[dict[str, Any] | None, list[str]]:
-    """The document of a certificate, and its problems; `title` names it in sentences."""
+    """The document of a certificate, if it has one, and problems as sentences that call it `title`."""
     if len(text) > LARGEST_CERTIFICATE:
         return None, [f"{title} is larger than {LARGEST_CERTIFICATE >> 20} MiB, too large for a certificate"]
     try:
         plain = text.decode() if isinstance(text, bytes) else text
-        document = json.loads(plain, object_pairs_hook=named_once)
+        document = json.loads(plain, object_pairs_hook=unique_keys)
         if not isinstance(document, dict) or not str(document.get("format")).startswith("dphist"):
             return None, [f"{title} is not a dphist certificate"]
-        # Two texts of one content may look different to people or to other parsers: 1.0 and 1e0, a byte order
-        # mark, characters that are not seen.
-        unusual = certificate_text(document) != plain
+        # Other texts with the same content, such as 1e0 for 1.0, may look different to people or other parsers.
+        edited = certificate_text(document) != plain
     except _NamedTwiceError as error:
-        return None, [f"{title} has a key twice, and readers may take either value: {str(error)!r}"]
+        return None, [f"{title} has the key {str(error)!r} twice: readers could disagree on its value"]
     except (ValueError, RecursionError, MemoryError):
         return None, [f"{title} is damaged: it is not JSON"]
-    if unusual:
+    if edited:
         return document, [f"{title} is not in the form that dphist writes: it was edited"]
     if not isinstance(document.get("output"), dict) or not isinstance(document.get(SEAL), str):
         return document, [f"{title} is not a dphist certificate of a release"]
@@ -97,34 +94,33 @@ def parse_certificate(text: str | bytes, title: str) -> tuple[dict[str, Any] | N
 
 
 class _NamedTwiceError(ValueError):
-    """The same key twice in one object."""
+    pass
 
 
-def named_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object of JSON with each key once: readers differ in which of two values they take."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise _NamedTwiceError(next(name for name in names if names.count(name) > 1)[:80])
-    return found
+def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object; raises if a key occurs twice, because readers differ in which value they take."""
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        ((name, _),) = Counter(name for name, _ in pairs).most_common(1)
+        raise _NamedTwiceError(name[:80])
+    return values
 
 
-def same_json(one: Any, other: Any) -> bool:
-    """Whether two values are the same in JSON, where 1, 1.0 and true are three; keys may come in any order."""
+def same_json(first: Any, second: Any) -> bool:
+    """Whether two values are the same JSON, where 1, 1.0 and true differ; keys may be in any order."""
     try:
-        return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
+        return json.dumps(first, sort_keys=True) == json.dumps(second, sort_keys=True)
     except (TypeError, ValueError, RecursionError):
         return False
 
 
 def output_of(document: dict[str, Any] | None) -> dict[str, Any]:
-    """The facts of the output; empty where a document has none."""
     output = (document or {}).get("output")
     return output if isinstance(output, dict) else {}
 
 
 def types_of(output: dict[str, Any], names: list[str]) -> dict[str, str]:
-    """The Arrow type of each column by its name, as far as the certificate has them."""
+    """The Arrow type of each column, as far as the certificate names it."""
     columns, types = output.get("columns"), output.get("types")
     if not isinstance(columns, list) or not isinstance(types, list) or len(columns) != len(types):
         return {}
@@ -134,9 +130,8 @@ def types_of(output: dict[str, Any], names: list[str]) -> dict[str, str]:
 
 # ----------------------------------------------------------------------------------------------------------- cells
 
-# Cells in forms that every format and every database gives back exactly. What a place cannot hold exactly, it
-# holds as text: nested values as JSON, binary ones in base64 where there are no bytes, numbers and times beyond
-# its range in digits.
+# Every format and database gives cells back exactly. Values that it cannot store exactly become text: nested ones
+# as JSON, binary ones in base64, numbers and times out of its range in digits.
 
 _ROWS: Final = 65_536
 _ENCODE: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
@@ -145,22 +140,21 @@ _PER_SECOND: Final = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
 
 def parts_of(table: Any, rows: int = _ROWS) -> Iterator[Any]:
-    """The table in pieces of so many rows."""
     for start in range(0, table.num_rows, rows):
         yield table.slice(start, rows)
 
 
 def compact(table: Any) -> Any:
-    """The same table without dictionaries and views, which also hold what was not released."""
+    """The same table without dictionaries and views, whose buffers may hold items that were not released."""
     pa = package("pyarrow")
     columns = []
     for name, column in zip(table.column_names, table.columns, strict=True):
         if pa.types.is_dictionary(column.type):
             column = column.cast(column.type.value_type)
         if holds(column.type, ("dictionary",)):
-            raise OutputError(f"column {name} has dictionaries inside of lists or structs: decode them")
+            raise OutputError(f"column {name} has dictionaries inside lists or structs: decode them")
         if holds(column.type, ("string_view", "binary_view", "list_view", "large_list_view")):
-            # None lets Arrow find the type of nested values by itself.
+            # With None Arrow infers the type of nested values.
             kind = {"string_view": pa.string(), "binary_view": pa.binary()}.get(str(column.type))
             column = pa.chunked_array([pa.array(column.to_pylist(), kind)])
         columns.append(column)
@@ -168,13 +162,13 @@ def compact(table: Any) -> Any:
 
 
 def holds(kind: Any, names: tuple[str, ...]) -> bool:
-    """Whether a type of one of these names is the type or inside of it."""
+    """Whether a type, or a type nested in it, has one of these names."""
     inner = [kind.field(i).type for i in range(kind.num_fields)]
     return str(kind).partition("<")[0] in names or any(holds(child, names) for child in inner)
 
 
 def json_cells(column: Any) -> list[Any]:
-    """The cells as JSON can write them, without losing a digit."""
+    """The cells as JSON values, without losing a digit."""
     pa = package("pyarrow")
     kind = column.type
     if isinstance(kind, pa.BaseExtensionType):
@@ -189,12 +183,10 @@ def json_cells(column: Any) -> list[Any]:
 
 
 def _storage(column: Any) -> Any:
-    """The column of an extension type as it is stored."""
     return package("pyarrow").chunked_array([chunk.storage for chunk in column.chunks], column.type.storage_type)
 
 
 def _json_value(value: Any) -> Any:
-    """One cell of any kind as JSON can write it."""
     if value is None or isinstance(value, (bool, int, str)) or (isinstance(value, float) and math.isfinite(value)):
         return value
     if isinstance(value, float):
@@ -219,7 +211,7 @@ def _duration(count: int, unit: str) -> str:
 
 
 def _times(column: Any) -> Any:
-    """Dates and times as ISO 8601, those with a time zone in UTC."""
+    """Dates and times as ISO 8601; with a time zone in UTC."""
     pa, pc = package("pyarrow"), package("pyarrow.compute")
     kind = column.type
     if pa.types.is_duration(kind):
@@ -229,26 +221,26 @@ def _times(column: Any) -> Any:
         if pa.types.is_interval(kind):
             return pa.array([None if v is None else str(v) for v in column.to_pylist()], pa.string())
         return column.cast(pa.date32() if pa.types.is_date(kind) else kind).cast(pa.string())
-    # Without the zone the cast needs no table of time zones: what is stored is UTC.
+    # Stored values are UTC; without the zone the cast needs no time zone database.
     text = column.cast(pa.timestamp(kind.unit)).cast(pa.string())
     text = pc.replace_substring(text, " ", "T", max_replacements=1)
     return text if kind.tz is None else pc.binary_join_element_wise(text, "Z", "")
 
 
 def as_text(column: Any) -> Any:
-    """The column as text: JSON where a cell is not a simple value."""
+    """The column as text, with JSON for nested values."""
     pa = package("pyarrow")
     cells = [c if c is None or isinstance(c, str) else _ENCODE(c) for c in json_cells(column)]
     return pa.chunked_array([pa.array(cells, pa.string())])
 
 
 def _texts(cells: list[Any]) -> list[str]:
-    """Each cell in JSON; simple ones without the encoder, which takes ten times as long to begin as to write."""
+    """Each cell as JSON text; simple ones without the encoder, which is ten times slower."""
     return [_QUOTE(c) if type(c) is str else repr(c) if type(c) in (float, int) else _ENCODE(c) for c in cells]
 
 
 def digest_of(table: Any) -> str:
-    """SHA-256 over the names of the columns and the rows in a canonical order, one array of JSON a line."""
+    """SHA-256 of the column names and the sorted rows, each as one line with a JSON array."""
     rows: list[str] = []
     for part in parts_of(table):
         cells = [_texts(_digest_cells(column)) for column in part.columns]
@@ -261,7 +253,7 @@ def digest_of(table: Any) -> str:
 
 
 def _digest_cells(column: Any) -> list[Any]:
-    """Cells for the digest; PostgreSQL drops the zeros at the end of a decimal number."""
+    """Cells for the digest; without trailing zeros of decimals, which PostgreSQL drops."""
     cells = json_cells(column)
     if not package("pyarrow").types.is_decimal(column.type):
         return cells
@@ -269,22 +261,22 @@ def _digest_cells(column: Any) -> list[Any]:
 
 
 def type_named(described: str) -> Any | None:
-    """The Arrow type of a description, or None for a nested or an unknown one."""
+    """The Arrow type that is written like this, or None for a nested or unknown type."""
     pa = package("pyarrow")
     try:
-        if found := re.fullmatch(r"timestamp\[(s|ms|us|ns), tz=([\w/+:-]+)\]", described):
-            return pa.timestamp(found[1], found[2])
-        if found := re.fullmatch(r"decimal(32|64|128|256)\((\d{1,3}), (-?\d{1,3})\)", described):
-            return getattr(pa, f"decimal{found[1]}")(int(found[2]), int(found[3]))
-        if found := re.fullmatch(r"fixed_size_binary\[(\d{1,9})\]", described):
-            return pa.binary(int(found[1]))
+        if match := re.fullmatch(r"timestamp\[(s|ms|us|ns), tz=([\w/+:-]+)\]", described):
+            return pa.timestamp(match[1], match[2])
+        if match := re.fullmatch(r"decimal(32|64|128|256)\((\d{1,3}), (-?\d{1,3})\)", described):
+            return getattr(pa, f"decimal{match[1]}")(int(match[2]), int(match[3]))
+        if match := re.fullmatch(r"fixed_size_binary\[(\d{1,9})\]", described):
+            return pa.binary(int(match[1]))
         return pa.type_for_alias(described)
     except (ValueError, AttributeError):
         return None
 
 
 def restore_column(column: Any, described: str | None) -> Any:
-    """A column that was read, in the type it was written from; as it is where that cannot be."""
+    """A column in the type that it was written from, or unchanged if it cannot be converted."""
     pa = package("pyarrow")
     wanted = None if described is None else type_named(described)
     if wanted is None or wanted == column.type:
@@ -305,7 +297,7 @@ def restore_column(column: Any, described: str | None) -> Any:
 
 
 def _times_of(texts: Any, wanted: Any) -> Any:
-    """Dates and times from ISO 8601, over microseconds where the text has more digits than the type."""
+    """Dates and times from ISO 8601, through microseconds where the text has more digits than the type."""
     pa, pc = package("pyarrow"), package("pyarrow.compute")
     if pa.types.is_time(wanted):
         unit = "ns" if wanted.unit == "ns" else "us"
@@ -316,7 +308,7 @@ def _times_of(texts: Any, wanted: Any) -> Any:
 
 
 def column_of(cells: list[Any], described: str | None) -> Any:
-    """A column from cells that JSON or SQLite gave back, of mixed types if someone meddled with them."""
+    """A column from JSON or SQLite cells, which have mixed types if someone changed them."""
     pa = package("pyarrow")
     wanted = None if described is None else type_named(described)
     try:
@@ -333,22 +325,21 @@ def column_of(cells: list[Any], described: str | None) -> Any:
 
 # ----------------------------------------------------------------------------------------------------------- files
 
-# What a spreadsheet takes for the beginning of a formula. Quotes before it count as well, so that the escape, one
-# more quote, can be undone exactly.
+# Characters that begin a formula in a spreadsheet. Quotes before them match too, so that the escape, one more
+# quote, can be undone exactly.
 _ESCAPE: Final = (r"^('*[=+\-@\t\r])", r"'\1")
 _UNESCAPE: Final = (r"^'('*[=+\-@\t\r])", r"\1")
 ESCAPES: Final = ("csv", "tsv", "csv.gz", "tsv.gz")
-# Packed text: the same bytes for the same rows, without the time or the name of a file.
 PACKED: Final = ".gz"
 _PACKING: Final = 6
-# Signals are looked for after each piece; in Parquet it is one row group.
+# Rows between two checks for signals; in Parquet a row group.
 _PIECE: Final = 262_144
 
 
 def write_rows(
     table: Any, kind: str, file: BinaryIO, check: Callable[[], None], *, escape_formulas: bool = False
 ) -> None:
-    """Write the table; `check` is called now and then and may raise. No error repeats a cell."""
+    """Write the table, calling `check` from time to time. No error quotes a cell."""
     pa = package("pyarrow")
     try:
         if escape_formulas:
@@ -356,6 +347,7 @@ def write_rows(
         write = _WRITERS[kind.removesuffix(PACKED)]
         if not kind.endswith(PACKED):
             return write(table, file, check)
+        # Without time and file name, the same rows give the same bytes.
         with gzip.GzipFile("", "wb", _PACKING, file, mtime=0) as packed:
             write(table, packed, check)  # type: ignore[arg-type]
     except OSError:
@@ -376,7 +368,7 @@ def _arrow(table: Any, file: BinaryIO, check: Callable[[], None]) -> None:
     pa = package("pyarrow")
     with pa.ipc.new_file(file, table.schema) as writer:
         for part in parts_of(table, _PIECE):
-            # Taken afresh: a slice's buffers are padded with the values next to it, and nulls keep what they hide.
+            # Copied, because the buffers of a slice hold its neighbours, and those of nulls hidden values.
             for batch in part.to_batches():
                 writer.write_batch(batch.take(pa.array(range(batch.num_rows), pa.int64())))
             check()
@@ -410,7 +402,7 @@ _WRITERS: Final[dict[str, Callable[[Any, BinaryIO, Callable[[], None]], None]]] 
 
 
 def _flatten(table: Any) -> Any:
-    """The table as CSV can hold it: text for what is nested, binary or in a time zone."""
+    """The table for CSV: nested, binary and time zone columns as text."""
     pa = package("pyarrow")
     types = pa.types
     simple = (
@@ -423,7 +415,7 @@ def _flatten(table: Any) -> Any:
 
 
 def _escape_formulas(table: Any) -> Any:
-    """The table as CSV holds it, text and names with a quote before what looks like a formula."""
+    """The table for CSV, with a quote before text and names that a spreadsheet would read as formulas."""
     pa, flat = package("pyarrow"), _flatten(table)
     columns = [
         _replace_text(column, *_ESCAPE)
@@ -441,10 +433,7 @@ def _replace_text(column: Any, pattern: str, replacement: str) -> Any:
 def read_text(
     file: BinaryIO, kind: str, types: dict[str, str], columns: list[str], *, escape_formulas: bool = False
 ) -> Any:
-    """The table of a text file with these columns; `types` are what the columns were written from.
-
-    A packed file is unpacked by the caller, which limits its size.
-    """
+    """Read a text file, already unpacked, whose columns were written from these Arrow types."""
     file.seek(0)
     kind = kind.removesuffix(PACKED)
     if kind == "jsonl":
@@ -452,7 +441,7 @@ def read_text(
     pa, csv = package("pyarrow"), package("pyarrow.csv")
     parse = csv.ParseOptions(delimiter="\t" if kind == "tsv" else ",", newlines_in_values=True)
     names = [re.sub(*_ESCAPE, name) for name in columns] if escape_formulas else columns
-    # Every column is read as text: 007 is not 7.
+    # Every column is read as text, because 007 is not 7.
     convert = csv.ConvertOptions(
         column_types=dict.fromkeys(names, pa.string()),
         null_values=[""],
@@ -462,20 +451,20 @@ def read_text(
     table = csv.read_csv(file, csv.ReadOptions(use_threads=False), parse_options=parse, convert_options=convert)
     if table.column_names != names:
         raise ValueError("other columns")
-    found = table.columns
+    cells = table.columns
     if escape_formulas:
-        plain = [types.get(name, "").startswith("decimal") for name in columns]
-        found = [c if number else _replace_text(c, *_UNESCAPE) for number, c in zip(plain, found, strict=True)]
-    return pa.table([restore_column(c, types.get(n)) for n, c in zip(columns, found, strict=True)], names=columns)
+        decimals = [types.get(name, "").startswith("decimal") for name in columns]
+        cells = [c if number else _replace_text(c, *_UNESCAPE) for number, c in zip(decimals, cells, strict=True)]
+    return pa.table([restore_column(c, types.get(n)) for n, c in zip(columns, cells, strict=True)], names=columns)
 
 
 def _read_jsonl(file: BinaryIO, types: dict[str, str], columns: list[str]) -> Any:
     cells: list[list[Any]] = [[] for _ in columns]
     for line in file:
-        row = json.loads(line.decode(), object_pairs_hook=named_once)
+        row = json.loads(line.decode(), object_pairs_hook=unique_keys)
         if not isinstance(row, dict) or list(row) != columns:
             raise ValueError("other columns")
         for column, cell in zip(cells, row.values(), strict=True):
             column.append(cell)
-    made = [column_of(column, types.get(name)) for name, column in zip(columns, cells, strict=True)]
-    return package("pyarrow").table(made, names=columns)
+    arrays = [column_of(column, types.get(name)) for name, column in zip(columns, cells, strict=True)]
+    return package("pyarrow").table(arrays, names=columns)

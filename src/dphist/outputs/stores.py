@@ -52,7 +52,7 @@ def _check_beside(address: str, *endings: str) -> None:
     """Raise `StoreError` if a file that the database opens next to its own is not a file: a pipe would block."""
     for ending in endings:
         if os.path.lexists(address + ending) and not os.path.isfile(address + ending):
-            raise StoreError(f"its {ending} file is not a regular file")
+            raise StoreError(f"its {ending} is not a file")
 
 
 def quote_name(name: str) -> str:
