@@ -107,7 +107,7 @@ def test_what_a_glob_would_find_is_not_written(tmp_path: Path) -> None:
     kept = [Kept("the input", "g/**/*.txt")]
     with chdir(tmp_path):
         for name in ("g/new.txt", "g/a/new.txt", "g/a/b/new.txt", "h/../g/new.txt"):
-            with pytest.raises(InvalidParameter, match="it would be a part of the input"):
+            with pytest.raises(InvalidParameter, match="it would be part of the input"):
                 refuse_overwriting(name, kept)
         refuse_overwriting("g/new.md", kept)
         refuse_overwriting("new.txt", kept)
