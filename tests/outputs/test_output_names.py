@@ -1,4 +1,4 @@
-"""Names of outputs: no links, no control characters on a terminal, left-overs told from the folders of users."""
+"""Links, control characters in names, and leftovers of killed processes next to the folders of users."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ RED = "\x1b[31mred"
 
 
 @pytest.mark.parametrize("force", [False, True])
-@pytest.mark.parametrize("there", [False, True], ids=["dangling", "leading"])
-@pytest.mark.parametrize("name", ["a.csv", "a.parquet", "a.sqlite", "a.duckdb", "a.csv.certificate.json"])
-def test_a_link_is_no_place_for_a_release(tmp_path: Path, name: str, there: bool, force: bool) -> None:
+@pytest.mark.parametrize("exists", [False, True])
+@pytest.mark.parametrize("name", ["a.csv", "a.sqlite", "a.csv.certificate.json"])
+def test_a_release_is_not_written_through_a_link(tmp_path: Path, name: str, exists: bool, force: bool) -> None:
     (tmp_path / "elsewhere").mkdir()
-    aim = tmp_path / "elsewhere" / "aim"
-    if there:
-        aim.write_bytes(b"")
-    (tmp_path / name).symlink_to(aim)
+    linked = tmp_path / "elsewhere" / "file"
+    if exists:
+        linked.write_bytes(b"")
+    (tmp_path / name).symlink_to(linked)
     target = target_of(tmp_path / name.removesuffix(".certificate.json"))
     for attempt in (
         lambda: check_target(target, force=force),
@@ -43,12 +43,12 @@ def test_a_link_is_no_place_for_a_release(tmp_path: Path, name: str, there: bool
         with pytest.raises(OutputError, match="it is a link; name the file itself"):
             attempt()
     assert names(tmp_path) == {name, "elsewhere"}
-    assert (aim.read_bytes() == b"") if there else not aim.exists()
+    assert (linked.read_bytes() == b"") if exists else not linked.exists()
 
 
 def test_a_folder_that_is_a_link(tmp_path: Path) -> None:
-    (tmp_path / "aim").mkdir()
-    (tmp_path / "out").symlink_to("aim")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "out").symlink_to("folder")
     with pytest.raises(OutputError, match="it is a link; name the folder itself"):
         check_target(target_of(f"{tmp_path}/out/"), force=True)
 
@@ -88,17 +88,17 @@ def test_a_name_with_an_escape_sequence_is_shown_as_text(tmp_path: Path, output:
 
 
 def test_the_command_prints_in_one_place() -> None:
-    """A new print of a name cannot forget the rule: there are no others."""
+    """So that no print of a name can forget to escape it."""
     folder = Path(dphist.__file__).parent / "cli"
-    found = {
+    printing = {
         path.name
         for path in folder.glob("*.py")
         if re.search(r"std(out|err)\.write|typer\.echo|(?<!\.)\bprint\(", path.read_text(encoding="utf-8"))
     }
-    assert found == {"base.py"}
+    assert printing == {"base.py"}
 
 
-def test_left_overs_are_swept_and_nothing_else(tmp_path: Path) -> None:
+def test_only_leftovers_are_removed(tmp_path: Path) -> None:
     pytest.importorskip("fcntl")
     ours, unmarked, marked_file, locked, near, broken = (
         tmp_path / name
@@ -122,13 +122,13 @@ def test_left_overs_are_swept_and_nothing_else(tmp_path: Path) -> None:
     stays = {path.name for path in (unmarked, marked_file, locked, near, broken)}
     assert names(tmp_path) == {"a.csv", "a.csv.certificate.json", *stays}
     assert all((tmp_path / name / "data").read_text() == "42" for name in stays - {marked_file.name})
-    # Its process is gone now.
+    # As after the end of its process.
     sweep(tmp_path)
     assert not locked.exists()
 
 
-def test_a_workplace_holds_against_sweepers(tmp_path: Path) -> None:
-    """Swept without end while others work: no folder in use is ever lost."""
+def test_a_folder_in_use_is_never_removed(tmp_path: Path) -> None:
+    """While other threads sweep without end."""
     stop = threading.Event()
 
     def sweeping() -> None:
@@ -143,11 +143,11 @@ def test_a_workplace_holds_against_sweepers(tmp_path: Path) -> None:
     with ThreadPoolExecutor(6) as pool:
         sweepers = [pool.submit(sweeping) for _ in range(2)]
         try:
-            assert all(pool.map(working, range(400)))
+            assert all(pool.map(working, range(200)))
         finally:
             stop.set()
-        for one in sweepers:
-            one.result()
+        for sweeper in sweepers:
+            sweeper.result()
     assert names(tmp_path) == set()
 
 
@@ -165,17 +165,17 @@ def test_writers_with_force_never_mix_their_files(tmp_path: Path) -> None:
     assert names(tmp_path) == {"a.csv", "a.csv.certificate.json"}
 
 
-def test_data_without_a_certificate_are_said_to_be_unfinished(tmp_path: Path) -> None:
+def test_data_without_a_certificate_is_reported_as_interrupted(tmp_path: Path) -> None:
     write_release(TABLE, {}, target_of(tmp_path / "a.csv"), force=False)
     (tmp_path / "a.csv.certificate.json").unlink()
-    found = dphist.verify(tmp_path / "a.csv")
-    assert not found.verified
-    assert "writing it was interrupted" in str(found)
+    verification = dphist.verify(tmp_path / "a.csv")
+    assert not verification.verified
+    assert "writing it was interrupted" in str(verification)
     write_release(TABLE, {}, target_of(tmp_path / "a.csv"), force=True)
     assert read_release(tmp_path / "a.csv").problems == ()
 
 
-HALF = """
+INTERRUPTED = """
 import os, signal, sqlite3, sys
 connection = sqlite3.connect(sys.argv[1], isolation_level=None)
 connection.execute("PRAGMA cache_size = 1")
@@ -187,11 +187,12 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def test_a_database_that_was_killed_while_it_was_written(tmp_path: Path) -> None:
-    """SQLite undoes it where it may write; a reader who may not says so, and the next release goes on."""
+@pytest.mark.usefixtures("decoded_here")
+def test_a_killed_write_to_a_database_is_undone(tmp_path: Path) -> None:
+    """By the next release; a reader reports it, because it may not write."""
     target = target_of(tmp_path / "a.sqlite")
     write_release(TABLE, {}, target, force=False)
-    subprocess.run([sys.executable, "-c", HALF, str(tmp_path / "a.sqlite")], check=False)
+    subprocess.run([sys.executable, "-c", INTERRUPTED, str(tmp_path / "a.sqlite")], check=False)
     assert names(tmp_path) == {"a.sqlite", "a.sqlite-journal"}
     (problem,) = read_release(tmp_path / "a.sqlite").problems
     assert "a write to it was interrupted" in problem
@@ -213,7 +214,7 @@ except LedgerError as error:
 """
 
 
-def test_a_ledger_that_cannot_be_made_leaves_no_file(tmp_path: Path) -> None:
+def test_a_ledger_that_cannot_be_created_leaves_no_file(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", LIMITED, str(tmp_path / "a.ledger")], capture_output=True, text=True, check=False
     )
@@ -223,14 +224,14 @@ def test_a_ledger_that_cannot_be_made_leaves_no_file(tmp_path: Path) -> None:
     assert names(tmp_path) == set()
 
 
-def test_a_ledger_that_was_killed_between_its_two_names(tmp_path: Path) -> None:
-    """It is whole, and has a second name in the folder of the killed process, until that is swept."""
+def test_a_new_ledger_with_the_second_name_of_a_killed_process(tmp_path: Path) -> None:
+    """The leftover name is removed; another second name is refused."""
     pytest.importorskip("fcntl")
     Ledger.init(tmp_path / "a.ledger", "log", epsilon=1, delta=1e-6)
-    rest = tmp_path / ".dphist-0123456789abcdef"
-    rest.mkdir()
-    (rest / LOCK).write_bytes(MARK)
-    os.link(tmp_path / "a.ledger", rest / "a.ledger")
+    leftover = tmp_path / ".dphist-0123456789abcdef"
+    leftover.mkdir()
+    (leftover / LOCK).write_bytes(MARK)
+    os.link(tmp_path / "a.ledger", leftover / "a.ledger")
     assert list(Ledger.open(tmp_path / "a.ledger").accounts().datasets) == ["log"]
     assert names(tmp_path) == {"a.ledger"}
     os.link(tmp_path / "a.ledger", tmp_path / "b.ledger")
@@ -238,8 +239,8 @@ def test_a_ledger_that_was_killed_between_its_two_names(tmp_path: Path) -> None:
         Ledger.open(tmp_path / "a.ledger")
 
 
-def test_two_that_make_one_ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another is faster at the last moment: its ledger stays, and gets the second dataset."""
+def test_two_processes_create_one_ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If another one is faster, its ledger stays and gets the second dataset."""
 
     def late(file: Path, place: Path) -> None:
         monkeypatch.undo()

@@ -421,25 +421,17 @@ def _too_large(limit: int) -> str:
     return f"its table takes more than {limit >> 20:,} MiB of memory, which is too much for its size"
 
 
-def _run_child(job: dict[str, Any]) -> None:
-    pa = package("pyarrow")
-    pa.set_cpu_count(1)
-    pa.set_io_thread_count(1)
-    # Allocations beyond the limit fail, where the system supports it.
-    with suppress(ImportError, ValueError, OSError):
-        import resource
-
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        resource.setrlimit(resource.RLIMIT_DATA, (job["limit"] + _OVERHEAD, job["limit"] + _OVERHEAD))
+def _tables(job: dict[str, Any], file: BinaryIO) -> Iterator[Iterator[Any]]:
+    """The batches of each table of a job: those of a file, or of the certificate and the release in a database."""
     if job["kind"] in ("parquet", "arrow"):
-        read = _parquet if job["kind"] == "parquet" else _arrow
-        _stream(read(os.fdopen(0, "rb", closefd=False), job["rows"]))
+        yield (_parquet if job["kind"] == "parquet" else _arrow)(file, job["rows"])
         return
+    pa = package("pyarrow")
     with open_store(job["kind"], job["path"]) as store:
         cells, batches = _parts_of_store(store, job["table"], job["certificate"])
         columns = {} if cells is None else {CERTIFICATE_COLUMN: pa.array(cells, pa.string())}
-        _stream(iter([pa.record_batch(columns)]))
-        _stream(batches)
+        yield iter([pa.record_batch(columns)])
+        yield batches
 
 
 def _stream(batches: Iterator[Any]) -> None:
@@ -495,9 +487,18 @@ def _main() -> None:
     except MissingExtra:  # before version 18 it needs numpy
         del modules["numpy"]
         pa = package("pyarrow")
-    code = 0
+    pa.set_cpu_count(1)
+    pa.set_io_thread_count(1)
+    job, code = json.loads(sys.argv[1]), 0
+    # Allocations beyond the limit fail, where the system supports it.
+    with suppress(ImportError, ValueError, OSError):
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        resource.setrlimit(resource.RLIMIT_DATA, (job["limit"] + _OVERHEAD, job["limit"] + _OVERHEAD))
     try:
-        _run_child(json.loads(sys.argv[1]))
+        for batches in _tables(job, os.fdopen(0, "rb", closefd=False)):
+            _stream(batches)
     except StoreError as error:
         sys.stderr.write(json.dumps([str(error), error.trouble]))
         code = _REFUSED
