@@ -80,7 +80,8 @@ def test_a_name_with_an_escape_sequence_is_shown_as_text(tmp_path: Path, output:
         ["release", f"{RED}.parquet", *FLAGS[2:], "--user", RED, "--output", "b.csv"],
         ["sketch", "build", f"{RED}.parquet", "--user", "user", "--item", "item", "--output", f"{RED}.sketch"],
     ]
-    for words in flows if output.endswith("csv") else [flows[place] for place in (2, 3, 5, 7)]:
+    # The report with charts is slow.
+    for words in flows[:8] + flows[9:] if output.endswith("csv") else [flows[place] for place in (2, 3, 5, 7, 8)]:
         done = command(tmp_path, *words)
         assert "\x1b" not in done.out + done.err, words
         assert done.out + done.err

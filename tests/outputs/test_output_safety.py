@@ -144,7 +144,7 @@ PLACED: dict[str, tuple[pa.Table | None, bool]] = {
 }
 QUICK = {
     *itertools.product(["a.csv"], ["fresh", "replaced"], ["before-full", "behind-interrupt"]),
-    *itertools.product(BASES, ["fresh"], ["before-full"]),
+    ("a.sqlite", "fresh", "before-full"),
     *itertools.product(BASES, ["replaced"], ["behind-interrupt"]),
 }
 

@@ -1,4 +1,4 @@
-"""How places are named, and what of their names is shown."""
+"""How outputs are named, and which parts of their names are shown."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_certificates_of_one_stem_differ() -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "said"),
+    ("values", "message"),
     [
         (("a.txt",), "must end in one of"),
         (("a.gz",), "must end in one of"),
@@ -77,13 +77,13 @@ def test_certificates_of_one_stem_differ() -> None:
         (("postgresql://h/db", "é" * 26), "too long"),
     ],
 )
-def test_what_is_no_place(values: tuple[str, str | None, str | None], said: str) -> None:
-    with pytest.raises(InvalidParameter, match=said):
+def test_invalid_outputs(values: tuple[str, str | None, str | None], message: str) -> None:
+    with pytest.raises(InvalidParameter, match=message):
         target_of(*values)
 
 
 @pytest.mark.parametrize("address", ["s3://bucket/a", "hdfs://host/out", "file:///tmp/out", "out/", "./out/"])
-def test_what_only_spark_writes(address: str) -> None:
+def test_folders_that_only_spark_writes(address: str) -> None:
     for target in (target_of(address), target_of(address, objects=False)):
         assert (target.kind, target.table, target.is_database, target.is_object) == ("folder", None, False, False)
 
@@ -127,7 +127,7 @@ def test_passwords_are_not_shown(address: str, shown: str) -> None:
     "password",
     ["sec/ret", "12sec/ret3", "se:cr@e/t", "s@e/c:r?et", "/secret", "se?c/ret", "sec1/ret", "1/sec?ret"],
 )
-def test_badly_quoted_passwords_are_not_shown_either(password: str) -> None:
+def test_passwords_without_quoting_are_not_shown_either(password: str) -> None:
     shown = target_of(f"postgresql://u:{password}@h:5432/db").public_address()
     assert password not in shown
     for part in ("sec", "ret", "se:", "cr"):
