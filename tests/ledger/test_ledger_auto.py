@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,11 @@ import pytest
 from test_ledger_composing import worst_of
 
 import dphist
+from dphist.accounting import zcdp_of_plan
 from dphist.errors import InvalidParameter, LedgerError, OverBudget
 from dphist.ledger import Ledger, Spend, SumComposer
 from dphist.ledger.accounts import Account, ConcentratedComposer, composer_for, limits_of, zcdp_of
+from dphist.planning.auto_cap import ChoicePlan
 from dphist.privacy.paper import delta_zcdp
 from dphist.privacy.types import Budget
 from dphist.releasing.document import choice_for
@@ -24,6 +27,11 @@ from release_commands import bookings, command, log_in
 ONE = Budget(1.0, 1e-6)
 THREE = Budget(3.0, 1e-6)
 CAPPED: dict[str, Any] = {"max_items_per_user": 20}
+
+
+@cache
+def chosen_cap() -> ChoicePlan:
+    return choice_for(Budget(1.0, 1e-7))
 
 
 def account(total: Budget) -> Account:
@@ -72,17 +80,24 @@ CASES = [
 def test_the_accounting_by_which_more_releases_fit(
     total: Budget, epsilon: float, delta: float, contract: Any, accounting: str, number: int
 ) -> None:
-    planned = (
-        choice_for(Budget(epsilon, delta))
-        if contract is None
-        else dphist.plan(epsilon=epsilon, delta=delta, **contract)
-    )
+    planned = chosen_cap() if contract is None else dphist.plan(epsilon=epsilon, delta=delta, **contract)
     spend, composer = price_of(planned, account(total))
     assert composer.accounting == accounting
     fit = account(total).more_that_fit(spend, composer)
     assert fit == number
     for other in ("sum", "zcdp"):
         assert account(total).more_that_fit(spend_of(planned, other), composer_for(other, total)) <= fit
+
+
+def test_a_chosen_cap_is_booked_with_its_sizes_and_its_worst_release() -> None:
+    planned = chosen_cap()
+    spend = spend_of(planned, "zcdp")
+    assert spend.profile is not None
+    costs = [zcdp_of_plan(plan) for plan in planned.plans]
+    rho = Fraction(1, 2) / planned.choice.variance + max(Fraction(cost.rho) for cost in costs)
+    assert Fraction(spend.profile["rho"]) >= rho
+    assert spend.profile["rho"] == pytest.approx(float(rho), rel=1e-12)
+    assert spend.profile["delta"] == max(cost.delta for cost in costs)
 
 
 @pytest.mark.parametrize("share", SHARES)

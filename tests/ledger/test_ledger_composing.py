@@ -28,7 +28,6 @@ from dphist.ledger.accounts import (
     limits_of,
 )
 from dphist.privacy.types import Budget, LaplaceNoise, LatticeNoise, Plan
-from dphist.releasing.document import choice_for
 from dphist.releasing.spending import spend_of
 
 SUM = SumComposer()
@@ -229,17 +228,6 @@ def test_releases_are_booked_with_their_rho(tmp_path: Path) -> None:
         ledger.book("log", spend, composer)
     left = ledger.account("log").left(composer)
     assert 0.0 < left["delta_spent"] <= 1e-6
-
-
-def test_a_chosen_cap_is_booked_with_its_sizes_and_its_worst_release() -> None:
-    planned = choice_for(Budget(1.0, 1e-6))
-    spend = spend_of(planned, "zcdp")
-    assert spend.profile is not None
-    costs = [zcdp_of_plan(plan) for plan in planned.plans]
-    rho = Fraction(1, 2) / planned.choice.variance + max(Fraction(cost.rho) for cost in costs)
-    assert Fraction(spend.profile["rho"]) >= rho
-    assert spend.profile["rho"] == pytest.approx(float(rho), rel=1e-12)
-    assert spend.profile["delta"] == max(cost.delta for cost in costs)
 
 
 def worst_of(first: Plan, seconds: list[Plan]) -> float:

@@ -68,7 +68,7 @@ def race(folder: Path, rounds: int) -> None:
 
 
 def test_only_three_of_eight_processes_book(tmp_path: Path) -> None:
-    race(tmp_path, 20)
+    race(tmp_path, 10)
 
 
 @pytest.mark.slow
@@ -108,7 +108,7 @@ def killed(folder: Path, mode: str, points: int) -> tuple[int, int, int]:
 
 
 def test_no_release_without_a_booking_when_killed(tmp_path: Path) -> None:
-    orphans, releases, _ = killed(tmp_path, "good", 60)
+    orphans, releases, _ = killed(tmp_path, "good", 40)
     assert orphans == 0
     assert releases > 0
 
