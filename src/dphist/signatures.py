@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from dphist.errors import InputError, InvalidParameter, OutputError
 from dphist.objects import without_options
-from dphist.outputs.formats import SEAL, SIGNATURE, output_of
+from dphist.outputs.certificate_text import SEAL, SIGNATURE, output_of
 from dphist.outputs.target import DATABASES, DEFAULT_TABLE
 from dphist.publishing import checked_path, open_regular, write_files
 

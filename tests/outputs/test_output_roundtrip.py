@@ -19,7 +19,7 @@ import pytest
 
 import dphist
 from dphist.errors import InputError, InvalidParameter, OutputError
-from dphist.outputs.formats import certificate_text
+from dphist.outputs.certificate_text import certificate_text
 from dphist.outputs.readback import Readback, read_release
 from dphist.outputs.target import target_of
 from dphist.outputs.write import check_target, write_release

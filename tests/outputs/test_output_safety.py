@@ -20,7 +20,7 @@ import pytest
 
 from dphist.errors import DphistError, OutputError
 from dphist.outputs import write
-from dphist.outputs.formats import seal
+from dphist.outputs.certificate_text import seal
 from dphist.outputs.readback import read_release
 from dphist.outputs.stores import Store, open_store
 from dphist.outputs.target import target_of

@@ -28,7 +28,7 @@ import dphist
 from dphist.cli import main
 from dphist.errors import InvalidParameter
 from dphist.outputs import readback
-from dphist.outputs.formats import certificate_text, self_digest
+from dphist.outputs.certificate_text import certificate_text, self_digest
 from engine_cases import json_lines
 from processes import wait_until
 

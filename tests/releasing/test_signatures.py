@@ -29,7 +29,7 @@ import dphist
 from dphist.errors import DphistError, InputError, InvalidParameter, LedgerError, NotVerified, OutputError
 from dphist.ledger import Checkpoint, Ledger, Spend, SumComposer
 from dphist.ledger.store import NOTHING, digest
-from dphist.outputs.formats import SEAL, certificate_text, parse_certificate, self_digest
+from dphist.outputs.certificate_text import SEAL, certificate_text, parse_certificate, self_digest
 from dphist.signatures import Trust, examine, fingerprint_of, make_key, read_public_key, signer_of
 from ledger_data import tamper
 from release_commands import FLAGS, command, log_in

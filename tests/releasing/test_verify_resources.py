@@ -20,7 +20,7 @@ import pytest
 
 import dphist
 from dphist.outputs import readback
-from dphist.outputs.formats import LARGEST_CERTIFICATE, SEAL, parse_certificate, self_digest
+from dphist.outputs.certificate_text import LARGEST_CERTIFICATE, SEAL, parse_certificate, self_digest
 from release_data import resealed
 
 

@@ -40,7 +40,7 @@ from dphist.ledger.accounts import (
     canonical,
 )
 from dphist.objects import scheme_of
-from dphist.outputs.formats import SIGNATURE, certificate_text
+from dphist.outputs.certificate_text import SIGNATURE, certificate_text
 from dphist.privacy.types import Budget
 from dphist.publishing import (
     WORKPLACE,

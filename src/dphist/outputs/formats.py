@@ -1,4 +1,4 @@
-"""The text of certificates, canonical cells and their digest, and file formats that round-trip exactly."""
+"""Canonical cells and their digest, and file formats that round-trip exactly."""
 
 from __future__ import annotations
 
@@ -7,128 +7,17 @@ import json
 import math
 import re
 from base64 import b64decode, b64encode
-from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from decimal import Decimal
 from functools import partial
 from hashlib import sha256
-from typing import Any, BinaryIO, Final, Protocol
+from typing import Any, BinaryIO, Final
 
-from dphist.errors import InvalidParameter, OutputError, package
+import pyarrow as pa
 
-SEAL: Final = "self_sha256"
-SIGNATURE: Final = "signature"
-# Certificates take a few KB; that of a Spark folder has another 150 bytes for each of its files.
-LARGEST_CERTIFICATE: Final = 16 << 20
-
-
-class Sign(Protocol):
-    fingerprint: str
-
-    def __call__(self, document: dict[str, Any], /) -> dict[str, str]:
-        """The signature, as it stands in the document."""
-
-
-def seal(document: dict[str, Any], output: dict[str, Any], sign: Sign | None = None) -> str:
-    """The text of a certificate: the document, facts about the output, a signature, and its own digest."""
-    from dphist.privacy.types import FORMAT  # not at the top, because the decoder process imports this module
-
-    try:
-        # Through JSON and back, so that the digest covers exactly what is read later.
-        plain: dict[str, Any] = json.loads(json.dumps({"format": FORMAT, **document}, allow_nan=False))
-    except (TypeError, ValueError, RecursionError):
-        raise InvalidParameter("the certificate's document has a value that JSON cannot represent") from None
-    plain["output"] = output
-    if sign is not None:
-        plain[SIGNATURE] = sign(plain)
-    plain[SEAL] = self_digest(plain)
-    return certificate_text(plain)
-
-
-def certificate_text(document: dict[str, Any]) -> str:
-    """The only text that `parse_certificate` accepts for this document.
-
-    Characters that are invisible, or change the direction of text, are escaped: people see what is verified.
-    """
-    text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False)
-    return re.sub(r"[^\n -~]", lambda c: c[0] if c[0].isprintable() else json.dumps(c[0])[1:-1], text) + "\n"
-
-
-def output_facts(plain: Any, kind: str, name: str, digest: str) -> dict[str, Any]:
-    return {
-        "name": name, "kind": kind, "sha256": digest, "columns": plain.column_names,
-        "types": [str(column) for column in plain.schema.types], "rows": plain.num_rows,
-    }  # fmt: skip
-
-
-def self_digest(document: dict[str, Any]) -> str:
-    """SHA-256 of the document without this digest, as JSON with sorted keys and no spaces."""
-    rest = {key: value for key, value in document.items() if key != SEAL}
-    text = json.dumps(rest, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
-
-
-def parse_certificate(text: str | bytes, title: str) -> tuple[dict[str, Any] | None, list[str]]:
-    """The document of a certificate, if it has one, and problems as sentences that call it `title`."""
-    if len(text) > LARGEST_CERTIFICATE:
-        return None, [f"{title} is larger than {LARGEST_CERTIFICATE >> 20} MiB, too large for a certificate"]
-    try:
-        plain = text.decode() if isinstance(text, bytes) else text
-        document = json.loads(plain, object_pairs_hook=unique_keys)
-        if not isinstance(document, dict) or not str(document.get("format")).startswith("dphist"):
-            return None, [f"{title} is not a dphist certificate"]
-        # Other texts with the same content, such as 1e0 for 1.0, may look different to people or other parsers.
-        edited = certificate_text(document) != plain
-    except _NamedTwiceError as error:
-        return None, [f"{title} has the key {str(error)!r} twice: readers could disagree on its value"]
-    except (ValueError, RecursionError, MemoryError):
-        return None, [f"{title} is damaged: it is not JSON"]
-    if edited:
-        return document, [f"{title} is not in the form that dphist writes: it was edited"]
-    if not isinstance(document.get("output"), dict) or not isinstance(document.get(SEAL), str):
-        return document, [f"{title} is not a dphist certificate of a release"]
-    return document, [] if document[SEAL] == self_digest(document) else [
-        f"{title} does not match its own digest: it was changed or damaged"
-    ]
-
-
-class _NamedTwiceError(ValueError):
-    pass
-
-
-def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object; raises if a key occurs twice, because readers differ in which value they take."""
-    values = dict(pairs)
-    if len(values) < len(pairs):
-        ((name, _),) = Counter(name for name, _ in pairs).most_common(1)
-        raise _NamedTwiceError(name[:80])
-    return values
-
-
-def same_json(first: Any, second: Any) -> bool:
-    """Whether two values are the same JSON, where 1, 1.0 and true differ; keys may be in any order."""
-    try:
-        return json.dumps(first, sort_keys=True) == json.dumps(second, sort_keys=True)
-    except (TypeError, ValueError, RecursionError):
-        return False
-
-
-def output_of(document: dict[str, Any] | None) -> dict[str, Any]:
-    output = (document or {}).get("output")
-    return output if isinstance(output, dict) else {}
-
-
-def types_of(output: dict[str, Any], names: list[str]) -> dict[str, str]:
-    """The Arrow type of each column, as far as the certificate names it."""
-    columns, types = output.get("columns"), output.get("types")
-    if not isinstance(columns, list) or not isinstance(types, list) or len(columns) != len(types):
-        return {}
-    pairs = zip(columns, types, strict=True)
-    return {c: t for c, t in pairs if isinstance(c, str) and isinstance(t, str) and c in names}
-
-
-# ----------------------------------------------------------------------------------------------------------- cells
+from dphist.errors import OutputError
+from dphist.outputs.certificate_text import unique_keys
 
 # Every format and database gives cells back exactly. Values that it cannot store exactly become text: nested ones
 # as JSON, binary ones in base64, numbers and times out of its range in digits.
@@ -146,7 +35,6 @@ def parts_of(table: Any, rows: int = _ROWS) -> Iterator[Any]:
 
 def compact(table: Any) -> Any:
     """The same table without dictionaries and views, whose buffers may hold items that were not released."""
-    pa = package("pyarrow")
     columns = []
     for name, column in zip(table.column_names, table.columns, strict=True):
         if pa.types.is_dictionary(column.type):
@@ -169,7 +57,6 @@ def holds(kind: Any, names: tuple[str, ...]) -> bool:
 
 def json_cells(column: Any) -> list[Any]:
     """The cells as JSON values, without losing a digit."""
-    pa = package("pyarrow")
     kind = column.type
     if isinstance(kind, pa.BaseExtensionType):
         return json_cells(_storage(column))
@@ -183,7 +70,7 @@ def json_cells(column: Any) -> list[Any]:
 
 
 def _storage(column: Any) -> Any:
-    return package("pyarrow").chunked_array([chunk.storage for chunk in column.chunks], column.type.storage_type)
+    return pa.chunked_array([chunk.storage for chunk in column.chunks], column.type.storage_type)
 
 
 def _json_value(value: Any) -> Any:
@@ -212,7 +99,8 @@ def _duration(count: int, unit: str) -> str:
 
 def _times(column: Any) -> Any:
     """Dates and times as ISO 8601; with a time zone in UTC."""
-    pa, pc = package("pyarrow"), package("pyarrow.compute")
+    import pyarrow.compute as pc
+
     kind = column.type
     if pa.types.is_duration(kind):
         counts = column.cast(pa.int64()).to_pylist()
@@ -229,7 +117,6 @@ def _times(column: Any) -> Any:
 
 def as_text(column: Any) -> Any:
     """The column as text, with JSON for nested values."""
-    pa = package("pyarrow")
     cells = [c if c is None or isinstance(c, str) else _ENCODE(c) for c in json_cells(column)]
     return pa.chunked_array([pa.array(cells, pa.string())])
 
@@ -255,14 +142,13 @@ def digest_of(table: Any) -> str:
 def _digest_cells(column: Any) -> list[Any]:
     """Cells for the digest; without trailing zeros of decimals, which PostgreSQL drops."""
     cells = json_cells(column)
-    if not package("pyarrow").types.is_decimal(column.type):
+    if not pa.types.is_decimal(column.type):
         return cells
     return [c.rstrip("0").rstrip(".") if c is not None and "." in c else c for c in cells]
 
 
 def type_named(described: str) -> Any | None:
     """The Arrow type that is written like this, or None for a nested or unknown type."""
-    pa = package("pyarrow")
     try:
         if match := re.fullmatch(r"timestamp\[(s|ms|us|ns), tz=([\w/+:-]+)\]", described):
             return pa.timestamp(match[1], match[2])
@@ -277,7 +163,6 @@ def type_named(described: str) -> Any | None:
 
 def restore_column(column: Any, described: str | None) -> Any:
     """A column in the type that it was written from, or unchanged if it cannot be converted."""
-    pa = package("pyarrow")
     wanted = None if described is None else type_named(described)
     if wanted is None or wanted == column.type:
         return column
@@ -298,7 +183,8 @@ def restore_column(column: Any, described: str | None) -> Any:
 
 def _times_of(texts: Any, wanted: Any) -> Any:
     """Dates and times from ISO 8601, through microseconds where the text has more digits than the type."""
-    pa, pc = package("pyarrow"), package("pyarrow.compute")
+    import pyarrow.compute as pc
+
     if pa.types.is_time(wanted):
         unit = "ns" if wanted.unit == "ns" else "us"
         return pc.binary_join_element_wise("1970-01-01T", texts, "").cast(pa.timestamp(unit)).cast(wanted)
@@ -309,7 +195,6 @@ def _times_of(texts: Any, wanted: Any) -> Any:
 
 def column_of(cells: list[Any], described: str | None) -> Any:
     """A column from JSON or SQLite cells, which have mixed types if someone changed them."""
-    pa = package("pyarrow")
     wanted = None if described is None else type_named(described)
     try:
         if wanted is not None and pa.types.is_floating(wanted):
@@ -340,7 +225,6 @@ def write_rows(
     table: Any, kind: str, file: BinaryIO, check: Callable[[], None], *, escape_formulas: bool = False
 ) -> None:
     """Write the table, calling `check` from time to time. No error quotes a cell."""
-    pa = package("pyarrow")
     try:
         if escape_formulas:
             table = _escape_formulas(table)
@@ -357,7 +241,8 @@ def write_rows(
 
 
 def _parquet(table: Any, file: BinaryIO, check: Callable[[], None]) -> None:
-    parquet = package("pyarrow.parquet")
+    import pyarrow.parquet as parquet
+
     with parquet.ParquetWriter(file, table.schema, compression="zstd") as writer:
         for part in parts_of(table, _PIECE):
             writer.write_table(part)
@@ -365,7 +250,6 @@ def _parquet(table: Any, file: BinaryIO, check: Callable[[], None]) -> None:
 
 
 def _arrow(table: Any, file: BinaryIO, check: Callable[[], None]) -> None:
-    pa = package("pyarrow")
     with pa.ipc.new_file(file, table.schema) as writer:
         for part in parts_of(table, _PIECE):
             # Copied, because the buffers of a slice hold its neighbours, and those of nulls hidden values.
@@ -375,7 +259,8 @@ def _arrow(table: Any, file: BinaryIO, check: Callable[[], None]) -> None:
 
 
 def _csv(table: Any, file: BinaryIO, check: Callable[[], None], delimiter: str = ",") -> None:
-    csv = package("pyarrow.csv")
+    import pyarrow.csv as csv
+
     flat = _flatten(table)
     options = csv.WriteOptions(delimiter=delimiter)
     with csv.CSVWriter(file, flat.schema, write_options=options) as writer:
@@ -403,7 +288,6 @@ _WRITERS: Final[dict[str, Callable[[Any, BinaryIO, Callable[[], None]], None]]] 
 
 def _flatten(table: Any) -> Any:
     """The table for CSV: nested, binary and time zone columns as text."""
-    pa = package("pyarrow")
     types = pa.types
     simple = (
         types.is_boolean, types.is_integer, types.is_float32, types.is_float64, types.is_string,
@@ -416,7 +300,7 @@ def _flatten(table: Any) -> Any:
 
 def _escape_formulas(table: Any) -> Any:
     """The table for CSV, with a quote before text and names that a spreadsheet would read as formulas."""
-    pa, flat = package("pyarrow"), _flatten(table)
+    flat = _flatten(table)
     columns = [
         _replace_text(column, *_ESCAPE)
         if "string" in str(column.type) and not pa.types.is_decimal(given)
@@ -427,7 +311,9 @@ def _escape_formulas(table: Any) -> Any:
 
 
 def _replace_text(column: Any, pattern: str, replacement: str) -> Any:
-    return package("pyarrow.compute").replace_substring_regex(column, pattern, replacement)
+    import pyarrow.compute as pc
+
+    return pc.replace_substring_regex(column, pattern, replacement)
 
 
 def read_text(
@@ -438,7 +324,8 @@ def read_text(
     kind = kind.removesuffix(PACKED)
     if kind == "jsonl":
         return _read_jsonl(file, types, columns)
-    pa, csv = package("pyarrow"), package("pyarrow.csv")
+    import pyarrow.csv as csv
+
     parse = csv.ParseOptions(delimiter="\t" if kind == "tsv" else ",", newlines_in_values=True)
     names = [re.sub(*_ESCAPE, name) for name in columns] if escape_formulas else columns
     # Every column is read as text, because 007 is not 7.
@@ -467,4 +354,4 @@ def _read_jsonl(file: BinaryIO, types: dict[str, str], columns: list[str]) -> An
         for column, cell in zip(cells, row.values(), strict=True):
             column.append(cell)
     arrays = [column_of(column, types.get(name)) for name, column in zip(columns, cells, strict=True)]
-    return package("pyarrow").table(arrays, names=columns)
+    return pa.table(arrays, names=columns)

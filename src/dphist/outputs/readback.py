@@ -23,22 +23,19 @@ from io import BufferedReader, BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
-from dphist.errors import InputError, MissingExtra, package
+import pyarrow as pa
+
+from dphist.errors import InputError
 from dphist.objects import beside, copy_objects, exists, is_object, is_postgres, name_of, without_secrets
-from dphist.outputs.formats import (
-    ESCAPES,
+from dphist.outputs.certificate_text import (
     LARGEST_CERTIFICATE,
-    PACKED,
     SIGNATURE,
-    digest_of,
-    holds,
     output_of,
     parse_certificate,
-    read_text,
-    restore_column,
     same_json,
     types_of,
 )
+from dphist.outputs.formats import ESCAPES, PACKED, digest_of, holds, read_text, restore_column
 from dphist.outputs.spark_folder import CERTIFICATE as FOLDER_CERTIFICATE
 from dphist.outputs.spark_folder import whole_digest
 from dphist.outputs.stores import CERTIFICATE_COLUMN, Store, StoreError, open_store
@@ -62,10 +59,24 @@ _FOLDED: Final = (
     "sparse_union",
 )  # fmt: skip
 _REFUSED, _TOO_LARGE, _FAILED = 3, 4, 5
+_WRONG_ROWS: Final = "it does not have as many rows as its certificate lists"
 _NO_MATCH: Final = "does not match the digest in its certificate: one of them was changed or damaged"
 # Takes minutes to digest; a sparse file can have any size.
 _LARGEST_FILE: Final = 256 << 30
 _LARGEST_ANSWER: Final = 4 << 30
+
+
+# Arrow imports pandas and numpy where they are installed, which would take half of the time.
+_CHILD: Final = """
+import sys
+sys.modules["pandas"] = sys.modules["numpy"] = None
+try:
+    import pyarrow
+except ImportError:  # before version 18 it needs numpy
+    del sys.modules["numpy"]
+from dphist.outputs.readback import decode_for_parent
+decode_for_parent()
+"""
 
 
 class Absent(InputError):
@@ -193,7 +204,7 @@ def _read_file(file: BufferedReader, kind: str, output: dict[str, Any]) -> Any:
         text = _unpack(file) if kind.endswith(PACKED) else file
         return read_text(text, kind, types_of(output, names), names, escape_formulas=escaped)
     except (
-        package("pyarrow").ArrowException, OSError, ValueError, KeyError, TypeError, RecursionError, MemoryError,
+        pa.ArrowException, OSError, ValueError, KeyError, TypeError, RecursionError, MemoryError,
         EOFError, zlib.error,
     ):  # fmt: skip
         # The error itself could quote a cell.
@@ -215,7 +226,7 @@ def _unpack(file: BufferedReader) -> BinaryIO:
 def _restore_types(table: Any, output: dict[str, Any]) -> Any:
     types, names = types_of(output, table.column_names), table.column_names
     columns = [restore_column(c, types.get(n)) for n, c in zip(names, table.columns, strict=True)]
-    return package("pyarrow").table(columns, names=names)
+    return pa.table(columns, names=names)
 
 
 def _from_folder(path: Path, certificate: str | os.PathLike[str] | None) -> Readback:
@@ -243,7 +254,6 @@ def _from_folder(path: Path, certificate: str | os.PathLike[str] | None) -> Read
 
 def _read_parts(parts: list[Path]) -> Any:
     """The files of a folder as one table; the limit is for all of them together."""
-    pa = package("pyarrow")
     allowed, tables = _bytes_allowed(sum(part.stat().st_size for part in parts)), []
     for part in parts:
         with open_regular(part) as file:
@@ -284,7 +294,7 @@ def _types(table: Any, listed: Any, *, exact: bool) -> list[str]:
     types = table.schema.types
     if not isinstance(listed, list) or len(listed) != len(types) or not all(isinstance(t, str) for t in listed):
         return [str(kind) for kind in types]
-    nested = package("pyarrow").types.is_nested
+    nested = pa.types.is_nested
     return [
         name if nested(kind) or (not exact and str(kind) == "string") else str(kind)
         for kind, name in zip(types, listed, strict=True)
@@ -316,7 +326,7 @@ def _from_database(target: Target, certificate: str | os.PathLike[str] | None) -
         document, problems = None, [f"{title} is not one text of at most {LARGEST_CERTIFICATE >> 20} MiB"]
     else:
         document, problems = parse_certificate(cells[0], title)
-    pa, output = package("pyarrow"), output_of(document)
+    output = output_of(document)
     try:
         digest = digest_of(table)
     except (pa.ArrowException, ValueError, TypeError, OverflowError):
@@ -351,7 +361,7 @@ def _read_server(target: Target, certificate: str) -> tuple[Any, list[str | None
             if size > _LARGEST_ANSWER:
                 raise StoreError("it has more rows than fit in memory")
             batches.append(batch)
-        return package("pyarrow").Table.from_batches(batches), cells
+        return pa.Table.from_batches(batches), cells
 
 
 # ----------------------------------------------------------------------------------------------------- the decoder
@@ -370,9 +380,9 @@ def _decode_file(file: BinaryIO, kind: str, rows: int | None) -> Any:
 
 def _decode(job: dict[str, Any], limit: int, number: int, file: BinaryIO | None = None) -> list[Any]:
     """Let a child process decode this many tables. Raises `StoreError` with the reason if it does not."""
-    pa, late = package("pyarrow"), threading.Event()
+    late = threading.Event()
     # -P, because modules in the working folder, which may be one of downloads, must not be imported.
-    command = [sys.executable, "-P", "-m", "dphist.outputs.readback", json.dumps({**job, "limit": limit})]
+    command = [sys.executable, "-P", "-c", _CHILD, json.dumps({**job, "limit": limit})]
     with subprocess.Popen(
         command, stdin=subprocess.DEVNULL if file is None else file, stdout=subprocess.PIPE,
         stderr=subprocess.PIPE, env={**os.environ, "ARROW_DEFAULT_MEMORY_POOL": "system"},
@@ -405,7 +415,6 @@ def _decode(job: dict[str, Any], limit: int, number: int, file: BinaryIO | None 
 
 
 def _read_stream(file: Any, limit: int) -> Any:
-    pa = package("pyarrow")
     batches, taken = [], 0
     with pa.ipc.open_stream(file) as stream:
         for batch in stream:
@@ -426,7 +435,6 @@ def _tables(job: dict[str, Any], file: BinaryIO) -> Iterator[Iterator[Any]]:
     if job["kind"] in ("parquet", "arrow"):
         yield (_parquet if job["kind"] == "parquet" else _arrow)(file, job["rows"])
         return
-    pa = package("pyarrow")
     with open_store(job["kind"], job["path"]) as store:
         cells, batches = _parts_of_store(store, job["table"], job["certificate"])
         columns = {} if cells is None else {CERTIFICATE_COLUMN: pa.array(cells, pa.string())}
@@ -437,7 +445,7 @@ def _tables(job: dict[str, Any], file: BinaryIO) -> Iterator[Iterator[Any]]:
 def _stream(batches: Iterator[Any]) -> None:
     """Write batches one by one; the first one has the schema."""
     out, first = os.fdopen(1, "wb", closefd=False), next(batches)
-    with package("pyarrow").ipc.new_stream(out, first.schema) as writer:
+    with pa.ipc.new_stream(out, first.schema) as writer:
         writer.write_batch(first)
         for batch in batches:
             writer.write_batch(batch)
@@ -445,9 +453,13 @@ def _stream(batches: Iterator[Any]) -> None:
 
 
 def _parquet(file: BinaryIO, rows: int | None) -> Iterator[Any]:
-    parquet = package("pyarrow.parquet").ParquetFile(file)
-    _check_shape(parquet.schema_arrow, parquet.metadata.num_rows, rows)
-    yield package("pyarrow").RecordBatch.from_pylist([], parquet.schema_arrow)
+    from pyarrow.parquet import ParquetFile
+
+    parquet = ParquetFile(file)
+    _check_types(parquet.schema_arrow)
+    if rows is not None and parquet.metadata.num_rows != rows:
+        raise StoreError(_WRONG_ROWS)
+    yield pa.RecordBatch.from_pylist([], parquet.schema_arrow)
     for batch in parquet.iter_batches(_ROWS, use_threads=False):
         # A damaged file can give a batch whose use would crash the process.
         batch.validate(full=True)
@@ -455,38 +467,30 @@ def _parquet(file: BinaryIO, rows: int | None) -> Iterator[Any]:
 
 
 def _arrow(file: BinaryIO, rows: int | None) -> Iterator[Any]:
-    pa, seen = package("pyarrow"), 0
+    seen = 0
     with pa.ipc.open_file(file, options=pa.ipc.IpcReadOptions(use_threads=False)) as arrow:
-        _check_shape(arrow.schema, None, rows)
+        _check_types(arrow.schema)
         yield pa.RecordBatch.from_pylist([], arrow.schema)
         for number in range(arrow.num_record_batches):
             batch = arrow.get_batch(number)
             batch.validate(full=True)
             seen += batch.num_rows
-            _check_shape(arrow.schema, None if rows is None or seen <= rows else seen, rows)
+            if rows is not None and seen > rows:
+                raise StoreError(_WRONG_ROWS)
             yield batch
 
 
-def _check_shape(schema: Any, found: int | None, rows: int | None) -> None:
-    """Refuse, before anything is decoded, types that no release has and a wrong number of rows."""
+def _check_types(schema: Any) -> None:
+    """Refuse types that no release has before anything is decoded."""
     if len(schema) > MOST_COLUMNS:
         raise StoreError(f"it has more than {MOST_COLUMNS:,} columns")
     for kind in schema.types:
         if holds(kind, _FOLDED) or (kind.num_fields and holds(kind, ("null",))):
             raise StoreError("it has a column of a type that no release has")
-    if found is not None and rows is not None and found != rows:
-        raise StoreError("it does not have as many rows as its certificate lists")
 
 
-def _main() -> None:
-    modules: dict[str, Any] = sys.modules
-    # Arrow imports pandas and numpy where they are installed, which would take half of the time.
-    modules["pandas"] = modules["numpy"] = None
-    try:
-        pa = package("pyarrow")
-    except MissingExtra:  # before version 18 it needs numpy
-        del modules["numpy"]
-        pa = package("pyarrow")
+def decode_for_parent() -> None:
+    """Stream the tables of the job in the command line to standard output, within the limits of the job."""
     pa.set_cpu_count(1)
     pa.set_io_thread_count(1)
     job, code = json.loads(sys.argv[1]), 0
@@ -509,7 +513,3 @@ def _main() -> None:
     # Skips the destructors of libraries that ran out of memory.
     sys.stderr.flush()
     os._exit(code)
-
-
-if __name__ == "__main__":
-    _main()

@@ -16,7 +16,7 @@ from hashlib import sha256
 from typing import Any, Final, TypeVar
 
 from dphist.errors import OutputError
-from dphist.outputs.formats import seal
+from dphist.outputs.certificate_text import seal
 from dphist.outputs.target import Target, already_exists
 from dphist.outputs.write import Written
 from dphist.publishing import defer_signals

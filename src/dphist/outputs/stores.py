@@ -16,8 +16,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+import pyarrow as pa
+
 from dphist.errors import DphistError, OutputError, package, postgres_driver
-from dphist.outputs.formats import LARGEST_CERTIFICATE, as_text, column_of, digest_of, json_cells, parts_of
+from dphist.outputs.certificate_text import LARGEST_CERTIFICATE
+from dphist.outputs.formats import as_text, column_of, digest_of, json_cells, parts_of
 from dphist.outputs.target import Target, already_exists, schema_and_table
 
 if TYPE_CHECKING:
@@ -252,7 +255,7 @@ class _DuckDB(Store):
             # Few rows at a time, because a small file may repeat one long text.
             size = max(1, min(_ROWS, _MOST_BYTES // max(1, width)))
             reader = self.connection.sql(f"SELECT * FROM {rows}").to_arrow_reader(size)
-            yield package("pyarrow").RecordBatch.from_pylist([], reader.schema)
+            yield pa.RecordBatch.from_pylist([], reader.schema)
             yield from reader
 
     def close(self) -> None:
@@ -365,7 +368,7 @@ class _SQLite(Store):
         return f"main.{quote_name(name)} NOT INDEXED"
 
     def batches(self, name: str) -> Iterator[Any]:
-        pa, columns = package("pyarrow"), self.stored_columns(name)
+        columns = self.stored_columns(name)
         with self.errors():
             cursor = self.connection.execute(f"SELECT * FROM {self.stored_rows(name)}")
             rows: list[Any] | None = None
@@ -386,7 +389,6 @@ def _sqlite_cells(column: Any) -> list[Any]:
 
 def _from_sqlite(cells: list[Any], declared: str) -> Any:
     """SQLite stores booleans as 1 and 0."""
-    pa = package("pyarrow")
     if declared == "BOOLEAN" and all(cell in (None, 0, 1) for cell in cells):
         return pa.chunked_array([pa.array([None if cell is None else bool(cell) for cell in cells], pa.bool_())])
     types = {"REAL": "double", "INTEGER": "int64", "BLOB": "binary", "BOOLEAN": "int64"}
@@ -528,7 +530,7 @@ class _Postgres(Store):
         with self.errors(), self.connection.cursor() as cursor:
             cursor.execute(f"SELECT * FROM {self.stored_rows(name)}")
             reader = cursor.fetch_record_batch()
-            yield package("pyarrow").RecordBatch.from_pylist([], reader.schema)
+            yield pa.RecordBatch.from_pylist([], reader.schema)
             yield from reader
 
     def commit(self) -> None:
@@ -541,22 +543,22 @@ class _Postgres(Store):
 
 def storable(table: Any, kind: str) -> Any:
     """The table in types that the database stores exactly; text for the rest."""
-    pa = package("pyarrow")
     return pa.table([_column(column, kind) for column in table.columns], names=table.column_names)
 
 
 def _column(column: Any, kind: str) -> Any:
-    pa, types, compute = package("pyarrow"), package("pyarrow").types, package("pyarrow.compute")
-    given = column.type
+    import pyarrow.compute as pc
+
+    given, types = column.type, pa.types
     if types.is_string(given) or types.is_large_string(given):
         # PostgreSQL cannot store NUL, and failing now would reveal that a released item has one: use its symbol.
-        return compute.replace_substring(column, "\x00", "\u2400") if kind == "postgresql" else column
+        return pc.replace_substring(column, "\x00", "\u2400") if kind == "postgresql" else column
     if types.is_null(given):
         return column.cast(pa.string())
     if types.is_floating(given):
         # Adding zero turns -0.0 into 0.0, as SQLite does.
         wide = column.cast(pa.float32() if given == pa.float16() else given)
-        return compute.add(wide, pa.scalar(0.0, wide.type))
+        return pc.add(wide, pa.scalar(0.0, wide.type))
     if types.is_integer(given):
         if kind == "duckdb" or given in (pa.int16(), pa.int32(), pa.int64()):
             return column
@@ -579,7 +581,7 @@ def _or_text(column: Any, kind: Any) -> Any:
     """The column in this type if that is exact, else as text."""
     try:
         return column.cast(kind)
-    except (package("pyarrow").ArrowException, ValueError):
+    except (pa.ArrowException, ValueError):
         return as_text(column)
 
 
@@ -633,7 +635,7 @@ def write_database(job: Job, address: str) -> str:
         for name in _tables_to_replace(store, target, job.force):
             store.drop(name)
         store.create(target.table_name, stored, job.check)
-        if digest_of(package("pyarrow").Table.from_batches(list(store.batches(target.table_name)))) != digest:
+        if digest_of(pa.Table.from_batches(list(store.batches(target.table_name)))) != digest:
             raise StoreError("the database did not store the values exactly")
         store.create_certificate(target.certificate_table, text)
         job.check()

@@ -11,7 +11,7 @@ from typing import Final
 from dphist.counting.task import FORMATS
 from dphist.errors import InvalidParameter, OutputError
 from dphist.objects import beside, is_object, is_postgres, without_options, without_secrets
-from dphist.outputs.formats import Sign
+from dphist.outputs.certificate_text import Sign
 
 DATABASES: Final = ("duckdb", "sqlite", "postgresql")
 DEFAULT_TABLE: Final = "release"

@@ -21,7 +21,8 @@ from typing import Any
 
 from dphist.errors import InputError, InvalidParameter, OutputError
 from dphist.objects import beside, exists, name_of, remove_object, without_secrets, write_object
-from dphist.outputs.formats import ESCAPES, compact, output_facts, seal, write_rows
+from dphist.outputs.certificate_text import output_facts, seal
+from dphist.outputs.formats import ESCAPES, compact, write_rows
 from dphist.outputs.stores import check_database, write_database
 from dphist.outputs.target import CERTIFICATE, Target, already_exists, check_columns
 from dphist.publishing import (

@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any, Final
 from dphist.errors import DphistError, InputError, InvalidParameter, LedgerError, OutputError
 from dphist.ledger import Ledger
 from dphist.ledger.accounts import AUTO, HALF, Spend, composer_for, limits_of, round_down, zcdp_of
-from dphist.outputs.formats import output_of, parse_certificate, same_json
+from dphist.outputs.certificate_text import output_of, parse_certificate, same_json
 from dphist.outputs.target import Target, target_of
 from dphist.outputs.write import Written
 from dphist.privacy.types import Budget, Plan
