@@ -7,7 +7,6 @@ import math
 import sqlite3
 import stat
 import tempfile
-import threading
 from collections.abc import Sequence
 from contextlib import closing, nullcontext, suppress
 from pathlib import Path
@@ -120,11 +119,6 @@ def test_an_unknown_dataset(path: Path, dataset: str, message: str) -> None:
 
 BAD: list[tuple[dict[str, Any], str]] = [
     ({"epsilon": math.nan}, "epsilon must be a finite number, not nan"),
-    ({"epsilon": 0}, "epsilon must be greater than zero, not 0"),
-    ({"epsilon": "3"}, "epsilon must be a number, not '3'"),
-    ({"epsilon": 801}, "epsilon must be at most 800, not 801"),
-    ({"delta": math.inf}, "delta must be a finite number, not inf"),
-    ({"delta": -1e-9}, "delta must be greater than zero, not -1e-09"),
     ({"delta": 1}, "delta must be below 1, not 1"),
     ({"accounting": "moments"}, "accounting must be one of auto, zcdp, pld, sum, not 'moments'"),
     ({"dataset": ""}, "dataset must be a name of 1 to 200 characters, not ''"),
@@ -175,25 +169,6 @@ def test_the_stored_spend_is_composed(path: Path) -> None:
     (stored,) = Ledger.open(path).account("log").spends
     assert seen == [stored]
     assert stored.profile == {"points": [1, 2.5], "name": "\udc80 ü"}
-
-
-def test_many_threads_of_one_process(tmp_path: Path) -> None:
-    place = tmp_path / "t"
-    Ledger.init(place, "log", epsilon=3, delta=1e-3, accounting="sum")
-    results: list[str] = []
-
-    def book() -> None:
-        try:
-            results.append(Ledger.open(place).book("log", Spend(1, 1e-6), SUM).dataset)
-        except OverBudget:
-            results.append("refused")
-
-    threads = [threading.Thread(target=book) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sorted(results) == ["log"] * 3 + ["refused"] * 5
 
 
 def test_a_process_that_is_always_overtaken_books_in_the_end(path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 from functools import cache
 from pathlib import Path
@@ -53,16 +52,6 @@ def test_the_obvious_first_release_fits(tmp_path: Path) -> None:
         assert (refused.code, refused.out) == (3, "")
         assert refused.err.endswith("remaining: nothing\n")
         assert len(bookings(folder)) == 1
-
-
-def test_an_explicit_accounting_is_not_changed(tmp_path: Path) -> None:
-    folder = log_in(tmp_path, epsilon=1.0, delta=1e-6, accounting="zcdp")
-    words = ["release", "events.parquet", "--user", "user", "--item", "item", "--epsilon", "1", "--delta", "1e-6"]
-    done = command(folder, *words, "--max-items-per-user", "20", "--ledger", "a.ledger", "--dataset", "log",
-                   "--output", "out.csv")  # fmt: skip
-    assert done.code == 3
-    assert "needs a delta of at most 5e-07" in done.err
-    assert bookings(folder) == ()
 
 
 CASES = [
@@ -197,22 +186,6 @@ def test_two_first_bookings_at_once_have_one_accounting(tmp_path: Path) -> None:
     assert seen == ["auto", "zcdp"]
     assert found.accounting == "zcdp"
     assert all(one.spend.profile is not None for one in found.bookings)
-
-
-def test_many_threads_book_the_first_release(tmp_path: Path) -> None:
-    Ledger.init(tmp_path / "a", "log", epsilon=1, delta=1e-6)
-    plan = dphist.plan(epsilon=1, delta=1e-6, **CAPPED)
-
-    def book(_: int) -> bool:
-        try:
-            Ledger.open(tmp_path / "a").book_release("log", lambda known: price_of(plan, known))
-        except OverBudget:
-            return False
-        return True
-
-    with ThreadPoolExecutor(4) as pool:
-        assert sorted(pool.map(book, range(8))) == [False] * 7 + [True]
-    assert len(Ledger.open(tmp_path / "a").account("log").bookings) == 1
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-import mpmath
 import numpy as np
 import pytest
 from hypothesis import given
@@ -20,11 +19,8 @@ from dphist.ledger import Ledger, Spend, SumComposer
 from dphist.ledger.accounts import (
     Account,
     Booking,
-    ConcentratedComposer,
     ProfileComposer,
     composer_for,
-    decimal_fraction,
-    largest_float,
     limits_of,
 )
 from dphist.privacy.types import Budget, LaplaceNoise, LatticeNoise, Plan
@@ -113,12 +109,6 @@ def test_the_remaining_epsilon_fits_and_no_more(epsilons: list[float], total: fl
 
 def as_booking(spend: Spend) -> Booking:
     return Booking("", "log", 1, "", "", spend)
-
-
-@given(st.fractions(0, 3))
-def test_the_largest_float_below(exact: Fraction) -> None:
-    value = largest_float(exact)
-    assert decimal_fraction(value) <= exact < decimal_fraction(math.nextafter(value, math.inf))
 
 
 @pytest.mark.parametrize(("share", "expected"), [(1.0, 0), (0.3, 1), (0.1, 3), (0.03, 10), (0.00001, 1000)])
@@ -279,15 +269,3 @@ def test_names_that_look_alike_are_refused(tmp_path: Path) -> None:
     for name in ("orders", "ORDERS", "\uff2frders"):
         with pytest.raises(LedgerError, match="already has a dataset 'Orders'"):
             Ledger.init(tmp_path / "a", name, epsilon=1, delta=1e-6)
-
-
-def test_the_composer_uses_the_conversion(monkeypatch: pytest.MonkeyPatch) -> None:
-    rho = 0.01
-    composer = ConcentratedComposer(TOTAL)
-    monkeypatch.setattr("dphist.ledger.accounts.delta_of_rho", lambda _rho, _epsilon: 0.25e-6)
-    found = composer.total_delta([Spend(1, 1e-7, {"rho": rho, "delta": 1e-7})], 3.0)
-    assert found == pytest.approx(3.5e-7)
-    # The conversion is an upper bound: a Gaussian with this rho has a smaller delta.
-    mu = mpmath.sqrt(2 * rho)
-    exact = mpmath.ncdf(mu / 2 - 1 / mu) - mpmath.e * mpmath.ncdf(-mu / 2 - 1 / mu)
-    assert float(exact) < delta_of_rho(rho, 1.0)

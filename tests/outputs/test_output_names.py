@@ -15,11 +15,11 @@ import pytest
 
 import dphist
 from dphist.errors import LedgerError, OutputError
-from dphist.ledger import Ledger, store
+from dphist.ledger import Ledger
 from dphist.outputs.readback import read_release
 from dphist.outputs.target import target_of
 from dphist.outputs.write import check_target, write_release
-from dphist.publishing import LOCK, MARK, hold, link_new, sweep, workplace
+from dphist.publishing import LOCK, MARK, hold, sweep, workplace
 from release_commands import BOOKED, FLAGS, command, log_in, names
 
 TABLE = pa.table({"item": ["tea"], "count": [1.5]})
@@ -238,17 +238,3 @@ def test_a_new_ledger_with_the_second_name_of_a_killed_process(tmp_path: Path) -
     os.link(tmp_path / "a.ledger", tmp_path / "b.ledger")
     with pytest.raises(LedgerError, match="has a second name"):
         Ledger.open(tmp_path / "a.ledger")
-
-
-def test_two_processes_create_one_ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If another one is faster, its ledger stays and gets the second dataset."""
-
-    def late(file: Path, place: Path) -> None:
-        monkeypatch.undo()
-        Ledger.init(place, "first", epsilon=1, delta=1e-6)
-        link_new(file, place)
-
-    monkeypatch.setattr(store, "link_new", late)
-    Ledger.init(tmp_path / "a.ledger", "second", epsilon=1, delta=1e-6)
-    assert list(Ledger.open(tmp_path / "a.ledger").accounts().datasets) == ["first", "second"]
-    assert names(tmp_path) == {"a.ledger"}
