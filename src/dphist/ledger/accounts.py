@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from decimal import ROUND_FLOOR, Context
@@ -107,13 +109,18 @@ def delta_of_rho(rho: float, epsilon: float) -> float:
     return delta_zcdp(rho=rho, epsilon=epsilon)
 
 
+def _largest(fits: Callable[[float], bool], high: float, halvings: int) -> float:
+    """*Guarantee*: 0, or a number below `high` that was tried and fits; the largest within these halvings."""
+    low = 0.0
+    for _ in range(halvings):
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
+
+
 def largest_rho(epsilon: float, delta: float) -> float:
     """*Guarantee*: the delta of the result at this epsilon is at most `delta`."""
-    low, high = 0.0, epsilon
-    for _ in range(80):
-        middle = 0.5 * (low + high)
-        low, high = (middle, high) if delta_of_rho(middle, epsilon) <= delta else (low, middle)
-    return low
+    return _largest(lambda rho: delta_of_rho(rho, epsilon) <= delta, epsilon, 80)
 
 
 @lru_cache(maxsize=256)
@@ -168,11 +175,8 @@ class ConcentratedComposer:
             return 0.0
         growth = left["rho_left"] / float(times * rho)
         wanted = largest_rho(spend.epsilon, spend.delta) * growth
-        low, high = 0.0, self.total.epsilon
-        for _ in range(40):
-            middle = 0.5 * (low + high)
-            low, high = (middle, high) if delta_of_rho(wanted, middle) >= spend.delta else (low, middle)
-        return min(low, spend.epsilon * math.sqrt(growth))
+        gaussian = _largest(lambda epsilon: delta_of_rho(wanted, epsilon) >= spend.delta, self.total.epsilon, 40)
+        return min(gaussian, spend.epsilon * math.sqrt(growth))
 
 
 def zcdp_of(spend: Spend) -> tuple[Fraction, Fraction]:
@@ -202,10 +206,9 @@ class ProfileComposer:
         if not spends:
             return 0.0
         # Composing equal spends as one that occurs several times is much faster.
-        groups: dict[str, list[Spend]] = {}
-        for spend in spends:
-            groups.setdefault(canonical([spend.epsilon, spend.delta, spend.profile]), []).append(spend)
-        pairs = [(profile_of(group[0]), len(group)) for group in groups.values()]
+        keys = [canonical([spend.epsilon, spend.delta, spend.profile]) for spend in spends]
+        counts, different = Counter(keys), dict(zip(keys, spends, strict=True))
+        pairs = [(profile_of(spend), counts[key]) for key, spend in different.items()]
         composed, added = total_delta(pairs, epsilon), SumComposer().total_delta(spends, epsilon)
         # This comparison keeps NaN, which is refused later.
         return added if composed >= added else composed
@@ -437,14 +440,14 @@ class Account:
 
         *Guarantee*: that many were composed, and fit.
         """
-        fit, too_many = 0, 1
-        while too_many <= MOST_COUNTED and self._fits([spend] * too_many, composer):
-            fit, too_many = too_many, 2 * too_many
-        too_many = min(too_many, MOST_COUNTED + 1)
-        while too_many - fit > 1:
-            middle = (fit + too_many) // 2
-            fit, too_many = (middle, too_many) if self._fits([spend] * middle, composer) else (fit, middle)
-        return fit
+
+        def too_many(count: int) -> bool:
+            return not self._fits([spend] * count, composer)
+
+        top = 1
+        while top <= MOST_COUNTED and not too_many(top):
+            top *= 2
+        return top // 2 + bisect_left(range(top // 2 + 1, min(top, MOST_COUNTED + 1)), True, key=too_many)
 
     def largest_epsilon_like(
         self, spend: Spend, composer: Composer, spend_at: SpendAt | None = None, times: int = 1
@@ -473,12 +476,8 @@ class Account:
 
         *Guarantee*: the worst release with this epsilon and delta was composed, and fits.
         """
-        fit, too_much = 0.0, self.total.epsilon
-        if composer.accounting == "sum":
-            too_much = self.left(composer)["epsilon_left"]
-        if too_much > 0.0 and self._fits([Spend(too_much, delta)], composer):
-            return too_much
-        for _ in range(0 if composer.accounting == "sum" else _HALVINGS):
-            middle = (fit + too_much) / 2.0
-            fit, too_much = (middle, too_much) if self._fits([Spend(middle, delta)], composer) else (fit, middle)
-        return fit
+        is_sum = composer.accounting == "sum"
+        most = self.left(composer)["epsilon_left"] if is_sum else self.total.epsilon
+        if most > 0.0 and self._fits([Spend(most, delta)], composer):
+            return most
+        return _largest(lambda e: self._fits([Spend(e, delta)], composer), most, 0 if is_sum else _HALVINGS)
