@@ -234,20 +234,16 @@ def hold(folder: Path) -> int:
         descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
     except FileNotFoundError:
         return -1
-    try:
+    with ExitStack() as undo, suppress(BlockingIOError):
+        undo.callback(os.close, descriptor)
         if fcntl is not None:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         with suppress(OSError):  # a full disk; the work itself may need none
             os.write(descriptor, MARK)
         status = os.fstat(descriptor)
         if identity(path) == (status.st_dev, status.st_ino):
+            undo.pop_all()
             return descriptor
-    except BlockingIOError:
-        pass
-    except BaseException:
-        os.close(descriptor)
-        raise
-    os.close(descriptor)
     return -1
 
 

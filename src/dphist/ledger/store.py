@@ -179,8 +179,6 @@ _REASONS: Final[dict[int, str]] = {
     sqlite3.SQLITE_IOERR: "cannot be used: the disk reports an input/output error",
     sqlite3.SQLITE_READONLY_DBMOVED: _REPLACED,
     sqlite3.SQLITE_READONLY: "cannot be written: the file or its folder is read-only",
-    sqlite3.SQLITE_PERM: "cannot be used: permission denied",
-    sqlite3.SQLITE_AUTH: "cannot be used: permission denied",
     sqlite3.SQLITE_CANTOPEN: "cannot be opened: check the permissions of the file and its folder",
     sqlite3.SQLITE_NOTADB: "is not a ledger: it is not a SQLite file",
     sqlite3.SQLITE_CORRUPT: _UNREADABLE,
@@ -259,7 +257,8 @@ def transaction(path: Path, wait: float, *, writing: bool) -> Iterator[sqlite3.C
     except sqlite3.Error as error:
         full = getattr(error, "sqlite_errorcode", 0)
         code = full if full in _REASONS else full & 0xFF
-        reason = _REASONS.get(code, f"cannot be used: SQLite reports a {type(error).__name__}")
+        name = getattr(error, "sqlite_errorname", type(error).__name__)
+        reason = _REASONS.get(code, f"cannot be used: SQLite reports {name}")
         if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
             reason = f"is locked by another process (waited {wait:g} seconds): try again later"
         raise LedgerError(f"the ledger {path} {reason}") from None

@@ -280,7 +280,6 @@ _SQLITE_REASONS: Final = {
     sqlite3.SQLITE_READONLY_ROLLBACK: (
         "a write to it was interrupted; the next release into it, or any program with write access, restores it"
     ),
-    sqlite3.SQLITE_PERM: "permission denied",
     sqlite3.SQLITE_CANTOPEN: "the database cannot be opened",
     sqlite3.SQLITE_NOTADB: "the file is not a SQLite database",
     sqlite3.SQLITE_CORRUPT: "the SQLite database is damaged",
@@ -326,7 +325,8 @@ class _SQLite(Store):
     def explain(self, error: Exception) -> StoreError:
         full = getattr(error, "sqlite_errorcode", 0)
         code = full if full in _SQLITE_REASONS else full & 0xFF
-        reason = _SQLITE_REASONS.get(code, f"SQLite reports a {type(error).__name__}")
+        name = getattr(error, "sqlite_errorname", type(error).__name__)
+        reason = _SQLITE_REASONS.get(code, f"SQLite reports {name}")
         return StoreError(reason, "unavailable" if reason == _LOCKED else "other")
 
     def find(self, name: str) -> str | None:
