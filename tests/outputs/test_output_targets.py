@@ -10,31 +10,23 @@ from dphist.errors import InvalidParameter, MissingExtra, OutputError
 from dphist.outputs.target import Target, check_columns, target_of
 from dphist.outputs.write import check_target
 
+KINDS = {
+    "parquet": ["a.parquet", "a.PQ"],
+    "csv": ["a.csv"],
+    "tsv": ["a.tsv"],
+    "jsonl": ["a.b.jsonl", "a.ndjson"],
+    "csv.gz": ["a.b.csv.gz"],
+    "tsv.gz": ["a.TSV.GZ"],
+    "jsonl.gz": ["a.ndjson.gz"],
+    "arrow": ["a.arrow", "a.feather"],
+    "duckdb": ["a.duckdb", "a.ddb"],
+    "sqlite": ["a.sqlite", "a.sqlite3", "a.db"],
+    "postgresql": ["postgres://h/db", "PostgreSQL://h/db"],
+}
 
-@pytest.mark.parametrize(
-    ("name", "kind"),
-    [
-        ("a.parquet", "parquet"),
-        ("a.PQ", "parquet"),
-        ("a.csv", "csv"),
-        ("a.tsv", "tsv"),
-        ("a.b.jsonl", "jsonl"),
-        ("a.b.csv.gz", "csv.gz"),
-        ("a.TSV.GZ", "tsv.gz"),
-        ("a.ndjson.gz", "jsonl.gz"),
-        ("a.ndjson", "jsonl"),
-        ("a.arrow", "arrow"),
-        ("a.feather", "arrow"),
-        ("a.duckdb", "duckdb"),
-        ("a.ddb", "duckdb"),
-        ("a.sqlite", "sqlite"),
-        ("a.sqlite3", "sqlite"),
-        ("a.db", "sqlite"),
-        ("postgres://h/db", "postgresql"),
-        ("PostgreSQL://h/db", "postgresql"),
-    ],
-)
-def test_kinds(name: str, kind: str) -> None:
+
+@pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind, names in KINDS.items() for name in names])
+def test_kinds(kind: str, name: str) -> None:
     target = target_of(name)
     assert target.kind == kind
     assert target.table == ("release" if target.is_database else None)
