@@ -29,6 +29,7 @@ try:
 except ImportError:  # on Windows, where leftovers are not removed
     fcntl = None  # type: ignore[assignment]
 
+PathLike = str | os.PathLike[str]
 LOCK: Final = "lock"
 MARK: Final = b"dphist: unfinished work; the next run removes it\n"
 WORKPLACE: Final = re.compile(r"\.dphist-[0-9a-f]{16}")
@@ -40,7 +41,7 @@ _WAIT_SECONDS: Final = 30.0
 ATTEMPTS: Final = 1000
 
 
-def checked_path(path: str | os.PathLike[str], what: str) -> Path:
+def checked_path(path: PathLike, what: str) -> Path:
     name = os.fspath(path)
     if not isinstance(name, str) or not name or "\0" in name:
         raise InvalidParameter(f"{what} needs the name of a file, not {name!r}")
@@ -48,7 +49,7 @@ def checked_path(path: str | os.PathLike[str], what: str) -> Path:
 
 
 @contextmanager
-def open_regular(path: str | os.PathLike[str]) -> Iterator[BufferedReader]:
+def open_regular(path: PathLike) -> Iterator[BufferedReader]:
     """Open a regular file for reading; raises `OSError` for pipes, which would block, and for devices."""
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0))
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):

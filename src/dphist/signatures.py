@@ -23,6 +23,7 @@ from dphist.errors import InputError, InvalidParameter, OutputError
 from dphist.objects import without_options
 from dphist.outputs.certificate_text import SEAL, SIGNATURE, output_of
 from dphist.outputs.target import DATABASES, DEFAULT_TABLE
+from dphist.publishing import PathLike as PathLike
 from dphist.publishing import checked_path, open_regular, write_files
 
 if TYPE_CHECKING:
@@ -38,7 +39,6 @@ _LARGEST_FILE: Final = 1 << 16
 _DATE: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z")
 
 Status = Literal["missing", "invalid", "valid", "other key", "trusted"]
-PathLike = str | os.PathLike[str]
 
 
 def fingerprint_of(public: bytes) -> str:

@@ -187,7 +187,7 @@ _REASONS: Final[dict[int, str]] = {
 _MAKING_SECONDS: Final = 5.0
 
 
-def ledger_path(path: str | os.PathLike[str]) -> Path:
+def ledger_path(path: PathLike) -> Path:
     """The path of a ledger, which may not exist yet; raises for a link, a folder or a file with two names."""
     scheme = scheme_of(os.fspath(path))
     if scheme is not None:
@@ -319,8 +319,8 @@ class Accounts:
     def rows(self) -> list[tuple[str, str]]:
         """Each dataset, with its total and the number of booked releases."""
         return [
-            (name, f"epsilon {one.total.epsilon:g}, delta {one.total.delta:g}, {len(one.bookings)} booked")
-            for name, one in self.datasets.items()
+            (name, f"epsilon {a.total.epsilon:g}, delta {a.total.delta:g}, {len(a.bookings)} booked")
+            for name, a in self.datasets.items()
         ]
 
     def __str__(self) -> str:
@@ -391,8 +391,9 @@ def _accounts_of(chain: Chain) -> Accounts:
             raise Damage(f"entry {entry.number} is not valid") from None
     if not datasets:
         raise Damage("it has no dataset")
-    full = {name: replace(one, bookings=tuple(bookings[name].values())) for name, one in datasets.items()}
-    return Accounts(chain, id, full)
+    for name, account in datasets.items():
+        datasets[name] = replace(account, bookings=tuple(bookings[name].values()))
+    return Accounts(chain, id, datasets)
 
 
 def _with_rule(account: Account, rule: Any) -> Account:
@@ -528,7 +529,7 @@ class Ledger:
     @classmethod
     def open(
         cls,
-        path: str | os.PathLike[str],
+        path: PathLike,
         *,
         expect: str | None = None,
         checkpoint: Checkpoint | None = None,
@@ -559,7 +560,7 @@ class Ledger:
     @classmethod
     def init(
         cls,
-        path: str | os.PathLike[str],
+        path: PathLike,
         dataset: str,
         *,
         epsilon: float,

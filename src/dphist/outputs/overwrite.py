@@ -16,6 +16,7 @@ from dphist.errors import DphistError, InvalidParameter
 from dphist.objects import beside, is_object, matches_pattern, without_options
 from dphist.outputs.stores import open_store
 from dphist.outputs.target import CERTIFICATE, Target
+from dphist.publishing import PathLike
 
 # The file itself, its certificate, and the journals of databases.
 _ENDINGS: Final = ("", CERTIFICATE, "-journal", "-wal", "-shm", ".wal")
@@ -40,7 +41,7 @@ def kept_files(release: Any, certificate: Any = None, input: Any = None, items: 
     return [Kept(what, path) for what, value in parts.items() for path in local_paths(value)]
 
 
-def refuse_overwriting(path: str | os.PathLike[str], kept: Sequence[Kept]) -> None:
+def refuse_overwriting(path: PathLike, kept: Sequence[Kept]) -> None:
     """Raise `InvalidParameter` if a file is kept, or would become part of a kept folder or glob."""
     name = os.fspath(path)
     for keep in kept:

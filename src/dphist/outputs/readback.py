@@ -40,7 +40,7 @@ from dphist.outputs.spark_folder import CERTIFICATE as FOLDER_CERTIFICATE
 from dphist.outputs.spark_folder import whole_digest
 from dphist.outputs.stores import CERTIFICATE_COLUMN, Store, StoreError, open_store
 from dphist.outputs.target import CERTIFICATE, DATABASES, KINDS, Target, suffix_kind, target_of
-from dphist.publishing import open_regular
+from dphist.publishing import PathLike, open_regular
 
 # A table may take this much memory, or this many times the size of its file, whichever is more.
 LEAST_BYTES: Final = 1 << 30
@@ -96,9 +96,7 @@ class Readback:
     problems: tuple[str, ...]
 
 
-def read_release(
-    address: str | os.PathLike[str], table: str | None = None, certificate: str | os.PathLike[str] | None = None
-) -> Readback:
+def read_release(address: PathLike, table: str | None = None, certificate: PathLike | None = None) -> Readback:
     """Read a release back. `certificate` is its file, or its table in a database, if it is not the usual one.
 
     Raises `InputError` if there is no data to read; anything wrong with it is in `problems`.
@@ -123,7 +121,7 @@ def read_release(
 
 
 def _fetch_objects(
-    name: str, table: str | None, certificate: str | os.PathLike[str] | None, folder: Path
+    name: str, table: str | None, certificate: PathLike | None, folder: Path
 ) -> tuple[str, str | None, str | None]:
     """Arguments for `read_release` with local copies of objects; a missing certificate is missing there too."""
     copies = {}
@@ -155,7 +153,7 @@ def _digest(file: BufferedReader) -> str:
     return file_digest(file, "sha256").hexdigest()
 
 
-def _certificate_file(path: Path, given: str | os.PathLike[str] | None) -> tuple[dict[str, Any] | None, list[str]]:
+def _certificate_file(path: Path, given: PathLike | None) -> tuple[dict[str, Any] | None, list[str]]:
     where = Target(str(path), None, "csv").certificate_path if given is None else Path(given)
     try:
         with open_regular(where) as file:
@@ -166,7 +164,7 @@ def _certificate_file(path: Path, given: str | os.PathLike[str] | None) -> tuple
         return None, [f"the certificate {where.name} cannot be read: {error.strerror}"]
 
 
-def _from_file(path: Path, kind: str | None, certificate: str | os.PathLike[str] | None) -> Readback:
+def _from_file(path: Path, kind: str | None, certificate: PathLike | None) -> Readback:
     document, problems = _certificate_file(path, certificate)
     output = output_of(document)
     with open_regular(path) as file:
@@ -229,7 +227,7 @@ def _restore_types(table: Any, output: dict[str, Any]) -> Any:
     return pa.table(columns, names=names)
 
 
-def _from_folder(path: Path, certificate: str | os.PathLike[str] | None) -> Readback:
+def _from_folder(path: Path, certificate: PathLike | None) -> Readback:
     """A folder of Parquet files, as Spark writes it, with the certificate inside."""
     document, problems = _certificate_file(path, certificate or path / FOLDER_CERTIFICATE)
     output = output_of(document)
@@ -301,7 +299,7 @@ def _types(table: Any, listed: Any, *, exact: bool) -> list[str]:
     ]
 
 
-def _from_database(target: Target, certificate: str | os.PathLike[str] | None) -> Readback:
+def _from_database(target: Target, certificate: PathLike | None) -> Readback:
     name = target.certificate_table if certificate is None else os.fspath(certificate)
     try:
         if target.kind == "postgresql":

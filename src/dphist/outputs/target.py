@@ -12,6 +12,7 @@ from dphist.counting.task import FORMATS
 from dphist.errors import InvalidParameter, OutputError
 from dphist.objects import beside, is_object, is_postgres, without_options, without_secrets
 from dphist.outputs.certificate_text import Sign
+from dphist.publishing import PathLike
 
 DATABASES: Final = ("duckdb", "sqlite", "postgresql")
 DEFAULT_TABLE: Final = "release"
@@ -95,10 +96,10 @@ def suffix_kind(address: str) -> str | None:
 
 
 def target_of(
-    output: str | os.PathLike[str],
+    output: PathLike,
     table: str | None = None,
     file_format: str | None = None,
-    certificate: str | os.PathLike[str] | None = None,
+    certificate: PathLike | None = None,
     *,
     objects: bool = True,
 ) -> Target:
