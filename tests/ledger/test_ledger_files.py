@@ -22,7 +22,9 @@ from hypothesis import strategies as st
 from dphist.errors import LedgerError
 from dphist.ledger import Ledger, Spend, SumComposer
 from dphist.ledger.store import digest
+from dphist.publishing import LOCK, MARK
 from ledger_data import COLUMNS, ENTRIES, noticed, tamper, whole_ledger
+from release_commands import names
 from scheduling import crossed
 
 SUM = SumComposer()
@@ -402,7 +404,44 @@ def test_a_relative_path_with_special_characters(path: Path, monkeypatch: pytest
 
 
 def test_many_threads_create_one_ledger(tmp_path: Path) -> None:
-    names = [f"dataset {number}" for number in range(8)]
+    datasets = [f"dataset {number}" for number in range(8)]
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda name: Ledger.init(tmp_path / "a", name, epsilon=1, delta=1e-6), names))
-    assert sorted(Ledger.open(tmp_path / "a").accounts().datasets) == names
+        list(pool.map(lambda name: Ledger.init(tmp_path / "a", name, epsilon=1, delta=1e-6), datasets))
+    assert sorted(Ledger.open(tmp_path / "a").accounts().datasets) == datasets
+
+
+LIMITED = """
+import resource, sys
+from dphist.errors import LedgerError
+from dphist.ledger import Ledger
+resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+try:
+    Ledger.init(sys.argv[1], "log", epsilon=1, delta=1e-6)
+except LedgerError as error:
+    sys.exit(str(error))
+"""
+
+
+def test_a_ledger_that_cannot_be_created_leaves_no_file(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LIMITED, str(tmp_path / "a.ledger")], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"the ledger {tmp_path / 'a.ledger'} cannot be ")
+    assert ".dphist-" not in done.stderr
+    assert names(tmp_path) == set()
+
+
+def test_a_new_ledger_with_the_second_name_of_a_killed_process(tmp_path: Path) -> None:
+    """The leftover name is removed; another second name is refused."""
+    pytest.importorskip("fcntl")
+    Ledger.init(tmp_path / "a.ledger", "log", epsilon=1, delta=1e-6)
+    leftover = tmp_path / ".dphist-0123456789abcdef"
+    leftover.mkdir()
+    (leftover / LOCK).write_bytes(MARK)
+    os.link(tmp_path / "a.ledger", leftover / "a.ledger")
+    assert list(Ledger.open(tmp_path / "a.ledger").accounts().datasets) == ["log"]
+    assert names(tmp_path) == {"a.ledger"}
+    os.link(tmp_path / "a.ledger", tmp_path / "b.ledger")
+    with pytest.raises(LedgerError, match="has a second name"):
+        Ledger.open(tmp_path / "a.ledger")

@@ -7,6 +7,8 @@ import itertools
 import os
 import sqlite3
 import stat
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +20,7 @@ import duckdb
 import pyarrow as pa
 import pytest
 
+import dphist
 from dphist.errors import DphistError, OutputError
 from dphist.outputs import write
 from dphist.outputs.certificate_text import seal
@@ -25,6 +28,8 @@ from dphist.outputs.readback import read_release
 from dphist.outputs.stores import Store, open_store
 from dphist.outputs.target import target_of
 from dphist.outputs.write import check_target, write_release
+from dphist.publishing import LOCK, MARK, hold, sweep, workplace
+from release_commands import names
 
 pytestmark = pytest.mark.usefixtures("decoded_here")
 FILES = ["a.parquet", "a.csv", "a.jsonl", "a.arrow"]
@@ -339,3 +344,133 @@ def test_files_hold_only_the_released_rows(tmp_path: Path) -> None:
         for value in (hidden[1:], pa.array([42.0]), pa.array([39.0])):
             assert value.to_numpy().tobytes() not in raw
         assert read_release(str(tmp_path / name)).problems == ()
+
+
+@pytest.mark.parametrize("force", [False, True])
+@pytest.mark.parametrize("exists", [False, True])
+@pytest.mark.parametrize("name", ["a.csv", "a.sqlite", "a.csv.certificate.json"])
+def test_a_release_is_not_written_through_a_link(tmp_path: Path, name: str, exists: bool, force: bool) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    linked = tmp_path / "elsewhere" / "file"
+    if exists:
+        linked.write_bytes(b"")
+    (tmp_path / name).symlink_to(linked)
+    target = target_of(tmp_path / name.removesuffix(".certificate.json"))
+    for attempt in (
+        lambda: check_target(target, force=force),
+        lambda: write_release(OLD, {}, target, force=force),
+    ):
+        with pytest.raises(OutputError, match="it is a link; name the file itself"):
+            attempt()
+    assert names(tmp_path) == {name, "elsewhere"}
+    assert (linked.read_bytes() == b"") if exists else not linked.exists()
+
+
+def test_a_folder_that_is_a_link(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "out").symlink_to("folder")
+    with pytest.raises(OutputError, match="it is a link; name the folder itself"):
+        check_target(target_of(f"{tmp_path}/out/"), force=True)
+
+
+def test_only_leftovers_are_removed(tmp_path: Path) -> None:
+    pytest.importorskip("fcntl")
+    ours, unmarked, marked_file, locked, near, broken = (
+        tmp_path / name
+        for name in (
+            ".dphist-0123456789abcdef", ".dphist-1123456789abcdef", ".dphist-2123456789abcdef",
+            ".dphist-3123456789abcdef", ".dphist-notes", ".dphist-4123456789abcdef",
+        )
+    )  # fmt: skip
+    for folder in (ours, unmarked, locked, near, broken):
+        folder.mkdir()
+        (folder / "data").write_text("42")
+    marked_file.write_bytes(MARK)
+    for folder in (ours, near):
+        (folder / LOCK).write_bytes(MARK)
+    (broken / LOCK).write_text("")
+    held = hold(locked)
+    try:
+        write_release(OLD, {}, target_of(tmp_path / "a.csv"), force=False)
+    finally:
+        os.close(held)
+    stays = {path.name for path in (unmarked, marked_file, locked, near, broken)}
+    assert names(tmp_path) == {"a.csv", "a.csv.certificate.json", *stays}
+    assert all((tmp_path / name / "data").read_text() == "42" for name in stays - {marked_file.name})
+    # As after the end of its process.
+    sweep(tmp_path)
+    assert not locked.exists()
+
+
+def test_a_folder_in_use_is_never_removed(tmp_path: Path) -> None:
+    """While other threads sweep without end."""
+    stop = threading.Event()
+
+    def sweeping() -> None:
+        while not stop.is_set():
+            sweep(tmp_path)
+
+    def working(n: int) -> bool:
+        with workplace(tmp_path) as work:
+            (work / "data").write_text(str(n))
+            return (work / "data").read_text() == str(n)
+
+    with ThreadPoolExecutor(6) as pool:
+        sweepers = [pool.submit(sweeping) for _ in range(2)]
+        try:
+            assert all(pool.map(working, range(200)))
+        finally:
+            stop.set()
+        for sweeper in sweepers:
+            sweeper.result()
+    assert names(tmp_path) == set()
+
+
+def test_writers_with_force_never_mix_their_files(tmp_path: Path) -> None:
+    target, start = target_of(tmp_path / "a.csv"), threading.Barrier(4)
+
+    def write(n: int) -> None:
+        start.wait()
+        for turn in range(25):
+            write_release(pa.table({"item": [n], "count": [float(turn)]}), {"n": n}, target, force=True)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(write, range(4)))
+    assert read_release(tmp_path / "a.csv").problems == ()
+    assert names(tmp_path) == {"a.csv", "a.csv.certificate.json"}
+
+
+def test_data_without_a_certificate_is_reported_as_interrupted(tmp_path: Path) -> None:
+    write_release(OLD, {}, target_of(tmp_path / "a.csv"), force=False)
+    (tmp_path / "a.csv.certificate.json").unlink()
+    verification = dphist.verify(tmp_path / "a.csv")
+    assert not verification.verified
+    assert "writing it was interrupted" in str(verification)
+    write_release(OLD, {}, target_of(tmp_path / "a.csv"), force=True)
+    assert read_release(tmp_path / "a.csv").problems == ()
+
+
+INTERRUPTED = """
+import os, signal, sqlite3, sys
+connection = sqlite3.connect(sys.argv[1], isolation_level=None)
+connection.execute("PRAGMA cache_size = 1")
+connection.execute("BEGIN IMMEDIATE")
+connection.execute("UPDATE release SET count = 7")
+connection.execute("CREATE TABLE more (text)")
+connection.executemany("INSERT INTO more VALUES (?)", [("x" * 1000,)] * 5000)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_killed_write_to_a_database_is_undone(tmp_path: Path) -> None:
+    """By the next release; a reader reports it, because it may not write."""
+    target = target_of(tmp_path / "a.sqlite")
+    write_release(OLD, {}, target, force=False)
+    subprocess.run([sys.executable, "-c", INTERRUPTED, str(tmp_path / "a.sqlite")], check=False)
+    assert names(tmp_path) == {"a.sqlite", "a.sqlite-journal"}
+    (problem,) = read_release(tmp_path / "a.sqlite").problems
+    assert "a write to it was interrupted" in problem
+    check_target(target, force=True)
+    assert read_release(tmp_path / "a.sqlite").problems == ()
+    write_release(OLD, {}, target, force=True)
+    assert names(tmp_path) == {"a.sqlite"}

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import re
 from pathlib import Path
 
 import pytest
 
+import dphist
 from dphist.errors import InvalidParameter, MissingExtra, OutputError
 from dphist.outputs.target import Target, check_columns, target_of
 from dphist.outputs.write import check_target
+from release_commands import BOOKED, FLAGS, command, log_in
 
 KINDS = {
     "parquet": ["a.parquet", "a.PQ"],
@@ -147,3 +151,52 @@ def test_a_missing_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dphist.errors.import_module", without)
     with pytest.raises(MissingExtra, match=r"pip install 'dphist\[postgres\]'"):
         check_target(Target("postgresql://h/db", "t", "postgresql"), force=False)
+
+
+RED = "\x1b[31mred"
+
+
+@pytest.mark.usefixtures("quick_curve", "plans_once")
+@pytest.mark.parametrize("output", [f"{RED}.csv", pytest.param(f"{RED}.sqlite", marks=pytest.mark.slow)])
+def test_a_name_with_an_escape_sequence_is_shown_as_text(tmp_path: Path, output: str) -> None:
+    log_in(tmp_path)
+    os.rename(tmp_path / "events.parquet", tmp_path / f"{RED}.parquet")
+    (tmp_path / f"{RED}.txt").write_text("no ledger")
+    words = ["release", f"{RED}.parquet", *FLAGS, "--output", output]
+    flows = [
+        ["ledger", "init", f"{RED}.ledger", "--dataset", "log", "--epsilon", "3", "--delta", "1e-6"],
+        ["ledger", "show", f"{RED}.ledger"],
+        [*words, *BOOKED],
+        [*words, *BOOKED],
+        ["ledger", "show", "a.ledger"],
+        ["verify", output],
+        ["report", output],
+        ["report", output, "--output", f"{RED}.md"],
+        [*words, "--report", f"{RED}.html", "--force"],
+        ["verify", f"{RED}.parquet"],
+        ["verify", f"missing{RED}.csv"],
+        ["release", f"missing{RED}.csv", *FLAGS, "--output", "b.csv"],
+        ["release", f"{RED}.txt", *FLAGS, "--output", "b.csv"],
+        ["ledger", "show", f"{RED}.txt"],
+        ["ledger", "show", f"missing{RED}"],
+        ["release", f"{RED}.parquet", *FLAGS, "--output", "b.csv", "--where", RED],
+        ["release", f"{RED}.parquet", *FLAGS[2:], "--user", RED, "--output", "b.csv"],
+        ["sketch", "build", f"{RED}.parquet", "--user", "user", "--item", "item", "--output", f"{RED}.sketch"],
+    ]
+    # The report with charts is slow.
+    for words in flows[:8] + flows[9:] if output.endswith("csv") else [flows[place] for place in (2, 3, 5, 7, 8)]:
+        done = command(tmp_path, *words)
+        assert "\x1b" not in done.out + done.err, words
+        assert done.out + done.err
+    assert "\\x1b[31mred" in command(tmp_path, *words[:0], "verify", f"missing{RED}.csv").err
+
+
+def test_the_command_prints_in_one_place() -> None:
+    """So that no print of a name can forget to escape it."""
+    folder = Path(dphist.__file__).parent / "cli"
+    printing = {
+        path.name
+        for path in folder.glob("*.py")
+        if re.search(r"std(out|err)\.write|typer\.echo|(?<!\.)\bprint\(", path.read_text(encoding="utf-8"))
+    }
+    assert printing == {"base.py"}
