@@ -37,21 +37,22 @@ def account(total: Budget) -> Account:
     return Account("log", total, "auto")
 
 
-def test_the_obvious_first_release_fits(tmp_path: Path) -> None:
-    """A total of (1, 1e-6) and a release of (1, 1e-6), with a given and with a chosen limit."""
-    for number, limit in enumerate((["--max-items-per-user", "20"], [])):
-        (tmp_path / str(number)).mkdir()
-        folder = log_in(tmp_path / str(number), epsilon=1.0, delta=1e-6, accounting="auto")
-        words = ["release", "events.parquet", "--user", "user", "--item", "item", "--epsilon", "1", *limit]
-        words += ["--delta", "1e-6", "--ledger", "a.ledger", "--dataset", "log"]
-        done = command(folder, *words, "--output", "out.csv")
-        assert done.code == 0, done.err
-        assert "nothing. As the first release it fixes the accounting" in " ".join(done.out.split())
-        assert Ledger.open(folder / "a.ledger").account("log").accounting == "sum"
-        refused = command(folder, *words, "--output", "more.csv")
-        assert (refused.code, refused.out) == (3, "")
-        assert refused.err.endswith("remaining: nothing\n")
-        assert len(bookings(folder)) == 1
+@pytest.mark.parametrize(
+    "limit", [["--max-items-per-user", "20"], pytest.param([], marks=pytest.mark.slow)], ids=["given", "chosen"]
+)
+def test_the_obvious_first_release_fits(tmp_path: Path, limit: list[str]) -> None:
+    """A total of (1, 1e-6) and a release of (1, 1e-6)."""
+    folder = log_in(tmp_path, epsilon=1.0, delta=1e-6, accounting="auto")
+    words = ["release", "events.parquet", "--user", "user", "--item", "item", "--epsilon", "1", *limit]
+    words += ["--delta", "1e-6", "--ledger", "a.ledger", "--dataset", "log"]
+    done = command(folder, *words, "--output", "out.csv")
+    assert done.code == 0, done.err
+    assert "nothing. As the first release it fixes the accounting" in " ".join(done.out.split())
+    assert Ledger.open(folder / "a.ledger").account("log").accounting == "sum"
+    refused = command(folder, *words, "--output", "more.csv")
+    assert (refused.code, refused.out) == (3, "")
+    assert refused.err.endswith("remaining: nothing\n")
+    assert len(bookings(folder)) == 1
 
 
 CASES = [
@@ -222,7 +223,7 @@ def test_the_largest_epsilon_is_exact_for_the_requested_release(tmp_path: Path) 
     assert f"remaining: one release like this one with epsilon up to {largest:g}" in refused.err
 
 
-@pytest.mark.parametrize("accounting", ["zcdp", "sum"])
+@pytest.mark.parametrize("accounting", ["zcdp", pytest.param("sum", marks=pytest.mark.slow)])
 def test_as_many_releases_fit_as_reported(tmp_path: Path, accounting: str) -> None:
     folder = log_in(tmp_path, epsilon=2.0, delta=1e-6, accounting=accounting)
     words = ["release", "events.parquet", "--user", "user", "--item", "item", "--epsilon", "1", "--delta", "1e-7"]
