@@ -179,7 +179,7 @@ def test_no_certificate_is_left_next_to_other_data(store: ObjectServer) -> None:
 
 
 def test_an_object_that_fails_midway_is_not_left_behind(store: ObjectServer) -> None:
-    out, data = f"s3://lake/large.csv{store.options}", bytes(25_000_000)
+    out, data = f"s3://lake/large.csv{store.options}", bytes(11_000_000)
     for part in (1, 2):
         store.broken_part = part
         with pytest.raises(InputError, match=r"large\.csv cannot be written"):

@@ -511,8 +511,7 @@ class _Page:
             if account.booking_of(id) is not None:
                 raise AlreadyRunning(f"another run of the id {id!r} has just booked its release")
             body |= {"id": id, "run": run}
-        entry = self.append("booking", dataset, body)
-        return Booking(self.accounts.id, dataset, entry.number, entry.hash, entry.created, spend, id=id, run=run)
+        return _booking_from(self.accounts.id, self.append("booking", dataset, body), body)
 
 
 class Ledger:
