@@ -74,6 +74,19 @@ def browser() -> Iterator[Any]:
         yield found
 
 
+@pytest.fixture
+def decoded_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Decode releases in this process: starting a child, as `read_release` does, takes most of the time."""
+    import pyarrow as pa
+
+    from dphist.outputs import readback
+
+    def decode(job: dict[str, Any], limit: int, number: int, file: Any = None) -> list[Any]:
+        return [pa.Table.from_batches(list(batches)) for batches in readback._tables(job, file)]
+
+    monkeypatch.setattr(readback, "_decode", decode)
+
+
 def pytest_sessionfinish() -> None:
     """The Spark that tests share ends with them."""
     shared = sys.modules.get("spark_shared")

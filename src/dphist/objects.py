@@ -1,7 +1,7 @@
-"""Objects in S3 and Google Cloud Storage, through Arrow's own file systems and their usual credentials.
+"""Objects in S3 and Google Cloud Storage, through Arrow's file systems and their usual credentials.
 
-An address is s3://BUCKET/KEY or gs://BUCKET/KEY, with options of Arrow after a question mark, such as
-`?endpoint_override=localhost:9000&scheme=http`. Objects are read and written whole.
+An address is s3://BUCKET/KEY or gs://BUCKET/KEY, optionally with options for Arrow, such as
+`?endpoint_override=localhost:9000&scheme=http`. Objects are read and written as a whole.
 """
 
 from __future__ import annotations
@@ -22,74 +22,70 @@ T = TypeVar("T")
 
 _ADDRESS: Final = re.compile(r"(s3|gs|gcs)://", re.IGNORECASE)
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
-# Schemes whose addresses have the name of a container before the @, and not a key.
-_NAMED: Final = {"abfs", "abfss", "wasb", "wasbs"}
-# Options of PostgreSQL that may be repeated.
+# Schemes with the name of a container before the @, not a key.
+_CONTAINER: Final = {"abfs", "abfss", "wasb", "wasbs"}
+# PostgreSQL options that hold no secret.
 _PUBLIC_OPTIONS: Final = {"host", "port", "dbname", "user", "sslmode"}
 _BLOCK: Final = 1 << 20
-_UNREACHABLE: Final = "check the address, the region and the credentials"
 
 
 def is_object(address: object) -> bool:
-    """Whether it is an address in an object store."""
     return isinstance(address, str) and _ADDRESS.match(address) is not None
 
 
 def without_options(address: str) -> str:
-    """The address of an object without the options of its store."""
+    """The address of an object without its options; other addresses unchanged."""
     return address.partition("?")[0] if is_object(address) else address
 
 
 def name_of(address: str) -> str:
-    """The last part of the name of an object."""
     return without_options(address).rstrip("/").rpartition("/")[2]
 
 
 def beside(address: str, ending: str) -> str:
-    """The address of another object, whose name is longer by the ending."""
+    """The address of the object whose name has this ending in addition."""
     plain, mark, options = address.partition("?")
     return f"{plain}{ending}{mark}{options}"
 
 
 def is_postgres(address: str) -> bool:
-    """Whether it is the address of a PostgreSQL server."""
     return address.lower().startswith(("postgresql://", "postgres://"))
 
 
 def scheme_of(address: object) -> str | None:
     """The scheme of an address; None for a path."""
-    found = _SCHEME.match(address) if isinstance(address, str) else None
-    return None if found is None else found[1]
+    match = _SCHEME.match(address) if isinstance(address, str) else None
+    return None if match is None else match[1]
 
 
 def without_secrets(address: str) -> str:
-    """An address as it may be shown and recorded: without keys, passwords and options; a path as it is."""
-    found = _SCHEME.match(address)
-    if found is None:
+    """An address that is safe to show and record: without keys, passwords and options. Paths are unchanged."""
+    match = _SCHEME.match(address)
+    if match is None:
         return address
     if is_postgres(address):
         return _postgres_without_password(address)
-    # A secret may hold / and @ too, so that it ends at the last @.
-    before, at, place = address[found.end() :].rpartition("@")
+    # A secret may contain / and @, so it ends at the last @.
+    before, at, place = address[match.end() :].rpartition("@")
     if "?" in before:
-        # Either a secret with a question mark, or an option with an @: it is unknown which.
-        return f"{found[0]}..."
-    if at and found[1].lower() in _NAMED and re.fullmatch(r"[^/:@]*", before):
+        # A secret with a question mark and an option with an @ look the same.
+        return f"{match[0]}..."
+    if at and match[1].lower() in _CONTAINER and re.fullmatch(r"[^/:@]*", before):
         place = f"{before}@{place}"  # abfss://container@account
-    return found[0] + place.partition("?")[0]
+    return match[0] + place.partition("?")[0]
 
 
 def _postgres_without_password(address: str) -> str:
-    """With the user, the server, the database and harmless options: a password can also stand among options."""
+    """User, server, database and options that hold no secret."""
     scheme, _, rest = address.partition("://")
-    # As libpq reads it: a user only where an @ comes before the first slash.
+    # As libpq reads it: there is a user only if an @ comes before the first slash.
     before = re.match(r"[^@/]*@", rest)
     user = ""
     if before is not None:
         user, rest = before[0][:-1].partition(":")[0] + "@", rest[before.end() :]
     host, _, options = rest.partition("?")
     host = host.rpartition("@")[2]
-    # A password with a slash in it: what looks like a port is the beginning of the password.
+    # In a password with a slash, the apparent port is the beginning of the password.
     server, colon, port = host.partition("/")[0].rpartition(":")
     if colon and not port.endswith("]") and (not re.fullmatch(r"\d*", port) or "@" in options):
         host = server
@@ -98,60 +94,59 @@ def _postgres_without_password(address: str) -> str:
 
 
 def open_store(address: str) -> tuple[Any, str]:
-    """The file system of an address, and the path in it."""
+    """The file system of an address and the path in it."""
     store, path = _try(lambda: package("pyarrow.fs").FileSystem.from_uri(address), address)
     return store, path
 
 
 def _try(action: Callable[[], T], address: str, done: str = "read") -> T:
-    """The action's result; its failure is one sentence, without the text of the store, which may repeat a key."""
+    """Run an action; its errors become one sentence, because the store's own text may contain a key."""
     try:
         return action()
     except DphistError:
         raise
     except FileNotFoundError:
-        sentence = f"there is no object {without_secrets(address)}"
+        message = f"there is no object {without_secrets(address)}"
     except Exception as error:
         if isinstance(error, OSError) and error.errno == errno.ENOSPC:
             raise
-        sentence = f"{without_secrets(address)} cannot be {done}: {_UNREACHABLE}"
-    raise InputError(sentence)
+        message = f"{without_secrets(address)} cannot be {done}: check the address, the region and the credentials"
+    # Outside of the handler, so that the store's error is not its context.
+    raise InputError(message)
 
 
 def exists(address: str) -> bool:
-    """Whether there is an object, or a folder, of this address."""
+    """Whether there is an object or a folder at this address."""
     store, path = open_store(address)
     return bool(_try(lambda: store.get_file_info(path), address).type != package("pyarrow.fs").FileType.NotFound)
 
 
 def copy_objects(address: str, folder: Path) -> list[str]:
-    """Local copies of an object, of all objects in a folder, or of those that match a pattern with * in it.
+    """Copy an object, the objects in a folder, or those that match a pattern with *; returns the local paths.
 
-    They have the same names below `folder`, so that folders named key=value are found there too.
+    The copies keep their names below `folder`, so that partitions such as key=value are found there too.
     """
     plain, mark, options = address.partition("?")
     fixed = plain if "*" not in plain else plain[: plain.index("*")].rpartition("/")[0]
     store, start = open_store(f"{fixed}{mark}{options}")
     fs = package("pyarrow.fs")
-    found = _try(lambda: store.get_file_info(start), address)
-    if found.type == fs.FileType.NotFound:
-        raise InputError(f"there is no object {without_secrets(address)}")
-    paths = [start]
-    if found.type == fs.FileType.Directory:
-        listed = _try(lambda: store.get_file_info(fs.FileSelector(start, recursive=True)), address)
-        paths = sorted(one.path for one in listed if one.type == fs.FileType.File)
+    kind = _try(lambda: store.get_file_info(start), address).type
+    paths = [] if kind == fs.FileType.NotFound else [start]
+    if kind == fs.FileType.Directory:
+        entries = _try(lambda: store.get_file_info(fs.FileSelector(start, recursive=True)), address)
+        paths = sorted(entry.path for entry in entries if entry.type == fs.FileType.File)
         if "*" in plain:
             pattern = (start.rstrip("/") + plain[len(fixed) :]).split("/")
             paths = [path for path in paths if matches_pattern(path.split("/"), pattern)]
         else:
             paths = [path for path in paths if not _is_hidden(path, start)]
-        if not paths:
-            raise InputError(f"there is no object {without_secrets(address)}")
+    if not paths:
+        raise InputError(f"there is no object {without_secrets(address)}")
     return [str(_copy(store, path, folder, address)) for path in paths]
 
 
 def matches_pattern(path: list[str], pattern: list[str]) -> bool:
-    """Whether a path matches: * ends at a slash, ** is any number of folders."""
+    """Match a path against a pattern, step by step; `**` stands for any number of folders."""
     if not pattern:
         return not path
     if pattern[0] == "**":
@@ -160,19 +155,19 @@ def matches_pattern(path: list[str], pattern: list[str]) -> bool:
 
 
 def _is_hidden(path: str, start: str) -> bool:
-    """Names that begin with a dot or an underscore are other programs' notes, as in local folders."""
+    """Whether a name below `start` begins with a dot or an underscore, as other programs' notes do."""
     return any(part.startswith((".", "_")) for part in path[len(start) :].strip("/").split("/"))
 
 
 def _copy(store: Any, path: str, folder: Path, address: str) -> Path:
     parts = PurePosixPath(path).parts
     if ".." in parts or path.startswith("/") or "\0" in path:
-        raise InputError(f"{without_secrets(address)} has an object whose name is not that of a file")
+        raise InputError(f"{without_secrets(address)} has an object whose name is not a valid file name")
     local = folder.joinpath(*parts)
 
     def copy() -> None:
         local.parent.mkdir(parents=True, exist_ok=True)
-        # As it is: Arrow would unpack what ends in .gz.
+        # By default Arrow would unpack names that end in .gz.
         with store.open_input_stream(path, compression=None) as source, local.open("xb") as file:
             shutil.copyfileobj(source, file, _BLOCK)
 
@@ -185,8 +180,8 @@ def write_object(address: str, data: bytes) -> None:
     store, path = open_store(address)
 
     def state() -> tuple[Any, ...]:
-        found = store.get_file_info(path)
-        return found.type, found.size, found.mtime_ns
+        info = store.get_file_info(path)
+        return info.type, info.size, info.mtime_ns
 
     def write() -> None:
         before = state()
@@ -194,7 +189,7 @@ def write_object(address: str, data: bytes) -> None:
             with store.open_output_stream(path, compression=None) as stream:
                 stream.write(data)
         except BaseException:
-            # Closing a stream can make an object of the parts that were written; an older object stays.
+            # Closing a stream may create an object from the parts written so far; an older object stays.
             with suppress(Exception):
                 if state() != before:
                     store.delete_file(path)
@@ -204,7 +199,6 @@ def write_object(address: str, data: bytes) -> None:
 
 
 def remove_object(address: str) -> None:
-    """Remove an object, if it is there."""
     store, path = open_store(address)
     if exists(address):
         _try(lambda: store.delete_file(path), address, "removed")

@@ -1,8 +1,7 @@
-"""Publish files: unfinished work in a hidden folder, a name for what is whole, signals that wait meanwhile.
+"""Publish files atomically: write in a hidden folder, then give complete files their names while signals wait.
 
-The process that works in such a folder marks and locks it. What a killed process has left is recognised by its
-mark and its free lock, and the next writer in the same place removes it. A folder without the mark, or of another
-user, is never touched.
+A process marks and locks its hidden folder. The next writer in the same place removes what killed processes left
+behind: folders of the same user with the mark that are no longer locked.
 """
 
 from __future__ import annotations
@@ -27,22 +26,22 @@ from dphist.errors import InvalidParameter, OutputError
 
 try:
     import fcntl
-except ImportError:  # not on Windows, where nothing is swept
+except ImportError:  # on Windows, where leftovers are not removed
     fcntl = None  # type: ignore[assignment]
 
+PathLike = str | os.PathLike[str]
 LOCK: Final = "lock"
 MARK: Final = b"dphist: unfinished work; the next run removes it\n"
 WORKPLACE: Final = re.compile(r"\.dphist-[0-9a-f]{16}")
-# What a file system says that has no hard links.
+# The errors of file systems without hard links.
 _NO_LINKS: Final = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV)
-# Publishing takes milliseconds: a lock on a folder that is held longer than this has another purpose.
+# Publishing takes milliseconds, so a folder that is locked for longer is locked for another reason.
 _WAIT_SECONDS: Final = 30.0
-# A folder that is still empty can be swept away, but not a thousand times in a row.
+# Another process may remove a folder that is still empty, but not a thousand times in a row.
 ATTEMPTS: Final = 1000
 
 
-def checked_path(path: str | os.PathLike[str], what: str) -> Path:
-    """The path, if it is the name of a file."""
+def checked_path(path: PathLike, what: str) -> Path:
     name = os.fspath(path)
     if not isinstance(name, str) or not name or "\0" in name:
         raise InvalidParameter(f"{what} needs the name of a file, not {name!r}")
@@ -50,8 +49,8 @@ def checked_path(path: str | os.PathLike[str], what: str) -> Path:
 
 
 @contextmanager
-def open_regular(path: str | os.PathLike[str]) -> Iterator[BufferedReader]:
-    """Open a regular file for reading: a pipe would block, and a device never end."""
+def open_regular(path: PathLike) -> Iterator[BufferedReader]:
+    """Open a regular file for reading; raises `OSError` for pipes, which would block, and for devices."""
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0))
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
@@ -60,22 +59,23 @@ def open_regular(path: str | os.PathLike[str]) -> Iterator[BufferedReader]:
         yield file
 
 
-def odd_file(mode: int) -> str | None:
-    """What a path is whose mode is not that of a regular file, as a sentence goes on; None for a file."""
+def why_not_a_file(mode: int) -> str | None:
+    """What a path is instead of a regular file, to complete "it is ..."; None for a regular file."""
     if stat.S_ISREG(mode):
         return None
-    other = "a folder" if stat.S_ISDIR(mode) else "not a file"
-    return "a link; name the file itself" if stat.S_ISLNK(mode) else other
+    if stat.S_ISLNK(mode):
+        return "a link; name the file itself"
+    return "a folder" if stat.S_ISDIR(mode) else "not a file"
 
 
 def link_new(new: Path, final: Path) -> None:
-    """Give a file its name, unless something has it already."""
+    """Give a file its name; raises `FileExistsError` if the name is taken."""
     try:
         os.link(new, final)
     except OSError as error:
         if error.errno not in _NO_LINKS:
             raise
-        # The empty file holds the name until the real one replaces it.
+        # The empty file reserves the name until the real one replaces it.
         os.close(os.open(final, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
         try:
             os.replace(new, final)
@@ -84,8 +84,8 @@ def link_new(new: Path, final: Path) -> None:
             raise
 
 
-def keep_old(path: Path, old: Path) -> None:
-    """A second name for an old file, or a new one where a file has one name only."""
+def _keep_old(path: Path, old: Path) -> None:
+    """Keep a file that is about to be replaced under a second name, or move it there if it can have only one."""
     if path.is_dir() and not path.is_symlink():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     try:
@@ -97,16 +97,16 @@ def keep_old(path: Path, old: Path) -> None:
 
 
 def identity(path: Path) -> tuple[int, int]:
-    """Which file a name stands for."""
+    """Device and inode of a file, (-1, -1) if there is none."""
     try:
-        found = os.lstat(path)
+        status = os.lstat(path)
     except OSError:
         return (-1, -1)
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino
 
 
 def place_new(pairs: Sequence[tuple[Path, Path]], *, force: bool = False) -> None:
-    """Give new files their names, in this order; on any error none of them. With `force` older files go."""
+    """Give new files their names, in this order, all or none. With `force` they replace older files."""
     if force and len(pairs) == 1:
         ((new, final),) = pairs
         os.replace(new, final)
@@ -114,28 +114,28 @@ def place_new(pairs: Sequence[tuple[Path, Path]], *, force: bool = False) -> Non
         return
     final = Path()
     try:
-        with ExitStack() as placed:
+        with ExitStack() as undo:
             for new, final in pairs:
                 old = new.with_name(f"{new.name}-old")
-                # Recorded first: after an interruption the file itself shows whether it was placed.
-                placed.callback(_withdraw, final, old, identity(new))
+                # Registered first: after an interruption, the file's identity shows whether it was placed.
+                undo.callback(_withdraw, final, old, identity(new))
                 if not force:
                     link_new(new, final)
                     continue
                 if os.path.lexists(final):
-                    keep_old(final, old)
+                    _keep_old(final, old)
                 os.replace(new, final)
-            placed.pop_all()
+            undo.pop_all()
     except FileExistsError as error:
         raise FileExistsError(errno.EEXIST, f"{final} already exists", str(final)) from error
     for folder in {final.parent for _, final in pairs}:
         sync_folder(folder)
 
 
-def _withdraw(path: Path, old: Path, written: tuple[int, int]) -> None:
-    """The older file is there again, or none; what others put there meanwhile stays."""
+def _withdraw(path: Path, old: Path, new: tuple[int, int]) -> None:
+    """Restore the older file, or remove ours; a file that another process put there stays."""
     with suppress(OSError):
-        ours = identity(path) == written
+        ours = identity(path) == new
         if os.path.lexists(old) and (ours or not os.path.lexists(path)):
             os.replace(old, path)
         elif ours:
@@ -143,26 +143,27 @@ def _withdraw(path: Path, old: Path, written: tuple[int, int]) -> None:
 
 
 def replace_pair(data: Path, final: Path, certificate: Path, certified: Path, work: Path) -> None:
-    """Put both files in the place of older ones; on any error the older ones are there again.
+    """Replace an older release and its certificate by new ones; on any error the older ones are restored.
 
-    The certificate is the last to appear and the first to go: none ever stands beside other data.
+    The old certificate is removed first and the new one placed last, so that a certificate never stands next to
+    other data.
     """
-    ours, sealing = identity(data), identity(certificate)
+    new_data, new_certificate = identity(data), identity(certificate)
     old_data, old_certificate = work / "old", work / "old-certificate"
     try:
         if os.path.lexists(final):
-            keep_old(final, old_data)
+            _keep_old(final, old_data)
         if os.path.lexists(certified):
             os.replace(certified, old_certificate)
         os.replace(data, final)
-        # On the disk in this order too: after a power failure no certificate is there before its data.
+        # Synced in between, so that after a power failure there is no certificate without its data.
         sync_folder(final.parent)
         os.replace(certificate, certified)
     except BaseException:
-        if identity(certified) != sealing:
+        if identity(certified) != new_certificate:
             if os.path.lexists(old_data):
                 os.replace(old_data, final)
-            elif identity(final) == ours:
+            elif identity(final) == new_data:
                 os.unlink(final)
             if os.path.lexists(old_certificate):
                 os.replace(old_certificate, certified)
@@ -171,7 +172,7 @@ def replace_pair(data: Path, final: Path, certificate: Path, certified: Path, wo
 
 
 def sync_folder(folder: Path) -> None:
-    """Make names last over a power failure; a folder that cannot be synced is not an error."""
+    """Make names durable; does nothing where a folder cannot be synced."""
     with suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
         try:
@@ -181,7 +182,6 @@ def sync_folder(folder: Path) -> None:
 
 
 def write_synced(path: Path, data: bytes, mode: int = 0o666) -> None:
-    """Write a new file through to the disk."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     with os.fdopen(descriptor, "wb") as file:
         file.write(data)
@@ -190,12 +190,11 @@ def write_synced(path: Path, data: bytes, mode: int = 0o666) -> None:
 
 
 def write_files(files: Mapping[Path, tuple[bytes, int]], *, force: bool = False) -> None:
-    """Put whole files with these modes in their places, all or none. With `force` older files are replaced."""
+    """Write files with the given content and mode, all or none. With `force` they replace older files."""
     try:
-        with defer_signals(), ExitStack() as works:
-            folders = {
-                folder: works.enter_context(workplace(folder)) for folder in {path.parent for path in files}
-            }
+        with defer_signals(), ExitStack() as stack:
+            parents = {path.parent for path in files}
+            folders = {parent: stack.enter_context(workplace(parent)) for parent in parents}
             pairs = [(folders[path.parent] / str(number), path) for number, path in enumerate(files)]
             for new, path in pairs:
                 write_synced(new, *files[path])
@@ -208,7 +207,7 @@ def write_files(files: Mapping[Path, tuple[bytes, int]], *, force: bool = False)
 
 @contextmanager
 def workplace(folder: Path) -> Iterator[Path]:
-    """A hidden folder for what is unfinished, closed to other users; gone afterwards, or with the next run."""
+    """A private hidden folder for unfinished files, removed at the end, or by the next run after a kill."""
     sweep(folder)
     lock = -1
     work = folder
@@ -230,31 +229,27 @@ def workplace(folder: Path) -> Iterator[Path]:
 
 
 def hold(folder: Path) -> int:
-    """Mark a folder and lock it while the descriptor is open; -1 if it was swept away before that."""
+    """Mark a folder, and lock it while the returned descriptor is open; -1 if another process removed it first."""
     path = folder / LOCK
     try:
         descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
     except FileNotFoundError:
         return -1
-    try:
+    with ExitStack() as undo, suppress(BlockingIOError):
+        undo.callback(os.close, descriptor)
         if fcntl is not None:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        with suppress(OSError):  # on a full disk, which may still have room in memory for the work itself
+        with suppress(OSError):  # a full disk; the work itself may need none
             os.write(descriptor, MARK)
-        found = os.fstat(descriptor)
-        if identity(path) == (found.st_dev, found.st_ino):
+        status = os.fstat(descriptor)
+        if identity(path) == (status.st_dev, status.st_ino):
+            undo.pop_all()
             return descriptor
-    except BlockingIOError:
-        pass
-    except BaseException:
-        os.close(descriptor)
-        raise
-    os.close(descriptor)
     return -1
 
 
 def sweep(folder: Path) -> None:
-    """Remove the hidden folders that killed processes have left here."""
+    """Remove the hidden folders that killed processes left here."""
     with suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
             if WORKPLACE.fullmatch(entry.name):
@@ -262,23 +257,23 @@ def sweep(folder: Path) -> None:
 
 
 def remove_abandoned(folder: Path) -> bool:
-    """Remove a folder that has our mark, belongs to us and is not locked, or has nothing in it yet."""
+    """Remove a folder of this user that is empty, or has the mark and is not locked; whether it was removed."""
     if fcntl is None:
         return False
     try:
-        found = os.lstat(folder)
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+        status = os.lstat(folder)
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
             return False
-        inside = os.listdir(folder)
-        if not inside:
+        names = os.listdir(folder)
+        if not names:
             os.rmdir(folder)
             return True
         descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
         return False
     try:
-        # Before the mark is written there is nothing else in the folder.
-        marks = (MARK, b"") if inside == [LOCK] else (MARK,)
+        # A process writes its mark before anything else.
+        marks = (MARK, b"") if names == [LOCK] else (MARK,)
         if not stat.S_ISREG(os.fstat(descriptor).st_mode) or os.read(descriptor, len(MARK) + 1) not in marks:
             return False
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -291,26 +286,24 @@ def remove_abandoned(folder: Path) -> bool:
 
 
 def _remove(folder: Path) -> None:
-    """Remove a folder of ours, the mark last: whatever interrupts this, the rest is still recognised."""
+    """Remove the mark last: if this is interrupted, the rest is still recognised."""
     with suppress(OSError):
-        for name in os.listdir(folder):
-            if name != LOCK:
-                path = folder / name
-                if path.is_dir() and not path.is_symlink():
-                    shutil.rmtree(path, ignore_errors=True)
-                else:
-                    with suppress(OSError):
-                        path.unlink()
+        for path in folder.iterdir():
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path, ignore_errors=True)
+            elif path.name != LOCK:
+                with suppress(OSError):
+                    path.unlink()
         with suppress(FileNotFoundError):
             os.unlink(folder / LOCK)
         os.rmdir(folder)
 
 
 @contextmanager
-def alone(folder: Path) -> Iterator[None]:
-    """One writer at a time gives names in a folder, so that no pair of files is mixed from two.
+def lock_folder(folder: Path) -> Iterator[None]:
+    """Let one writer at a time place files in a folder, so that pairs of two writers do not mix.
 
-    A folder that cannot be locked, as on some network file systems, is not an error.
+    Goes on without a lock where a folder cannot be locked, as on some network file systems.
     """
     descriptor, end = -1, time.monotonic() + _WAIT_SECONDS
     if fcntl is not None:
@@ -332,54 +325,51 @@ _SIGNALS: Final = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", 
 
 
 class _Stopped(BaseException):
-    """A signal came that ends the process; unfinished work is removed first."""
+    """A signal that ends the process arrived; unfinished files are removed first."""
 
 
 @contextmanager
 def defer_signals() -> Iterator[Callable[[], None]]:
-    """Within this context signals wait for its end, or for a call of the function that it gives, which may raise.
+    """Hold back signals until the end of the context, or until a call of the function that it yields.
 
-    A signal could otherwise raise between making a temporary file and noting it. In other threads nothing is
-    changed: signals are handled in the main thread alone.
+    Otherwise a signal could raise between the creation of a temporary file and its registration. Has no effect in
+    other threads than the main thread, where Python handles no signals.
     """
     handlers: dict[int, Any] = {}
-    waiting: list[int] = []
+    pending: list[int] = []
 
     def handle() -> None:
-        while waiting:
-            handler = handlers[waiting[0]]
+        while pending:
+            handler = handlers[pending[0]]
             if not callable(handler):
                 raise _Stopped
-            handler(waiting.pop(0), None)
+            handler(pending.pop(0), None)
 
     try:
-        with ExitStack() as restored:
+        with ExitStack() as restore:
             for number in _SIGNALS if threading.current_thread() is threading.main_thread() else ():
                 handler = signal.getsignal(number)
-                # None is a handler that Python did not install and could not put back.
+                # None is a handler that Python did not install and cannot restore.
                 if handler is not None and handler != signal.SIG_IGN:
                     handlers[number] = handler
-                    restored.callback(signal.signal, number, handler)
-                    signal.signal(number, lambda number, _: waiting.append(number))
+                    restore.callback(signal.signal, number, handler)
+                    signal.signal(number, lambda number, _: pending.append(number))
             yield handle
     finally:
-        while waiting:
-            signal.raise_signal(waiting.pop(0))
+        while pending:
+            signal.raise_signal(pending.pop(0))
 
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Turn the signals that end a process at once into `SystemExit`, so that temporary files are removed.
-
-    For a command's main function. The exit code is the one a shell expects: 128 and the signal's number.
-    """
+    """Turn SIGTERM and SIGHUP into `SystemExit` with the shell's code, so that temporary files are removed."""
 
     def leave(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
         raise SystemExit(128 + number)
 
-    with ExitStack() as restored:
+    with ExitStack() as restore:
         for number in _SIGNALS if threading.current_thread() is threading.main_thread() else ():
             if number != signal.SIGINT and signal.getsignal(number) == signal.SIG_DFL:
-                restored.callback(signal.signal, number, signal.SIG_DFL)
+                restore.callback(signal.signal, number, signal.SIG_DFL)
                 signal.signal(number, leave)
         yield

@@ -1,8 +1,8 @@
 """Ed25519 signatures of certificates and ledger checkpoints.
 
-A signature covers the canonical JSON of a document without its signature and its seal. A certificate holds the
-SHA-256 of the data, their name and date, and the booking, so that one signature covers the whole release. A signed
-document must be in the very bytes that dphist writes, so that no byte of it can change unnoticed.
+A signature covers the canonical JSON of a document without its signature and its own digest. A certificate holds
+the SHA-256 of the data, its name and date, and the booking, so one signature covers the whole release. A signed
+document must consist of exactly the bytes that dphist writes, so that no byte of it can change unnoticed.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from dphist.errors import InputError, InvalidParameter, OutputError
 from dphist.objects import without_options
-from dphist.outputs.formats import SEAL, SIGNATURE, output_of
-from dphist.outputs.write import DATABASES, DEFAULT_TABLE
+from dphist.outputs.certificate_text import SEAL, SIGNATURE, output_of
+from dphist.outputs.target import DATABASES, DEFAULT_TABLE
+from dphist.publishing import PathLike as PathLike
 from dphist.publishing import checked_path, open_regular, write_files
 
 if TYPE_CHECKING:
@@ -31,14 +32,13 @@ if TYPE_CHECKING:
 
 PASSPHRASE: Final = "DPHIST_KEY_PASSPHRASE"
 _ALGORITHM: Final = "ed25519"
-# One key may sign both kinds of documents: none can be taken for the other.
+# A signature of one kind of document is not valid for the other, even with the same key.
 _CERTIFICATE_DOMAIN: Final = b"dphist-certificate-v1\0"
 CHECKPOINT_DOMAIN: Final = b"dphist-checkpoint-v1\0"
 _LARGEST_FILE: Final = 1 << 16
 _DATE: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z")
 
 Status = Literal["missing", "invalid", "valid", "other key", "trusted"]
-PathLike = str | os.PathLike[str]
 
 
 def fingerprint_of(public: bytes) -> str:
@@ -58,7 +58,7 @@ class Signer:
         return f"Signer({self.fingerprint})"
 
     def __call__(self, document: Mapping[str, Any], domain: bytes = _CERTIFICATE_DOMAIN) -> dict[str, str]:
-        """The signature of a document, as it is written into it."""
+        """The signature of a document, as it stands in the document."""
         return _encode_signature(self._public, self._key.sign(_payload(document, domain)))
 
 
@@ -73,24 +73,27 @@ def _payload(document: Mapping[str, Any], domain: bytes) -> bytes:
 
 
 def make_key(path: PathLike) -> str:
-    """Write a new private key to `path` and its public key to `path`.pub; its fingerprint. Nothing is replaced."""
+    """Write a new private key to `path` and its public key to `path`.pub; returns the key's fingerprint.
+
+    Raises `OutputError` if one of the files exists.
+    """
     from cryptography.hazmat.primitives import serialization as forms
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
     private = checked_path(path, "a key")
     public = private.with_name(private.name + ".pub")
-    for place in (private, public):
-        if os.path.lexists(place):
-            raise OutputError(f"{place} already exists, and a key is never replaced: choose another name")
+    for file in (private, public):
+        if os.path.lexists(file):
+            raise OutputError(f"{file} already exists, and keys are never replaced: choose another name")
     key = Ed25519PrivateKey.generate()
     secret = key.private_bytes(forms.Encoding.PEM, forms.PrivateFormat.PKCS8, forms.NoEncryption())
-    known = key.public_key().public_bytes(forms.Encoding.PEM, forms.PublicFormat.SubjectPublicKeyInfo)
-    write_files({private: (secret, 0o600), public: (known, 0o644)})
+    shared = key.public_key().public_bytes(forms.Encoding.PEM, forms.PublicFormat.SubjectPublicKeyInfo)
+    write_files({private: (secret, 0o600), public: (shared, 0o644)})
     return fingerprint_of(key.public_key().public_bytes_raw())
 
 
 def signer_of(path: PathLike) -> Signer:
-    """The private key in a file, checked."""
+    """Read a private key, encrypted or not, from a file that only its owner can read."""
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
@@ -131,37 +134,37 @@ def read_public_key(path: PathLike) -> bytes:
 
 
 def read_small(path: PathLike, what: str, *, private: bool = False) -> bytes:
-    """The bytes of a regular file that is not larger than such a file can be."""
-    place = checked_path(path, what)
+    """The bytes of a regular file of at most 64 KiB; a `private` one must be closed to other users."""
+    name = checked_path(path, what)
     try:
-        with open_regular(place) as file:
+        with open_regular(name) as file:
             mode = os.fstat(file.fileno()).st_mode
             if private and os.name == "posix" and mode & 0o077:
                 raise InputError(
-                    f"{what} {place} is open to other users (mode {stat.S_IMODE(mode):04o}): "
-                    f"close it with chmod 600 {place}, or make a new one if others may have read it"
+                    f"{what} {name} is open to other users (mode {stat.S_IMODE(mode):04o}): "
+                    f"run chmod 600 {name}, or make a new one if others may have read it"
                 )
             data = file.read(_LARGEST_FILE + 1)
     except FileNotFoundError:
-        raise InputError(f"{what} {place} does not exist") from None
+        raise InputError(f"{what} {name} does not exist") from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "it is not the name of a file"
-        raise InputError(f"{what} {place} cannot be read: {reason}") from None
+        raise InputError(f"{what} {name} cannot be read: {reason}") from None
     if len(data) > _LARGEST_FILE:
-        raise InputError(f"{what} {place} is larger than {_LARGEST_FILE:,} bytes, too large for such a file")
+        raise InputError(f"{what} {name} is larger than {_LARGEST_FILE:,} bytes, too large for such a file")
     return data
 
 
 @dataclass(frozen=True)
 class Trust:
-    """What a reader relies on: a public key, and the earliest date of a release."""
+    """What a reader trusts: a public key, and no release before a date."""
 
     public_key: bytes | None = None
     not_before: datetime | None = None
 
     @classmethod
     def of(cls, public_key: PathLike | None, not_before: str | datetime | None) -> Trust:
-        """From the file of a key and a date such as 2026-11-01 or 2026-11-01T12:00:00Z."""
+        """Read the key from a file; the date is such as 2026-11-01 or 2026-11-01T12:00:00Z."""
         if not_before is not None and public_key is None:
             raise InvalidParameter(
                 "--not-before needs --public-key: anyone can change the date of an unsigned release"
@@ -180,7 +183,7 @@ NO_TRUST: Final = Trust()
 
 @dataclass(frozen=True)
 class Signed:
-    """The state of a signature, the key of a genuine one, and checks and problems as sentences."""
+    """The status of a signature, its key if it is valid, and checks and problems as sentences."""
 
     status: Status = "missing"
     fingerprint: str | None = None
@@ -192,7 +195,6 @@ NOT_SIGNED: Final = Signed()
 
 
 def examine(document: dict[str, Any] | None, address: PathLike, table: str | None, trust: Trust) -> Signed:
-    """Check the signature of a certificate for a release at this address."""
     signed = document or {}
     status, fingerprint, problems = examine_signature(signed, _CERTIFICATE_DOMAIN, trust.public_key)
     if status == "valid":
@@ -202,12 +204,12 @@ def examine(document: dict[str, Any] | None, address: PathLike, table: str | Non
         return Signed(status, fingerprint, (), problems)
     output, created = output_of(document), str(signed.get("created"))
     wrong = tuple(
-        f"the {'release' if key == 'name' else key} has the name {found!r}, but was signed as {output.get(key)!r}"
-        for key, found in _place(address, table, output.get("kind")).items()
-        if output.get(key) != found
+        f"the {'release' if key == 'name' else key} has the name {name!r}, but was signed as {output.get(key)!r}"
+        for key, name in _names_of(address, table, output.get("kind")).items()
+        if output.get(key) != name
     )
     date = None
-    with suppress(ValueError):  # such as the 13th month
+    with suppress(ValueError):  # such as month 13
         date = datetime.fromisoformat(created) if _DATE.fullmatch(created) else None
     if trust.not_before is not None and (date is None or date < trust.not_before):
         wrong += (f"the release was made {created}, before {trust.not_before.isoformat()}",)
@@ -215,20 +217,20 @@ def examine(document: dict[str, Any] | None, address: PathLike, table: str | Non
     return Signed(status, fingerprint, () if wrong else (check,), wrong)
 
 
-def _place(address: PathLike, table: str | None, kind: Any) -> dict[str, str]:
-    """The place of a release as certificates have it: the name of its file, or of its table and database."""
+def _names_of(address: PathLike, table: str | None, kind: Any) -> dict[str, str]:
+    """The names that a certificate records: of the file, or of the table and its database."""
     path = os.path.basename(os.path.abspath(without_options(os.fspath(address))))
     file = path.encode("utf-8", "backslashreplace").decode()
     if kind not in DATABASES:
         return {"name": file}
-    # A server is reached under many names.
+    # A server has many names.
     return {"name": table or DEFAULT_TABLE, **({} if kind == "postgresql" else {"database": file})}
 
 
 def examine_signature(
     document: Mapping[str, Any], domain: bytes, trusted: bytes | None
 ) -> tuple[Status, str | None, tuple[str, ...]]:
-    """The state of a document's signature, the fingerprint of its key, and problems."""
+    """The status of a document's signature, the fingerprint of its key, and problems."""
     if SIGNATURE not in document:
         return "missing", None, () if trusted is None else ("there is no signature",)
     from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
@@ -237,16 +239,16 @@ def examine_signature(
     problem, signature = "the signature is not one that dphist writes", document[SIGNATURE]
     try:
         public, value = (base64.b64decode(signature[name], validate=True) for name in ("public_key", "value"))
-        # Only the very form that dphist writes: base64 has several for the same bytes.
+        # Base64 has several texts for the same bytes; only the one that dphist writes is valid.
         if signature != _encode_signature(public, value):
             raise ValueError
         key = Ed25519PublicKey.from_public_bytes(public)
-        problem = "the signature does not match: what was signed was changed"
+        problem = "the signature does not match: the document was changed after it was signed"
         key.verify(value, _payload(document, domain))
     except (TypeError, KeyError, ValueError, RecursionError, InvalidSignature, UnsupportedAlgorithm):
         return "invalid", None, (problem,)
     fingerprint = fingerprint_of(public)
     if trusted is None or public == trusted:
         return ("valid" if trusted is None else "trusted"), fingerprint, ()
-    problem = f"the signature is by another key, {fingerprint}, and not by {fingerprint_of(trusted)}"
+    problem = f"the signature is by another key, {fingerprint}, not by {fingerprint_of(trusted)}"
     return "other key", fingerprint, (problem,)

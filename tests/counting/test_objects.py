@@ -48,7 +48,7 @@ def running() -> Iterator[ObjectServer]:
 
 @pytest.fixture
 def store(running: ObjectServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[ObjectServer]:
-    """A store with some logs, whose copies are removed."""
+    """A store with some logs, of which no copies may be left."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
@@ -70,22 +70,24 @@ def store(running: ObjectServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 
 
 def released(source: Any, **more: Any) -> dict[Any, float]:
-    found = dphist.release(source, **{**ASKED, **more})
-    return {item: count for item, count, *_ in (row.values() for row in found.to_arrow().to_pylist())}
+    release = dphist.release(source, **{**ASKED, **more})
+    return {item: count for item, count, *_ in (row.values() for row in release.to_arrow().to_pylist())}
 
 
-def is_near(found: dict[Any, float], expected: dict[Any, int]) -> bool:
+def is_near(counts: dict[Any, float], expected: dict[Any, int]) -> bool:
     # Noise beyond 40 has a probability below 1e-9 with this budget.
-    return found.keys() == expected.keys() and all(abs(found[key] - expected[key]) < 40 for key in expected)
+    return counts.keys() == expected.keys() and all(abs(counts[key] - expected[key]) < 40 for key in expected)
 
 
+@pytest.mark.usefixtures("quick_curve", "plans_once")
 @pytest.mark.parametrize("name", ["one.csv", "one.csv.gz", "one.parquet", "one.jsonl"])
-def test_an_object_as_input(store: ObjectServer, name: str) -> None:
+def test_reading_an_object(store: ObjectServer, name: str) -> None:
     assert is_near(released(f"s3://lake/{name}{store.options}"), {"tea": 600, "milk": 299})
-    # One request, although choosing the limit reads the events too.
-    store.requests.clear()
-    dphist.release(f"s3://lake/{name}{store.options}", **{**ASKED, "max_items_per_user": None})
-    assert store.requests.count(f"GET lake/{name}") == 1
+    if name == "one.csv":
+        # Read once, although the events are counted twice to choose the limit.
+        store.requests.clear()
+        dphist.release(f"s3://lake/{name}{store.options}", **{**ASKED, "max_items_per_user": None})
+        assert store.requests.count(f"GET lake/{name}") == 1
 
 
 def test_folders_and_patterns(store: ObjectServer, tmp_path: Path) -> None:
@@ -104,7 +106,7 @@ def test_folders_and_patterns(store: ObjectServer, tmp_path: Path) -> None:
     assert is_near(released(mixed), both)
 
 
-def test_missing_objects(store: ObjectServer) -> None:
+def test_missing_objects_and_columns(store: ObjectServer) -> None:
     for source, message in (
         ("s3://lake/none.csv", "there is no object s3://lake/none.csv"),
         ("s3://lake/none/*.csv", "there is no object"),
@@ -125,18 +127,19 @@ def test_missing_objects(store: ObjectServer) -> None:
         released("hdfs://lake/one.csv")
 
 
+@pytest.mark.usefixtures("decoded_here", "plans_once")
 @pytest.mark.parametrize("name", ["q.parquet", "deep/er/q.jsonl.gz"])
-def test_an_object_as_output(store: ObjectServer, tmp_path: Path, name: str) -> None:
+def test_writing_a_release(store: ObjectServer, tmp_path: Path, name: str) -> None:
     source, out = f"s3://lake/one.csv{store.options}", f"s3://lake/out/{name}{store.options}"
     before = dict(store.objects)
-    found = dphist.release(source, **ASKED, output=out)
-    assert found.written.address == f"s3://lake/out/{name}"
-    assert found.written.certificate == f"s3://lake/out/{name}.certificate.json"
+    release = dphist.release(source, **ASKED, output=out)
+    assert release.written.address == f"s3://lake/out/{name}"
+    assert release.written.certificate == f"s3://lake/out/{name}.certificate.json"
     new = {key for key in store.objects.keys() - before.keys() if not key.endswith("/")}
     assert new == {f"lake/out/{name}", f"lake/out/{name}.certificate.json"}
     assert dphist.verify(out).verified
     assert dphist.verify(out, certificate=f"s3://lake/out/{name}.certificate.json{store.options}").verified
-    # Copies of the files verify too.
+    # Copies are valid too.
     local = tmp_path / Path(name).name
     local.write_bytes(store.objects[f"lake/out/{name}"])
     Path(f"{local}.certificate.json").write_bytes(store.objects[f"lake/out/{name}.certificate.json"])
@@ -156,7 +159,7 @@ def test_an_object_as_output(store: ObjectServer, tmp_path: Path, name: str) -> 
         dphist.verify(out)
 
 
-def test_a_certificate_never_stands_beside_other_data(store: ObjectServer) -> None:
+def test_no_certificate_is_left_next_to_other_data(store: ObjectServer) -> None:
     source, out = f"s3://lake/one.csv{store.options}", f"s3://lake/q.parquet{store.options}"
     for failing in ("q.parquet", "q.parquet.certificate.json"):
         for method in ("POST", "PUT"):
@@ -175,8 +178,8 @@ def test_a_certificate_never_stands_beside_other_data(store: ObjectServer) -> No
         assert "lake/q.parquet.certificate.json" not in store.objects
 
 
-def test_an_upload_that_fails_leaves_no_object(store: ObjectServer) -> None:
-    out, data = f"s3://lake/large.csv{store.options}", bytes(25_000_000)
+def test_an_object_that_fails_midway_is_not_left_behind(store: ObjectServer) -> None:
+    out, data = f"s3://lake/large.csv{store.options}", bytes(11_000_000)
     for part in (1, 2):
         store.broken_part = part
         with pytest.raises(InputError, match=r"large\.csv cannot be written"):
@@ -185,7 +188,7 @@ def test_an_upload_that_fails_leaves_no_object(store: ObjectServer) -> None:
     store.broken_part = None
     write_object(out, data)
     assert store.objects["lake/large.csv"] == data
-    # An existing object stays.
+    # An older object stays.
     store.failing = ("POST", "large.csv")
     with pytest.raises(InputError, match=r"large\.csv cannot be written"):
         write_object(out, data[:9])
@@ -205,9 +208,9 @@ def test_invalid_outputs(store: ObjectServer, monkeypatch: pytest.MonkeyPatch) -
     one = f"s3://lake/one.csv{store.options}"
     before = dict(store.objects)
     for source, out, message in (
-        (one, "one.csv", "which it is made of"),
-        (f"s3://lake/many/{store.options}", "many/q.parquet", "which it is made of"),
-        (f"s3://lake/**{store.options}", "q.parquet", "which it is made of"),
+        (one, "one.csv", "cannot write the release to"),
+        (f"s3://lake/many/{store.options}", "many/q.parquet", "cannot write the release to"),
+        (f"s3://lake/**{store.options}", "q.parquet", "cannot write the release to"),
         (one, "q.sqlite", "a database cannot be written"),
         (one, "q", "only Spark can write a folder"),
     ):
@@ -215,12 +218,7 @@ def test_invalid_outputs(store: ObjectServer, monkeypatch: pytest.MonkeyPatch) -
             dphist.release(source, **ASKED, output=f"s3://lake/{out}{store.options}", force=True)
     assert store.objects == before
     assert without_secrets("s3://KEY:SECRET@lake/a.csv?x=y") == "s3://lake/a.csv"
-    assert [is_object(f"{scheme}://lake/a") for scheme in ("s3", "gs", "s3a", "hdfs")] == [
-        True,
-        True,
-        False,
-        False,
-    ]
+    assert [scheme for scheme in ("s3", "gs", "s3a", "hdfs") if is_object(f"{scheme}://lake/a")] == ["s3", "gs"]
 
 
 def test_the_command_and_the_environment(

@@ -1,4 +1,4 @@
-"""How spends add up: plainly and exactly, or by their privacy profiles."""
+"""How spends add up: by exact sums, by privacy profiles, and by zero-concentrated differential privacy."""
 
 from __future__ import annotations
 
@@ -7,16 +7,23 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import dphist
-from dphist.accounting import Profile
-from dphist.errors import InvalidParameter, OverBudget
+from dphist.accounting import Profile, zcdp_of_plan
+from dphist.errors import InvalidParameter, LedgerError, OverBudget
 from dphist.ledger import Ledger, Spend, SumComposer
-from dphist.ledger.accounts import Account, Booking, ProfileComposer, composer_for, decimal_fraction, largest_float
-from dphist.privacy.types import Budget
+from dphist.ledger.accounts import (
+    Account,
+    Booking,
+    ProfileComposer,
+    composer_for,
+    limits_of,
+)
+from dphist.privacy.types import Budget, LaplaceNoise, LatticeNoise, Plan
 from dphist.releasing.spending import spend_of
 
 SUM = SumComposer()
@@ -29,10 +36,9 @@ def path(tmp_path: Path) -> Path:
     return place
 
 
-def test_the_accounting_of_a_dataset_is_the_one_that_counts(path: Path) -> None:
-    other = ProfileComposer()
+def test_a_composer_of_another_accounting_is_refused(path: Path) -> None:
     with pytest.raises(InvalidParameter, match="'log' has the accounting 'sum', not 'pld'"):
-        Ledger.open(path).book("log", Spend(0.1, 1e-6), other)
+        Ledger.open(path).book("log", Spend(0.1, 1e-6), ProfileComposer())
 
 
 def test_profiles_are_composed_in_groups_and_nan_is_refused(
@@ -61,8 +67,8 @@ def test_profiles_are_composed_in_groups_and_nan_is_refused(
         ledger.book("log", Spend(1, 1e-7), composer)
     assert asked[:3] == [[("5", 1)], [("5", 2)], [("5", 2), ("none", 1)]]
     assert composer.total_delta([], 3.0) == 0.0
-    # What contradicts its own budget is refused, for the smaller of both would count.
-    with pytest.raises(InvalidParameter, match="above its own delta"):
+    # A profile above its own budget is refused.
+    with pytest.raises(InvalidParameter, match="exceeds its delta"):
         ledger.book("log", Spend(1, 1e-8, {"s": "5"}), composer)
 
 
@@ -71,19 +77,19 @@ NUMBERS = st.floats(1e-12, 2.0) | st.decimals("0.01", "1", places=2).map(float)
 
 @given(st.lists(st.tuples(NUMBERS, NUMBERS), min_size=1, max_size=6), NUMBERS, NUMBERS)
 def test_sums_are_compared_exactly(spends: list[tuple[float, float]], epsilon: float, delta: float) -> None:
-    """Against fractions of what is written; a float that rounds could let too much through."""
+    """Against fractions of the decimal forms."""
     given_spends = [Spend(e, min(d, 0.999)) for e, d in spends]
     delta = min(delta, 0.999)
     total = SUM.total_delta(given_spends, epsilon)
     within = (
-        sum(Fraction(str(one.epsilon)) for one in given_spends) <= Fraction(str(epsilon)),
-        sum(Fraction(str(one.delta)) for one in given_spends) <= Fraction(str(delta)),
+        sum(Fraction(str(spend.epsilon)) for spend in given_spends) <= Fraction(str(epsilon)),
+        sum(Fraction(str(spend.delta)) for spend in given_spends) <= Fraction(str(delta)),
     )
     assert (total <= delta) is all(within)
 
 
 @given(st.lists(NUMBERS, min_size=1, max_size=6), NUMBERS)
-def test_what_is_left_fits_and_nothing_more(epsilons: list[float], total: float) -> None:
+def test_the_remaining_epsilon_fits_and_no_more(epsilons: list[float], total: float) -> None:
     account = Account("log", Budget(total, 0.5), "sum")
     spent: list[Spend] = []
     for epsilon in epsilons:
@@ -105,12 +111,6 @@ def as_booking(spend: Spend) -> Booking:
     return Booking("", "log", 1, "", "", spend)
 
 
-@given(st.fractions(0, 3))
-def test_the_largest_float_below(exact: Fraction) -> None:
-    value = largest_float(exact)
-    assert decimal_fraction(value) <= exact < decimal_fraction(math.nextafter(value, math.inf))
-
-
 @pytest.mark.parametrize(("share", "expected"), [(1.0, 0), (0.3, 1), (0.1, 3), (0.03, 10), (0.00001, 1000)])
 def test_how_many_more_fit(path: Path, share: float, expected: int) -> None:
     account = Ledger.open(path).account("log")
@@ -119,7 +119,6 @@ def test_how_many_more_fit(path: Path, share: float, expected: int) -> None:
 
 @pytest.fixture(scope="module")
 def release() -> Spend:
-    """A release as it would be booked: with its budget and its profile."""
     plan = dphist.plan(epsilon=1, delta=1e-7, max_items_per_user=20)
     return spend_of(plan, "pld")
 
@@ -137,14 +136,14 @@ def test_more_releases_fit_by_their_profiles(tmp_path: Path, release: Spend) -> 
         ledger.book("log", release, pld)
     left = ledger.account("log").left(pld)
     assert 0.0 < left["delta_spent"] <= 1e-6
-    # A smaller one still fits, as large as is said.
+    # A smaller one still fits.
     epsilon = ledger.account("log").largest_epsilon(1e-8, pld)
     if epsilon:
         ledger.book("log", Spend(epsilon, 1e-8), pld)
 
 
-def test_one_release_may_have_all_of_the_total(tmp_path: Path, release: Spend) -> None:
-    """The profile of a plan lies a little above the truth: composed alone it would not fit in its own budget."""
+def test_one_release_can_use_the_whole_total(tmp_path: Path, release: Spend) -> None:
+    """Although its profile, composed alone, lies slightly above its budget."""
     pld = composer_for("pld", Budget(3, 1e-6))
     ledger = Ledger.init(tmp_path / "a", "log", epsilon=1, delta=1e-7, accounting="pld")
     assert ledger.account("log").largest_epsilon(1e-7, pld) == 1.0
@@ -153,8 +152,120 @@ def test_one_release_may_have_all_of_the_total(tmp_path: Path, release: Spend) -
         ledger.book("log", Spend(1e-6, 1e-12), pld)
 
 
-def test_a_profile_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+def test_an_invalid_profile_is_refused(tmp_path: Path) -> None:
     ledger = Ledger.init(tmp_path / "a", "log", epsilon=3, delta=1e-6, accounting="pld")
     with pytest.raises(InvalidParameter, match="this is not a dphist-profile"):
         ledger.book("log", Spend(1, 1e-7, {"format": "another"}), composer_for("pld", Budget(3, 1e-6)))
     assert ledger.account("log").bookings == ()
+
+
+# Zero-concentrated differential privacy: two limits, however the releases are chosen.
+
+TOTAL = Budget(3.0, 1e-6)
+
+
+def delta_of_rho(rho: float, epsilon: float) -> float:
+    """The least of e^((a-1)(a rho - epsilon)) (1 - 1/a)^a/(a-1) over a grid of orders: an upper bound."""
+    orders = 1.0 + np.geomspace(1e-3, 1e4, 20_000)
+    logs = (orders - 1) * (orders * rho - epsilon) + orders * np.log1p(-1 / orders) - np.log(orders - 1)
+    return float(np.exp(logs.min()))
+
+
+@pytest.mark.parametrize("total", [TOTAL, Budget(0.1, 1e-9), Budget(10.0, 1e-4), Budget(1.0, 1e-30)])
+def test_the_limits_of_a_total(total: Budget) -> None:
+    rho, delta = limits_of(total)
+    assert delta == total.delta / 2
+    assert delta_of_rho(rho * (1 - 1e-9), total.epsilon) <= total.delta / 2 * (1 + 1e-3)
+    assert delta_of_rho(rho * 1.01, total.epsilon) > total.delta / 2, "no larger rho is valid"
+
+
+def test_both_sums_are_exact_and_within_their_limits() -> None:
+    rho, delta = limits_of(TOTAL)
+    composer = composer_for("zcdp", TOTAL)
+    third = Spend(1, 1e-7, {"rho": rho / 4, "delta": delta / 4})
+    assert composer.total_delta([third] * 4, 3.0) <= 1e-6
+    assert composer.total_delta([third] * 4 + [Spend(1, 1e-7, {"rho": 1e-300, "delta": 0.0})], 3.0) == 1.0
+    assert composer.total_delta([third] * 4 + [Spend(1, 1e-7, {"rho": 0.0, "delta": 1e-300})], 3.0) == 1.0
+    assert composer.total_delta([], 3.0) == 0.0
+    # Without a profile rho is epsilon^2/2.
+    least = 1 - 1e-9
+    assert composer.total_delta([Spend(math.sqrt(2 * rho) * least, delta)], 3.0) <= 1e-6
+    assert composer.total_delta([Spend(math.sqrt(2 * rho) / least, delta)], 3.0) == 1.0
+
+
+@pytest.mark.parametrize(
+    "profile", [{}, {"rho": -1.0, "delta": 0.0}, {"rho": math.nan, "delta": 0.0}, {"rho": True, "delta": 0.0},
+                {"rho": 0.1, "delta": math.inf}, {"rho": "0", "delta": 0.0}]
+)  # fmt: skip
+def test_invalid_rho_and_delta_are_refused(profile: dict[str, Any]) -> None:
+    with pytest.raises(InvalidParameter, match="rho and delta"):
+        composer_for("zcdp", TOTAL).total_delta([Spend(1, 1e-7, profile)], 3.0)
+
+
+def test_releases_are_booked_with_their_rho(tmp_path: Path) -> None:
+    ledger = Ledger.init(tmp_path / "a", "log", epsilon=3, delta=1e-6, accounting="zcdp")
+    account = ledger.account("log")
+    assert account.accounting == "zcdp"
+    composer = composer_for("zcdp", account.total)
+    plan = dphist.plan(epsilon=1, delta=1e-7, max_items_per_user=20)
+    spend = spend_of(plan, "zcdp")
+    assert spend.profile == {"rho": zcdp_of_plan(plan).rho, "delta": zcdp_of_plan(plan).delta}
+    most = account.more_that_fit(spend, composer)
+    assert most > 3, "more than by adding epsilons"
+    for _ in range(most):
+        ledger.book("log", spend, composer)
+    with pytest.raises(OverBudget, match=r"remaining: too little for its delta: .* at most 5\.9e-09"):
+        ledger.book("log", spend, composer)
+    left = ledger.account("log").left(composer)
+    assert 0.0 < left["delta_spent"] <= 1e-6
+
+
+def worst_of(first: Plan, seconds: list[Plan]) -> float:
+    """delta at the total epsilon of a release of one public item, followed by the worst second release for it.
+
+    Sums over all outcomes of the first release. The second adds Laplace noise to a count that the user changes by
+    one (its loss is +-1/scale), or to one that only this user has (seen if it passes the threshold).
+    """
+    noise = first.noise
+    assert isinstance(noise, LatticeNoise)
+    variance, step = float(noise.variance), noise.lattice
+    x = np.arange(-int(60 * math.sqrt(variance)), int(60 * math.sqrt(variance)) + 1)
+    law = np.exp(-x * x / (2 * variance))
+    moved = np.exp(-((x - step) ** 2) / (2 * variance)) / law.sum()
+    ratio = np.exp(TOTAL.epsilon) * law / law.sum() / np.where(moved > 0, moved, 1)
+    gains = []
+    for plan in seconds:
+        assert isinstance(plan.noise, LaplaceNoise)
+        scale = float(plan.noise.scale)
+        likely = 1 / (1 + math.exp(-1 / scale))
+        passes = math.exp(-(plan.noise.limit + 1) / scale) * likely
+        known = np.maximum(likely - ratio * (1 - likely), 0) + np.maximum(1 - likely - ratio * likely, 0)
+        new = passes + np.maximum(1 - passes - ratio, 0)
+        gains.append(np.maximum(known, new))
+    return float((moved * np.max(gains, axis=0))[moved > 0].sum())
+
+
+def test_choosing_the_second_release_by_the_first_result(tmp_path: Path) -> None:
+    """Profiles alone would allow nearly twice the total; zcdp and sum do not."""
+    first = dphist.plan(epsilon=2.0, delta=1e-7, public_items=1)
+    laplace: dict[str, Any] = {"max_items_per_user": 1, "mechanism": "laplace"}
+    seconds = [
+        dphist.plan(epsilon=1.2, delta=1e-12, **laplace), dphist.plan(epsilon=0.01, delta=9.9e-7, **laplace)
+    ]  # fmt: skip
+    assert worst_of(first, seconds) > 1.5 * TOTAL.delta
+    fits = {}
+    for accounting in ("pld", "zcdp", "sum"):
+        composer = composer_for(accounting, TOTAL)
+        fits[accounting] = [
+            composer.total_delta([spend_of(first, accounting), spend_of(plan, accounting)], 3.0) <= TOTAL.delta
+            for plan in seconds
+        ]
+    assert fits["pld"] == [True, True], "each fits, and the worse one would be chosen"
+    assert not any(fits["zcdp"] + fits["sum"])
+
+
+def test_names_that_look_alike_are_refused(tmp_path: Path) -> None:
+    Ledger.init(tmp_path / "a", "Orders", epsilon=1, delta=1e-6)
+    for name in ("orders", "ORDERS", "\uff2frders"):
+        with pytest.raises(LedgerError, match="already has a dataset 'Orders'"):
+            Ledger.init(tmp_path / "a", name, epsilon=1, delta=1e-6)

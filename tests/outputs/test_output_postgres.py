@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from decimal import Decimal
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from adbc_driver_postgresql import dbapi
-from test_output_roundtrip import DOCUMENT, NAMES, rich_table, sane
+from test_output_roundtrip import DOCUMENT, NAMES, comparable, rich_table
 
 import dphist
 from dphist.errors import DphistError, InputError, OutputError
 from dphist.outputs import stores
 from dphist.outputs.readback import read_release
-from dphist.outputs.write import check_target, target_of, write_release
+from dphist.outputs.target import target_of
+from dphist.outputs.write import check_target, write_release
 from dphist.signatures import make_key
 from postgres_server import postgres_address  # noqa: F401
 from scheduling import crossed
@@ -27,20 +29,29 @@ OLD = pa.table({"item": ["old"], "count": [1.5]})
 
 @pytest.fixture
 def address(postgres_address: str) -> str:  # noqa: F811
-    """The server with an empty schema of our own as the current one, for others use the server too."""
-    for schema in ("ours", "s"):
-        run(postgres_address, f"DROP SCHEMA IF EXISTS {schema} CASCADE")
-    run(postgres_address, "CREATE SCHEMA ours")
-    return postgres_address + "?options=-csearch_path%3Dours"
+    """The server with an empty current schema, because other tests use the server too."""
+    address = postgres_address + "?options=-csearch_path%3Dours"
+    run(address, *(f"DROP SCHEMA IF EXISTS {schema} CASCADE" for schema in ("ours", "s")), "CREATE SCHEMA ours")
+    return address
+
+
+@cache
+def connection_to(address: str) -> Any:
+    return dbapi.connect(address, autocommit=True)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def closed_at_the_end(postgres_address: str) -> Iterator[None]:  # noqa: F811
+    yield
+    connection_to(postgres_address + "?options=-csearch_path%3Dours").close()
+    connection_to.cache_clear()
 
 
 def run(address: str, *statements: str) -> Any:
-    with dbapi.connect(address) as connection, connection.cursor() as cursor:
+    with connection_to(address).cursor() as cursor:
         for statement in statements:
             cursor.execute(statement)
-        rows = cursor.fetchall() if statements[-1].startswith("SELECT") else None
-        connection.commit()
-        return rows
+        return cursor.fetchall() if statements[-1].startswith("SELECT") else None
 
 
 def tables(address: str) -> list[str]:
@@ -48,7 +59,7 @@ def tables(address: str) -> list[str]:
     return sorted(row[0] for row in rows)
 
 
-def test_every_type_comes_back(address: str) -> None:
+def test_every_type_is_read_back(address: str) -> None:
     table = rich_table()
     target = target_of(address)
     check_target(target, force=False, columns=table.column_names)
@@ -58,7 +69,7 @@ def test_every_type_comes_back(address: str) -> None:
     assert back.problems == ()
     assert back.digest_matches
     assert back.table is not None
-    for wanted, found in zip(sane(table).columns, sane(back.table).columns, strict=True):
+    for wanted, found in zip(comparable(table).columns, comparable(back.table).columns, strict=True):
         assert found.type == wanted.type
         assert found.equals(wanted), wanted.type
     write_release(table.slice(0, 0), DOCUMENT, target, force=True)
@@ -80,7 +91,7 @@ def test_nested_and_awkward_values(address: str) -> None:
 def test_schemas_and_names(address: str) -> None:
     run(address, "CREATE SCHEMA s")
     name = 't"; DROP TABLE x;-- é'
-    table = pa.table({each: [1, 2] for each in [*NAMES, "A", "a"]})
+    table = pa.table({column: [1, 2] for column in [*NAMES, "A", "a"]})
     write_release(table, DOCUMENT, target_of(address, f"s.{name}"), force=False)
     assert tables(address) == [name, f"{name}_certificate"]
     back = read_release(address, table=f"s.{name}")
@@ -93,7 +104,7 @@ def test_schemas_and_names(address: str) -> None:
         read_release(address, "nowhere.t")
 
 
-def test_nothing_is_overwritten_without_force(address: str) -> None:
+def test_without_force_nothing_is_overwritten(address: str) -> None:
     target = target_of(address)
     write_release(OLD, DOCUMENT, target, force=False)
     attempts: list[Callable[[], object]] = [
@@ -142,7 +153,7 @@ def test_a_failure_at_every_step(address: str, monkeypatch: pytest.MonkeyPatch, 
         assert back.table.to_pylist() == OLD.to_pylist()
 
 
-MEDDLED = [
+CHANGES = [
     ("DELETE FROM release WHERE count = 5", "rows"),
     ("UPDATE release SET count = 5.5 WHERE count = 5", "was changed"),
     ("UPDATE release SET date = 'infinity', micros = 'infinity'", "was"),
@@ -151,16 +162,15 @@ MEDDLED = [
     ("DROP TABLE release_certificate", "no certificate"),
     ("DELETE FROM release_certificate", "not one text"),
     ("UPDATE release_certificate SET document = replace(document, '0.35', '0.25')", "certificate"),
-    ("ALTER TABLE release_certificate RENAME COLUMN document TO x", "not a table of a certificate"),
+    ("ALTER TABLE release_certificate RENAME COLUMN document TO x", "not a certificate table"),
 ]
 
 
-def test_a_meddled_table(address: str) -> None:
-    for statement, found in MEDDLED:
+def test_a_changed_table(address: str) -> None:
+    for statement, problem in CHANGES:
         write_release(rich_table(), DOCUMENT, target_of(address), force=True)
         run(address, statement)
-        problems = read_release(address).problems
-        assert any(found in problem for problem in problems), (statement, problems)
+        assert problem in str(read_release(address).problems), statement
 
 
 def test_a_user_without_rights(address: str) -> None:
@@ -172,14 +182,14 @@ def test_a_user_without_rights(address: str) -> None:
             lambda: check_target(target_of(reader), force=False),
             lambda: write_release(OLD, DOCUMENT, target_of(reader), force=False),
         ):
-            with pytest.raises(OutputError, match="not permitted to this user") as refused:
+            with pytest.raises(OutputError, match="does not have permission") as refused:
                 attempt()
             assert "secret" not in str(refused.value)
     finally:
         run(address, "DROP OWNED BY dphist_reader", "DROP ROLE dphist_reader")
 
 
-def test_what_the_server_refuses(address: str) -> None:
+def test_a_missing_table_and_a_missing_server(address: str) -> None:
     with pytest.raises(InputError, match="there is no table release in postgres"):
         read_release(address)
     nowhere = "postgresql://user:secret@127.0.0.1:1/db"
@@ -189,8 +199,8 @@ def test_what_the_server_refuses(address: str) -> None:
         assert "secret" not in str(unreached.value)
 
 
-def test_a_nul_in_an_item_is_shown_by_its_symbol(address: str) -> None:
-    """An error would come after the noise was drawn, and because of an item."""
+def test_nul_in_an_item_becomes_its_symbol(address: str) -> None:
+    """An error would reveal the item, after its noise was drawn."""
     table = pa.table({"item": ["a\x00b", "c"], "count": [5.5, 4.5]})
     write_release(table, DOCUMENT, target_of(address), force=False)
     back = read_release(address)
@@ -200,7 +210,7 @@ def test_a_nul_in_an_item_is_shown_by_its_symbol(address: str) -> None:
 
 
 def test_signed_tables(address: str, tmp_path: Path) -> None:
-    """Round trip; a swap of two genuine releases; a release by somebody else in its place."""
+    """A round trip, two swapped releases, and a release with another key."""
     for name in ("own", "other"):
         make_key(tmp_path / name)
     plan = dphist.plan(epsilon=1.0, delta=1e-6, max_items_per_user=7)
@@ -233,7 +243,7 @@ NOT_PLAIN: list[tuple[str, ...]] = [
     ("CREATE TABLE child () INHERITS (release)",),
     ("ALTER TABLE release ENABLE ROW LEVEL SECURITY",),
     ("ALTER TABLE release ALTER COLUMN count SET DEFAULT random()",),
-    ("CREATE DOMAIN told AS text", "ALTER TABLE release ALTER COLUMN item TYPE told"),
+    ("CREATE DOMAIN named AS text", "ALTER TABLE release ALTER COLUMN item TYPE named"),
     (
         "ALTER TABLE release_certificate RENAME TO hidden",
         "CREATE VIEW release_certificate AS SELECT document FROM hidden",
@@ -241,7 +251,7 @@ NOT_PLAIN: list[tuple[str, ...]] = [
 ]
 
 
-def test_what_is_not_a_plain_table_is_not_read(address: str) -> None:
+def test_only_plain_tables_are_read(address: str) -> None:
     for statements in NOT_PLAIN:
         run(address, "DROP SCHEMA ours CASCADE", "CREATE SCHEMA ours")
         write_release(OLD, DOCUMENT, target_of(address), force=False)

@@ -1,39 +1,36 @@
-"""How places are named, and what of their names is shown."""
+"""How outputs are named, and which parts of their names are shown."""
 
 from __future__ import annotations
 
+import os
+import re
 from pathlib import Path
 
 import pytest
 
+import dphist
 from dphist.errors import InvalidParameter, MissingExtra, OutputError
-from dphist.outputs.write import Target, check_columns, check_target, target_of
+from dphist.outputs.target import Target, check_columns, target_of
+from dphist.outputs.write import check_target
+from release_commands import BOOKED, FLAGS, command, log_in
+
+KINDS = {
+    "parquet": ["a.parquet", "a.PQ"],
+    "csv": ["a.csv"],
+    "tsv": ["a.tsv"],
+    "jsonl": ["a.b.jsonl", "a.ndjson"],
+    "csv.gz": ["a.b.csv.gz"],
+    "tsv.gz": ["a.TSV.GZ"],
+    "jsonl.gz": ["a.ndjson.gz"],
+    "arrow": ["a.arrow", "a.feather"],
+    "duckdb": ["a.duckdb", "a.ddb"],
+    "sqlite": ["a.sqlite", "a.sqlite3", "a.db"],
+    "postgresql": ["postgres://h/db", "PostgreSQL://h/db"],
+}
 
 
-@pytest.mark.parametrize(
-    ("name", "kind"),
-    [
-        ("a.parquet", "parquet"),
-        ("a.PQ", "parquet"),
-        ("a.csv", "csv"),
-        ("a.tsv", "tsv"),
-        ("a.b.jsonl", "jsonl"),
-        ("a.b.csv.gz", "csv.gz"),
-        ("a.TSV.GZ", "tsv.gz"),
-        ("a.ndjson.gz", "jsonl.gz"),
-        ("a.ndjson", "jsonl"),
-        ("a.arrow", "arrow"),
-        ("a.feather", "arrow"),
-        ("a.duckdb", "duckdb"),
-        ("a.ddb", "duckdb"),
-        ("a.sqlite", "sqlite"),
-        ("a.sqlite3", "sqlite"),
-        ("a.db", "sqlite"),
-        ("postgres://h/db", "postgresql"),
-        ("PostgreSQL://h/db", "postgresql"),
-    ],
-)
-def test_kinds(name: str, kind: str) -> None:
+@pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind, names in KINDS.items() for name in names])
+def test_kinds(kind: str, name: str) -> None:
     target = target_of(name)
     assert target.kind == kind
     assert target.table == ("release" if target.is_database else None)
@@ -46,7 +43,7 @@ def test_certificates_of_one_stem_differ() -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "said"),
+    ("values", "message"),
     [
         (("a.txt",), "must end in one of"),
         (("a.gz",), "must end in one of"),
@@ -60,7 +57,7 @@ def test_certificates_of_one_stem_differ() -> None:
         (("s3://bucket/a", "t"), "is a folder"),
         (("s3://bucket/a.duckdb",), "a database cannot be written to s3://bucket/a.duckdb"),
         (("-",), "must end in one of"),
-        (("-", None, "parquet", "c.json"), "standard output is written as csv, tsv, jsonl"),
+        (("-", None, "parquet", "c.json"), "standard output can be csv, tsv, jsonl"),
         (("-", None, None, "folder/.."), "certificate must be the name of a file"),
         (("folder/", "t"), "is a folder"),
         (("a.csv", None, "folder"), "file_format must be one of"),
@@ -76,13 +73,13 @@ def test_certificates_of_one_stem_differ() -> None:
         (("postgresql://h/db", "é" * 26), "too long"),
     ],
 )
-def test_what_is_no_place(values: tuple[str, str | None, str | None], said: str) -> None:
-    with pytest.raises(InvalidParameter, match=said):
+def test_invalid_outputs(values: tuple[str, str | None, str | None], message: str) -> None:
+    with pytest.raises(InvalidParameter, match=message):
         target_of(*values)
 
 
 @pytest.mark.parametrize("address", ["s3://bucket/a", "hdfs://host/out", "file:///tmp/out", "out/", "./out/"])
-def test_what_only_spark_writes(address: str) -> None:
+def test_folders_that_only_spark_writes(address: str) -> None:
     for target in (target_of(address), target_of(address, objects=False)):
         assert (target.kind, target.table, target.is_database, target.is_object) == ("folder", None, False, False)
 
@@ -126,7 +123,7 @@ def test_passwords_are_not_shown(address: str, shown: str) -> None:
     "password",
     ["sec/ret", "12sec/ret3", "se:cr@e/t", "s@e/c:r?et", "/secret", "se?c/ret", "sec1/ret", "1/sec?ret"],
 )
-def test_badly_quoted_passwords_are_not_shown_either(password: str) -> None:
+def test_passwords_without_quoting_are_not_shown_either(password: str) -> None:
     shown = target_of(f"postgresql://u:{password}@h:5432/db").public_address()
     assert password not in shown
     for part in ("sec", "ret", "se:", "cr"):
@@ -135,7 +132,7 @@ def test_badly_quoted_passwords_are_not_shown_either(password: str) -> None:
 
 def test_names_of_columns() -> None:
     check_columns(target_of("a.csv"), ["", "a", "A"])
-    with pytest.raises(OutputError, match="proper name"):
+    with pytest.raises(OutputError, match="cannot have a column named"):
         check_columns(target_of("a.db"), ["a", ""])
     with pytest.raises(OutputError, match="too long"):
         check_columns(target_of("postgresql://h/d"), ["x" * 64])
@@ -154,3 +151,52 @@ def test_a_missing_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dphist.errors.import_module", without)
     with pytest.raises(MissingExtra, match=r"pip install 'dphist\[postgres\]'"):
         check_target(Target("postgresql://h/db", "t", "postgresql"), force=False)
+
+
+RED = "\x1b[31mred"
+
+
+@pytest.mark.usefixtures("quick_curve", "plans_once")
+@pytest.mark.parametrize("output", [f"{RED}.csv", pytest.param(f"{RED}.sqlite", marks=pytest.mark.slow)])
+def test_a_name_with_an_escape_sequence_is_shown_as_text(tmp_path: Path, output: str) -> None:
+    log_in(tmp_path)
+    os.rename(tmp_path / "events.parquet", tmp_path / f"{RED}.parquet")
+    (tmp_path / f"{RED}.txt").write_text("no ledger")
+    words = ["release", f"{RED}.parquet", *FLAGS, "--output", output]
+    flows = [
+        ["ledger", "init", f"{RED}.ledger", "--dataset", "log", "--epsilon", "3", "--delta", "1e-6"],
+        ["ledger", "show", f"{RED}.ledger"],
+        [*words, *BOOKED],
+        [*words, *BOOKED],
+        ["ledger", "show", "a.ledger"],
+        ["verify", output],
+        ["report", output],
+        ["report", output, "--output", f"{RED}.md"],
+        [*words, "--report", f"{RED}.html", "--force"],
+        ["verify", f"{RED}.parquet"],
+        ["verify", f"missing{RED}.csv"],
+        ["release", f"missing{RED}.csv", *FLAGS, "--output", "b.csv"],
+        ["release", f"{RED}.txt", *FLAGS, "--output", "b.csv"],
+        ["ledger", "show", f"{RED}.txt"],
+        ["ledger", "show", f"missing{RED}"],
+        ["release", f"{RED}.parquet", *FLAGS, "--output", "b.csv", "--where", RED],
+        ["release", f"{RED}.parquet", *FLAGS[2:], "--user", RED, "--output", "b.csv"],
+        ["sketch", "build", f"{RED}.parquet", "--user", "user", "--item", "item", "--output", f"{RED}.sketch"],
+    ]
+    # The report with charts is slow.
+    for words in flows[:8] + flows[9:] if output.endswith("csv") else [flows[place] for place in (2, 3, 5, 7, 8)]:
+        done = command(tmp_path, *words)
+        assert "\x1b" not in done.out + done.err, words
+        assert done.out + done.err
+    assert "\\x1b[31mred" in command(tmp_path, *words[:0], "verify", f"missing{RED}.csv").err
+
+
+def test_the_command_prints_in_one_place() -> None:
+    """So that no print of a name can forget to escape it."""
+    folder = Path(dphist.__file__).parent / "cli"
+    printing = {
+        path.name
+        for path in folder.glob("*.py")
+        if re.search(r"std(out|err)\.write|typer\.echo|(?<!\.)\bprint\(", path.read_text(encoding="utf-8"))
+    }
+    assert printing == {"base.py"}

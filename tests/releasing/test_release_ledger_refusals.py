@@ -172,7 +172,7 @@ def test_a_locked_ledger(folder: Path, impatient: None) -> None:
         done = command(folder, "release", "events.parquet", *FLAGS, *BOOKED, *OUT)
         assert (done.code, done.out) == (2, "")
         assert done.err == (
-            "Error: the ledger a.ledger is locked by another process and was so for 0.2 seconds: try again later\n"
+            "Error: the ledger a.ledger is locked by another process (waited 0.2 seconds): try again later\n"
         )
         assert names(folder) == before
         other.execute("ROLLBACK")

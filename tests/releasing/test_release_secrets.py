@@ -11,7 +11,7 @@ import dphist
 from dphist.errors import DphistError
 from dphist.ledger import Ledger
 from dphist.objects import without_secrets
-from dphist.outputs.write import target_of
+from dphist.outputs.target import target_of
 from dphist.releasing.request import request_from
 from dphist.releasing.spending import _run_facts
 from release_commands import command

@@ -19,7 +19,7 @@ import dphist
 from dphist.errors import InputError, OutputError
 from dphist.objects import without_secrets
 from dphist.outputs import spark_folder
-from dphist.outputs.write import target_of
+from dphist.outputs.target import target_of
 from spark_cluster import ON_SPARK
 from spark_shared import shared_session
 
@@ -143,9 +143,9 @@ def test_other_peoples_folders_are_left_alone(frame: DataFrame, tmp_path: Path) 
     (home / "letters").mkdir(parents=True)
     (home / "letters" / "thesis.txt").write_text("mine")
     for force in (False, True):
-        with pytest.raises(OutputError, match=r"already exists|not a folder that a release wrote"):
+        with pytest.raises(OutputError, match=r"already exists|was not written by a release"):
             dphist.release(frame, **ASKED, output=f"{home}/", force=force)
-        with pytest.raises(OutputError, match=r"already exists|not a folder that a release wrote"):
+        with pytest.raises(OutputError, match=r"already exists|was not written by a release"):
             dphist.release(frame, **ASKED).write(f"file://{home}", force=force)
     assert (home / "letters" / "thesis.txt").read_text() == "mine"
 

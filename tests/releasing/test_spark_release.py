@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 import dphist
 from dphist.cli import commands
 from dphist.errors import InputError, InvalidParameter, OutputError
-from dphist.outputs.formats import SEAL, certificate_text, self_digest
+from dphist.outputs.certificate_text import SEAL, certificate_text, self_digest
 from dphist.outputs.spark_folder import whole_digest
 from dphist.privacy.types import LaplaceNoise
 from dphist.releasing.on_spark import SparkRelease

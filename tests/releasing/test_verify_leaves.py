@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 import dphist
-from dphist.outputs.formats import SEAL
+from dphist.outputs.certificate_text import SEAL
 from release_data import events, resealed
 from report_cases import KINDS
 

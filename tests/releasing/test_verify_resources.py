@@ -20,7 +20,7 @@ import pytest
 
 import dphist
 from dphist.outputs import readback
-from dphist.outputs.formats import LARGEST_CERTIFICATE, SEAL, parse_certificate, self_digest
+from dphist.outputs.certificate_text import LARGEST_CERTIFICATE, SEAL, parse_certificate, self_digest
 from release_data import resealed
 
 
@@ -187,7 +187,7 @@ def test_a_key_twice_has_two_meanings(released: Callable[[str], Path]) -> None:
         certificate.write_text(text[:start] + f'"{key}": "Nothing at all is revealed.",\n  ' + text[start:])
         assert json.loads(certificate.read_text()) == json.loads(text)
         assert dphist.verify(path).problems == (
-            f"out.csv.certificate.json has a key twice, and readers may take either value: {key!r}",
+            f"out.csv.certificate.json has the key {key!r} twice: readers could disagree on its value",
         )
 
 

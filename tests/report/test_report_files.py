@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import dphist
-from dphist.outputs.formats import output_facts, seal
+from dphist.outputs.certificate_text import output_facts, seal
 from dphist.outputs.spark_folder import CERTIFICATE, whole_digest
 from dphist.report import render as rendering
 from dphist.report.charts import BLUE, GREEN, GREY, ORANGE, VERMILLION

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 import dphist
-from dphist.outputs.formats import SEAL
+from dphist.outputs.certificate_text import SEAL
 from dphist.report.charts import report_charts
 from dphist.report.facts import gather_facts, refuse_unverified
 from dphist.report.render import FORMATS, render

@@ -14,7 +14,7 @@ import pytest
 
 import dphist
 from dphist.errors import OutputError
-from dphist.outputs.write import Kept, refuse_overwriting, same_file
+from dphist.outputs.overwrite import Kept, refuse_overwriting, same_file
 from dphist.publishing import write_files
 from dphist.report import facts, writing
 from dphist.report.render import format_of
@@ -88,7 +88,7 @@ def test_a_release_does_not_take_the_place_of_its_input(place: Path) -> None:
     ):
         done = run(place, "release", *words, *FLAGS, "--input-format", "csv", "--force")
         assert done.returncode == 2, done.stderr
-        assert "the release cannot be written to" in done.stderr
+        assert "cannot write the release to" in done.stderr
     (place / "same.csv").unlink()
     assert contents(place) == before
 

@@ -17,7 +17,7 @@ from scipy import special
 import dphist
 import oracles_simulation as oracle
 from dphist.planning.utility import LaplaceTails, LatticeTails, Tails, count_noise
-from dphist.privacy.types import Contract, LaplaceNoise, LatticeNoise, Noise, Plan
+from dphist.privacy.types import LaplaceNoise, LatticeNoise, Noise, Plan
 from dphist.releasing.noise import Cut, begin
 from dphist.report.facts import selection_errors, selection_of
 from dphist.sampling.tap import SeededTap

@@ -1,7 +1,7 @@
-"""Processes that book, for the tests of ledgers: they race, or they are killed at any point.
+"""Processes that book, for the tests of ledgers: they race, or are killed at any point.
 
-`race good|naive` reads paths, one per line, and says what became of each booking. `kill good|write-first|init`
-reads "FOLDER SECONDS" or "FOLDER line N", and says "killed" after each.
+`race good|naive` reads the paths of ledgers; `RACERS` children book in each and print the result. `kill
+good|write-first|init` reads "FOLDER SECONDS" or "FOLDER line N", and prints "killed" after each.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ from dphist.errors import DphistError, OverBudget
 from dphist.ledger import Ledger, Spend, SumComposer, store
 
 SHARE = Spend(1.0, 1e-6)
+RACERS = 8
 
 
 class SlowComposer(SumComposer):
-    """Takes its time, so that others can be in between."""
+    """Slow enough for other processes to book meanwhile."""
 
     def total_delta(self, spends: Sequence[Spend], epsilon: float) -> float:
         total = super().total_delta(spends, epsilon)
@@ -33,23 +34,37 @@ class SlowComposer(SumComposer):
 
 
 def race(mode: str) -> None:
-    """Book once in each ledger that is named."""
+    """Book in each ledger by several processes at once."""
     if mode == "naive":
-        # Look, then write: as if no other process could have been faster.
+        # As if no other process could have booked meanwhile.
         store._is_unchanged = lambda *_: True
     for line in sys.stdin:
-        try:
-            said = Ledger.open(line.rstrip("\n")).book("log", SHARE, SlowComposer()).hash
-        except OverBudget:
-            said = "refused"
-        except DphistError as error:
-            said = f"error: {error}"
-        sys.stdout.write(said + "\n")
-        sys.stdout.flush()
+        waiting, start = os.pipe()
+        children = []
+        for _ in range(RACERS):
+            children.append(os.fork())
+            if children[-1] == 0:
+                os.close(start)
+                os.read(waiting, 1)  # until all have started
+                os.write(1, f"{book(line.rstrip())}\n".encode())
+                os._exit(0)
+        os.close(waiting)
+        os.close(start)
+        for child in children:
+            os.waitpid(child, 0)
+
+
+def book(path: str) -> str:
+    try:
+        return Ledger.open(path).book("log", SHARE, SlowComposer()).hash
+    except OverBudget:
+        return "refused"
+    except DphistError as error:
+        return f"error: {error}"
 
 
 def release(folder: Path, ledger: Ledger, mode: str) -> None:
-    """What a release does: book, draw noise, write."""
+    """Book, draw noise and write, as a release does."""
     name = secrets.token_hex(8)
     if mode == "good":
         ledger.book("log", Spend(0.001, 1e-9, None, {"release": name}), SumComposer())
@@ -61,7 +76,7 @@ def release(folder: Path, ledger: Ledger, mode: str) -> None:
 
 
 def releases(folder: Path, mode: str, line: int) -> None:
-    """One release after the other, until killed: from outside, or at a line of Python that is executed."""
+    """Release again and again until killed, from outside or at the Nth executed line of Python."""
     left = line
 
     def at_line(frame: FrameType, event: str, argument: Any) -> Any:
@@ -86,7 +101,7 @@ def releases(folder: Path, mode: str, line: int) -> None:
 
 
 def kill(mode: str) -> None:
-    """Children that are killed; forked, for starting Python would take most of the time."""
+    """Kill forked children, because starting Python would take most of the time."""
     for request in sys.stdin:
         folder, *when = request.split()
         child = os.fork()

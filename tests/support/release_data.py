@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dphist.outputs.formats import SEAL, certificate_text, self_digest
+from dphist.outputs.certificate_text import SEAL, certificate_text, self_digest
 
 
 def events(counts: Mapping[Any, int], *, items_per_user: int = 1, shuffle: int | None = None) -> pa.Table:

@@ -109,7 +109,7 @@ def merge(
     Example:
       dphist sketch merge users-0.sketch users-1.sketch -o all.sketch
     """
-    from dphist.outputs.write import same_file
+    from dphist.outputs.overwrite import same_file
     from dphist.sketch import MisraGries
     from dphist.sketch.counters import check_place, write_secret
 
@@ -168,7 +168,8 @@ def release(
     parameters or unreadable input. 3: over budget. 130, 143: interrupted;
     nothing was written.
     """
-    from dphist.outputs.write import check_target, target_of
+    from dphist.outputs.target import target_of
+    from dphist.outputs.write import check_target
     from dphist.planning.planner import plan as make_plan
     from dphist.signatures import signer_of
     from dphist.sketch import MisraGries

@@ -1,4 +1,4 @@
-"""The ledger: per dataset a total of privacy, and every spend of it, in a file that is only appended to."""
+"""The ledger: a total privacy budget per dataset, and all spends of it, in an append-only file."""
 
 from dphist.ledger.accounts import Spend, SumComposer
 from dphist.ledger.store import Checkpoint, Ledger

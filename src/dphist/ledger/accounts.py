@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from decimal import ROUND_FLOOR, Context
@@ -18,24 +20,24 @@ from dphist.privacy.types import Budget
 if TYPE_CHECKING:
     from dphist.accounting import Profile
 
-# "auto" is zcdp or sum: the first booking says which, before any noise is drawn.
+# The first booking fixes whether "auto" is zcdp or sum, before any noise is drawn.
 AUTO: Final = "auto"
 ACCOUNTINGS: Final = (AUTO, "zcdp", "pld", "sum")
-# The part of delta that zcdp reserves for counts that pass a threshold; the rest is that of rho.
+# The share of delta that zcdp reserves for counts that pass a threshold; the rest converts rho.
 HALF: Final = 0.5
-# More releases than this are not counted; it bounds the work of a composer.
+# Releases are counted up to this number, which limits the work of a composer.
 MOST_COUNTED: Final = 1000
-# Profiles are drawn a little above the truth.
+# Profiles lie slightly above the exact one.
 _NEAR: Final = 1.01
-# For an epsilon within a thousandth of the total.
+# Gives an epsilon within a thousandth of the total.
 _HALVINGS: Final = 10
-# An estimate of the largest epsilon is nearly always right at once; to plan a release takes up to a second.
+# The first estimate of the largest epsilon is nearly always right, and planning takes up to a second.
 _TRIES: Final = 3
 _COLUMNS: Final = ("entry", "booked", "epsilon", "delta", "written to")
 
 
 def canonical(data: Any) -> str:
-    """JSON with sorted keys and no spaces, in ASCII: the same data give the same text."""
+    """JSON in ASCII with sorted keys and no spaces, so that the same data gives the same text."""
     try:
         return json.dumps(data, sort_keys=True, separators=(",", ":"), allow_nan=False)
     except (TypeError, ValueError, RecursionError):
@@ -44,10 +46,10 @@ def canonical(data: Any) -> str:
 
 @dataclass(frozen=True)
 class Spend:
-    """The privacy that one release costs, with the certificate's document.
+    """The privacy cost of one release, with the document of its certificate.
 
-    `profile` is what a composer needs besides epsilon and delta; the ledger does not read it. Neither it nor the
-    document may hold a true count or a password: both are stored as they are.
+    `profile` is what a composer needs besides epsilon and delta. Both are stored as they are, so they must not
+    contain a true count or a password.
     """
 
     epsilon: float
@@ -65,11 +67,10 @@ class Spend:
                 raise InvalidParameter(f"{name} must be a dictionary, not {type(value).__name__}")
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, as it is booked."""
         return asdict(self)
 
     def through_json(self) -> Spend:
-        """Through JSON and back, so that what is composed is what will be read later."""
+        """Through JSON and back, so that exactly what is read later is composed."""
         return Spend(**json.loads(canonical(self.to_dict())))
 
 
@@ -78,66 +79,69 @@ class Composer(Protocol):
 
     @property
     def accounting(self) -> str:
-        """The name of the accounting, one of `ACCOUNTINGS`."""
+        """One of `ACCOUNTINGS`."""
 
     def total_delta(self, spends: Sequence[Spend], epsilon: float) -> float:
-        """*Guarantee*: all these releases together are (epsilon, result)-differentially private.
+        """*Guarantee*: these releases together are (epsilon, result)-differentially private.
 
-        One more spend never makes the result smaller.
+        The result never decreases with another spend.
         """
 
 
 class SumComposer:
-    """Epsilons and deltas are added: valid for all releases, however they were chosen."""
+    """Adds epsilons and deltas: valid for all releases, however they are chosen."""
 
     accounting: Final = "sum"
 
     def total_delta(self, spends: Sequence[Spend], epsilon: float) -> float:
-        """The sum of the deltas if the sum of the epsilons is within `epsilon`, else 1."""
+        """The sum of the deltas if the epsilons add up to at most `epsilon`, else 1."""
         if _sum(spend.epsilon for spend in spends) > decimal_fraction(epsilon):
             return 1.0
         exact = _sum(spend.delta for spend in spends)
         value = float(exact)
-        # The smallest float that is written as `exact` or more: hence `<=` of it is exact. The nearest float is at
-        # most one too small.
+        # The smallest float whose decimal form is at least `exact`, so that comparing it is exact.
         return value if decimal_fraction(value) >= exact else math.nextafter(value, math.inf)
 
 
 def delta_of_rho(rho: float, epsilon: float) -> float:
-    """delta of rho-zCDP at epsilon, by the tight conversion."""
     from dphist.privacy.paper import delta_zcdp
 
     return delta_zcdp(rho=rho, epsilon=epsilon)
 
 
-def largest_rho(epsilon: float, delta: float) -> float:
-    """*Guarantee*: the delta of the result at this epsilon was computed, and is at most `delta`."""
-    low, high = 0.0, epsilon
-    for _ in range(80):
+def _largest(fits: Callable[[float], bool], high: float, halvings: int) -> float:
+    """*Guarantee*: 0, or a number below `high` that was tried and fits; the largest within these halvings."""
+    low = 0.0
+    for _ in range(halvings):
         middle = 0.5 * (low + high)
-        low, high = (middle, high) if delta_of_rho(middle, epsilon) <= delta else (low, middle)
+        low, high = (middle, high) if fits(middle) else (low, middle)
     return low
+
+
+def largest_rho(epsilon: float, delta: float) -> float:
+    """*Guarantee*: the delta of the result at this epsilon is at most `delta`."""
+    return _largest(lambda rho: delta_of_rho(rho, epsilon) <= delta, epsilon, 80)
 
 
 @lru_cache(maxsize=256)
 def limits_of(total: Budget, share: float = HALF) -> tuple[float, float]:
-    """The largest rho, and the delta beside it, that a total allows: this share of delta beside it.
+    """The limits of a total for zCDP: rho, and a delta in addition, which is this share of the total delta.
 
-    *Guarantee*: the delta of that rho at the total's epsilon was computed, and is within the rest of delta.
+    *Guarantee*: the delta of that rho at the total epsilon is at most the rest of the total delta.
     """
     beside = total.delta * share
-    # Of a share of at least a half the difference is exact.
+    # The difference is exact for a share of at least a half.
     return largest_rho(total.epsilon, total.delta - beside), beside
 
 
 class ConcentratedComposer:
-    """The accounting by zero-concentrated privacy: rho and the delta beside it add up, each within its own limit.
+    """Zero-concentrated differential privacy: rho and an additional delta add up, each within its own limit.
 
-    The limits are those of a dataset's whole `total`, with this `share` of delta beside rho. A spend has its rho
-    and delta as its profile; without one they are epsilon^2/2 and delta, true of any such release.
+    The limits are `limits_of` the total of a dataset. A spend has its rho and delta as its profile; without a
+    profile they are epsilon^2/2 and delta, which hold for any release.
 
-    *Guarantee*: holds however the spends were chosen, also by looking at earlier results: both limits are fixed
-    beforehand. (A limit on their converted sum would not do: choosing where to stop could gain by it.)
+    *Guarantee*: holds however the spends are chosen, even after looking at earlier results, because both limits
+    are fixed in advance. (A limit on the converted sum is not enough: choosing when to stop could exceed it.)
     """
 
     accounting: Final = "zcdp"
@@ -146,105 +150,100 @@ class ConcentratedComposer:
         self.total, self.share, self._limits = total, share, limits_of(total, share)
 
     def left(self, spends: Sequence[Spend]) -> dict[str, float]:
-        """What is left of both limits."""
         pairs = [zcdp_of(spend) for spend in spends]
         rest = [Fraction(limit) - sum(pair[k] for pair in pairs) for k, limit in enumerate(self._limits)]
         return {"rho_left": max(0.0, float(rest[0])), "delta_left": max(0.0, float(rest[1]))}
 
     def total_delta(self, spends: Sequence[Spend], epsilon: float) -> float:
-        """The delta of all spends together while both sums are within their limits, else 1."""
+        """The delta of all spends together if both sums are within their limits, else 1."""
         pairs = [zcdp_of(spend) for spend in spends]
         rho, delta = (sum((pair[place] for pair in pairs), Fraction()) for place in (0, 1))
         if rho > Fraction(self._limits[0]) or delta > Fraction(self._limits[1]) or epsilon < self.total.epsilon:
             return 1.0
         together = delta_of_rho(float(rho), epsilon) if rho else 0.0
-        # Within the limits it is within the total; what rounding adds must not turn a fit into none.
+        # Within its limits it is within the total; rounding must not make it exceed that.
         return min(self.total.delta, math.nextafter(together + float(delta), math.inf)) if spends else 0.0
 
     def largest_epsilon(self, spend: Spend, spends: Sequence[Spend], times: int = 1) -> float:
-        """About the largest epsilon with which `spend` fits so many times after the others; 0 if there is none.
+        """A low estimate of the largest epsilon with which `spend` fits this many times; 0 if none does.
 
-        Rather too small: of Laplace noise rho grows with the square of epsilon, of Gaussian noise as the largest
-        rho that epsilon and delta allow, and the smaller of the two answers is taken.
+        rho grows with epsilon squared for Laplace noise, and like the largest rho that epsilon and delta allow for
+        Gaussian noise. The result is the smaller of both estimates.
         """
         (rho, delta), left = zcdp_of(spend), self.left(spends)
         if times * delta > left["delta_left"] or not left["rho_left"] or not rho:
             return 0.0
         growth = left["rho_left"] / float(times * rho)
         wanted = largest_rho(spend.epsilon, spend.delta) * growth
-        low, high = 0.0, self.total.epsilon
-        for _ in range(40):
-            middle = 0.5 * (low + high)
-            low, high = (middle, high) if delta_of_rho(wanted, middle) >= spend.delta else (low, middle)
-        return min(low, spend.epsilon * math.sqrt(growth))
+        gaussian = _largest(lambda epsilon: delta_of_rho(wanted, epsilon) >= spend.delta, self.total.epsilon, 40)
+        return min(gaussian, spend.epsilon * math.sqrt(growth))
 
 
 def zcdp_of(spend: Spend) -> tuple[Fraction, Fraction]:
-    """The rho and the delta beside it that a spend was booked with, exactly."""
+    """The exact rho and additional delta of a spend."""
     if spend.profile is None:
         return Fraction(spend.epsilon) ** 2 / 2, Fraction(spend.delta)
     pair = spend.profile.get("rho", ""), spend.profile.get("delta", "")
     for number in pair:
         if isinstance(number, bool) or not isinstance(number, (int, float)) or not 0.0 <= number < math.inf:
-            raise InvalidParameter("a spend's rho and delta must be finite numbers that are not negative")
+            raise InvalidParameter("the rho and delta of a spend must be finite and not negative")
     rho, delta = map(Fraction, pair)
     return rho, delta
 
 
 class ProfileComposer:
-    """The accounting by privacy profiles: for releases that were all fixed before the first was looked at."""
+    """Composes privacy profiles: valid if all releases were fixed before the first result was seen."""
 
     accounting: Final = "pld"
 
     def total_delta(self, spends: Sequence[Spend], epsilon: float) -> float:
-        """The composed delta, or the plain sum where that is smaller: both are proofs.
+        """The composed delta, or the sum of the deltas if it is smaller. Both are valid.
 
-        So that one release may have all of the total, whatever a composition adds for rounding.
+        With the sum a single release can use the whole total, which rounding in the composition would prevent.
         """
         from dphist.accounting.composition import total_delta
 
         if not spends:
             return 0.0
-        # Equal spends are composed as one that occurs several times, which costs far less.
-        groups: dict[str, list[Spend]] = {}
-        for spend in spends:
-            groups.setdefault(canonical([spend.epsilon, spend.delta, spend.profile]), []).append(spend)
-        pairs = [(profile_of(group[0]), len(group)) for group in groups.values()]
+        # Composing equal spends as one that occurs several times is much faster.
+        keys = [canonical([spend.epsilon, spend.delta, spend.profile]) for spend in spends]
+        counts, different = Counter(keys), dict(zip(keys, spends, strict=True))
+        pairs = [(profile_of(spend), counts[key]) for key, spend in different.items()]
         composed, added = total_delta(pairs, epsilon), SumComposer().total_delta(spends, epsilon)
-        # In this order NaN stays, and is refused.
+        # This comparison keeps NaN, which is refused later.
         return added if composed >= added else composed
 
 
 def profile_of(spend: Spend) -> Profile:
-    """The profile of a spend, which must not contradict its own epsilon and delta: both count as true."""
+    """The profile of a spend; raises if it contradicts the epsilon and delta of the spend."""
     from dphist.accounting import Profile
 
     if spend.profile is None:
         return Profile.of_budget(spend.epsilon, spend.delta)
     profile = Profile.from_dict(spend.profile)
     if not profile.delta(spend.epsilon) <= _NEAR * spend.delta:
-        raise InvalidParameter("a spend's profile is above its own delta at its own epsilon")
+        raise InvalidParameter("the profile of a spend exceeds its delta at its epsilon")
     return profile
 
 
 def composer_for(accounting: str, total: Budget, share: float = HALF) -> Composer:
-    """The composer of a dataset with this accounting and total; `share` is for zcdp, see `limits_of`."""
+    """The composer for an accounting; `share` is for zcdp, see `limits_of`."""
     if accounting == "zcdp":
         return ConcentratedComposer(total, share)
     return SumComposer() if accounting == "sum" else ProfileComposer()
 
 
-# What a release would spend with another epsilon.
+# The spend of a release with another epsilon.
 SpendAt = Callable[[float, Composer], Spend]
 
 
 def round_down(number: float) -> float:
-    """The number to two digits, rounded down, so that what was to fit still fits."""
+    """Two digits, rounded down so that a release still fits."""
     return float(Context(prec=2, rounding=ROUND_FLOOR).create_decimal_from_float(number))
 
 
 def decimal_fraction(number: float) -> Fraction:
-    """The number as it is written: three times 0.1 is 0.3, as readers of certificates will add."""
+    """The number as it is written, so that three times 0.1 is 0.3."""
     return Fraction(repr(number))
 
 
@@ -253,17 +252,16 @@ def _sum(numbers: Iterable[float]) -> Fraction:
 
 
 def largest_float(exact: Fraction) -> float:
-    """*Guarantee*: the largest float that is written as `exact` or less, at least 0."""
+    """The largest float whose decimal form is at most `exact`, at least 0."""
     value = float(exact)
     return max(0.0, value if decimal_fraction(value) <= exact else math.nextafter(value, -math.inf))
 
 
 @dataclass(frozen=True)
 class Booking:
-    """A spend in a ledger. It counts in full, whether or not the release is known to have been written.
+    """A spend in a ledger. It counts in full, even if the release was never written.
 
-    A run with an `id` records its request in `run`. `failed` is the name of the error that closed the booking of
-    such a run.
+    A run with an `id` records its request in `run`; `failed` is the error that closed its booking.
     """
 
     ledger: str
@@ -280,23 +278,22 @@ class Booking:
 
     @property
     def state(self) -> str:
-        """Whether the release is known to be written."""
         if self.written is not None:
             return "written"
         again = f" after {self.runs} runs" if self.runs > 1 else ""
         return f"not known to be written{again}" if self.failed is None else f"failed ({self.failed})"
 
     def receipt(self) -> dict[str, Any]:
-        """For the certificate of the release: where its booking is, and the hash by which to find it again."""
+        """The booking as certificates record it; its hash finds it again."""
         return {"ledger": self.ledger, "dataset": self.dataset, "entry": self.number, "hash": self.hash}
 
 
 @dataclass(frozen=True, repr=False)
 class Remaining:
-    """What is left of a total: `more` releases like a given one, or one like it with another epsilon.
+    """The rest of a total: `more` releases like a given one, or one like it with `largest_epsilon`.
 
-    `largest_epsilon` is 0 if no epsilon would make it fit; `largest_delta` is what remains, if its delta is too
-    large, or else 0. Before the first release, `like` is empty and both are the total.
+    `largest_epsilon` is 0 if no epsilon fits; `largest_delta` is the remaining delta if that of the release is too
+    large, else 0. Before the first release, `like` is empty and both are the total.
     """
 
     more: int
@@ -322,16 +319,15 @@ class Remaining:
 
 
 def _two_digits(number: float) -> str:
-    """Two digits, rounded down so that it fits; a number that was given with up to six digits as it was given."""
+    """Two digits, rounded down; a number with at most six digits unchanged."""
     return f"{number if float(f'{number:g}') == number else round_down(number):g}"
 
 
 @dataclass(frozen=True)
 class Account:
-    """A dataset: the total that all releases of it may cost together, and what was booked.
+    """A dataset: the total for all its releases, and what is booked.
 
-    With the accounting `auto` nothing is booked yet: the first booking says how releases add up (`by_first`).
-    `share` is the part of delta that zcdp reserves for counts that pass a threshold.
+    The accounting is `auto` until the first booking fixes it (`by_first`). `share` is for zcdp, see `limits_of`.
     """
 
     name: str
@@ -343,23 +339,20 @@ class Account:
 
     @property
     def spends(self) -> list[Spend]:
-        """All that was booked, in order."""
         return [booking.spend for booking in self.bookings]
 
     @property
     def title(self) -> str:
-        """The dataset and its total in one line."""
         total = f"epsilon {self.total.epsilon:g}, delta {self.total.delta:g} in all"
         return f"{self.name}: {total}, accounting {self.accounting}"
 
     def cells(self) -> list[tuple[str, ...]]:
-        """The bookings as texts."""
         return [
             (
-                str(one.number), one.created, f"{one.spend.epsilon:g}", f"{one.spend.delta:g}",
-                "-" if one.written is None else str(one.written["address"]),
+                str(booking.number), booking.created, f"{booking.spend.epsilon:g}", f"{booking.spend.delta:g}",
+                "-" if booking.written is None else str(booking.written["address"]),
             )
-            for one in self.bookings
+            for booking in self.bookings
         ]  # fmt: skip
 
     def __str__(self) -> str:
@@ -369,17 +362,16 @@ class Account:
         return html_grid(self.title, _COLUMNS, self.cells())
 
     def booking_of(self, id: str) -> Booking | None:
-        """The booking of a run with this id."""
         return next((booking for booking in self.bookings if booking.id == id), None)
 
     def delta_with(self, spends: Sequence[Spend], composer: Composer) -> float:
-        """The delta at the total epsilon of all that was booked and of these."""
+        """The delta at the total epsilon of all bookings and these spends."""
         if composer.accounting not in ((self.accounting,) if self.accounting != AUTO else ("zcdp", "sum")):
             raise InvalidParameter(
                 f"the dataset {self.name!r} has the accounting {self.accounting!r}, not {composer.accounting!r}"
             )
         if isinstance(composer, ConcentratedComposer):
-            # Both limits hold for all releases together only if they never change.
+            # The guarantee needs limits that never change.
             share = composer.share if self.accounting == AUTO else self.share
             if (composer.total, composer.share) != (self.total, share):
                 raise InvalidParameter(
@@ -392,12 +384,12 @@ class Account:
         return self.delta_with(spends, composer) <= self.total.delta
 
     def check_fits(self, spend: Spend, composer: Composer, spend_at: SpendAt | None = None) -> None:
-        """Raise `OverBudget`, with what is left, if the total does not allow this spend.
+        """Raise `OverBudget`, with what remains, if the total does not allow this spend.
 
-        `spend_at` is for the message: what the same release would spend with another epsilon.
+        `spend_at`, the spend of the same release with another epsilon, is for the message.
         """
         together = self.delta_with([spend], composer)
-        # So that NaN is refused.
+        # Refuses NaN too.
         if not together <= self.total.delta:
             reason = f"the total is epsilon {self.total.epsilon!r} and delta {self.total.delta!r}"
             if composer.accounting == "pld":
@@ -408,7 +400,7 @@ class Account:
             )
 
     def left(self, composer: Composer) -> dict[str, float]:
-        """What is spent and what is left, in the numbers that the accounting has."""
+        """What is spent or left, in the terms of the accounting."""
         if composer.accounting == "sum":
             epsilon = decimal_fraction(self.total.epsilon) - _sum(spend.epsilon for spend in self.spends)
             delta = decimal_fraction(self.total.delta) - _sum(spend.delta for spend in self.spends)
@@ -419,7 +411,7 @@ class Account:
     def remaining(
         self, composer: Composer, spend: Spend, like: str = "this one", spend_at: SpendAt | None = None
     ) -> Remaining:
-        """What remains, in releases like one that spends this; with `spend_at`, the epsilon was tried out."""
+        """What remains, in releases like one with this spend; `spend_at` makes the largest epsilon exact."""
         more, left = self.more_that_fit(spend, composer), self.left(composer)
         largest = max(self.largest_epsilon_like(spend, composer, spend_at), spend.epsilon if more else 0.0)
         needed = zcdp_of(spend)[1] if isinstance(composer, ConcentratedComposer) else spend.delta
@@ -433,34 +425,34 @@ class Account:
         like: str = "the last one",
         spend_at: SpendAt | None = None,
     ) -> str:
-        """What remains, for people: in releases like this one, or like the last one that is booked."""
+        """What remains, in words: in releases like this one, or like the last booking."""
         total = self.total
         if not self.bookings and spend is None:
             return repr(Remaining(0, total.epsilon, total.delta, ""))
         if composer.accounting == "pld":
-            # To count releases would compose them again and again.
+            # Counting releases would compose them again and again.
             unspent = max(0.0, total.delta - self.left(composer)["delta_spent"])
             return f"{unspent:.4g} of the delta {total.delta!r} at epsilon {total.epsilon!r}"
         return str(self.remaining(composer, spend or self.spends[-1], like, spend_at))
 
     def more_that_fit(self, spend: Spend, composer: Composer) -> int:
-        """How many more such spends the total allows, counted up to `MOST_COUNTED`.
+        """How many more such spends fit, counted up to `MOST_COUNTED`.
 
-        *Guarantee*: that many were composed and fit.
+        *Guarantee*: that many were composed, and fit.
         """
-        fit, too_many = 0, 1
-        while too_many <= MOST_COUNTED and self._fits([spend] * too_many, composer):
-            fit, too_many = too_many, 2 * too_many
-        too_many = min(too_many, MOST_COUNTED + 1)
-        while too_many - fit > 1:
-            middle = (fit + too_many) // 2
-            fit, too_many = (middle, too_many) if self._fits([spend] * middle, composer) else (fit, middle)
-        return fit
+
+        def too_many(count: int) -> bool:
+            return not self._fits([spend] * count, composer)
+
+        top = 1
+        while top <= MOST_COUNTED and not too_many(top):
+            top *= 2
+        return top // 2 + bisect_left(range(top // 2 + 1, min(top, MOST_COUNTED + 1)), True, key=too_many)
 
     def largest_epsilon_like(
         self, spend: Spend, composer: Composer, spend_at: SpendAt | None = None, times: int = 1
     ) -> float:
-        """About the largest epsilon with which a release like this one fits so many times; 0 if there is none.
+        """About the largest epsilon with which a release like this one fits this many times; 0 if none does.
 
         *Guarantee*: with `spend_at`, the release was planned with this epsilon, and fits.
         """
@@ -471,7 +463,7 @@ class Account:
             epsilon = composer.largest_epsilon(spend, self.spends, times)
             if spend_at is None:
                 return epsilon
-            # An estimate from far away can be much too small: then the next one is better.
+            # The first estimate can be much too small, and the next one is better.
             if round_down(epsilon) <= 1.05 * best:
                 return best
             spend = spend_at(round_down(epsilon), composer)
@@ -480,16 +472,12 @@ class Account:
         return best
 
     def largest_epsilon(self, delta: float, composer: Composer) -> float:
-        """About the largest epsilon that any one further release with this delta may have; 0 if there is none.
+        """About the largest epsilon of one more release with this delta; 0 if none fits.
 
-        *Guarantee*: it was composed, as the worst release with this epsilon and delta, and fits.
+        *Guarantee*: the worst release with this epsilon and delta was composed, and fits.
         """
-        fit, too_much = 0.0, self.total.epsilon
-        if composer.accounting == "sum":
-            too_much = self.left(composer)["epsilon_left"]
-        if too_much > 0.0 and self._fits([Spend(too_much, delta)], composer):
-            return too_much
-        for _ in range(0 if composer.accounting == "sum" else _HALVINGS):
-            middle = (fit + too_much) / 2.0
-            fit, too_much = (middle, too_much) if self._fits([Spend(middle, delta)], composer) else (fit, middle)
-        return fit
+        is_sum = composer.accounting == "sum"
+        most = self.left(composer)["epsilon_left"] if is_sum else self.total.epsilon
+        if most > 0.0 and self._fits([Spend(most, delta)], composer):
+            return most
+        return _largest(lambda e: self._fits([Spend(e, delta)], composer), most, 0 if is_sum else _HALVINGS)

@@ -1,12 +1,10 @@
-"""The ledger: a file of SQLite to which rows are only ever appended, and in which the total of a dataset holds.
+"""The ledger: an append-only SQLite file that keeps the releases of each dataset within its total.
 
-Why a rollback journal and not a write-ahead log: between two transactions the ledger is ONE file, so that a copy
-of it is a whole ledger, while a copy without its log would have lost the last bookings. `synchronous=EXTRA` also
-syncs the folder when the journal is removed: otherwise the journal could be there again after a power failure, and
-roll back a booking that was guaranteed to last.
+It uses a rollback journal, not a write-ahead log, so that between transactions the ledger is one file, and a copy
+of it is complete. `synchronous=EXTRA` syncs the folder when the journal is removed; otherwise the journal could
+reappear after a power failure and roll back a booking.
 
-The file is never opened but by SQLite. Its locks belong to the process: closing any other handle of the file would
-release them.
+Only SQLite opens the file. Its locks belong to the process, and closing any other handle would release them.
 """
 
 from __future__ import annotations
@@ -42,16 +40,16 @@ from dphist.ledger.accounts import (
     canonical,
 )
 from dphist.objects import scheme_of
-from dphist.outputs.formats import SIGNATURE, certificate_text
+from dphist.outputs.certificate_text import SIGNATURE, certificate_text
 from dphist.privacy.types import Budget
 from dphist.publishing import (
     WORKPLACE,
     checked_path,
     identity,
     link_new,
-    odd_file,
     sweep,
     sync_folder,
+    why_not_a_file,
     workplace,
     write_files,
 )
@@ -72,27 +70,27 @@ except ImportError:  # not on Windows
 FORMAT: Final = "dphist-ledger-1"
 CHECKPOINT_FORMAT: Final = "dphist-checkpoint/1"
 Kind = Literal["ledger", "dataset", "booking", "run", "settlement", "failure"]
-# What the first entry names as the one before it.
+# The first entry has this as the hash of the one before it.
 NOTHING: Final = "0" * 64
 _KINDS: Final = frozenset(get_args(Kind))
 _LIST: Final = json.JSONEncoder(separators=(",", ":"))
 _LONGEST_NAME: Final = 200
-# How often a run may be killed under one booking: that it was killed may depend on the events after all.
+# How many runs may use one booking: a run may have been killed because of the events.
 _MOST_RUNS: Final = 3
-# After so many attempts that others were faster than, the ledger is kept locked while the spends are composed.
+# In the last attempt the ledger stays locked while spends are composed, so that no other process can book first.
 _ATTEMPTS: Final = 3
-_CUT: Final = "entries that it had a moment ago are missing from it"
+_CUT: Final = "entries it had a moment ago are missing"
 
 
-# ------------------------------------------------------------------------------------ entries in a chain of hashes
+# -------------------------------------------------------------------------------------- a chain of hashed entries
 
 
 class Damage(Exception):
-    """What is wrong with the entries of a file."""
+    """What is wrong with the entries of a ledger."""
 
 
 class Entry(NamedTuple):
-    """One row, as it is stored; `body` is JSON in its canonical form, `previous` the hash of the entry before."""
+    """A row of the ledger; `body` is canonical JSON, `previous` the hash of the entry before."""
 
     number: int
     kind: Kind
@@ -104,34 +102,33 @@ class Entry(NamedTuple):
 
 
 def digest(number: int, kind: str, dataset: str, created: str, body: str, previous: str) -> str:
-    """SHA-256 over everything in an entry, the hash of the one before it included."""
-    # A list of JSON: no two different entries have the same text, whatever stands in them. The body, which may be
-    # long, stands there by a hash of its own.
+    """SHA-256 of an entry, including the hash of the one before it."""
+    # As a JSON list, so that no two different entries have the same text.
     inner = sha256(body.encode("utf-8", "surrogatepass")).hexdigest()
     return sha256(_LIST.encode([number, kind, dataset, created, inner, previous]).encode("ascii")).hexdigest()
 
 
 @dataclass(frozen=True)
 class Chain:
-    """Entries that were checked: numbered 1, 2, 3 and so on, each with the hash of the one before it."""
+    """Checked entries: numbered 1, 2, 3 ..., each with the hash of the one before it."""
 
     entries: tuple[Entry, ...] = ()
 
     @property
     def number(self) -> int:
-        """How many entries there are, which is the number of the last."""
+        """The number of the last entry."""
         return len(self.entries)
 
     @property
     def hash(self) -> str:
-        """The hash of the last entry, which depends on all of them."""
+        """The hash of the last entry, which depends on all entries."""
         return self.entries[-1].hash if self.entries else NOTHING
 
     def extend_by(self, rows: Iterable[tuple[Any, ...]]) -> Chain:
-        """With the rows that follow; raises `Damage` unless every one of them is as it was written."""
+        """Append the rows that follow; raises `Damage` if one of them was changed."""
         entries, previous = list(self.entries), self.hash
         for number, row in enumerate(rows, self.number + 1):
-            # By exact types: bytes in the place of a text would be another entry with the same look.
+            # Exact types, because bytes instead of text would look the same.
             if len(row) != 7 or type(row[0]) is not int or any(type(cell) is not str for cell in row[1:]):
                 raise Damage(f"entry {number} was changed")
             if row[0] != number:
@@ -150,13 +147,13 @@ def _now() -> str:
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-# -------------------------------------------------------------------------------------------- the file of a ledger
+# ------------------------------------------------------------------------------------------------- the SQLite file
 
 WAIT_SECONDS: Final = 30.0
-# "dpHl", which distinguishes it from SQLite files of other programs, and the version of the tables.
+# "dpHl" marks SQLite files that are ledgers.
 _APPLICATION: Final = 0x6470486C
 _VERSION: Final = 1
-# The last one also stops INSERT OR REPLACE, which removes rows without a word to the others.
+# The last one also stops INSERT OR REPLACE, which removes rows without firing the others.
 _TRIGGERS: Final = {
     "entries_stay_as_they_are": "BEFORE UPDATE ON entries",
     "entries_stay": "BEFORE DELETE ON entries",
@@ -175,52 +172,50 @@ _SCHEMA: Final = {
     },
 }
 _SETTINGS: Final = ("synchronous = EXTRA", "fullfsync = ON", "trusted_schema = OFF", "cell_size_check = ON")
-_REPLACED: Final = "was replaced while it was used"
+_REPLACED: Final = "was replaced while in use"
 _UNREADABLE: Final = "is damaged: SQLite cannot read all of it"
 _REASONS: Final[dict[int, str]] = {
-    sqlite3.SQLITE_FULL: "cannot be written: there is no room left on the disk",
+    sqlite3.SQLITE_FULL: "cannot be written: the disk is full",
     sqlite3.SQLITE_IOERR: "cannot be used: the disk reports an input/output error",
     sqlite3.SQLITE_READONLY_DBMOVED: _REPLACED,
     sqlite3.SQLITE_READONLY: "cannot be written: the file or its folder is read-only",
-    sqlite3.SQLITE_PERM: "cannot be used: it is not permitted",
-    sqlite3.SQLITE_AUTH: "cannot be used: it is not permitted",
-    sqlite3.SQLITE_CANTOPEN: "cannot be opened: the file or its folder does not permit it",
+    sqlite3.SQLITE_CANTOPEN: "cannot be opened: check the permissions of the file and its folder",
     sqlite3.SQLITE_NOTADB: "is not a ledger: it is not a SQLite file",
     sqlite3.SQLITE_CORRUPT: _UNREADABLE,
 }
-# To link a new ledger and to remove its other name takes microseconds.
+# A new ledger has two names for microseconds.
 _MAKING_SECONDS: Final = 5.0
 
 
-def ledger_path(path: str | os.PathLike[str]) -> Path:
-    """The path of a ledger that may be there or not; never a link, a folder or a file with two names."""
+def ledger_path(path: PathLike) -> Path:
+    """The path of a ledger, which may not exist yet; raises for a link, a folder or a file with two names."""
     scheme = scheme_of(os.fspath(path))
     if scheme is not None:
         raise InvalidParameter(f"a ledger is a file on this machine, not a {scheme}:// address")
-    place = checked_path(path, "a ledger")
+    file = checked_path(path, "a ledger")
     try:
-        found = os.lstat(place)
+        status = os.lstat(file)
     except FileNotFoundError:
-        return place
+        return file
     except OSError as error:
-        raise LedgerError(f"the ledger {place} cannot be opened: {error.strerror}") from None
-    if (odd := odd_file(found.st_mode)) is not None:
-        raise LedgerError(f"the ledger {place} cannot be used: it is {odd}")
-    if found.st_nlink > 1 and not _has_one_name(place):
-        # What a crash leaves half done is found by the name: under the other name it would not be repaired.
-        raise LedgerError(f"the ledger {place} has a second name (a hard link): remove that first")
-    return place
+        raise LedgerError(f"the ledger {file} cannot be opened: {error.strerror}") from None
+    if (what := why_not_a_file(status.st_mode)) is not None:
+        raise LedgerError(f"the ledger {file} cannot be used: it is {what}")
+    if status.st_nlink > 1 and not _has_one_name(file):
+        # SQLite finds the journal of a crashed transaction only under the name that was used.
+        raise LedgerError(f"the ledger {file} has a second name (a hard link): remove that name first")
+    return file
 
 
-def _has_one_name(place: Path) -> bool:
-    """Whether the second name was that of a ledger being made: then it is gone in a moment, or by `sweep`."""
+def _has_one_name(file: Path) -> bool:
+    """Wait for the second name that a new ledger has for a moment; `sweep` removes it after a kill."""
     end = time.monotonic() + _MAKING_SECONDS
     while True:
-        sweep(place.parent)
+        sweep(file.parent)
         try:
-            if os.lstat(place).st_nlink == 1:
+            if os.lstat(file).st_nlink == 1:
                 return True
-            making = any(WORKPLACE.fullmatch(name) for name in os.listdir(place.parent))
+            making = any(WORKPLACE.fullmatch(name) for name in os.listdir(file.parent))
         except OSError:
             return False
         if not making or time.monotonic() > end:
@@ -230,22 +225,22 @@ def _has_one_name(place: Path) -> bool:
 
 @contextmanager
 def transaction(path: Path, wait: float, *, writing: bool) -> Iterator[sqlite3.Connection]:
-    """A connection for one transaction, all or nothing. A writer has the only right to write from the beginning.
+    """One transaction on an existing ledger; a writer has the exclusive lock from the beginning.
 
-    A file that is not there is never made. SQLite's errors are `LedgerError`, with a sentence by their codes.
+    Raises `LedgerError` for all errors of SQLite.
     """
     before = identity(ledger_path(path))
     if before == (-1, -1):
         raise LedgerError(f"there is no ledger {path}: make it with dphist ledger init")
-    # A file that may not be written is opened for reading by SQLite itself.
+    # SQLite opens a read-only file for reading only.
     where = path.absolute().as_uri() + "?mode=rw"
     try:
         with closing(sqlite3.connect(where, uri=True, timeout=wait, isolation_level=None)) as connection:
-            # No byte may be lost before the check: what is not UTF-8 becomes a text that was never written.
+            # Bytes that are not UTF-8 become text that dphist never writes, so that the check notices them.
             connection.text_factory = lambda raw: raw.decode("utf-8", "surrogateescape")
             for setting in _SETTINGS:
                 connection.execute(f"PRAGMA {setting}")
-            # A file that another program has put into another mode is put back: the durability rests on it.
+            # Durability depends on this mode, which another program may have changed.
             if writing and connection.execute("PRAGMA journal_mode = DELETE").fetchone() != ("delete",):
                 raise sqlite3.OperationalError
             connection.execute("BEGIN IMMEDIATE" if writing else "BEGIN")
@@ -253,89 +248,79 @@ def transaction(path: Path, wait: float, *, writing: bool) -> Iterator[sqlite3.C
                 yield connection
                 connection.execute("COMMIT")
             except BaseException:
-                # Closing the connection would do the same; a dead disk may refuse both.
+                # A dead disk may refuse this; closing the connection has the same effect.
                 with suppress(sqlite3.Error):
                     connection.execute("ROLLBACK")
                 raise
-    except UnicodeError:  # a name in the tables that is not text
+    except UnicodeError:  # a name in the schema is not text
         raise LedgerError(f"the ledger {path} {_UNREADABLE}") from None
     except sqlite3.Error as error:
         full = getattr(error, "sqlite_errorcode", 0)
         code = full if full in _REASONS else full & 0xFF
-        reason = _REASONS.get(code, f"cannot be used: SQLite reports a {type(error).__name__}")
+        name = getattr(error, "sqlite_errorname", type(error).__name__)
+        reason = _REASONS.get(code, f"cannot be used: SQLite reports {name}")
         if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-            reason = f"is locked by another process and was so for {wait:g} seconds: try again later"
+            reason = f"is locked by another process (waited {wait:g} seconds): try again later"
         raise LedgerError(f"the ledger {path} {reason}") from None
-    # What was appended to a file that has lost its name is lost with it.
+    # Entries appended to a file that was replaced meanwhile are lost.
     if identity(path) != before:
         raise LedgerError(f"the ledger {path} {_REPLACED}")
 
 
 def _read_rows(connection: sqlite3.Connection, path: Path, after: int | None = None) -> list[tuple[Any, ...]]:
-    """All entries, or those after one; raises unless the tables are exactly those of a ledger."""
+    """All entries, or those `after` a number; raises unless the schema is exactly that of a ledger."""
     schema = connection.execute("SELECT name, sql FROM sqlite_master ORDER BY name").fetchall()
-    # By its size: the file of another program may have no tables either.
+    # Size, not tables: another program's file may have no tables either.
     if os.stat(path).st_size == 0:
         raise LedgerError(f"the ledger {path} is empty: make it with dphist ledger init")
     if connection.execute("PRAGMA application_id").fetchone() != (_APPLICATION,):
         raise LedgerError(f"{path} is a SQLite file of another program, not a ledger")
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if version != _VERSION:
-        raise LedgerError(f"the ledger {path} has the format {version}, and this dphist reads only {_VERSION}")
+        raise LedgerError(f"the ledger {path} has format {version}, but this version of dphist reads {_VERSION}")
     if schema != sorted(_SCHEMA.items()):
         raise LedgerError(f"the ledger {path} is damaged: its tables were changed")
-    # A part of the file that is not used, or used twice: rows may have gone with it.
+    # Pages that are unused, or used twice, may hide lost rows.
     if after is None and connection.execute("PRAGMA quick_check(1)").fetchone() != ("ok",):
         raise LedgerError(f"the ledger {path} {_UNREADABLE}")
     where = "" if after is None else f"WHERE number > {after}"
     return connection.execute(f"SELECT * FROM entries {where} ORDER BY number").fetchall()
 
 
-@contextmanager
-def _only_holder(path: Path) -> Iterator[bool]:
-    """Whether this process has the lock of this name. It ends with the process; its file goes with it."""
+def _lock_file(path: Path) -> int:
+    """Create and lock a file, while the returned descriptor is open; raises `BlockingIOError` if it is locked."""
     if fcntl is None:
         raise InvalidParameter("--id needs the file locks of Linux or macOS")
-    try:
-        while True:
-            descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW, 0o600)
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                found = os.fstat(descriptor)
-                held = True
-            except BlockingIOError:
-                held = False
-            if not held or identity(path) == (found.st_dev, found.st_ino):
-                break
-            # The process that had it before has just removed the file.
+    while True:
+        descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
             os.close(descriptor)
-    except OSError as error:
-        raise LedgerError(f"the lock {path} cannot be made: {error.strerror}") from None
-    try:
-        yield held
-    finally:
-        if held:
-            with suppress(OSError):
-                os.unlink(path)
+            raise
+        status = os.fstat(descriptor)
+        if identity(path) == (status.st_dev, status.st_ino):
+            return descriptor
+        # The process that held the lock has just removed the file.
         os.close(descriptor)
 
 
-# -------------------------------------------------------------------------------- what the entries of a ledger say
+# ------------------------------------------------------------------------------------------- accounts from entries
 
 
 @dataclass(frozen=True)
 class Accounts:
-    """A checked chain and what it says."""
+    """The datasets of a ledger, read from a checked chain."""
 
     chain: Chain
     id: str
     datasets: dict[str, Account]
 
     def rows(self) -> list[tuple[str, str]]:
-        """Each dataset with its total and how many releases are booked."""
+        """Each dataset, with its total and the number of booked releases."""
         return [
-            (one.name, f"epsilon {one.total.epsilon:g}, delta {one.total.delta:g}, {len(one.bookings)} booked")
-            for one in self.datasets.values()
+            (name, f"epsilon {a.total.epsilon:g}, delta {a.total.delta:g}, {len(a.bookings)} booked")
+            for name, a in self.datasets.items()
         ]
 
     def __str__(self) -> str:
@@ -345,7 +330,7 @@ class Accounts:
         return html_table(f"Ledger {self.id}", self.rows())
 
     def find(self, dataset: str) -> Account:
-        """The account of a dataset; raises `LedgerError` with the names that there are."""
+        """The account of a dataset; raises `LedgerError` with the existing names."""
         if dataset in self.datasets:
             return self.datasets[dataset]
         near = difflib.get_close_matches(dataset, self.datasets, n=1) if isinstance(dataset, str) else []
@@ -355,11 +340,10 @@ class Accounts:
 
 
 def _checked_name(name: str, what: str = "dataset") -> str:
-    """A name that can stand in tables and sentences."""
     if not isinstance(name, str) or not name.strip() or len(name) > _LONGEST_NAME:
         raise InvalidParameter(f"{what} must be a name of 1 to {_LONGEST_NAME} characters, not {name!r:.80}")
     if not name.isprintable() or name != name.strip():
-        raise InvalidParameter(f"{what} must be a name of characters that can be printed, not {name!r}")
+        raise InvalidParameter(f"{what} must be a name of printable characters, not {name!r}")
     return name
 
 
@@ -370,12 +354,12 @@ def _checked_accounting(accounting: str) -> str:
 
 
 def _plain_name(name: str) -> str:
-    """The same for names that differ in capitals or forms of letters alone: each would have its own total."""
+    """Equal for names that differ only in case or Unicode form, which would look like one dataset."""
     return unicodedata.normalize("NFKC", name).casefold()
 
 
 def _accounts_of(chain: Chain) -> Accounts:
-    """The accounts that a chain describes; raises `Damage` where it makes no sense."""
+    """The accounts that a chain describes; raises `Damage` for an entry that is not valid."""
     datasets: dict[str, Account] = {}
     bookings: dict[str, dict[int, Booking]] = {}
     id = ""
@@ -397,22 +381,23 @@ def _accounts_of(chain: Chain) -> Accounts:
             elif entry.kind == "booking":
                 known, booking = bookings[entry.dataset], _booking_from(id, entry, body)
                 datasets[entry.dataset] = _with_rule(datasets[entry.dataset], body.get("accounting"))
-                if booking.id is not None and any(one.id == booking.id for one in known.values()):
+                if booking.id is not None and any(other.id == booking.id for other in known.values()):
                     raise ValueError
                 known[entry.number] = booking
             else:
                 known = bookings[entry.dataset]
                 known[body["booking"]] = _with_outcome(known[body["booking"]], entry.kind, body)
         except (KeyError, TypeError, ValueError, RecursionError, DphistError):
-            raise Damage(f"entry {entry.number} makes no sense") from None
+            raise Damage(f"entry {entry.number} is not valid") from None
     if not datasets:
         raise Damage("it has no dataset")
-    full = {key: replace(one, bookings=tuple(bookings[key].values())) for key, one in datasets.items()}
-    return Accounts(chain, id, full)
+    for name, account in datasets.items():
+        datasets[name] = replace(account, bookings=tuple(bookings[name].values()))
+    return Accounts(chain, id, datasets)
 
 
 def _with_rule(account: Account, rule: Any) -> Account:
-    """The account with the accounting of a booking: only the first of a dataset with "auto" has one."""
+    """The account with the accounting that its first booking fixed: only that of "auto" has a rule."""
     if (account.accounting == AUTO) is not (rule is not None):
         raise ValueError
     if rule is None:
@@ -434,7 +419,6 @@ def _booking_from(ledger: str, entry: Entry, body: Any) -> Booking:
 
 
 def _with_outcome(booking: Booking, kind: Kind, body: Any) -> Booking:
-    """A booking whose release was written, has failed or was run again."""
     if booking.written is not None or booking.failed is not None:
         raise ValueError
     if kind == "run":
@@ -449,10 +433,10 @@ def _with_outcome(booking: Booking, kind: Kind, body: Any) -> Booking:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The state of a ledger at some time: its id, the number of its entries, and the hash of the last one.
+    """The state of a ledger: its id, the number of entries, and the hash of the last one.
 
-    That hash depends on all entries. Signed and kept elsewhere, it shows later whether the ledger is an older copy
-    or another chain.
+    The hash depends on all entries. Signed and kept elsewhere, a checkpoint shows later whether the ledger was
+    replaced by an older copy or changed.
     """
 
     ledger: str
@@ -461,16 +445,16 @@ class Checkpoint:
     created: str
 
     def write(self, path: PathLike, *, sign: PathLike) -> str:
-        """Write it to a new file, signed by the private key in the file `sign`; the fingerprint of that key."""
-        place, signer = checked_path(path, "a checkpoint"), signer_of(sign)
+        """Write a new file, signed with the private key in the file `sign`; returns the key's fingerprint."""
+        file, signer = checked_path(path, "a checkpoint"), signer_of(sign)
         document: dict[str, Any] = {"format": CHECKPOINT_FORMAT, **asdict(self)}
         document[SIGNATURE] = signer(document, CHECKPOINT_DOMAIN)
-        write_files({place: (certificate_text(document).encode(), 0o644)})
+        write_files({file: (certificate_text(document).encode(), 0o644)})
         return signer.fingerprint
 
     @classmethod
     def read(cls, path: PathLike, *, public_key: PathLike) -> Checkpoint:
-        """A checkpoint that the owner of the public key signed; raises `LedgerError` for anything else."""
+        """Read a checkpoint that is signed by this key; raises `LedgerError` for anything else."""
         trusted, data = read_public_key(public_key), read_small(path, "the checkpoint")
         try:
             document = json.loads(data.decode())
@@ -482,21 +466,21 @@ class Checkpoint:
         if problems or certificate_text(document).encode() != data:
             reason = problems[0] if problems else "it was changed after it was signed"
             raise LedgerError(f"the checkpoint {path} is refused: {reason}")
-        # Signed by a key that is trusted: hence these are what `write` wrote.
+        # The signature is valid, so these are the values that `write` wrote.
         return cls(*(document[name] for name in ("ledger", "entry", "hash", "created")))
 
     def check(self, accounts: Accounts, path: Path) -> None:
-        """Raise `LedgerError` unless the ledger begins with what it was at the checkpoint."""
+        """Raise `LedgerError` unless the ledger still begins with the entries of the checkpoint."""
         chain = accounts.chain
         if accounts.id != self.ledger:
-            raise LedgerError(f"the checkpoint is of the ledger {self.ledger}, and {path} is {accounts.id}")
+            raise LedgerError(f"the checkpoint is of the ledger {self.ledger}, but {path} is {accounts.id}")
         if chain.number < self.entry:
             raise LedgerError(
-                f"the ledger {path} has {chain.number} entries, and had {self.entry} on {self.created}: entries "
-                "are missing from it, as from an older copy"
+                f"the ledger {path} has {chain.number} entries, but had {self.entry} on {self.created}: entries "
+                "are missing, as in an older copy"
             )
         if chain.entries[self.entry - 1].hash != self.hash:
-            raise LedgerError(f"the ledger {path} was changed after {self.created}: it is another chain")
+            raise LedgerError(f"the ledger {path} was changed after {self.created}: its entries are different")
 
 
 # ------------------------------------------------------------------------------------------------------ the ledger
@@ -504,7 +488,7 @@ class Checkpoint:
 
 @dataclass
 class _Page:
-    """The end of a ledger in the hands of the only writer."""
+    """The ledger during a write transaction."""
 
     connection: sqlite3.Connection
     accounts: Accounts
@@ -527,14 +511,13 @@ class _Page:
             if account.booking_of(id) is not None:
                 raise AlreadyRunning(f"another run of the id {id!r} has just booked its release")
             body |= {"id": id, "run": run}
-        entry = self.append("booking", dataset, body)
-        return Booking(self.accounts.id, dataset, entry.number, entry.hash, entry.created, spend, id=id, run=run)
+        return _booking_from(self.accounts.id, self.append("booking", dataset, body), body)
 
 
 class Ledger:
-    """A ledger in a file. Every method opens the file, checks it and closes it again.
+    """A ledger in a file. Every method opens, checks and closes the file.
 
-    What was seen once must still be there the next time: a file that was cut or replaced meanwhile is refused.
+    Entries that were read once must still be there the next time, or the file is refused.
     """
 
     def __init__(self, path: Path, wait_seconds: float) -> None:
@@ -545,38 +528,38 @@ class Ledger:
     @classmethod
     def open(
         cls,
-        path: str | os.PathLike[str],
+        path: PathLike,
         *,
         expect: str | None = None,
         checkpoint: Checkpoint | None = None,
         wait_seconds: float = WAIT_SECONDS,
     ) -> Ledger:
-        """A ledger that is there; all of it is checked.
+        """Open an existing ledger and check all of it.
 
-        `expect` is a hash that must still be in it, `checkpoint` what the ledger must still begin with.
+        `expect` is a hash that an entry must have, `checkpoint` a state that the ledger must have had.
         """
         if expect is not None and not (isinstance(expect, str) and re.fullmatch("[0-9a-f]{64}", expect)):
             raise InvalidParameter(f"expect must be the hash of a receipt, 64 digits, not {expect!r:.80}")
         ledger = cls(ledger_path(path), wait_seconds)
-        found = ledger.accounts()
-        if expect is not None and all(entry.hash != expect for entry in found.chain.entries):
+        accounts = ledger.accounts()
+        if expect is not None and all(entry.hash != expect for entry in accounts.chain.entries):
             raise LedgerError(
-                f"the ledger {ledger.path} has no entry with the hash {expect}: entries are missing from it, or "
-                "it is another ledger"
+                f"the ledger {ledger.path} has no entry with the hash {expect}: entries are missing, or it is "
+                "another ledger"
             )
         if checkpoint is not None:
-            checkpoint.check(found, ledger.path)
+            checkpoint.check(accounts, ledger.path)
         return ledger
 
     def checkpoint(self) -> Checkpoint:
-        """What the ledger is now."""
-        found = self.accounts()
-        return Checkpoint(found.id, found.chain.number, found.chain.hash, _now())
+        """The current state of the ledger."""
+        accounts = self.accounts()
+        return Checkpoint(accounts.id, accounts.chain.number, accounts.chain.hash, _now())
 
     @classmethod
     def init(
         cls,
-        path: str | os.PathLike[str],
+        path: PathLike,
         dataset: str,
         *,
         epsilon: float,
@@ -584,7 +567,7 @@ class Ledger:
         accounting: str = AUTO,
         wait_seconds: float = WAIT_SECONDS,
     ) -> Ledger:
-        """A dataset and its total, in a new ledger or one that is there. A total is never changed afterwards."""
+        """Add a dataset with its total to a new or existing ledger. The total can never be changed."""
         total, name = Budget(epsilon, delta), _checked_name(dataset)
         body = {"epsilon": total.epsilon, "delta": total.delta, "accounting": _checked_accounting(accounting)}
         ledger = cls(ledger_path(path), wait_seconds)
@@ -592,19 +575,19 @@ class Ledger:
             with ledger._writing(ledger.accounts()) as page:
                 for known in page.accounts.datasets:
                     if _plain_name(known) == _plain_name(name):
-                        raise LedgerError(f"the ledger {ledger.path} has a dataset {known!r} already")
+                        raise LedgerError(f"the ledger {ledger.path} already has a dataset {known!r}")
                 page.append("dataset", name, body)
         return ledger
 
     def accounts(self) -> Accounts:
-        """All that the ledger says, from a file that was checked from the first entry to the last."""
+        """All datasets, after checking the ledger from the first entry to the last."""
         with transaction(self.path, self._wait, writing=False) as connection:
             rows = _read_rows(connection, self.path)
-        # Out of the transaction, so that others need not wait for it.
+        # Outside of the transaction, so that other processes do not wait.
         return self._check_chain(Chain(), rows)
 
     def account(self, dataset: str) -> Account:
-        """All that the ledger says of one dataset."""
+        """The account of one dataset."""
         return self.accounts().find(dataset)
 
     def book(self, dataset: str, spend: Spend, composer: Composer) -> Booking:
@@ -624,9 +607,9 @@ class Ledger:
         id: str | None = None,
         run: dict[str, Any] | None = None,
     ) -> Booking:
-        """The same for a release whose spend depends on the accounting: `price` gives both for the account.
+        """Book a release whose spend and composer depend on the account, as `price` returns them.
 
-        With an `id` this is its only booking; `run` is its request. `spend_at` is for `check_fits`.
+        An `id` can be booked once, with `run` as its request. `spend_at` is passed to `check_fits`.
         """
 
         def spend_within(account: Account) -> tuple[Spend, Composer]:
@@ -637,86 +620,94 @@ class Ledger:
 
         attempt = 1
         while True:
-            # Composing may take seconds: others can book meanwhile, and then it is done again.
+            # Composing may take seconds; if another process books meanwhile, it is done again.
             before = self.accounts()
             spend, composer = spend_within(before.find(dataset))
             with self._writing(before) as page:
                 unchanged = _is_unchanged(before.find(dataset), page.accounts.find(dataset))
                 if not unchanged and attempt == _ATTEMPTS:
-                    # Nobody can be faster any more.
                     spend, composer = spend_within(page.accounts.find(dataset))
                 if unchanged or attempt == _ATTEMPTS:
                     return page.book(dataset, spend, composer, id, run)
             attempt += 1
 
     def settle(self, booking: Booking, *, sha256: str, address: str) -> None:
-        """Note that the release of a booking was written, and where. What it costs stays the same."""
+        """Record that the release of a booking was written, and where. Its cost stays the same."""
         self._note(booking, "settlement", {"sha256": str(sha256), "address": str(address)})
 
     def note_run(self, booking: Booking) -> None:
-        """Note that the booking of an id is used again; not more than a few times."""
+        """Record that the booking of an id is used again; raises after a few times."""
         if booking.runs >= _MOST_RUNS:
             raise LedgerError(
-                f"the id {booking.id!r} was run {booking.runs} times without a result, which may be because of "
-                "what is in the events: choose another id, which books again"
+                f"the id {booking.id!r} was run {booking.runs} times without a result, possibly because of the "
+                "events: choose another id, which books again"
             )
         self._note(booking, "run", {})
 
     def fail(self, booking: Booking, error: str) -> None:
-        """Note that a run with an id has failed, so that its booking is not used again."""
+        """Record that a run with an id failed, so that its booking is not used again."""
         self._note(booking, "failure", {"error": error})
 
     def _note(self, booking: Booking, kind: Kind, facts: dict[str, Any]) -> None:
         with self._writing(self.accounts()) as page:
-            every = (one for account in page.accounts.datasets.values() for one in account.bookings)
-            found = next((one for one in every if (one.number, one.hash) == (booking.number, booking.hash)), None)
-            if found is None:
+            bookings = (known for account in page.accounts.datasets.values() for known in account.bookings)
+            stored = next((b for b in bookings if (b.number, b.hash) == (booking.number, booking.hash)), None)
+            if stored is None:
                 raise LedgerError(f"the ledger {self.path} has no booking {booking.number} with this hash")
-            if found.written is not None or found.failed is not None:
-                raise LedgerError(f"booking {booking.number} of the ledger {self.path} is settled already")
-            page.append(kind, found.dataset, {"booking": booking.number, **facts})
+            if stored.written is not None or stored.failed is not None:
+                raise LedgerError(f"booking {booking.number} of the ledger {self.path} is already settled")
+            page.append(kind, stored.dataset, {"booking": booking.number, **facts})
 
     @contextmanager
     def only_run_of(self, dataset: str, id: str) -> Iterator[None]:
-        """Raise `AlreadyRunning` while another process, or thread, has this context for the same id."""
+        """Raise `AlreadyRunning` while another process or thread is in this context for the same id."""
         name = sha256(canonical([dataset, id]).encode()).hexdigest()[:16]
-        with _only_holder(self.path.with_name(f".{self.path.name}.{name}.lock")) as held:
-            if not held:
-                raise AlreadyRunning(f"another run of the id {id!r} of the dataset {dataset!r} is going on")
+        path = self.path.with_name(f".{self.path.name}.{name}.lock")
+        try:
+            descriptor = _lock_file(path)
+        except BlockingIOError:
+            raise AlreadyRunning(f"another run of the id {id!r} of the dataset {dataset!r} is going on") from None
+        except OSError as error:
+            raise LedgerError(f"the lock {path} cannot be made: {error.strerror}") from None
+        try:
             yield
+        finally:
+            with suppress(OSError):
+                os.unlink(path)
+            os.close(descriptor)
 
     def _create_file(self, name: str, body: dict[str, Any]) -> bool:
-        """Whether there was no file, and is a ledger with this dataset now; killed on the way there is no file."""
-        place = self.path
-        if os.path.lexists(place):
-            sweep(place.parent)  # what an init has left that was killed when its ledger was there
+        """Create the ledger with this dataset unless the file exists; a killed process leaves no file."""
+        path = self.path
+        if os.path.lexists(path):
+            sweep(path.parent)  # the leftovers of a process that was killed after it created the ledger
             return False
         try:
-            with workplace(place.parent) as work:
-                file = work / place.name
+            with workplace(path.parent) as work:
+                file = work / path.name
                 os.close(os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
                 made = Ledger(file, self._wait)
                 try:
                     made._create_tables(name, body)
                 except LedgerError as error:
-                    raise LedgerError(str(error).replace(str(file), str(place))) from None
-                link_new(file, place)
-                with suppress(FileNotFoundError):  # where there are no hard links it was moved
+                    raise LedgerError(str(error).replace(str(file), str(path))) from None
+                link_new(file, path)
+                with suppress(FileNotFoundError):  # moved, where there are no hard links
                     os.unlink(file)
-                sync_folder(place.parent)
+                sync_folder(path.parent)
         except FileExistsError:
             return False
         except FileNotFoundError:
-            raise LedgerError(f"the ledger {place} cannot be made: there is no folder {place.parent}") from None
+            raise LedgerError(f"the ledger {path} cannot be made: there is no folder {path.parent}") from None
         except OSError as error:
-            raise LedgerError(f"the ledger {place} cannot be made: {error.strerror}") from None
+            raise LedgerError(f"the ledger {path} cannot be made: {error.strerror}") from None
         self._seen = made._seen
         return True
 
     def _create_tables(self, name: str, body: dict[str, Any]) -> bool:
-        """Whether the file was empty, and is a ledger with this dataset now: both at once, or not at all."""
+        """Turn an empty file into a ledger with this dataset, in one transaction; False if it is not empty."""
         with transaction(self.path, self._wait, writing=True) as connection:
-            # Within the transaction, which undoes what a crash left.
+            # Within the transaction, because opening it undoes unfinished work.
             if os.stat(self.path).st_size:
                 return False
             for statement in _SCHEMA.values():
@@ -731,9 +722,9 @@ class Ledger:
 
     @contextmanager
     def _writing(self, before: Accounts) -> Iterator[_Page]:
-        """The only right to write, and what the ledger says now; what is appended lasts when this ends.
+        """A write transaction, with the current accounts; entries are durable when it ends.
 
-        `before` was read and checked a moment ago: only what follows it is checked while others wait.
+        `before` was checked outside of the lock: only the entries that follow are checked here.
         """
         known = before.chain
         with transaction(self.path, self._wait, writing=True) as connection:
@@ -746,19 +737,19 @@ class Ledger:
         self._seen = (page.chain.number, page.chain.hash)
 
     def _check_chain(self, known: Chain, rows: list[tuple[Any, ...]]) -> Accounts:
-        """The rows as accounts, if they are a whole chain in which all that was seen before still is."""
+        """The accounts of a chain; raises unless it is valid and still has the last entry that was seen."""
         number, value = self._seen
         try:
             chain = known.extend_by(rows)
             if number and (chain.number < number or chain.entries[number - 1].hash != value):
                 raise Damage(_CUT)
-            found = _accounts_of(chain)
+            accounts = _accounts_of(chain)
         except Damage as damage:
             raise LedgerError(f"the ledger {self.path} is damaged: {damage}") from None
         self._seen = (chain.number, chain.hash)
-        return found
+        return accounts
 
 
 def _is_unchanged(before: Account, now: Account) -> bool:
-    """Whether what was composed is still all there is. What others booked for other datasets does not matter."""
+    """Whether no other process booked for this dataset meanwhile."""
     return [booking.hash for booking in before.bookings] == [booking.hash for booking in now.bookings]

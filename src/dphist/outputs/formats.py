@@ -1,4 +1,4 @@
-"""What a release is written as: the text of its certificate, its cells, and files that are read back exactly."""
+"""Canonical cells and their digest, and file formats that round-trip exactly."""
 
 from __future__ import annotations
 
@@ -12,131 +12,15 @@ from datetime import timedelta
 from decimal import Decimal
 from functools import partial
 from hashlib import sha256
-from typing import Any, BinaryIO, Final, Protocol
+from typing import Any, BinaryIO, Final
 
-from dphist.errors import InvalidParameter, OutputError, package
+import pyarrow as pa
 
-SEAL: Final = "self_sha256"
-SIGNATURE: Final = "signature"
-# Certificates take a few KB; that of a folder has 150 bytes for each of its files besides.
-LARGEST_CERTIFICATE: Final = 16 << 20
+from dphist.errors import OutputError
+from dphist.outputs.certificate_text import unique_keys
 
-
-class Sign(Protocol):
-    """Signs documents with the key of this fingerprint."""
-
-    fingerprint: str
-
-    def __call__(self, document: dict[str, Any], /) -> dict[str, str]:
-        """The signature, as it is written into the document."""
-
-
-def seal(document: dict[str, Any], output: dict[str, Any], sign: Sign | None = None) -> str:
-    """The text of a certificate: the document, facts of the output, a signature, and its own digest."""
-    from dphist.privacy.types import FORMAT  # not with the module, which a process that decodes a file imports too
-
-    try:
-        # Through JSON and back, so that the digest is over what a reader will see.
-        plain: dict[str, Any] = json.loads(json.dumps({"format": FORMAT, **document}, allow_nan=False))
-    except (TypeError, ValueError, RecursionError):
-        raise InvalidParameter("the certificate's document holds a value that JSON cannot hold") from None
-    plain["output"] = output
-    if sign is not None:
-        plain[SIGNATURE] = sign(plain)
-    plain[SEAL] = self_digest(plain)
-    return certificate_text(plain)
-
-
-def certificate_text(document: dict[str, Any]) -> str:
-    """The only text that `parse_certificate` accepts for this document.
-
-    What cannot be seen, or turns the direction of a line, is escaped: a reader sees what is verified.
-    """
-    text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False)
-    return re.sub(r"[^\n -~]", lambda c: c[0] if c[0].isprintable() else json.dumps(c[0])[1:-1], text) + "\n"
-
-
-def output_facts(plain: Any, kind: str, name: str, digest: str) -> dict[str, Any]:
-    """The table that a certificate belongs to."""
-    return {
-        "name": name, "kind": kind, "sha256": digest, "columns": plain.column_names,
-        "types": [str(each) for each in plain.schema.types], "rows": plain.num_rows,
-    }  # fmt: skip
-
-
-def self_digest(document: dict[str, Any]) -> str:
-    """SHA-256 over the document without its seal: sorted keys, no spaces."""
-    rest = {key: value for key, value in document.items() if key != SEAL}
-    text = json.dumps(rest, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
-
-
-def parse_certificate(text: str | bytes, title: str) -> tuple[dict[str, Any] | None, list[str]]:
-    """The document of a certificate, and its problems; `title` names it in sentences."""
-    if len(text) > LARGEST_CERTIFICATE:
-        return None, [f"{title} is larger than {LARGEST_CERTIFICATE >> 20} MiB, too large for a certificate"]
-    try:
-        plain = text.decode() if isinstance(text, bytes) else text
-        document = json.loads(plain, object_pairs_hook=named_once)
-        if not isinstance(document, dict) or not str(document.get("format")).startswith("dphist"):
-            return None, [f"{title} is not a dphist certificate"]
-        # Two texts of one content may look different to people or to other parsers: 1.0 and 1e0, a byte order
-        # mark, characters that are not seen.
-        unusual = certificate_text(document) != plain
-    except _NamedTwiceError as error:
-        return None, [f"{title} has a key twice, and readers may take either value: {str(error)!r}"]
-    except (ValueError, RecursionError, MemoryError):
-        return None, [f"{title} is damaged: it is not JSON"]
-    if unusual:
-        return document, [f"{title} is not in the form that dphist writes: it was edited"]
-    if not isinstance(document.get("output"), dict) or not isinstance(document.get(SEAL), str):
-        return document, [f"{title} is not a dphist certificate of a release"]
-    return document, [] if document[SEAL] == self_digest(document) else [
-        f"{title} does not match its own digest: it was changed or damaged"
-    ]
-
-
-class _NamedTwiceError(ValueError):
-    """The same key twice in one object."""
-
-
-def named_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object of JSON with each key once: readers differ in which of two values they take."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise _NamedTwiceError(next(name for name in names if names.count(name) > 1)[:80])
-    return found
-
-
-def same_json(one: Any, other: Any) -> bool:
-    """Whether two values are the same in JSON, where 1, 1.0 and true are three; keys may come in any order."""
-    try:
-        return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
-    except (TypeError, ValueError, RecursionError):
-        return False
-
-
-def output_of(document: dict[str, Any] | None) -> dict[str, Any]:
-    """The facts of the output; empty where a document has none."""
-    output = (document or {}).get("output")
-    return output if isinstance(output, dict) else {}
-
-
-def types_of(output: dict[str, Any], names: list[str]) -> dict[str, str]:
-    """The Arrow type of each column by its name, as far as the certificate has them."""
-    columns, types = output.get("columns"), output.get("types")
-    if not isinstance(columns, list) or not isinstance(types, list) or len(columns) != len(types):
-        return {}
-    pairs = zip(columns, types, strict=True)
-    return {c: t for c, t in pairs if isinstance(c, str) and isinstance(t, str) and c in names}
-
-
-# ----------------------------------------------------------------------------------------------------------- cells
-
-# Cells in forms that every format and every database gives back exactly. What a place cannot hold exactly, it
-# holds as text: nested values as JSON, binary ones in base64 where there are no bytes, numbers and times beyond
-# its range in digits.
+# Every format and database gives cells back exactly. Values that it cannot store exactly become text: nested ones
+# as JSON, binary ones in base64, numbers and times out of its range in digits.
 
 _ROWS: Final = 65_536
 _ENCODE: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
@@ -145,22 +29,20 @@ _PER_SECOND: Final = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
 
 def parts_of(table: Any, rows: int = _ROWS) -> Iterator[Any]:
-    """The table in pieces of so many rows."""
     for start in range(0, table.num_rows, rows):
         yield table.slice(start, rows)
 
 
 def compact(table: Any) -> Any:
-    """The same table without dictionaries and views, which also hold what was not released."""
-    pa = package("pyarrow")
+    """The same table without dictionaries and views, whose buffers may hold items that were not released."""
     columns = []
     for name, column in zip(table.column_names, table.columns, strict=True):
         if pa.types.is_dictionary(column.type):
             column = column.cast(column.type.value_type)
         if holds(column.type, ("dictionary",)):
-            raise OutputError(f"column {name} has dictionaries inside of lists or structs: decode them")
+            raise OutputError(f"column {name} has dictionaries inside lists or structs: decode them")
         if holds(column.type, ("string_view", "binary_view", "list_view", "large_list_view")):
-            # None lets Arrow find the type of nested values by itself.
+            # With None Arrow infers the type of nested values.
             kind = {"string_view": pa.string(), "binary_view": pa.binary()}.get(str(column.type))
             column = pa.chunked_array([pa.array(column.to_pylist(), kind)])
         columns.append(column)
@@ -168,14 +50,13 @@ def compact(table: Any) -> Any:
 
 
 def holds(kind: Any, names: tuple[str, ...]) -> bool:
-    """Whether a type of one of these names is the type or inside of it."""
+    """Whether a type, or a type nested in it, has one of these names."""
     inner = [kind.field(i).type for i in range(kind.num_fields)]
     return str(kind).partition("<")[0] in names or any(holds(child, names) for child in inner)
 
 
 def json_cells(column: Any) -> list[Any]:
-    """The cells as JSON can write them, without losing a digit."""
-    pa = package("pyarrow")
+    """The cells as JSON values, without losing a digit."""
     kind = column.type
     if isinstance(kind, pa.BaseExtensionType):
         return json_cells(_storage(column))
@@ -189,12 +70,10 @@ def json_cells(column: Any) -> list[Any]:
 
 
 def _storage(column: Any) -> Any:
-    """The column of an extension type as it is stored."""
-    return package("pyarrow").chunked_array([chunk.storage for chunk in column.chunks], column.type.storage_type)
+    return pa.chunked_array([chunk.storage for chunk in column.chunks], column.type.storage_type)
 
 
 def _json_value(value: Any) -> Any:
-    """One cell of any kind as JSON can write it."""
     if value is None or isinstance(value, (bool, int, str)) or (isinstance(value, float) and math.isfinite(value)):
         return value
     if isinstance(value, float):
@@ -219,8 +98,9 @@ def _duration(count: int, unit: str) -> str:
 
 
 def _times(column: Any) -> Any:
-    """Dates and times as ISO 8601, those with a time zone in UTC."""
-    pa, pc = package("pyarrow"), package("pyarrow.compute")
+    """Dates and times as ISO 8601; with a time zone in UTC."""
+    import pyarrow.compute as pc
+
     kind = column.type
     if pa.types.is_duration(kind):
         counts = column.cast(pa.int64()).to_pylist()
@@ -229,26 +109,25 @@ def _times(column: Any) -> Any:
         if pa.types.is_interval(kind):
             return pa.array([None if v is None else str(v) for v in column.to_pylist()], pa.string())
         return column.cast(pa.date32() if pa.types.is_date(kind) else kind).cast(pa.string())
-    # Without the zone the cast needs no table of time zones: what is stored is UTC.
+    # Stored values are UTC; without the zone the cast needs no time zone database.
     text = column.cast(pa.timestamp(kind.unit)).cast(pa.string())
     text = pc.replace_substring(text, " ", "T", max_replacements=1)
     return text if kind.tz is None else pc.binary_join_element_wise(text, "Z", "")
 
 
 def as_text(column: Any) -> Any:
-    """The column as text: JSON where a cell is not a simple value."""
-    pa = package("pyarrow")
+    """The column as text, with JSON for nested values."""
     cells = [c if c is None or isinstance(c, str) else _ENCODE(c) for c in json_cells(column)]
     return pa.chunked_array([pa.array(cells, pa.string())])
 
 
 def _texts(cells: list[Any]) -> list[str]:
-    """Each cell in JSON; simple ones without the encoder, which takes ten times as long to begin as to write."""
+    """Each cell as JSON text; simple ones without the encoder, which is ten times slower."""
     return [_QUOTE(c) if type(c) is str else repr(c) if type(c) in (float, int) else _ENCODE(c) for c in cells]
 
 
 def digest_of(table: Any) -> str:
-    """SHA-256 over the names of the columns and the rows in a canonical order, one array of JSON a line."""
+    """SHA-256 of the column names and the sorted rows, each as one line with a JSON array."""
     rows: list[str] = []
     for part in parts_of(table):
         cells = [_texts(_digest_cells(column)) for column in part.columns]
@@ -261,31 +140,29 @@ def digest_of(table: Any) -> str:
 
 
 def _digest_cells(column: Any) -> list[Any]:
-    """Cells for the digest; PostgreSQL drops the zeros at the end of a decimal number."""
+    """Cells for the digest; without trailing zeros of decimals, which PostgreSQL drops."""
     cells = json_cells(column)
-    if not package("pyarrow").types.is_decimal(column.type):
+    if not pa.types.is_decimal(column.type):
         return cells
     return [c.rstrip("0").rstrip(".") if c is not None and "." in c else c for c in cells]
 
 
 def type_named(described: str) -> Any | None:
-    """The Arrow type of a description, or None for a nested or an unknown one."""
-    pa = package("pyarrow")
+    """The Arrow type that is written like this, or None for a nested or unknown type."""
     try:
-        if found := re.fullmatch(r"timestamp\[(s|ms|us|ns), tz=([\w/+:-]+)\]", described):
-            return pa.timestamp(found[1], found[2])
-        if found := re.fullmatch(r"decimal(32|64|128|256)\((\d{1,3}), (-?\d{1,3})\)", described):
-            return getattr(pa, f"decimal{found[1]}")(int(found[2]), int(found[3]))
-        if found := re.fullmatch(r"fixed_size_binary\[(\d{1,9})\]", described):
-            return pa.binary(int(found[1]))
+        if match := re.fullmatch(r"timestamp\[(s|ms|us|ns), tz=([\w/+:-]+)\]", described):
+            return pa.timestamp(match[1], match[2])
+        if match := re.fullmatch(r"decimal(32|64|128|256)\((\d{1,3}), (-?\d{1,3})\)", described):
+            return getattr(pa, f"decimal{match[1]}")(int(match[2]), int(match[3]))
+        if match := re.fullmatch(r"fixed_size_binary\[(\d{1,9})\]", described):
+            return pa.binary(int(match[1]))
         return pa.type_for_alias(described)
     except (ValueError, AttributeError):
         return None
 
 
 def restore_column(column: Any, described: str | None) -> Any:
-    """A column that was read, in the type it was written from; as it is where that cannot be."""
-    pa = package("pyarrow")
+    """A column in the type that it was written from, or unchanged if it cannot be converted."""
     wanted = None if described is None else type_named(described)
     if wanted is None or wanted == column.type:
         return column
@@ -305,8 +182,9 @@ def restore_column(column: Any, described: str | None) -> Any:
 
 
 def _times_of(texts: Any, wanted: Any) -> Any:
-    """Dates and times from ISO 8601, over microseconds where the text has more digits than the type."""
-    pa, pc = package("pyarrow"), package("pyarrow.compute")
+    """Dates and times from ISO 8601, through microseconds where the text has more digits than the type."""
+    import pyarrow.compute as pc
+
     if pa.types.is_time(wanted):
         unit = "ns" if wanted.unit == "ns" else "us"
         return pc.binary_join_element_wise("1970-01-01T", texts, "").cast(pa.timestamp(unit)).cast(wanted)
@@ -316,8 +194,7 @@ def _times_of(texts: Any, wanted: Any) -> Any:
 
 
 def column_of(cells: list[Any], described: str | None) -> Any:
-    """A column from cells that JSON or SQLite gave back, of mixed types if someone meddled with them."""
-    pa = package("pyarrow")
+    """A column from JSON or SQLite cells, which have mixed types if someone changed them."""
     wanted = None if described is None else type_named(described)
     try:
         if wanted is not None and pa.types.is_floating(wanted):
@@ -333,29 +210,28 @@ def column_of(cells: list[Any], described: str | None) -> Any:
 
 # ----------------------------------------------------------------------------------------------------------- files
 
-# What a spreadsheet takes for the beginning of a formula. Quotes before it count as well, so that the escape, one
-# more quote, can be undone exactly.
+# Characters that begin a formula in a spreadsheet. Quotes before them match too, so that the escape, one more
+# quote, can be undone exactly.
 _ESCAPE: Final = (r"^('*[=+\-@\t\r])", r"'\1")
 _UNESCAPE: Final = (r"^'('*[=+\-@\t\r])", r"\1")
 ESCAPES: Final = ("csv", "tsv", "csv.gz", "tsv.gz")
-# Packed text: the same bytes for the same rows, without the time or the name of a file.
 PACKED: Final = ".gz"
 _PACKING: Final = 6
-# Signals are looked for after each piece; in Parquet it is one row group.
+# Rows between two checks for signals; in Parquet a row group.
 _PIECE: Final = 262_144
 
 
 def write_rows(
     table: Any, kind: str, file: BinaryIO, check: Callable[[], None], *, escape_formulas: bool = False
 ) -> None:
-    """Write the table; `check` is called now and then and may raise. No error repeats a cell."""
-    pa = package("pyarrow")
+    """Write the table, calling `check` from time to time. No error quotes a cell."""
     try:
         if escape_formulas:
             table = _escape_formulas(table)
         write = _WRITERS[kind.removesuffix(PACKED)]
         if not kind.endswith(PACKED):
             return write(table, file, check)
+        # Without time and file name, the same rows give the same bytes.
         with gzip.GzipFile("", "wb", _PACKING, file, mtime=0) as packed:
             write(table, packed, check)  # type: ignore[arg-type]
     except OSError:
@@ -365,7 +241,8 @@ def write_rows(
 
 
 def _parquet(table: Any, file: BinaryIO, check: Callable[[], None]) -> None:
-    parquet = package("pyarrow.parquet")
+    import pyarrow.parquet as parquet
+
     with parquet.ParquetWriter(file, table.schema, compression="zstd") as writer:
         for part in parts_of(table, _PIECE):
             writer.write_table(part)
@@ -373,17 +250,17 @@ def _parquet(table: Any, file: BinaryIO, check: Callable[[], None]) -> None:
 
 
 def _arrow(table: Any, file: BinaryIO, check: Callable[[], None]) -> None:
-    pa = package("pyarrow")
     with pa.ipc.new_file(file, table.schema) as writer:
         for part in parts_of(table, _PIECE):
-            # Taken afresh: a slice's buffers are padded with the values next to it, and nulls keep what they hide.
+            # Copied, because the buffers of a slice hold its neighbours, and those of nulls hidden values.
             for batch in part.to_batches():
                 writer.write_batch(batch.take(pa.array(range(batch.num_rows), pa.int64())))
             check()
 
 
 def _csv(table: Any, file: BinaryIO, check: Callable[[], None], delimiter: str = ",") -> None:
-    csv = package("pyarrow.csv")
+    import pyarrow.csv as csv
+
     flat = _flatten(table)
     options = csv.WriteOptions(delimiter=delimiter)
     with csv.CSVWriter(file, flat.schema, write_options=options) as writer:
@@ -410,8 +287,7 @@ _WRITERS: Final[dict[str, Callable[[Any, BinaryIO, Callable[[], None]], None]]] 
 
 
 def _flatten(table: Any) -> Any:
-    """The table as CSV can hold it: text for what is nested, binary or in a time zone."""
-    pa = package("pyarrow")
+    """The table for CSV: nested, binary and time zone columns as text."""
     types = pa.types
     simple = (
         types.is_boolean, types.is_integer, types.is_float32, types.is_float64, types.is_string,
@@ -423,8 +299,8 @@ def _flatten(table: Any) -> Any:
 
 
 def _escape_formulas(table: Any) -> Any:
-    """The table as CSV holds it, text and names with a quote before what looks like a formula."""
-    pa, flat = package("pyarrow"), _flatten(table)
+    """The table for CSV, with a quote before text and names that a spreadsheet would read as formulas."""
+    flat = _flatten(table)
     columns = [
         _replace_text(column, *_ESCAPE)
         if "string" in str(column.type) and not pa.types.is_decimal(given)
@@ -435,24 +311,24 @@ def _escape_formulas(table: Any) -> Any:
 
 
 def _replace_text(column: Any, pattern: str, replacement: str) -> Any:
-    return package("pyarrow.compute").replace_substring_regex(column, pattern, replacement)
+    import pyarrow.compute as pc
+
+    return pc.replace_substring_regex(column, pattern, replacement)
 
 
 def read_text(
     file: BinaryIO, kind: str, types: dict[str, str], columns: list[str], *, escape_formulas: bool = False
 ) -> Any:
-    """The table of a text file with these columns; `types` are what the columns were written from.
-
-    A packed file is unpacked by the caller, which limits its size.
-    """
+    """Read a text file, already unpacked, whose columns were written from these Arrow types."""
     file.seek(0)
     kind = kind.removesuffix(PACKED)
     if kind == "jsonl":
         return _read_jsonl(file, types, columns)
-    pa, csv = package("pyarrow"), package("pyarrow.csv")
+    import pyarrow.csv as csv
+
     parse = csv.ParseOptions(delimiter="\t" if kind == "tsv" else ",", newlines_in_values=True)
     names = [re.sub(*_ESCAPE, name) for name in columns] if escape_formulas else columns
-    # Every column is read as text: 007 is not 7.
+    # Every column is read as text, because 007 is not 7.
     convert = csv.ConvertOptions(
         column_types=dict.fromkeys(names, pa.string()),
         null_values=[""],
@@ -462,20 +338,20 @@ def read_text(
     table = csv.read_csv(file, csv.ReadOptions(use_threads=False), parse_options=parse, convert_options=convert)
     if table.column_names != names:
         raise ValueError("other columns")
-    found = table.columns
+    cells = table.columns
     if escape_formulas:
-        plain = [types.get(name, "").startswith("decimal") for name in columns]
-        found = [c if number else _replace_text(c, *_UNESCAPE) for number, c in zip(plain, found, strict=True)]
-    return pa.table([restore_column(c, types.get(n)) for n, c in zip(columns, found, strict=True)], names=columns)
+        decimals = [types.get(name, "").startswith("decimal") for name in columns]
+        cells = [c if number else _replace_text(c, *_UNESCAPE) for number, c in zip(decimals, cells, strict=True)]
+    return pa.table([restore_column(c, types.get(n)) for n, c in zip(columns, cells, strict=True)], names=columns)
 
 
 def _read_jsonl(file: BinaryIO, types: dict[str, str], columns: list[str]) -> Any:
     cells: list[list[Any]] = [[] for _ in columns]
     for line in file:
-        row = json.loads(line.decode(), object_pairs_hook=named_once)
+        row = json.loads(line.decode(), object_pairs_hook=unique_keys)
         if not isinstance(row, dict) or list(row) != columns:
             raise ValueError("other columns")
         for column, cell in zip(cells, row.values(), strict=True):
             column.append(cell)
-    made = [column_of(column, types.get(name)) for name, column in zip(columns, cells, strict=True)]
-    return package("pyarrow").table(made, names=columns)
+    arrays = [column_of(column, types.get(name)) for name, column in zip(columns, cells, strict=True)]
+    return pa.table(arrays, names=columns)

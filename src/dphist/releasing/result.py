@@ -35,7 +35,8 @@ from dphist.releasing.summary import (
 )
 
 if TYPE_CHECKING:
-    from dphist.outputs.write import Target, Written
+    from dphist.outputs.target import Target
+    from dphist.outputs.write import Written
 
 
 _ROWS_SHOWN: Final = 10
@@ -419,7 +420,8 @@ class Release:
         `sign` is the file of a private key that signs both.
         With `escape_formulas` a spreadsheet takes no text in a CSV file for a formula.
         """
-        from dphist.outputs.write import check_formulas, target_of
+        from dphist.outputs.target import target_of
+        from dphist.outputs.write import check_formulas
         from dphist.signatures import signer_of
 
         target = target_of(output, table, objects=self._writes_objects)

@@ -32,10 +32,11 @@ from typing import TYPE_CHECKING, Any, Final
 from dphist.errors import DphistError, InputError, InvalidParameter, LedgerError, OutputError
 from dphist.ledger import Ledger
 from dphist.ledger.accounts import AUTO, HALF, Spend, composer_for, limits_of, round_down, zcdp_of
-from dphist.outputs.formats import output_of, parse_certificate, same_json
-from dphist.outputs.write import Target, Written, target_of
+from dphist.outputs.certificate_text import output_of, parse_certificate, same_json
+from dphist.outputs.target import Target, target_of
+from dphist.outputs.write import Written
 from dphist.privacy.types import Budget, Plan
-from dphist.publishing import WORKPLACE, alone, identity, place_new, sweep, sync_folder
+from dphist.publishing import WORKPLACE, identity, lock_folder, place_new, sweep, sync_folder
 from dphist.releasing.request import Request, check_booking
 
 if TYPE_CHECKING:
@@ -494,7 +495,7 @@ def _finish(request: Request, booking: Booking, target: Target) -> None:
         if problems or not _is_result(document, booking):
             continue
         try:
-            with alone(folder):
+            with lock_folder(folder):
                 _place(work, target, force=request.force)
         except OSError as error:
             raise OutputError(

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from dphist.display import html_table, printable, upper_figure
 from dphist.errors import DphistError, InvalidParameter
-from dphist.outputs.formats import SEAL, SIGNATURE, same_json
+from dphist.outputs.certificate_text import SEAL, SIGNATURE, same_json
 from dphist.planning.auto_cap import ChoicePlan
 from dphist.planning.planner import contract_of, gamma_value
 from dphist.planning.utility import Correction, Verdict, added_columns, verdict_of

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from dphist.accounting.profile import certified_delta
 from dphist.display import printable
 from dphist.errors import LARGEST_EPSILON, DphistError, InputError, InvalidParameter, NotVerified
-from dphist.outputs.formats import certificate_text
+from dphist.outputs.certificate_text import certificate_text
 from dphist.planning.auto_cap import (
     ChoicePlan,
     Goal,

@@ -32,7 +32,7 @@ from dphist.sketch.counters import (
 from dphist.sketch.items import ItemKind, arrow_column, given_columns, item_columns, user_column
 
 if TYPE_CHECKING:
-    from dphist.outputs.write import Target
+    from dphist.outputs.target import Target
     from dphist.releasing.result import Release
 
 
@@ -318,7 +318,8 @@ class MisraGries:
         is written with its certificate, and `placed` is called once both are there. `seed` is for tests: its
         output is not private.
         """
-        from dphist.outputs.write import Target, target_of, write_release
+        from dphist.outputs.target import Target, target_of
+        from dphist.outputs.write import write_release
         from dphist.planning.utility import added_columns
         from dphist.releasing.document import certify_again
         from dphist.releasing.histogram import checked_names, release_sketch, sketch_problem, sketch_request

@@ -1,0 +1,200 @@
+"""Where a release goes: a file, a database table, an object in a store, a folder of Spark, or standard output."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from dphist.counting.task import FORMATS
+from dphist.errors import InvalidParameter, OutputError
+from dphist.objects import beside, is_object, is_postgres, without_options, without_secrets
+from dphist.outputs.certificate_text import Sign
+from dphist.publishing import PathLike
+
+DATABASES: Final = ("duckdb", "sqlite", "postgresql")
+DEFAULT_TABLE: Final = "release"
+CERTIFICATE: Final = ".certificate.json"
+_SUFFIXES: Final = {
+    **{ending: kind for ending, kind in FORMATS.items() if kind != "json"},
+    ".db": "sqlite",
+    **{f"{ending}.gz": f"{FORMATS[ending]}.gz" for ending in (".csv", ".tsv", ".jsonl", ".ndjson")},
+}
+KINDS: Final = tuple(dict.fromkeys(_SUFFIXES.values()))
+_STREAMED: Final = ("csv", "tsv", "jsonl")
+# PostgreSQL truncates longer names without an error.
+_POSTGRES_NAME_BYTES: Final = 63
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where a release goes. `table` is set for databases, `certificate` for standard output."""
+
+    address: str = field(repr=False)
+    table: str | None
+    kind: str
+    sign: Sign | None = field(default=None, compare=False)
+    certificate: str | None = None
+
+    @property
+    def is_object(self) -> bool:
+        return is_object(self.address) and self.kind != "folder"
+
+    @property
+    def is_stdout(self) -> bool:
+        return self.certificate is not None
+
+    @property
+    def is_database(self) -> bool:
+        return self.kind in DATABASES
+
+    @property
+    def path(self) -> Path:
+        """The file of the release, or of its database."""
+        return Path(self.address)
+
+    @property
+    def shown_name(self) -> str:
+        """The file name, with escapes for bytes that are not UTF-8."""
+        return self.path.name.encode("utf-8", "backslashreplace").decode()
+
+    @property
+    def table_name(self) -> str:
+        return DEFAULT_TABLE if self.table is None else self.table
+
+    @property
+    def certificate_path(self) -> Path:
+        if self.certificate is not None:
+            return Path(self.certificate)
+        return self.path.with_name(self.path.name + CERTIFICATE)
+
+    @property
+    def certificate_table(self) -> str:
+        return self.table_name + "_certificate"
+
+    def public_address(self) -> str:
+        return without_secrets(self.address)
+
+    def title(self) -> str:
+        """The release as messages name it."""
+        if self.is_database:
+            return f"table {self.table_name} in {self.public_address()}"
+        return "standard output" if self.is_stdout else self.public_address()
+
+    def certificate_title(self) -> str:
+        if self.is_database:
+            return f"table {self.certificate_table} in {self.public_address()}"
+        return without_secrets(beside(self.address, CERTIFICATE)) if self.is_object else str(self.certificate_path)
+
+
+def suffix_kind(address: str) -> str | None:
+    """The kind of output that the ending of a name stands for."""
+    endings = Path(address.lower()).suffixes
+    return _SUFFIXES.get("".join(endings[-2:] if endings[-1:] == [".gz"] else endings[-1:]))
+
+
+def target_of(
+    output: PathLike,
+    table: str | None = None,
+    file_format: str | None = None,
+    certificate: PathLike | None = None,
+    *,
+    objects: bool = True,
+) -> Target:
+    """The target that a user named; `-` with a `certificate` is standard output.
+
+    Without `objects`, an address in an object store is a folder, which Spark writes.
+    """
+    address = os.fspath(output)
+    if address == "-" and certificate is not None:
+        return _standard_output(table, file_format, os.fspath(certificate))
+    if not isinstance(address, str) or not address or "\0" in address:
+        raise InvalidParameter(f"output must be the name of a file or a postgresql:// address, not {address!r}")
+    kind = _kind_of(without_options(address) if objects else address, file_format, objects)
+    if kind in DATABASES:
+        if is_object(address):
+            raise InvalidParameter(
+                f"a database cannot be written to {without_secrets(address)}: name a file, such as counts.parquet"
+            )
+        target = Target(address, DEFAULT_TABLE if table is None else table, kind)
+        _check_table(target)
+        return target
+    if table is not None:
+        what = "a folder" if kind == "folder" else f"a {kind} file"
+        raise InvalidParameter(f"table is for databases, but {without_secrets(address)} is {what}")
+    if kind != "folder" and Path(address).name in ("", ".."):
+        raise InvalidParameter(f"output must name a file, not the folder {without_secrets(address)}")
+    return Target(address, None, kind)
+
+
+def _standard_output(table: str | None, file_format: str | None, certificate: str) -> Target:
+    if table is not None:
+        raise InvalidParameter("table is for databases, but the output is standard output")
+    if "\0" in certificate or Path(certificate).name in ("", ".."):
+        raise InvalidParameter(f"--certificate must be the name of a file, not {certificate!r}")
+    kind = file_format or "csv"
+    if kind not in _STREAMED:
+        raise InvalidParameter(f"standard output can be {', '.join(_STREAMED)}, not {file_format!r}")
+    return Target("-", None, kind, certificate=certificate)
+
+
+def _kind_of(address: str, file_format: str | None, objects: bool) -> str:
+    if is_postgres(address):
+        if file_format not in (None, "postgresql"):
+            raise InvalidParameter(f"file_format is {file_format!r}, but the output is a PostgreSQL address")
+        return "postgresql"
+    kind = file_format or suffix_kind(address)
+    is_file = objects and is_object(address) and kind is not None
+    if not is_file and ("://" in address or (address.endswith("/") and address.strip("/."))):
+        if file_format not in (None, "parquet"):
+            raise InvalidParameter(f"Spark writes folders of Parquet files, but file_format is {file_format!r}")
+        return "folder"
+    if file_format is not None and file_format not in KINDS:
+        raise InvalidParameter(f"file_format must be one of {', '.join(KINDS)}, not {file_format!r}")
+    if kind is None:
+        raise InvalidParameter(
+            f"output {without_secrets(address)} must end in one of {', '.join(_SUFFIXES)}, or --output-format "
+            "must name its format"
+        )
+    return kind
+
+
+def _check_table(target: Target) -> None:
+    name = target.table_name
+    if not name or "\0" in name:
+        raise InvalidParameter(f"table must be a name, not {name!r}")
+    if target.kind == "sqlite" and name.lower().startswith("sqlite_"):
+        raise InvalidParameter(f"table must not begin with sqlite_, which SQLite reserves: {name}")
+    if target.kind == "postgresql":
+        schema, table = schema_and_table(name)
+        if not table or schema == "":
+            raise InvalidParameter(f"table must be a name or schema.name, not {name!r}")
+        _, certificate = schema_and_table(target.certificate_table)
+        if max(len(part.encode()) for part in (schema or "", certificate)) > _POSTGRES_NAME_BYTES:
+            raise InvalidParameter(f"table is too long for PostgreSQL, with _certificate added to it: {name}")
+
+
+def schema_and_table(name: str) -> tuple[str | None, str]:
+    schema, dot, table = name.partition(".")
+    return (schema, table) if dot else (None, name)
+
+
+def already_exists(place: object) -> OutputError:
+    return OutputError(f"{place} already exists: choose another name, or replace it with --force")
+
+
+def check_columns(target: Target, columns: Sequence[str]) -> None:
+    """Raise `OutputError` if the target cannot have columns with these names."""
+    seen: dict[str, str] = {}
+    for name in columns:
+        # DuckDB, SQLite and Spark ignore case.
+        key = name.lower() if target.kind in ("duckdb", "sqlite", "folder") else name
+        if key in seen:
+            raise OutputError(f"{target.title()} cannot have two columns named {seen[key]} and {name}")
+        seen[key] = name
+        if target.is_database and (not name or "\0" in name):
+            raise OutputError(f"{target.title()} cannot have a column named {name!r}")
+        if target.kind == "postgresql" and len(name.encode()) > _POSTGRES_NAME_BYTES:
+            raise OutputError(f"the column name {name} is too long for PostgreSQL")
