@@ -20,8 +20,7 @@ from hypothesis import strategies as st
 import dphist
 from dphist.errors import DphistError, InvalidParameter, NotPrivate
 from dphist.privacy.types import Contract, LatticeNoise, Plan
-from dphist.releasing.histogram import release_histogram
-from dphist.releasing.noise import largest_counts
+from dphist.releasing.histogram import largest_counts, release_histogram
 from dphist.releasing.result import Release
 from dphist.releasing.summary import NOT_PRIVATE
 
