@@ -105,7 +105,7 @@ def test_top_with_a_cap_keeps_the_largest() -> None:
 @pytest.mark.parametrize("lower", [1, 3])
 @pytest.mark.parametrize("times", [1, pytest.param(20, marks=pytest.mark.slow)])
 def test_one_item_more_than_the_bound_does_not_empty_the_release(lower: int, times: int) -> None:
-    """The sixth count, 1, is subtracted from all: neighbours release the same items with nearly the same counts."""
+    """The sixth count, 1, is subtracted from all: neighbours release the same items, with similar counts."""
     asked = {**BUDGET, "delta": 1e-12, "max_nonzero": 5, "lower_threshold": lower}
     four = {item: count for item, count in COUNTS.items() if item not in ("rare", "unique")}
     for _ in range(times):
