@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -132,6 +133,10 @@ def attempts(folder: Path) -> dict[int, list[int]]:
     return found
 
 
+def is_waiting(folder: Path) -> bool:
+    return any(partition > 1 for partition in attempts(folder))
+
+
 def drawn(folder: Path) -> dict[str, list[int]]:
     """The noise that each attempt drew for each item."""
     found = defaultdict(list)
@@ -179,7 +184,7 @@ def killing(cluster: Cluster, spark: SparkSession, lost: str, *stages: Path) -> 
     def kill_each() -> list[int]:
         victims = []
         for marks in stages:
-            wait_until(lambda marks=marks: any(partition > 1 for partition in attempts(marks)), "a waiting task")
+            wait_until(partial(is_waiting, marks), "a waiting task")
             victims.append(next(pids[0] for partition, pids in attempts(marks).items() if partition > 1))
             assert any(victims[-1] in tree(executor) for executor in cluster.executors())
             (cluster.kill_executor if lost == "executor" else cluster.kill_worker)(of=victims[-1])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any, Final
@@ -17,12 +17,13 @@ from dphist.releasing.noise import (
     LARGEST_EXACT,
     Cut,
     IntArray,
-    NoiseStage,
     Piece,
     Total,
+    begin,
     blocks,
     check_counts,
     counts_of,
+    release_blocks,
 )
 from dphist.releasing.request import origins
 from dphist.releasing.result import (
@@ -88,27 +89,22 @@ def release_histogram(
         raise InvalidParameter(f"batch_size must be a whole number of at least 1, not {batch_size!r}")
     tap: Tap = SecureTap() if seed is None else SeededTap(seed)
     assert not isinstance(sound.noise, Noise)
-    source = source_of(items, counts, names, lattice=sound.noise.lattice)
-    if rule is Nonzero.TOP_K and not source.again:
-        raise InvalidParameter(
-            "a plan with max_nonzero reads the data twice, and this stream can be read only once: pass a function "
-            "that restarts it, a list of batches or a frame, or promise_max_nonzero=True if the bound holds"
-        )
+    top_k = rule is Nonzero.TOP_K
+    pieces = _pieces_of(items, counts, names, lattice=sound.noise.lattice, twice=top_k)
     floor, total = 0, None
-    if rule is Nonzero.TOP_K:
-        floor, total = _floor(source, int(sound.contract.nonzero) + 1, batch_size)
-    stage = NoiseStage(sound, rule, names, tap, Cut(floor))
-    for block in blocks(source.pieces(), batch_size):
-        stage.add(block)
-    if total is not None and stage.seen != total:
+    if top_k:
+        floor, total = _floor(blocks(pieces(), batch_size), int(sound.contract.nonzero) + 1)
+    session = begin(sound, tap, Cut(floor))
+    release, seen = release_blocks(blocks(pieces(), batch_size), session, rule, names)
+    if total is not None and seen != total:
         raise InvalidParameter("the batches must be the same at both readings, and they were not")
-    return stage.release()
+    return release
 
 
-def _floor(source: Source, rank: int, size: int) -> tuple[int, Total]:
+def _floor(histogram: Iterable[list[Piece]], rank: int) -> tuple[int, Total]:
     """The count of this rank, 0 if fewer counts are positive, and the totals of this reading."""
     largest, total = np.empty(0, dtype=np.int64), Total()
-    for block in blocks(source.pieces(), size):
+    for block in histogram:
         counts = counts_of(block)
         largest, total = largest_counts(largest, counts, rank), total.after(counts)
     return int(largest.min()) if largest.size == rank else 0, total
@@ -123,14 +119,6 @@ def largest_counts(known: IntArray, more: IntArray, rank: int) -> IntArray:
 # Reading a histogram of any kind.
 
 
-@dataclass(frozen=True)
-class Source:
-    """The pieces of a histogram; `again` if they can be read a second time."""
-
-    pieces: Callable[[], Iterator[Piece]]
-    again: bool
-
-
 def checked_names(item: str | Sequence[str], count: str) -> Names:
     """Raises `InvalidParameter` unless the names differ."""
     items = (item,) if isinstance(item, str) else tuple(item)
@@ -140,7 +128,10 @@ def checked_names(item: str | Sequence[str], count: str) -> Names:
     return Names(items, count)
 
 
-def source_of(items: Any, counts: Any, names: Names, *, lattice: int) -> Source:
+def _pieces_of(
+    items: Any, counts: Any, names: Names, *, lattice: int, twice: bool
+) -> Callable[[], Iterator[Piece]]:
+    """A function that reads the pieces of the histogram; it must work `twice` for a top-k step."""
     form, batches = frame_form(items), items
     if counts is not None:
         if form is not None:
@@ -157,11 +148,17 @@ def source_of(items: Any, counts: Any, names: Names, *, lattice: int) -> Source:
             f"a histogram must be a frame or batches of (items, counts), not {type(items).__name__}"
         )
 
+    if twice and not callable(batches) and iter(batches) is batches:
+        raise InvalidParameter(
+            "a plan with max_nonzero reads the data twice, and this stream can be read only once: pass a function "
+            "that restarts it, a list of batches or a frame, or promise_max_nonzero=True if the bound holds"
+        )
+
     def pieces() -> Iterator[Piece]:
         for batch in batches() if callable(batches) else batches:
             yield _piece_of(batch, form, names, lattice)
 
-    return Source(pieces, again=callable(batches) or iter(batches) is not batches)
+    return pieces
 
 
 def _check_names(frame: Any, form: Form, names: Names) -> None:
@@ -314,8 +311,7 @@ def release_sketch(
     rule, cut = Nonzero.PROMISED, Cut()
     if plan.releases_offset:
         rule, cut = Nonzero.TOP_K, Cut(min(subtracted, largest))
-    # The stage subtracts this amount again.
+    # The session subtracts this amount again.
     whole = np.minimum(counts, largest) + cut.subtracted
-    stage = NoiseStage(plan, rule, names, tap, cut, distinct=True)
-    stage.add([Piece(ARROW, columns, whole)])
-    return stage.release()
+    block = [Piece(ARROW, columns, whole)]
+    return release_blocks([block], begin(plan, tap, cut), rule, names, distinct=True)[0]

@@ -9,7 +9,7 @@ offset c of a top-k step (0 without one). With spread, H is a sum of weights in 
 has no threshold, and its zero counts are released too.
 
 `begin` draws the shared noise. The resulting `NoiseSession` adds noise to batches of counts and applies the
-threshold. `NoiseStage` runs a session on a whole histogram in this process.
+threshold. `release_blocks` does so for a whole histogram in this process.
 """
 
 from __future__ import annotations
@@ -326,78 +326,61 @@ class Total:
         return Total(self.rows + counts.size, nonzero, (self.mass + int(counts.sum())) % 2**64)
 
 
-class NoiseStage:
-    """One release in this process: blocks of true counts go in, and one `Release` comes out.
+def release_blocks(
+    blocks: Iterable[list[Piece]],
+    session: NoiseSession,
+    rule: Nonzero,
+    names: Names,
+    *,
+    distinct: bool = False,
+    limit: int | None = None,
+) -> tuple[Release, Total]:
+    """Release a histogram that comes in blocks. Also returns the totals of its true counts, which are secret.
 
-    Of each block, only what has passed the threshold is kept. Items must differ between pieces; pass `distinct` if
-    an engine has counted them, which saves the check.
+    Of each block only what passes the threshold is kept. Items must differ between pieces: pass `distinct` if they
+    are known to, which saves the check. With a `limit`, only that many of the largest counts are released.
     """
-
-    def __init__(
-        self, plan: Plan, rule: Nonzero, names: Names, tap: Tap, cut: Cut, *, distinct: bool = False
-    ) -> None:
-        self.seen = Total()
-        self._plan, self._rule, self._names, self._tap, self._distinct = plan, rule, names, tap, distinct
-        self._session = begin(plan, tap, cut)
-        self._form = Form()
-        self._pieces = 0
-        self._items: list[tuple[Any, ...]] = []
-        self._numbers: list[tuple[FloatArray, ...]] = []
-
-    def add(self, block: list[Piece]) -> None:
-        """Add noise to a block and keep what passes the threshold."""
-        counts = counts_of(block)
-        self.seen = self.seen.after(counts)
-        sums = [np.concatenate(parts) for parts in zip(*(piece.sums for piece in block), strict=True)]
-        released = self._session.release(counts, sums)
-        self._numbers.append((released.values, *released.sums))
+    plan, form, pieces, seen = session.plan, Form(), 0, Total()
+    items: list[tuple[Any, ...]] = []
+    numbers: list[tuple[FloatArray, ...]] = []
+    for block in blocks:
+        true_counts = counts_of(block)
+        seen = seen.after(true_counts)
+        true_sums = [np.concatenate(parts) for parts in zip(*(piece.sums for piece in block), strict=True)]
+        released = session.release(true_counts, true_sums)
+        numbers.append((released.values, *released.sums))
         start = 0
         for piece in block:
-            self._check_form(piece)
+            form = piece.form if pieces == 0 else _common_form(form, piece.form)
+            pieces += 1
             stop = start + piece.counts.size
             first, last = np.searchsorted(released.index, [start, stop])
             # The first piece gives an empty result its types, even if the piece has no rows.
-            if first < last or not self._items:
+            if first < last or not items:
                 positions = released.index[first:last] - start
-                self._items.append(tuple(take_rows(column, positions) for column in piece.items))
+                items.append(tuple(take_rows(column, positions) for column in piece.items))
             start = stop
+    columns = tuple(join_rows(parts) for parts in zip(*items, strict=True)) or (objects([]),) * len(names.items)
+    counts, *sums = (
+        np.concatenate([np.empty(0), *(parts[place] for parts in numbers)]) for place in range(1 + len(plan.sums))
+    )
+    if rule is Nonzero.PROMISED and seen.nonzero > plan.contract.nonzero:
+        # An error would reveal that the guaranteed bound does not hold; an empty release reveals the least.
+        order = np.empty(0, dtype=np.int64)
+    elif pieces > 1 and not distinct and has_repeats(columns):
+        raise InvalidParameter("items must differ across batches, and a released item occurs twice")
+    else:
+        order = release_order(counts, columns)[:limit]
+    rows = tuple(take_rows(column, order) for column in columns)
+    sums = [column[order] for column in sums]
+    private, offset = session.tap.private, session.noisy_offset
+    return Release(rows, counts[order], plan, private, names, form, offset, sums=tuple(sums)), seen
 
-    def _check_form(self, piece: Piece) -> None:
-        if self._pieces == 0:
-            self._form = piece.form
-        elif piece.form != self._form:
-            raise InvalidParameter("all batches must be of one kind")
-        elif piece.form.types != self._form.types:
-            self._form = replace(self._form, types=())
-        self._pieces += 1
 
-    def release(self, limit: int | None = None) -> Release:
-        """The rows that have passed, largest counts first, at most `limit` of them."""
-        plan = self._plan
-        columns = tuple(join_rows(parts) for parts in zip(*self._items, strict=True))
-        if not self._items:
-            columns = tuple(objects([]) for _ in self._names.items)
-        counts, *sums = (
-            np.concatenate([np.empty(0), *(numbers[place] for numbers in self._numbers)])
-            for place in range(1 + len(plan.sums))
-        )
-        if self._rule is Nonzero.PROMISED and self.seen.nonzero > plan.contract.nonzero:
-            # An error would reveal that the guaranteed bound does not hold; an empty release reveals the least.
-            order = np.empty(0, dtype=np.int64)
-        elif self._pieces > 1 and not self._distinct and has_repeats(columns):
-            raise InvalidParameter("items must differ across batches, and a released item occurs twice")
-        else:
-            order = release_order(counts, columns)[:limit]
-        return Release(
-            tuple(take_rows(column, order) for column in columns),
-            counts[order],
-            plan,
-            self._tap.private,
-            self._names,
-            self._form,
-            self._session.noisy_offset,
-            sums=tuple(column[order] for column in sums),
-        )
+def _common_form(form: Form, other: Form) -> Form:
+    if form != other:
+        raise InvalidParameter("all batches must be of one kind")
+    return form if form.types == other.types else replace(form, types=())
 
 
 @dataclass(frozen=True)
@@ -420,11 +403,11 @@ class Job:
     def columns(self) -> Columns:
         return Columns.of(self.request, None if self.chosen is None else self.chosen.correction)
 
-    def cut(self, at_rank: int) -> Cut:
-        """The cut for the count at the task's rank, which is a secret."""
+    def begin(self, at_rank: int) -> NoiseSession:
+        """Start the noise; `at_rank` is the count at the task's rank, which is a secret."""
         top_k = self.rule is Nonzero.TOP_K
         difference = top_k and self.request.offset == "none"
-        return Cut(at_rank if top_k else 0, self.request.lower_threshold, difference)
+        return begin(self.plan, self.tap, Cut(at_rank if top_k else 0, self.request.lower_threshold, difference))
 
     def complete(self, release: Release) -> Release:
         """Add what the certificate records, as plain data: a release must not keep the events in memory."""

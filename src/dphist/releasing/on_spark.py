@@ -28,7 +28,7 @@ from dphist.errors import is_spark_frame
 from dphist.outputs.write import Target, Written
 from dphist.releasing.aggregates import Columns
 from dphist.releasing.document import Nonzero
-from dphist.releasing.noise import Job, NoiseSession, begin
+from dphist.releasing.noise import Job, NoiseSession
 from dphist.releasing.result import (
     ARROW,
     Form,
@@ -61,14 +61,15 @@ def release_on_spark(job: Job, histogram: SparkHistogram, target: Target | None,
     They also write the rows if the target is a folder. The release of a DataFrame stays on the cluster. Otherwise
     the released rows come to the driver.
     """
-    request, plan = job.request, job.plan
+    request = job.request
     if job.rule is Nonzero.PROMISED and histogram.at_rank > 0:
         # An error would reveal that the guaranteed bound does not hold; an empty release reveals the least.
         histogram = replace(histogram, frame=histogram.frame.where("false"))
-    session = begin(plan, job.tap, job.cut(histogram.at_rank))
+    session = job.begin(histogram.at_rank)
     noise = executor_noise(session, job.columns, job.names.items, job.tap)
-    without_rows = Release((), np.empty(0), plan, job.tap.private, job.names, Form(), session.noisy_offset)
-    model = job.complete(without_rows)
+    model = job.complete(
+        Release((), np.empty(0), job.plan, job.tap.private, job.names, Form(), session.noisy_offset)
+    )
     with without_logging():
         frame = released_frame(histogram, noise)
         if request.top is not None and job.rule is not Nonzero.TOP_K:
@@ -311,14 +312,8 @@ class SparkRelease(Release):
     def summary(self) -> Summary:
         return self.head.summary
 
-    def table_text(self) -> str:
-        return self.head.table_text()
-
-    def __repr__(self) -> str:
-        return repr(self.head)
-
-    def _repr_html_(self) -> str:
-        return self.head._repr_html_()
+    def _first_rows(self) -> list[tuple[str, ...]]:
+        return self.head._first_rows()
 
 
 def with_first_rows(frame: Any, model: Release, total: int | None = None) -> SparkRelease:

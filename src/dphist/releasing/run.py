@@ -378,17 +378,16 @@ def _add_noise(job: Job, counted: Any, target: Target | None, placed: Placed) ->
         from dphist.releasing.on_spark import release_on_spark
 
         return release_on_spark(job, counted, target, placed)
-    from dphist.releasing.noise import NoiseStage, blocks, engine_pieces
+    from dphist.releasing.noise import blocks, engine_pieces, release_blocks
     from dphist.releasing.result import frame_form
 
-    stage = NoiseStage(job.plan, job.rule, job.names, job.tap, job.cut(counted.at_rank), distinct=True)
+    session = job.begin(counted.at_rank)
     _show_progress(request, "counting", 1.0)
     _show_progress(request, "adding noise", 0.0)
-    for block in blocks(engine_pieces(counted, job.plan), _BLOCK, _BLOCK_BYTES):
-        stage.add(block)
-    _show_progress(request, "adding noise", 1.0)
+    histogram = blocks(engine_pieces(counted, job.plan), _BLOCK, _BLOCK_BYTES)
     # If a limit on users replaced the top-k step, --top keeps the largest noisy counts.
-    noisy = stage.release(request.top)
+    noisy, _ = release_blocks(histogram, session, job.rule, job.names, distinct=True, limit=request.top)
+    _show_progress(request, "adding noise", 1.0)
     added = job.columns.numbers(noisy.counts, noisy.sums, noisy.plan)
     counts = added.pop(request.count_name)
     came = frame_form(request.input) if is_frame(request.input) else None
