@@ -1,7 +1,7 @@
-"""The Spark that the tests of all engines share: one session at a time, started when a test first needs it.
+"""The Spark session that tests share, started when a test first needs it.
 
-A process has one session, so that of one kind ends where that of the other begins: tests should be in order of
-their kinds. A test that starts a session of its own ends this one too, and the next that needs it starts it again.
+A process has one session at a time: a session of another kind, or a test's own session, ends this one. So tests
+should be ordered by kind.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from dphist.counting.spark import SparkEngine
 from dphist.counting.task import Resources
 from spark_cluster import running_cluster, session
 
-# Two parts of a shuffle: enough that a user's rows and an item's rows are apart, and quick.
+# Two shuffle partitions are quick, and separate the rows of a user and of an item.
 SETTINGS: Final = {"spark.sql.shuffle.partitions": "2", "spark.default.parallelism": "2"}
 
 
 @dataclass
 class Shared:
-    """What is open now."""
+    """The open session."""
 
     kind: str | None = None
     opened: ExitStack = field(default_factory=ExitStack)
@@ -34,7 +34,7 @@ _shared = Shared()
 
 
 def shared_session(kind: str) -> SparkSession:
-    """The session of a kind, `local` or `cluster`; the one that is there, if it is of that kind."""
+    """The session of a kind, `local` or `cluster`."""
     if _shared.kind != kind:
         close_shared()
         with ExitStack() as stack:
@@ -49,7 +49,7 @@ def shared_session(kind: str) -> SparkSession:
 
 
 def close_shared() -> None:
-    """End what is open."""
+    """End the open session."""
     opened, _shared.kind, _shared.opened = _shared.opened, None, ExitStack()
     opened.close()
 
