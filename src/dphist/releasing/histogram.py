@@ -95,10 +95,7 @@ def release_histogram(
     if top_k:
         floor, total = _floor(blocks(pieces(), batch_size), int(sound.contract.nonzero) + 1)
     session = begin(sound, tap, Cut(floor))
-    release, seen = release_blocks(blocks(pieces(), batch_size), session, rule, names)
-    if total is not None and seen != total:
-        raise InvalidParameter("the batches must be the same at both readings, and they were not")
-    return release
+    return release_blocks(blocks(pieces(), batch_size), session, rule, names, expected=total)
 
 
 def _floor(histogram: Iterable[list[Piece]], rank: int) -> tuple[int, Total]:
@@ -314,4 +311,4 @@ def release_sketch(
     # The session subtracts this amount again.
     whole = np.minimum(counts, largest) + cut.subtracted
     block = [Piece(ARROW, columns, whole)]
-    return release_blocks([block], begin(plan, tap, cut), rule, names, distinct=True)[0]
+    return release_blocks([block], begin(plan, tap, cut), rule, names, distinct=True)

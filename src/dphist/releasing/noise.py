@@ -334,11 +334,12 @@ def release_blocks(
     *,
     distinct: bool = False,
     limit: int | None = None,
-) -> tuple[Release, Total]:
-    """Release a histogram that comes in blocks. Also returns the totals of its true counts, which are secret.
+    expected: Total | None = None,
+) -> Release:
+    """Release a histogram that comes in blocks. Of each block only what passes the threshold is kept.
 
-    Of each block only what passes the threshold is kept. Items must differ between pieces: pass `distinct` if they
-    are known to, which saves the check. With a `limit`, only that many of the largest counts are released.
+    Items must differ between pieces: pass `distinct` if they are known to, which saves the check. With a `limit`,
+    only that many of the largest counts are released. `expected` are the totals of an earlier reading.
     """
     plan, form, pieces, seen = session.plan, Form(), 0, Total()
     items: list[tuple[Any, ...]] = []
@@ -360,6 +361,8 @@ def release_blocks(
                 positions = released.index[first:last] - start
                 items.append(tuple(take_rows(column, positions) for column in piece.items))
             start = stop
+    if expected is not None and seen != expected:
+        raise InvalidParameter("the batches must be the same at both readings, and they were not")
     columns = tuple(join_rows(parts) for parts in zip(*items, strict=True)) or (objects([]),) * len(names.items)
     counts, *sums = (
         np.concatenate([np.empty(0), *(parts[place] for parts in numbers)]) for place in range(1 + len(plan.sums))
@@ -374,7 +377,7 @@ def release_blocks(
     rows = tuple(take_rows(column, order) for column in columns)
     sums = [column[order] for column in sums]
     private, offset = session.tap.private, session.noisy_offset
-    return Release(rows, counts[order], plan, private, names, form, offset, sums=tuple(sums)), seen
+    return Release(rows, counts[order], plan, private, names, form, offset, sums=tuple(sums))
 
 
 def _common_form(form: Form, other: Form) -> Form:

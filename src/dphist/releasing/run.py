@@ -171,18 +171,18 @@ def run(request: Request, placed: Placed | None = None) -> Release:
     with booked_attempt(request, placed) as attempt:
         if attempt.finished is not None:
             return attempt.finished  # by an earlier run with the same id
-        files = _check_files(request)  # 2
+        files = _check_files(request)  # 2. Check
         target = _check_target(request)
         # The engine's session ends before anything is written: the output may be a table of the input database.
         with engine_for(request) as engine, _spool_input(request) as events:
             _check_columns(request, engine, events, files)
-            planned = plan_request(request, engine)  # 3
-            attempt.book(planned)  # 4
+            planned = plan_request(request, engine)  # 3. Plan
+            attempt.book(planned)  # 4. Book
             job = _prepare_job(request, planned, engine, events, attempt.receipt)
-            with engine.count(job.task, _watch(request, "counting")) as counted:  # 5
-                result = attempt.release = _add_noise(job, counted, target, attempt.note_written)  # 6
-        result = _write(request, result, target, attempt)  # 7
-        attempt.settle(result.written)  # 8
+            with engine.count(job.task, _watch(request, "counting")) as counted:  # 5. Count
+                result = attempt.release = _add_noise(job, counted, target, attempt.note_written)  # 6. Noise
+        result = _write(request, result, target, attempt)  # 7. Write
+        attempt.settle(result.written)  # 8. Report
     return result
 
 
@@ -386,7 +386,7 @@ def _add_noise(job: Job, counted: Any, target: Target | None, placed: Placed) ->
     _show_progress(request, "adding noise", 0.0)
     histogram = blocks(engine_pieces(counted, job.plan), _BLOCK, _BLOCK_BYTES)
     # If a limit on users replaced the top-k step, --top keeps the largest noisy counts.
-    noisy, _ = release_blocks(histogram, session, job.rule, job.names, distinct=True, limit=request.top)
+    noisy = release_blocks(histogram, session, job.rule, job.names, distinct=True, limit=request.top)
     _show_progress(request, "adding noise", 1.0)
     added = job.columns.numbers(noisy.counts, noisy.sums, noisy.plan)
     counts = added.pop(request.count_name)
