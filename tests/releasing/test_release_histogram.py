@@ -325,6 +325,14 @@ def test_html_is_escaped_and_long_releases_are_cut() -> None:
     assert "and 20 more" in repr(release)
 
 
+def test_a_release_whose_rows_could_not_be_read_can_be_printed() -> None:
+    """As of a folder that Spark has written."""
+    release = release_histogram(pa.array(["a"]), [10**6], GSHM)
+    unread = dataclasses.replace(release, columns=(pa.array([], "string"),), counts=release.counts[:0], total=25)
+    assert "25 items" in repr(unread)
+    assert "25 items" in unread._repr_html_()
+
+
 def test_secure_releases_differ() -> None:
     items, counts = np.arange(100), np.full(100, 10**6)
     first, second = (release_histogram(items, counts, GSHM) for _ in range(2))

@@ -31,6 +31,7 @@ from dphist.releasing.document import Nonzero
 from dphist.releasing.noise import Job, NoiseSession
 from dphist.releasing.result import (
     ARROW,
+    ROWS_SHOWN,
     Form,
     Release,
     arrow_numbers,
@@ -45,7 +46,6 @@ from dphist.sampling.tap import DIGEST_BYTES, KEY_BYTES, ClosedTap, KeyedWords, 
 
 Placed = Callable[[Any], None]
 
-SHOWN: Final = 10
 ROWS_A_PART: Final = 1 << 20
 _WORD_BYTES: Final = 8
 # Messages between Python and Spark are logged under these names.
@@ -322,7 +322,7 @@ def with_first_rows(frame: Any, model: Release, total: int | None = None) -> Spa
     A `total` means that it is written already. Then it stands even if its first rows cannot be read.
     """
     try:
-        first = largest_rows(frame, len(model.names.items), SHOWN).toArrow()
+        first = largest_rows(frame, len(model.names.items), ROWS_SHOWN).toArrow()
     except Exception:
         if total is None:
             raise

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from dphist.outputs.write import Target, Written
 
 
-_ROWS_SHOWN: Final = 10
+ROWS_SHOWN: Final = 10
 
 Positions = NDArray[np.int64]
 Package = Literal["list", "numpy", "pandas", "polars", "pyarrow"]
@@ -481,7 +481,7 @@ class Release:
 
     def _first_rows(self) -> list[tuple[str, ...]]:
         """The header and the first rows as text, with only as many digits as the noise leaves meaningful."""
-        where = np.arange(min(len(self), _ROWS_SHOWN), dtype=np.int64)
+        where = np.arange(min(self.counts.size, ROWS_SHOWN), dtype=np.int64)
         texts = [self._texts(column, where) for column in self.columns]
         shown = {self.names.count: self.counts, **self.added}
         digits = column_digits(self.plan, self.request, self.counts, shown)
@@ -497,7 +497,7 @@ class Release:
             hint = "(In frames, numbers of 2^53 and more count as missing; types='fixed' counts them.)"
             return hint if self.request.get("types") == "text" else ""
         head, *rows = self._first_rows()
-        more = f"\n... and {len(self) - _ROWS_SHOWN:,} more" if len(self) > _ROWS_SHOWN else ""
+        more = f"\n... and {len(self) - ROWS_SHOWN:,} more" if len(self) > ROWS_SHOWN else ""
         about = f"\n{self._about_intervals}" if self._about_intervals else ""
         return text_grid(head, rows, left=len(self.names.items)) + more + about
 
@@ -514,7 +514,7 @@ class Release:
     def _repr_html_(self) -> str:
         head, *rows = self._first_rows()
         summary = self.summary
-        more = f"... and {len(self) - _ROWS_SHOWN:,} more" if len(self) > _ROWS_SHOWN else ""
+        more = f"... and {len(self) - ROWS_SHOWN:,} more" if len(self) > ROWS_SHOWN else ""
         notes = (more, self._about_intervals, summary.why_few, *summary.warnings)
         return (
             html_table(summary.headline, summary.rows(), warning="" if self.private else NOT_PRIVATE)
