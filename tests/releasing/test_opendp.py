@@ -25,11 +25,11 @@ def features() -> None:
 
 @cache
 def planned() -> Plan:
-    """With a delta that lets the count of one user pass in one of 1e13 releases: tests say that it never does."""
+    """With this delta, a count of one passes in one of 1e13 releases."""
     return dphist.plan(epsilon=1.0, delta=1e-12, max_items_per_user=10)
 
 
-def test_a_measurement_releases_and_says_what_it_costs() -> None:
+def test_a_measurement_releases_and_has_a_privacy_map() -> None:
     measurement = as_measurement(planned())
     released = measurement(HISTOGRAM)
     assert set(released) == {"tea", "rye"}
@@ -40,7 +40,7 @@ def test_a_measurement_releases_and_says_what_it_costs() -> None:
         measurement.map(2)
 
 
-def test_the_step_of_top_k_is_done_as_well() -> None:
+def test_the_top_k_step_is_included() -> None:
     plan = dphist.plan(epsilon=1.0, delta=1e-6, top=2)
     histogram = {f"item {i}": 100 * (i + 1) for i in range(50)}
     assert set(as_measurement(plan)(histogram)) <= {"item 49", "item 48"}
@@ -74,7 +74,7 @@ def test_an_odometer_adds_up() -> None:
 
 
 def test_a_whole_profile_cannot_be_passed_yet() -> None:
-    """The day this fails, plans can compose tightly inside OpenDP."""
+    """Once this fails, plans can compose tightly inside OpenDP."""
     make_profile: Any = dp.new_privacy_profile
     curve = make_profile(lambda _: 1e-6)
     measurement: Any = dp.m.make_user_measurement(
@@ -84,7 +84,7 @@ def test_a_whole_profile_cannot_be_passed_yet() -> None:
         measurement.map(1)
 
 
-def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_name_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InvalidParameter, match="approximate-zcdp"):
         as_measurement(planned(), measure="pure")  # type: ignore[arg-type]
     dp.disable_features("honest-but-curious")

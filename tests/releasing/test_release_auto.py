@@ -1,4 +1,4 @@
-"""Releases whose cap is chosen privately: from the command line and Python, with all that goes with it."""
+"""Releases whose limit is chosen privately, from the command line and Python."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from dphist.privacy.types import DEFAULT_CAPS
 from dphist.releasing.document import choice_for
 from release_commands import certificate, command, names, sized_events
 
-# True numbers that occur nowhere else: users with one, three and ten items.
+# True counts that occur nowhere else: users with one, three and ten items.
 USERS = {1: 4973, 3: 3517, 10: 1213}
-# Those, all users, and the users of the items.
+# These, all users, and the users of items.
 SECRET = (4973, 3517, 1213, 9703, 4730)
 BUDGET = ["--user", "user", "--item", "item", "--epsilon", "1", "--delta", "1e-6"]
 ASKED: dict[str, Any] = {"user": "user", "item": "item", "epsilon": 1.0, "delta": 1e-6}
 AUTO = ["--max-items-per-user", "auto"]
-# With Laplace noise the plans of all caps are made in a moment.
+# With Laplace noise planning is quick.
 QUICK = [*AUTO, "--mechanism", "laplace"]
 CHOSEN: dict[str, Any] = {"max_items_per_user": "auto", "mechanism": "laplace"}
 
@@ -45,7 +45,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_chosen_released_and_verified(folder: Path) -> None:
+def test_a_release_with_a_chosen_limit_verifies(folder: Path) -> None:
     done = command(folder, "release", "events.parquet", *BUDGET, *AUTO, "--output", "out.csv", "--json")
     assert done.code == 0, done.err
     document = certificate(folder, "out.csv")
@@ -55,7 +55,7 @@ def test_chosen_released_and_verified(folder: Path) -> None:
     assert len(choice["noisy_users"]) == len(DEFAULT_CAPS) + 1
     assert choice["cap"] == plan["max_items_per_user"]
     assert choice["share"] == 0.02
-    # The whole budget, not what the choice has left of it.
+    # The guarantee is for the whole budget, including the choice.
     assert (document["guarantee"]["epsilon"], document["guarantee"]["delta"]) == (1.0, 1e-6)
     assert done.data["guarantee"] == document["guarantee"]
     assert (choice["epsilon_of_release"], choice["delta_of_release"]) != (1.0, 1e-6)
@@ -92,7 +92,7 @@ def test_a_larger_share_has_less_noise_on_the_sizes() -> None:
     # The variance is one over the share, rounded up to four digits.
     usual = choice_for(dphist.Budget(1.0, 1e-6), mechanism="laplace").choice.variance
     assert abs(usual / found.plan.choice.variance - 12.5) < 0.05
-    # Nine standard deviations: false alarm below 1e-17.
+    # Nine standard deviations: false alarms below 1e-17.
     for true, noisy in zip((4973, 0, 3517), found.noisy, strict=False):
         assert abs(noisy - true) < 9 * float(found.plan.choice.variance) ** 0.5
 
@@ -106,7 +106,7 @@ WITH: list[list[str]] = [
 
 
 @pytest.mark.parametrize("more", [pytest.param(WITH[0], marks=pytest.mark.slow), *WITH[1:]])
-def test_what_goes_with_it(folder: Path, more: list[str]) -> None:
+def test_other_options(folder: Path, more: list[str]) -> None:
     (folder / "list.csv").write_text("item\nitem 0\nitem 1\nnone\n")
     done = command(folder, "release", "events.parquet", *BUDGET, *AUTO, *more, "--output", "out.parquet", "--json")
     assert done.code == 0, done.err
@@ -115,7 +115,7 @@ def test_what_goes_with_it(folder: Path, more: list[str]) -> None:
     assert (document["guarantee"]["epsilon"], document["guarantee"]["delta"]) == (1.0, 1e-6)
     if "--items" in more:
         assert table.num_rows == 3
-        # Nobody can have more than the list has.
+        # No user can have more items than the list.
         assert document["choice"]["caps"] == [1, 2, 3]
     if "--sum" in more:
         assert {"spent_sum", "spent_mean"} <= set(table.column_names)
@@ -151,8 +151,7 @@ def seeded() -> dphist.Release:
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet", "pandas", "polars"])
-def test_every_kind_of_input_gives_the_same_for_a_seed(folder: Path, kind: str) -> None:
-    """The sizes are those of the same users, whatever they are read from, and so is the choice."""
+def test_every_kind_of_input_gives_the_same_choice_for_a_seed(folder: Path, kind: str) -> None:
     ours, theirs = dphist.release(same_log(folder, kind), **ASKED, **CHOSEN, seed=7), seeded()
     assert ours.chosen is not None
     assert theirs.chosen is not None
@@ -161,7 +160,7 @@ def test_every_kind_of_input_gives_the_same_for_a_seed(folder: Path, kind: str) 
     assert isinstance(ours.to_native(), {"pandas": pd.DataFrame, "polars": pl.DataFrame}.get(kind, object))
 
 
-def test_a_seed_repeats_all_of_it_and_says_so(folder: Path) -> None:
+def test_a_seed_repeats_the_choice_and_marks_the_release(folder: Path) -> None:
     done = command(folder, "release", "events.parquet", *BUDGET, *QUICK, "--seed", "7", "--output", "out.parquet")
     assert done.code == 0, done.err
     assert "NOT PRIVATE" in done.out
@@ -200,7 +199,7 @@ BAD: list[tuple[list[str], str]] = [
 
 
 @pytest.mark.parametrize("dry", [[], ["--dry-run"]])
-def test_bad_words_are_one_sentence(folder: Path, dry: list[str]) -> None:
+def test_bad_options_are_one_sentence(folder: Path, dry: list[str]) -> None:
     for words, sentence in BAD:
         flags = [f"{words[0]}={words[1]}", *words[2:]]
         done = command(folder, "release", "events.parquet", *BUDGET, *flags, "--output", "out.csv", *dry)
@@ -216,13 +215,12 @@ def test_bad_caps_in_python(cap: Any) -> None:
         dphist.release(log(), **ASKED, max_items_per_user=cap)
 
 
-# What chance writes, where any four digits may stand together: digests of what has a time or the name of a folder
-# in it, addresses of objects in memory, and the numbers that pytest gives to folders.
+# Digests, memory addresses and the numbers of pytest's folders contain any four digits by chance.
 BY_CHANCE = re.compile(rb"[0-9a-f]{64}|0x[0-9a-f]+|/pytest-\d+/")
 
 
 def found_in(content: bytes) -> list[str]:
-    """True numbers as text, also with a comma, or as the numbers that a file format would store."""
+    """True counts as text, also with a comma, or as numbers in a file format."""
     texts = [form for count in SECRET for form in (f"{count}", f"{count:,}")]
     plain = BY_CHANCE.sub(b" ", content)
     found = [one for one in texts if re.search(rb"(?<![\d.,])" + one.encode() + rb"(?!\.?\d)", plain)]
@@ -230,14 +228,14 @@ def found_in(content: bytes) -> list[str]:
     return [*found, *(repr(one) for one in packed if one in content)]
 
 
-def test_chance_does_not_write_what_is_looked_for() -> None:
+def test_the_search_ignores_digits_by_chance() -> None:
     for by_chance in (f'"{"a4973b" * 10}4973"', "<object at 0x7f4973e03517>", "/tmp/pytest-1213/out.csv"):
         assert found_in(by_chance.encode()) == []
         assert found_in(f"{by_chance} 9,703 {by_chance}".encode()) == ["9,703"]
 
 
-def test_true_sizes_are_nowhere(folder: Path) -> None:
-    """With a seed whose noise is not zero where it matters; an honest run may hit a true number by chance."""
+def test_true_sizes_are_not_written_anywhere(folder: Path) -> None:
+    """With a seed whose noise is not zero, as it may be by chance."""
     seen: list[Any] = []
     found = dphist.release(
         folder / "events.parquet", **ASKED, **CHOSEN, seed=3, output=folder / "out.csv", interval=0.9,
@@ -259,13 +257,13 @@ def test_true_sizes_are_nowhere(folder: Path) -> None:
     content = b"\n".join([*written, *(text.encode() for text in texts)])
     assert b"item 0" in content
     assert found_in(content) == []
-    # Power: the search does find them.
+    # Power: the search finds them.
     assert found_in(b"\n4,973 ") != []
     assert found_in(struct.pack("<q", 3517)) != []
 
 
 @pytest.mark.parametrize("change", [{"item": "none"}, {"where": "nonsense("}, {"sum": "none:0:1"}])
-def test_no_error_tells_of_the_data(change: dict[str, Any]) -> None:
+def test_no_error_reveals_data(change: dict[str, Any]) -> None:
     asked = {**ASKED, **CHOSEN, **change}
     if "sum" in change:  # for which Gaussian noise is needed, and a short list has few plans
         asked |= {"mechanism": "best", "items": pa.table({"item": ["item 0"]})}

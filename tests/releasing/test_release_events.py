@@ -1,9 +1,10 @@
-"""`dphist.release`: from events to a private histogram, whatever holds the events."""
+"""`dphist.release`: from events in any form to a private histogram."""
 
 from __future__ import annotations
 
 import dataclasses
 import inspect
+import json
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,8 @@ from dphist.cli import commands
 from dphist.errors import InvalidParameter
 from dphist.privacy.types import LaplaceNoise
 from dphist.releasing.request import Request
-from release_data import as_dict, events
+from release_commands import command
+from release_data import as_dict, events, resealed
 from scheduling import crossed
 
 COUNTS = {"tea": 900, "milk": 700, "bread": 500, "salt": 400, "rare": 2, "unique": 1}
@@ -27,7 +29,7 @@ BUDGET: dict[str, Any] = {"user": "user", "item": "item", "epsilon": 1.0, "delta
 
 
 def near(found: dphist.Release, truth: dict[Any, int]) -> bool:
-    """Within 7 standard deviations, 20 of Laplace noise: false alarm below 1e-11 a count."""
+    """Within 7 standard deviations, or 20 for Laplace noise: false alarms below 1e-11 per count."""
     far = (20 if isinstance(found.plan.noise, LaplaceNoise) else 7) * found.plan.total_noise
     return all(abs(count - truth[item]) < far for item, count in as_dict(found).items())
 
@@ -47,7 +49,7 @@ def near(found: dphist.Release, truth: dict[Any, int]) -> bool:
     ],
 )
 def test_counts_are_right_up_to_noise(options: dict[str, Any]) -> None:
-    # With so small a delta, one or two users pass with a probability below 1e-11.
+    # With this delta, a count of one or two passes with a probability below 1e-11.
     found = dphist.release(events(COUNTS), **{**BUDGET, "delta": 1e-12}, **options)
     released = as_dict(found)
     assert set(released) >= {"tea", "milk"}
@@ -58,30 +60,28 @@ def test_counts_are_right_up_to_noise(options: dict[str, Any]) -> None:
     assert list(released.values()) == sorted(released.values(), reverse=True)
 
 
-def test_plain_top_k_is_less_than_the_count_that_follows() -> None:
-    found = dphist.release(events(COUNTS), **BUDGET, top=2, offset="none")
+@pytest.mark.parametrize("lower", [1, 100])
+def test_without_an_offset_counts_are_differences_to_the_next_count(lower: int) -> None:
+    found = dphist.release(events(COUNTS), **BUDGET, top=2, offset="none", lower_threshold=lower)
     assert near(found, {"tea": 400, "milk": 200})
     assert found.offset is None
 
 
-def test_plain_top_k_gives_differences_above_a_lower_threshold_too() -> None:
-    found = dphist.release(events(COUNTS), **BUDGET, top=2, offset="none", lower_threshold=100)
-    assert near(found, {"tea": 400, "milk": 200})
-
-
-def test_a_missing_file_is_found_before_planning_and_noise_that_cannot_be_drawn_before_counting(
+def test_a_missing_file_is_noticed_before_planning_and_impossible_noise_before_counting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hopeless: dict[str, Any] = {"epsilon": 800.0, "delta": 1e-300, "max_items_per_user": 1, "mechanism": "laplace"}
+    impossible: dict[str, Any] = {
+        "epsilon": 800.0, "delta": 1e-300, "max_items_per_user": 1, "mechanism": "laplace",
+    }  # fmt: skip
     with pytest.raises(dphist.InputError, match=r"missing\.parquet' does not exist"):
-        dphist.release(tmp_path / "missing.parquet", user="u", item="i", **hopeless)
+        dphist.release(tmp_path / "missing.parquet", user="u", item="i", **impossible)
     (tmp_path / "log.csv").write_text("u,i\n1,tea\n")
     monkeypatch.setattr("dphist.counting.duckdb.DuckDBEngine.count", lambda *_: pytest.fail("it was counted"))
     with pytest.raises(dphist.DphistError):
-        dphist.release(tmp_path / "log.csv", user="u", item="i", **hopeless)
+        dphist.release(tmp_path / "log.csv", user="u", item="i", **impossible)
 
 
-def test_offset_is_the_count_that_was_subtracted() -> None:
+def test_the_offset_is_the_count_that_was_subtracted() -> None:
     found = dphist.release(events(COUNTS), **BUDGET, top=2)
     assert found.offset is not None
     assert abs(found.offset - COUNTS["bread"]) < 7 * 2 * found.plan.sigma_shared
@@ -105,7 +105,7 @@ def test_top_with_a_cap_keeps_the_largest() -> None:
 @pytest.mark.parametrize("lower", [1, 3])
 @pytest.mark.parametrize("times", [1, pytest.param(20, marks=pytest.mark.slow)])
 def test_one_item_more_than_the_bound_does_not_empty_the_release(lower: int, times: int) -> None:
-    """The 6th count, 1, is subtracted from all: neighbours get the same items, and nearly the same counts."""
+    """The sixth count, 1, is subtracted from all: neighbours release the same items, with similar counts."""
     asked = {**BUDGET, "delta": 1e-12, "max_nonzero": 5, "lower_threshold": lower}
     four = {item: count for item, count in COUNTS.items() if item not in ("rare", "unique")}
     for _ in range(times):
@@ -115,8 +115,8 @@ def test_one_item_more_than_the_bound_does_not_empty_the_release(lower: int, tim
             assert near(found, four)
 
 
-def test_a_bound_that_is_enforced_subtracts_the_next_count() -> None:
-    """Of 200 items with 1,000 users each, and one with 5,000, a bound of 3 leaves one, less 1,000."""
+def test_an_enforced_bound_subtracts_the_next_count() -> None:
+    """From 200 items with 1,000 users each and one with 5,000, a bound of 3 leaves one, less 1,000."""
     counts = {**{f"item {i}": 1000 for i in range(200)}, "large": 5000}
     found = dphist.release(events(counts), **BUDGET, max_nonzero=3)
     assert near(found, {"large": 4000})
@@ -126,8 +126,8 @@ def test_a_bound_that_is_enforced_subtracts_the_next_count() -> None:
 
 
 @pytest.mark.parametrize("options", [{"max_items_per_user": 4, "mechanism": "gaussian"}, {"sum": "user:0:1"}])
-def test_promise_that_does_not_hold_releases_nothing(options: dict[str, Any]) -> None:
-    """Where a top-k step would break the analysis. No error, for that would tell of the data."""
+def test_a_broken_promise_releases_nothing(options: dict[str, Any]) -> None:
+    """If a top-k step would break the analysis, the bound is a promise. An error would reveal data."""
     assert len(dphist.release(events(COUNTS), **BUDGET, max_nonzero=5, **options)) == 0
     found = dphist.release(events(COUNTS), **BUDGET, max_nonzero=6, **options)
     assert len(found) > 0
@@ -139,11 +139,11 @@ def test_promise_that_does_not_hold_releases_nothing(options: dict[str, Any]) ->
 @pytest.mark.parametrize(
     ("mechanism", "k", "cap"), crossed(["best", "gaussian", "laplace"], [1, 2, 50], [None, 1, 150])
 )
-def test_promise_is_watched_whatever_the_noise(mechanism: Any, k: int, cap: int | None) -> None:
-    """200 equal items of 300 users: a plan that relies on fewer releases none, or no more than it relies on.
+def test_a_promise_is_checked_for_all_noise(mechanism: Any, k: int, cap: int | None) -> None:
+    """200 equal items of 300 users: a plan that relies on fewer items releases none, or at most that many.
 
-    Without a cap the counts are equal, and a top-k step leaves none. A cap makes them differ by chance: then it
-    leaves at most k. Nothing is released where a promise is broken. None of this depends on noise.
+    Without a limit the counts are equal, and a top-k step leaves none. A limit makes them differ by chance, and
+    the step leaves at most k. With a broken promise nothing is released. None of this depends on noise.
     """
     data = events({f"item {i}": 300 for i in range(200)}, items_per_user=200)
     found = dphist.release(data, **BUDGET, max_nonzero=k, max_items_per_user=cap, mechanism=mechanism)
@@ -155,8 +155,8 @@ def test_promise_is_watched_whatever_the_noise(mechanism: Any, k: int, cap: int 
 
 
 @pytest.mark.parametrize("mechanism", ["gaussian", "laplace"])
-def test_a_histogram_is_cut_to_its_bound_whatever_the_noise(mechanism: Any) -> None:
-    """The top-k step of `release_histogram`: 1,000 equal counts are cut to nothing."""
+def test_a_histogram_is_cut_to_its_bound_for_all_noise(mechanism: Any) -> None:
+    """The top-k step of `release_histogram` cuts 1,000 equal counts to nothing."""
     plan = dphist.plan(epsilon=1.0, delta=1e-6, max_nonzero=3, mechanism=mechanism)
     names, counts = [f"item {i}" for i in range(1000)], [1000] * 1000
     assert len(dphist.release_histogram(names, counts, plan)) == 0
@@ -164,7 +164,7 @@ def test_a_histogram_is_cut_to_its_bound_whatever_the_noise(mechanism: Any) -> N
     assert len(dphist.release_histogram(names[:3], counts[:3], plan)) == 3
 
 
-def test_public_list_releases_all_of_it_and_nothing_else(tmp_path: Path) -> None:
+def test_a_public_list_is_released_completely_and_nothing_else(tmp_path: Path) -> None:
     listed = tmp_path / "list.csv"
     listed.write_text("item\ntea\nnobody\nunique\n")
     found = dphist.release(events(COUNTS), **BUDGET, items=str(listed))
@@ -187,7 +187,7 @@ def frames() -> list[Any]:
 
 
 @pytest.mark.parametrize("options", [{"max_items_per_user": 1}, {"top": 3}])
-def test_frames_in_same_kind_of_frames_out(options: dict[str, Any]) -> None:
+def test_the_result_is_the_kind_of_frame_that_was_passed(options: dict[str, Any]) -> None:
     kinds: list[type] = [pd.DataFrame, pl.DataFrame, pl.LazyFrame, pa.Table, pa.RecordBatchReader, pa.Table]
     want = dphist.release(events(COUNTS), **BUDGET, **options, seed=3)
     for frame, kind in zip(frames(), kinds, strict=True):
@@ -196,7 +196,7 @@ def test_frames_in_same_kind_of_frames_out(options: dict[str, Any]) -> None:
         assert isinstance(found.to_native(), kind)
 
 
-def test_result_does_not_depend_on_the_order_of_rows(tmp_path: Path) -> None:
+def test_the_result_does_not_depend_on_the_order_of_rows(tmp_path: Path) -> None:
     cases: list[dict[str, Any]] = [{"max_items_per_user": 2}, {"top": 2}, {"max_nonzero": 10}]
     for options in cases:
         results = []
@@ -232,7 +232,7 @@ def test_extra_columns_and_rounding() -> None:
 @pytest.mark.parametrize("share", [0.5, 0.95])
 @pytest.mark.parametrize("mechanism", ["laplace", "gaussian"])
 def test_intervals_cover_as_often_as_they_say(share: float, mechanism: Any) -> None:
-    """3,000 independent counts of one run; false alarm below 1e-9, by the binomial law: 6.2 standard errors."""
+    """3,000 independent counts of one run; false alarms below 1e-9 by the binomial law, at 6.2 standard errors."""
     truth = {f"item {number}": 60 for number in range(3000)}
     found = dphist.release(events(truth), **BUDGET, max_items_per_user=1, mechanism=mechanism, interval=share)
     out = found.to_pandas()
@@ -240,7 +240,7 @@ def test_intervals_cover_as_often_as_they_say(share: float, mechanism: Any) -> N
     spread = (share * (1 - share) / 3000) ** 0.5
     assert len(out) == 3000
     assert covered > share - 6.2 * spread
-    # Power: half the width covers at most 0.78 in place of 0.95 (Laplace), 0.67 (normal).
+    # Power: half the width covers at most 0.78 instead of 0.95 (Laplace), or 0.67 (normal).
     assert covered - 6.2 * spread > (0.79 if share == 0.95 else 0.26)
 
 
@@ -265,15 +265,64 @@ def test_seed_is_marked_and_repeats() -> None:
         ({"max_items_per_user": 2, "engine": "abacus"}, "engine"),
         ({"max_items_per_user": 2, "table": "a", "query": "b"}, "not both"),
         ({"max_items_per_user": 2, "mechanism": "magic"}, "mechanism"),
+        ({"max_items_per_user": 3, "gamma": 3}, "gamma needs max_nonzero"),
+        ({"top": 3, "gamma": 3}, "gamma needs max_nonzero"),
+        ({"max_nonzero": 50, "gamma": 0.5}, "whole number from 1 on"),
+        ({"max_nonzero": 50, "gamma": "root"}, "gamma must be a number or sqrt, not 'root'"),
+        ({"max_nonzero": 50, "gamma": True}, "gamma"),
+        ({"max_nonzero": 50, "gamma": 3, "mechanism": "laplace"}, "no gamma"),
+        ({"max_nonzero": 50, "gamma": 3, "sum": "user:0:1"}, "with gamma tuned"),
+        ({"max_nonzero": 50, "input_name": " "}, "input_name must have 1 to 200 characters"),
+        ({"max_nonzero": 50, "input_name": 7}, "input_name must be a text"),
+        ({"top": 5, "max_items_per_user": 3, "excess": "spread"}, "excess needs max_items_per_user"),
+        ({"top": 5, "excess": "drop"}, "excess needs max_items_per_user"),
+        ({"max_items_per_user": 3, "excess": "spread", "lower_threshold": 4}, "with lower_threshold"),
+        ({"mechanism": "laplace", "excess": "spread"}, "Laplace"),
+        ({"max_items_per_user": 3, "goal": "keys"}, "goal needs max_items_per_user='auto'"),
+        ({"max_items_per_user": 3, "excess": "both"}, "one of drop, spread"),
+        ({"goal": "all"}, "one of accuracy, keys"),
+        ({"item": "estimate"}, "two columns would be called 'estimate'"),
     ],
 )
 def test_contradictions_are_one_sentence(options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(InvalidParameter, match=sentence) as caught:
-        dphist.release(events(COUNTS), **BUDGET, **options)
+        dphist.release(events(COUNTS), **{**BUDGET, **options})
     assert "\n" not in str(caught.value)
 
 
-def test_an_unknown_option_is_an_error_of_python() -> None:
+@pytest.mark.parametrize(("gamma", "whole"), [(2.6, 3.0), pytest.param("sqrt", 7.0, marks=pytest.mark.slow)])
+def test_gamma_is_that_of_the_plan(tmp_path: Path, gamma: Any, whole: float) -> None:
+    found = dphist.release(events(COUNTS), **BUDGET, max_nonzero=50, gamma=gamma, output=tmp_path / "out.csv")
+    assert found.plan.to_dict() == dphist.plan(epsilon=1.0, delta=1e-6, max_nonzero=50, gamma=gamma).to_dict()
+    assert found.plan.gamma == whole
+    assert dphist.verify(tmp_path / "out.csv").verified
+    certificate = tmp_path / "out.csv.certificate.json"
+    document = json.loads(certificate.read_text())
+    assert document["request"]["gamma"] == gamma
+    document["request"]["gamma"] = 20
+    certificate.write_text(resealed(document))
+    (problem,) = dphist.verify(tmp_path / "out.csv").problems
+    assert "for another request" in problem
+
+
+@pytest.mark.usefixtures("quick_curve")
+def test_a_name_replaces_the_path_of_the_input(tmp_path: Path) -> None:
+    pq.write_table(events(COUNTS), tmp_path / "a secret project.parquet")
+    words = ["--user", "user", "--item", "item", "--epsilon", "1", "--delta", "1e-6", "--max-items-per-user", "1"]
+    done = command(
+        tmp_path, "release", "a secret project.parquet", *words, "--input-name", "orders of 2026", "--output",
+        "out.csv", "--report", "report.html",
+    )  # fmt: skip
+    assert done.code == 0, done.err
+    assert json.loads((tmp_path / "out.csv.certificate.json").read_text())["request"]["input"] == "orders of 2026"
+    for written in tmp_path.glob("[or]*"):
+        assert "a secret project" not in written.read_text(), written
+    assert "It was made from orders of 2026 on " in (tmp_path / "report.html").read_text()
+    found = dphist.release(events(COUNTS), **BUDGET, max_items_per_user=1, input_name="orders of 2026")
+    assert found.document()["request"]["input"] == "orders of 2026"
+
+
+def test_an_unknown_option_is_a_type_error() -> None:
     options: dict[str, Any] = {**BUDGET, "intervall": 0.5}
     with pytest.raises(TypeError, match="intervall"):
         dphist.release(events(COUNTS), **options)

@@ -156,12 +156,17 @@ def test_an_exception_of_another_kind_in_json(tmp_path: Path, monkeypatch: pytes
 @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_an_interrupt_while_it_counts(tmp_path: Path, number: signal.Signals) -> None:
     log_in(tmp_path)
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
     numbers = pa.array(np.arange(6_000_000))
     pq.write_table(pa.table({"user": numbers, "item": numbers}), tmp_path / "events.parquet")
     before = os.stat(tmp_path / "a.ledger").st_mtime_ns
     words = ["release", "events.parquet", *FLAGS, *BOOKED, "--output", "out.csv", "--threads", "1", "--json"]
     pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    with subprocess.Popen([sys.executable, "-m", "dphist", *words], cwd=tmp_path, **pipes) as process:
+    environment = {**os.environ, "TMPDIR": str(temporary)}
+    with subprocess.Popen(
+        [sys.executable, "-m", "dphist", *words], cwd=tmp_path, env=environment, **pipes
+    ) as process:
         wait_until(lambda: os.stat(tmp_path / "a.ledger").st_mtime_ns != before, "the booking")
         wait_until(lambda: not (tmp_path / "a.ledger-journal").exists(), "the end of the transaction")
         process.send_signal(number)
@@ -174,7 +179,8 @@ def test_an_interrupt_while_it_counts(tmp_path: Path, number: signal.Signals) ->
     assert found["booking"]["state"] in ("booked", "unknown")
     assert found["booking"]["summary"] in err
     assert [booking.written for booking in bookings(tmp_path)] == [None]
-    assert names(tmp_path) == {"events.parquet", "a.ledger"}
+    assert names(temporary) == set()
+    assert names(tmp_path) == {"events.parquet", "a.ledger", "temporary"}
 
 
 def test_an_interrupt_while_it_books(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Releases of ready-made histograms: kinds, batches, bad input, secrecy."""
+"""`release_histogram`: kinds of frames, batches, bad input, secrecy."""
 
 from __future__ import annotations
 
@@ -20,12 +20,11 @@ from hypothesis import strategies as st
 import dphist
 from dphist.errors import DphistError, InvalidParameter, NotPrivate
 from dphist.privacy.types import Contract, LatticeNoise, Plan
-from dphist.releasing.histogram import release_histogram
-from dphist.releasing.noise import largest_counts
+from dphist.releasing.histogram import largest_counts, release_histogram
 from dphist.releasing.result import Release
 from dphist.releasing.summary import NOT_PRIVATE
 
-# By name: they have no types that mypy could check.
+# Imported by name, because mypy would complain about missing types.
 pd: Any = import_module("pandas")
 pl: Any = import_module("polars")
 pa: Any = import_module("pyarrow")
@@ -66,7 +65,7 @@ def listed(column: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("kind", COLUMNS)
-def test_columns_come_out_as_they_came_in(kind: str) -> None:
+def test_columns_keep_their_kind(kind: str) -> None:
     given = COLUMNS[kind](ITEMS)
     counts = COLUMNS[kind.split(maxsplit=1)[0]](COUNTS)
     release = release_histogram(given, counts, GSHM, seed=1)
@@ -77,7 +76,7 @@ def test_columns_come_out_as_they_came_in(kind: str) -> None:
         type(items).__module__.split(".")[0]
         == type(list(given) if kind == "tuple" else given).__module__.split(".")[0]
     )
-    # Whatever comes along with a column must not know of what was not released.
+    # Nothing that is attached to a column may contain unreleased items.
     assert "secret" not in repr(items.__reduce_ex__(2)) if hasattr(items, "dtype") else True
     assert "secret" not in repr(getattr(items, "dtype", ""))
     for frame in (release.to_pandas(), release.to_polars().to_pandas(), release.to_arrow().to_pandas()):
@@ -86,7 +85,7 @@ def test_columns_come_out_as_they_came_in(kind: str) -> None:
         assert frame["count"].dtype == np.float64
 
 
-def test_the_width_of_texts_and_the_categories_tell_nothing() -> None:
+def test_text_widths_categories_and_indexes_reveal_nothing() -> None:
     assert release_histogram(np.array(ITEMS), COUNTS, GSHM, seed=1).items.dtype == np.dtype("<U6")
     frame = pd.DataFrame({"item": pd.Categorical(ITEMS), "count": COUNTS}, index=[9, 8, 7, 6])
     out = release_histogram(frame, plan=GSHM, seed=1).to_native()
@@ -99,7 +98,7 @@ def test_the_width_of_texts_and_the_categories_tell_nothing() -> None:
 
 @pytest.mark.parametrize("kind", FRAMES)
 @pytest.mark.parametrize("item", ["drink", ("size", "drink")])
-def test_frames_come_out_as_they_came_in(kind: str, item: str | tuple[str, ...]) -> None:
+def test_frames_keep_their_kind(kind: str, item: str | tuple[str, ...]) -> None:
     given = FRAMES[kind](FRAME)
     release = release_histogram(given, plan=GSHM, item=item, count="users", seed=1)
     out = release.to_native()
@@ -141,7 +140,7 @@ TYPES: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", TYPES)
-def test_types_and_nulls_come_out_as_they_came_in(name: str) -> None:
+def test_types_and_nulls_are_kept(name: str) -> None:
     given = TYPES[name]
     frame = pd.DataFrame({"item": given}) if isinstance(given, pd.Series) else pl.DataFrame({"item": given})
     counts = [10**9, 10**6]
@@ -154,7 +153,7 @@ def test_types_and_nulls_come_out_as_they_came_in(name: str) -> None:
 
 
 def test_batches_of_different_types_are_joined() -> None:
-    """As `pandas.read_csv` makes them in chunks: a missing value turns whole numbers into floats."""
+    """As from `pandas.read_csv` in chunks: a missing value turns whole numbers into floats."""
     columns: dict[str, list[Any]] = {
         "int64": [1, 2], "float64": [0.5, None], "str": ["a", None], "category": ["x", "y"], "object": [(1,), 3],
     }  # fmt: skip
@@ -166,7 +165,7 @@ def test_batches_of_different_types_are_joined() -> None:
         release_histogram(polars, plan=GSHM)
 
 
-def test_any_frame_with_the_interface_of_arrow_comes_in() -> None:
+def test_any_frame_with_the_arrow_interface_is_accepted() -> None:
     relation = duckdb.sql("SELECT 'tea' AS item, 1000000 AS count UNION ALL SELECT 'rare', 1")
     assert relation is not None
 
@@ -212,7 +211,7 @@ def test_strict_threshold_and_zero_counts_never_released() -> None:
     assert release.counts.min() > GSHM.threshold
     step = 1 / GSHM.noise.lattice  # type: ignore[union-attr]
     assert release.counts.min() == GSHM.threshold + step
-    # Half of the rest, within 6 standard deviations, up to where the threshold lies between two counts.
+    # Half of the others pass, within 6 standard deviations and the position of the threshold between two counts.
     assert abs(len(release) / 200_000 - 0.5) < 0.05
 
 
@@ -241,16 +240,16 @@ def test_all_batches_share_one_draw() -> None:
     expected = CSH.sigma_shared**2 + CSH.sigma**2 / 20
     own = CSH.sigma**2 / 20
     for values in means.values():
-        # A chi-square with 599 degrees has a relative deviation of 0.058; without sharing the ratio is far off.
+        # The relative deviation of a chi-square with 599 degrees of freedom is 0.058.
         assert abs(np.var(values) / expected - 1) < 0.3
     assert own / expected < 0.6
-    # The same seed has the same shared draw however large the batches are.
+    # The same seed gives the same shared draw for batches of any size.
     differences = np.array(means[1]) - np.array(means[20])
     assert np.var(differences) < 2.6 * own
 
 
-def test_the_contract_is_kept_by_the_top_k_step() -> None:
-    """With 30 counts and k = 20 the 21st largest is subtracted, and nothing is raised."""
+def test_the_top_k_step_enforces_the_bound() -> None:
+    """With 30 counts and k = 20, the 21st largest is subtracted."""
     counts = np.array([100_000 + 1000 * i for i in range(30)])
     release = release_histogram(np.arange(30), counts, CSH, seed=1)
     assert set(release.items.tolist()) <= set(range(10, 30))
@@ -271,7 +270,7 @@ def test_the_largest_counts_are_found_in_any_batches(counts: list[int], rank: in
     assert sorted(largest, reverse=True) == sorted(filter(None, counts), reverse=True)[:rank]
 
 
-def test_a_stream_that_can_be_read_once_is_refused_before_it_is_read() -> None:
+def test_a_stream_for_one_reading_is_refused_before_it_is_read() -> None:
     def stream() -> Iterator[tuple[list[int], list[int]]]:
         raise AssertionError("it was read")
         yield [], []
@@ -296,7 +295,7 @@ def test_batches_that_change_between_readings_are_refused() -> None:
 
 
 def test_two_bounds_need_a_promise_because_top_k_would_break_one() -> None:
-    """Top-k lets one user with one item change every count, so it cannot serve a plan that relies on both."""
+    """After a top-k step one user with one item can change every count, which a plan with both bounds excludes."""
     with pytest.raises(InvalidParameter, match="promise_max_nonzero"):
         release_histogram([1], [10**5], BOTH)
     assert release_histogram([1], [10**5], BOTH, promise_max_nonzero=True).items == [1]
@@ -305,7 +304,7 @@ def test_two_bounds_need_a_promise_because_top_k_would_break_one() -> None:
     assert len(release_histogram(many, np.full(1001, 10**6), BOTH, promise_max_nonzero=True)) == 0
 
 
-def test_seeded_releases_say_that_they_are_not_private() -> None:
+def test_seeded_releases_are_marked_as_not_private() -> None:
     seeded, real = (release_histogram(ITEMS, COUNTS, GSHM, seed=seed) for seed in (1, None))
     assert not seeded.private
     assert real.private
@@ -324,6 +323,14 @@ def test_html_is_escaped_and_long_releases_are_cut() -> None:
     release = release_histogram([f"<b>{i}" for i in range(30)], [10**6] * 30, GSHM)
     assert "<b>" not in release._repr_html_()
     assert "and 20 more" in repr(release)
+
+
+def test_a_release_whose_rows_could_not_be_read_can_be_printed() -> None:
+    """As of a folder that Spark has written."""
+    release = release_histogram(pa.array(["a"]), [10**6], GSHM)
+    unread = dataclasses.replace(release, columns=(pa.array([], "string"),), counts=release.counts[:0], total=25)
+    assert "25 items" in repr(unread)
+    assert "25 items" in unread._repr_html_()
 
 
 def test_secure_releases_differ() -> None:
@@ -357,7 +364,7 @@ def test_unsound_plans_are_refused() -> None:
         release_histogram([1], [10**6])
 
 
-def test_the_certificate_is_computed_and_not_believed() -> None:
+def test_the_certificate_is_recomputed() -> None:
     lie = dataclasses.replace(GSHM, certificate=dataclasses.replace(GSHM.certificate, delta=1e-30))
     release = release_histogram([1], [10**6], lie)
     assert release.certificate == GSHM.certificate == release.plan.certificate
@@ -470,7 +477,7 @@ def test_only_the_package_of_the_input_is_imported() -> None:
 
 @pytest.mark.slow
 def test_a_long_stream_needs_bounded_memory() -> None:
-    """2*10^7 items in batches of 10^5; all of them at once would need 320 MB for items and counts alone."""
+    """2*10^7 items in batches of 10^5; all at once would need 320 MB for items and counts alone."""
     code = (
         "import resource, numpy as np, dphist\n"
         "from dphist.releasing.histogram import release_histogram\n"

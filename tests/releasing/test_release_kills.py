@@ -1,8 +1,8 @@
-"""Kills at every step: no release without its booking, no half release that is taken for a whole one.
+"""Kills at every step: no release without its booking, and no half release that passes for a whole one.
 
-A server with everything loaded forks a child for each run of the command `dphist`, and the child is killed with
-SIGKILL: at a random moment, at each event of Python that names a file, or at each system call that does (by
-strace). After each kill the ledger and the output are read, and the same command must succeed.
+A server with everything imported forks a child for each run of the command `dphist`. The child is killed with
+SIGKILL at a random moment, at each audit event of Python that names a file, or at each system call that does (by
+strace). After each kill the ledger and the output are checked, and the same command must succeed.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ RANDOM_KILLS = 1000
 
 
 class Wrong(AssertionError):
-    """What no kill may leave."""
+    """A state that no kill may leave."""
 
 
 @dataclass
 class Server:
-    """Forks children, and has their temporary files in a folder of its own."""
+    """Forks children, with their temporary files in its own folder."""
 
     process: Any
     temporary: Path
     runs: int = 0
 
     def ask(self, **request: Any) -> dict[str, Any]:
-        # In a new folder for temporary files nothing is swept: each run makes the same system calls.
+        # A new temporary folder has nothing to clean up, so that each run makes the same system calls.
         self.runs += 1
         place = self.temporary / str(self.runs)
         place.mkdir()
@@ -73,8 +73,8 @@ def server(
             made = Server(process, temporary)
             load(made, outputs)
             yield made
-            # The guards of killed runs remove what these have spilled: true counts survive no kill. What was
-            # killed before it had a guard had nothing to spill yet.
+            # A guard process removes the temporary files of a killed run, so that no true counts remain. A run
+            # that was killed before it had a guard had no such files.
             wait_until(lambda: files_in(temporary) <= {LOCK}, "the end of the guards")
         finally:
             process.kill()
@@ -85,7 +85,7 @@ def files_in(folder: Path) -> set[str]:
 
 
 def load(served: Server, outputs: tuple[str, ...]) -> None:
-    """A release to each output, after which the server has loaded all that a release loads."""
+    """Release to each output, so that the server imports what a release needs."""
     folder = served.temporary.with_name("first")
     folder.mkdir()
     log_in(folder)
@@ -96,14 +96,14 @@ def load(served: Server, outputs: tuple[str, ...]) -> None:
 
 @dataclass
 class Scene:
-    """A folder as it is before each kill, and what the kills have left."""
+    """The folder before each kill, and counts of the states after kills."""
 
     template: Path
     output: str
     force: bool
     left: Counter[str] = field(default_factory=Counter)
     kills: int = 0
-    # Whether the next run is tried once for each kind of rest, and not after each kill.
+    # Try the next run once for each state, not after each kill.
     quick: bool = False
 
     @property
@@ -121,7 +121,7 @@ class Scene:
         return str(self.folder)
 
     def check(self) -> None:
-        """What is there is whole or not taken for a release, what is whole is booked; and one can go on."""
+        """The output is whole and booked, or not a release; and the next run succeeds."""
         self.kills += 1
         before = len(bookings(self.template))
         booked = [one.receipt() for one in bookings(self.folder)]
@@ -151,7 +151,7 @@ class Scene:
             found = dphist.verify(path)
             document = read_release(path).document or {}
         except DphistError:
-            # A table that is not there, or a journal with which the next writer undoes what was not finished.
+            # The table is missing, or a journal will undo the unfinished write.
             return "unfinished"
         if not found.verified:
             if sealed or (self.output.endswith(DATABASES) and document):
@@ -169,7 +169,7 @@ def scene(place: Path, output: str, *, force: bool) -> Scene:
     """Events, a ledger with room for all runs, and with `force` a release that is replaced."""
     template = place / "template"
     template.mkdir()
-    # No outcome of the noise is likelier than 0.3: two releases of 40 items are the same with less than 1e-20.
+    # No noise is more likely than 0.3, so two releases of 40 items are equal with probability below 1e-20.
     log_in(template, {f"item {number}": 90 for number in range(40)}, epsilon=10.0)
     made = Scene(template, output, force)
     if force:
@@ -178,9 +178,9 @@ def scene(place: Path, output: str, *, force: bool) -> Scene:
 
 
 def moments_of(served: Server, one: Scene) -> list[int]:
-    """The events of a whole run that name a file of the folder, each of which finds another folder; and the last.
+    """The events of a whole run before which the folder has changed, and the last one.
 
-    A kill leaves what is on the disk: at events between which nothing has changed it leaves the same.
+    Kills at events between which nothing has changed leave the same files.
     """
     assert served.ask(folder=one.afresh(), words=one.words, event=0)["code"] == 0
     found: list[int] = json.loads(one.folder.with_name("now.events").read_text())
@@ -188,7 +188,7 @@ def moments_of(served: Server, one: Scene) -> list[int]:
 
 
 def kill_at_each(served: Server, one: Scene, check: Callable[[], None], *, backwards: bool = False) -> None:
-    """A kill at each moment of a run at which it leaves something else."""
+    """A kill at each moment of a run that leaves different files."""
     for number in sorted(moments_of(served, one), reverse=backwards):
         assert served.ask(folder=one.afresh(), words=one.words, event=number)["killed"]
         check()
@@ -198,13 +198,13 @@ Call = tuple[str, int]
 
 
 def calls_of(served: Server, folder: Path, words: list[str]) -> list[tuple[Call, str]]:
-    """The calls of a whole run that name a file in the folder, in their order, with their text."""
+    """The system calls of a whole run that name a file in the folder, in order, with their text."""
     assert served.ask(folder=str(folder), words=words, syscall=[])["code"] == 0
     lines = folder.with_name(f"{folder.name}.trace").read_text().splitlines()
     counts: Counter[str] = Counter()
     found = []
     for line in lines:
-        # A process number, the name of the call and its first path; of the process itself, not of its threads.
+        # Process number, name of the call and its first path, for the main thread only.
         match = re.match(r'(\d+) +(\w+)\((?:AT_FDCWD, |\d+, )?"([^"]*)"', line)
         if match and match[1] == lines[0].split()[0]:
             counts[match[2]] += 1
@@ -216,7 +216,7 @@ def calls_of(served: Server, folder: Path, words: list[str]) -> list[tuple[Call,
 
 
 def at_each_call(served: Server, one: Scene) -> None:
-    """Kills at each call, from a little before the booking to the end."""
+    """Kills at each call, from just before the booking to the end."""
     one.afresh()
     calls = calls_of(served, one.folder, one.words)
     booked = next(place for place, (_, line) in enumerate(calls) if 'unlink("' in line and "-journal" in line)
@@ -227,7 +227,7 @@ def at_each_call(served: Server, one: Scene) -> None:
 
 
 def report(text: str) -> None:
-    """What the kills have left, shown by pytest -rP."""
+    """Print a summary, which pytest -rP shows."""
     sys.stdout.write(f"{text}\n")
 
 
@@ -241,13 +241,13 @@ def test_kills_at_each_event_that_names_a_file(tmp_path: Path) -> None:
     one.quick = True
     with server(tmp_path / "temp", outputs=("out.csv",)) as served:
         kill_at_each(served, one, one.check)
-    # Between the old and the new pair there are data without a certificate, and a kill was there.
+    # A kill also hit the moment between the old and the new pair, when data has no certificate.
     assert {"old, not booked", "old, booked", "unfinished, booked", "new, booked"} == set(one.left)
 
 
 @pytest.mark.parametrize(("variant", "force"), crossed(["certificate-first", "late"], [False, True]))
 def test_kills_find_a_wrong_order(tmp_path: Path, variant: str, force: bool) -> None:
-    """Power: a certificate before its data, or a release before its booking, is caught."""
+    """Power: kills detect a certificate before its data, or a release before its booking."""
     one = scene(tmp_path, "out.csv", force=force)
     one.quick = True
     wanted = "booking" if variant == "late" else "certificate"
@@ -275,7 +275,7 @@ def test_kills_at_each_system_call_that_names_a_file(
     with server(tmp_path / "temp") as served:
         at_each_call(served, one)
     report(f"{output}{' --force' if force else ''}: {one.kills} kills, {dict(one.left)}")
-    # Nothing was passed over: kills have hit the moment in which there are data without a certificate.
+    # Kills have also hit the moment when data has no certificate.
     assert set(one.left) == {f"{'old' if force else 'nothing'}, not booked", *between, "new, booked"}
 
 
@@ -284,7 +284,7 @@ def test_kills_at_each_system_call_that_names_a_file(
     ("output", "force"), [("out.csv", False), ("out.csv", True), ("out.sqlite", True), ("out.duckdb", False)]
 )
 def test_a_thousand_kills_at_random_moments(tmp_path: Path, output: str, force: bool) -> None:
-    """A quarter of them for each kind of output, spread over the time that a run takes."""
+    """A quarter for each kind of output, spread over the duration of a run."""
     moments = random.Random(f"{output} {force}")
     one = scene(tmp_path, output, force=force)
     with server(tmp_path / "temp") as served:
@@ -301,7 +301,7 @@ def test_a_thousand_kills_at_random_moments(tmp_path: Path, output: str, force: 
 
 @pytest.mark.slow
 def test_kills_while_a_ledger_is_made(tmp_path: Path) -> None:
-    """There is no file, or a whole ledger: never an empty one. Either way one can go on."""
+    """There is no file or a complete ledger, never an empty one. Either way the next command succeeds."""
     needs_strace()
     words = ["ledger", "init", "a.ledger", "--dataset", "log", "--epsilon", "1", "--delta", "1e-6"]
     left: Counter[str] = Counter()

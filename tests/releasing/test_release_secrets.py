@@ -1,4 +1,4 @@
-"""No secret of an address is printed, certified or booked, whatever goes wrong."""
+"""Secrets in addresses are never printed, certified or booked, even if something fails."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dphist.releasing.spending import _run_facts
 from release_commands import command
 
 ASKED = ["--user", "user", "--item", "item", "--epsilon", "1", "--delta", "1e-6", "--max-items-per-user", "1"]
-# What must not be seen, before the @ or among the options.
+# Addresses, and the secrets in them, before the @ or among the options.
 ADDRESSES = [
     ("{}://AKIA:hush@bucket/x{}", ["AKIA", "hush"]),
     ("{}://AKIA:hu/sh@bucket/x{}", ["AKIA", "hu/", "sh@", "hush"]),
@@ -114,7 +114,7 @@ def test_a_certificate_and_a_ledger_have_no_secret() -> None:
         request = request_from({**values, "input": [one, two], "items": two, "output": one, "engine": "spark"})
         assert_hidden(json.dumps(request.to_dict()), secrets)
         assert_hidden(json.dumps(request.to_dict(everything=True)), secrets)
-    # Settings of Spark, which may be secrets, are booked by their names.
+    # Spark settings may be secrets, so only their names are booked.
     more = {
         "engine": "spark",
         "spark_conf": "spark.x=hush",
@@ -127,5 +127,5 @@ def test_a_certificate_and_a_ledger_have_no_secret() -> None:
     facts = _run_facts(request, target_of("o/"))
     assert facts["spark-conf"] == ["spark.x"]
     assert_hidden(json.dumps(facts), ["hush"])
-    # A column is recorded by its own name, whatever it looks like.
+    # A column name is recorded unchanged, even if it looks like an address.
     assert request_from({**values, "input": "a", "user": "x://a?b"}).to_dict()["user"] == "x://a?b"

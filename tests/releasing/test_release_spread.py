@@ -1,4 +1,4 @@
-"""Releases with spread and with estimates: options, columns, certificates, refusals."""
+"""Releases with spread and with estimates: options, columns, certificates, errors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import pytest
 
 import dphist
 from dphist.errors import InvalidParameter
-from dphist.releasing.request import request_from
 
 ASKED: dict[str, Any] = {"user": "user", "item": "item", "epsilon": 1, "delta": 1e-6}
 
@@ -34,7 +33,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def weighted_counts(frame: pd.DataFrame, plan: dphist.Plan) -> pd.Series[float]:
-    """The weighted counts, for users none of whom has more items than are counted."""
+    """The weighted counts; no user may have more items than are counted."""
     pairs = frame[["user", "item"]].drop_duplicates()
     items = pairs.groupby("user").item.transform("size")
     assert items.max() <= plan.levels[-1].items
@@ -52,9 +51,9 @@ def test_counts_are_weighted_and_noisy(path: Path) -> None:
     true = weighted_counts(log(), plan).reindex(table["item"])
     off = (table["count"].to_numpy() - true.to_numpy()) / plan.sigma
     assert len(table) > 20
-    # False alarm: 200 items beyond 8 deviations, 3e-13.
+    # False alarms: 200 items beyond 8 deviations, 3e-13.
     assert np.abs(off).max() < 8.0
-    # They are weights: whole users are far above, most of all for items of users with many.
+    # They are weights: numbers of users are far larger.
     users = log().drop_duplicates(["user", "item"]).groupby("item").size().reindex(table["item"]).to_numpy()
     assert np.abs((users - table["count"].to_numpy()) / plan.sigma).max() > 8.0
     assert "estimate" not in table
@@ -89,30 +88,11 @@ def test_without_a_limit_one_is_chosen_and_estimates_are_added(path: Path) -> No
     error = np.hypot(factors * found.plan.total_noise, table["count"] * correction.errors_at(table["count"]))
     assert table["estimate_standard_error"].to_numpy() == pytest.approx(error.to_numpy())
     assert ((table["estimate_low"] < table["estimate"]) & (table["estimate"] < table["estimate_high"])).all()
-    # Estimates come first where people read them.
+    # Printed tables have estimates first.
     assert found.table_text().split()[:2] == ["item", "estimate"]
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"top": 5, "max_items_per_user": 3, "excess": "spread"}, "excess needs max_items_per_user"),
-        ({"top": 5, "excess": "drop"}, "excess needs max_items_per_user"),
-        ({"max_items_per_user": 3, "excess": "spread", "lower_threshold": 4}, "with lower_threshold"),
-        ({"max_items_per_user": 3, "excess": "spread", "mechanism": "laplace"}, "Laplace"),
-        ({"mechanism": "laplace", "excess": "spread"}, "Laplace"),
-        ({"max_items_per_user": 3, "goal": "keys"}, "goal needs max_items_per_user='auto'"),
-        ({"max_items_per_user": 3, "excess": "both"}, "one of drop, spread"),
-        ({"goal": "all"}, "one of accuracy, keys"),
-        ({"item": "estimate"}, "two columns would be called 'estimate'"),
-    ],
-)
-def test_requests_that_cannot_be(options: dict[str, Any], words: str) -> None:
-    with pytest.raises(InvalidParameter, match=words):
-        request_from({"input": "log.parquet", **ASKED, **options})
-
-
-def test_plans_that_cannot_be() -> None:
+def test_invalid_plans_with_spread() -> None:
     for options in ({"top": 10}, {"max_nonzero": 10}, {"max_items_per_user": 3, "gamma": 2.0, "max_nonzero": 9}):
         with pytest.raises(InvalidParameter, match="spread"):
             dphist.plan(epsilon=1, delta=1e-6, excess="spread", **options)
@@ -131,7 +111,7 @@ def test_a_public_list_with_spread(path: Path, tmp_path: Path) -> None:
     )
     assert len(found) == 40
     assert dphist.verify(tmp_path / "out.csv").verified
-    # A weight depends on listed items alone: users with at most two of them count in full.
+    # Weights depend on listed items alone: users with at most two of them count in full.
     pairs = log()[["user", "item"]].drop_duplicates()
     pairs = pairs[pairs["item"] < 40]
     true = weighted_counts(pairs, found.plan)

@@ -1,4 +1,4 @@
-"""What a release by Spark leaves behind: no key, no shared draw, and no trace of what was not released."""
+"""A release by Spark leaves no key, no shared draw and no trace of what was not released."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from unittest import mock
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 import dphist
 from dphist.counting.spark import SparkHistogram
@@ -25,14 +25,14 @@ from dphist.errors import DphistError
 from dphist.releasing import on_spark
 from dphist.releasing.on_spark import ExecutorNoise
 from release_data import events
-from spark_cluster import ON_SPARK, Cluster
+from spark_cluster import ON_SPARK, session
 
 pytestmark = ON_SPARK
 
-# True counts that occur nowhere else, and names that nobody may see.
+# True counts that occur nowhere else, and names that must not be seen.
 TRUE = {"seen often": 49731, "seen too": 35171, **{f"planted-secret-{k}": 1 + k % 3 for k in range(300)}}
 ASKED: dict[str, Any] = {"user": "user", "item": "item", "epsilon": 1.0, "delta": 1e-6}
-# Of 300 planted items one passes with a probability of 1e-11, where it would be one in 750 with the delta above.
+# One of 300 planted items passes with probability 1e-11; with the delta above it would be one in 750.
 NONE_PASSES: dict[str, Any] = {**ASKED, "delta": 1e-14}
 MODES = ("simple", "extended", "codegen", "cost", "formatted")
 LOGGING = """
@@ -46,15 +46,17 @@ appender.file.layout.pattern = %d %p %c{{1}}: %m%n%ex
 """
 
 
-@pytest.fixture(scope="module")
-def folder(cluster: Cluster) -> Path:
-    """In which everything is that is written down, the files of the cluster too."""
-    return cluster.folder.parent
+@pytest.fixture(scope="module", params=["local", pytest.param("cluster", marks=pytest.mark.slow)])
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Everything that Spark writes is below this folder."""
+    if request.param == "local":
+        return tmp_path_factory.mktemp("local")
+    return Path(request.getfixturevalue("cluster").folder.parent)
 
 
 @pytest.fixture(scope="module")
-def spark(cluster: Cluster, folder: Path) -> Iterator[SparkSession]:
-    """A session that writes down all it can."""
+def spark(request: pytest.FixtureRequest, folder: Path) -> Iterator[SparkSession]:
+    """A session that logs as much as possible."""
     (folder / "events").mkdir()
     (folder / "executor.properties").write_text(LOGGING.format(path="debug.log"))
     options = f"-Dlog4j2.configurationFile=file://{folder / 'executor.properties'} -XX:TieredStopAtLevel=1"
@@ -64,14 +66,18 @@ def spark(cluster: Cluster, folder: Path) -> Iterator[SparkSession]:
         "spark.eventLog.logBlockUpdates.enabled": "true",
         "spark.executor.extraJavaOptions": options,
         "spark.task.maxFailures": "2",
-        # What is written can be searched.
+        # Uncompressed files can be searched.
         "spark.sql.parquet.compression.codec": "uncompressed",
         **{
             f"spark.{name}.compress": "false" for name in ("eventLog", "broadcast", "shuffle", "rdd", "checkpoint")
         },
     }
-    with cluster.session(folder / "session", **settings) as running:
-        yield running
+    if (folder / "cluster").exists():
+        running = request.getfixturevalue("cluster").session(folder / "session", **settings)
+    else:
+        running = session("local[2]", folder / "session", **settings)
+    with running as spark:
+        yield spark
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +89,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @contextmanager
 def logged(spark: SparkSession, folder: Path) -> Iterator[Path]:
-    """All that Java and Python log in this process, at the level DEBUG."""
+    """Everything that Java and Python log in this process at level DEBUG."""
     folder.mkdir()
     (folder / "driver.properties").write_text(LOGGING.format(path=folder / "java.log"))
     jvm: Any = spark._jvm
@@ -105,7 +111,7 @@ def logged(spark: SparkSession, folder: Path) -> Iterator[Path]:
 
 @contextmanager
 def overheard() -> Iterator[tuple[list[ExecutorNoise], list[str]]]:
-    """What the executors are given, and all that Spark can be asked about how it will be done."""
+    """What the executors are given, and everything that Spark shows of its plans."""
     noise: list[ExecutorNoise] = []
     plans: list[str] = []
     made, cleaned = on_spark.executor_noise, on_spark.without_traces
@@ -128,17 +134,17 @@ def overheard() -> Iterator[tuple[list[ExecutorNoise], list[str]]]:
 def plans_of(frame: Any) -> str:
     execution, jvm = frame._jdf.queryExecution(), frame.sparkSession._jvm
     modes = [jvm.org.apache.spark.sql.execution.ExplainMode.fromString(mode) for mode in MODES]
-    told = [execution.explainString(mode) for mode in modes]
-    return "\n".join([*told, execution.logical().toJSON(), execution.executedPlan().toJSON(), str(frame)])
+    texts = [execution.explainString(mode) for mode in modes]
+    return "\n".join([*texts, execution.logical().toJSON(), execution.executedPlan().toJSON(), str(frame)])
 
 
 def in_base64(secret: bytes) -> list[bytes]:
-    """As it shows within a longer text in base64, wherever it begins there."""
+    """How it appears within a longer text in base64, wherever it begins there."""
     return [base64.b64encode(bytes(shift) + secret)[4 * bool(shift) :].rstrip(b"=")[:-1] for shift in range(3)]
 
 
 def forms(key: bytes) -> dict[str, bytes]:
-    """What a key may look like."""
+    """How a key may be written."""
     signed = [byte - 256 * (byte > 127) for byte in key]
     return {
         "raw": key,
@@ -152,7 +158,7 @@ def forms(key: bytes) -> dict[str, bytes]:
         "java json": ",".join(map(str, signed)).encode(),
         **{f"word {k}": str(word).encode() for k, word in enumerate(struct.unpack("<4Q", key))},
         **{f"base64 {k}": text for k, text in enumerate(in_base64(key))},
-        # What holds the shared draw is known by its name.
+        # The class that holds the shared draw.
         "session": b"NoiseSession",
         **{f"session {k}": text for k, text in enumerate(in_base64(b"NoiseSession"))},
     }
@@ -162,7 +168,7 @@ def found_in(
     folder: Path, secrets: Mapping[str, bytes | re.Pattern[bytes]], skip: tuple[str, ...] = ()
 ) -> list[tuple[str, str]]:
     found = []
-    # A running cluster removes files and folders of its own: this walk passes over folders that are gone.
+    # A running cluster removes files meanwhile; this walk skips them.
     for place, _, names in os.walk(folder):
         for path in (Path(place) / name for name in names if name not in skip):
             with suppress(FileNotFoundError):
@@ -176,9 +182,9 @@ def is_in(secret: bytes | re.Pattern[bytes], content: bytes) -> bool:
 
 
 def values(counts: Iterable[int]) -> dict[str, bytes | re.Pattern[bytes]]:
-    """True counts as files would have them, and the names of what was not released.
+    """True counts as files would store them, and the names of items that were not released.
 
-    As text they stand alone: among the digits of a checksum they would turn up by chance.
+    A text must stand alone, because checksums contain any digits by chance.
     """
     numbers = list(counts)
     packed = {f"{n} {form}": struct.pack(form, n) for n in numbers for form in ("<q", ">q", "<d", ">d")}
@@ -193,12 +199,12 @@ def released_numbers(table: pa.Table) -> list[float]:
 
 
 def hidden_by(noisy: Iterable[float]) -> set[int]:
-    """The true counts that a release hides: noise may be zero by chance, and then the true count is released."""
+    """The true counts that must not be found. If noise is zero by chance, the true count is released."""
     return {TRUE["seen often"], TRUE["seen too"]} - set(noisy)
 
 
-def test_the_key_is_nowhere(spark: SparkSession, folder: Path, data: Path, tmp_path: Path) -> None:
-    """In no log, event, checkpoint, plan or file of the cluster, while the session lives."""
+def test_the_key_is_not_written_anywhere(spark: SparkSession, folder: Path, data: Path, tmp_path: Path) -> None:
+    """Not in logs, events, checkpoints, plans or files of the cluster, while the session runs."""
     spark.sparkContext.setCheckpointDir(f"file://{tmp_path / 'checkpoint'}")
     with logged(spark, tmp_path / "logs") as logs, overheard() as (noise, plans):
         frame = spark.read.parquet(f"file://{data}")
@@ -218,12 +224,12 @@ def test_the_key_is_nowhere(spark: SparkSession, folder: Path, data: Path, tmp_p
     text = plans_of(found.to_spark())
     assert "planted" not in text
     assert "Scan ExistingRDD" in text
-    # Power: all of it is written, and searched.
+    # Power: the logs are written and searched.
     assert (logs / "java.log").stat().st_size > 10_000
     assert b"Command to send" in (logs / "python.log").read_bytes()
     assert found_in(folder, {"plan": b"dphist_noise"})
-    assert found_in(folder / "cluster", {"level": b" DEBUG "})
-    # What is kept are released rows and nothing else.
+    assert not (folder / "cluster").exists() or found_in(folder / "cluster", {"level": b" DEBUG "})
+    # Files and checkpoints have released rows and nothing else.
     kept = {name: released_numbers(pq.read_table(tmp_path / name)) for name in ("out", "more")}
     for name, noisy in {**kept, "checkpoint": kept["more"]}.items():
         assert found_in(tmp_path / name, {"released": b"seen often"})
@@ -233,7 +239,7 @@ def test_the_key_is_nowhere(spark: SparkSession, folder: Path, data: Path, tmp_p
 
 
 def test_the_search_finds_a_key_that_is_logged(spark: SparkSession, data: Path, tmp_path: Path) -> None:
-    """Power: without care the key is in the log of Python, and the search sees it."""
+    """Power: without `without_logging` the key is in Python's log, and the search finds it."""
     with (
         logged(spark, tmp_path / "logs") as logs,
         overheard() as (noise, _),
@@ -244,53 +250,6 @@ def test_the_search_finds_a_key_that_is_logged(spark: SparkSession, data: Path, 
     assert names == {"base64 ", "session"}
 
 
-def test_a_release_has_no_way_back_to_the_data(spark: SparkSession, tmp_path: Path) -> None:
-    """The input changes, and is gone, and the release is what it was; nor does its size tell of the input."""
-    told = []
-    for rare in (0, 3000):
-        path = tmp_path / "changing.parquet"
-        true = {"tea": 700, "milk": 500, **{f"rare {k}": 1 for k in range(rare)}}
-        spark.createDataFrame(events(true)).write.mode("overwrite").parquet(str(path))
-        found = dphist.release(spark.read.parquet(str(path)), **ASKED, top=1, seed=1)
-        kept = found.to_spark()
-        before = kept.collect()
-        assert [row[0] for row in before] == ["tea"]
-        spark.createDataFrame(events({"other": 900})).write.mode("overwrite").parquet(str(path))
-        assert kept.collect() == before
-        told.append((before, re.sub(r"#\d+L?", "", kept._jdf.queryExecution().optimizedPlan().stats().toString())))
-        assert "FileScan" not in plans_of(kept)
-        assert "changing" not in (kept.rdd.toDebugString() or b"").decode()
-    assert told[0] == told[1]
-
-
-def test_rows_and_files_tell_nothing_of_how_they_were_counted(spark: SparkSession, tmp_path: Path) -> None:
-    """Shuffled, in other parts, or with many items that were not released: the same rows in the same files."""
-    true = {f"item {k:03}": 60 + k for k in range(40)}
-    more = {f"rare {k:05}": 1 for k in range(4000)}
-    many: list[tuple[pa.Table, int]] = [
-        (events(true), 1),
-        (events(true, shuffle=5), 7),
-        (events(true | more, shuffle=6), 3),
-    ]
-    small = {"advisoryPartitionSizeInBytes": "1k", "coalescePartitions.minPartitionSize": "1"}
-    for name, value in small.items():
-        spark.conf.set(f"spark.sql.adaptive.{name}", value)
-    seen = []
-    with mock.patch.object(on_spark, "ROWS_A_PART", 11):
-        for number, (table, parts) in enumerate(many):
-            frame: DataFrame = spark.createDataFrame(table).repartition(parts)
-            target = tmp_path / f"{number}"
-            asked: dict[str, Any] = {**ASKED, "max_items_per_user": 1, "mechanism": "gaussian", "seed": 3}
-            kept = dphist.release(frame, **asked).to_spark()
-            dphist.release(frame, **asked, output=f"{target}/")
-            # Not their bytes: an executor lists the encodings of a column in any order.
-            files = {path.name[:10]: (path.stat().st_size, pq.read_table(path)) for path in target.glob("part-*")}
-            seen.append((kept.rdd.glom().map(lambda rows: [tuple(row) for row in rows]).collect(), files))
-    assert len(seen[0][0]) == len(seen[0][1]) == 4
-    assert sum(map(len, seen[0][0])) == 40
-    assert seen[0] == seen[1] == seen[2]
-
-
 def fails(batches: Iterator[Any]) -> Iterator[Any]:
     for batch in batches:
         raise ValueError(f"planted-secret in {batch.to_pylist()}")
@@ -298,7 +257,7 @@ def fails(batches: Iterator[Any]) -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("output", [pytest.param(None, marks=pytest.mark.slow), "out/"])
-def test_an_error_of_a_task_tells_nothing(output: str | None, spark: SparkSession, tmp_path: Path) -> None:
+def test_the_error_of_a_task_reveals_nothing(output: str | None, spark: SparkSession, tmp_path: Path) -> None:
     frame = spark.range(3).mapInArrow(fails, "id long").selectExpr("id as user", "'tea' as item")
     more: dict[str, Any] = {} if output is None else {"output": f"{tmp_path}/{output}"}
     with pytest.raises(DphistError, match="cannot be counted") as caught:
@@ -308,7 +267,7 @@ def test_an_error_of_a_task_tells_nothing(output: str | None, spark: SparkSessio
     assert not list(tmp_path.iterdir())
 
 
-def test_nothing_shown_is_a_secret(spark: SparkSession, data: Path) -> None:
+def test_a_printed_release_shows_no_secret(spark: SparkSession, data: Path) -> None:
     with overheard() as (noise, _):
         found = dphist.release(spark.read.parquet(f"file://{data}"), **ASKED, top=2)
     shown = repr(found) + found._repr_html_() + repr(noise[0]) + repr(noise[0].session.cut)

@@ -1,7 +1,7 @@
-"""Noise on Spark's executors: the keyed function that is documented, one shared draw, the law of any release.
+"""Noise on Spark's executors: the documented keyed function, one shared draw, and the law of every release.
 
-Statistics may be off by 6.7 of their standard errors; there are fewer than 40 of them, so that false alarms are
-below 1e-9 in all. What they would notice is asserted beside them.
+Statistics may be off by 6.7 standard errors. There are fewer than 40, so false alarms are below 1e-9 in total.
+Assertions beside them state what they would detect.
 """
 
 from __future__ import annotations
@@ -59,17 +59,17 @@ def spark() -> Iterator[SparkSession]:
         running.conf.set(name, value)
 
 
-def told(frame: DataFrame, **options: Any) -> tuple[dphist.Release, ExecutorNoise]:
-    """A release, and what its executors were given."""
-    plain, given_away = on_spark.executor_noise, []
+def release_and_noise(frame: DataFrame, **options: Any) -> tuple[dphist.Release, ExecutorNoise]:
+    """A release, and the noise that its executors got."""
+    make, noise = on_spark.executor_noise, []
 
-    def listening(*arguments: Any) -> ExecutorNoise:
-        given_away.append(plain(*arguments))
-        return given_away[-1]
+    def executor_noise(*arguments: Any) -> ExecutorNoise:
+        noise.append(make(*arguments))
+        return noise[-1]
 
-    with mock.patch.object(on_spark, "executor_noise", listening):
-        found = dphist.release(frame, **ASKED, **options)
-    return found, given_away[0]
+    with mock.patch.object(on_spark, "executor_noise", executor_noise):
+        result = dphist.release(frame, **ASKED, **options)
+    return result, noise[0]
 
 
 TEXTS = st.text(alphabet="01:-aé😀", max_size=4) | st.none()
@@ -77,7 +77,7 @@ ROWS = st.lists(TEXTS, min_size=1, max_size=4).map(tuple)
 
 
 @given(ROWS, ROWS)
-def test_different_items_are_never_written_alike(one: tuple[Any, ...], other: tuple[Any, ...]) -> None:
+def test_different_items_have_different_texts(one: tuple[Any, ...], other: tuple[Any, ...]) -> None:
     assert oracle.taken_apart(oracle.joined(one)) == one
     assert (oracle.joined(one) == oracle.joined(other)) == (one == other)
 
@@ -95,7 +95,7 @@ def test_spark_joins_and_digests_as_the_oracle(spark: SparkSession) -> None:
 
 
 def items_of_all_types() -> tuple[str, list[tuple[Any, ...]]]:
-    """A schema, and items that differ in one column each; the last ones are missing."""
+    """A schema, and items that differ in one column each, also by missing values."""
     schema = (
         "text string, whole long, small tinyint, day date, instant timestamp, clock timestamp_ntz, real double, "
         "single float, bytes binary, exact decimal(9,2), flag boolean"
@@ -111,15 +111,15 @@ def items_of_all_types() -> tuple[str, list[tuple[Any, ...]]]:
 
 
 def test_executors_make_the_noise_of_the_oracle_with_one_shared_draw(spark: SparkSession) -> None:
-    """For items of all types, on several partitions; what is left without an item's own noise is one number."""
+    """For items of all types on several partitions. Without its own noise, every item has the same shared draw."""
     schema, items = items_of_all_types()
     names = [part.split()[0] for part in schema.split(", ")]
     counts = {item: 500 + 7 * place for place, item in enumerate(items)}
     frame = spark.createDataFrame([(counts[item], *item) for item in items], f"n long, {schema}")
     rows = frame.withColumn("user", sql.explode(sql.sequence(sql.lit(1), "n"))).drop("n")
-    # Fresh noise has a shared draw of zero once in 250 times, and then nothing would be seen of it.
+    # Not fresh noise, whose shared draw is zero once in 250 times.
     with mock.patch("dphist.sampling.tap.SecureTap", return_value=RepeatedTap(SEED)):
-        found, noise = told(rows, item=names, max_nonzero=40, null_items=True, types="fixed")
+        found, noise = release_and_noise(rows, item=names, max_nonzero=40, null_items=True, types="fixed")
     assert found.private
     running = noise.session
     assert isinstance(running, NoiseSession)
@@ -127,7 +127,7 @@ def test_executors_make_the_noise_of_the_oracle_with_one_shared_draw(spark: Spar
     assert running.shared != 0
     kept = found.to_spark().collect()
     assert len(kept) == len(found) == len(items)
-    # By their texts: NaN is not equal to itself, and Spark has times in zones of its own.
+    # Compared by text, because NaN is not equal to itself, and Spark returns times in other zones.
     by_text = {tuple(map(oracle.written, item)): item for item in items}
     for row in kept:
         item = by_text[tuple(map(oracle.written, map(plain_value, row[:-1], names)))]
@@ -138,7 +138,7 @@ def test_executors_make_the_noise_of_the_oracle_with_one_shared_draw(spark: Spar
 
 
 def plain_value(value: Any, name: str) -> Any:
-    """As the items have it: an instant comes without its zone, bytes in an array."""
+    """Spark returns an instant without its zone, and bytes in an array."""
     if value is None:
         return None
     if name == "instant":
@@ -163,7 +163,7 @@ def flat(spark: SparkSession, edge: int) -> DataFrame:
 
 
 def noise_of(found: dphist.Release) -> tuple[Floats, float]:
-    """The noise of the high counts in the order of their items, and the share of the others that passed."""
+    """The noise of the high counts in the order of their items, and the share of the other counts that passed."""
     table = found.to_arrow()
     pairs = dict(zip(table.column("item").to_pylist(), table.column("count").to_pylist(), strict=True))
     high = np.array([pairs[f"high {k}"] - HIGH for k in range(ITEMS)])
@@ -171,12 +171,12 @@ def noise_of(found: dphist.Release) -> tuple[Floats, float]:
 
 
 def correlation(one: Floats, other: Floats) -> float:
-    """In standard errors of what independent numbers have."""
+    """In standard errors of the correlation of independent numbers."""
     return float(np.corrcoef(one, other)[0, 1] * math.sqrt(one.size))
 
 
 def check_law(found: dphist.Release, edge: int) -> None:
-    """Mean, variance and the share of counts at the threshold that pass, of the exact discrete law."""
+    """Mean, variance, and the share of counts at the threshold that pass, by the exact discrete law."""
     high, passed = noise_of(found)
     noise: Any = found.plan.noise
     steps = np.arange(-40 * noise.lattice, 40 * noise.lattice + 1, dtype=np.float64)
@@ -196,11 +196,11 @@ def check_law(found: dphist.Release, edge: int) -> None:
 
 
 def test_the_law_of_a_release_by_spark_is_that_of_any_release(spark: SparkSession) -> None:
-    """Two private releases of the same data, and one of the embedded engine; they have nothing in common."""
+    """Two private releases of the same data by Spark and one by DuckDB are independent."""
     empty = spark.createDataFrame([], "user long, item string")
     edge = round(dphist.release(empty, **ASKED, **CAP).plan.threshold)
     frame = flat(spark, edge)
-    (first, noise), (second, other) = told(frame, **CAP), told(frame, **CAP)
+    (first, noise), (second, other) = release_and_noise(frame, **CAP), release_and_noise(frame, **CAP)
     embedded = dphist.release(frame.toArrow(), **ASKED, **CAP)
     for found in (first, second, embedded):
         assert found.private
@@ -213,7 +213,7 @@ def test_the_law_of_a_release_by_spark_is_that_of_any_release(spark: SparkSessio
     digests = np.array([list(oracle.digest([f"high {k}"], HIGH)) for k in range(ITEMS)])
     for byte in range(16):
         assert abs(correlation(one, digests[:, byte].astype(np.float64))) < ALLOWED
-    # Power: noise from the digest without a key shows.
+    # Power: noise from the digest without a key is detected.
     words = np.ascontiguousarray(digests.astype(np.uint8)[:, :8]).view("<u8").ravel()
     drawn = noise.session.noise
     assert isinstance(drawn, LatticeNoise)
@@ -223,8 +223,7 @@ def test_the_law_of_a_release_by_spark_is_that_of_any_release(spark: SparkSessio
     assert max(shown) > ALLOWED
 
 
-def test_another_count_of_the_same_item_has_noise_of_its_own() -> None:
-    """Whoever sees an item in two releases of one key, with different counts, sees independent noise."""
+def test_another_count_of_the_same_item_has_independent_noise() -> None:
     sampler, items = DiscreteGaussian(30), [f"item {k}" for k in range(ITEMS)]
     words = KeyedWords(bytes(32), np.frombuffer(
         b"".join(oracle.digest([item], count) for count in (HIGH, HIGH + 1) for item in items), dtype=np.uint8
@@ -238,17 +237,17 @@ def test_another_count_of_the_same_item_has_noise_of_its_own() -> None:
 
 
 def test_executors_have_no_fresh_noise(spark: SparkSession) -> None:
-    """What they are given refuses to draw without a key, also at the other end of the wire."""
+    """Their session refuses to draw without a key, also after it was pickled."""
     frame = spark.range(0, 900, numPartitions=2).selectExpr("id as user", "'tea' as item")
-    _, noise = told(frame, **CAP)
+    _, noise = release_and_noise(frame, **CAP)
     wire: Any = cloudpickle
-    for given_away in (noise, pickle.loads(wire.dumps(noise))):
+    for received in (noise, pickle.loads(wire.dumps(noise))):
         with pytest.raises(InvalidParameter, match="must be repeatable"):
-            given_away.session.release(np.array([900]))
-        assert repr(given_away) == "ExecutorNoise(secret)"
+            received.session.release(np.array([900]))
+        assert repr(received) == "ExecutorNoise(secret)"
 
 
-def test_noise_of_another_sum_is_other_noise() -> None:
+def test_another_sum_of_the_same_item_has_other_noise() -> None:
     rows = np.random.default_rng(1).integers(0, 256, (5, 32), dtype=np.uint8)
     some, other = np.arange(5, dtype=np.int64), np.array([0, 1, 2, 3, -4], dtype=np.int64)
     marked = on_spark._mix_numbers(rows, some)

@@ -1,4 +1,4 @@
-"""Releases by Spark that are booked in a ledger, or whose cap is chosen privately."""
+"""Releases by Spark that are booked in a ledger, or whose limit is chosen privately."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def frame() -> DataFrame:
 def test_booked_before_any_word_is_drawn(
     tmp_path: Path, frame: DataFrame, cap: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The keys of the executors' noise are drawn here, after the booking."""
+    """The driver draws the keys of the executors' noise after the booking."""
     folder = log_in(tmp_path)
     watched: Watched = watching(folder / "a.ledger", monkeypatch)
     asked = {**ASKED, **cap, "ledger": folder / "a.ledger", "dataset": "log"}
@@ -54,7 +54,7 @@ def test_booked_before_any_word_is_drawn(
         dphist.release(frame, **asked)
 
 
-def test_a_seed_gives_the_sizes_and_the_cap_of_the_embedded_engine(frame: DataFrame) -> None:
+def test_a_seed_gives_the_sizes_and_the_limit_of_duckdb(frame: DataFrame) -> None:
     ours = dphist.release(frame, **ASKED, **CHOSEN, seed=5)
     theirs = dphist.release(frame.toArrow(), **ASKED, **CHOSEN, seed=5)
     assert ours.chosen is not None

@@ -1,8 +1,8 @@
-"""Faults planted in counting with spread: the exact audit names them, and an attack on the noise shows them.
+"""Planted faults in counting with spread: the exact audit names them, and an attack on the noise detects them.
 
-Each fault counts real files with a real engine, with one user and without. Counting as it is passes both audits,
-with a false alarm of at most 1e-9 each. Of a fault the event that the attack finds is so likely that it is missed
-with a probability of at most 1e-9: `test_an_attack_misses_no_fault`. The seeds repeat both.
+Each fault counts real files with a real engine, with one user and without. Correct counting passes both audits,
+with false alarms of at most 1e-9 each. The attack misses a fault with a probability of at most 1e-9
+(`test_an_attack_misses_no_fault`). Both are repeatable by seeds.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def planned() -> Plan:
 
 @cache
 def coarse() -> Plan:
-    """Eight steps to a count, so that two steps are much: one item of weight 1, or four of weight 1/2."""
+    """Eight steps per count, so that two steps are a lot: one item of weight 1, or four of weight 1/2."""
     noise, contract = LatticeNoise(8, Fraction(120), Fraction(0), 40), Contract(None, 1, spread=4)
     assert [(level.items, level.weight) for level in contract.levels(8)] == [(1, 8), (4, 4)]
     return replace(
@@ -68,7 +68,7 @@ def coarse() -> Plan:
 
 
 class ByNoiseSession(PlannedMechanism):
-    """A plan that is run by the noise session of releases: a subclass does not take the audit's faster way."""
+    """Uses the noise session of releases: for a subclass the audit does not take its fast path."""
 
 
 # --- faults -------------------------------------------------------------------------------------------
@@ -76,7 +76,7 @@ class ByNoiseSession(PlannedMechanism):
 
 @dataclass(frozen=True)
 class Counted:
-    """Counts that a faulty engine made."""
+    """The result of a faulty engine."""
 
     schema: Any
     made: list[Any]
@@ -88,7 +88,7 @@ class Counted:
 
 @dataclass(eq=False)
 class FileByFile(DuckDBEngine):
-    """Counts each file by itself and adds up: a user's weight is that of their items in one file."""
+    """Counts each file separately and adds up: the weight of a user depends on the items in one file."""
 
     @contextmanager
     def count(self, task: Task, progress: Any = None) -> Iterator[Any]:
@@ -103,7 +103,7 @@ class FileByFile(DuckDBEngine):
 
 @dataclass(eq=False)
 class OtherWeights(DuckDBEngine):
-    """Counts with other weights than the plan has."""
+    """Counts with other weights than those of the plan."""
 
     change: Callable[[Any], Any] = field(default=lambda weights: weights)
 
@@ -115,7 +115,7 @@ class OtherWeights(DuckDBEngine):
 
 
 def level_before(weights: Any) -> Any:
-    """A user of a level gets the weight of the level before: three items count as two do."""
+    """A user gets the weight of the previous level: three items count as two do."""
     return [(items, before[1]) for before, (items, _) in pairwise(weights)]
 
 
@@ -129,7 +129,7 @@ def up_to_four_times_n(weights: Any) -> Any:
 
 @dataclass(eq=False)
 class EventsAsUsers(DuckDBEngine):
-    """Counts the events of a user for an item, in place of the user."""
+    """Counts events instead of users."""
 
     @contextmanager
     def count(self, task: Task, progress: Any = None) -> Iterator[Any]:
@@ -148,7 +148,7 @@ class EventsAsUsers(DuckDBEngine):
 
 @dataclass(frozen=True)
 class Fault:
-    """A faulty engine, and the user whom it shows: so many items, new or not, each in so many events and files."""
+    """A faulty engine and the user that reveals it: number of items, whether they are new, events per item."""
 
     engine: Any
     items: int
@@ -158,7 +158,7 @@ class Fault:
     plan: Callable[[], Plan] = planned
     items_kept: int = 0
     steps: int = 0
-    """What the engine makes of the user: items and steps of each. The attack's power follows from these."""
+    """What the engine counts for the user: items, and steps of each. They determine the power of the attack."""
     problem: str = ""
 
 
@@ -195,7 +195,7 @@ FAULTS = {
 
 
 def write_neighbours(folder: Path, fault: Fault) -> tuple[Path, Path]:
-    """Folders of files, the first one with the user: two of the user's items, or events, are in each file."""
+    """Two folders, the first one with the user, who has two items or events in each file."""
     own = [(USER, item) for item in range(fault.items) for _ in range(fault.repeats)]
     others = [(item * BASE + user, item) for item in range(fault.items) for user in range(BASE) if not fault.new]
     others += [(-1 - user, -1) for user in range(BASE)]
@@ -215,7 +215,7 @@ def count_neighbours(engine: Any, folder: Path, fault: Fault) -> Contribution:
     return contribution_of_user(engine, fault.plan(), events(user), events(nobody))
 
 
-# Every other fault in the quick tests; whether counting finds them all is tested there for each.
+# The attack is quick for half of the faults.
 SOME = [pytest.param(name, marks=pytest.mark.slow if place % 2 else ()) for place, name in enumerate(FAULTS)]
 FEW = [pytest.param(name, marks=() if place in (2, 6) else pytest.mark.slow) for place, name in enumerate(FAULTS)]
 
@@ -226,7 +226,7 @@ def attack(fault: Fault, counted: Contribution) -> AuditResult:
 
 
 @pytest.mark.parametrize("name", SOME)
-def test_a_fault_of_the_counting_contradicts_the_certificate(name: str, tmp_path: Path) -> None:
+def test_a_counting_fault_contradicts_the_certificate(name: str, tmp_path: Path) -> None:
     fault = FAULTS[name]
     counted = count_neighbours(fault.engine, tmp_path, fault)
     assert counted.problem == fault.problem
@@ -239,8 +239,8 @@ def test_a_fault_of_the_counting_contradicts_the_certificate(name: str, tmp_path
 
 
 @pytest.mark.parametrize("name", FEW)
-def test_the_same_events_counted_as_they_should_be_do_not(name: str, tmp_path: Path) -> None:
-    """The certificate holds for these neighbours: a false alarm has a probability of at most 1e-9."""
+def test_the_same_events_counted_correctly_do_not(name: str, tmp_path: Path) -> None:
+    """The certificate holds for these neighbours: false alarms have a probability of at most 1e-9."""
     fault = FAULTS[name]
     counted = count_neighbours(DuckDBEngine(), tmp_path, fault)
     assert counted.problem is None
@@ -274,9 +274,8 @@ def test_an_attack_misses_no_fault(name: str) -> None:
     assert lower > 1.2 * plan.certificate.delta
 
 
-def test_two_steps_of_2048_are_below_what_an_attack_resolves_but_not_below_exact_arithmetic(
-    tmp_path: Path,
-) -> None:
+def test_the_exact_audit_detects_two_steps_of_2048(tmp_path: Path) -> None:
+    """They are too few for an attack."""
     fault = replace(FAULTS["N is ignored, all items new"], items=N, engine=OtherWeights(change=two_steps))
     counted = count_neighbours(fault.engine, tmp_path, fault)
     assert counted.problem == "counts change by 514 of 2048, which is not one of the plan's weights"
@@ -314,15 +313,15 @@ def test_users_of_every_size_are_covered_with_sums(engine: Factory) -> None:
             level = next(level for level in plan.levels if level.items >= min(items, N))
             assert len(moved) == min(items, N)
             assert set(moved[:, 0].tolist()) == {level.weight}
-            # At the ends of both ranges the sums are as far out as they may be.
+            # At the ends of both ranges the sums change as much as they may.
             sign, unit = (1 if amount > 0 else -1), plan.levels[0].weight
             for place, one in enumerate(plan.sums, start=1):
                 assert set(moved[:, place].tolist()) == {sign * one.reach * level.weight // unit}
 
 
 @pytest.mark.parametrize("excess", ["drop", "spread"])
-def test_a_release_counts_by_the_task_that_is_audited(excess: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same weights, limit and steps of sums: only the source and the secret of the choice differ."""
+def test_a_release_counts_the_task_that_is_audited(excess: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same weights, limit and steps of sums; only the source and the secret of the choice differ."""
     tasks: list[Task] = []
     right = DuckDBEngine.count
 
@@ -345,7 +344,7 @@ def test_a_release_counts_by_the_task_that_is_audited(excess: Any, monkeypatch: 
     assert tasks[1].choice == tasks[2].choice != tasks[0].choice
 
 
-def test_a_limit_without_spread_is_audited_alike() -> None:
+def test_a_limit_without_spread_is_audited_too() -> None:
     plan = dphist.plan(epsilon=1, delta=1e-3, max_items_per_user=5, sums=[(0, 10)], weights=[0.1])
     own = [(USER, item, 99.0) for item in range(9)]
     with_user, without = events(table(OTHERS + own)), events(table(OTHERS))

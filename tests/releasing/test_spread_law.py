@@ -1,8 +1,7 @@
 """One release with spread, of many items with known users: noise, threshold and sums follow the plan's law.
 
-The noise is that of the secure tap. A statistic may be off by 6.5 of its standard errors, which has a probability
-of 8e-11, and there are fewer than ten: a false alarm has at most 1e-9. Noise that is wrong by 10 % and users who
-are not weighted are further away than that, and are asserted to be.
+Noise comes from the secure tap. A statistic is off by 6.5 standard errors with probability 8e-11. There are fewer
+than ten, so false alarms are below 1e-9. The tests assert that noise wrong by 10 % or unweighted users would fail.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from sum_cases import own_steps
 ALLOWED = 6.5
 LIGHT, HEAVY = 2.5, 9.99
 """The amounts of users with one item, and with eight."""
-# Items, each with so many users of one item and so many of eight items, whose weight is a half.
+# Items; users of each with one item; users of each with eight items, whose weight is a half.
 HIGH = (10_000, 5, 14)
 EDGES = [(2_000, 1, 5), (2_000, 3, 1), (2_000, 0, 5), (2_000, 2, 5)]
 REQUEST: dict[str, Any] = {"user": "user", "item": "item", "epsilon": 4.0, "delta": 0.01, "max_items_per_user": 2}
@@ -56,14 +55,14 @@ def mean_fits(steps: Any, variance: float) -> bool:
 
 
 def variance_fits(steps: Any, variance: float) -> bool:
-    """Of the mean square around zero; its fourth moment is that of normal noise."""
+    """For the mean square around zero, with the fourth moment of normal noise."""
     return bool(abs((steps**2).mean() / variance - 1) < ALLOWED * math.sqrt(2 / steps.size))
 
 
 def shape_fits(steps: Any, deviation: float, law: Any) -> bool:
-    """Twenty parts of the same probability, by chi-square: beyond this with 1e-10."""
+    """A chi-square test with twenty equally likely parts; false alarms 1e-10."""
     ends = law.ppf(np.arange(1, 20) / 20) * deviation
-    # Steps are whole: each is taken at half a step, on which no end lies.
+    # Steps are whole, so shift them by half a step, away from the edges.
     found = np.bincount(np.searchsorted(np.floor(ends) + 0.5, steps), minlength=20)
     edges = np.concatenate([[-np.inf], (np.floor(ends) + 0.5) / deviation, [np.inf]])
     expected = np.diff(law.cdf(edges)) * steps.size
@@ -71,7 +70,7 @@ def shape_fits(steps: Any, deviation: float, law: Any) -> bool:
 
 
 def check_law(steps: Any, variance: Fraction) -> None:
-    """Whole steps of noise follow the discrete Gaussian, which is normal here but for 1e-5."""
+    """Whole steps of noise follow the discrete Gaussian, which is normal here up to 1e-5."""
     assert (steps == np.rint(steps)).all()
     assert variance > 10**5
     spread = float(variance)
@@ -80,7 +79,7 @@ def check_law(steps: Any, variance: Fraction) -> None:
     assert shape_fits(steps, math.sqrt(spread), stats.norm)
     for wrong in (0.9, 1.1):
         assert not variance_fits(steps, spread * wrong**2), "noise that is off by 10 % would not be noticed"
-    # Of the same variance.
+    # Laplace noise of the same variance.
     assert not shape_fits(steps, math.sqrt(spread), stats.laplace(scale=math.sqrt(0.5)))
 
 
@@ -96,7 +95,7 @@ def test_noise_threshold_and_sums_follow_the_plan(sums: list[str]) -> None:
     order = np.argsort(items)
     items, steps = items[order], released.counts[order] * noise.lattice
 
-    # Items that always pass: all noise is seen.
+    # Items that always pass show all noise.
     assert (items[: len(high)] == np.asarray(high)).all()
     own = steps[: len(high)]
     _, light, heavy = HIGH
@@ -128,7 +127,7 @@ def test_noise_threshold_and_sums_follow_the_plan(sums: list[str]) -> None:
         check_law(moved - (light * parts[0] + heavy * parts[1]), one.variance)
         unweighted = light * parts[0] + heavy * 2 * parts[1]
         assert not mean_fits(moved - unweighted, float(one.variance)), "sums are weighted"
-        # The published sum is that around the middle and the middle of each noisy user.
+        # The published sum is the centred sum plus the middle of the range for each noisy user.
         total = released.to_arrow().column("amount_sum").to_numpy()
         assert total == pytest.approx(released.sums[0] + 5.0 * released.counts, rel=1e-12)
 

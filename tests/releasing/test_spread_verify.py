@@ -1,4 +1,4 @@
-"""Certificates of releases with spread: every kind is verified, and careful forgeries of them are refused."""
+"""Certificates of releases with spread: every kind verifies, and careful forgeries are refused."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_releases_with_spread_are_verified(
 
 @pytest.mark.parametrize("limit", [2, 7])
 def test_a_broken_promise_releases_nothing(limit: int) -> None:
-    """A bound on all items is a promise with spread, even where a top-k step could keep it without."""
+    """With spread a bound on all items is a promise, even if a top-k step could enforce it without spread."""
     asked: dict[str, Any] = {**BUDGET, "max_items_per_user": limit, "excess": "spread"}
     assert len(dphist.release(events(COUNTS, items_per_user=4), **asked, max_nonzero=7)) == 0
     found = dphist.release(events(COUNTS, items_per_user=4), **asked, max_nonzero=8)
@@ -86,7 +86,7 @@ NO_RELEASE = "the certificate's plan spreads the items of a user as no release d
 
 
 def test_laplace_noise_has_no_spread() -> None:
-    """It bounds sums of moves: the weights of a squared length could move it by four times as much."""
+    """Its sensitivity is the sum of changes, which spread weights could exceed four times."""
     plain = planned(max_items_per_user=3, mechanism="laplace")
     plan = replace(plain, contract=Contract(None, 3, spread=48))
     for refused in (
@@ -100,7 +100,7 @@ def test_laplace_noise_has_no_spread() -> None:
 
 
 def state_plan(plan: Plan) -> Forgery:
-    """Another plan, with its own certified delta and all statements as they would be for it."""
+    """Another plan with its own certified delta, and all statements that follow from it."""
     data = json.loads(json.dumps(plan_facts(certify_again(plan))))
     return lambda document: restate(document, data)
 
@@ -119,8 +119,8 @@ def planned(**options: Any) -> Plan:
         ("a bound on all items", lambda plan: replace(plan, contract=Contract(32, 2, spread=32))),
     ],
 )
-def test_another_plan_that_agrees_with_itself(explicit: Path, name: str, other: Callable[[Plan], Plan]) -> None:
-    """Each of them is private: but it is not the plan by which these events were to be counted."""
+def test_another_consistent_plan(explicit: Path, name: str, other: Callable[[Plan], Plan]) -> None:
+    """Each of them is private, but it is not the plan of this request."""
     right = planned(max_items_per_user=2, excess="spread")
     plan = certify_again(other(right))
     if plan.contract.spread not in (None, 16 * plan.contract.items):
@@ -143,7 +143,7 @@ def test_another_plan_that_agrees_with_itself(explicit: Path, name: str, other: 
 def test_less_noise_or_more_items_than_the_certificate_covers(
     explicit: Path, other: Callable[[Plan], Plan]
 ) -> None:
-    """The threshold is the least one: a step less, or an item more, is above the budget."""
+    """The threshold is minimal: a step less, or an item more, exceeds the budget."""
     plan = other(planned(max_items_per_user=2, excess="spread"))
     with pytest.raises(NotPrivate):
         certify_again(plan)
@@ -172,7 +172,7 @@ def test_single_entries(explicit: Path, place: str, value: Any) -> None:
 def rewrite(
     path: Path, change: Callable[[dict[str, float]], None], factor: float | None = None
 ) -> tuple[str, ...]:
-    """The problems of a release whose numbers and digest were changed, and its factor too if one is given."""
+    """The problems of a release after its numbers and digest were changed, and its factors if one is given."""
     certificate = Path(f"{path}.certificate.json")
     originals = path.read_bytes(), certificate.read_text()
     names, *rows = (line.split(",") for line in path.read_text().splitlines())
@@ -205,7 +205,7 @@ def test_estimates_must_be_those_of_the_choice(chosen: Path) -> None:
 
     (problem,) = rewrite(chosen, inflate)
     assert problem == "the column 'estimate' does not follow from the plan and the column before it"
-    # With the factor to go with them, the noisy sizes contradict it.
+    # If the factors are changed too, the noisy sizes contradict them.
     problems = rewrite(chosen, inflate, factor=1.01)
     assert problems[0] == "the cap was not chosen by what the certificate says"
     assert rewrite(chosen, lambda numbers: numbers.update(dict.fromkeys(numbers, 1e308)))

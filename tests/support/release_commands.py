@@ -1,4 +1,4 @@
-"""Releases with ledgers and chosen caps for tests: the command in this process, small logs, what a ledger says."""
+"""Releases for tests: run the command in this process, create small logs, read a ledger."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ BOOKED = ["--ledger", "a.ledger", "--dataset", "log"]
 
 @dataclass(frozen=True)
 class Done:
-    """How a command ended, and what it said."""
+    """The exit code and output of a command."""
 
     code: int
     out: str
@@ -40,12 +40,12 @@ class Done:
 
     @property
     def data(self) -> Any:
-        """What it printed with --json."""
+        """The JSON that it printed."""
         return json.loads(self.out)
 
 
 def run_here(folder: Path, words: list[str], program: Callable[[], object]) -> Done:
-    """A program in this process, with these words on its command line and a folder to work in."""
+    """Run a program in this process, with this command line and working folder."""
     out, err = io.StringIO(), io.StringIO()
     code: Any = 0
     with patch.object(sys, "argv", words), chdir(folder), redirect_stdout(out), redirect_stderr(err):
@@ -57,7 +57,7 @@ def run_here(folder: Path, words: list[str], program: Callable[[], object]) -> D
 
 
 def command(folder: Path, *words: str) -> Done:
-    """`dphist WORDS` in a folder: the function that the script calls, without the second that Python needs."""
+    """`dphist WORDS` in a folder, without starting Python."""
     return run_here(folder, ["dphist", *words], main)
 
 
@@ -67,7 +67,7 @@ def script(folder: Path, path: Path, *words: str) -> Done:
 
 
 def log_in(folder: Path, counts: Mapping[str, int] = COUNTS, **total: Any) -> Path:
-    """A folder with events, with numbers beside them, and a ledger for them; three releases fit."""
+    """Write events with a column of numbers and a ledger with room for three releases into a folder."""
     table = events(counts)
     spent = pa.array([float(n % 7) for n in range(table.num_rows)])
     pq.write_table(table.append_column("spent", spent), folder / "events.parquet")
@@ -77,12 +77,11 @@ def log_in(folder: Path, counts: Mapping[str, int] = COUNTS, **total: Any) -> Pa
 
 
 def bookings(folder: Path) -> tuple[Booking, ...]:
-    """What is booked for the log."""
+    """The bookings of the dataset `log`."""
     return Ledger.open(folder / "a.ledger").account("log").bookings
 
 
 def names(folder: Path) -> set[str]:
-    """What is in the folder."""
     return {path.name for path in folder.iterdir()}
 
 
@@ -93,7 +92,7 @@ def certificate(folder: Path, output: str) -> dict[str, Any]:
 
 
 def sized_events(users: Mapping[int, int]) -> pa.Table:
-    """Events of `users[n]` users with n items each; all of them have item 0, fewer item 1, and so on."""
+    """Events of `users[n]` users with n items each: items 0 to n - 1."""
     rows: list[tuple[int, str, float]] = []
     first = 0
     for size, many in users.items():
@@ -104,7 +103,7 @@ def sized_events(users: Mapping[int, int]) -> pa.Table:
 
 
 class Watched:
-    """Words may be drawn only once a booking is in the file, read by another connection."""
+    """Asserts that random words are drawn only after a booking is in the ledger, for another connection."""
 
     def __init__(self, ledger: Path) -> None:
         self.ledger, self.drawn, self.wanted = ledger, 0, 1
@@ -117,7 +116,7 @@ class Watched:
 
 
 def watching(ledger: Path, monkeypatch: pytest.MonkeyPatch) -> Watched:
-    """Every request for words of the secure tap is watched, and of its key streams, which make keys as needed."""
+    """Watch every word of the secure tap and every key of its cipher."""
     watched = Watched(ledger)
     words, take = tapping.SecureTap.words, tapping._Stream.take
 

@@ -13,7 +13,7 @@ from dphist.outputs.certificate_text import SEAL, certificate_text, self_digest
 
 
 def events(counts: Mapping[Any, int], *, items_per_user: int = 1, shuffle: int | None = None) -> pa.Table:
-    """Events such that item i has counts[i] users; a user has up to `items_per_user` items, each twice."""
+    """Events in which item i has counts[i] users; a user has up to `items_per_user` items, each twice."""
     users: list[int] = []
     items: list[Any] = []
     start = 0
@@ -37,7 +37,7 @@ def as_dict(release: Any) -> dict[Any, float]:
 
 
 def restate(document: dict[str, Any], plan_data: dict[str, Any], budget: Any = None) -> None:
-    """Another plan in a certificate, and everything that follows from it: what a careful forger would write."""
+    """Replace the plan in a certificate and everything that follows from it, like a careful forger."""
     from dphist.releasing.document import document_of, plan_from
 
     plan = plan_from(plan_data)
@@ -52,7 +52,7 @@ def restate(document: dict[str, Any], plan_data: dict[str, Any], budget: Any = N
 
 
 def resealed(document: dict[str, Any]) -> str:
-    """The text of a certificate by a forger who knows how it is sealed and written."""
+    """The text of a certificate with a recomputed seal."""
     document[SEAL] = self_digest(document)
     try:
         return certificate_text(document)

@@ -1,12 +1,11 @@
 """Processes that release with a ledger, for tests: they race, wait, or book too late.
 
-`race N` reads folders, one per line; N children release the events of each at once, and each says "released" or
-what refused it.
-`wait FOLDER STEP` releases with an id, says STEP when it has come to it, and waits there for a line.
-`late WORDS` is the command `dphist WORDS`, but books when the release is written.
-`small WORDS` is the command `dphist WORDS` on a disk that takes no file above 100,000 bytes.
-`kill VARIANT` reads requests as JSON, one per line, runs the command of each in a child and kills it: at a moment,
-at an event of Python that names a file, or at a system call that does (by strace). It answers how the child ended.
+`race N` reads folders, one per line; N children release the events of each at once and print the outcome.
+`wait FOLDER STEP` releases with an id, prints STEP when it reaches it, and waits for a line.
+`late WORDS` is the command `dphist WORDS`, but books after the release is written.
+`small WORDS` is the command `dphist WORDS` on a disk without room for files above 100,000 bytes.
+`kill VARIANT` reads requests as JSON, one per line, runs each command in a child and kills it: after some time, at
+an audit event of Python that names a file, or at a system call that does (by strace). It prints how it ended.
 """
 
 from __future__ import annotations
@@ -30,12 +29,12 @@ from dphist.errors import OverBudget
 from dphist.outputs import write
 from dphist.releasing import spending
 
-# What Python does to names in a folder; to open a file only where that makes it.
+# Audit events that change a folder; `open` only if it creates a file.
 NAMING = ("os.rename", "os.link", "os.remove", "os.mkdir", "os.rmdir", "open", "sqlite3.connect")
 
 
 class Late(spending.Attempt):
-    """An attempt that books once its release is written, which is too late."""
+    """Books after the release is written, which is too late."""
 
     planned: Any = None
 
@@ -99,7 +98,7 @@ def wait(folder: Path, step: str) -> None:
 
 
 def certificate_first(data: Path, final: Path, certificate: Path, certified: Path, work: Path) -> None:
-    """The order that was: for a moment a new certificate is beside old data."""
+    """The wrong order: for a moment a new certificate is beside old data."""
     del work
     os.replace(certificate, certified)
     os.replace(data, final)
@@ -110,14 +109,14 @@ def place_certificate_first(pairs: Any) -> None:
         os.link(new, final)
 
 
-# Of a run that is not killed: how many events there were, and before which of them the folder had changed.
+# For a run that is not killed: the number of events, and those before which the folder had changed.
 EVENTS = [0]
 CHANGES: list[int] = []
 LOADED = ("dphist", "typer", "rich", "pyarrow", "duckdb", "_duckdb", "numpy", "flint", "sqlite3")
 
 
 def content(folder: str) -> dict[str, bytes]:
-    """All files below a folder with what is in them, which is what a kill leaves at this moment."""
+    """All files below a folder with their contents, which a kill would leave at this moment."""
     found: dict[str, bytes] = {}
     for place, folders, files in os.walk(folder):
         found |= {os.path.join(place, name): b"" for name in folders}
@@ -128,9 +127,9 @@ def content(folder: str) -> dict[str, bytes]:
 
 
 def killed_at_event(number: int, folder: str) -> None:
-    """A kill before the event of this number that names something in the folder.
+    """Kill this process before the event of this number that names something in the folder.
 
-    Without a number all events are counted, and those noted before which the folder has changed.
+    For number 0, count all events and note those before which the folder has changed.
     """
     last: list[Any] = [None]
 
@@ -151,9 +150,9 @@ def killed_at_event(number: int, folder: str) -> None:
 
 
 def run_command(request: dict[str, Any]) -> None:
-    """The command in a child, which never returns."""
+    """Run the command in a child, which never returns."""
     code: Any = 70
-    # A child that hangs is an error of its own, and not waited for without end.
+    # A child that hangs is killed.
     signal.alarm(300)
     try:
         os.chdir(request["folder"])
@@ -177,9 +176,9 @@ def run_command(request: dict[str, Any]) -> None:
 
 
 def traced(child: int, call: list[Any], trace: str) -> subprocess.Popen[bytes]:
-    """strace at a child that has stopped: it notes the calls that name a file, and kills the child at one.
+    """Attach strace to a stopped child: it records the calls that name a file, and kills the child at one.
 
-    A call is identified by its name and the number of earlier calls of that name, as strace counts them.
+    A call is identified by its name and its number among the calls of that name.
     """
     os.waitpid(child, os.WUNTRACED)
     words = ["strace", "-f", "-qq", "-s", "4096", "-o", trace, "-e", "trace=%file", "-p", str(child)]
@@ -193,7 +192,7 @@ def traced(child: int, call: list[Any], trace: str) -> subprocess.Popen[bytes]:
 
 
 def carried_out(request: dict[str, Any]) -> dict[str, Any]:
-    """How a child ended, after how many seconds."""
+    """How a child ended, and after how many seconds."""
     begun = time.monotonic()
     child = os.fork()
     if child == 0:
@@ -222,7 +221,7 @@ def kills(variant: str) -> None:
         request = json.loads(line)
         answer = carried_out(request)
         if request.get("load"):
-            # What the command loads as it runs is loaded here once, so that each child begins with it.
+            # Import what the command imports, so that children start with it.
             for name in json.loads(Path(request["folder"] + ".modules").read_text()):
                 if name.partition(".")[0] in LOADED and not name.endswith("__main__"):
                     importlib.import_module(name)

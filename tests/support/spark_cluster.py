@@ -1,8 +1,8 @@
-"""A Spark cluster for tests: one master and some workers on loopback, and ways to break it.
+"""A Spark cluster for tests: one master and some workers on loopback, which can be killed.
 
 Every daemon picks its own ports, so that several test processes can each have a cluster. Worker n listens on
-127.0.0.n: on Linux all of 127/8 is loopback. Spark starts no second copy of a task on the host of the first, and
-forgets the shuffle files of a whole host when a worker is lost, so workers of one host would be no cluster.
+127.0.0.n, so that Spark treats each worker as a host: it runs no second copy of a task on the same host, and drops
+the shuffle files of a whole host when a worker is lost.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from pyspark.sql import SparkSession
 from dphist.counting.spark_session import require_java
 from processes import kill, parents, tree, wait_until
 
-# What a test module needs as its `pytestmark`. Sessions share one JVM: one test process should have them all.
+# The `pytestmark` of test modules. Sessions share one JVM, so one test process runs them all.
 ON_SPARK = [
     pytest.mark.together("spark"),
     pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas >= 3:FutureWarning"),
 ]
 HOME = Path(pyspark.__file__).parent
 EXECUTOR = b"CoarseGrainedExecutorBackend"
-# Short lives: compiling the hot code well would take longer than the tests.
+# The tests are too short for better compilation to pay off.
 QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-# The REST server of a master has a fixed port. A silent worker is given up after 15 seconds instead of 60.
+# No REST server, which has a fixed port. A silent worker is lost after 15 seconds instead of 60.
 DAEMON_OPTIONS = f"{QUICK_JVM} -Dspark.master.rest.enabled=false -Dspark.worker.timeout=15"
-# Log lines of a daemon that is ready. A master not yet elected sends workers away for 5 to 15 seconds.
+# Log lines of a daemon that is ready. Before its election a master rejects workers for 5 to 15 seconds.
 ELECTED = re.compile(r"Starting Spark master at (spark://\S+).*New state: ALIVE", re.DOTALL)
 REGISTERED = re.compile(r"Successfully registered with master")
 DRIVER_LOGGING = """
@@ -61,13 +61,13 @@ SETTINGS = {
     "spark.sql.shuffle.partitions": "4",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
-    # A session begins when all its executors are there, and small jobs then use all of them.
+    # Wait for all executors, so that small jobs use all of them.
     "spark.scheduler.minRegisteredResourcesRatio": "1.0",
-    # An executor that hangs is lost after 30 seconds instead of 120; one that dies is noticed at once.
+    # An executor that hangs is lost after 30 seconds instead of 120.
     "spark.executor.heartbeatInterval": "2s",
     "spark.network.timeout": "30s",
     "spark.network.timeoutInterval": "5s",
-    # Shuffle files of a dead executor do not come back: waiting for them 3 times 5 seconds is in vain.
+    # Do not wait 3 times 5 seconds for the shuffle files of a dead executor.
     "spark.shuffle.io.maxRetries": "1",
     "spark.shuffle.io.retryWait": "200ms",
 }
@@ -82,7 +82,7 @@ def is_executor(pid: int) -> bool:
 
 @dataclass
 class Cluster:
-    """A running cluster. Each kill takes `of`, any process beneath its victim, such as the one of a task."""
+    """A running cluster. Kills take `of`, any process below the victim, such as that of a task."""
 
     folder: Path
     cores: int
@@ -161,7 +161,7 @@ class Cluster:
 
 
 def logged(daemon: subprocess.Popen[bytes], log: Path, pattern: re.Pattern[str]) -> re.Match[str]:
-    """The match in the log of a daemon, as soon as it is there."""
+    """Wait for a match in the log of a daemon."""
 
     def text() -> str:
         return log.read_text(errors="replace")
@@ -174,14 +174,14 @@ def logged(daemon: subprocess.Popen[bytes], log: Path, pattern: re.Pattern[str])
 
 @cache
 def java_home() -> dict[str, str]:
-    """Where Java is, for the environment: a machine may have none that Spark finds by itself."""
+    """The environment variable for Java, if Spark does not find it without."""
     with mock.patch.dict(os.environ):
         require_java()
         return {name: value for name, value in os.environ.items() if name == "JAVA_HOME"}
 
 
 def clean_environment() -> dict[str, str]:
-    """The environment without settings of another Spark, and with the Python of the tests and a suitable Java."""
+    """The environment without settings of another Spark, with the Python of the tests and a suitable Java."""
     others = ("SPARK_", "PYSPARK_", "JAVA_HOME")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(others)}
     return (
@@ -197,10 +197,10 @@ def clean_environment() -> dict[str, str]:
 
 @contextmanager
 def running_cluster(folder: Path, workers: int = 2, cores: int = 1, memory: str = "1g") -> Iterator[Cluster]:
-    """A fresh cluster that is ready; its logs and files are in the folder."""
+    """A new cluster, with its logs and files in the folder."""
     folder.mkdir(parents=True, exist_ok=True)
-    # The guard leads the process group of all daemons and executors. Its input ends with this process, however
-    # that dies, and then it kills them all. Python processes of an executor end with it by themselves.
+    # The guard leads the process group of all daemons and executors. When this process ends in any way, its input
+    # ends, and it kills them all. The Python processes of an executor end with it.
     guard = subprocess.Popen(["sh", "-c", "read -r line; kill -KILL 0"], stdin=subprocess.PIPE, process_group=0)
     daemons = []
     cluster = Cluster(folder, cores, memory, guard.pid)
@@ -212,7 +212,7 @@ def running_cluster(folder: Path, workers: int = 2, cores: int = 1, memory: str 
         yield cluster
     finally:
         daemons += cluster.workers
-        # Not those that were killed before: their numbers may belong to others now.
+        # Not those that were killed before, whose process numbers may have been reused.
         everything = [pid for daemon in daemons if daemon.poll() is None for pid in tree(daemon.pid)]
         os.killpg(guard.pid, signal.SIGKILL)
         kill(everything)
@@ -223,10 +223,10 @@ def running_cluster(folder: Path, workers: int = 2, cores: int = 1, memory: str 
 
 
 def start_driver(folder: Path) -> None:
-    """The JVM of this process, which all sessions share.
+    """Start the JVM of this process, which all sessions share.
 
-    Spark would hand it the settings of the first session as system properties, and every later session would
-    inherit them. It gets only what cannot be set later.
+    Spark would pass it the settings of the first session as system properties, which later sessions would inherit.
+    It gets only what cannot be set later.
     """
     if SparkContext._gateway is not None:
         return
@@ -235,7 +235,7 @@ def start_driver(folder: Path) -> None:
     conf.set("spark.driver.memory", "1g").set("spark.driver.extraJavaOptions", QUICK_JVM)
     environment = {"SPARK_LOCAL_IP": "127.0.0.1", "SPARK_CONF_DIR": str(folder), "SPARK_LAUNCHER_OPTS": QUICK_JVM}
     with mock.patch.dict(os.environ, environment), (folder / "driver.log").open("wb") as log:
-        # The JVM ends when its input does, that is with this process.
+        # The JVM ends with its input, that is with this process.
         gateway = launch_gateway(conf, {"stdout": log, "stderr": log})  # type: ignore[no-untyped-call]
     SparkContext._ensure_initialized(gateway=gateway)
 
@@ -243,7 +243,7 @@ def start_driver(folder: Path) -> None:
 @contextmanager
 def session(master: str, folder: Path, **conf: str) -> Iterator[SparkSession]:
     """A session, also after one with another master. Its files are in the folder."""
-    from spark_shared import close_shared  # which is made of this
+    from spark_shared import close_shared  # imports this module
 
     close_shared()
     assert SparkContext._active_spark_context is None, "one session at a time"
@@ -254,13 +254,13 @@ def session(master: str, folder: Path, **conf: str) -> Iterator[SparkSession]:
         "spark.app.name": "test",
         "spark.local.dir": str(local),
         "spark.sql.warehouse.dir": str(local / "warehouse"),
-        # Functions of test modules are pickled by their names, and dphist is the one that is tested.
+        # Functions of test modules are pickled by name, and executors must use the tested dphist.
         "spark.executorEnv.PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
     }
     with mock.patch.dict(os.environ, clean_environment(), clear=True):
         start_driver(local)
         assert SparkContext._jvm is not None
-        # Or the temporary files of this session would go to the folder of the first one.
+        # Otherwise the temporary files of this session would go to the folder of the first one.
         getattr(getattr(SparkContext._jvm, "org.apache.spark.util.Utils$"), "MODULE$").clearLocalRootDirs()
         builder = SparkSession.builder
         for name, value in (settings | conf).items():

@@ -1,4 +1,4 @@
-"""Sums and means beside the counts: the request for them, and the columns that are published."""
+"""The columns of numbers in a release: noisy counts, sums and means, with their errors and intervals."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,8 +15,11 @@ from scipy import special
 
 from dphist.counting.task import Value
 from dphist.errors import InvalidParameter
-from dphist.planning.utility import half_width, shared_part
+from dphist.planning.utility import Correction, added_columns, half_width, shared_part
 from dphist.privacy.types import Plan, SumNoise
+
+if TYPE_CHECKING:
+    from dphist.releasing.request import Request
 
 FloatArray = NDArray[np.float64]
 Kind = Literal["sum", "mean"]
@@ -26,7 +29,7 @@ _NUMBER: Final = re.compile(r"[+-]?(\d{1,300}\.?\d{0,300}|\.\d{1,300})([eE][+-]?
 
 @dataclass(frozen=True)
 class Aggregate:
-    """A sum or a mean over the users of an item, of a column whose values are clamped to [low, high]."""
+    """A sum or a mean over the users of an item. Each user's value is clamped to [low, high]."""
 
     kind: Kind
     column: str
@@ -36,7 +39,7 @@ class Aggregate:
 
     @classmethod
     def parse(cls, kind: Kind, text: object) -> Aggregate:
-        """`COLUMN:LOW:HIGH`, or `NAME=COLUMN:LOW:HIGH`, which gives the result another name than COLUMN_sum."""
+        """From `COLUMN:LOW:HIGH` or `NAME=COLUMN:LOW:HIGH`; the default name is COLUMN_sum or COLUMN_mean."""
         form = f"--{kind} must be COLUMN:LOW:HIGH, such as amount:0:500, not {text!r}"
         parts = text.rsplit(":", 2) if isinstance(text, str) else []
         if len(parts) < 3 or not parts[0]:
@@ -50,12 +53,12 @@ class Aggregate:
 
     @property
     def of(self) -> tuple[str, Fraction, Fraction]:
-        """What is summed: a sum and a mean of the same values are one sum."""
+        """What is summed. A sum and a mean of the same values share one noisy sum."""
         return self.column, self.low, self.high
 
 
 def bounds_from(text: str) -> tuple[Fraction, Fraction]:
-    """`LOW:HIGH`, exactly as written."""
+    """The exact bounds in `LOW:HIGH`."""
     form = f"--sum must be LOW:HIGH, such as 0:500, not {text!r}"
     parts = text.split(":")
     if len(parts) != 2:
@@ -79,120 +82,136 @@ def aggregates_of(request: Mapping[str, Any]) -> tuple[Aggregate, ...]:
 
 
 def distinct_sums(aggregates: Sequence[Aggregate]) -> tuple[tuple[str, Fraction, Fraction], ...]:
-    """The different sums that the aggregates need, in the order of their first use."""
-    return tuple(dict.fromkeys(one.of for one in aggregates))
+    """The noisy sums that the aggregates need, in the order of their first use."""
+    return tuple(dict.fromkeys(aggregate.of for aggregate in aggregates))
 
 
 def sums_with_noise(plan: Plan, aggregates: Sequence[Aggregate]) -> list[tuple[Aggregate, SumNoise]]:
-    """The aggregates, each with the noise of its sum."""
+    """Each aggregate with the noise of its sum."""
     noises = dict(zip(distinct_sums(aggregates), plan.sums, strict=True))
-    return [(one, noises[one.of]) for one in aggregates]
+    return [(aggregate, noises[aggregate.of]) for aggregate in aggregates]
 
 
 @dataclass(frozen=True)
 class Published:
-    """Which columns each aggregate has."""
+    """Which columns are published with each number: a standard error, an interval, both or neither."""
 
     error: bool = False
     interval: float | None = None
 
     def names(self, name: str) -> list[str]:
-        """The columns of one aggregate."""
         error = [f"{name}_standard_error"] if self.error else []
         return [name, *error, *([f"{name}_low", f"{name}_high"] if self.interval is not None else [])]
 
 
-def published_sums(
-    counts: FloatArray, own: Sequence[FloatArray], plan: Plan, aggregates: Sequence[Aggregate], look: Published
-) -> Mapping[str, NDArray[Any]]:
-    """The columns of all aggregates, from noisy counts and the noisy sums around the middles of the ranges."""
-    arounds = dict(zip(distinct_sums(aggregates), own, strict=True))
-    columns: dict[str, NDArray[Any]] = {}
-    for one, noise in sums_with_noise(plan, aggregates):
-        made = sum_columns if one.kind == "sum" else _mean_columns
-        columns |= zip(look.names(one.name), made(counts, arounds[one.of], plan, noise, look), strict=True)
-    return columns
+@dataclass(frozen=True)
+class Columns:
+    """All columns of numbers of a release, computed in this process or on executors."""
+
+    count: str
+    look: Published
+    rounded: bool
+    aggregates: tuple[Aggregate, ...]
+    correction: Correction | None
+
+    @classmethod
+    def of(cls, request: Request, correction: Correction | None) -> Columns:
+        look = Published(request.standard_error, request.interval)
+        return cls(request.count_name, look, request.round, request.aggregates, correction)
+
+    def numbers(self, counts: FloatArray, sums: Sequence[FloatArray], plan: Plan) -> dict[str, NDArray[Any]]:
+        """The columns by name, from noisy counts and noisy centred sums."""
+        look = self.look
+        noisy, added = added_columns(
+            counts, plan, self.count, error=look.error, interval=look.interval, rounded=self.rounded,
+            correction=self.correction,
+        )  # fmt: skip
+        columns = {self.count: noisy, **added}
+        centred = dict(zip(distinct_sums(self.aggregates), sums, strict=True))
+        for aggregate, noise in sums_with_noise(plan, self.aggregates):
+            compute = sum_columns if aggregate.kind == "sum" else _mean_columns
+            values = compute(counts, centred[aggregate.of], plan, noise, look)
+            columns |= zip(look.names(aggregate.name), values, strict=True)
+        if self.correction is not None:
+            factors = self.correction.factors_at(noisy)
+            totals = [aggregate.name for aggregate in self.aggregates if aggregate.kind == "sum"]
+            columns |= {f"{name}_estimate": columns[name] * factors for name in totals}
+        return columns
 
 
 def sum_error(plan: Plan, noise: SumNoise) -> float:
-    """Standard error of a sum: its own noise, and the middle of the range times that of the count."""
+    """Standard error of a sum: its own noise, and the noise of the count times the middle of the range."""
     return math.hypot(noise.sigma, float(noise.middle) * plan.total_noise)
 
 
 def sum_columns(
-    counts: FloatArray, around: FloatArray, plan: Plan, noise: SumNoise, look: Published
+    counts: FloatArray, centred: FloatArray, plan: Plan, noise: SumNoise, look: Published
 ) -> list[FloatArray]:
-    """A sum, and beside it what was asked for: its standard error, and the ends of its interval."""
-    total = around + float(noise.middle) * counts
-    spread = sum_error(plan, noise)
-    columns = [total, *([np.full(total.size, spread)] if look.error else [])]
+    """A sum with its standard error and interval, from noisy counts and the noisy centred sum."""
+    total = centred + float(noise.middle) * counts
+    error = sum_error(plan, noise)
+    columns = [total, *([np.full(total.size, error)] if look.error else [])]
     if look.interval is not None:
-        width = -float(special.ndtri((1.0 - look.interval) / 2.0)) * spread
+        width = -float(special.ndtri((1.0 - look.interval) / 2.0)) * error
         columns += [total - width, total + width]
     return columns
 
 
 def _mean_columns(
-    counts: FloatArray, around: FloatArray, plan: Plan, noise: SumNoise, look: Published
+    counts: FloatArray, centred: FloatArray, plan: Plan, noise: SumNoise, look: Published
 ) -> list[FloatArray]:
-    """The middle plus the sum around it divided by the count, within the bounds; its error is the ratio's."""
+    """The middle plus the centred sum divided by the count, clamped to the bounds, with the error of the ratio."""
     middle, low, high = float(noise.middle), float(noise.low), float(noise.high)
-    # Counts of a public list may be near zero or below, where a mean says nothing.
+    # Counts of a public list may be near or below zero, where a mean has no meaning.
     safe = np.maximum(counts, 1.0)
-    ratio = np.clip(around / safe, low - middle, high - middle)
+    ratio = np.clip(centred / safe, low - middle, high - middle)
     columns = [middle + ratio]
     if look.error:
         columns.append(np.hypot(noise.sigma, ratio * plan.total_noise) / safe)
     if look.interval is not None:
         columns += [
             middle + np.clip(end, low - middle, high - middle)
-            for end in _ratio_ends(counts, around, plan, noise, look.interval)
+            for end in _ratio_ends(counts, centred, plan, noise, look.interval)
         ]
     return columns
 
 
 def _ratio_ends(
-    counts: FloatArray, around: FloatArray, plan: Plan, noise: SumNoise, share: float
+    counts: FloatArray, centred: FloatArray, plan: Plan, noise: SumNoise, level: float
 ) -> tuple[FloatArray, FloatArray]:
-    """The least and the largest ratio of a sum and a count that are both within their own intervals.
+    """The smallest and largest ratio of a sum and a count that are both within their own intervals.
 
-    Both intervals hold with at least `share`, each with half of what is left, so that their ratio does too.
+    Each interval fails with probability at most (1 - level)/2, so the ratio is covered with at least `level`.
     """
-    each = (1.0 + share) / 2.0
+    each = (1.0 + level) / 2.0
     width = -float(special.ndtri((1.0 - each) / 2.0)) * noise.sigma
     reach = half_width(plan, each)
     fewest, most = np.maximum(counts - reach, 1.0), np.maximum(counts + reach, 1.0)
-    low, high = around - width, around + width
+    low, high = centred - width, centred + width
     return np.minimum(low / fewest, low / most), np.maximum(high / fewest, high / most)
 
 
 def sums_facts(plan: Plan, aggregates: Sequence[Aggregate]) -> list[dict[str, Any]]:
-    """The errors of sums and means, and their covariance with the counts."""
-    found = []
-    for one, noise in sums_with_noise(plan, aggregates):
+    """The errors of sums and means, and the covariances of sums, as the certificate states them."""
+    # On average, a released count whose true value is at the threshold is too high by E[Z | Z > 0] of its noise.
+    bias = 0.0 if math.isinf(plan.threshold) else math.sqrt(2.0 / math.pi) * plan.total_noise
+    all_facts = []
+    for aggregate, noise in sums_with_noise(plan, aggregates):
         middle = float(noise.middle)
         facts: dict[str, Any] = {
-            "name": one.name,
-            "kind": one.kind,
-            "column": one.column,
-            "low": float(one.low),
-            "high": float(one.high),
+            "name": aggregate.name,
+            "kind": aggregate.kind,
+            "column": aggregate.column,
+            "low": float(aggregate.low),
+            "high": float(aggregate.high),
             "own_standard_error": noise.sigma,
         }
-        if one.kind == "sum":
+        if aggregate.kind == "sum":
             facts |= {
                 "standard_error": sum_error(plan, noise),
                 "covariance_with_count": middle * plan.total_noise**2,
                 "covariance_between_items": middle**2 * shared_part(plan),
-                "bias_at_threshold": middle * bias_at_threshold(plan),
+                "bias_at_threshold": middle * bias,
             }
-        found.append(facts)
-    return found
-
-
-def bias_at_threshold(plan: Plan) -> float:
-    """How much too high a released count is on average whose true value is at the threshold: 0.8 deviations.
-
-    E[Z | Z > 0] = sqrt(2/pi) of a normal Z; nothing where all counts are released
-    """
-    return 0.0 if math.isinf(plan.threshold) else math.sqrt(2.0 / math.pi) * plan.total_noise
+        all_facts.append(facts)
+    return all_facts

@@ -1,9 +1,11 @@
-"""`release_histogram`: noise and threshold for histograms that were counted elsewhere; and for sketches."""
+"""`release_histogram`: noise and threshold for histograms that were counted elsewhere, and for sketches."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any, Final
 
 import numpy as np
@@ -15,14 +17,13 @@ from dphist.releasing.noise import (
     LARGEST_EXACT,
     Cut,
     IntArray,
-    NoiseStage,
     Piece,
     Total,
+    begin,
     blocks,
     check_counts,
     counts_of,
-    largest_counts,
-    numbers_of,
+    release_blocks,
 )
 from dphist.releasing.request import origins
 from dphist.releasing.result import (
@@ -32,14 +33,16 @@ from dphist.releasing.result import (
     Names,
     Package,
     Release,
+    as_numpy,
     frame_form,
     has_repeats,
     is_series,
     objects,
+    one_chunk,
 )
 from dphist.sampling.tap import SecureTap, SeededTap, Tap
 
-# Rows that meet noise together: enough for the compiled sampler, and some 150 MB of working memory.
+# Rows that get noise together: enough for the compiled sampler, with about 150 MB of working memory.
 BATCH_SIZE: Final = 1 << 22
 
 
@@ -54,17 +57,17 @@ def release_histogram(
     batch_size: int = BATCH_SIZE,
     promise_max_nonzero: bool = False,
 ) -> Release:
-    """Noisy counts above the threshold, for a histogram that was counted elsewhere.
+    """Add noise to a histogram that was counted elsewhere, and release the counts above the threshold.
 
-    Give `items` and `counts` (lists, numpy, Series of pandas or polars, Arrow arrays), or a frame instead of both
-    (pandas, polars, Arrow) with the names of its columns in `item` and `count`, or batches of either. All batches
-    share one draw. `to_native()` of the result has the kind that came in.
+    Pass `items` and `counts` (lists, numpy arrays, pandas or polars Series, Arrow arrays), or a frame (pandas,
+    polars, Arrow) with its column names in `item` and `count`, or batches of either. All batches belong to one
+    histogram and share one draw of noise. `to_native()` of the result returns the kind that you passed.
 
-    A plan with `max_nonzero` alone is kept by the top-k step: the (max_nonzero + 1)-th largest count is subtracted
-    from all. That reads the data twice. `promise_max_nonzero` says that no possible dataset has more non-zero
-    counts; then nothing is subtracted, and nothing is released should the data have more.
-    That one user touches at most `max_items_per_user` counts, each by one, cannot be seen in counts: it is the
-    caller's promise, always. `seed` is for tests: what it makes is not private.
+    You guarantee that one user changes at most `max_items_per_user` counts, by at most 1 each: counts alone cannot
+    show it. A plan with `max_nonzero` alone is enforced by a top-k step, which reads the data twice: the
+    (max_nonzero + 1)-th largest count is subtracted from all. With `promise_max_nonzero` you guarantee that no
+    possible dataset has more non-zero counts. Then nothing is subtracted, and if the data has more after all,
+    nothing is released. `seed` is for tests: the result is not private.
 
     >>> import dphist
     >>> plan = dphist.plan(epsilon=1.0, delta=1e-6, max_items_per_user=10, noise="discrete")
@@ -74,76 +77,64 @@ def release_histogram(
     sound = certify_again(plan)
     if sound.contract.spread is not None:
         raise InvalidParameter(
-            "a plan with spread is for user events, whose items dphist.release weighs: plan with excess='drop'"
+            "a plan with spread needs user events, as in dphist.release: plan with excess='drop'"
         )
     if isinstance(sound.noise, PublicNoise):
-        raise InvalidParameter("a plan for a public list of items is for dphist.release, which reads the list")
+        raise InvalidParameter("a plan for a public list of items is for dphist.release only")
     if sound.sums:
-        raise InvalidParameter("a plan with sums is for dphist.release, which makes sums of each user's values")
+        raise InvalidParameter("a plan with sums needs user events, as in dphist.release")
     rule = nonzero_rule(sound, promised=promise_max_nonzero)
     names = checked_names(item, count)
     if isinstance(batch_size, bool) or not isinstance(batch_size, (int, np.integer)) or batch_size < 1:
         raise InvalidParameter(f"batch_size must be a whole number of at least 1, not {batch_size!r}")
     tap: Tap = SecureTap() if seed is None else SeededTap(seed)
     assert not isinstance(sound.noise, Noise)
-    source = source_of(items, counts, names, lattice=sound.noise.lattice)
-    if rule is Nonzero.TOP_K and not source.again:
-        raise InvalidParameter(
-            "a plan with max_nonzero reads the data twice, and this stream can be read only once: give a function "
-            "that starts it again, a list of batches or a frame, or promise_max_nonzero=True if that bound holds"
-        )
-    return _release(source, sound, rule, names, tap, int(batch_size))
+    top_k = rule is Nonzero.TOP_K
+    pieces = _pieces_of(items, counts, names, lattice=sound.noise.lattice, twice=top_k)
+    floor, total = 0, None
+    if top_k:
+        floor, total = _floor(blocks(pieces(), batch_size), int(sound.contract.nonzero) + 1)
+    session = begin(sound, tap, Cut(floor))
+    return release_blocks(blocks(pieces(), batch_size), session, rule, names, expected=total)
 
 
-def _release(source: Source, plan: Plan, rule: Nonzero, names: Names, tap: Tap, size: int) -> Release:
-    """Both passes. Nothing leaves before the last block was checked."""
-    total, floor = Total(), 0
-    if rule is Nonzero.TOP_K:
-        assert plan.contract.max_nonzero is not None
-        floor, total = _floor(source, plan.contract.max_nonzero + 1, size)
-    stage = NoiseStage(plan, rule, names, tap, Cut(floor))
-    for block in blocks(source.pieces(), size):
-        stage.add(block)
-    if rule is Nonzero.TOP_K and stage.seen != total:
-        raise InvalidParameter("the batches must be the same at both readings, and they were not")
-    return stage.release()
-
-
-def _floor(source: Source, rank: int, size: int) -> tuple[int, Total]:
-    """The count of this rank over all blocks, 0 where fewer are positive, and what was seen."""
+def _floor(histogram: Iterable[list[Piece]], rank: int) -> tuple[int, Total]:
+    """The count of this rank, 0 if fewer counts are positive, and the totals of this reading."""
     largest, total = np.empty(0, dtype=np.int64), Total()
-    for block in blocks(source.pieces(), size):
+    for block in histogram:
         counts = counts_of(block)
         largest, total = largest_counts(largest, counts, rank), total.after(counts)
     return int(largest.min()) if largest.size == rank else 0, total
 
 
-# Histograms, as they come in.
+def largest_counts(known: IntArray, more: IntArray, rank: int) -> IntArray:
+    """The `rank` largest positive counts of both arrays."""
+    candidates = np.concatenate([known, more[more > 0]])
+    return candidates if candidates.size <= rank else np.partition(candidates, -rank)[-rank:]
 
 
-@dataclass(frozen=True)
-class Source:
-    """Pieces of one histogram; `again` if they can be read a second time."""
-
-    pieces: Callable[[], Iterator[Piece]]
-    again: bool
+# Reading a histogram of any kind.
 
 
 def checked_names(item: str | Sequence[str], count: str) -> Names:
-    """The names of the columns, each used once."""
+    """Raises `InvalidParameter` unless the names differ."""
     items = (item,) if isinstance(item, str) else tuple(item)
-    every = (*items, count)
-    if not items or not all(isinstance(name, str) for name in every) or len(set(every)) < len(every):
+    names = (*items, count)
+    if not items or not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
         raise InvalidParameter(f"item and count must be different names of columns, not {item!r} and {count!r}")
     return Names(items, count)
 
 
-def source_of(items: Any, counts: Any, names: Names, *, lattice: int) -> Source:
-    """The pieces of a histogram in any form."""
+def _pieces_of(
+    items: Any, counts: Any, names: Names, *, lattice: int, twice: bool
+) -> Callable[[], Iterator[Piece]]:
+    """A function that reads the pieces of the histogram; it must work `twice` for a top-k step."""
     form, batches = frame_form(items), items
     if counts is not None:
         if form is not None:
-            raise InvalidParameter("a frame holds its counts: name their column with count=, and give the plan=")
+            raise InvalidParameter(
+                "a frame holds its counts: name their column with count=, and pass the plan as plan="
+            )
         batches = [(items, counts)]
     elif form is not None:
         frame = items if origins(items) & SHAPES.keys() else package("pyarrow").table(items)
@@ -154,11 +145,17 @@ def source_of(items: Any, counts: Any, names: Names, *, lattice: int) -> Source:
             f"a histogram must be a frame or batches of (items, counts), not {type(items).__name__}"
         )
 
+    if twice and not callable(batches) and iter(batches) is batches:
+        raise InvalidParameter(
+            "a plan with max_nonzero reads the data twice, and this stream can be read only once: pass a function "
+            "that restarts it, a list of batches or a frame, or promise_max_nonzero=True if the bound holds"
+        )
+
     def pieces() -> Iterator[Piece]:
         for batch in batches() if callable(batches) else batches:
             yield _piece_of(batch, form, names, lattice)
 
-    return Source(pieces, again=callable(batches) or iter(batches) is not batches)
+    return pieces
 
 
 def _check_names(frame: Any, form: Form, names: Names) -> None:
@@ -168,16 +165,18 @@ def _check_names(frame: Any, form: Form, names: Names) -> None:
         present = list(frame.schema.names if form.package == "pyarrow" else frame.collect_schema().names())
     for name in (*names.items, names.count):
         if present.count(name) != 1:
-            found = "more than one" if name in present else "no"
-            raise InvalidParameter(f"the frame has {found} column {name!r}: name yours with item= and count=")
+            problem = "more than one" if name in present else "no"
+            raise InvalidParameter(
+                f"the frame has {problem} column {name!r}: name your columns with item= and count="
+            )
 
 
 def _piece_of(batch: Any, form: Form | None, names: Names, lattice: int) -> Piece:
-    """A frame, of this form if it is known, or a pair of items and counts."""
-    own = frame_form(batch)
-    if form is None and own is not None and own.shape != "reader":
-        _check_names(batch, own, names)
-        form = own
+    """The batch is a frame, of this form if it is known, or a pair of items and counts."""
+    batch_form = frame_form(batch)
+    if form is None and batch_form is not None and batch_form.shape != "reader":
+        _check_names(batch, batch_form, names)
+        form = batch_form
     if form is not None:
         frame = batch.select([*names.items, names.count]).collect() if form.shape == "lazy" else batch
         columns, numbers = [frame[name] for name in names.items], frame[names.count]
@@ -185,14 +184,14 @@ def _piece_of(batch: Any, form: Form | None, names: Names, lattice: int) -> Piec
         form, columns, numbers = Form(_package_of(batch[0])), [batch[0]], batch[1]
     else:
         raise InvalidParameter(f"a batch must be (items, counts) or a frame, not {type(batch).__name__}")
-    arrays, counts = tuple(_array(column, "items") for column in columns), _array(numbers, "counts")
-    if len(arrays[0]) != len(counts):
+    items, counts = tuple(_array(column, "items") for column in columns), _array(numbers, "counts")
+    if len(items[0]) != len(counts):
         raise InvalidParameter("items and counts must have the same length")
-    whole = check_counts(numbers_of(counts), lattice=lattice)
-    if has_repeats(arrays):
+    whole_counts = check_counts(_count_array(counts), lattice=lattice)
+    if has_repeats(items):
         raise InvalidParameter("items must differ, and one of them comes twice: add up the counts of equal items")
     types = tuple(column.dtype for column in columns) if form.package == "pandas" else ()
-    return Piece(replace(form, types=types), arrays, whole)
+    return Piece(replace(form, types=types), items, whole_counts)
 
 
 def _package_of(values: object) -> Package:
@@ -206,7 +205,7 @@ def _package_of(values: object) -> Package:
 
 
 def _array(values: Any, name: str) -> Any:
-    """A column as an array of Arrow, or of numpy where that is what it is or where Arrow has no type for it."""
+    """A column as an Arrow array, or as a numpy array if it is one or if Arrow has no type for it."""
     if isinstance(values, (list, tuple)):
         return objects(values)
     if isinstance(values, np.ndarray):
@@ -215,7 +214,7 @@ def _array(values: Any, name: str) -> Any:
         return values
     if not is_series(values) or not (origins(values) & SHAPES.keys() or hasattr(values, "__arrow_c_stream__")):
         raise InvalidParameter(
-            f"{name} must be a list, a numpy array, a Series of pandas or polars or an Arrow array, "
+            f"{name} must be a list, a numpy array, a pandas or polars Series or an Arrow array, "
             f"not {type(values).__name__}"
         )
     if _package_of(values) == "pandas" and isinstance(values.dtype, np.dtype):
@@ -230,17 +229,47 @@ def _array(values: Any, name: str) -> Any:
     return objects(list(values)) if isinstance(array.type, pa.BaseExtensionType) else array
 
 
+def _count_array(column: Any) -> Any:
+    """Counts as a numpy array of numbers. Error messages never contain a count."""
+    if isinstance(column, np.ma.MaskedArray):
+        raise InvalidParameter("counts must not be masked: a masked count is a null")
+    if isinstance(column, np.ndarray):
+        return _whole_numbers(column) if column.dtype.kind == "O" else column
+    if column.null_count > 0:
+        raise InvalidParameter("counts must not be null")
+    types = package("pyarrow").types
+    if types.is_integer(column.type) or types.is_floating(column.type):
+        return as_numpy(one_chunk(column))
+    return _whole_numbers(column.to_pylist())
+
+
+def _whole_numbers(values: Iterable[Any]) -> IntArray:
+    for value in values:
+        if value is None:
+            raise InvalidParameter("counts must not be null")
+        real = isinstance(value, (int, float, Decimal, Fraction, np.integer, np.floating))
+        if not real or isinstance(value, bool):
+            raise InvalidParameter("counts must be numbers, and one of them is not")
+        if value != value:
+            raise InvalidParameter("counts must not be NaN")
+        if not 0 <= value <= LARGEST_EXACT:
+            raise InvalidParameter("counts must be between 0 and 2^53, and one of them is not")
+        if value != int(value):
+            raise InvalidParameter("counts must be whole numbers")
+    return np.array([int(value) for value in values], dtype=np.int64)
+
+
 # Sketches.
 
 
 def sketch_problem(plan: Plan, size: int) -> str | None:
     """Why a certified plan does not hold for sketches of this size; None if it does.
 
-    One user moves up to `size` counters of a sketch, all up or all down, however few items the user has.
-    Neighbours are those of a top-k step, with what was subtracted in total: plans with an offset hold too.
+    One user changes up to `size` counters of a sketch, all by +1 or all by -1, even with a single item. Together
+    with the total that was subtracted, these are the neighbours of a top-k step, so plans with an offset hold too.
     """
     if plan.sums:
-        return "a plan with sums does not hold for a sketch, which counts only"
+        return "a plan with sums does not hold for a sketch, which only counts"
     if plan.contract.spread is not None:
         return "a plan with spread does not hold for a sketch, which counts whole items"
     if isinstance(plan.noise, PublicNoise):
@@ -255,7 +284,7 @@ def sketch_problem(plan: Plan, size: int) -> str | None:
 
 
 def sketch_request(plan: Plan, size: int, seed: int | None) -> dict[str, Any]:
-    """What a certificate says was asked for, of a sketch."""
+    """The request of a sketch, as the certificate records it."""
     seeded = {} if seed is None else {"seed": seed}
     offset = {"offset": plan.noise.offset} if isinstance(plan.noise, LatticeNoise) and plan.releases_offset else {}
     return {
@@ -267,20 +296,19 @@ def sketch_request(plan: Plan, size: int, seed: int | None) -> dict[str, Any]:
 def release_sketch(
     columns: tuple[Any, ...], counts: IntArray, plan: Plan, *, subtracted: int, names: Names, seed: int | None
 ) -> Release:
-    """Noise and threshold for the counters of a sketch in Arrow columns; with a plan for it, the offset is added.
+    """Noise and threshold for the counters of a sketch, whose items are Arrow columns.
 
-    The plan is certified and holds for the sketch (`sketch_problem`), which has no more counters than its size:
-    nothing is subtracted here.
+    The plan must be certified and hold for the sketch (`sketch_problem`). If it releases an offset, the noisy
+    total that the sketch has `subtracted` is added to every count.
     """
     assert not isinstance(plan.noise, Noise)
-    # No error where counts are too large, nor where too much was subtracted: it would tell of them.
+    # Clamped, because an error for too large a number would reveal it.
     largest = LARGEST_EXACT // plan.noise.lattice
     tap: Tap = SecureTap() if seed is None else SeededTap(seed)
     rule, cut = Nonzero.PROMISED, Cut()
     if plan.releases_offset:
         rule, cut = Nonzero.TOP_K, Cut(min(subtracted, largest))
-    # The stage takes what was subtracted again.
+    # The session subtracts this amount again.
     whole = np.minimum(counts, largest) + cut.subtracted
-    stage = NoiseStage(plan, rule, names, tap, cut, distinct=True)
-    stage.add([Piece(ARROW, columns, whole)])
-    return stage.release()
+    block = [Piece(ARROW, columns, whole)]
+    return release_blocks([block], begin(plan, tap, cut), rule, names, distinct=True)

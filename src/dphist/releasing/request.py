@@ -1,7 +1,7 @@
-"""What a release is asked for. `Request` declares every option once: its name, type, default and help.
+"""`Request` declares every option of a release once: its name, type, default and help.
 
-The flags and the help of `dphist release`, the keys of a request file and the keyword arguments of
-`dphist.release` follow from it. Nothing is opened here, and nothing large is imported.
+From it follow the flags and help of `dphist release`, the keys of a request file and the arguments of
+`dphist.release`. This module opens no files and imports nothing large.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ if TYPE_CHECKING:
     from dphist.releasing.aggregates import Aggregate
 
 
-# Called with the name of a step and the share of it that is done, never with a number from the data.
+# Called with the name of a step and the fraction of it that is done, never with a number from the data.
 Watcher = Callable[[str, float], None]
 AUTO: Final = "auto"
 STREAM: Final = "-"  # standard input or output
 STREAM_FORMATS: Final = ("csv", "tsv", "jsonl", "ndjson", "json", "parquet", "arrow")
 _QUERY_INPUT: Final = re.compile(r"(^|\()(polars\.LazyFrame|_?duckdb\.DuckDBPyRelation)\)?$")
-TEXT_FILE: Final = re.compile(r"\.(csv|tsv|json|jsonl|ndjson)(\.gz|\.zst)?$", re.IGNORECASE)
-# Names of columns and SQL: they are recorded to the letter, and are not addresses.
-_WRITTEN: Final = {"user", "item", "where", "query", "table", "sum", "mean", "count_name", "output_table"}
+_TEXT_FILE: Final = re.compile(r"\.(csv|tsv|json|jsonl|ndjson)(\.gz|\.zst)?$", re.IGNORECASE)
+# Column names and SQL. The certificate records them as they are; other texts may be addresses with secrets.
+_LITERAL: Final = {"user", "item", "where", "query", "table", "sum", "mean", "count_name", "output_table"}
 
 
 @dataclass(frozen=True)
 class Help:
-    """How an option is shown: its panel in `dphist release --help`, its placeholder, its help, its short flag.
+    """The panel of an option in `dphist release --help`, its placeholder, help text and short flag.
 
-    An option that affects neither privacy nor the numbers is not `recorded` in the certificate.
+    Options that affect neither privacy nor the numbers are not `recorded` in the certificate.
     """
 
     panel: str
@@ -52,7 +52,6 @@ class Help:
     short: str = ""
 
 
-# In the order of work.
 PANELS: Final = (
     "Input", "Privacy", "Limit per user", "Sums and means", "Output", "Budget", "Engine", "Other options",
     "Advanced",
@@ -71,7 +70,7 @@ FilePath = str | os.PathLike[str]
 
 @dataclass(frozen=True)
 class Request:
-    """Everything a release is asked for. `input`, `types` and `progress` are not flags."""
+    """All options of a release. `input`, `types` and `progress` are not flags."""
 
     # fmt: off
     input: Any
@@ -116,10 +115,10 @@ class Request:
     items: Annotated[Any, _limit("FILE",
         "Public list of items. Exactly these items are counted and released.")] = None
     lower_threshold: Annotated[int, _advanced("T",
-        "Remove counts below T before adding noise, unless a fixed rule already has. [1]")] = 1
+        "Remove counts below T before adding noise; also needed if they were removed before. [1]")] = 1
     mechanism: Annotated[Literal["best", "gaussian", "laplace"], _advanced("", "Kind of noise. [best]")] = "best"
     gamma: Annotated[float | Literal["sqrt"] | None, _advanced("G|sqrt",
-        "Variance of each count's own noise, divided by that of the shared noise.")] = None
+        "Ratio of the variances of each count's own noise and the shared noise.")] = None
     minimize: Annotated[Literal["threshold", "noise"], _advanced("",
         "What to minimize. [threshold]")] = "threshold"
     seed: Annotated[int | None, _advanced("N",
@@ -181,16 +180,16 @@ class Request:
                 object.__setattr__(self, option.name, value)
                 if not value and option.required:
                     raise InvalidParameter(f"{flag(option.name)} must name at least one column")
-            for one in value if option.many else (value,):
-                if one is not None or not option.allows_none:
-                    option.check(one)
+            for element in value if option.many else (value,):
+                if element is not None or not option.allows_none:
+                    option.check(element)
         budget = Budget(self.epsilon, self.delta)
         object.__setattr__(self, "epsilon", budget.epsilon)
         object.__setattr__(self, "delta", budget.delta)
         if self.types not in (None, "text", "fixed", "none"):
             raise InvalidParameter(f"types must be 'text' or 'fixed', not {self.types!r}")
         if self.types is None:
-            # Frames are read as text by default; CSV and JSON have no types; other files declare theirs.
+            # Frames are read as text by default; CSV and JSON files have no types; other files declare theirs.
             default = "text" if is_frame(self.input) else "none" if self._is_text_file() else "fixed"
             object.__setattr__(self, "types", default)
         self._check_contract()
@@ -202,23 +201,24 @@ class Request:
     def _is_text_file(self) -> bool:
         paths = self.input if isinstance(self.input, (tuple, list)) else [self.input]
         names = paths if self.input_format is None else [f".{self.input_format.lstrip('.')}"]
-        return all(TEXT_FILE.search(without_options(str(name))) for name in names)
+        return all(_TEXT_FILE.search(without_options(str(name))) for name in names)
 
     def _check_contract(self) -> None:
-        ways = [name for name in ("top", "max_nonzero", "items") if getattr(self, name) is not None]
-        if len(ways) > 1:
-            raise InvalidParameter(f"give one of {' and '.join(flag(way) for way in ways)}, not both")
-        if not ways and self.max_items_per_user is None:
+        bounds = [name for name in ("top", "max_nonzero", "items") if getattr(self, name) is not None]
+        if len(bounds) > 1:
+            raise InvalidParameter(f"give one of {' and '.join(map(flag, bounds))}, not both")
+        if not bounds and self.max_items_per_user is None:
             object.__setattr__(self, "max_items_per_user", AUTO)
+        auto = self.max_items_per_user == AUTO
         if self.excess is not None and (self.max_items_per_user is None or self.top is not None):
             raise InvalidParameter("--excess needs --max-items-per-user; a release with --top counts every item")
         if self.excess == "spread" and (self.lower_threshold > 1 or self.mechanism == "laplace"):
             raise InvalidParameter("--excess spread cannot be used with --lower-threshold or Laplace noise")
-        if self.goal is not None and self.max_items_per_user != AUTO:
+        if self.goal is not None and not auto:
             raise InvalidParameter(f"--goal needs --max-items-per-user {AUTO}")
-        if self.max_items_per_user == AUTO and (self.top is not None or self.max_nonzero is not None):
+        if auto and (self.top is not None or self.max_nonzero is not None):
             raise InvalidParameter(f"--max-items-per-user {AUTO} cannot be combined with --top or --max-nonzero")
-        if self.cap_share is not None and (self.max_items_per_user != AUTO or not 0.0 < self.cap_share <= 0.5):
+        if self.cap_share is not None and (not auto or not 0.0 < self.cap_share <= 0.5):
             raise InvalidParameter(
                 f"--cap-share is for --max-items-per-user {AUTO}, above 0 and at most 0.5, not {self.cap_share!r}"
             )
@@ -233,20 +233,20 @@ class Request:
 
     def _check_ledger(self) -> None:
         for name in ("ledger", "certificate", "sign", "temp_folder"):
-            place = getattr(self, name)
-            scheme = None if place is None else scheme_of(os.fspath(place))
+            path = getattr(self, name)
+            scheme = None if path is None else scheme_of(os.fspath(path))
             if scheme is not None:
-                raise InvalidParameter(f"{flag(name)} must be on this machine, not a {scheme}:// address")
+                raise InvalidParameter(f"{flag(name)} must be a local path, not a {scheme}:// address")
         check_booking(self.ledger, self.dataset, self.seed)
         if self.id is not None:
             if self.ledger is None or self.output is None:
                 raise InvalidParameter("--id needs --ledger, --dataset and --output")
-            if os.fspath(self.output) == "-":
+            if os.fspath(self.output) == STREAM:
                 raise InvalidParameter(
                     "--id needs a file or a table as --output: what is printed cannot be taken back"
                 )
             if not self.id.isprintable() or not 0 < len(self.id.strip()) == len(self.id) <= 200:
-                raise InvalidParameter("--id must have 1 to 200 printable characters, and no space around them")
+                raise InvalidParameter("--id must have 1 to 200 printable characters, without surrounding spaces")
 
     def _check_columns(self) -> None:
         if self.sign is not None and self.output is None:
@@ -260,14 +260,14 @@ class Request:
             raise InvalidParameter("--input-name must have 1 to 200 characters")
         if self.user in {column.source for column in self.columns}:
             raise InvalidParameter(f"the column {self.user!r} cannot be both the user and the item")
-        taken = {column.name for column in self.columns}
+        used = {column.name for column in self.columns}
         for name in self.number_columns():
-            if not name or name in taken:
+            if not name or name in used:
                 raise InvalidParameter(
                     f"two columns would be called {name!r}: rename the item with --item NAME=COLUMN, the counts "
                     "with --count-name, sums and means with NAME=COLUMN:LOW:HIGH"
                 )
-            taken.add(name)
+            used.add(name)
         if self.weight and len(self.weights) != len(self.sums):
             raise InvalidParameter(
                 f"give one --weight for each sum: there are {len(self.sums)} sums (a mean of the same values is "
@@ -295,45 +295,43 @@ class Request:
     def _check_engine(self) -> None:
         if self.engine == "duckdb" and is_spark_frame(self.input):
             raise InvalidParameter("a Spark DataFrame needs the engine spark, not duckdb")
-        listed = self.items if isinstance(self.items, (tuple, list)) else [self.items]
-        far = [scheme_of(one) for one in listed if isinstance(one, str) and not is_postgres(one)]
-        if any(far) and self.engine_name != "spark":
+        lists = self.items if isinstance(self.items, (tuple, list)) else [self.items]
+        schemes = [scheme_of(path) for path in lists if isinstance(path, str) and not is_postgres(path)]
+        if any(schemes) and self.engine_name != "spark":
             raise InvalidParameter(
-                f"--items cannot be read from {next(filter(None, far))}:// addresses: download the list first"
+                f"--items cannot be read from {next(filter(None, schemes))}:// addresses: download the list first"
             )
         for name in ("master", "spark_conf"):
             if getattr(self, name) and self.engine_name != "spark":
                 raise InvalidParameter(f"{flag(name)} needs --engine spark")
         for text in self.spark_conf:
             if not text.startswith("spark.") or "=" not in text:
-                # A value may be a secret, so the text is not repeated.
+                # The value may be a secret, so it is not in the message.
                 raise InvalidParameter("--spark-conf must be of the form spark.NAME=VALUE, and one is not")
 
     @property
     def engine_name(self) -> str:
-        """The engine that was named, or else Spark for its own DataFrames and DuckDB for everything else."""
         return self.engine or ("spark" if is_spark_frame(self.input) else "duckdb")
 
     @property
     def spark_settings(self) -> tuple[tuple[str, str], ...]:
-        """Names and values of Spark settings."""
         pairs = (text.partition("=") for text in self.spark_conf)
         return tuple((name, value) for name, _, value in pairs)
 
     @property
     def excess_on_offer(self) -> Literal["drop", "spread"] | None:
-        """With a chosen limit: the one way to treat what is beyond it, or None for the better of both."""
+        """With a chosen limit: how to treat items beyond it, or None for the better way."""
         return "drop" if self.lower_threshold > 1 else self.excess
 
     @property
     def cap(self) -> int | None:
-        """The limit on the items of a user, if it is given by number."""
+        """The limit on the items of a user; not for `auto`."""
         assert self.max_items_per_user != AUTO
         return self.max_items_per_user
 
     @cached_property
     def columns(self) -> tuple[Column, ...]:
-        """The item's columns; `NAME=COLUMN` reads one column and gives it another name."""
+        """The item's columns."""
         return tuple(Column.parse(text) for text in self.item)
 
     @cached_property
@@ -347,12 +345,12 @@ class Request:
 
     @cached_property
     def sums(self) -> tuple[tuple[str, Fraction, Fraction], ...]:
-        """The different sums that sums and means need: columns and their bounds."""
-        return tuple(dict.fromkeys(one.of for one in self.aggregates))
+        """The distinct (column, low, high) that sums and means need."""
+        return tuple(dict.fromkeys(aggregate.of for aggregate in self.aggregates))
 
     @property
     def weights(self) -> tuple[float, ...]:
-        """The weight of each sum, in order; empty if they are to be chosen."""
+        """The weight of each sum, in order; empty if they are chosen automatically."""
         assert isinstance(self.weight, tuple)
         return self.weight
 
@@ -361,52 +359,50 @@ class Request:
         error = ["_standard_error"] if self.standard_error else []
         endings = ["", *error, *(["_low", "_high"] if self.interval is not None else [])]
         estimate = ["estimate"] if self.max_items_per_user == AUTO else []
-        names = (self.count_name, *estimate, *(one.name for one in self.aggregates))
-        sums = [one.name for one in self.aggregates if one.kind == "sum" and estimate]
+        names = (self.count_name, *estimate, *(aggregate.name for aggregate in self.aggregates))
+        sums = [aggregate.name for aggregate in self.aggregates if aggregate.kind == "sum" and estimate]
         return [*(name + end for name in names for end in endings), *(f"{name}_estimate" for name in sums)]
 
     def output_columns(self) -> list[str]:
-        """All columns of the output, in order."""
         return [*(column.name for column in self.columns), *self.number_columns()]
 
     def events(self) -> Events:
-        """Where the events are."""
         return Events(
             self.input, self.user, self.columns, self.table, self.query, self.where, self.input_format,
             self.null_items, as_text=self.types == "text",
         )  # fmt: skip
 
     def public_items(self) -> Events | None:
-        """Where the public list of items is: columns of the same names as in the output."""
+        """The public list of items. Its columns have the names of the output."""
         if self.items is None:
             return None
         columns = tuple(Column(column.name, column.name) for column in self.columns)
-        # A list has no users; any of its columns serves in that place.
+        # A list has no users, and any of its columns can stand in for them.
         return Events(self.items, columns[0].name, columns, null_items=self.null_items)
 
     def to_dict(self, *, everything: bool = False) -> dict[str, Any]:
-        """JSON by the names of the flags, for the certificate: without defaults and without passwords.
+        """JSON by flag names, for the certificate: without defaults and without passwords.
 
-        With `everything` also what affects neither privacy nor the numbers.
+        With `everything`, options that affect neither privacy nor the numbers are included.
         """
-        recorded = {"input", "types"} | {one.name for one in options() if one.help.recorded or everything}
+        recorded = {"input", "types"} | {option.name for option in options() if option.help.recorded or everything}
         data: dict[str, Any] = {}
         for entry in fields(self):
             if entry.name in recorded:
-                # Compared as JSON: frames can only be compared with frames.
-                value = _as_json(getattr(self, entry.name), is_place=entry.name not in _WRITTEN)
+                # Compared as JSON, because frames can only be compared with frames.
+                value = _as_json(getattr(self, entry.name), hide_secrets=entry.name not in _LITERAL)
                 if value != _as_json(entry.default):
-                    data[flag(entry.name).removeprefix("--")] = value
+                    data[entry.name.replace("_", "-")] = value
         name = data.pop("input-name", None)
         if name is None:
             return data
-        # Whether the input is a query belongs to the guarantee, under any name.
+        # The guarantee depends on whether the input is a query, so that is recorded under any name.
         return {**data, "input": f"{name} ({data['input']})" if is_query(data["input"]) else name}
 
 
 @dataclass(frozen=True)
 class Option:
-    """An option of a request, as its declaration in `Request` says: a value of `kind`, or one of the `words`."""
+    """An option as declared in `Request`: its value is of type `kind`, or one of the `words`."""
 
     name: str
     help: Help
@@ -417,7 +413,7 @@ class Option:
     allows_none: bool
 
     def check(self, value: Any) -> None:
-        """Raise `InvalidParameter` for a value of another kind."""
+        """Raise `InvalidParameter` for a value of another type."""
         name = flag(self.name)
         if isinstance(value, str) and value in self.words:
             return
@@ -428,7 +424,7 @@ class Option:
         if self.kind is float:
             finite_number(self.name, value)
         if self.kind is int:
-            # Any whole number is a seed.
+            # A seed may be any whole number.
             whole = isinstance(value, int) and not isinstance(value, bool)
             if not whole or (self.name != "seed" and not 1 <= value <= LARGEST_COUNT):
                 words = "".join(f" or {word}" for word in self.words)
@@ -438,8 +434,8 @@ class Option:
         if self.kind is str and self.words:
             raise InvalidParameter(f"{name} must be one of {', '.join(self.words)}, not {value!r}")
         if self.kind is str and not (isinstance(value, (str, os.PathLike)) and os.fspath(value)):
-            named = {"COLUMN": "the name of a column", "FILE": "the name of a file"}
-            what = named.get(self.help.metavar, "a text that is not empty")
+            expected = {"COLUMN": "the name of a column", "FILE": "the name of a file"}
+            what = expected.get(self.help.metavar, "a text that is not empty")
             raise InvalidParameter(f"{name} must be {what}, not {value!r}")
 
 
@@ -447,20 +443,16 @@ class Option:
 def options() -> tuple[Option, ...]:
     """All options, in the order of their panels."""
     hints = get_type_hints(Request, include_extras=True)
-    found = (
+    declared = (
         _option(entry.name, *get_args(hints[entry.name]), required=entry.default is MISSING)
         for entry in fields(Request)
         if get_origin(hints[entry.name]) is Annotated
     )
-    return tuple(sorted(found, key=lambda option: PANELS.index(option.help.panel)))
+    return tuple(sorted(declared, key=lambda option: PANELS.index(option.help.panel)))
 
 
 def _option(name: str, hint: Any, help: Help, *, required: bool) -> Option:
-    members = (
-        [part for part in get_args(hint) if part is not NoneType]
-        if get_origin(hint) in (Union, UnionType)
-        else [hint]
-    )
+    members = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
     words = tuple(word for part in members if get_origin(part) is Literal for word in get_args(part))
     kinds = [part for part in members if part in (bool, int, float, str, Any)]
     many = any(get_origin(part) is Sequence for part in members)
@@ -469,7 +461,7 @@ def _option(name: str, hint: Any, help: Help, *, required: bool) -> Option:
 
 
 def check_booking(ledger: FilePath | None, dataset: str | None, seed: int | None) -> None:
-    """Raise `InvalidParameter` for a ledger without a dataset, or a seed beside a ledger."""
+    """Raise `InvalidParameter` for a ledger without a dataset, or with a seed."""
     if (ledger is None) != (dataset is None):
         raise InvalidParameter("--ledger and --dataset go together: a ledger has a budget for each dataset")
     if ledger is not None and seed is not None:
@@ -477,33 +469,32 @@ def check_booking(ledger: FilePath | None, dataset: str | None, seed: int | None
 
 
 def origins(value: object) -> set[str]:
-    """The packages that a value's classes come from, so that none has to be imported to ask."""
+    """The packages that define a value's classes: an `isinstance` would have to import them."""
     return {base.__module__.partition(".")[0] for base in type(value).__mro__}
 
 
 def flag(name: str) -> str:
-    """How an option is called on the command line."""
     return "--" + name.replace("_", "-")
 
 
 def is_query(recorded: Any) -> bool:
-    """Whether a recorded input is an object that runs a query of the caller's own, over data of many users."""
+    """Whether a recorded input is a lazy frame or relation, which runs a query over the data of many users."""
     return isinstance(recorded, str) and _QUERY_INPUT.search(recorded) is not None
 
 
-def _as_json(value: Any, *, is_place: bool = False) -> Any:
-    """A frame is named by its type, a path by its text, an address without its secrets."""
+def _as_json(value: Any, *, hide_secrets: bool = False) -> Any:
+    """Plain values; a frame is recorded by its type."""
     if isinstance(value, (bool, int, float)) or value is None:
         return value
     if isinstance(value, (str, os.PathLike)):
-        return without_secrets(os.fspath(value)) if is_place else os.fspath(value)
+        return without_secrets(os.fspath(value)) if hide_secrets else os.fspath(value)
     if isinstance(value, (tuple, list)):
-        return [_as_json(one, is_place=is_place) for one in value]
+        return [_as_json(element, hide_secrets=hide_secrets) for element in value]
     return f"{type(value).__module__.partition('.')[0]}.{type(value).__name__}"
 
 
 def _by_name(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values by their names with _; an unknown name is an error."""
+    """The values by option name. Raises `InvalidParameter` for an unknown or repeated key."""
     known = {entry.name for entry in fields(Request)} - {"progress"}
     given: dict[str, Any] = {}
     for key, value in values.items():
@@ -519,7 +510,7 @@ def _by_name(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def request_from(values: Mapping[str, Any]) -> Request:
-    """A request from the names of the flags, with - or _."""
+    """A request from option names and values; names may have - or _."""
     given = _by_name(values)
     for name in ("input", "user", "item", "epsilon", "delta"):
         if given.get(name) is None:
@@ -528,7 +519,7 @@ def request_from(values: Mapping[str, Any]) -> Request:
 
 
 def read_request(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """The names and values of a request file."""
+    """The options in a TOML request file."""
     try:
         return _by_name(tomllib.loads(Path(path).read_text(encoding="utf-8")))
     except tomllib.TOMLDecodeError as error:
@@ -540,5 +531,5 @@ def read_request(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def count_column(request: Mapping[str, Any], table: Any) -> str:
-    """Name of the column of counts of a release: as requested; for a histogram it is the last column."""
+    """Name of the count column. The release of a histogram has no request, and there it is the last column."""
     return str(request.get("count-name", "count") if request else table.column_names[-1])

@@ -1,8 +1,8 @@
-"""The result of a release: its rows, in any form, with the certificate. No true count is in it.
+"""The result of a release: its rows, in any kind of frame, and its certificate. It holds no true count.
 
-A column is an array of Arrow, or of numpy where Arrow has no type for it, as for lists of any objects. What goes
-out is built from the released values alone: a dictionary of categories, the width of a text array, an index or a
-buffer shared with the input would disclose rows that were not released.
+A column is an Arrow array, or a numpy array if Arrow has no type for it. Results are built from released values
+alone: a dictionary of categories, the width of a text array, an index, or a buffer shared with the input would
+disclose rows that were not released.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from dphist.outputs.write import Written
 
 
-_ROWS_SHOWN: Final = 10
+ROWS_SHOWN: Final = 10
 
 Positions = NDArray[np.int64]
 Package = Literal["list", "numpy", "pandas", "polars", "pyarrow"]
@@ -51,13 +51,13 @@ SHAPES: Final[dict[str, dict[str, Shape]]] = {
     "polars": {"DataFrame": "frame", "LazyFrame": "lazy"},
     "pyarrow": {"Table": "frame", "RecordBatch": "frame", "RecordBatchReader": "reader"},
 }
-# Kinds of numpy arrays that sort by themselves: whole numbers, truth values, text and times.
+# Kinds of numpy arrays with a total order: whole numbers, truth values, text and times.
 _SORTABLE: Final = "iubUSmM"
 
 
 @dataclass(frozen=True)
 class Form:
-    """How a histogram came in, so that the release goes out the same way. `types` are those of pandas columns."""
+    """The kind of frame or columns that the caller passed, and gets back. `types` are those of pandas columns."""
 
     package: Package = "numpy"
     shape: Shape = "columns"
@@ -69,7 +69,7 @@ ARROW: Final = Form("pyarrow", "frame")
 
 @dataclass(frozen=True)
 class Names:
-    """The columns of a frame: those of the item and that of the count."""
+    """The names of the item's columns and of the count."""
 
     items: tuple[str, ...]
     count: str
@@ -87,20 +87,20 @@ def frame_form(value: object) -> Form | None:
 
 
 def is_series(value: object) -> bool:
-    """Whether a value is one column of pandas, polars or Arrow."""
+    """Whether a value is a single column of pandas, polars or Arrow."""
     return bool(_SERIES & {base.__name__ for base in type(value).__mro__})
 
 
-# Rows.
+# Columns of items.
 
 
 def objects(values: Sequence[Any]) -> NDArray[Any]:
-    """A one-dimensional array of the very objects, whatever they are."""
+    """A one-dimensional array of these objects, even if they are sequences themselves."""
     return np.fromiter(values, dtype=object, count=len(values))
 
 
 def take_rows(column: Any, where: Positions) -> Any:
-    """These rows as a new array that shares nothing with the old one, texts no wider than the longest of them."""
+    """These rows as a new array that shares nothing with the column; texts are no wider than the longest."""
     if isinstance(column, np.ndarray):
         taken: Any = np.asarray(column)[where]
         return np.array(taken.tolist(), dtype=taken.dtype.kind) if taken.dtype.kind in "US" else taken
@@ -112,12 +112,12 @@ def take_rows(column: Any, where: Positions) -> Any:
         raise InvalidParameter(
             "items must not have dictionaries or categories inside lists or structs: decode them"
         )
-    # Views share the buffers of the whole column; through Python they do not.
+    # A view would share the buffers of the whole column; a copy made through Python objects does not.
     return pa.array(taken.to_pylist(), taken.type) if "view" in str(taken.type) else taken
 
 
 def join_rows(columns: Sequence[Any]) -> Any:
-    """One array from several taken ones, in a type that holds them all."""
+    """One array from several, in a type that holds them all."""
     plain = [isinstance(column, np.ndarray) for column in columns]
     if all(plain):
         return np.concatenate(columns)
@@ -132,7 +132,7 @@ def join_rows(columns: Sequence[Any]) -> Any:
 
 
 def has_repeats(columns: Sequence[Any]) -> bool:
-    """Whether two rows are equal in all columns, exactly; found by Arrow where it can compare the values."""
+    """Whether two rows are equal in all columns. Arrow compares them if it can."""
     if any(isinstance(column, np.ndarray) for column in columns):
         return _keys_repeat([_keys(column) for column in columns])
     pa = package("pyarrow")
@@ -140,18 +140,18 @@ def has_repeats(columns: Sequence[Any]) -> bool:
     if any(pa.types.is_nested(kind) or "view" in str(kind) for kind in types):
         return _keys_repeat([_keys(column) for column in columns])
     if len(columns) == 1 and not pa.types.is_dictionary(types[0]):
-        # Many times the speed of grouping.
-        different = package("pyarrow.compute").count_distinct(columns[0], mode="all").as_py()
-        return bool(different < len(columns[0]))
+        # Much faster than grouping.
+        distinct = package("pyarrow.compute").count_distinct(columns[0], mode="all").as_py()
+        return bool(distinct < len(columns[0]))
     names = [str(place) for place in range(len(columns))]
     table = pa.table(dict(zip(names, columns, strict=True))).unify_dictionaries()
     return bool(table.group_by(names).aggregate([]).num_rows < table.num_rows)
 
 
 def release_order(counts: NDArray[np.float64], columns: Sequence[Any]) -> Positions:
-    """Positions by count, the largest first, then by the item's columns: it depends on nothing but the rows.
+    """Positions by descending count, then by the item's columns: the order reveals nothing but the rows.
 
-    Sorted by Arrow where it can: millions of texts are slow as objects of Python.
+    Arrow sorts them if it can, because sorting millions of Python strings is slow.
     """
     if any(isinstance(column, np.ndarray) or not _is_sortable(column.type) for column in columns):
         ranks = [_ranks(_keys(column)) for column in columns]
@@ -163,7 +163,7 @@ def release_order(counts: NDArray[np.float64], columns: Sequence[Any]) -> Positi
 
 
 def _is_sortable(kind: Any) -> bool:
-    """Types with a total order in Arrow. A NaN is not among them: it and the missing values change places."""
+    """Types with a total order in Arrow. Floats are not: Arrow does not order NaN and null."""
     types = package("pyarrow").types
     checks = (
         types.is_integer, types.is_string, types.is_large_string, types.is_date, types.is_timestamp,
@@ -173,7 +173,6 @@ def _is_sortable(kind: Any) -> bool:
 
 
 def _keys(column: Any) -> NDArray[Any]:
-    """The values for sorting and comparing."""
     if isinstance(column, np.ndarray):
         return np.asarray(column)
     if package("pyarrow").types.is_integer(column.type) and column.null_count == 0:
@@ -182,24 +181,24 @@ def _keys(column: Any) -> NDArray[Any]:
 
 
 def _ranks(key: NDArray[Any]) -> NDArray[Any]:
-    """Something that numpy sorts as the key should be sorted."""
+    """An array that numpy sorts the way the key should be sorted."""
     if key.dtype.kind in _SORTABLE or (key.dtype.kind == "f" and not np.isnan(key).any()):
         return key
-    # A NaN has no place among other floats: it counts as missing.
+    # NaN cannot be ordered, so it counts as missing.
     values = [None if isinstance(v, float) and v != v else v for v in key.tolist()]
     try:
         if len({type(v) for v in values}) > 1:
             return _places([(type(v).__name__, v) for v in values])
         return _places(values)
     except TypeError:
-        # What cannot be compared or hashed has at least a text.
+        # Values that cannot be compared or hashed are sorted by their text.
         return _places([(type(v).__name__, repr(v)) for v in values])
 
 
 def _places(values: list[Any]) -> NDArray[np.int64]:
-    """The place of each value among the sorted different ones."""
+    """The position of each value among the sorted distinct values."""
     place = {value: rank for rank, value in enumerate(sorted(set(values)))}
-    return np.fromiter((place[value] for value in values), dtype=np.int64, count=len(values))
+    return np.array([place[value] for value in values], dtype=np.int64)
 
 
 def _keys_repeat(keys: Sequence[NDArray[Any]]) -> bool:
@@ -212,7 +211,7 @@ def _keys_repeat(keys: Sequence[NDArray[Any]]) -> bool:
 
 def _hashable(value: Any) -> Hashable:
     if isinstance(value, float) and value != value:
-        return "nan", None  # one item, though it differs from itself
+        return "nan", None  # NaN is one item, although it is not equal to itself
     try:
         hash(value)
     except TypeError:
@@ -221,23 +220,22 @@ def _hashable(value: Any) -> Hashable:
 
 
 def as_numpy(array: Any) -> NDArray[Any]:
-    """Numbers without nulls as numpy has them. Arrow's own way would import pandas, where it is installed."""
+    """Numbers without nulls as a numpy array. Arrow's `to_numpy` would import pandas if it is installed."""
     if len(array) == 0:
         return np.empty(0, dtype=np.dtype(array.type.to_pandas_dtype()))
     return np.from_dlpack(array)
 
 
 def arrow_numbers(values: NDArray[Any]) -> Any:
-    """Numbers of numpy as Arrow has them, likewise without pandas."""
+    """Numbers as an Arrow array, likewise without importing pandas."""
     pa = package("pyarrow")
     if values.dtype.kind not in "iuf" or values.dtype.itemsize < 4 or not values.dtype.isnative:
         return pa.array(values)
-    plain = np.ascontiguousarray(values)
-    return pa.Array.from_buffers(pa.from_numpy_dtype(plain.dtype), plain.size, [None, pa.py_buffer(plain)])
+    values = np.ascontiguousarray(values)
+    return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), values.size, [None, pa.py_buffer(values)])
 
 
 def one_chunk(column: Any) -> Any:
-    """A column of Arrow as one array."""
     pa = package("pyarrow")
     if not isinstance(column, pa.ChunkedArray):
         return column
@@ -246,23 +244,23 @@ def one_chunk(column: Any) -> Any:
 
 
 def native_column(column: Any, name: str, kind: Package, dtype: Any = None) -> Any:
-    """An array as a column of this package; `dtype` is the pandas type that it came in."""
-    plain = isinstance(column, np.ndarray)
-    values = column.tolist() if plain and column.dtype.kind == "O" else column
+    """An array as a column of this package; `dtype` is the pandas type of the caller's column."""
+    from_numpy = isinstance(column, np.ndarray)
+    values = column.tolist() if from_numpy and column.dtype.kind == "O" else column
     if kind == "list":
-        return column.tolist() if plain else column.to_pylist()
+        return column.tolist() if from_numpy else column.to_pylist()
     if kind == "numpy":
-        return column if plain else _keys(column)
+        return column if from_numpy else _keys(column)
     if kind == "polars":
         return package("polars").Series(name, values)
     if kind == "pyarrow":
-        if not plain:
+        if not from_numpy:
             return column
         return package("pyarrow").array(values) if values is not column else arrow_numbers(column)
     pd = package("pandas")
     if isinstance(dtype, pd.CategoricalDtype):
-        dtype = None  # categories disclose what was not released
-    if plain:
+        dtype = None  # categories would disclose items that were not released
+    if from_numpy:
         return pd.Series(values, dtype=dtype, name=name)
     if hasattr(dtype, "__from_arrow__"):
         return pd.Series(dtype.__from_arrow__(column), name=name)
@@ -270,7 +268,7 @@ def native_column(column: Any, name: str, kind: Package, dtype: Any = None) -> A
 
 
 def native_frame(columns: dict[str, Any], kind: Package, note: dict[str, str]) -> Any:
-    """A frame of columns of this package; the note is in the attrs of pandas or the schema of Arrow."""
+    """A frame of this package. Pandas keeps the note in its attrs, Arrow in its schema."""
     if kind == "pandas":
         frame = package("pandas").DataFrame(columns)
         frame.attrs.update(note)
@@ -285,15 +283,22 @@ def native_frame(columns: dict[str, Any], kind: Package, note: dict[str, str]) -
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Release:
-    """Released items with their noisy counts, the largest first.
+    """Released items with their noisy counts, largest first.
 
-    `columns` are the item's columns in the kind they came in, `counts` an array of numpy. `private` is False where
-    a seed made the noise. `offset` is the noisy count that a top-k step had subtracted; it is in the counts
-    already. `added` are the columns that were asked for beside the counts; `written` says where the release was
-    written to. `sums` are those around the middles of the plan's ranges, noisy, from which the added columns of
-    sums and means were made. `chosen` says how the bound on the items of a user was chosen, `receipt` where the
-    release is booked, `created` when it was made. `total` is the number of rows where only the first of them are
-    here.
+    Attributes:
+        columns: The item's columns, as Arrow or numpy arrays. `items` has them in the kind that you passed.
+        counts: Noisy counts, a numpy array.
+        plan: The certified plan.
+        private: False if the noise was made from a seed.
+        offset: Noisy count that a top-k step subtracted. The counts include it already.
+        added: Further columns by name: standard errors, intervals, estimates, sums and means.
+        request: What was requested, as the certificate records it.
+        written: Where the release was written, if it was.
+        sums: Noisy sums of the distances from the middle of each range, from which sums and means were computed.
+        chosen: How the limit on items per user was chosen, if it was.
+        receipt: The booking in the ledger, if there is one.
+        created: Time of the release.
+        total: Number of rows, if only the first of them are held here.
     """
 
     columns: tuple[Any, ...]
@@ -313,7 +318,7 @@ class Release:
     created: str = field(default_factory=now)
     total: int | None = None
 
-    # Spark writes folders where others write objects. Without a type it is not a field.
+    # Spark writes s3:// addresses as folders. A class attribute without a type is not a dataclass field.
     _writes_objects = True
 
     def __len__(self) -> int:
@@ -321,22 +326,22 @@ class Release:
 
     @property
     def budget(self) -> Budget:
-        """What the release spends in all: the budget of its plan, and that of the choice of a cap."""
+        """What the release spends in total, including the choice of a limit."""
         return self.plan.budget if self.chosen is None else self.chosen.plan.budget
 
     @property
     def certificate(self) -> Certificate:
-        """Of the plan, or of the choice of a cap and the release together; computed when the release was made."""
+        """The certificate of the plan, or of the choice of a limit and the release together."""
         return self.plan.certificate if self.chosen is None else self.chosen.plan.certificate
 
     @property
     def items(self) -> Any:
-        """The released items: a column of the kind they came in, or a tuple of columns if there are several."""
+        """The released items as a column of the kind that you passed, or as a tuple of several columns."""
         columns = tuple(self._native_items(self.form.package).values())
         return columns[0] if len(columns) == 1 else columns
 
     def to_native(self) -> Any:
-        """The release as the data came: the same kind of frame, or items and counts as such columns."""
+        """The release in the kind that you passed: a frame, or columns of items and counts."""
         form = self.form if self.came is None else self.came
         if form.shape == "columns":
             return self.items, native_column(self.counts, self.names.count, form.package)
@@ -348,32 +353,32 @@ class Release:
         return frame.to_reader() if form.shape == "reader" else frame
 
     def to_pandas(self) -> Any:
-        """A pandas DataFrame; its `attrs` say whether it is private."""
+        """A pandas DataFrame. Its `attrs` hold whether it is private."""
         return self._frame("pandas")
 
     def to_polars(self) -> Any:
-        """A polars DataFrame, which has no place to say whether it is private."""
+        """A polars DataFrame. Unlike pandas and Arrow, it cannot hold whether it is private."""
         return self._frame("polars")
 
     def to_arrow(self) -> Any:
-        """An Arrow table; the metadata of its schema say whether it is private."""
+        """An Arrow table. The metadata of its schema holds whether it is private."""
         return self._frame("pyarrow")
 
     def to_duckdb(self, connection: Any = None) -> Any:
-        """A DuckDB relation, in this connection or DuckDB's own default one."""
+        """A DuckDB relation in this connection, or in DuckDB's default connection."""
         duckdb = package("duckdb")
         return (duckdb if connection is None else connection).from_arrow(self.to_arrow())
 
     def to_spark(self, session: Any = None) -> Any:
-        """A Spark DataFrame, in this session or the active one."""
+        """A Spark DataFrame in this session, or in the active one."""
         from dphist.counting.spark_session import frame_in
 
         return frame_in(session, self.to_arrow())
 
     def _native_items(self, package: Package) -> dict[str, Any]:
         types = self.form.types or (None,) * len(self.columns)
-        each = zip(self.names.items, self.columns, types, strict=True)
-        return {name: native_column(column, name, package, dtype) for name, column, dtype in each}
+        columns = zip(self.names.items, self.columns, types, strict=True)
+        return {name: native_column(column, name, package, dtype) for name, column, dtype in columns}
 
     def _frame(self, package: Package) -> Any:
         columns = self._native_items(package)
@@ -388,11 +393,11 @@ class Release:
 
     @property
     def not_covered(self) -> list[str]:
-        """What a reader might assume and should not, as sentences."""
+        """Caveats for readers of the release, as sentences."""
         return not_covered(self.plan, self.request)
 
     def document(self) -> dict[str, Any]:
-        """The certificate of this release as plain data: its guarantee, its plan and what was asked for."""
+        """The certificate as a dictionary: guarantee, plan and request."""
         return deepcopy(self._document)
 
     @cached_property
@@ -415,10 +420,13 @@ class Release:
     ) -> Self:
         """Write the release and its certificate, both or neither.
 
-        The ending of the name says the format: .parquet, .csv, .tsv, .jsonl, .arrow; or a database and a table.
-        Spark also writes folders, named with a slash at the end or by an address such as hdfs://...
-        `sign` is the file of a private key that signs both.
-        With `escape_formulas` a spreadsheet takes no text in a CSV file for a formula.
+        Args:
+            output: A file whose extension sets the format (.parquet, .csv, .tsv, .jsonl, .arrow) or a database.
+                A Spark release can also be written to a folder (`NAME/` or `hdfs://...`).
+            table: Table of the output database.
+            force: Replace an existing release.
+            sign: Private key file that signs both.
+            escape_formulas: CSV and TSV: put ' before text that a spreadsheet would run as a formula.
         """
         from dphist.outputs.target import target_of
         from dphist.outputs.write import check_formulas
@@ -441,7 +449,6 @@ class Release:
         )
 
     def with_written(self, written: Written) -> Self:
-        """The same release, with the place that it was written to."""
         return replace(self, written=written)
 
     def _note(self) -> dict[str, str]:
@@ -456,8 +463,8 @@ class Release:
 
     @cached_property
     def summary(self) -> Summary:
-        """How many items, how exact, what is hidden, how private; as facts and in words."""
-        # A count of a sketch may exceed the number of users, by no more than the offset.
+        """How many items were released, how exact and how private they are, as facts and in words."""
+        # A count of a sketch may exceed the number of users by up to the offset.
         spare = (self.offset or 0.0) if "sketch" in self.request else 0.0
         return summarize(
             self.plan, self.request, self.budget, items=len(self),
@@ -467,38 +474,38 @@ class Release:
         )  # fmt: skip
 
     def _texts(self, column: Any, where: NDArray[np.int64]) -> list[str]:
-        """Values as a terminal may show them: nothing in them can move the cursor or fail."""
+        """Values as printable text, without control characters."""
         try:
             values = [str(value) for value in native_column(take_rows(column, where), "", "list")]
-        except (OverflowError, ValueError):  # a time that Python cannot hold
+        except (OverflowError, ValueError):  # a time outside the range of Python's
             values = ["?"] * where.size
         return [printable(value) for value in values]
 
     def _first_rows(self) -> list[tuple[str, ...]]:
-        """The first rows as texts, under the names of the columns; no more digits than the noise leaves."""
-        where = np.arange(min(len(self), _ROWS_SHOWN), dtype=np.int64)
+        """The header and the first rows as text, with only as many digits as the noise leaves meaningful."""
+        where = np.arange(min(self.counts.size, ROWS_SHOWN), dtype=np.int64)
         texts = [self._texts(column, where) for column in self.columns]
         shown = {self.names.count: self.counts, **self.added}
         digits = column_digits(self.plan, self.request, self.counts, shown)
-        # Estimates first, where there are any: they answer the question.
+        # Estimates come first: they answer "how many users".
         first = [name for name in self.added if name in ESTIMATES and self.chosen is not None]
         order = [*first, *(name for name in shown if name not in first)]
         numbers = [[f"{n:,.{digits[name]}f}" for n in shown[name][where]] for name in order]
         return [(*self.names.items, *order), *zip(*texts, *numbers, strict=True)]
 
     def table_text(self) -> str:
-        """The first rows, and how many more there are."""
+        """The first rows as a text table, and how many more there are."""
         if not len(self):
             hint = "(In frames, numbers of 2^53 and more count as missing; types='fixed' counts them.)"
             return hint if self.request.get("types") == "text" else ""
         head, *rows = self._first_rows()
-        more = f"\n... and {len(self) - _ROWS_SHOWN:,} more" if len(self) > _ROWS_SHOWN else ""
+        more = f"\n... and {len(self) - ROWS_SHOWN:,} more" if len(self) > ROWS_SHOWN else ""
         about = f"\n{self._about_intervals}" if self._about_intervals else ""
         return text_grid(head, rows, left=len(self.names.items)) + more + about
 
     @property
     def _about_intervals(self) -> str:
-        """What intervals leave out, to be said beside them."""
+        """What the intervals do not cover."""
         if self.request.get("interval") is None or not self.summary.limit_leaves_out:
             return ""
         return INTERVALS_OF_ESTIMATES if self.chosen is not None else INTERVALS_OF_NOISE
@@ -508,13 +515,11 @@ class Release:
 
     def _repr_html_(self) -> str:
         head, *rows = self._first_rows()
-        found, more = self.summary, ""
-        if len(self) > _ROWS_SHOWN:
-            more = f"<p>... and {len(self) - _ROWS_SHOWN:,} more</p>"
-        notes = [text for text in (self._about_intervals, found.why_few, *found.warnings) if text]
+        summary = self.summary
+        more = f"... and {len(self) - ROWS_SHOWN:,} more" if len(self) > ROWS_SHOWN else ""
+        notes = (more, self._about_intervals, summary.why_few, *summary.warnings)
         return (
-            html_table(found.headline, found.rows(), warning="" if self.private else NOT_PRIVATE)
+            html_table(summary.headline, summary.rows(), warning="" if self.private else NOT_PRIVATE)
             + (html_grid("", head, rows) if rows else "")
-            + more
-            + "".join(f"<p>{escape(note)}</p>" for note in notes)
+            + "".join(f"<p>{escape(note)}</p>" for note in notes if note)
         )

@@ -1,13 +1,13 @@
 """`release`: from user events to a private histogram, in eight steps.
 
-1. Request    every option, checked when the request is made (`releasing/request.py`).
-2. Check      what can be checked without counting: a release that cannot be written is not begun.
-3. Plan       the noise and the threshold, with a certificate.
-4. Book       the budget, in the ledger: before any noise is drawn.
-5. Count      users per item, each user limited, by the engine (`counting/`).
-6. Noise      true counts meet noise and threshold, here or on Spark's executors (`releasing/noise.py`).
+1. Request    all options, checked when the request is created (`releasing/request.py`).
+2. Check      input, columns, output and ledger, before any event is counted.
+3. Plan       noise and threshold, with a certificate.
+4. Book       the budget in the ledger, before any noise is drawn.
+5. Count      users per item, each user limited, in the engine (`counting/`).
+6. Noise      and threshold, here or on Spark's executors (`releasing/noise.py`).
 7. Write      result and certificate, both or neither (`outputs/`).
-8. Report     the ledger notes where the release is, and the caller gets it.
+8. Report     note in the ledger where the release is, and return it.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from inspect import Signature, signature
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, get_type_hints
 
@@ -31,7 +32,7 @@ from dphist.outputs.write import check_formulas, check_target, write_release
 from dphist.privacy.types import Noise, Plan, caps_up_to
 from dphist.releasing.request import AUTO, STREAM, Request, origins
 
-# Steps 3 to 8 import what they need, which takes longer than all of the checks.
+# Steps 3 to 8 import what they need when they run: a failed check must not wait for large imports.
 if TYPE_CHECKING:
     from dphist.planning.auto_cap import ChoicePlan
     from dphist.releasing.noise import Job
@@ -39,10 +40,10 @@ if TYPE_CHECKING:
     from dphist.releasing.spending import Attempt
     from dphist.sampling.tap import Tap
 
-# Rows that meet noise together: enough for the compiled sampler, and little memory.
+# Rows that get noise together: enough for the compiled sampler, in little memory.
 _BLOCK: Final = 1 << 20
 _BLOCK_BYTES: Final = 64_000_000
-# To look into the columns of more files than this is not quick.
+# Checking the columns of more files than this is slow.
 _MOST_FILES: Final = 20
 _FRAMES: Final = {"pandas", "polars", "pyarrow", "duckdb", "_duckdb", "pyspark"}
 
@@ -53,12 +54,12 @@ Options = ParamSpec("Options")
 def _takes_options_of(
     request: Callable[Options, Request],
 ) -> Callable[[Callable[..., Release]], Callable[Options, Release]]:
-    """The function has the parameters that `Request` declares: for type checkers, editors and `help`."""
+    """Give a function the parameters that `Request` declares, for type checkers, editors and `help`."""
 
     def decorate(function: Callable[..., Release]) -> Callable[Options, Release]:
         types = get_type_hints(request)
         declared = signature(request).parameters.values()
-        parameters = [one.replace(annotation=types[one.name]) for one in declared]
+        parameters = [parameter.replace(annotation=types[parameter.name]) for parameter in declared]
         function.__signature__ = Signature(parameters, return_annotation="Release")  # type: ignore[attr-defined]
         return function
 
@@ -67,16 +68,16 @@ def _takes_options_of(
 
 @_takes_options_of(Request)
 def release(input: Any, **options: Any) -> Release:  # noqa: D417
-    """The private histogram "how many users per item" of user events.
+    """Count users per item in user events, with differential privacy.
 
-    Without `max_items_per_user`, `top`, `max_nonzero` or `items`, the limit on the items of a user is chosen
-    privately, and each count gets an estimate of the number of users. With `output` the result is also written,
-    together with its certificate. The release of a Spark DataFrame stays on the cluster, as a `SparkRelease`.
+    Without `max_items_per_user`, `top`, `max_nonzero` or `items`, the limit on items per user is chosen privately,
+    and each count gets an estimate of the number of users. With `output`, the result and its certificate are also
+    written. The release of a Spark DataFrame stays on the cluster, as a `SparkRelease`.
 
     >>> import dphist, pandas
     >>> log = pandas.DataFrame({"user": range(900), "query": ["tea"] * 600 + ["milk"] * 300})
-    >>> found = dphist.release(log, user="user", item="query", epsilon=1, delta=1e-6, max_items_per_user=1, seed=7)
-    >>> found.to_pandas()["query"].tolist()
+    >>> result = dphist.release(log, user="user", item="query", epsilon=1, delta=1e-6, top=2, seed=7)
+    >>> result.to_pandas()["query"].tolist()
     ['tea', 'milk']
 
     Args:
@@ -134,9 +135,9 @@ def release(input: Any, **options: Any) -> Release:  # noqa: D417
         max_nonzero: Public bound on the number of items. On its own it is enforced: with more items, the count of
             rank K + 1 is subtracted from all. With a smaller max_items_per_user, or with sums, you guarantee it:
             with more items, nothing is released.
-        lower_threshold: Remove counts below T before adding noise, unless a fixed rule already has. [1]
+        lower_threshold: Remove counts below T before adding noise; also needed if they were removed before. [1]
         mechanism: Kind of noise. [best]
-        gamma: Variance of each count's own noise, divided by that of the shared noise.
+        gamma: Ratio of the variances of each count's own noise and the shared noise.
         minimize: What to minimize. [threshold]
         seed: For tests: seed of the noise. The release is NOT PRIVATE.
         weight: Share of the budget for each sum, in order; the counts get the rest. [least total variance]
@@ -151,45 +152,45 @@ def release(input: Any, **options: Any) -> Release:  # noqa: D417
     try:
         request = Request(input, **options)
     except TypeError as error:
-        # An unknown or a missing keyword is one of the function that was called.
+        # Name the function that was called with an unknown or missing keyword.
         raise TypeError(str(error).replace("Request.__init__()", "release()")) from error
     return run(request)
 
 
 def run(request: Request, placed: Placed | None = None) -> Release:
-    """Carry out a request, which is step 1. `placed` is called once the files are there."""
+    """Carry out a request (step 1). `placed` is called as soon as result and certificate are written."""
     from dphist.releasing.spending import booked_attempt
 
     with booked_attempt(request, placed) as attempt:
         if attempt.finished is not None:
-            return attempt.finished
-        files = _check_files(request)  # 2
+            return attempt.finished  # by an earlier run with the same id
+        files = _check_files(request)  # 2. Check
         target = _check_target(request)
-        # The engine's session ends before anything is written: the result may go into the database that was read.
+        # The engine's session ends before anything is written: the output may be a table of the input database.
         with engine_for(request) as engine, _spool_input(request) as events:
             _check_columns(request, engine, events, files)
-            planned = plan_request(request, engine)  # 3
-            attempt.book(planned)  # 4
+            planned = plan_request(request, engine)  # 3. Plan
+            attempt.book(planned)  # 4. Book
             job = _prepare_job(request, planned, engine, events, attempt.receipt)
-            with engine.count(job.task, _watch(request, "counting")) as counted:  # 5
-                result = attempt.release = _add_noise(job, counted, target, attempt.note_written)  # 6
-        result = _write(request, result, target, attempt)  # 7
-        attempt.settle(result.written)  # 8
+            with engine.count(job.task, _watch(request, "counting")) as counted:  # 5. Count
+                result = attempt.release = _add_noise(job, counted, target, attempt.note_written)  # 6. Noise
+        result = _write(request, result, target, attempt)  # 7. Write
+        attempt.settle(result.written)  # 8. Report
     return result
 
 
-# 2. Check, without planning: a missing file or column is reported at once.
+# 2. Check, before planning: a missing file or column is reported at once.
 
 
 def _check_files(request: Request) -> list[str]:
-    """The local files of the input. Raises `InputError` if there are none."""
+    """The local input files. Raises `InputError` if there are none."""
     if request.engine_name != "duckdb":
         return []
     return [file for path in local_paths(request.input) if path != STREAM for file in matching_files(path)]
 
 
 def _check_target(request: Request) -> Target | None:
-    """Where the release will be written, if anywhere. Whatever would prevent that is an error here."""
+    """Where to write, if anywhere. Raises an error if writing there would fail."""
     from dphist.releasing.spending import check_ledger
 
     if request.types == ("none" if is_frame(request.input) else "text"):
@@ -220,27 +221,27 @@ def _check_target(request: Request) -> Target | None:
 
 @contextmanager
 def _spool_input(request: Request) -> Iterator[Events]:
-    """The events. Standard input and objects are copied to a private folder: they are read more than once."""
-    events, engine = request.events(), request.engine_name
-    folder = None if request.temp_folder is None else Path(request.temp_folder)
+    """The events. Standard input and objects are copied to a private folder, because they are read repeatedly."""
+    events, paths = request.events(), given_paths(request.input)
+    folder = Path(request.temp_folder) if request.temp_folder is not None else None
     if isinstance(request.input, str) and request.input == STREAM:
         assert request.input_format is not None
         with spool_stdin(request.input_format.lower().lstrip("."), folder) as path:
             yield replace(events, source=path)
-    elif engine == "duckdb" and any(is_object(one) for one in given_paths(request.input)):
-        with spool_objects(given_paths(request.input), folder) as paths:
-            yield replace(events, source=paths)
+    elif request.engine_name == "duckdb" and any(is_object(path) for path in paths):
+        with spool_objects(paths, folder) as copies:
+            yield replace(events, source=copies)
     else:
         yield events
 
 
 def _check_columns(request: Request, engine: Engine, events: Events, files: Sequence[str]) -> None:
-    """Raise `InputError` for an input that cannot be read, before anything is booked or chosen."""
-    written = request.where or request.query or any(one.name != one.source for one in request.columns)
+    """Raise `InputError` for unreadable input or missing columns, if this is quick or errors later would cost."""
+    has_sql = request.where or request.query or any(column.name != column.source for column in request.columns)
     auto = request.max_items_per_user == AUTO
-    if not (written or auto or request.ledger is not None or 0 < len(files) <= _MOST_FILES):
+    if not (has_sql or auto or request.ledger is not None or 0 < len(files) <= _MOST_FILES):
         return
-    values = tuple(Value(*one) for one in request.sums)
+    values = tuple(Value(column, low, high) for column, low, high in request.sums)
     task = Task(events, Choice(bytes(32)), public_items=request.public_items(), values=values)
     if auto:
         from dphist.counting.duckdb import check_sizes_task
@@ -250,8 +251,7 @@ def _check_columns(request: Request, engine: Engine, events: Events, files: Sequ
 
 
 def engine_for(request: Request) -> Engine:
-    """The engine that was asked for."""
-    folder = None if request.temp_folder is None else Path(request.temp_folder)
+    folder = Path(request.temp_folder) if request.temp_folder is not None else None
     resources = Resources(request.memory, request.threads, folder)
     return counting_engine(request.engine_name, resources, request.master, request.spark_settings)
 
@@ -260,9 +260,9 @@ def engine_for(request: Request) -> Engine:
 
 
 def plan_request(request: Request, engine: Engine) -> Plan | ChoicePlan:
-    """The certified plan of a request, or the plans of all caps it may choose from.
+    """The certified plan of a request, or with `auto` the plans of all limits it may choose from.
 
-    Of all data only the length of a public list is read.
+    The only data read is the length of a public list of items.
     """
     from dphist.planning.auto_cap import ChoicePlan
     from dphist.releasing.document import plan_choice_for
@@ -279,41 +279,35 @@ def plan_request(request: Request, engine: Engine) -> Plan | ChoicePlan:
 
 
 def _outermost(plans: Sequence[Plan]) -> list[Plan]:
-    """Of each kind the plans with the least and the most noise in steps: if these can be drawn, all others can."""
+    """The plans with the least and the most noise of each kind: if these can be drawn, so can all others."""
 
     def kind(plan: Plan) -> tuple[str, bool]:
         return plan.mechanism, plan.contract.spread is not None
 
-    def steps(plan: Plan) -> float:
+    def noise_in_steps(plan: Plan) -> float:
         return plan.sigma * (1 if isinstance(plan.noise, Noise) else plan.noise.lattice)
 
-    of_kinds = [[plan for plan in plans if kind(plan) == one] for one in sorted(set(map(kind, plans)))]
-    return [outermost(of_kind, key=steps) for of_kind in of_kinds for outermost in (min, max)]
+    groups = [list(group) for _, group in groupby(sorted(plans, key=kind), key=kind)]
+    return [outermost(group, key=noise_in_steps) for group in groups for outermost in (min, max)]
 
 
 def _plan(request: Request, public_items: int | None) -> Plan:
     from dphist.planning.planner import plan as make_plan
     from dphist.releasing.document import certify_again
 
-    plan = partial(
-        make_plan, epsilon=request.epsilon, delta=request.delta, minimize=request.minimize,
-        mechanism=request.mechanism, sums=[(low, high) for _, low, high in request.sums],
-        weights=request.weights or None, excess=request.excess or "drop",
+    cap, most = request.cap, public_items or request.max_nonzero
+    plan = make_plan(
+        epsilon=request.epsilon, delta=request.delta, top=request.top, offset=request.offset,
+        max_nonzero=request.max_nonzero, gamma=request.gamma, public_items=public_items,
+        max_items_per_user=cap if cap is None or most is None else min(cap, most), excess=request.excess or "drop",
+        sums=[(low, high) for _, low, high in request.sums], weights=request.weights or None,
+        mechanism=request.mechanism, minimize=request.minimize,
     )  # fmt: skip
-    cap = request.cap
-    if public_items is not None:
-        made = plan(public_items=public_items, max_items_per_user=None if cap is None else min(cap, public_items))
-    elif request.top is not None:
-        made = plan(top=request.top, offset=request.offset, max_items_per_user=cap)
-    else:
-        if request.max_nonzero is not None and cap is not None:
-            cap = min(cap, request.max_nonzero)
-        made = plan(max_nonzero=request.max_nonzero, max_items_per_user=cap, gamma=request.gamma)
-    return certify_again(made)
+    return certify_again(plan)
 
 
 def _check_sums(plan: Plan, request: Request) -> None:
-    """Bounds of sums with numbers that a certificate cannot hold, or that `verify` would not read again."""
+    """Raise `InvalidParameter` for bounds whose numbers a certificate cannot hold, or `verify` cannot read."""
     from dphist.releasing.aggregates import sums_facts
     from dphist.releasing.document import plan_from
 
@@ -330,7 +324,7 @@ def _check_sums(plan: Plan, request: Request) -> None:
 def _prepare_job(
     request: Request, planned: Plan | ChoicePlan, engine: Engine, events: Events, receipt: Mapping[str, Any] | None
 ) -> Job:
-    """Choose the limit if it is to be chosen, and fix what is counted."""
+    """Choose the limit on items per user, if it is `auto`, and fix what is counted."""
     from dphist.releasing.document import Chosen, Nonzero, certify_again, nonzero_rule, top_k_keeps
     from dphist.releasing.noise import Job, noisy_sizes
     from dphist.sampling.tap import SecureTap, SeededTap
@@ -340,57 +334,53 @@ def _prepare_job(
     if isinstance(planned, Plan):
         plan, cap = planned, request.cap
     else:
-        sizes = Task(events, Choice(bytes(32)), public_items=request.public_items())
-        users = engine.sizes(sizes, planned.choice.caps, _watch(request, "choosing"))
-        chosen = Chosen.by(planned, noisy_sizes(planned.choice, users, tap))
+        task = Task(events, Choice(bytes(32)), public_items=request.public_items())
+        sizes = engine.sizes(task, planned.choice.caps, _watch(request, "choosing"))
+        chosen = Chosen.by(planned, noisy_sizes(planned.choice, sizes, tap))
         plan, cap = certify_again(chosen.release), chosen.cap
-    # A top-k step subtracts the count of the next rank. A bound it cannot enforce is guaranteed by the caller.
+    # A bound on all items that a top-k step cannot enforce is guaranteed by the caller.
     rule = nonzero_rule(plan, promised=request.max_nonzero is not None and not top_k_keeps(plan))
-    rank = None
-    # Spark compares with a promised bound by the same rank; it subtracts nothing then.
-    if rule is Nonzero.TOP_K or (rule is Nonzero.PROMISED and engine.name == "spark"):
-        rank = int(plan.contract.nonzero) + 1
+    # A top-k step subtracts the count of the next rank. By the same count Spark detects a broken guarantee.
+    ranked = rule is Nonzero.TOP_K or (rule is Nonzero.PROMISED and engine.name == "spark")
     if rule is Nonzero.TOP_K and request.top is not None:
-        # --top does not need a limit on users, which would only lose events.
-        cap = None
-    choice = Choice(tap.words(4).tobytes(), portable=not tap.private)
+        cap = None  # a limit on users is not needed, and would only lose events
+    columns = [column for column, _, _ in request.sums]
     task = replace(
-        task_of(plan, events, choice, cap, [column for column, _, _ in request.sums]),
-        lower_threshold=request.lower_threshold, public_items=request.public_items(), rank=rank,
-        ordered=not tap.private,
+        task_of(plan, events, Choice(tap.words(4).tobytes(), portable=not tap.private), cap, columns),
+        lower_threshold=request.lower_threshold, public_items=request.public_items(),
+        rank=int(plan.contract.nonzero) + 1 if ranked else None, ordered=not tap.private,
     )  # fmt: skip
     return Job(request, plan, rule, task, tap, chosen, receipt)
 
 
 def task_of(plan: Plan, events: Events, choice: Choice, cap: int | None, summed: Sequence[str]) -> Task:
-    """What is counted for a plan: with its weights if it has any, else up to `cap` items of a user."""
+    """What to count for a plan: with its weights if it has any, otherwise up to `cap` items per user."""
     weights = tuple((level.items, level.weight) for level in plan.levels)
     pairs = zip(summed, plan.sums, strict=True)
-    values = tuple(Value(column, one.low, one.high, one.reach) for column, one in pairs)
+    values = tuple(Value(column, noise.low, noise.high, noise.reach) for column, noise in pairs)
     return Task(events, choice, weights[-1][0] if weights else cap, values=values, weights=weights)
 
 
 # 6. Noise.
 
 
-def _add_noise(job: Job, counted: Any, target: Any, placed: Placed) -> Release:
-    """The release. Spark's executors also write it if `target` is a folder, and then call `placed`."""
+def _add_noise(job: Job, counted: Any, target: Target | None, placed: Placed) -> Release:
+    """Add noise. Spark's executors also write a `target` that is a folder, and then call `placed`."""
     request = job.request
     if request.engine_name == "spark":
         from dphist.releasing.on_spark import release_on_spark
 
         return release_on_spark(job, counted, target, placed)
-    from dphist.releasing.noise import NoiseStage, blocks, engine_pieces
+    from dphist.releasing.noise import blocks, engine_pieces, release_blocks
     from dphist.releasing.result import frame_form
 
-    stage = NoiseStage(job.plan, job.rule, job.names, job.tap, job.cut(counted.at_rank), distinct=True)
+    session = job.begin(counted.at_rank)
     _show_progress(request, "counting", 1.0)
     _show_progress(request, "adding noise", 0.0)
-    for block in blocks(engine_pieces(counted, job.plan), _BLOCK, _BLOCK_BYTES):
-        stage.add(block)
+    histogram = blocks(engine_pieces(counted, job.plan), _BLOCK, _BLOCK_BYTES)
+    # If a limit on users replaced the top-k step, --top keeps the largest noisy counts.
+    noisy = release_blocks(histogram, session, job.rule, job.names, distinct=True, limit=request.top)
     _show_progress(request, "adding noise", 1.0)
-    # Where a limit on users replaced the top-k step, the largest counts are those with the most noisy users.
-    noisy = stage.release(request.top)
     added = job.columns.numbers(noisy.counts, noisy.sums, noisy.plan)
     counts = added.pop(request.count_name)
     came = frame_form(request.input) if is_frame(request.input) else None
@@ -400,8 +390,8 @@ def _add_noise(job: Job, counted: Any, target: Any, placed: Placed) -> Release:
 # 7. Write.
 
 
-def _write(request: Request, result: Release, target: Any, attempt: Attempt) -> Release:
-    """Write result and certificate, both or neither. A folder was written by the executors already."""
+def _write(request: Request, result: Release, target: Target | None, attempt: Attempt) -> Release:
+    """Write result and certificate, both or neither. Executors have already written a folder."""
     if target is None or target.kind == "folder":
         return result
     _show_progress(request, "writing", 0.0)
