@@ -67,12 +67,12 @@ def test_another_cap_with_its_plan(path: Path) -> None:
         document["choice"]["cap"] = other_cap(document)
         stated(document, plans().plan(other_cap(document)))
 
-    assert "the cap was not chosen by what the certificate says" in noticed(path, change)
+    assert "the cap was not chosen by the noisy numbers of users in the certificate" in noticed(path, change)
 
 
 def test_the_plan_of_another_cap(path: Path) -> None:
     # One with less noise and a lower threshold, which every count has passed, if there is one.
-    assert {"the cap was not chosen by what the certificate says", "a count is below the threshold"} & set(
+    assert {"the cap was not chosen by the noisy numbers of users in the certificate", "a count is below the threshold"} & set(
         noticed(path, lambda document: stated(document, plans().plan(other_cap(document))))
     )
 
@@ -83,7 +83,7 @@ def test_noisy_sizes_that_would_give_another_cap(path: Path) -> None:
         document["choice"]["noisy_users"] = [*[0] * (len(many) - 4), 100_000, 0, 0, 0]
         assert document["choice"]["cap"] < 100
 
-    assert "the cap was not chosen by what the certificate says" in noticed(path, change)
+    assert "the cap was not chosen by the noisy numbers of users in the certificate" in noticed(path, change)
 
 
 def test_all_of_the_budget_for_the_release(path: Path) -> None:

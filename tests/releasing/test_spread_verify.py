@@ -128,7 +128,7 @@ def test_another_plan_that_agrees_with_itself(explicit: Path, name: str, other: 
         assert NO_RELEASE in noticed(explicit, put("plan", data)), name
         return
     problems = noticed(explicit, state_plan(plan))
-    assert "the plan relies on bounds that were not asked for, or is for another request" in problems, name
+    assert "the plan relies on bounds that were not requested, or is for another request" in problems, name
 
 
 @pytest.mark.parametrize(
@@ -207,7 +207,7 @@ def test_estimates_must_be_those_of_the_choice(chosen: Path) -> None:
     assert problem == "the column 'estimate' does not follow from the plan and the column before it"
     # With the factor to go with them, the noisy sizes contradict it.
     problems = rewrite(chosen, inflate, factor=1.01)
-    assert problems[0] == "the cap was not chosen by what the certificate says"
+    assert problems[0] == "the cap was not chosen by the noisy numbers of users in the certificate"
     assert rewrite(chosen, lambda numbers: numbers.update(dict.fromkeys(numbers, 1e308)))
     assert noticed(
         chosen, put("choice.correction.factors", [1e308] * len(document["choice"]["correction"]["factors"]))

@@ -187,4 +187,4 @@ def test_sizes_that_were_not_paid_for(tmp_path: Path) -> None:
         document["request"]["max-items-per-user"] = cap
         restate(document, whole)
 
-    assert any("choice of a cap" in problem for problem in forged(path, forge).problems)
+    assert any("choice of the limit" in problem for problem in forged(path, forge).problems)

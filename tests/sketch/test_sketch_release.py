@@ -107,7 +107,7 @@ def test_a_seed_repeats_and_says_so(sketch: MisraGries, tmp_path: Path) -> None:
     assert one.counts.dtype == np.int64
     one.write(tmp_path / "out.csv")
     assert dphist.verify(tmp_path / "out.csv").problems == (
-        "the noise was made from a seed, so that nobody is protected",
+        "the noise was made from a seed: the release is not private",
     )
     with pytest.raises(InvalidParameter, match="different names"):
         sketch.release(plan, count_name="item")
