@@ -272,7 +272,7 @@ def test_a_write_that_ends_early_goes_on(tmp_path: Path, unbuffered: str) -> Non
         ({"output": "-", "certificate": "log.csv"}, "which it is made of"),
         (
             {"output": "-", "certificate": "budget.db", "ledger": "budget.db", "dataset": "d"},
-            "which is its ledger",
+            "it is the ledger",
         ),
     ],
 )

@@ -26,9 +26,8 @@ from dphist.audit import (
     delta_lower_bound,
     finest_bit,
     simulate,
-    standard_cases,
     through_protocol,
-    weighted_cases,
+    worst_cases,
 )
 from dphist.privacy.lattice import infinite_event_discrete
 from dphist.privacy.paper import delta_correlated_gaussian
@@ -478,7 +477,7 @@ def test_bad_parameters_are_refused(wrong: dict[str, float]) -> None:
     "contract", [Contract(1, 1), Contract(None, 1), Contract(60_000, 50_000), Contract(30, 3)]
 )
 def test_standard_cases_keep_the_contract(contract: Contract) -> None:
-    for case in standard_cases(contract):
+    for case in worst_cases(contract):
         one, other = np.array(case.counts), np.array(case.neighbour)
         assert set(np.unique(one - other)) <= {0, 1}
         assert (one - other).sum() <= contract.items
@@ -491,7 +490,7 @@ def test_standard_cases_keep_the_contract(contract: Contract) -> None:
 def test_weighted_cases_keep_the_contract(contract: Contract) -> None:
     lattice, seen = 2048, set()
     levels = contract.levels(lattice)
-    for case in weighted_cases(contract, lattice):
+    for case in worst_cases(contract, lattice):
         one, other = np.array(case.counts), np.array(case.neighbour)
         moved = (one - other)[one != other]
         assert np.unique(moved).size == 1
@@ -506,5 +505,5 @@ def test_weighted_cases_keep_the_contract(contract: Contract) -> None:
 
 def test_a_mechanism_with_spread_must_have_a_plan() -> None:
     made = plan(epsilon=1.0, delta=0.05, max_items_per_user=3, excess="spread")
-    with pytest.raises(InvalidParameter, match="must have its plan"):
+    with pytest.raises(InvalidParameter, match="must have an attribute `plan`"):
         audit(ByProtocol(PlannedMechanism(made)), tap=SeededTap(1))

@@ -147,7 +147,7 @@ def test_options_that_are_the_sessions() -> None:
     made = session(where="item <> 'milk'")
     assert sorted(made.release(**ASKED).items.to_pylist()) == ["bread", "tea"]
     for name in ("ledger", "dataset", "user", "input", "where"):
-        with pytest.raises(InvalidParameter, match=f"{name} is the session's"):
+        with pytest.raises(InvalidParameter, match=f"{name} is fixed for the session"):
             made.release(**ASKED, **{name: "x"})
     with pytest.raises(InvalidParameter, match=r"^seed cannot be used with ledger"):
         made.release(**ASKED, seed=1)

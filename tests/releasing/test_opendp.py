@@ -36,7 +36,7 @@ def test_a_measurement_releases_and_says_what_it_costs() -> None:
     assert abs(released["tea"] - 5000) < 200
     assert measurement.map(1) == (1.0, 1e-12)
     assert measurement.map(0) == (0.0, 0.0)
-    with pytest.raises(OpenDPException, match="one user of difference"):
+    with pytest.raises(OpenDPException, match="differ by one user"):
         measurement.map(2)
 
 

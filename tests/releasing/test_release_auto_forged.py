@@ -72,9 +72,10 @@ def test_another_cap_with_its_plan(path: Path) -> None:
 
 def test_the_plan_of_another_cap(path: Path) -> None:
     # One with less noise and a lower threshold, which every count has passed, if there is one.
-    assert {"the cap was not chosen by the noisy numbers of users in the certificate", "a count is below the threshold"} & set(
-        noticed(path, lambda document: stated(document, plans().plan(other_cap(document))))
-    )
+    assert {
+        "the cap was not chosen by the noisy numbers of users in the certificate",
+        "a count is below the threshold",
+    } & set(noticed(path, lambda document: stated(document, plans().plan(other_cap(document)))))
 
 
 def test_noisy_sizes_that_would_give_another_cap(path: Path) -> None:

@@ -168,7 +168,7 @@ def test_an_id_is_that_of_one_request(folder: Path, stopped: bool) -> None:
     for words, reason in DIFFERENT:
         done = command(folder, *RUN, *words)
         assert (done.code, done.out) == (2, ""), done
-        assert "the id 'weekly-46' is that of another release" in done.err
+        assert "the id 'weekly-46' belongs to another release" in done.err
         assert reason in done.err
     assert names(folder) == before
     assert len(bookings(folder)) == 1
@@ -184,16 +184,16 @@ def test_what_was_released_is_not_drawn_again(folder: Path) -> None:
     for words in ([], ["--force"]):
         done = command(folder, *RUN, *words)
         assert (done.code, done.out) == (1, "")
-        assert "was released to out.csv, which is no longer there" in done.err
+        assert "was released to out.csv, which is missing now" in done.err
         assert "choose another id" in done.err
         assert not (folder / "out.csv").exists()
     (folder / "out.csv").write_text("item,count\n")
-    assert "not what was written then" in command(folder, *RUN).err
+    assert "not what was written" in command(folder, *RUN).err
     # Another release in its place, whole and booked, is not that one either.
     (folder / "out.csv").unlink()
     (folder / "out.csv.certificate.json").unlink()
     assert command(folder, *RUN, "--id", "another").code == 0
-    assert "not what was written then" in command(folder, *RUN).err
+    assert "not what was written" in command(folder, *RUN).err
     assert len(bookings(folder)) == 2
 
 
@@ -282,7 +282,7 @@ def test_a_result_whose_name_is_taken_at_the_last_moment_is_not_drawn_again(
     (folder / "out.csv").unlink()
     done = command(folder, *RUN)
     assert (done.code, done.out) == (1, "")
-    assert "no longer there. Noise is not drawn twice" in done.err
+    assert "missing now. Noise is not drawn twice" in done.err
 
 
 def test_a_run_is_repeated_a_few_times_only(folder: Path) -> None:
@@ -351,7 +351,7 @@ def test_a_signal_while_the_files_get_their_names(folder: Path, number: int, mon
     for words in ([], ["--force"]):
         done = command(folder, *RUN, *words)
         assert (done.code, done.out) == (1, "")
-        assert "no longer there. Noise is not drawn twice" in done.err
+        assert "missing now. Noise is not drawn twice" in done.err
 
 
 def test_another_plan_is_another_release(folder: Path) -> None:

@@ -127,7 +127,7 @@ def test_a_ledger_is_no_place_for_a_release(folder: Path, ledger: str, output: s
     words = ["--ledger", ledger, "--dataset", "log", "--output", output, *form]
     done = command(folder, "release", "events.parquet", *FLAGS, *words, "--force")
     assert (done.code, done.out) == (2, "")
-    assert "which is its ledger" in done.err
+    assert "it is the ledger" in done.err
     assert done.err.count("\n") == 1
     # Without force a file that is there is reason enough.
     assert command(folder, "release", "events.parquet", *FLAGS, *words).code in (1, 2)

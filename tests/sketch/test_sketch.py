@@ -173,13 +173,13 @@ def test_it_shows_nothing_of_itself_and_can_be_copied() -> None:
     [
         (lambda: MisraGries(0), "k must be between 1"),
         (lambda: MisraGries(2.5), "k must be a whole number"),  # type: ignore[arg-type]
-        (lambda: MisraGries(1, "texts"), "type of Arrow such as 'string'.*'texts'"),
+        (lambda: MisraGries(1, "texts"), "Arrow type such as 'string'.*'texts'"),
         (lambda: MisraGries(1, pa.list_(pa.int8())), "list<.*cannot be items of a sketch"),
         (lambda: MisraGries(1, {"": "string"}), "different names"),
         (lambda: MisraGries(1, pa.schema([("a", pa.int64()), ("a", pa.string())])), "different names"),
         (lambda: MisraGries(1).update("tea"), "the set of a user's items, not str"),
         (lambda: MisraGries(1).update(5), "not int"),  # type: ignore[arg-type]
-        (lambda: MisraGries(1).update_columns([1], pa.array([1])), "type large_string in 'item'.*type int64"),
+        (lambda: MisraGries(1).update_columns([1], pa.array([1])), "type large_string in 'item'.*has type int64"),
         (lambda: MisraGries(1).update_columns([1, 2], ["a"]), "same length"),
         (lambda: MisraGries(1).update_columns(5, ["a"]), "users must be columns"),
         (lambda: MisraGries(1).update_columns(np.ones((1, 1)), ["a"]), "users must be columns"),
@@ -189,7 +189,7 @@ def test_it_shows_nothing_of_itself_and_can_be_copied() -> None:
         (lambda: (lambda sketch: sketch.merge(sketch))(MisraGries(1)), "merged with itself"),
         (lambda: MisraGries(1).error_bound(-1), "pairs must be a whole number of at least 0"),
         (lambda: MisraGries(1).error_bound(True), "pairs must be a whole number of at least 0"),
-        (lambda: MisraGries.merge(), "give the sketches to merge"),
+        (lambda: MisraGries.merge(), "pass the sketches to merge"),
     ],
 )
 def test_what_is_refused(action: Any, sentence: str) -> None:

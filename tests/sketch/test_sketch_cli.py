@@ -103,7 +103,7 @@ def test_what_is_refused(folder: Path) -> None:
         (InputError, "not a sketch of dphist", ["release", "all.parquet", *BUDGET, "--output", "x.csv"]),
         (
             InputError,
-            "of size 20, not 1000",
+            "has the size 20, not 1000",
             ["release", "s.sketch", *BUDGET, "--size", "1000", "--output", "x.csv"],
         ),
         (

@@ -72,7 +72,7 @@ REFUSED = [
     (["--ledger", "none", "--dataset", "log"], 2, "there is no ledger none"),
     ([*BOOKED, "--output", "none/out.csv"], 1, "there is no folder none"),
     ([*BOOKED, "--count-name", "item"], 1, "item"),
-    ([*BOOKED, "--output", "a.ledger", "--output-format", "csv", "--force"], 2, "which is its ledger"),
+    ([*BOOKED, "--output", "a.ledger", "--output-format", "csv", "--force"], 2, "it is the ledger"),
 ]
 
 

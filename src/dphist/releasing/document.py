@@ -71,9 +71,9 @@ _CAVEATS: Final = {
         "intervals of counts cover the noise only."
     ),
     "estimate": (
-        "Estimates correct counts for what the limit left out on average. They are right for items that users "
-        "with many items choose as often as others do. For other items an estimate is off, and no interval shows "
-        "by how much."
+        "Estimates correct counts for what the limit left out on average, assuming that users with many items "
+        "choose the same items as others. Where they do not, an estimate is off, and no interval shows by how "
+        "much."
     ),
     "max-nonzero": (
         "The bound of {nonzero} items is guaranteed by the publisher: if the data had more items, nothing would "
@@ -161,8 +161,8 @@ def certificate_of(noise: AnyNoise, contract: Contract, budget: Budget) -> Certi
     certificate = _certify(noise, contract, budget)
     if not certificate.delta <= budget.delta:
         raise NotPrivate(
-            f"the plan does not keep its budget: at epsilon {budget.epsilon:g} no delta up to {budget.delta:g} can be "
-            "certified for its noise and threshold"
+            f"the plan does not keep its budget: at epsilon {budget.epsilon:g} no delta up to {budget.delta:g} "
+            "can be certified for its noise and threshold"
         )
     return certificate
 
