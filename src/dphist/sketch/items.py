@@ -40,13 +40,9 @@ class ItemKind:
 
     @classmethod
     def of(cls, item: Any) -> ItemKind:
-        """From a type, a mapping of column names to types, or a schema."""
-        if isinstance(item, pa.Schema):
-            names, types = item.names, item.types
-        else:
-            named = item if isinstance(item, Mapping) else {"item": item}
-            names, types = list(named), list(named.values())
-        return cls(tuple(names), tuple(plainest(named_type(kind)) for kind in types))
+        """From a type, or from a mapping of column names to types."""
+        types = item if isinstance(item, Mapping) else {"item": item}
+        return cls(tuple(types), tuple(plainest(named_type(kind)) for kind in types.values()))
 
     def __str__(self) -> str:
         return ", ".join(f"{name} ({kind})" for name, kind in zip(self.names, self.types, strict=True))
