@@ -416,7 +416,7 @@ def test_reachable_values_are_recognised() -> None:
 
 def test_fast_path_has_the_distribution_of_the_protocol() -> None:
     """Distances of every count and of their mean; false alarm 1e-10. Wrong noise is detected."""
-    counts, runs = (1, 8, 0, 9, 1000), 5_000
+    counts, runs = (1, 8, 0, 9, 1000), 8_000
     bound = kolmogorov_bound(runs, len(counts) + 1)
     other = through_protocol(PlannedMechanism(honest()), [counts], runs, SeededTap(22))
 
