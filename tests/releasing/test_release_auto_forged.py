@@ -1,4 +1,4 @@
-"""`verify` against forged certificates of a chosen cap: sealed again, and in agreement with themselves."""
+"""`verify` against forged certificates of a chosen limit, sealed again and consistent in themselves."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def plans() -> Any:
 
 
 def noticed(path: Path, change: Forgery) -> tuple[str, ...]:
-    """The problems that a forgery has; the certificate is as it was afterwards."""
+    """The problems of a forgery; the certificate is restored afterwards."""
     place = Path(f"{path}.certificate.json")
     original = place.read_text()
     try:
@@ -54,7 +54,7 @@ def noticed(path: Path, change: Forgery) -> tuple[str, ...]:
 
 
 def stated(document: dict[str, Any], plan: Plan, budget: Budget = WHOLE) -> None:
-    """A plan with all statements as they would be for it."""
+    """Another plan, with all entries that follow from it."""
     restate(document, json.loads(json.dumps(plan_facts(plan))), budget)
 
 
@@ -62,33 +62,33 @@ def other_cap(document: dict[str, Any]) -> int:
     return next(cap for cap in (1, 2, 3) if cap != document["choice"]["cap"])
 
 
-def test_another_cap_with_its_plan(path: Path) -> None:
+NOT_CHOSEN = "the cap was not chosen by the noisy numbers of users in the certificate"
+
+
+def test_another_limit_with_its_plan(path: Path) -> None:
     def change(document: dict[str, Any]) -> None:
         document["choice"]["cap"] = other_cap(document)
         stated(document, plans().plan(other_cap(document)))
 
-    assert "the cap was not chosen by the noisy numbers of users in the certificate" in noticed(path, change)
+    assert NOT_CHOSEN in noticed(path, change)
 
 
-def test_the_plan_of_another_cap(path: Path) -> None:
-    # One with less noise and a lower threshold, which every count has passed, if there is one.
-    assert {
-        "the cap was not chosen by the noisy numbers of users in the certificate",
-        "a count is below the threshold",
-    } & set(noticed(path, lambda document: stated(document, plans().plan(other_cap(document)))))
+def test_the_plan_of_another_limit(path: Path) -> None:
+    problems = noticed(path, lambda document: stated(document, plans().plan(other_cap(document))))
+    assert {NOT_CHOSEN, "a count is below the threshold"} & set(problems)
 
 
-def test_noisy_sizes_that_would_give_another_cap(path: Path) -> None:
+def test_noisy_numbers_that_give_another_limit(path: Path) -> None:
     def change(document: dict[str, Any]) -> None:
         many = document["choice"]["noisy_users"]
         document["choice"]["noisy_users"] = [*[0] * (len(many) - 4), 100_000, 0, 0, 0]
         assert document["choice"]["cap"] < 100
 
-    assert "the cap was not chosen by the noisy numbers of users in the certificate" in noticed(path, change)
+    assert NOT_CHOSEN in noticed(path, change)
 
 
-def test_all_of_the_budget_for_the_release(path: Path) -> None:
-    """The plan of the same cap as if the choice had cost nothing."""
+def test_the_whole_budget_for_the_release(path: Path) -> None:
+    """The plan of the same limit, as if the choice had cost nothing."""
 
     def change(document: dict[str, Any]) -> None:
         cap = document["choice"]["cap"]
@@ -97,8 +97,7 @@ def test_all_of_the_budget_for_the_release(path: Path) -> None:
     assert noticed(path, change)
 
 
-def test_a_guarantee_of_the_release_alone(path: Path) -> None:
-    """The part that the release has is no promise for both."""
+def test_the_guarantee_of_the_release_without_the_choice(path: Path) -> None:
 
     def change(document: dict[str, Any]) -> None:
         stated(document, plans().plan(document["choice"]["cap"]), plans().budget_of_release)
@@ -106,7 +105,7 @@ def test_a_guarantee_of_the_release_alone(path: Path) -> None:
     assert "the certificate's entry 'guarantee' is not that of its plan and request" in noticed(path, change)
 
 
-def test_a_cap_that_was_chosen_told_as_one_by_number(path: Path) -> None:
+def test_a_chosen_limit_as_a_fixed_one(path: Path) -> None:
     def change(document: dict[str, Any]) -> None:
         document["request"]["max-items-per-user"] = document["choice"]["cap"]
         stated(document, plans().plan(document["choice"]["cap"]))
@@ -114,11 +113,11 @@ def test_a_cap_that_was_chosen_told_as_one_by_number(path: Path) -> None:
     assert noticed(path, change)
 
 
-def test_another_share_with_all_that_follows_but_the_plan(path: Path) -> None:
+def test_another_share_of_the_budget_with_the_same_plan(path: Path) -> None:
     def change(document: dict[str, Any]) -> None:
         document["request"]["cap-share"] = 0.2
-        anew = choice_for(WHOLE, share=0.2, mechanism="laplace")
-        document["choice"] |= json.loads(json.dumps(anew.to_dict()))
+        other = choice_for(WHOLE, share=0.2, mechanism="laplace")
+        document["choice"] |= json.loads(json.dumps(other.to_dict()))
 
     assert noticed(path, change)
 
@@ -145,14 +144,14 @@ FORGERIES: list[tuple[str, Any]] = [
 ABSURD: list[Any] = [10**400, -(10**400), 1.0, float("nan"), float("inf"), True, None, "5"]
 
 
-def test_every_forged_entry_is_noticed_and_soon(path: Path) -> None:
+def test_every_forged_entry_is_detected_quickly(path: Path) -> None:
     for place, value in FORGERIES:
         began = time.process_time()
         assert noticed(path, put(place, copy.deepcopy(value))), (place, value)
         assert time.process_time() - began < 30, (place, value)
 
 
-def test_absurd_sizes_are_noticed(path: Path) -> None:
+def test_absurd_numbers_are_detected(path: Path) -> None:
     for value in ABSURD:
 
         def change(document: dict[str, Any], value: Any = value) -> None:

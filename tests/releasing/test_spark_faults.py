@@ -37,7 +37,7 @@ PARTITIONS, USERS, SEED = 4, 600, 20
 CAP: dict[str, Any] = {"max_items_per_user": 2, "mechanism": "gaussian"}
 TOP: dict[str, Any] = {"top": 15}
 ASKED: dict[str, Any] = {"user": "user", "item": "item", "epsilon": 3.0, "delta": 1e-6}
-SEEDED = "the noise was made from a seed: the release is not private"
+SEEDED = "the noise was made from a seed, so that nobody is protected"
 # Every part of a shuffle is a task, and a batch is a few rows.
 FINE = {f"spark.sql.{name}": value for name, value in (
     ("adaptive.coalescePartitions.enabled", "false"), ("execution.arrow.maxRecordsPerBatch", "2")

@@ -1,8 +1,8 @@
-"""Faults planted in counting with spread: the exact audit names them, and an attack on the noise shows them.
+"""Faults planted in counting with spread: the exact audit names them, and an attack on the noise detects them.
 
-Each fault counts real files with a real engine, with one user and without. Counting as it is passes both audits,
-with a false alarm of at most 1e-9 each. Of a fault the event that the attack finds is so likely that it is missed
-with a probability of at most 1e-9: `test_an_attack_misses_no_fault`. The seeds repeat both.
+Each fault counts real files with a real engine, with one user and without. Correct counting passes both audits,
+with a false alarm of at most 1e-9 each. An attack misses a fault with probability at most 1e-9
+(`test_an_attack_misses_no_fault`), and the seeds repeat both.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ from dphist.sampling.tap import SeededTap
 from engine_cases import QUICK_ON_DUCKDB, Factory, events, is_spark
 
 EPSILON, DELTA, M, N = 1.0, 0.05, 2, 32
+# Steps of a count in the plan.
 UNIT = 2048
-"""Steps of a count in the plan."""
+# The user who is added or removed, and the number of other users of an item that is not new.
 USER, BASE = 10**6, 80
-"""The user who is added or removed; how many other users have an item that is not new."""
 
 
 @cache
@@ -59,7 +59,7 @@ def planned() -> Plan:
 
 @cache
 def coarse() -> Plan:
-    """Eight steps to a count, so that two steps are much: one item of weight 1, or four of weight 1/2."""
+    """Eight steps per count, so that two steps are much: one item of weight 1, or four of weight 1/2."""
     noise, contract = LatticeNoise(8, Fraction(120), Fraction(0), 40), Contract(None, 1, spread=4)
     assert [(level.items, level.weight) for level in contract.levels(8)] == [(1, 8), (4, 4)]
     return replace(
@@ -68,7 +68,7 @@ def coarse() -> Plan:
 
 
 class ByNoiseSession(PlannedMechanism):
-    """A plan that is run by the noise session of releases: a subclass does not take the audit's faster way."""
+    """A plan that runs through the noise session of releases: a subclass does not take the fast path."""
 
 
 # --- faults -------------------------------------------------------------------------------------------
@@ -76,8 +76,6 @@ class ByNoiseSession(PlannedMechanism):
 
 @dataclass(frozen=True)
 class Counted:
-    """Counts that a faulty engine made."""
-
     schema: Any
     made: list[Any]
     at_rank: int = 0
@@ -88,7 +86,7 @@ class Counted:
 
 @dataclass(eq=False)
 class FileByFile(DuckDBEngine):
-    """Counts each file by itself and adds up: a user's weight is that of their items in one file."""
+    """Counts each file separately and adds up: a user's weight depends on their items in one file."""
 
     @contextmanager
     def count(self, task: Task, progress: Any = None) -> Iterator[Any]:
@@ -115,7 +113,7 @@ class OtherWeights(DuckDBEngine):
 
 
 def level_before(weights: Any) -> Any:
-    """A user of a level gets the weight of the level before: three items count as two do."""
+    """Each level has the weight of the level before: three items count like two."""
     return [(items, before[1]) for before, (items, _) in pairwise(weights)]
 
 
@@ -129,7 +127,7 @@ def up_to_four_times_n(weights: Any) -> Any:
 
 @dataclass(eq=False)
 class EventsAsUsers(DuckDBEngine):
-    """Counts the events of a user for an item, in place of the user."""
+    """Counts the events of a user for an item instead of the user."""
 
     @contextmanager
     def count(self, task: Task, progress: Any = None) -> Iterator[Any]:
@@ -148,7 +146,7 @@ class EventsAsUsers(DuckDBEngine):
 
 @dataclass(frozen=True)
 class Fault:
-    """A faulty engine, and the user whom it shows: so many items, new or not, each in so many events and files."""
+    """A faulty engine, and the user who reveals it: a number of items, new or not, each in `repeats` events."""
 
     engine: Any
     items: int
@@ -156,9 +154,9 @@ class Fault:
     runs: int
     repeats: int = 1
     plan: Callable[[], Plan] = planned
+    # Items and steps that the engine counts of the user; they determine the power of the attack.
     items_kept: int = 0
     steps: int = 0
-    """What the engine makes of the user: items and steps of each. The attack's power follows from these."""
     problem: str = ""
 
 
@@ -195,33 +193,33 @@ FAULTS = {
 
 
 def write_neighbours(folder: Path, fault: Fault) -> tuple[Path, Path]:
-    """Folders of files, the first one with the user: two of the user's items, or events, are in each file."""
-    own = [(USER, item) for item in range(fault.items) for _ in range(fault.repeats)]
+    """Two folders of files, the first one with the user; each file has two of the user's items or events."""
+    of_user = [(USER, item) for item in range(fault.items) for _ in range(fault.repeats)]
     others = [(item * BASE + user, item) for item in range(fault.items) for user in range(BASE) if not fault.new]
     others += [(-1 - user, -1) for user in range(BASE)]
     folders = folder / "with", folder / "without"
-    for one, rows in zip(folders, (own, []), strict=True):
-        one.mkdir()
-        for start in range(0, len(own), M):
+    for path, rows in zip(folders, (of_user, []), strict=True):
+        path.mkdir()
+        for start in range(0, len(of_user), M):
             part = rows[start : start + M] + (others if start == 0 else [])
             users, items = zip(*part, strict=True) if part else ((), ())
             table = pa.table({"user": pa.array(users, pa.int64()), "item": pa.array(items, pa.int64())})
-            pq.write_table(table, one / f"{start:04}.parquet")
+            pq.write_table(table, path / f"{start:04}.parquet")
     return folders
 
 
 def count_neighbours(engine: Any, folder: Path, fault: Fault) -> Contribution:
-    user, nobody = write_neighbours(folder, fault)
-    return contribution_of_user(engine, fault.plan(), events(user), events(nobody))
+    with_user, without = write_neighbours(folder, fault)
+    return contribution_of_user(engine, fault.plan(), events(with_user), events(without))
 
 
-# Every other fault in the quick tests; whether counting finds them all is tested there for each.
+# The quick tests attack some faults; the power of the attack is tested for all.
 SOME = [pytest.param(name, marks=pytest.mark.slow if place % 2 else ()) for place, name in enumerate(FAULTS)]
 FEW = [pytest.param(name, marks=() if place in (2, 6) else pytest.mark.slow) for place, name in enumerate(FAULTS)]
 
 
 def attack(fault: Fault, counted: Contribution) -> AuditResult:
-    mechanism = (ByNoiseSession if fault.runs <= 24_000 else PlannedMechanism)(fault.plan())
+    mechanism = (ByNoiseSession if fault.runs <= 4_000 else PlannedMechanism)(fault.plan())
     return audit(mechanism, tap=SeededTap(fault.items), runs=fault.runs, more_cases=[counted.case("counted")])
 
 
@@ -239,8 +237,8 @@ def test_a_fault_of_the_counting_contradicts_the_certificate(name: str, tmp_path
 
 
 @pytest.mark.parametrize("name", FEW)
-def test_the_same_events_counted_as_they_should_be_do_not(name: str, tmp_path: Path) -> None:
-    """The certificate holds for these neighbours: a false alarm has a probability of at most 1e-9."""
+def test_correct_counting_does_not_contradict_it(name: str, tmp_path: Path) -> None:
+    """False alarm: at most 1e-9."""
     fault = FAULTS[name]
     counted = count_neighbours(DuckDBEngine(), tmp_path, fault)
     assert counted.problem is None
@@ -274,9 +272,8 @@ def test_an_attack_misses_no_fault(name: str) -> None:
     assert lower > 1.2 * plan.certificate.delta
 
 
-def test_two_steps_of_2048_are_below_what_an_attack_resolves_but_not_below_exact_arithmetic(
-    tmp_path: Path,
-) -> None:
+def test_the_exact_audit_detects_two_steps_of_2048(tmp_path: Path) -> None:
+    """An attack cannot resolve them."""
     fault = replace(FAULTS["N is ignored, all items new"], items=N, engine=OtherWeights(change=two_steps))
     counted = count_neighbours(fault.engine, tmp_path, fault)
     assert counted.problem == "counts change by 514 of 2048, which is not one of the plan's weights"
@@ -304,9 +301,9 @@ def test_users_of_every_size_are_covered_with_sums(engine: Factory) -> None:
     )
     for items in (1, 3, 33) if is_spark(engine) else (1, 2, 3, 32, 33, 100):
         for amount in (-1e9, 1e9):
-            own = [(USER, item, amount) for item in range(items) for _ in range(2)]
+            more = [(USER, item, amount) for item in range(items) for _ in range(2)]
             found = contribution_of_user(
-                engine(Resources(threads=2)), plan, events(table(OTHERS + own)), events(table(OTHERS)),
+                engine(Resources(threads=2)), plan, events(table(OTHERS + more)), events(table(OTHERS)),
                 summed=["amount", "amount"],
             )  # fmt: skip
             assert found.problem is None
@@ -314,7 +311,7 @@ def test_users_of_every_size_are_covered_with_sums(engine: Factory) -> None:
             level = next(level for level in plan.levels if level.items >= min(items, N))
             assert len(moved) == min(items, N)
             assert set(moved[:, 0].tolist()) == {level.weight}
-            # At the ends of both ranges the sums are as far out as they may be.
+            # Values at the ends of both ranges move the sums as far as allowed.
             sign, unit = (1 if amount > 0 else -1), plan.levels[0].weight
             for place, one in enumerate(plan.sums, start=1):
                 assert set(moved[:, place].tolist()) == {sign * one.reach * level.weight // unit}
@@ -322,7 +319,7 @@ def test_users_of_every_size_are_covered_with_sums(engine: Factory) -> None:
 
 @pytest.mark.parametrize("excess", ["drop", "spread"])
 def test_a_release_counts_by_the_task_that_is_audited(excess: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same weights, limit and steps of sums: only the source and the secret of the choice differ."""
+    """The same weights, limit and steps of sums; only the source and the secret of the choice differ."""
     tasks: list[Task] = []
     right = DuckDBEngine.count
 
@@ -345,10 +342,10 @@ def test_a_release_counts_by_the_task_that_is_audited(excess: Any, monkeypatch: 
     assert tasks[1].choice == tasks[2].choice != tasks[0].choice
 
 
-def test_a_limit_without_spread_is_audited_alike() -> None:
+def test_a_limit_without_spread_is_audited_too() -> None:
     plan = dphist.plan(epsilon=1, delta=1e-3, max_items_per_user=5, sums=[(0, 10)], weights=[0.1])
-    own = [(USER, item, 99.0) for item in range(9)]
-    with_user, without = events(table(OTHERS + own)), events(table(OTHERS))
+    more = [(USER, item, 99.0) for item in range(9)]
+    with_user, without = events(table(OTHERS + more)), events(table(OTHERS))
     assert contribution_of_user(DuckDBEngine(), plan, with_user, without, summed=["amount"]).problem is None
     fewer = replace(plan, contract=Contract(None, 3))
 
@@ -388,7 +385,7 @@ class GivenCounts(DuckDBEngine):
         ((418, 0, 0), ("reach", 0, 0), "sum 1 changes by more than 418 of 512 of half its range"),
     ],
 )
-def test_what_the_exact_audit_calls_a_problem(counts: Any, sums: Any, problem: str | None) -> None:
+def test_problems_of_the_exact_audit(counts: Any, sums: Any, problem: str | None) -> None:
     plan = dphist.plan(epsilon=1, delta=1e-3, max_items_per_user=M, excess="spread", sums=[(0, 10)], weights=[0.1])
     assert [(level.items, level.weight) for level in plan.levels[:2]] == [(2, 512), (3, 418)]
     base, (one,) = np.array([10_000, 20_000, 30_000]), plan.sums

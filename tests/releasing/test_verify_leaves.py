@@ -13,6 +13,8 @@ import pytest
 
 import dphist
 from dphist.outputs.formats import SEAL
+from dphist.outputs.readback import read_release
+from dphist.releasing.verify import verify_document
 from release_data import events, resealed
 from report_cases import KINDS
 
@@ -98,13 +100,20 @@ def passed(path: Path, document: dict[str, Any], *, every: bool) -> list[tuple[P
     certificate = Path(f"{path}.certificate.json")
     certificate.write_text(resealed(document))
     assert dphist.verify(path).verified
+    table = read_release(str(path)).table
+
+    def is_verified(made: dict[str, Any], place: Place) -> bool:
+        if not every and place[0] != "output":
+            return verify_document(made, table, str(path)).verified  # without reading the data again
+        certificate.write_text(resealed(made))
+        return dphist.verify(path).verified
+
     found = []
     for number, place in enumerate(leaves({key: value for key, value in document.items() if key != SEAL})):
         if not every and is_inside_a_row(document, place):
             continue
         for what, made in forgeries(document, place, None if every else number):
-            certificate.write_text(resealed(made))
-            if dphist.verify(path).verified:
+            if is_verified(made, place):
                 found.append((place, what))
                 if what == "removed":
                     assert place[:2] in {("request", wish) for wish in WISHES}, place
