@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any, Final
 from dphist.errors import DphistError, InputError, InvalidParameter, LedgerError, OutputError
 from dphist.ledger import Ledger
 from dphist.ledger.accounts import AUTO, HALF, Spend, composer_for, limits_of, round_down, zcdp_of
+from dphist.ledger.store import ledger_path
 from dphist.outputs.formats import output_of, parse_certificate, same_json
 from dphist.outputs.write import Target, Written, target_of
 from dphist.privacy.types import Budget, Plan
@@ -354,16 +355,14 @@ def check_ledger(request: Request | SketchRequest, target: Any) -> None:
     """Raise unless the ledger exists, has the dataset, and is not the release's own output."""
     if request.ledger is None:
         return
+    # SQLite would mistake a file in the place of its journal for one, and remove it.
+    ledger = os.path.realpath(ledger_path(request.ledger))
+    if target is not None:
+        for output in (target.address, target.certificate or f"{target.address}.certificate.json"):
+            if os.path.realpath(output) in (ledger, f"{ledger}-journal"):
+                raise InvalidParameter(f"cannot write the release to {output}: it is the ledger")
     assert request.dataset is not None
     Ledger.open(request.ledger).account(request.dataset)
-    # SQLite would mistake a file in the place of its journal for one, and remove it.
-    ledger = os.path.realpath(request.ledger)
-    outputs = (
-        () if target is None else (target.address, target.certificate or f"{target.address}.certificate.json")
-    )
-    for output in outputs:
-        if os.path.realpath(output) in (ledger, f"{ledger}-journal"):
-            raise InvalidParameter(f"cannot write the release to {output}: it is the ledger")
 
 
 # Runs with an id.
