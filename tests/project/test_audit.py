@@ -223,7 +223,7 @@ def test_the_lightest_users_of_a_plan_with_spread_are_attacked() -> None:
 )
 def test_bound_is_valid(rates: tuple[float, float], risk: float) -> None:
     """Exactly: the total probability of all hits for which the bound is above the truth."""
-    n = 40
+    n = 24
     p, q = rates
     truth = p - math.e * q
     hits = stats.binom.pmf(np.arange(n + 1), n, p)

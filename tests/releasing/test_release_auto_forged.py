@@ -41,13 +41,8 @@ def plans() -> Any:
 
 
 def noticed(path: Path, change: Forgery) -> tuple[str, ...]:
-    """The problems of a forgery; the certificate is restored afterwards."""
-    place = Path(f"{path}.certificate.json")
-    original = place.read_text()
-    try:
-        found = forged(path, change)
-    finally:
-        place.write_text(original)
+    """The problems of a forgery."""
+    found = forged(path, change)
     assert not found.verified
     assert all("\n" not in problem for problem in found.problems)
     return found.problems

@@ -176,7 +176,7 @@ def normal_of(folder: Path, releases: int) -> float:
     return float(special.ndtr(upper) - math.exp(1.8) * special.ndtr(lower))
 
 
-@pytest.mark.parametrize("accounting", ["pld", "zcdp"])
+@pytest.mark.parametrize("accounting", ["zcdp", pytest.param("pld", marks=pytest.mark.slow)])
 def test_releases_with_spread_are_booked_until_the_total_is_spent(tmp_path: Path, accounting: str) -> None:
     """By the rho or the profile of all levels."""
     folder = log_in(tmp_path, epsilon=1.8, delta=1e-6, accounting=accounting)
