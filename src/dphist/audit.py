@@ -297,7 +297,7 @@ def audit(
     confidence: float = 1.0 - 1e-9,
     more_cases: Sequence[Case] = (),
 ) -> AuditResult:
-    """Attack a mechanism on worst-case neighbours: a lower bound on delta at `epsilon` (the certificate's).
+    """Attack a mechanism on worst-case neighbours, to bound delta at `epsilon` (the certificate's) from below.
 
     Half of the runs choose neighbours and an event, the other half estimate its probability on both sides. Given
     the choice, these are independent binomial draws, so choosing costs no confidence.

@@ -154,9 +154,9 @@ def certificate_of(noise: AnyNoise, contract: Contract, budget: Budget) -> Certi
         )
     sums = () if isinstance(noise, LaplaceNoise) else noise.sums
     exact = [noise.scale] if isinstance(noise, LaplaceNoise) else [noise.variance, noise.variance_shared]
-    exact += [number for one in sums for number in (one.low, one.high, one.variance)]
-    whole = all(isinstance(n, int) for n in (noise.lattice, noise.limit, *(one.reach for one in sums)))
-    if not whole or not all(isinstance(v, (int, Fraction)) for v in exact):
+    exact += [number for part in sums for number in (part.low, part.high, part.variance)]
+    whole = [noise.lattice, noise.limit, *(part.reach for part in sums)]
+    if not all(isinstance(n, int) for n in whole) or not all(isinstance(n, (int, Fraction)) for n in exact):
         raise InvalidParameter("the plan's lattice and limit must be whole numbers and its variances fractions")
     certificate = _certify(noise, contract, budget)
     if not certificate.delta <= budget.delta:
@@ -489,7 +489,7 @@ def _noise_from(data: Mapping[str, Any]) -> AnyNoise:
     if data["mechanism"] == "laplace":
         return LaplaceNoise(_fraction(data["scale"]), _whole(data["limit_steps"]))
     variances = _fraction(data["variance_steps"]), _fraction(data["variance_shared_steps"])
-    lattice, sums = _whole(data["lattice"]), tuple(_sum_from(one) for one in data.get("sums", ()))
+    lattice, sums = _whole(data["lattice"]), tuple(map(_sum_from, data.get("sums", ())))
     if lattice > _LARGEST_LATTICE or variances[1] > _LARGEST_SHARED_VARIANCE or len(sums) > _MOST_SUMS:
         raise ValueError
     if data["mechanism"] == "known-domain":

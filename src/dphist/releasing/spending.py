@@ -276,8 +276,6 @@ class Attempt:
         closed = self.booking.failed is not None or self.drawn is not None or not self.noted
         if self.booking.id is not None:
             facts |= {"id": self.booking.id, "state": "closed" if closed else "booked"}
-        if not self.noted:
-            facts["unnoted"] = True
         entry = f"entry {facts['entry']} of the ledger {ledger}"
         spent = f"The privacy budget was spent: {budget} stay booked as {entry}."
         if self.written is not None:
