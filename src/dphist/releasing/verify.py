@@ -184,7 +184,7 @@ def verify_document(
 
 @dataclass
 class _Examination:
-    """What the examination of one certificate has found."""
+    """Checks, problems and numbers of one certificate."""
 
     checks: list[str]
     problems: list[str]
