@@ -1,4 +1,4 @@
-"""Audit a plan by attack: a lower bound on its delta, to hold against the certificate."""
+"""Audit a plan by attack: a lower bound on its delta, to compare with the certificate."""
 
 from __future__ import annotations
 
@@ -23,14 +23,13 @@ from dphist.sampling.tap import SecureTap, Tap
 
 
 class Session(Protocol):
-    """One run of a mechanism: what all batches of a histogram share is drawn."""
+    """One run of a mechanism on one histogram; the noise that all batches share is drawn."""
 
-    def release(self, counts: IntArray) -> Released:
-        """Noise and threshold for one batch of counts."""
+    def release(self, counts: IntArray) -> Released: ...
 
 
 class Mechanism(Protocol):
-    """What can be audited: a mechanism with its certificate."""
+    """What can be audited: `begin` starts an independent run, which must match contract and certificate."""
 
     @property
     def name(self) -> str: ...
@@ -41,55 +40,48 @@ class Mechanism(Protocol):
     @property
     def certificate(self) -> Certificate: ...
 
-    def begin(self, tap: Tap) -> Session:
-        """Draw the noise that all batches share. One session serves one histogram, once."""
+    def begin(self, tap: Tap) -> Session: ...
 
 
 @dataclass(frozen=True)
 class PlannedMechanism:
-    """A plan, ready to run."""
+    """A plan as a mechanism."""
 
     plan: Plan
 
     @property
     def name(self) -> str:
-        """The plan's mechanism."""
         return self.plan.mechanism
 
     @property
     def contract(self) -> Contract:
-        """The plan's contract."""
         return self.plan.contract
 
     @property
     def certificate(self) -> Certificate:
-        """The plan's certificate."""
         return self.plan.certificate
 
     def begin(self, tap: Tap) -> NoiseSession:
-        """Draw the shared noise, once."""
         return begin(self.plan, tap)
 
 
-# Pairs of neighbours, each with a score of the output: the attack is to guess H from a high score or a low one.
-#
-# Whatever the score, the bound on delta is valid: a poor score only makes it weak.
+# Pairs of neighbours, each with a score of the output: the attack guesses H from a high or a low score. The bound
+# on delta is valid for any score; a poor score only makes it weak.
 
 Score = Callable[[FloatArray], FloatArray]
 BoolArray = NDArray[np.bool_]
 
-# Far above any threshold that an audit can see something of, and small enough to keep 33 bits of fraction.
+# Far above any threshold at which an audit detects something, and small enough to keep 33 bits of fraction.
 LARGE: Final = 10**6
-# One user of m = 50,000 items needs no audit of 50,000 columns: a smaller pair is a valid pair.
+# A user with more items is attacked by some of them: a smaller pair is a valid pair.
 MOST_ITEMS: Final = 64
 
 
 @dataclass(frozen=True)
 class Case:
-    """Neighbours H (with the user) and H' (without), and how to learn a score from runs of both.
+    """Neighbours H (with the user) and H' (without), and how to fit a score to runs of both.
 
-    `fit(values, values_neighbour)` sees the runs set aside for choosing, a row each, NaN where nothing was
-    released.
+    `fit(values, values_neighbour)` gets the runs set aside for choosing: a row each, NaN if not released.
     """
 
     name: str
@@ -99,30 +91,19 @@ class Case:
 
 
 def case_of_counts(name: str, counts: Sequence[int], neighbour: Sequence[int]) -> Case:
-    """A case of any neighbours, given as the counts of the same items: it looks for new counts and for changes."""
-    order = sorted(zip(counts, neighbour, strict=True), key=lambda pair: (pair[1] == 0, pair[0] == pair[1]))
-    shared = sum(other > 0 for _, other in order)
-    changed = sum(other > 0 and one != other for one, other in order)
+    """A case of any neighbours, given as counts of the same items: it attacks new and changed counts."""
+    pairs = sorted(zip(counts, neighbour, strict=True), key=lambda pair: (pair[1] == 0, pair[0] == pair[1]))
+    shared = sum(without > 0 for _, without in pairs)
+    changed = sum(without > 0 and count != without for count, without in pairs)
     fit = partial(_linear_score, shared=shared, changed=changed)
-    return Case(name, tuple(one for one, _ in order), tuple(other for _, other in order), fit)
-
-
-def family_case(name: str, *, shared: int, changed: int, new: int, weight: int = 1, steps: int = 1) -> Case:
-    """`shared` large counts in both, `changed` of them one higher in H, and `new` counts of one in H alone.
-
-    With spread, a user adds `weight` of the `steps` of a count.
-    """
-    large = LARGE * steps
-    neighbour = (large,) * shared + (0,) * new
-    counts = (large + weight,) * changed + (large,) * (shared - changed) + (weight,) * new
-    return case_of_counts(name, counts, neighbour)
+    return Case(name, tuple(count for count, _ in pairs), tuple(without for _, without in pairs), fit)
 
 
 def _linear_score(values: FloatArray, values_neighbour: FloatArray, *, shared: int, changed: int) -> Score:
     """Fisher's discriminant of the shared counts; infinite where a new count was released.
 
-    The log-likelihood ratio of correlated normal noise is linear in the counts, and by symmetry in two means: of
-    the changed and of the unchanged. Fisher's weights are its weights, learnt without knowing the noise.
+    The log-likelihood ratio of correlated normal noise is linear in the counts and, by symmetry, in the means of
+    the changed and of the unchanged ones. Fisher's weights estimate its weights without knowing the noise.
     """
 
     def features(rows: FloatArray) -> FloatArray:
@@ -133,11 +114,11 @@ def _linear_score(values: FloatArray, values_neighbour: FloatArray, *, shared: i
     def some_new(rows: FloatArray) -> BoolArray:
         return np.asarray(~np.isnan(rows[:, shared:]).all(axis=1))
 
-    one, other = features(values[~some_new(values)]), features(values_neighbour)
-    weights = np.zeros(other.shape[1])
-    if len(one) > 1:
-        pooled = np.atleast_2d(np.cov(one, rowvar=False)) + np.atleast_2d(np.cov(other, rowvar=False))
-        weights = np.linalg.pinv(pooled) @ (one.mean(axis=0) - other.mean(axis=0))
+    given, without = features(values[~some_new(values)]), features(values_neighbour)
+    weights = np.zeros(without.shape[1])
+    if len(given) > 1:
+        pooled = np.atleast_2d(np.cov(given, rowvar=False)) + np.atleast_2d(np.cov(without, rowvar=False))
+        weights = np.linalg.pinv(pooled) @ (given.mean(axis=0) - without.mean(axis=0))
 
     def score(rows: FloatArray) -> FloatArray:
         return np.where(some_new(rows), np.inf, features(rows) @ weights)
@@ -146,9 +127,9 @@ def _linear_score(values: FloatArray, values_neighbour: FloatArray, *, shared: i
 
 
 def finest_bit(values: FloatArray) -> FloatArray:
-    """-e for the lowest set bit 2^e of a row's values, the finest of them; -inf where there is none.
+    """-e for the lowest set bit 2^e of all values in a row; -inf where there is none.
 
-    Floats added to counts carry bits whose fineness depends on the size of the noise, hence on the count.
+    The finest bit of a count with floating-point noise depends on the size of the noise, hence on the count.
     """
     mantissa, exponent = np.frexp(values)
     whole = np.where(np.isfinite(values), mantissa * 2.0**53, 0.0).astype(np.int64)
@@ -158,49 +139,48 @@ def finest_bit(values: FloatArray) -> FloatArray:
     return np.asarray(np.where(lowest > 0, fineness, -np.inf).max(axis=1), dtype=np.float64)
 
 
-def bits_case(contract: Contract) -> Case:
-    """Counts of 2 or of 1, read by the fineness of their bits."""
-    items = min(contract.items, MOST_ITEMS)
-    return Case("finest bit of counts 2 or 1", (2,) * items, (1,) * items, lambda _one, _other: finest_bit)
+def worst_cases(contract: Contract, lattice: int = 1) -> list[Case]:
+    """Worst-case neighbours under a contract: only new counts, only changed ones, both, and bits of small counts.
 
-
-def weighted_cases(contract: Contract, lattice: int) -> tuple[Case, ...]:
-    """The cases of the first, a middle and the last level of a contract with spread; counts are in steps.
-
-    A level with more items than are simulated would be attacked by a part of its user: the levels below serve.
+    With spread, counts are in steps of the lattice, and the first, a middle and the last level are attacked, of
+    those with few enough items to simulate: a part of a user would be a weak attack.
     """
+    if contract.spread is None:
+        items = min(contract.items, MOST_ITEMS)
+        bits = Case("finest bit of counts 2 or 1", (2,) * items, (1,) * items, lambda *_: finest_bit)
+        return [*_count_cases(contract), bits]
     all_levels = contract.levels(lattice)
     levels = [level for level in all_levels if level.items <= MOST_ITEMS] or [all_levels[0]]
-    cases = []
-    for level in dict.fromkeys(levels[place] for place in (0, len(levels) // 2, -1)):
-        for case in _count_cases(Contract(contract.max_nonzero, level.items), level.weight, lattice):
-            cases.append(replace(case, name=f"{case.name}, with the weight {level.weight / lattice:.3g}"))
-    return tuple(cases)
-
-
-def standard_cases(contract: Contract) -> tuple[Case, ...]:
-    """Worst-case neighbours under a contract: only new counts, none, both, and the bits of small counts."""
-    return (*_count_cases(contract), bits_case(contract))
+    return [
+        replace(case, name=f"{case.name}, with the weight {level.weight / lattice:.3g}")
+        for level in dict.fromkeys(levels[place] for place in (0, len(levels) // 2, -1))
+        for case in _count_cases(Contract(contract.max_nonzero, level.items), level.weight, lattice)
+    ]
 
 
 def _count_cases(contract: Contract, weight: int = 1, steps: int = 1) -> list[Case]:
-    make = partial(family_case, weight=weight, steps=steps)
+    """The cases of a user who adds `weight` to counts in units of `steps`."""
+
+    def case(name: str, *, shared: int, changed: int, new: int) -> Case:
+        large = LARGE * steps
+        counts = (large + weight,) * changed + (large,) * (shared - changed) + (weight,) * new
+        return case_of_counts(name, counts, (large,) * shared + (0,) * new)
+
     items = min(contract.items, MOST_ITEMS)
     most = items if math.isinf(contract.nonzero) else min(int(contract.nonzero), MOST_ITEMS)
-    cases = [make(f"{items} new counts", shared=0, changed=0, new=items)]
+    cases = [case(f"{items} new counts", shared=0, changed=0, new=items)]
     if most > items:
         name = f"{items} new counts beside {most - items} shared ones"
-        cases.append(make(name, shared=most - items, changed=0, new=items))
-    # The worst number of changes is (gamma + j)/2, and gamma is near sqrt k; without shared noise it is m.
+        cases.append(case(name, shared=most - items, changed=0, new=items))
+    # The worst number of changes is (gamma + k)/2 with gamma near sqrt k; without shared noise it is m.
     for changed in sorted({items, min(items, round((most + math.sqrt(most)) / 2))}):
-        name = f"{changed} of {most} shared counts changed"
-        cases.append(make(name, shared=most, changed=changed, new=0))
+        cases.append(case(f"{changed} of {most} shared counts changed", shared=most, changed=changed, new=0))
     new = items // 2
     if new > 0:
         shared = most - new
         changed = min(items - new, shared)
         name = f"{new} new counts, {changed} of {shared} shared counts changed"
-        cases.append(make(name, shared=shared, changed=changed, new=new))
+        cases.append(case(name, shared=shared, changed=changed, new=new))
     return cases
 
 
@@ -212,8 +192,8 @@ _CELLS: Final = 1 << 22  # of noise at once: 32 MB
 def simulate(mechanism: Mechanism, counts: Sequence[int], runs: int, tap: Tap) -> FloatArray:
     """Released values of `runs` independent sessions, a row each; NaN for what was not released.
 
-    Guarantee: the distribution of one session per row through the protocol. The family's own class is drawn many
-        sessions at a time; a subclass of it may differ, and goes through the protocol like everything else.
+    Guarantee: the distribution of `through_protocol`. Many sessions of a `PlannedMechanism` are drawn at a time; a
+        subclass may behave differently, and goes through the protocol.
     """
     if type(mechanism) is PlannedMechanism and mechanism.plan.mechanism in ("gshm", "csh"):
         return _family(mechanism, np.asarray(counts, dtype=np.int64), runs, tap)
@@ -221,21 +201,21 @@ def simulate(mechanism: Mechanism, counts: Sequence[int], runs: int, tap: Tap) -
 
 
 def through_protocol(mechanism: Mechanism, batches: Sequence[Sequence[int]], runs: int, tap: Tap) -> FloatArray:
-    """The same by `begin` and `release` alone, the histogram cut into batches; columns follow the batches."""
+    """`simulate` by `begin` and `release` alone, for a histogram in batches; columns follow the batches."""
     arrays = [np.asarray(batch, dtype=np.int64) for batch in batches]
     starts = np.cumsum([0, *(array.size for array in arrays)])
     out = np.full((runs, int(starts[-1])), np.nan)
     for row in out:
         session = mechanism.begin(tap)
         for start, array in zip(starts, arrays, strict=False):
-            # The mechanism gets a copy: one that writes into its input must not change the next run.
+            # A mechanism that writes into its input must not change the next run.
             released = session.release(array.copy())
             row[start + released.index] = released.values
     return out
 
 
 def _family(mechanism: PlannedMechanism, counts: IntArray, runs: int, tap: Tap) -> FloatArray:
-    """The family, vectorised over sessions: the formula of `NoiseSession`, a shared draw for each row."""
+    """`NoiseSession` vectorised over sessions, with a shared draw for each row."""
     noise = mechanism.plan.noise
     if not isinstance(noise, LatticeNoise):
         raise InvalidParameter("only discrete noise can be drawn")
@@ -254,7 +234,7 @@ def _family(mechanism: PlannedMechanism, counts: IntArray, runs: int, tap: Tap) 
     return out
 
 
-# An empirical audit: attack a mechanism, and bound its delta from below by how well the attack does.
+# The attack.
 
 _MOST_EVENTS: Final = 4096
 _LEAST_RUNS: Final = 1000
@@ -262,7 +242,7 @@ _LEAST_RUNS: Final = 1000
 
 @dataclass(frozen=True)
 class AuditResult:
-    """What an attack proved: delta at `epsilon` is at least `delta_lower`, with the stated confidence."""
+    """What an attack proves: delta at `epsilon` is at least `delta_lower`, with the stated confidence."""
 
     mechanism: str
     epsilon: float
@@ -275,13 +255,13 @@ class AuditResult:
 
     @property
     def contradicts(self) -> bool:
-        """Whether the certificate cannot be true. Its delta holds for its own epsilon and for all larger ones."""
+        """Whether the certificate is false. Its delta holds for its own epsilon and for all larger ones."""
         return self.epsilon >= self.certificate.epsilon and self.delta_lower > self.certificate.delta
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data with the keys of `dphist audit --json`."""
-        own = {name: value for name, value in vars(self).items() if name != "certificate"}
-        return {**own, "delta_certified": self.certificate.delta, "contradicts": self.contradicts}
+        fields = {name: value for name, value in vars(self).items() if name != "certificate"}
+        return {**fields, "delta_certified": self.certificate.delta, "contradicts": self.contradicts}
 
     def __str__(self) -> str:
         verdict = "CONTRADICTS the certificate" if self.contradicts else "does not contradict the certificate"
@@ -295,7 +275,7 @@ class AuditResult:
 
 @dataclass(frozen=True)
 class _Event:
-    """{sign * score >= level}, taken as evidence for H (`added`) or for H'."""
+    """{sign * score >= level}, as evidence for H (`added`) or for H'; `promise` is the bound that it promises."""
 
     case: Case
     score: Score
@@ -317,15 +297,14 @@ def audit(
     confidence: float = 1.0 - 1e-9,
     more_cases: Sequence[Case] = (),
 ) -> AuditResult:
-    """Attack a mechanism on worst-case neighbours and report what that proves about delta at `epsilon`.
+    """Attack a mechanism on worst-case neighbours, to bound delta at `epsilon` (the certificate's) from below.
 
-    Half of the runs choose neighbours and an event, the other half estimate its probability on both sides: given
-    the choice they are independent binomial draws, so that choosing costs nothing in confidence.
+    Half of the runs choose neighbours and an event, the other half estimate its probability on both sides. Given
+    the choice, these are independent binomial draws, so choosing costs no confidence.
 
-        delta >= Pr[event | one] - e^epsilon Pr[event | other]
+        delta >= Pr[event | H] - e^epsilon Pr[event | H'], and the same with H and H' exchanged
 
-    Guarantee: Pr[delta_lower > the true delta] <= 1 - confidence, by Clopper and Pearson, half on each side. For
-        `epsilon` None, the certificate's.
+    Guarantee: Pr[delta_lower > the true delta] <= 1 - confidence, by Clopper and Pearson, half on each side.
     """
     epsilon = mechanism.certificate.epsilon if epsilon is None else epsilon
     if not 0.0 < confidence < 1.0 or not (math.isfinite(epsilon) and epsilon >= 0.0):
@@ -333,21 +312,22 @@ def audit(
             f"confidence must be between 0 and 1 and epsilon not negative, not {confidence!r} and {epsilon!r}"
         )
     cases = (*_cases_of(mechanism), *more_cases)
-    each = runs // 4  # sessions of each of the two histograms in the half that counts
-    if each < max(_LEAST_RUNS, 50 * len(cases)):
-        raise InvalidParameter(f"runs must be at least {4 * max(_LEAST_RUNS, 50 * len(cases))}, not {runs!r}")
+    # Sessions of each of the two histograms, in each half.
+    sessions, least = runs // 4, max(_LEAST_RUNS, 50 * len(cases))
+    if sessions < least:
+        raise InvalidParameter(f"runs must be at least {4 * least}, not {runs!r}")
     risk = (1.0 - confidence) / 2.0
     event = max(
-        (_best_event(case, mechanism, tap, epsilon, each // len(cases), each, risk) for case in cases),
-        key=lambda found: found.promise,
+        (_best_event(case, mechanism, tap, epsilon, sessions // len(cases), sessions, risk) for case in cases),
+        key=lambda event: event.promise,
     )
-    hits = int(event.happens(simulate(mechanism, event.case.counts, each, tap)).sum())
-    hits_neighbour = int(event.happens(simulate(mechanism, event.case.neighbour, each, tap)).sum())
+    hits = int(event.happens(simulate(mechanism, event.case.counts, sessions, tap)).sum())
+    hits_neighbour = int(event.happens(simulate(mechanism, event.case.neighbour, sessions, tap)).sum())
     likely, unlikely = (hits, hits_neighbour) if event.added else (hits_neighbour, hits)
     return AuditResult(
         mechanism=mechanism.name,
         epsilon=epsilon,
-        delta_lower=delta_lower_bound(likely, unlikely, each, epsilon=epsilon, risk=risk),
+        delta_lower=delta_lower_bound(likely, unlikely, sessions, epsilon=epsilon, risk=risk),
         case=event.case.name,
         direction="added" if event.added else "removed",
         confidence=confidence,
@@ -356,14 +336,13 @@ def audit(
     )
 
 
-def _cases_of(mechanism: Mechanism) -> tuple[Case, ...]:
-    """The worst-case neighbours of a mechanism; with spread, its plan says how many steps a count has."""
+def _cases_of(mechanism: Mechanism) -> list[Case]:
     if mechanism.contract.spread is None:
-        return standard_cases(mechanism.contract)
+        return worst_cases(mechanism.contract)
     plan = getattr(mechanism, "plan", None)
     if not isinstance(plan, Plan) or not isinstance(plan.noise, LatticeNoise):
-        raise InvalidParameter("a mechanism with spread must have its plan, with discrete noise, as `plan`")
-    return weighted_cases(plan.contract, plan.noise.lattice)
+        raise InvalidParameter("a mechanism with spread must have an attribute `plan`, with discrete noise")
+    return worst_cases(plan.contract, plan.noise.lattice)
 
 
 def delta_lower_bound(hits: int, hits_other: int, runs: int, *, epsilon: float, risk: float) -> float:
@@ -378,50 +357,52 @@ def delta_lower_bound(hits: int, hits_other: int, runs: int, *, epsilon: float, 
 
 
 def _best_event(
-    case: Case, mechanism: Mechanism, tap: Tap, epsilon: float, choosing: int, each: int, risk: float
+    case: Case, mechanism: Mechanism, tap: Tap, epsilon: float, choosing: int, sessions: int, risk: float
 ) -> _Event:
-    """The event of a case that promises most, judged on runs of its own."""
+    """The event of a case with the largest bound after `sessions` more runs, judged by `choosing` runs."""
     values = simulate(mechanism, case.counts, choosing, tap)
     values_neighbour = simulate(mechanism, case.neighbour, choosing, tap)
     score = case.fit(values, values_neighbour)
-    one, other = score(values), score(values_neighbour)
+    scores, scores_neighbour = score(values), score(values_neighbour)
     events = []
     for added, sign in product((True, False), (1, -1)):
-        likely, unlikely = (one, other) if added else (other, one)
-        promise, level = _best_level(sign * likely, sign * unlikely, epsilon, each, risk)
+        likely, unlikely = (scores, scores_neighbour) if added else (scores_neighbour, scores)
+        promise, level = _best_level(sign * likely, sign * unlikely, epsilon, sessions, risk)
         events.append(_Event(case, score, added, sign, level, promise))
     return max(events, key=lambda event: event.promise)
 
 
-def _best_level(one: FloatArray, other: FloatArray, epsilon: float, runs: int, risk: float) -> tuple[float, float]:
-    """The bound that {score >= level} promises after `runs` more runs, and that level."""
-    one, other = np.sort(one), np.sort(other)
-    levels = np.unique(one)
+def _best_level(
+    likely: FloatArray, unlikely: FloatArray, epsilon: float, sessions: int, risk: float
+) -> tuple[float, float]:
+    """The bound that {score >= level} promises after `sessions` more runs, and the best level."""
+    likely, unlikely = np.sort(likely), np.sort(unlikely)
+    levels = np.unique(likely)
     if levels.size > _MOST_EVENTS:
         levels = levels[np.linspace(0, levels.size - 1, _MOST_EVENTS).astype(np.int64)]
-    p = 1.0 - np.searchsorted(one, levels) / one.size
-    q = 1.0 - np.searchsorted(other, levels) / other.size
+    p = 1.0 - np.searchsorted(likely, levels) / likely.size
+    q = 1.0 - np.searchsorted(unlikely, levels) / unlikely.size
     z = float(-special.ndtri(risk))
-    promise = _wilson(p, runs, -z) - math.exp(epsilon) * _wilson(q, runs, z)
+    promise = _wilson(p, sessions, -z) - math.exp(epsilon) * _wilson(q, sessions, z)
     best = int(np.argmax(promise))
     return float(promise[best]), float(levels[best])
 
 
 def _wilson(p: FloatArray, runs: int, z: float) -> FloatArray:
-    """Wilson's limit, lower for negative z: quick, and good enough to choose by."""
+    """Wilson's confidence limit, the lower one for negative z: fast, and good enough for choosing."""
     spread = np.sqrt(p * (1.0 - p) / runs + (z / (2.0 * runs)) ** 2)
     return np.asarray((p + z * z / (2.0 * runs) + z * spread) / (1.0 + z * z / runs))
 
 
-# The counting can be audited without noise, and so exactly: what one user changes must be what the plan allows.
+# Counting is audited exactly, without noise: one user must change only what the plan allows.
 
 
 @dataclass(frozen=True)
 class Contribution:
-    """What one user changes: counts, and sums if there are any, of all items, with the user and without.
+    """Counts and sums of all items with one user and without: a row for each item, the count first, in steps.
 
-    A row for each item, the count first, in the units of the engine. These are true counts: the events must be
-    synthetic. `problem` says how the change exceeds what the certificate covers, if it does.
+    These are true counts: the events must be synthetic. `problem` is how the change exceeds what the certificate
+    covers, if it does.
     """
 
     counts: IntArray = field(repr=False)
@@ -429,32 +410,31 @@ class Contribution:
     problem: str | None
 
     def case(self, name: str) -> Case:
-        """These neighbours, to attack the noise with: `audit(..., more_cases=[...])`."""
+        """These neighbours as an attack on the noise: `audit(..., more_cases=[...])`."""
         return case_of_counts(name, self.counts[:, 0].tolist(), self.neighbour[:, 0].tolist())
 
 
 def contribution_of_user(
     engine: Engine, plan: Plan, events: Events, without: Events, *, summed: Sequence[str] = ()
 ) -> Contribution:
-    """Count synthetic events under a plan with one user and `without` that user, and compare exactly.
+    """Count synthetic events under a plan, with one user and `without`, and compare exactly.
 
     `summed` names the column of each of the plan's sums. Top-k steps and public lists are not covered.
     """
     cap = plan.contract.items
     task = task_of(plan, events, Choice(SecureTap().words(4).tobytes()), cap, summed)
     with engine:
-        found, found_without = (_count_rows(engine, one) for one in (task, replace(task, events=without)))
-    items, none = sorted({*found, *found_without}, key=repr), (0,) * (1 + len(plan.sums))
+        both = [_count_rows(engine, counted) for counted in (task, replace(task, events=without))]
+    items, absent = sorted({*both[0], *both[1]}, key=repr), (0,) * (1 + len(plan.sums))
     counts, neighbour = (
-        np.array([rows.get(item, none) for item in items], dtype=np.int64).reshape(len(items), len(none))
-        for rows in (found, found_without)
+        np.array([rows.get(item, absent) for item in items], dtype=np.int64).reshape(len(items), len(absent))
+        for rows in both
     )
-    reaches = [one.reach for one in plan.sums]
+    reaches = [noise.reach for noise in plan.sums]
     return Contribution(counts, neighbour, _problem(counts - neighbour, task.weights or ((cap, 1),), reaches))
 
 
 def _count_rows(engine: Engine, task: Task) -> dict[Any, tuple[int, ...]]:
-    """Items with their counts and sums."""
     names, rows = len(task.events.items), {}
     with engine.count(task) as counted:
         for batch in counted.batches():
@@ -466,9 +446,8 @@ def _count_rows(engine: Engine, task: Task) -> dict[Any, tuple[int, ...]]:
 def _problem(moved: IntArray, levels: Sequence[tuple[int, int]], reaches: Sequence[int]) -> str | None:
     """Why no level covers a user who moves counts and sums by this, a row for each item."""
     unit = levels[0][1]
-    by_count = moved[:, 0]
-    touched = moved[by_count != 0]
-    if moved[by_count == 0].any():
+    touched = moved[moved[:, 0] != 0]
+    if moved[moved[:, 0] == 0].any():
         return "a sum changes where the count does not"
     steps = np.unique(touched[:, 0]).tolist()
     if len(steps) > 1:
@@ -481,7 +460,7 @@ def _problem(moved: IntArray, levels: Sequence[tuple[int, int]], reaches: Sequen
     if len(touched) > allowed:
         return f"{len(touched)} counts change by {steps[0]} of {unit}, and the plan allows {allowed}"
     for place, reach in enumerate(reaches, start=1):
-        # Weighted sums are around the middle of their range already; the others begin at its lower end.
+        # Weighted sums are relative to the middle of their range; the others to its lower end.
         around = touched[:, place] - (reach if unit == 1 else 0)
         if np.abs(around).max() * unit > reach * steps[0]:
             return f"sum {place} changes by more than {steps[0]} of {unit} of half its range"

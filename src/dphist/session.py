@@ -1,4 +1,4 @@
-"""`Session`: several releases of the same events under one total budget, in a notebook or a script."""
+"""`Session`: several releases from the same events under one total budget, in a notebook or a script."""
 
 from __future__ import annotations
 
@@ -22,24 +22,23 @@ if TYPE_CHECKING:
 _COLUMNS: Final = ("item", "epsilon", "delta", "written to")
 _DATASET: Final = "events"
 _NOT_PLD: Final = (
-    "a session cannot have the accounting 'pld': it holds only for releases that are all fixed before the first "
-    "result is seen, and in a session later releases may depend on earlier results"
+    "a session cannot use the accounting 'pld': it requires that all releases are fixed before the first result "
+    "is seen, and in a session later releases may depend on earlier results"
 )
 
 
 def _remove_folder(folder: str, owner: int) -> None:
-    """Remove the folder of a session, unless this is a process that was forked from the session's own."""
+    # A forked process must not remove the ledger of its parent.
     if os.getpid() == owner:
         shutil.rmtree(folder, ignore_errors=True)
 
 
 class Session:
-    """One input, one column of users, and a total budget for everything that is released from them.
+    """One input with its column of users, and a total budget for all releases from it.
 
-    Every release is booked before its noise is drawn, as in a ledger: one that does not fit raises `OverBudget`.
-    Without `ledger` the bookings are in a temporary file that goes with the session, and the total holds for it
-    alone; with `ledger` and `dataset` they last in that file. A dataset that is there already keeps its
-    total and its accounting; `epsilon` and `delta` are for a new one.
+    Every release is booked before its noise is drawn; one that does not fit raises `OverBudget`. The bookings are
+    in the file `ledger` under the name `dataset`, or else in a temporary file, so that the total covers this
+    session only. An existing dataset keeps its total and its accounting; `epsilon` and `delta` are for a new one.
 
     >>> import dphist, pandas
     >>> log = pandas.DataFrame({"user": range(900), "query": ["tea"] * 600 + ["milk"] * 300})
@@ -65,7 +64,7 @@ class Session:
         if (ledger is None) != (dataset is None):
             raise InvalidParameter("ledger and dataset go together: a ledger has a budget for each dataset")
         if (epsilon is None) != (delta is None):
-            raise InvalidParameter("epsilon and delta go together: they are the total of all releases")
+            raise InvalidParameter("epsilon and delta go together: they are the total budget of all releases")
         if accounting == "pld":
             raise InvalidParameter(_NOT_PLD)
         self._given = {"input": input, "user": user, **options}
@@ -75,27 +74,24 @@ class Session:
             folder = tempfile.mkdtemp(prefix="dphist-session-")
             weakref.finalize(self, _remove_folder, folder, os.getpid())
             ledger, dataset = Path(folder) / "ledger", _DATASET
-        # The same file, whatever the working folder is later.
+        # The working folder may change later.
         self._path, self._dataset = ledger_path(ledger).absolute(), dataset
-        if epsilon is not None and delta is not None:
-            self._ledger = self._init(epsilon, delta, AUTO if accounting is None else accounting)
-        else:
+        if epsilon is None or delta is None:
             self._ledger = Ledger.open(self._path)
-        self._check_accounting(accounting)
-
-    def _check_accounting(self, asked: str | None) -> None:
+        else:
+            self._ledger = self._init(epsilon, delta, AUTO if accounting is None else accounting)
         account = self.account
         if account.accounting == "pld":
             raise InvalidParameter(_NOT_PLD)
-        # The first booking has replaced "auto" by what it means for this dataset.
-        if asked not in (None, account.accounting, *([AUTO] if account.by_first else [])):
+        # The first booking has replaced "auto" by the accounting it chose.
+        if accounting not in (None, account.accounting, *([AUTO] if account.by_first else [])):
             raise InvalidParameter(
-                f"the dataset {self._dataset!r} has the accounting {account.accounting!r}, which cannot be "
-                "changed: leave accounting out"
+                f"the dataset {dataset!r} has the accounting {account.accounting!r}, which cannot be changed: "
+                "leave accounting out"
             )
 
     def _init(self, epsilon: float, delta: float, accounting: str) -> Ledger:
-        """The ledger with this total, or the one that is there with the same total."""
+        """A new dataset with this total, or an existing one that has it."""
         if os.path.lexists(self._path):
             ledger = Ledger.open(self._path)
             known = ledger.accounts().datasets.get(self._dataset)
@@ -117,12 +113,12 @@ class Session:
         """`dphist.release` of the session's events, with these options; raises `OverBudget` if it does not fit."""
         for name in ("ledger", "dataset", *self._given):
             if name in options:
-                raise InvalidParameter(f"{name} is the session's: give it to dphist.Session")
+                raise InvalidParameter(f"{name} is fixed for the session: pass it to dphist.Session")
         return release(**{**self._given, **options, "ledger": self._path, "dataset": self._dataset})
 
     @property
     def remaining(self) -> Remaining:
-        """What is left, in words and numbers: in releases like the last one."""
+        """The remaining budget, in releases like the last one."""
         account = self.account
         total = account.total
         if not account.bookings:
@@ -132,11 +128,10 @@ class Session:
 
     def _title(self) -> str:
         total = self.account.total
-        whole = f"epsilon {total.epsilon:g} and delta {total.delta:g}"
-        return f"Session with a total of {whole}; remaining: {self.remaining}"
+        budget = f"epsilon {total.epsilon:g} and delta {total.delta:g}"
+        return f"Session with a total of {budget}; remaining: {self.remaining}"
 
     def _cells(self) -> list[tuple[str, ...]]:
-        """Each release: what was counted, and what it has spent."""
         return [
             (
                 ", ".join(booking.spend.document.get("request", {}).get("item", ["-"])),

@@ -258,7 +258,7 @@ def test_a_short_write_is_continued(tmp_path: Path, unbuffered: str) -> None:
         ({"output": "-", "certificate": "log.csv"}, "cannot write the release to"),
         (
             {"output": "-", "certificate": "budget.db", "ledger": "budget.db", "dataset": "d"},
-            "which is its ledger",
+            "it is the ledger",
         ),
     ],
 )

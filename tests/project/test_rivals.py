@@ -1,4 +1,4 @@
-"""The rivals of benchmarks/rivals.py keep what their papers state."""
+"""The mechanisms of other papers and libraries in benchmarks/rivals.py behave as published."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_one_user_moves_policy_weights_by_at_most_one() -> None:
         assert np.linalg.norm(everyone - others) <= 1 + 1e-12
 
 
-def test_the_set_union_threshold_is_least() -> None:
+def test_the_set_union_threshold_is_minimal() -> None:
     t = np.arange(1, 101)
     threshold = rivals.set_union_threshold(4.0, 5e-7, 100)
     passes = -np.expm1(t * norm.logcdf((threshold - 1 / np.sqrt(t)) / 4.0))

@@ -25,22 +25,22 @@ def features() -> None:
 
 @cache
 def planned() -> Plan:
-    """With this delta, a count of one passes in one of 1e13 releases."""
+    """With this delta, the count of one user is released in one of 1e13 releases."""
     return dphist.plan(epsilon=1.0, delta=1e-12, max_items_per_user=10)
 
 
-def test_a_measurement_releases_and_has_a_privacy_map() -> None:
+def test_release_and_privacy_map() -> None:
     measurement = as_measurement(planned())
     released = measurement(HISTOGRAM)
     assert set(released) == {"tea", "rye"}
     assert abs(released["tea"] - 5000) < 200
     assert measurement.map(1) == (1.0, 1e-12)
     assert measurement.map(0) == (0.0, 0.0)
-    with pytest.raises(OpenDPException, match="one user of difference"):
+    with pytest.raises(OpenDPException, match="differ by one user"):
         measurement.map(2)
 
 
-def test_the_top_k_step_is_included() -> None:
+def test_the_top_k_step_is_applied() -> None:
     plan = dphist.plan(epsilon=1.0, delta=1e-6, top=2)
     histogram = {f"item {i}": 100 * (i + 1) for i in range(50)}
     assert set(as_measurement(plan)(histogram)) <= {"item 49", "item 48"}
@@ -69,11 +69,11 @@ def test_an_odometer_adds_up() -> None:
     queryable = odometer(HISTOGRAM)
     for _ in range(3):
         queryable(measurement)
-    found = zcdp_of_plan(planned())
-    assert queryable.privacy_loss(1) == (pytest.approx(3 * found.rho), pytest.approx(3 * found.delta))
+    cost = zcdp_of_plan(planned())
+    assert queryable.privacy_loss(1) == (pytest.approx(3 * cost.rho), pytest.approx(3 * cost.delta))
 
 
-def test_a_whole_profile_cannot_be_passed_yet() -> None:
+def test_opendp_does_not_accept_privacy_profiles_yet() -> None:
     """Once this fails, plans can compose tightly inside OpenDP."""
     make_profile: Any = dp.new_privacy_profile
     curve = make_profile(lambda _: 1e-6)
@@ -84,7 +84,7 @@ def test_a_whole_profile_cannot_be_passed_yet() -> None:
         measurement.map(1)
 
 
-def test_errors_name_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bad_parameters_and_missing_features() -> None:
     with pytest.raises(InvalidParameter, match="approximate-zcdp"):
         as_measurement(planned(), measure="pure")  # type: ignore[arg-type]
     dp.disable_features("honest-but-curious")

@@ -1,4 +1,4 @@
-"""`verify` detects forged certificates of a chosen limit that are resealed and consistent."""
+"""`verify` against forged certificates of a chosen limit, sealed again and consistent in themselves."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def noticed(path: Path, change: Forgery) -> tuple[str, ...]:
 
 
 def stated(document: dict[str, Any], plan: Plan, budget: Budget = WHOLE) -> None:
-    """Replace the plan, and all statements that follow from it."""
+    """Another plan, with all entries that follow from it."""
     restate(document, json.loads(json.dumps(plan_facts(plan))), budget)
 
 
@@ -61,30 +61,32 @@ def other_cap(document: dict[str, Any]) -> int:
     return next(cap for cap in (1, 2, 3) if cap != document["choice"]["cap"])
 
 
-def test_another_cap_with_its_plan(path: Path) -> None:
+NOT_CHOSEN = "the cap was not chosen by the noisy numbers of users in the certificate"
+
+
+def test_another_limit_with_its_plan(path: Path) -> None:
     def change(document: dict[str, Any]) -> None:
         document["choice"]["cap"] = other_cap(document)
         stated(document, plans().plan(other_cap(document)))
 
-    assert "the cap was not chosen by what the certificate says" in noticed(path, change)
+    assert NOT_CHOSEN in noticed(path, change)
 
 
-def test_the_plan_of_another_cap(path: Path) -> None:
-    assert {"the cap was not chosen by what the certificate says", "a count is below the threshold"} & set(
-        noticed(path, lambda document: stated(document, plans().plan(other_cap(document))))
-    )
+def test_the_plan_of_another_limit(path: Path) -> None:
+    problems = noticed(path, lambda document: stated(document, plans().plan(other_cap(document))))
+    assert {NOT_CHOSEN, "a count is below the threshold"} & set(problems)
 
 
-def test_noisy_sizes_that_would_give_another_cap(path: Path) -> None:
+def test_noisy_numbers_that_give_another_limit(path: Path) -> None:
     def change(document: dict[str, Any]) -> None:
         many = document["choice"]["noisy_users"]
         document["choice"]["noisy_users"] = [*[0] * (len(many) - 4), 100_000, 0, 0, 0]
         assert document["choice"]["cap"] < 100
 
-    assert "the cap was not chosen by what the certificate says" in noticed(path, change)
+    assert NOT_CHOSEN in noticed(path, change)
 
 
-def test_all_of_the_budget_for_the_release(path: Path) -> None:
+def test_the_whole_budget_for_the_release(path: Path) -> None:
     """The plan of the same limit, as if the choice had cost nothing."""
 
     def change(document: dict[str, Any]) -> None:
@@ -94,8 +96,7 @@ def test_all_of_the_budget_for_the_release(path: Path) -> None:
     assert noticed(path, change)
 
 
-def test_a_guarantee_of_the_release_alone(path: Path) -> None:
-    """The budget of the release does not cover the choice."""
+def test_the_guarantee_of_the_release_without_the_choice(path: Path) -> None:
 
     def change(document: dict[str, Any]) -> None:
         stated(document, plans().plan(document["choice"]["cap"]), plans().budget_of_release)
@@ -103,7 +104,7 @@ def test_a_guarantee_of_the_release_alone(path: Path) -> None:
     assert "the certificate's entry 'guarantee' is not that of its plan and request" in noticed(path, change)
 
 
-def test_a_chosen_limit_recorded_as_a_number(path: Path) -> None:
+def test_a_chosen_limit_as_a_fixed_one(path: Path) -> None:
     def change(document: dict[str, Any]) -> None:
         document["request"]["max-items-per-user"] = document["choice"]["cap"]
         stated(document, plans().plan(document["choice"]["cap"]))
@@ -111,11 +112,11 @@ def test_a_chosen_limit_recorded_as_a_number(path: Path) -> None:
     assert noticed(path, change)
 
 
-def test_another_share_without_its_plan(path: Path) -> None:
+def test_another_share_of_the_budget_with_the_same_plan(path: Path) -> None:
     def change(document: dict[str, Any]) -> None:
         document["request"]["cap-share"] = 0.2
-        anew = choice_for(WHOLE, share=0.2, mechanism="laplace")
-        document["choice"] |= json.loads(json.dumps(anew.to_dict()))
+        other = choice_for(WHOLE, share=0.2, mechanism="laplace")
+        document["choice"] |= json.loads(json.dumps(other.to_dict()))
 
     assert noticed(path, change)
 
@@ -142,12 +143,12 @@ FORGERIES: list[tuple[str, Any]] = [
 ABSURD: list[Any] = [10**400, -(10**400), 1.0, float("nan"), float("inf"), True, None, "5"]
 
 
-def test_every_forged_entry_is_noticed(path: Path) -> None:
+def test_every_forged_entry_is_detected(path: Path) -> None:
     for place, value in FORGERIES:
         assert noticed(path, put(place, copy.deepcopy(value))), (place, value)
 
 
-def test_absurd_sizes_are_noticed(path: Path) -> None:
+def test_absurd_numbers_are_detected(path: Path) -> None:
     for value in ABSURD:
 
         def change(document: dict[str, Any], value: Any = value) -> None:

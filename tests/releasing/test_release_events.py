@@ -133,7 +133,7 @@ def test_a_broken_promise_releases_nothing(options: dict[str, Any]) -> None:
     assert len(found) > 0
     assert "max-nonzero" in found.document()["guarantee"]["conditions"]
     assert "max-nonzero" in found.document()["caveats"]
-    assert "no possible data has more than 6 items" in found.guarantee
+    assert "no possible dataset has more than 6 items" in found.guarantee
 
 
 @pytest.mark.parametrize(

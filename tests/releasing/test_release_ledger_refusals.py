@@ -1,4 +1,4 @@
-"""What cannot be released is refused before it is booked; what fails afterwards stays booked."""
+"""Releases that are refused before booking, and releases that fail afterwards and stay booked."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def folder(tmp_path: Path) -> Path:
 
 Case = tuple[str, list[str], int, str]
 OUT = ["--output", "out.csv"]
-# After the budget and the ledger: the input, the flags that are bad, the exit code and what is said of them.
+# The input, bad flags, the exit code and the message.
 REFUSED: list[Case] = [
     ("events.parquet", ["--output", "none/out.csv"], 1, "there is no folder none"),
     ("events.parquet", ["--output", "there.csv"], 1, "there.csv already exists"),
@@ -56,27 +56,27 @@ REFUSED: list[Case] = [
     ("events.parquet", [*OUT, "--epsilon", "3.5"], 3, "remaining: one release like this one with epsilon up to 3"),
     ("events.parquet", [*OUT, "--ledger", "none.ledger", "--output", "there.csv", "--force"], 2, "no ledger none"),
 ]
-# What of a sum is bad is known before, too; sums have Gaussian noise.
+# Sums have Gaussian noise.
 SUMS: list[Case] = [
     ("events.parquet", [*OUT, "--sum", "nothing:0:5"], 2, "has no column 'nothing'"),
     ("events.parquet", [*OUT, "--mean", "nothing:0:5"], 2, "has no column 'nothing'"),
     ("events.parquet", [*OUT, "--sum", "spent:5:0"], 2, "5"),
     ("events.parquet", [*OUT, "--sum", "spent:0:x"], 2, "spent:0:x"),
     ("events.parquet", [*OUT, "--sum", "spent:1e300:1.1e300"], 2, "bounds of a sum are too large"),
-    # Where `verify` could not read the certificate.
+    # `verify` could not read these in a certificate.
     ("events.parquet", [*OUT, "--sum", "spent:0:1e60"], 2, "bounds of a sum are too large"),
     ("events.parquet", [*OUT, "--mean", "spent:0:1e-80"], 2, "or have too many digits"),
 ]
 
 
 def refused(folder: Path, budget: list[str], case: Case) -> None:
-    source, words, code, sentence = case
+    source, words, code, message = case
     before = names(folder)
     done = command(folder, "release", source, *budget, *BOOKED, *words)
     assert (done.code, done.out) == (code, ""), (words, done)
-    assert sentence in done.err
+    assert message in done.err
     assert "Traceback" not in done.err
-    # What typer itself refuses has its usage before the sentence.
+    # Errors of typer begin with the usage.
     assert done.err.count("\n") == 1 or done.err.startswith("Usage"), done.err
     assert names(folder) == before
     assert bookings(folder) == ()
@@ -87,7 +87,7 @@ def refused(folder: Path, budget: list[str], case: Case) -> None:
 def test_refused_before_anything_is_booked(folder: Path, budget: list[str], cases: list[Case]) -> None:
     for case in cases:
         refused(folder, budget, case)
-    # And the same words without what was bad do book.
+    # Without the bad flags the release is booked.
     assert command(folder, "release", "events.parquet", *budget, *BOOKED, *OUT).code == 0
     assert len(bookings(folder)) == 1
 
@@ -95,10 +95,10 @@ def test_refused_before_anything_is_booked(folder: Path, budget: list[str], case
 def test_bad_sums_are_refused_before_anything_is_booked(folder: Path) -> None:
     for case in SUMS:
         refused(folder, FLAGS, case)
-    # A list of one item, for which a choice of caps is quickly planned.
-    (_, words, code, sentence) = SUMS[0]
+    # With a list of one item, all limits are planned quickly.
+    _, words, code, message = SUMS[0]
     chosen = [*BUDGET, "--max-items-per-user", "auto", "--items", "list.csv"]
-    refused(folder, chosen, ("events.parquet", words, code, sentence))
+    refused(folder, chosen, ("events.parquet", words, code, message))
 
 
 @pytest.mark.parametrize("words", [["--ledger", "a.ledger"], ["--dataset", "log"]])
@@ -114,12 +114,12 @@ PLACES = [
     ("a.csv.certificate.json", "a.csv"),  # its certificate
     ("a.db", "./a.db"),  # a database, to which a release would be added
     ("a.db", "sub/../a.db"),
-    ("a", "a-journal"),  # what SQLite would take for the ledger's journal, and remove
+    ("a", "a-journal"),  # SQLite would mistake it for the ledger's journal, and remove it
 ]
 
 
 @pytest.mark.parametrize(("ledger", "output"), PLACES)
-def test_a_ledger_is_no_place_for_a_release(folder: Path, ledger: str, output: str) -> None:
+def test_a_release_cannot_replace_its_ledger(folder: Path, ledger: str, output: str) -> None:
     (folder / "sub").mkdir()
     (folder / "a.ledger").rename(folder / ledger)
     whole, before = (folder / ledger).read_bytes(), names(folder)
@@ -127,9 +127,8 @@ def test_a_ledger_is_no_place_for_a_release(folder: Path, ledger: str, output: s
     words = ["--ledger", ledger, "--dataset", "log", "--output", output, *form]
     done = command(folder, "release", "events.parquet", *FLAGS, *words, "--force")
     assert (done.code, done.out) == (2, "")
-    assert "which is its ledger" in done.err
+    assert "it is the ledger" in done.err
     assert done.err.count("\n") == 1
-    # Without force a file that is there is reason enough.
     assert command(folder, "release", "events.parquet", *FLAGS, *words).code in (1, 2)
     assert names(folder) == before
     assert (folder / ledger).read_bytes() == whole
@@ -159,7 +158,7 @@ def test_a_damaged_ledger(folder: Path, statement: str) -> None:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Locked ledgers are waited for, but not here."""
+    """Do not wait 30 seconds for a locked ledger."""
     defaults: Any = Ledger.open.__kwdefaults__
     assert defaults["wait_seconds"] == 30.0
     monkeypatch.setitem(defaults, "wait_seconds", 0.2)
@@ -179,10 +178,10 @@ def test_a_locked_ledger(folder: Path, impatient: None) -> None:
     assert command(folder, "release", "events.parquet", *FLAGS, *BOOKED, *OUT).code == 0
 
 
-def test_a_ledger_that_is_locked_when_the_release_is_written(
+def test_a_ledger_that_is_locked_while_the_release_is_written(
     folder: Path, impatient: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The release is there and booked; only that it was written cannot be noted."""
+    """The release is complete and booked; the ledger just cannot note that it was written."""
     with closing(sqlite3.connect(folder / "a.ledger", isolation_level=None)) as other:
 
         def watch(step: str, share: float) -> None:
@@ -201,14 +200,14 @@ def test_a_ledger_that_is_locked_when_the_release_is_written(
 
 
 class Stop(BaseException):
-    """An end that nothing catches."""
+    """An exception that nothing catches."""
 
 
 @pytest.mark.parametrize(
     ("step", "end"),
     [("choosing", KeyboardInterrupt), ("counting", Stop), ("adding noise", KeyboardInterrupt), ("writing", Stop)],
 )
-def test_what_ends_after_the_booking_stays_booked(folder: Path, step: str, end: type[BaseException]) -> None:
+def test_a_run_that_ends_after_the_booking_stays_booked(folder: Path, step: str, end: type[BaseException]) -> None:
     def watch(name: str, share: float) -> None:
         if name == step:
             raise end
@@ -226,7 +225,7 @@ def test_what_ends_after_the_booking_stays_booked(folder: Path, step: str, end: 
 
 def test_an_output_that_appears_meanwhile_is_kept_and_the_release_stays_booked(folder: Path) -> None:
     def watch(step: str, share: float) -> None:
-        (folder / "out.csv").write_text("another's\n")
+        (folder / "out.csv").write_text("another file\n")
 
     with pytest.raises(OutputError, match="already exists"):
         dphist.release(
@@ -234,4 +233,4 @@ def test_an_output_that_appears_meanwhile_is_kept_and_the_release_stays_booked(f
             output=folder / "out.csv", progress=watch,
         )  # fmt: skip
     assert [booking.written for booking in bookings(folder)] == [None]
-    assert (folder / "out.csv").read_text() == "another's\n"
+    assert (folder / "out.csv").read_text() == "another file\n"

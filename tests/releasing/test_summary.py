@@ -1,4 +1,4 @@
-"""The first lines about a release: what they say, and when they warn."""
+"""The summary of a release: its order, its numbers and its warnings."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_levels(epsilon: float, delta: float, largest: float | None, level: str)
 
 @pytest.mark.parametrize(("epsilon", "delta"), [(0.2, 1e-6), (1.0, 0.05), (4.0, 1e-3)])
 def test_right_guesses_are_those_of_the_worst_mechanism(epsilon: float, delta: float) -> None:
-    """Randomized response that shows the truth with probability delta has this budget and meets the bound."""
+    """Randomized response that reveals the truth with probability delta has this budget and attains the bound."""
     truth = math.exp(epsilon) / (1.0 + math.exp(epsilon))
     with_person = np.array([delta, 0.0, (1 - delta) * truth, (1 - delta) * (1 - truth)])
     without = np.array([0.0, delta, (1 - delta) * (1 - truth), (1 - delta) * truth])
@@ -91,7 +91,7 @@ def test_results_come_first() -> None:
     assert table < notes
 
 
-def test_few_items_say_why_and_what_to_try() -> None:
+def test_few_items_are_explained() -> None:
     none = made(epsilon=0.001, max_items_per_user=2)
     assert not len(none)
     assert "No item passed the threshold. An item needs about" in repr(none)
@@ -99,10 +99,11 @@ def test_few_items_say_why_and_what_to_try() -> None:
     assert "a lower limit per user" in none.summary.why_few
     assert "Only 2 items passed" in made(max_items_per_user=2).summary.why_few
     many = pd.DataFrame({"user": range(12_000), "item": [number % 6 for number in range(12_000)]})
-    assert dphist.release(many, user="user", item="item", epsilon=1, delta=1e-6, seed=1).summary.why_few == ""
+    asked: dict[str, Any] = {"epsilon": 1, "delta": 1e-6, "max_items_per_user": 1, "seed": 1}
+    assert dphist.release(many, user="user", item="item", **asked).summary.why_few == ""
 
 
-def test_top_says_how_many_stood_out() -> None:
+def test_top_counts_the_items_that_stood_out() -> None:
     found = made(top=20).summary
     assert found.headline == "2 of at most 20 items stood out"
     assert "more than the item of rank 21" in found.hidden_words
@@ -125,10 +126,10 @@ def test_hidden_below_has_even_odds() -> None:
     assert law.probability(below) >= 0.5 > law.probability(below - 1)
 
 
-# Weak budgets are warned of everywhere.
+# Warnings about weak budgets.
 
 
-def test_a_weak_budget_is_warned_of(tmp_path: Any) -> None:
+def test_weak_budget(tmp_path: Any) -> None:
     weak = made(epsilon=50.0, delta=0.01, max_items_per_user=2, seed=None, output=tmp_path / "weak.csv")
     for text in (repr(weak), weak._repr_html_(), str(verify(tmp_path / "weak.csv"))):
         assert "ε = 50 is a very weak guarantee" in text
@@ -148,7 +149,7 @@ def test_a_weak_budget_is_warned_of(tmp_path: Any) -> None:
 
 
 def test_a_delta_above_one_over_the_users_of_an_item(tmp_path: Any) -> None:
-    """The released counts alone show it: 3,000 users, and a delta of 1 in 1,000."""
+    """The released counts show it: 3,000 users, and a delta of about 1 in 1,000."""
     made(delta=0.0009, max_items_per_user=2, seed=None, output=tmp_path / "a.csv")
     assert re.search("and one item has about (2,9|3,0)", str(verify(tmp_path / "a.csv")))
 
@@ -168,13 +169,13 @@ def test_digits_follow_the_error_of_each_column() -> None:
     assert "." not in by_name["rating_sum"]
 
 
-def test_intervals_say_beside_the_table_what_they_leave_out() -> None:
+def test_notes_about_intervals() -> None:
     limited = made(max_items_per_user=1, interval=0.95)
     assert "Intervals cover noise, not what the user limit leaves out" in limited.table_text()
     assert "Intervals cover noise" in limited._repr_html_()
     assert "Intervals" not in made(max_items_per_user=1).table_text()
     assert "Intervals" not in made(top=2, interval=0.95).table_text()
-    chosen = made(interval=0.95)
+    chosen = made(interval=0.95, mechanism="laplace")
     assert "Intervals of estimates include what the user limit leaves out" in chosen.table_text()
     assert chosen.table_text().split()[:2] == ["item", "estimate"]
 
@@ -186,12 +187,12 @@ def test_the_summary_as_data() -> None:
     assert [row["label"] for row in found["rows"]] == ["Margin of error", "Mostly hidden", "User limit", "Privacy"]
 
 
-def test_estimates_from_noise_alone_are_called_rough() -> None:
-    """3,000 users, and a noise of a few per size at epsilon 5 but of hundreds at epsilon 0.05."""
-    rough = made(epsilon=0.05)
+def test_estimates_from_noise_alone_are_rough() -> None:
+    """3,000 users, with noise of a few users per number at epsilon 5, and of hundreds at epsilon 0.05."""
+    rough = made(epsilon=0.05, mechanism="laplace")
     assert "Estimates are rough" in " ".join(rough.summary.warnings)
     assert "what it leaves out is not known" in rough.summary.limit_words
     assert "estimate" not in rough.summary.margin_words
     assert rough.summary.left_out is None
-    assert "Estimates are rough" not in " ".join(made(epsilon=5.0).summary.warnings)
+    assert "Estimates are rough" not in " ".join(made(epsilon=5.0, mechanism="laplace").summary.warnings)
     assert "Estimates are rough" not in " ".join(made(epsilon=0.05, max_items_per_user=2).summary.warnings)

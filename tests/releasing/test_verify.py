@@ -1,10 +1,11 @@
-"""`verify` against a forger who knows how a certificate is sealed: what it says must follow from its plan."""
+"""`verify` against forged certificates with a valid seal: every entry must follow from plan and request."""
 
 from __future__ import annotations
 
 import copy
 import json
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,16 +22,27 @@ Forgery = Callable[[dict[str, Any]], None]
 
 def released(folder: Path, **options: Any) -> Path:
     dphist.release(events(COUNTS), **BUDGET, **options, output=folder / "out.csv")
-    assert dphist.verify(folder / "out.csv").verified
+    assert forged(folder / "out.csv", lambda _: None).verified
     return folder / "out.csv"
 
 
+@pytest.fixture(scope="module")
+def release_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """A release with these options, made once."""
+    return cache(lambda **options: released(tmp_path_factory.mktemp("release"), **options))
+
+
 def forged(path: Path, change: Forgery) -> dphist.Verification:
+    """The verification of a forged certificate with a valid seal; the certificate is restored afterwards."""
     certificate = Path(f"{path}.certificate.json")
-    document = json.loads(certificate.read_text())
+    original = certificate.read_text()
+    document = json.loads(original)
     change(document)
     certificate.write_text(resealed(document))
-    return dphist.verify(path)
+    try:
+        return dphist.verify(path)
+    finally:
+        certificate.write_text(original)
 
 
 def plan_of(**options: Any) -> dict[str, Any]:
@@ -39,7 +51,7 @@ def plan_of(**options: Any) -> dict[str, Any]:
 
 
 def replaced(**options: Any) -> Forgery:
-    """The plan of another request, with all statements as that plan would have them."""
+    """The plan of another request, with all entries that follow from it."""
 
     def change(document: dict[str, Any]) -> None:
         restate(document, plan_of(**options))
@@ -64,17 +76,15 @@ def replaced(**options: Any) -> Forgery:
         ({"max_nonzero": 6}, {"max_nonzero": 5}),
     ],
 )
-def test_a_plan_for_another_request(tmp_path: Path, asked: dict[str, Any], planned: dict[str, Any]) -> None:
-    assert not forged(released(tmp_path, **asked), replaced(**planned)).verified
+def test_a_plan_for_another_request(release_of: Any, asked: dict[str, Any], planned: dict[str, Any]) -> None:
+    assert not forged(release_of(**asked), replaced(**planned)).verified
 
 
 def test_a_public_list_and_its_plan(tmp_path: Path) -> None:
     (tmp_path / "list.csv").write_text("item\ntea\nmilk\nnone\n")
     path = released(tmp_path, items=tmp_path / "list.csv")
-    original = Path(f"{path}.certificate.json").read_text()
     for planned in ({"public_items": 2}, {"public_items": 3, "max_items_per_user": 1}, {"max_items_per_user": 1}):
         assert not forged(path, replaced(**planned)).verified
-        Path(f"{path}.certificate.json").write_text(original)
     assert dphist.verify(path).verified
 
 
@@ -107,18 +117,16 @@ FORGERIES: list[tuple[str, Any]] = [
 ]  # fmt: skip
 
 
-def test_every_forged_entry_is_noticed(tmp_path: Path) -> None:
-    path = released(tmp_path, max_items_per_user=20)
-    original = Path(f"{path}.certificate.json").read_text()
+def test_every_forged_entry_is_detected(release_of: Any) -> None:
+    path = release_of(max_items_per_user=20)
     for place, value in FORGERIES:
         found = forged(path, put(place, copy.deepcopy(value)))
         assert not found.verified, (place, value)
         assert all("\n" not in problem for problem in found.problems)
-        Path(f"{path}.certificate.json").write_text(original)
     assert dphist.verify(path).verified
 
 
-def test_counts_that_are_no_numbers_or_too_low(tmp_path: Path) -> None:
+def test_counts_that_are_not_numbers_or_too_low(tmp_path: Path) -> None:
     path = released(tmp_path, max_items_per_user=20)
     rows = path.read_text().splitlines()
     for cell in ("abc", "", "NaN", "1.0"):
@@ -126,20 +134,12 @@ def test_counts_that_are_no_numbers_or_too_low(tmp_path: Path) -> None:
         assert not dphist.verify(path).verified
 
 
-def test_a_histogram_counted_elsewhere_names_what_it_rests_on(tmp_path: Path) -> None:
+def test_a_histogram_from_elsewhere_names_its_conditions(tmp_path: Path) -> None:
     plan = dphist.plan(epsilon=1.0, delta=1e-6, max_items_per_user=7)
     written = dphist.release_histogram(["tea"], [900], plan).write(tmp_path / "out.parquet")
     assert written.document()["guarantee"]["conditions"] == ["counts-per-user", "item-types"]
     assert "provided that no user contributes to more than 7 of the counts" in written.guarantee
     assert dphist.verify(tmp_path / "out.parquet").verified
-
-
-@pytest.fixture
-def small(tmp_path: Path) -> Path:
-    path = tmp_path / "out.csv"
-    dphist.release(events({"tea": 900, "milk": 700}), **BUDGET, max_items_per_user=2, output=path)
-    assert forged(path, lambda _document: None).verified
-    return path
 
 
 @pytest.mark.parametrize(
@@ -151,8 +151,9 @@ def small(tmp_path: Path) -> Path:
         ("sums", [{"name": "amount_sum"}]),
     ],
 )
-def test_more_than_a_release_says(name: str, value: Any, small: Path) -> None:
-    assert not forged(small, lambda document: document.update({name: value})).verified
+def test_additional_entries_are_refused(name: str, value: Any, release_of: Any) -> None:
+    path = release_of(max_items_per_user=20)
+    assert not forged(path, lambda document: document.update({name: value})).verified
 
 
 @pytest.mark.parametrize(
@@ -167,24 +168,22 @@ def test_more_than_a_release_says(name: str, value: Any, small: Path) -> None:
         ("no-such-key", 1),
     ],
 )
-def test_requests_that_nobody_can_make(name: str, value: Any, small: Path) -> None:
-    assert not forged(small, lambda document: document["request"].update({name: value})).verified
+def test_impossible_requests_are_refused(name: str, value: Any, release_of: Any) -> None:
+    path = release_of(max_items_per_user=20)
+    assert not forged(path, lambda document: document["request"].update({name: value})).verified
 
 
-def test_sizes_that_were_not_paid_for(tmp_path: Path) -> None:
-    """The noisy sizes of a chosen cap, beside a plan that spends the whole budget on the release."""
+def test_a_choice_without_its_budget_is_refused(tmp_path: Path) -> None:
+    """The noisy numbers of a chosen limit, beside a plan that spends the whole budget on the release."""
     path = tmp_path / "out.csv"
-    found = dphist.release(
-        events({"tea": 900, "milk": 700}), **BUDGET, max_items_per_user="auto", mechanism="gaussian", output=path
-    )
+    small = events({"tea": 900, "milk": 700})
+    found = dphist.release(small, **BUDGET, max_items_per_user="auto", mechanism="laplace", output=path)
     assert found.chosen is not None
     cap = found.chosen.cap
-    whole = json.loads(
-        json.dumps(plan_facts(dphist.plan(epsilon=1.0, delta=1e-6, max_items_per_user=cap, mechanism="gaussian")))
-    )
+    whole = plan_of(max_items_per_user=cap, mechanism="laplace")
 
     def forge(document: dict[str, Any]) -> None:
         document["request"]["max-items-per-user"] = cap
         restate(document, whole)
 
-    assert any("choice of a cap" in problem for problem in forged(path, forge).problems)
+    assert any("choice of the limit" in problem for problem in forged(path, forge).problems)

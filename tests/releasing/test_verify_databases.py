@@ -1,4 +1,4 @@
-"""`verify` of databases that anybody may have made: what stands in the place of a table is not read."""
+"""`verify` of hostile databases: only plain tables are read."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import dphist
 from dphist.outputs import readback
 from dphist.outputs.stores import StoreError, open_store
 from release_data import events
+from scheduling import crossed
 
 COMPUTED = "is not a plain table, but a view or something else that is computed when it is read"
 
@@ -38,7 +39,7 @@ def released(originals: Path, tmp_path: Path) -> Callable[[str], Path]:
 
 
 def refused(path: Path, table: str = "release") -> str:
-    """Why a table is not read, from the connection that `verify` has in a process of its own."""
+    """Why a table is not read, by the connection that `verify` uses in its own process."""
     with open_store(path.suffix[1:], str(path)) as store, pytest.raises(StoreError) as reason:
         store.read_certificate(table) if table.endswith("certificate") else list(store.batches(table))
     return str(reason.value)
@@ -57,7 +58,7 @@ def run(path: Path, *statements: str) -> None:
     plain.close()
 
 
-# Each was verified before, since it gives the released rows: now, once, or when it is asked for the first time.
+# Views that return the released rows when they are verified, and may return others later.
 DUCKDB = {
     "the clock": "SELECT item, count + (CASE WHEN now() > TIMESTAMPTZ '2100-01-01' THEN 5000 ELSE 0 END) AS count "
     "FROM hidden",
@@ -69,9 +70,7 @@ DUCKDB = {
 
 
 @pytest.mark.parametrize("what", list(DUCKDB))
-def test_a_view_in_the_place_of_a_table_of_duckdb(
-    what: str, released: Callable[[str], Path], tmp_path: Path
-) -> None:
+def test_a_view_instead_of_a_table_in_duckdb(what: str, released: Callable[[str], Path], tmp_path: Path) -> None:
     path = released("out.duckdb")
     (tmp_path / "secret.txt").write_text("secret")
     body = DUCKDB[what].format(file=tmp_path / "secret.txt")
@@ -85,14 +84,16 @@ def test_a_view_in_the_place_of_a_table_of_duckdb(
         dphist.make_report(path)
 
 
-# Letters that Unicode folds together, and DuckDB and SQLite do not: the Kelvin sign and k, and accents.
-@pytest.mark.parametrize(("name", "decoy"), [("week", "wee\u212a"), ("caf\u00e9", "caf\u00c9")])
-@pytest.mark.parametrize("kind", ["duckdb", "sqlite"])
-@pytest.mark.parametrize("first", ["decoy", "view"])
-def test_a_table_that_has_nearly_the_same_name_is_not_checked_instead(
-    kind: str, name: str, decoy: str, first: str, released: Callable[[str], Path]
+# Letters that are equal in Unicode without case, but not in DuckDB and SQLite: the Kelvin sign and k, and accents.
+@pytest.mark.parametrize(
+    ("kind", "first", "names"),
+    crossed(["duckdb", "sqlite"], ["decoy", "view"], [("week", "wee\u212a"), ("caf\u00e9", "caf\u00c9")]),
+)
+def test_a_table_with_a_similar_name_is_not_checked_instead(
+    kind: str, first: str, names: tuple[str, str], released: Callable[[str], Path]
 ) -> None:
-    """What is checked is what is read: a plain table beside a view would vouch for it."""
+    """Otherwise a plain table would be checked, and a view would be read."""
+    name, decoy = names
     path = released(f"out.{kind}")
     made = {
         "decoy": f'CREATE TABLE "{decoy}" AS SELECT * FROM hidden LIMIT 0',
@@ -105,7 +106,7 @@ def test_a_table_that_has_nearly_the_same_name_is_not_checked_instead(
 
 @pytest.mark.parametrize("kind", ["duckdb", "sqlite"])
 def test_a_database_that_this_process_writes_is_not_read(kind: str, released: Callable[[str], Path]) -> None:
-    """To close a file ends the locks that a process holds on it."""
+    """Closing a file releases all locks that the process holds on it."""
     path = released(f"out.{kind}")
     writer: Any = duckdb.connect(str(path)) if kind == "duckdb" else sqlite3.connect(path, isolation_level=None)
     if kind == "sqlite":
@@ -117,7 +118,7 @@ def test_a_database_that_this_process_writes_is_not_read(kind: str, released: Ca
 
 
 @pytest.mark.parametrize("name", ["out.duckdb", "out.sqlite"])
-def test_a_view_in_the_place_of_the_certificate(name: str, released: Callable[[str], Path]) -> None:
+def test_a_view_instead_of_the_certificate(name: str, released: Callable[[str], Path]) -> None:
     path = released(name)
     run(
         path, "ALTER TABLE release_certificate RENAME TO hidden",
@@ -156,14 +157,14 @@ def test_generated_columns_and_defaults(name: str, columns: str, released: Calla
         "CREATE VIRTUAL TABLE release USING rtree(item, count, high)",
     ],
 )
-def test_what_is_computed_by_sqlite(statement: str, released: Callable[[str], Path]) -> None:
+def test_views_and_virtual_tables_of_sqlite(statement: str, released: Callable[[str], Path]) -> None:
     path = released("out.sqlite")
     run(path, "ALTER TABLE release RENAME TO hidden", statement)
     assert COMPUTED in dphist.verify(path).problems[0]
 
 
-def test_an_index_is_not_read_for_its_table(released: Callable[[str], Path]) -> None:
-    """An index that covers a query is read in place of its table, and a forger may change one of them."""
+def test_an_index_is_not_read_instead_of_its_table(released: Callable[[str], Path]) -> None:
+    """SQLite may answer a query from an index, which a forger can make differ from the table."""
     path = released("out.sqlite")
     run(path, "CREATE INDEX other ON release(item, count)")
     assert dphist.verify(path).verified
@@ -178,10 +179,9 @@ def test_an_index_is_not_read_for_its_table(released: Callable[[str], Path]) -> 
     assert any("does not match the digest" in problem for problem in dphist.verify(path).problems)
 
 
-def test_a_table_that_was_never_stored_in_full(
+def test_a_small_file_with_millions_of_rows(
     released: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A MB of DuckDB stands for millions of rows."""
     path = released("out.duckdb")
     run(
         path,
@@ -192,16 +192,14 @@ def test_a_table_that_was_never_stored_in_full(
     assert "more than 64 MiB of memory" in dphist.verify(path).problems[0]
 
 
-def test_types_that_no_release_has(released: Callable[[str], Path]) -> None:
+def test_types_that_releases_do_not_have(released: Callable[[str], Path]) -> None:
     path = released("out.duckdb")
     for expression in ("[1, 2]", "{'a': 1}", "'tea'::ENUM('tea')", "1::HUGEINT", "INTERVAL 1 DAY"):
         run(path, f"CREATE OR REPLACE TABLE release AS SELECT {expression} AS item, 9.0::DOUBLE AS count")
         assert "a type that no release has" in refused(path), expression
 
 
-def test_a_connection_for_reading_reads_the_file_and_nothing_else(
-    released: Callable[[str], Path], tmp_path: Path
-) -> None:
+def test_a_reading_connection_can_access_only_the_file(released: Callable[[str], Path], tmp_path: Path) -> None:
     (tmp_path / "secret.txt").write_text("secret")
     for name, statements in {
         "out.duckdb": (
@@ -222,17 +220,17 @@ def test_a_connection_for_reading_reads_the_file_and_nothing_else(
     assert not {"other.duckdb", "other.sqlite", "copy.csv"} & set(os.listdir(tmp_path))
 
 
-def test_a_log_beside_a_database_of_duckdb(released: Callable[[str], Path]) -> None:
-    """DuckDB would replay it: the database that is read is another than the one in the file."""
+def test_a_log_beside_a_duckdb_file(released: Callable[[str], Path]) -> None:
+    """DuckDB would replay it, and read another database than the one in the file."""
     path = released("out.duckdb")
     Path(f"{path}.wal").write_bytes(b"")
     assert "was not closed properly" in dphist.verify(path).problems[0]
 
 
-def test_a_database_in_a_folder_with_code(
+def test_code_beside_a_database_is_not_run(
     released: Callable[[str], Path], tmp_path: Path, monkeypatch: Any
 ) -> None:
-    """Files of a download are no modules of the process that reads them."""
+    """Python files of a download are not imported by the process that reads it."""
     path = released("out.duckdb")
     (tmp_path / "json.py").write_text("open('ran', 'w').close()\n")
     (tmp_path / "dphist").mkdir()

@@ -1,10 +1,11 @@
-"""`verify` of files that anybody may have made: small ones that decode to gigabytes, pipes, devices, odd JSON."""
+"""`verify` of hostile files: small ones that decode to gigabytes, pipes, devices and ambiguous JSON."""
 
 from __future__ import annotations
 
 import json
 import os
 import resource
+import shutil
 import subprocess
 import sys
 import threading
@@ -14,6 +15,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -30,77 +32,82 @@ def document_of(path: Path) -> dict[str, Any]:
 
 
 def certify(path: Path, **output: Any) -> None:
-    """A certificate by a forger, for whatever is in the file."""
+    """Forge a certificate for whatever is in the file."""
     document = document_of(path)
     document["output"] |= {"sha256": sha256(path.read_bytes()).hexdigest(), **output}
     Path(f"{path}.certificate.json").write_text(resealed(document))
 
 
-def verified_within(path: Path, megabytes: int, table: int = 1024) -> dict[str, Any]:
-    """What the command prints; it may take this many MiB of memory, and a table of a small file this many."""
-    code = (
-        "import resource, sys; from dphist.cli import main; from dphist.outputs import readback\n"
-        f"readback.LEAST_BYTES = {table << 20}\n"
-        f"resource.setrlimit(resource.RLIMIT_DATA, ({megabytes << 20}, resource.RLIM_INFINITY))\n"
-        "sys.argv[:1] = ['dphist', 'verify', '--json']; main()"
-    )
-    done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True)
-    assert "Traceback" not in done.stderr, done.stderr
-    assert done.returncode == 1, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout)
-    assert not found["verified"]
-    return found
+_LIMITED = """
+import json, resource, sys
+import dphist
+from dphist.outputs import readback
+for path, process, table in json.load(sys.stdin):
+    readback.LEAST_BYTES = table << 20
+    resource.setrlimit(resource.RLIMIT_DATA, (process << 20, resource.RLIM_INFINITY))
+    print(json.dumps(dphist.verify(path).problems))
+"""
 
 
-BOMB_ROWS = 40_000_000
+def test_small_files_that_decode_to_gigabytes(released: Callable[[str], Path], tmp_path: Path) -> None:
+    """Each is verified within the MiB that the process may take, and those that a table may take."""
+    cases: list[tuple[Path, int, int, str]] = []
 
-
-def test_parquet_that_decodes_to_gigabytes(released: Callable[[str], Path]) -> None:
-    """Before: 16 bytes of memory and more for each of its rows, whatever their number."""
+    # 10 million rows of 216 bytes in a few KB.
     path = released("out.parquet")
-    part = pa.table({"item": pa.repeat("tea", 1_000_000), "count": pa.repeat(900.0, 1_000_000)})
-    with pq.ParquetWriter(path, part.schema, compression="zstd", write_statistics=False) as writer:
-        for _ in range(BOMB_ROWS // part.num_rows):
+    item = pa.DictionaryArray.from_arrays(pa.array(np.zeros(1_000_000, np.int32)), ["x" * 200])
+    part = pa.table({"item": item, "count": pa.repeat(900.0, 1_000_000)})
+    options: dict[str, Any] = {"compression": "zstd", "write_statistics": False, "store_schema": False}
+    with pq.ParquetWriter(path, part.schema, **options) as writer:
+        for _ in range(10):
             writer.write_table(part, row_group_size=part.num_rows)
     assert path.stat().st_size < 200_000
     # Rows that the certificate does not have are not decoded.
     certify(path)
-    assert "as many rows" in str(verified_within(path, 512, 8 << 10)["problems"])
-    certify(path, rows=BOMB_ROWS)
-    assert "takes more than 64 MiB of memory" in str(verified_within(path, 512, 64)["problems"])
+    cases.append((path, 512, 8 << 10, "as many rows"))
+    many = copy_release(path, tmp_path / "many.parquet")
+    certify(many, rows=10_000_000)
+    cases.append((many, 512, 64, "takes more than 64 MiB of memory"))
 
-
-def test_one_long_text_many_times(released: Callable[[str], Path]) -> None:
-    """A batch of a few rows is 2 GB by itself: the child runs out of what it may take, and says so."""
-    path = released("out.parquet")
+    # One long text, 2,000 times: a single batch takes 2 GB.
+    long = copy_release(path, tmp_path / "long.parquet")
     item = pa.DictionaryArray.from_arrays(pa.array([0] * 2000, pa.int32()), ["x" * 1_000_000])
     table = pa.table({"item": item, "count": [900.0] * 2000})
-    pq.write_table(table, path, store_schema=False, dictionary_pagesize_limit=1 << 27, compression="zstd")
-    assert path.stat().st_size < 1000
-    certify(path, rows=2000)
-    assert "MiB of memory" in str(verified_within(path, 768, 64)["problems"])
+    pq.write_table(table, long, store_schema=False, dictionary_pagesize_limit=1 << 27, compression="zstd")
+    assert long.stat().st_size < 1000
+    certify(long, rows=2000)
+    cases.append((long, 768, 64, "MiB of memory"))
 
-
-def test_compressed_arrow_and_columns_of_nothing(released: Callable[[str], Path]) -> None:
-    path = released("out.arrow")
-    rows = 8_000_000
-    options = pa.ipc.IpcWriteOptions(compression="zstd")
-    with pa.ipc.new_file(path, pa.schema({"item": pa.int64(), "count": pa.float64()}), options=options) as writer:
-        writer.write_batch(
-            pa.record_batch([pa.nulls(rows, pa.int64()), pa.nulls(rows, pa.float64())], names=["item", "count"])
-        )
+    # Compressed Arrow.
+    path, rows = released("out.arrow"), 5_000_000
+    empty = pa.record_batch([pa.nulls(rows, pa.int64()), pa.nulls(rows, pa.float64())], names=["item", "count"])
+    with pa.ipc.new_file(path, empty.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
+        writer.write_batch(empty)
     assert path.stat().st_size < 100_000
     certify(path, rows=rows, types=["int64", "double"])
-    assert "more than 64 MiB of memory" in str(verified_within(path, 1024, 64)["problems"])
-    # A null takes no room at all until it is used.
+    cases.append((path, 1024, 64, "more than 64 MiB of memory"))
+
+    # Nulls take no memory until they are used.
+    nulls = copy_release(path, tmp_path / "nulls.arrow")
     nothing = pa.record_batch([pa.nulls(10**9), pa.nulls(10**9)], names=["item", "count"])
-    with pa.ipc.new_file(path, nothing.schema) as writer:
+    with pa.ipc.new_file(nulls, nothing.schema) as writer:
         writer.write_batch(nothing)
-    certify(path, rows=10**9, types=["null", "null"])
-    assert "more than 1,024 MiB of memory" in str(verified_within(path, 3 * 1024)["problems"])
+    certify(nulls, rows=10**9, types=["null", "null"])
+    cases.append((nulls, 3 * 1024, 1024, "more than 1,024 MiB of memory"))
+
+    asked = json.dumps([(str(path), process, table) for path, process, table, _ in cases])
+    done = subprocess.run([sys.executable, "-c", _LIMITED], input=asked, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    for line, (path, *_, message) in zip(done.stdout.splitlines(), cases, strict=True):
+        assert message in line, path
 
 
-def test_what_stands_for_many_values_is_refused(released: Callable[[str], Path]) -> None:
+def copy_release(path: Path, name: Path) -> Path:
+    shutil.copy(f"{path}.certificate.json", f"{name}.certificate.json")
+    return Path(shutil.copy(path, name))
+
+
+def test_types_that_stand_for_many_values_are_refused(released: Callable[[str], Path]) -> None:
     path = released("out.arrow")
     for column in (
         pa.array(["tea"] * 2).dictionary_encode(),
@@ -125,7 +132,7 @@ def test_a_reader_that_does_not_end(released: Callable[[str], Path], monkeypatch
 
 
 def promptly(action: Callable[[], Any]) -> Any:
-    """Its result, or a failure in place of a test that hangs: opening a pipe waits for its other end for ever."""
+    """The result, or a failure instead of a test that hangs: opening a pipe waits for its other end forever."""
     results: list[Any] = []
 
     def run() -> None:
@@ -141,7 +148,7 @@ def promptly(action: Callable[[], Any]) -> Any:
     return results[0]
 
 
-def test_pipes_devices_and_folders_are_no_certificates(released: Callable[[str], Path], tmp_path: Path) -> None:
+def test_pipes_and_devices_are_refused(released: Callable[[str], Path], tmp_path: Path) -> None:
     path = released("out.csv")
     os.mkfifo(tmp_path / "pipe")
     for place in (tmp_path / "pipe", "/dev/zero", "/dev/null"):
@@ -152,7 +159,7 @@ def test_pipes_devices_and_folders_are_no_certificates(released: Callable[[str],
         assert isinstance(promptly(partial(dphist.verify, place)), dphist.InputError)
 
 
-def test_a_pipe_inside_of_a_folder_and_beside_a_database(released: Callable[[str], Path], tmp_path: Path) -> None:
+def test_a_pipe_in_a_folder_and_beside_a_database(released: Callable[[str], Path], tmp_path: Path) -> None:
     folder = tmp_path / "folder"
     folder.mkdir()
     os.mkfifo(folder / "part-0.parquet")
@@ -163,8 +170,7 @@ def test_a_pipe_inside_of_a_folder_and_beside_a_database(released: Callable[[str
     assert "not a file" in found.problems[0]
 
 
-def test_certificates_of_any_size(released: Callable[[str], Path], tmp_path: Path) -> None:
-    """A sparse file of 12 GB is refused by its size."""
+def test_large_certificates_are_refused(released: Callable[[str], Path], tmp_path: Path) -> None:
     path = released("out.csv")
     huge = tmp_path / "huge.json"
     with huge.open("wb") as file:
@@ -177,8 +183,8 @@ def test_certificates_of_any_size(released: Callable[[str], Path], tmp_path: Pat
     assert dphist.verify(path, certificate=huge).problems == ("huge.json is damaged: it is not JSON",)
 
 
-def test_a_key_twice_has_two_meanings(released: Callable[[str], Path]) -> None:
-    """The first `guarantee` is for the reader's eyes, the last one is what Python's reader takes."""
+def test_a_repeated_key_is_refused(released: Callable[[str], Path]) -> None:
+    """People may read the first value, and Python takes the last one."""
     path = released("out.csv")
     certificate = Path(f"{path}.certificate.json")
     text = certificate.read_text()
@@ -191,7 +197,7 @@ def test_a_key_twice_has_two_meanings(released: Callable[[str], Path]) -> None:
         )
 
 
-def test_one_content_has_one_text(released: Callable[[str], Path]) -> None:
+def test_a_certificate_has_only_one_valid_text(released: Callable[[str], Path]) -> None:
     path = released("out.csv")
     text = Path(f"{path}.certificate.json").read_text()
     document = json.loads(text)
@@ -206,10 +212,10 @@ def test_one_content_has_one_text(released: Callable[[str], Path]) -> None:
         "in one line": json.dumps(document),
         "lines of another system": text.replace("\n", "\r\n"),
     }
-    for what, one in changed.items():
-        assert one != text, what
-        assert parse_certificate(one, "it")[1], what
-    # What turns a line round is escaped where it is written, and refused where it is not.
+    for what, other in changed.items():
+        assert other != text, what
+        assert parse_certificate(other, "it")[1], what
+    # Characters that change the direction of a line are escaped, and refused if they are not.
     document["request"]["user"] = "user\u202e\u2066"
     document[SEAL] = self_digest(document)
     sealed = resealed(document)
@@ -218,7 +224,7 @@ def test_one_content_has_one_text(released: Callable[[str], Path]) -> None:
     assert parse_certificate(sealed.replace("\\u202e", "\u202e"), "it")[1]
 
 
-def test_a_line_of_json_with_a_column_twice(released: Callable[[str], Path]) -> None:
+def test_a_json_line_with_a_repeated_column(released: Callable[[str], Path]) -> None:
     path = released("out.jsonl")
     lines = path.read_text().splitlines()
     path.write_text("\n".join([lines[0].replace('"count"', '"count":5000.0,"count"'), *lines[1:]]) + "\n")

@@ -129,7 +129,7 @@ def test_a_booking_is_what_a_ledger_says(tmp_path: Path) -> None:
     ):  # fmt: skip
         seal(path, {**document, "booking": {**document["booking"], **change}})
         found = dphist.verify(path)
-        assert found.problems == ("the certificate's booking is not one that a ledger makes",), change
+        assert found.problems == ("the certificate's booking is malformed",), change
 
 
 def test_names_of_files_do_not_move_the_cursor() -> None:

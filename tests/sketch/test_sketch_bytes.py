@@ -1,4 +1,4 @@
-"""Sketches as bytes and as files: what was written comes back, and all damage is one clear sentence."""
+"""Sketches as bytes and as files: round trips, and every kind of damage is detected without leaking a value."""
 
 from __future__ import annotations
 
@@ -17,22 +17,18 @@ import pytest
 from dphist.errors import InputError, InvalidParameter, OutputError
 from dphist.sketch import MisraGries
 
-SECRET = "a secret item"
+DAMAGED = "its contents are not those of a sketch"
 
 
 @pytest.fixture
 def data() -> bytes:
-    sketch = MisraGries.from_columns(3, range_of(9), [SECRET, "tea", "milk"] * 3)
+    sketch = MisraGries.from_columns(3, pa.array(range(9)), ["a secret item", "tea", "milk"] * 3)
     sketch.update({"tea", "x", "y"})
     return sketch.to_bytes()
 
 
-def range_of(n: int) -> Any:
-    return pa.array(range(n))
-
-
 def forged(header: dict[str, Any], columns: dict[str, Any]) -> bytes:
-    """Bytes with a right checksum, whatever is in them."""
+    """Bytes with a valid checksum."""
     payload, table = io.BytesIO(), pa.table(columns)
     with pa.ipc.new_stream(payload, table.schema) as writer:
         writer.write_table(table)
@@ -50,9 +46,10 @@ NO_UNICODE = pa.Array.from_buffers(pa.large_string(), 2, [*TEXTS.buffers()[:2], 
 GOOD: dict[str, Any] = {"i0": TEXTS, "count": pa.array([5, 2])}
 
 
-def test_forgeries_are_tested_against_a_good_one() -> None:
+def test_the_forgery_without_a_change_is_a_sketch() -> None:
     sketch = MisraGries.from_bytes(forged(HEADER, GOOD))
     assert (dict(sketch._as_table()), sketch._subtracted, sketch.k) == ({"tea": 5, "milk": 2}, 1, 3)
+    assert MisraGries.from_bytes(forged({**HEADER, "subtracted": 2**53}, GOOD))._subtracted == 2**53
 
 
 @pytest.mark.parametrize(
@@ -74,39 +71,41 @@ def test_forgeries_are_tested_against_a_good_one() -> None:
         ({}, {"i1": pa.array([1, 2])}),
     ],
 )  # fmt: skip
-def test_what_no_sketch_holds_is_refused_whatever_its_checksum(
-    header: dict[str, Any], columns: dict[str, Any]
-) -> None:
-    with pytest.raises(
-        InputError, match=r"^the sketch is damaged: it does not hold what a sketch holds$"
-    ) as raised:
+def test_forged_contents_are_refused(header: dict[str, Any], columns: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match=f"^the sketch is damaged: {DAMAGED}$") as raised:
         MisraGries.from_bytes(forged({**HEADER, **header}, {**GOOD, **columns}))
     assert raised.value.__context__ is None
     assert raised.value.__cause__ is None
 
 
 @pytest.mark.parametrize(
-    ("header", "payload"),
-    [(b"{", b""), (b"[]", b""), (b"\xff", b""), (json.dumps(HEADER).encode(), b"no Arrow"), (b"[" * 99999, b"")],
+    "data",
+    [
+        *(sealed(header, b"") for header in (b"{", b"[]", b"\xff", b"[" * 99999)),
+        sealed(json.dumps(HEADER).encode(), b"not Arrow"),
+        forged(HEADER, {"x": TEXTS, "count": GOOD["count"]}),
+        forged(HEADER, {"i0": TEXTS, "counts": GOOD["count"]}),
+    ],
+    ids=range(7),
 )
-def test_parts_that_cannot_be_read(header: bytes, payload: bytes) -> None:
-    with pytest.raises(InputError, match="does not hold what a sketch holds"):
-        MisraGries.from_bytes(sealed(header, payload))
+def test_unreadable_parts(data: bytes) -> None:
+    with pytest.raises(InputError, match=DAMAGED):
+        MisraGries.from_bytes(data)
 
 
-def test_a_change_of_any_byte_is_noticed(data: bytes) -> None:
+def test_a_change_of_any_byte_is_detected(data: bytes) -> None:
     MisraGries.from_bytes(data)
     for place in range(len(data)):
         for bit in (1, 128):
             changed = bytearray(data)
             changed[place] ^= bit
-            with pytest.raises(InputError, match=r"is damaged|not a sketch of dphist|of version") as raised:
+            with pytest.raises(InputError, match=r"is damaged|not a sketch of dphist|has the version") as raised:
                 MisraGries.from_bytes(bytes(changed))
             assert "\n" not in str(raised.value)
             assert "tea" not in str(raised.value)
 
 
-def test_a_missing_end_or_beginning_is_noticed(data: bytes) -> None:
+def test_a_missing_end_or_beginning_is_detected(data: bytes) -> None:
     for length in range(len(data)):
         with pytest.raises(InputError, match=r"is damaged|not a sketch of dphist"):
             MisraGries.from_bytes(data[:length])
@@ -115,17 +114,17 @@ def test_a_missing_end_or_beginning_is_noticed(data: bytes) -> None:
             MisraGries.from_bytes(other)
 
 
-def test_another_version_another_size_and_no_bytes(data: bytes) -> None:
-    with pytest.raises(InputError, match="is of version 2, and this dphist reads version 1"):
+def test_another_version_another_size_and_not_bytes(data: bytes) -> None:
+    with pytest.raises(InputError, match="has the version 2, but this dphist reads version 1"):
         MisraGries.from_bytes(sealed(b"{}", b"", version=2))
-    with pytest.raises(InputError, match=r"^the sketch is of size 3, not 1000$"):
+    with pytest.raises(InputError, match=r"^the sketch has the size 3, not 1000$"):
         MisraGries.from_bytes(data, k=1000)
     assert MisraGries.from_bytes(data, k=3).k == 3
     with pytest.raises(InvalidParameter, match="from bytes, not from str"):
         MisraGries.from_bytes("sketch")  # type: ignore[arg-type]
 
 
-def test_equal_sketches_have_equal_bytes_and_a_later_reader_goes_on() -> None:
+def test_equal_sketches_have_equal_bytes_and_can_be_continued() -> None:
     one, other = MisraGries(4), MisraGries(4)
     for item in ("b", "a", "c"):
         one.update({item})
@@ -138,7 +137,7 @@ def test_equal_sketches_have_equal_bytes_and_a_later_reader_goes_on() -> None:
     assert again.to_bytes() == one.to_bytes()
 
 
-def test_files_are_for_their_owner_alone_and_replaced_only_by_force(tmp_path: Path, data: bytes) -> None:
+def test_only_the_owner_can_read_a_file_and_only_force_replaces_it(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "a.sketch"
     old = os.umask(0)
     try:
@@ -153,12 +152,12 @@ def test_files_are_for_their_owner_alone_and_replaced_only_by_force(tmp_path: Pa
     MisraGries(3).save(path, force=True)
     assert path.read_bytes() == MisraGries(3).to_bytes()
     assert [entry.name for entry in tmp_path.iterdir()] == ["a.sketch"], "nothing unfinished is left"
-    with pytest.raises(InputError, match=r"the sketch .*a\.sketch is of size 3, not 4"):
+    with pytest.raises(InputError, match=r"the sketch .*a\.sketch has the size 3, not 4"):
         MisraGries.load(path, k=4)
 
 
 @pytest.mark.parametrize(
-    ("name", "sentence"),
+    ("name", "message"),
     [
         ("no/folder", "there is no folder"),
         (".", "it is a folder"),
@@ -166,13 +165,11 @@ def test_files_are_for_their_owner_alone_and_replaced_only_by_force(tmp_path: Pa
         ("a\0b", "name"),
     ],
 )
-def test_places_where_no_sketch_can_be(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, sentence: str
-) -> None:
+def test_bad_file_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, message: str) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises((OutputError, InvalidParameter), match=sentence):
+    with pytest.raises((OutputError, InvalidParameter), match=message):
         MisraGries(3).save(name)
-    with pytest.raises(InputError, match=r"does not exist|cannot be read"):
+    with pytest.raises(InputError, match=r"does not exist|cannot read"):
         MisraGries.load(name)
 
 
@@ -180,27 +177,17 @@ def test_a_file_that_appears_at_the_last_moment_is_not_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data: bytes
 ) -> None:
     path = tmp_path / "a.sketch"
-    monkeypatch.setattr(os, "fsync", lambda _: path.write_bytes(b"somebody else's"))
+    monkeypatch.setattr(os, "fsync", lambda _: path.write_bytes(b"another file"))
     with pytest.raises(OutputError, match="already exists: choose another name"):
         MisraGries.from_bytes(data).save(path)
-    assert path.read_bytes() == b"somebody else's"
+    assert path.read_bytes() == b"another file"
     assert [entry.name for entry in tmp_path.iterdir()] == ["a.sketch"]
     monkeypatch.undo()
     MisraGries.from_bytes(data).save(path, force=True)
     assert path.read_bytes() == data
 
 
-def test_columns_under_other_names_are_no_sketch() -> None:
-    for columns in ({"x": TEXTS, "count": GOOD["count"]}, {"i0": TEXTS, "counts": GOOD["count"]}):
-        with pytest.raises(InputError, match="does not hold what a sketch holds"):
-            MisraGries.from_bytes(forged(HEADER, columns))
-
-
-def test_the_most_that_can_have_been_subtracted_is_read() -> None:
-    assert MisraGries.from_bytes(forged({**HEADER, "subtracted": 2**53}, GOOD))._subtracted == 2**53
-
-
-def test_a_disk_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
+def test_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
     def full(_: int) -> None:
         raise OSError(28, "No space left on device")
 

@@ -1,4 +1,4 @@
-"""`dphist sketch build|merge|release` as commands: exit codes, clear sentences, and no number of the data."""
+"""`dphist sketch build|merge|release`: exit codes, messages without data, and releases on a ledger."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
+from dphist import plan, verify
 from dphist.cli import commands
-from dphist.errors import DphistError, InputError, InvalidParameter, OutputError
+from dphist.errors import DphistError, InputError, InvalidParameter, OutputError, OverBudget
+from dphist.ledger import Ledger
 from dphist.publishing import write_files
 from dphist.sketch import MisraGries
-from release_commands import command
+from release_commands import bookings, command, names, watching
 from release_data import events
 
 COUNTS = {"tea": 900, "milk": 700, "bread": 500, "rare": 2}
@@ -36,7 +38,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def dphist(*words: str) -> str:
-    """What a command prints, run in this process; its errors are raised."""
+    """The output of a command in this process; its errors are raised."""
     result = CliRunner().invoke(commands(), ["sketch", *words], catch_exceptions=True)
     if isinstance(result.exception, DphistError):
         raise result.exception
@@ -46,10 +48,10 @@ def dphist(*words: str) -> str:
 
 
 def test_build_merge_release_and_verify(folder: Path) -> None:
-    said = [dphist("build", f"{name}.parquet", *BUILD, "--output", f"{name}.sketch") for name in ("even", "odd")]
+    texts = [dphist("build", f"{name}.parquet", *BUILD, "--output", f"{name}.sketch") for name in ("even", "odd")]
     summary = json.loads(dphist("merge", "even.sketch", "odd.sketch", "--output", "both.sketch", "--json"))
     assert summary == {"output": "both.sketch", "size": 20, "items": {"item": "large_string"}, "secret": True}
-    for text in said:
+    for text in texts:
         assert "SECRET" in text
         assert not any(word in text for word in ("tea", "900", "450"))
     assert stat.S_IMODE((folder / "both.sketch").stat().st_mode) == 0o600
@@ -86,7 +88,7 @@ def test_a_dry_run_writes_nothing(folder: Path) -> None:
     assert not list(folder.glob("*.certificate.json"))
 
 
-def test_what_is_refused(folder: Path) -> None:
+def test_refused(folder: Path) -> None:
     dphist("build", "all.parquet", *BUILD, "--output", "s.sketch")
     MisraGries(21).save("other.sketch")
     (folder / "link.sketch").symlink_to("s.sketch")
@@ -103,7 +105,7 @@ def test_what_is_refused(folder: Path) -> None:
         (InputError, "not a sketch of dphist", ["release", "all.parquet", *BUDGET, "--output", "x.csv"]),
         (
             InputError,
-            "of size 20, not 1000",
+            "has the size 20, not 1000",
             ["release", "s.sketch", *BUDGET, "--size", "1000", "--output", "x.csv"],
         ),
         (
@@ -114,8 +116,8 @@ def test_what_is_refused(folder: Path) -> None:
         (InvalidParameter, "give output", ["release", "s.sketch", *BUDGET]),
         (OutputError, "there is no folder", ["release", "s.sketch", *BUDGET, "--output", "no/x.csv"]),
     ]
-    for kind, sentence, words in cases:
-        with pytest.raises(kind, match=sentence):
+    for kind, message, words in cases:
+        with pytest.raises(kind, match=message):
             dphist(*words)
     assert not (folder / "new.sketch").exists()
     laplace = ["--mechanism", "laplace", "--offset", "none", "--dry-run"]
@@ -123,9 +125,7 @@ def test_what_is_refused(folder: Path) -> None:
     dphist("build", "all.parquet", *BUILD, "--output", "s.sketch", "--force")
 
 
-def test_names_that_are_the_same_are_refused_before_anything_is_counted(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_equal_names_are_refused_before_counting(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def counted(*_: Any) -> None:
         raise AssertionError
 
@@ -136,21 +136,13 @@ def test_names_that_are_the_same_are_refused_before_anything_is_counted(
     assert not (folder / "new.sketch").exists()
 
 
-def test_errors_are_one_sentence_and_help_says_what_must_be_known(folder: Path) -> None:
+def test_an_error_is_one_line(folder: Path) -> None:
     failed = command(folder, "sketch", "merge", "none.sketch", "--output", "x.sketch")
     assert (failed.code, failed.out) == (2, "")
     assert failed.err == "Error: the sketch none.sketch does not exist\n"
-    for name, words in (("build", "must be in ONE build"), ("merge", "sketches of DIFFERENT users")):
-        text = " ".join(CliRunner().invoke(commands(), ["sketch", name, "--help"]).stdout.split())
-        assert words in text
-        assert "THE SKETCH IS SECRET" in text
-        assert ("Merge ALL AT ONCE" in text) == (name == "merge")
-        assert "Example" in text
 
 
-def test_an_interruption_is_one_sentence_that_says_what_was_written(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interruption_says_what_was_written(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
@@ -161,7 +153,7 @@ def test_an_interruption_is_one_sentence_that_says_what_was_written(
     assert (stopped.exit_code, stopped.stderr) == (130, "Interrupted: nothing was written.\n")
     assert not (folder / "s.sketch").exists()
     with monkeypatch.context() as patched:
-        # A signal that waits until the file is there.
+        # A signal that waits until the file is in place.
         def write_and_interrupt(*given: Any, **options: Any) -> None:
             write_files(*given, **options)
             signal.raise_signal(signal.SIGINT)
@@ -170,3 +162,91 @@ def test_an_interruption_is_one_sentence_that_says_what_was_written(
         stopped = CliRunner().invoke(commands(), words)
     assert (stopped.exit_code, stopped.stderr) == (130, "Interrupted: the output was already written.\n")
     assert MisraGries.load("s.sketch").k == 20
+
+
+# Releases on a ledger.
+
+RELEASE = ["sketch", "release", "a.sketch", "--epsilon", "1", "--delta", "1e-7"]
+BOOKED = ["--ledger", "a.ledger", "--dataset", "log"]
+
+
+@pytest.fixture
+def booked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    MisraGries.from_columns(20, *events(COUNTS).columns).save("a.sketch")
+    Ledger.init("a.ledger", "log", epsilon=2, delta=1e-6, accounting="sum")
+    return tmp_path
+
+
+def test_booked_before_noise_is_drawn(booked: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    watched = watching(booked / "a.ledger", monkeypatch)
+    done = command(booked, *RELEASE, *BOOKED, "--output", "out.csv", "--json")
+    assert done.code == 0, done.err
+    assert watched.drawn > 0
+    (booking,) = bookings(booked)
+    document = json.loads((booked / "out.csv.certificate.json").read_text())
+    assert document["booking"] == booking.receipt()
+    assert booking.written == {"sha256": done.data["sha256"], "address": "out.csv"}
+    assert booking.spend.document["request"] == document["request"]
+    assert booking.spend.document["guarantee"] == document["guarantee"]
+    assert done.data["remaining"].startswith("about 1 more release like this one, or one with epsilon up to 1")
+    assert verify("out.csv").verified
+
+
+def test_noise_before_the_booking_is_detected(booked: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Power of the test above."""
+    watching(booked / "a.ledger", monkeypatch)
+    with pytest.raises(AssertionError, match="noise before its booking"):
+        command(booked, *RELEASE, "--output", "out.csv")
+
+
+def test_over_budget(booked: Path) -> None:
+    for number in range(2):
+        done = command(booked, *RELEASE, *BOOKED, "--output", f"{number}.csv")
+        assert done.code == 0, done.err
+        assert "Remaining budget of the dataset 'log': " in done.out
+    before = names(booked)
+    done = command(booked, *RELEASE, *BOOKED, "--output", "more.csv")
+    assert (done.code, done.out) == (3, "")
+    assert "has no room for epsilon 1.0 and delta 1e-07" in done.err
+    assert names(booked) == before
+    assert len(bookings(booked)) == 2
+
+
+REFUSED = [
+    (["--ledger", "a.ledger"], 2, "--ledger and --dataset go together"),
+    ([*BOOKED, "--seed", "1"], 2, "--seed cannot be used with --ledger"),
+    (["--ledger", "a.ledger", "--dataset", "lag"], 2, "did you mean 'log'?"),
+    (["--ledger", "none", "--dataset", "log"], 2, "there is no ledger none"),
+    ([*BOOKED, "--output", "none/out.csv"], 1, "there is no folder none"),
+    ([*BOOKED, "--count-name", "item"], 1, "item"),
+    ([*BOOKED, "--output", "a.ledger", "--output-format", "csv", "--force"], 2, "it is the ledger"),
+]
+
+
+def test_refused_before_booking(booked: Path) -> None:
+    for words, code, message in REFUSED:
+        done = command(booked, *RELEASE, "--output", "out.csv", *words)
+        assert (done.code, done.out) == (code, ""), done
+        assert message in done.err
+        assert bookings(booked) == ()
+
+
+def test_booking_from_python(booked: Path) -> None:
+    sketch, planned = MisraGries.load("a.sketch"), plan(epsilon=1, delta=1e-7, max_nonzero=20)
+    ledger: dict[str, Any] = {"ledger": "a.ledger", "dataset": "log"}
+    found = sketch.release(planned, **ledger)
+    (booking,) = bookings(booked)
+    assert found.document()["booking"] == booking.receipt()
+    with pytest.raises(InvalidParameter, match="in a sketch of size 20"):
+        sketch.release(plan(epsilon=1, delta=1e-7, max_items_per_user=2), **ledger)
+    with pytest.raises(OverBudget):
+        sketch.release(plan(epsilon=1.5, delta=1e-7, max_nonzero=20), **ledger)
+    assert len(bookings(booked)) == 1
+    assert sketch.release(planned).receipt is None
+    # A release that cannot be written stays booked, and can be written elsewhere.
+    Path("out.csv").write_text("kept\n")
+    with pytest.raises(OutputError, match="stay booked as entry 4") as failed:
+        sketch.release(planned, output="out.csv", **ledger)
+    assert failed.value.release.write("other.csv").written.address == "other.csv"
+    assert [booking.written for booking in bookings(booked)] == [None, None]

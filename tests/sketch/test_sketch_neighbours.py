@@ -1,4 +1,4 @@
-"""What privacy rests on: one more user moves a sketch by (+v, 0) or (-v, +1), however it was built and merged."""
+"""Why sketches are private: one more user moves counters and subtracted total by (+v, 0) or (-v, +1)."""
 
 from __future__ import annotations
 
@@ -12,23 +12,20 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from test_sketch import state
 
 from dphist.sketch import MisraGries, build, build_batches
 from oracles_sketch import Sketch, classic, is_neighbour, merged, users_of, with_users
 
 ITEMS: Final = "abcdefg"
 UserSet = frozenset[str]
-# A leaf is a list of updates, an update a list of users who come at once; a tree merges leaves and trees.
+# A leaf is a list of updates, an update is a list of users; a tree merges leaves and trees.
 Leaf = list[list[UserSet]]
 Tree = Leaf | tuple[Any, ...]
 
 sets = st.frozensets(st.sampled_from(ITEMS), max_size=len(ITEMS))
 leaves = st.lists(st.lists(sets, min_size=1, max_size=4), max_size=6)
 trees = st.recursive(leaves, lambda inner: st.lists(inner, min_size=2, max_size=3).map(tuple), max_leaves=5)
-
-
-def state(sketch: MisraGries) -> Sketch:
-    return dict(sketch._as_table()), sketch._subtracted
 
 
 def built(tree: Tree, k: int) -> MisraGries:
@@ -72,13 +69,13 @@ def with_one_more(tree: Tree, user: UserSet, choose: random.Random) -> Tree:
 
 
 @given(tree=trees, user=sets, k=st.integers(1, 5), seed=st.integers(0, 2**32))
-def test_one_more_user_moves_a_sketch_as_a_user_may(tree: Tree, user: UserSet, k: int, seed: int) -> None:
+def test_one_more_user_gives_a_neighbour(tree: Tree, user: UserSet, k: int, seed: int) -> None:
     without, together = built(tree, k), built(with_one_more(tree, user, random.Random(seed)), k)
     assert is_neighbour(state(without), state(together), k)
 
 
 @given(tree=trees, k=st.integers(1, 5))
-def test_sketches_are_what_the_definition_says(tree: Tree, k: int) -> None:
+def test_sketches_follow_the_definition(tree: Tree, k: int) -> None:
     assert state(built(tree, k)) == by_definition(tree, k)
 
 
@@ -108,15 +105,15 @@ def test_merging_at_once_does_not_depend_on_the_order_and_subtracts_least(
 
 
 def broken(rule: Any, tries: int, seed: int) -> int:
-    """How many of random neighbours a rule moves as no user may."""
-    choose, found = random.Random(seed), 0
+    """For how many of random pairs of neighbours a rule gives sketches that are not neighbours."""
+    choose, failures = random.Random(seed), 0
     for _ in range(tries):
         k = choose.randint(1, 4)
         users = [tuple(choose.sample(ITEMS, choose.randint(1, 5))) for _ in range(choose.randint(1, 12))]
         place = choose.randrange(len(users) + 1)
-        one = tuple(choose.sample(ITEMS, choose.randint(1, 5)))
-        found += not is_neighbour(rule(users, k), rule([*users[:place], one, *users[place:]], k), k)
-    return found
+        more = tuple(choose.sample(ITEMS, choose.randint(1, 5)))
+        failures += not is_neighbour(rule(users, k), rule([*users[:place], more, *users[place:]], k), k)
+    return failures
 
 
 def whole_sets(users: list[tuple[Hashable, ...]], k: int) -> Sketch:
@@ -127,7 +124,7 @@ def whole_sets(users: list[tuple[Hashable, ...]], k: int) -> Sketch:
 
 
 def cut_by_number(users: list[tuple[Hashable, ...]], k: int) -> Sketch:
-    """Batches of three users each, wherever they begin: another user moves everybody after into other batches."""
+    """Batches of three users each: another user moves all later ones into other batches."""
     sketch: Sketch = {}, 0
     for start in range(0, len(users), 3):
         sketch = with_users(sketch, [set(items) for items in users[start : start + 3]], k)
@@ -135,12 +132,12 @@ def cut_by_number(users: list[tuple[Hashable, ...]], k: int) -> Sketch:
 
 
 def shuffled(users: list[tuple[Hashable, ...]], k: int) -> Sketch:
-    """One at a time, in an order from a seed: one more user is another permutation of all."""
+    """One at a time, in an order from a seed: with one more user it is another permutation."""
     return whole_sets(random.Random(3).sample(users, len(users)), k)
 
 
 def out_of_a_set(users: list[tuple[Hashable, ...]], k: int) -> Sketch:
-    """One at a time, as a hash table has them, which grows with the users; a user may find a place taken."""
+    """One at a time, in the order of a hash table, which grows with the users and has collisions."""
     places: list[tuple[Hashable, ...] | None] = [None] * (2 * len(users) + 1)
     for items in users:
         place = zlib.crc32(repr(items).encode()) % len(places)
@@ -157,7 +154,7 @@ def by_popularity(users: list[tuple[Hashable, ...]], k: int) -> Sketch:
 
 
 def parts_of(users: list[tuple[Hashable, ...]], k: int) -> list[Sketch]:
-    """A sketch for each letter, by the definition; which one a user is in depends on that user alone."""
+    """A sketch per letter, by the definition; which one a user is in depends on that user alone."""
     sketches: dict[Hashable, Sketch] = {item: ({}, 0) for item in ITEMS}
     for items in users:
         sketches[items[0]] = with_users(sketches[items[0]], [set(items)], k)
@@ -169,7 +166,7 @@ def one_by_one(parts: list[Sketch], k: int) -> Sketch:
 
 
 def as_they_complete(users: list[tuple[Hashable, ...]], k: int) -> Sketch:
-    """Merged one by one, in an order that depends on what is in them: a race, which any user may decide."""
+    """Merged one by one, in an order that depends on their contents, like a race."""
 
     def ready(part: Sketch) -> int:
         return zlib.crc32(repr(sorted(map(repr, part[0].items()))).encode())
@@ -177,16 +174,16 @@ def as_they_complete(users: list[tuple[Hashable, ...]], k: int) -> Sketch:
     return one_by_one(sorted(parts_of(users, k), key=ready), k)
 
 
-def test_the_search_finds_rules_that_are_broken_and_ours_is_not() -> None:
-    """The power of the tests above: the same question of rules that look much alike."""
-    assert broken(whole_sets, 2000, seed=1) == 0
-    assert broken(classic, 2000, seed=1) > 100
-    assert broken(cut_by_number, 2000, seed=1) > 100
+def test_the_search_detects_broken_rules() -> None:
+    """Power of the tests above: they fail for rules that look similar."""
+    assert broken(whole_sets, 1000, seed=1) == 0
+    assert broken(classic, 1000, seed=1) > 50
+    assert broken(cut_by_number, 1000, seed=1) > 50
 
 
-@pytest.mark.parametrize("tries", [900, pytest.param(3000, marks=pytest.mark.slow)])
-def test_the_search_finds_orders_that_depend_on_others(tries: int) -> None:
-    """Updates and merges are ours, and only their order is wrong."""
+@pytest.mark.parametrize("tries", [600, pytest.param(3000, marks=pytest.mark.slow)])
+def test_the_search_detects_orders_that_depend_on_other_users(tries: int) -> None:
+    """Updates and merges are right, and only their order is wrong."""
     assert broken(lambda users, k: merged(parts_of(users, k), k), tries, seed=2) == 0
     assert broken(lambda users, k: one_by_one(parts_of(users, k), k), tries, seed=2) == 0
     for rule in (shuffled, out_of_a_set, by_popularity):
@@ -194,8 +191,8 @@ def test_the_search_finds_orders_that_depend_on_others(tries: int) -> None:
     assert broken(as_they_complete, tries, seed=2) > tries // 60
 
 
-def test_orders_that_depend_on_users_move_a_sketch_without_any_bound() -> None:
-    """The same users in another order, and the same sketches merged in another: all of the counters change."""
+def test_another_order_can_change_all_counters() -> None:
+    """The same users in another order, and the same sketches merged in another order."""
     one: list[tuple[Hashable, ...]] = [(item,) for item in ["b", "c"] * 1000 + ["a"] * 1000]
     other: list[tuple[Hashable, ...]] = [(item,) for item in ["a", "b", "a", "c"] * 500 + ["b", "c"] * 500]
     assert sorted(one) == sorted(other)
@@ -209,9 +206,9 @@ def test_orders_that_depend_on_users_move_a_sketch_without_any_bound() -> None:
     }
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_what_is_built_at_once_does_not_know_the_order_of_rows(seed: int) -> None:
-    """`build`, `from_columns` and `build_batches` keep the promise about orders by themselves."""
+@pytest.mark.parametrize("seed", range(2))
+def test_the_order_of_rows_does_not_matter(seed: int) -> None:
+    """`build`, `from_columns` and `build_batches` meet the condition on orders by themselves."""
     choose = random.Random(seed)
     rows = [(user, choose.choice(ITEMS)) for user in range(40) for _ in range(3)]
     found = set()
@@ -234,8 +231,8 @@ def test_element_by_element_one_user_moves_a_counter_by_two() -> None:
     assert whole_sets([*users, one], 2) == ({"c": 1, "b": 1}, 1)
 
 
-def test_batches_that_are_cut_by_number_move_a_counter_by_two_or_to_both_sides() -> None:
-    """Why a batch must not be "the next three users": one more at the front, and all after them change places."""
+def test_batches_cut_by_number_move_a_counter_by_two_or_in_both_directions() -> None:
+    """Why a batch must not be "the next three users": one more at the front moves all others."""
     users: list[tuple[Hashable, ...]] = [(item,) for item in "aabcca"]
     assert cut_by_number(users, 1) == ({}, 3)  # aab, cca
     assert cut_by_number([("a",), *users], 1) == ({"a": 2}, 2)  # aaa, bcc, a
@@ -254,5 +251,5 @@ def test_batches_that_are_cut_by_number_move_a_counter_by_two_or_to_both_sides()
         (({}, 0), ({"a": 1, "b": 1, "c": 1}, 0)),
     ],
 )
-def test_the_question_itself_can_be_answered_no(without: Sketch, together: Sketch) -> None:
+def test_pairs_that_are_not_neighbours(without: Sketch, together: Sketch) -> None:
     assert not is_neighbour(without, together, 2)

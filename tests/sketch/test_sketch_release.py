@@ -1,4 +1,4 @@
-"""Releases of sketches: which plans hold for them, what the certificate says, and what a forger cannot say."""
+"""Releases of sketches: which plans hold for them, and certificates that are verified or forged."""
 
 from __future__ import annotations
 
@@ -32,11 +32,10 @@ def planned(**options: Any) -> dphist.Plan:
 
 @pytest.fixture(scope="module")
 def sketch() -> MisraGries:
-    """Two items of 900 and 700 users, and a user each for 2,000 others."""
+    """Two items of 900 and 700 users, and 2,000 items of one user each, mixed in nine batches."""
     items = ["tea"] * 900 + ["milk"] * 700 + [f"own {n}" for n in range(2000)]
     made = MisraGries(K)
     for start in range(0, 3600, 400):
-        # In every batch some of all three.
         rows = np.random.default_rng(1).permutation(3600)[start : start + 400]
         made.update_columns(pa.array(rows), pa.array([items[row] for row in rows]))
     return made
@@ -71,7 +70,7 @@ def test_plans_that_hold_are_released_written_and_verified(
 
 
 @pytest.mark.parametrize(
-    ("options", "sentence"),
+    ("options", "message"),
     [
         ({"max_nonzero": K - 1}, "lets one user touch 19 counts.*size 20.*single item can change all 20"),
         ({"max_items_per_user": 5}, "lets one user touch 5 counts"),
@@ -82,12 +81,12 @@ def test_plans_that_hold_are_released_written_and_verified(
         ({"max_nonzero": K, "noise": "continuous"}, "continuous noise"),
     ],
 )
-def test_plans_that_do_not_hold_are_refused(sketch: MisraGries, options: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(InvalidParameter, match=sentence):
+def test_plans_that_do_not_hold_are_refused(sketch: MisraGries, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidParameter, match=message):
         sketch.release(planned(**options))
 
 
-def test_a_plan_that_was_changed_is_refused(sketch: MisraGries) -> None:
+def test_a_changed_plan_is_refused(sketch: MisraGries) -> None:
     plan = planned(max_nonzero=K)
     assert isinstance(plan.noise.limit, int)  # type: ignore[union-attr]
     with pytest.raises(NotPrivate):
@@ -96,7 +95,7 @@ def test_a_plan_that_was_changed_is_refused(sketch: MisraGries) -> None:
         sketch.release("plan")  # type: ignore[arg-type]
 
 
-def test_a_seed_repeats_and_says_so(sketch: MisraGries, tmp_path: Path) -> None:
+def test_a_seed_repeats_and_is_not_private(sketch: MisraGries, tmp_path: Path) -> None:
     plan = planned(top=K)
     again = MisraGries.from_bytes(sketch.to_bytes())
     one, other = (made.release(plan, seed=4, rounded=True, count_name="users") for made in (sketch, again))
@@ -107,7 +106,7 @@ def test_a_seed_repeats_and_says_so(sketch: MisraGries, tmp_path: Path) -> None:
     assert one.counts.dtype == np.int64
     one.write(tmp_path / "out.csv")
     assert dphist.verify(tmp_path / "out.csv").problems == (
-        "the noise was made from a seed, so that nobody is protected",
+        "the noise was made from a seed: the release is not private",
     )
     with pytest.raises(InvalidParameter, match="different names"):
         sketch.release(plan, count_name="item")
@@ -115,7 +114,7 @@ def test_a_seed_repeats_and_says_so(sketch: MisraGries, tmp_path: Path) -> None:
         sketch.release(plan, rounded=1)  # type: ignore[arg-type]
 
 
-def test_an_empty_sketch_releases_nothing_of_the_right_types(tmp_path: Path) -> None:
+def test_an_empty_sketch_releases_no_rows_with_the_right_types(tmp_path: Path) -> None:
     for plan in (planned(max_nonzero=K), planned(top=K)):
         found = MisraGries(K, {"day": "date32"}).release(plan)
         assert len(found) == 0
@@ -128,22 +127,22 @@ def test_an_empty_sketch_releases_nothing_of_the_right_types(tmp_path: Path) -> 
 def test_counts_are_the_counters_and_with_an_offset_what_was_subtracted_too(
     sketch: MisraGries, option: str
 ) -> None:
-    """The mean of 400 releases of one count, by the secure tap.
+    """The mean of 250 releases of one count, with secure noise.
 
-    False alarm: 1e-9, two-sided normal at 6.11 standard errors. Power: the two means that are told apart are
-    `subtracted` = more than 10 standard errors from each other, so that a wrong one is missed with less than 1e-4.
+    False alarm: 1e-9, two-sided normal at 6.11 standard errors. Power: the two possible means differ by more than
+    10 standard errors, so a wrong one is missed with probability below 1e-4.
     """
     plan = planned(top=K) if option == "top" else planned(max_nonzero=K)
     table, subtracted = sketch._as_table(), sketch._subtracted
     expected = table["tea"] + (subtracted if option == "top" else 0)
-    draws = [float(sketch.release(plan).counts[0]) for _ in range(400)]
-    error = plan.total_noise / math.sqrt(400)
+    draws = [float(sketch.release(plan).counts[0]) for _ in range(250)]
+    error = plan.total_noise / math.sqrt(250)
     assert subtracted > 10 * error
     assert abs(np.mean(draws) - expected) < 6.11 * error
 
 
 @pytest.mark.parametrize("option", ["max_nonzero", "top"])
-def test_the_largest_numbers_are_cut_and_no_error(option: str) -> None:
+def test_the_largest_numbers_are_cut_without_an_error(option: str) -> None:
     counters = Counters((pa.array(["tea"], pa.large_string()),), np.array([2**53]), 2**53)
     huge = MisraGries.of_counters(1000, MisraGries(1000).kind, counters)
     both = huge.merge(MisraGries.from_bytes(huge.to_bytes()))
@@ -154,7 +153,7 @@ def test_the_largest_numbers_are_cut_and_no_error(option: str) -> None:
         cap = 2**53 // found.plan.noise.lattice
         assert found.counts[0] == pytest.approx(2 * cap if option == "top" else cap)
         assert MisraGries.from_bytes(made.to_bytes()).to_bytes() == made.to_bytes()
-    # One user at a time goes on from there, and what it makes can be read again.
+    # More users can be added, and the result can be read again.
     huge.update({"tea"})
     assert huge._as_counters().counts.tolist() == [2**53]
     assert MisraGries.from_bytes(huge.to_bytes()).to_bytes() == huge.to_bytes()
@@ -162,7 +161,7 @@ def test_the_largest_numbers_are_cut_and_no_error(option: str) -> None:
 
 @pytest.fixture(scope="module")
 def release_of(sketch: MisraGries, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., dict[str, bytes]]:
-    """The files of a release that verifies, made once for each plan."""
+    """The files of a release, made once for each plan."""
 
     @cache
     def files(**options: Any) -> dict[str, bytes]:
@@ -181,7 +180,7 @@ def written(files: dict[str, bytes], folder: Path) -> Path:
 
 
 def forged(path: Path, change: Callable[[dict[str, Any]], None]) -> dphist.Verification:
-    """A certificate by a forger who seals it, with what follows from its plan and its request."""
+    """Change a certificate, with all entries that follow from plan and request, seal it again, and verify it."""
     certificate = Path(f"{path}.certificate.json")
     document = json.loads(certificate.read_text())
     change(document)
@@ -197,7 +196,7 @@ def forged(path: Path, change: Callable[[dict[str, Any]], None]) -> dphist.Verif
         {"top": K}, {"public_items": K},
     ],
 )  # fmt: skip
-def test_a_plan_that_does_not_hold_for_the_sketch(release_of: Any, other: Any, tmp_path: Path) -> None:
+def test_forged_plans_are_refused(release_of: Any, other: Any, tmp_path: Path) -> None:
     plan = json.loads(json.dumps(planned(**other).to_dict()))
     path = written(release_of(max_nonzero=K), tmp_path)
     assert not forged(path, lambda document: document.update(plan=plan)).verified
@@ -213,12 +212,12 @@ def test_a_plan_that_does_not_hold_for_the_sketch(release_of: Any, other: Any, t
         ("epsilon", 0.1), ("seed", 3), ("anything", 1),
     ],
 )  # fmt: skip
-def test_a_request_that_was_not_this_one(release_of: Any, key: str, value: Any, tmp_path: Path) -> None:
+def test_forged_requests_are_refused(release_of: Any, key: str, value: Any, tmp_path: Path) -> None:
     path = written(release_of(max_nonzero=K), tmp_path)
     assert not forged(path, lambda document: document["request"].update({key: value})).verified
 
 
-def test_the_conditions_are_those_of_a_sketch(release_of: Any, tmp_path: Path) -> None:
+def test_forged_conditions_are_refused(release_of: Any, tmp_path: Path) -> None:
     path = written(release_of(top=K), tmp_path)
     certificate = Path(f"{path}.certificate.json")
     document = json.loads(certificate.read_text())

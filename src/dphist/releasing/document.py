@@ -1,8 +1,8 @@
-"""The certificate of a release as a document: everything that is needed to recompute its guarantee.
+"""The certificate of a release as a document: everything needed to recompute its guarantee.
 
-It holds facts. The sentences that explain them are made from the same facts when somebody reads: `guarantee` and
-`not_covered`. What a document says of a plan is computed here from the plan's own numbers: its certificate, how
-its contract is enforced, and the limit that noisy numbers of users choose.
+It holds facts only; `guarantee` and `not_covered` turn them into sentences. This file also recomputes what a
+document states about a plan: its certificate, how its bounds are enforced, and the limit that noisy numbers of
+users choose.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import Enum
@@ -21,7 +22,7 @@ from dphist.display import upper_figure
 from dphist.errors import InvalidParameter, NotPrivate
 from dphist.planning.auto_cap import ChoicePlan, check_goal, choose_plan, excess_of, plan_choice
 from dphist.planning.optimum import FINEST_REACH, check_bounds
-from dphist.planning.planner import Excess, check_excess, contract_of, family_shares, public_plan
+from dphist.planning.planner import check_excess, contract_of, family_shares, public_plan
 from dphist.planning.planner import plan as make_plan
 from dphist.planning.utility import Correction, shared_part
 from dphist.privacy.certificate import certify_noise
@@ -41,22 +42,22 @@ from dphist.privacy.types import (
 from dphist.releasing.aggregates import aggregates_of, sums_facts
 from dphist.releasing.request import Request, is_query
 
-# What a guarantee rests on that only the publisher can know, with the words for readers.
+# Conditions of a guarantee that only the publisher can ensure.
 _CONDITIONS: Final = {
     "counts-per-user": "no user contributes to more than {items} of the counts or more than 1 to any of them",
     "item-types": "the types of the items do not depend on the data of any one user",
-    "max-nonzero": "no possible data has more than {nonzero} items",
+    "max-nonzero": "no possible dataset has more than {nonzero} items",
     "one-update-per-user": (
         "every user came in one update of one sketch, the update and the items of a user depend on that user "
-        "alone, and without that user all others would have come in the same order and the same sketches would "
-        "have been merged in the same order"
+        "alone, and without that user all others would have come in the same order and the sketches would have "
+        "been merged in the same order"
     ),
-    # Libraries infer types from values, and change values with them: 007 becomes 7, and a large number a float.
+    # Libraries that infer types change values: 007 becomes 7, and a large number becomes a float.
     "frame-values": "the values that the frame holds for one user do not depend on the rows of other users",
     "fixed-types": "the types of the input's columns were fixed before the data was seen",
     "query": "the rows that the query returns for one user depend on that user alone",
 }
-# What a reader should know about the numbers, and is easily overlooked.
+# What readers of the numbers easily overlook.
 _CAVEATS: Final = {
     "other-releases": "Other releases of the same data: their epsilons and deltas add up.",
     "groups": "Groups: a household, or one person with two accounts, is more than one user.",
@@ -70,22 +71,22 @@ _CAVEATS: Final = {
         "intervals of counts cover the noise only."
     ),
     "estimate": (
-        "Estimates correct counts for what the limit left out on average. That is right where users with "
-        "many items choose the same items as others. Where they do not, an estimate is off, and no interval shows "
-        "by how much."
+        "Estimates correct counts for what the limit left out on average, assuming that users with many items "
+        "choose the same items as others. Where they do not, an estimate is off, and no interval shows by how "
+        "much."
     ),
     "max-nonzero": (
         "The bound of {nonzero} items is guaranteed by the publisher: if the data had more items, nothing would "
         "have been released."
     ),
-    "differences": "Counts are differences to the count after the largest ones, which is not released.",
+    "differences": "Counts are differences from the next largest count, which is not released.",
     "perhaps-reduced": (
-        "Counts may be lower than the numbers of users: unless it was guaranteed that no possible data has more "
-        "than {nonzero} items, the count after the largest ones was subtracted from all. It is not released."
+        "Counts may be lower than the numbers of users: unless the publisher guarantees that no possible dataset "
+        "has more than {nonzero} items, the next largest count was subtracted from all. It is not released."
     ),
     "reduced": (
         "If the data had more than {nonzero} items, counts are lower than the numbers of users: the count of rank "
-        "{rank} was subtracted from all, and it is not released."
+        "{rank} was subtracted from all. It is not released."
     ),
     "sketch": (
         "Counts are of a sketch with {size} counters: apart from noise, each may be below the number of users by "
@@ -97,31 +98,31 @@ _CAVEATS: Final = {
     ),
     "selection": "Counts that barely passed the threshold are too high on average.",
     "clamped-sums": (
-        "Sums and means are over the users that were counted, of each user's own sum for the item, clamped "
-        "({bounds}). Values that are missing or not numbers add nothing to it. They are of users, not of events."
+        "Sums and means are over the counted users, not over events: each user's own sum for the item is clamped "
+        "({bounds}). Values that are missing or not numbers add nothing."
     ),
     "weighted-sums": (
-        "Sums and means count each user by the same weight as the counts do. Estimates of sums suppose that the "
-        "values of users do not depend on how many items they have."
+        "Sums and means weigh each user as the counts do. Estimates of sums assume that the values of users do "
+        "not depend on how many items they have."
     ),
     "selected-sums": (
-        "A sum takes part in the error of its count: the middle of its range is added once for each noisy user, "
-        "so sums of items that barely passed the threshold are too high, or too low, as well."
+        "A sum shares the error of its count: the middle of its range is added once for each noisy user. Sums of "
+        "items that barely passed the threshold are therefore too high, or too low, on average."
     ),
     "shared-noise": "All counts share one draw of noise: their sum is less precise than it looks.",
 }
 NO_GUARANTEE: Final = "None: the noise was made from a seed, for tests."
-# No plan has longer numbers; a certificate that has would take hours to verify.
+# Larger numbers are in no plan, and would take hours to verify.
 _NUMBER: Final = re.compile(r"[0-9]{1,60}(/[0-9]{1,60})?")
 _LARGEST_LATTICE: Final = 1 << 13
 _LARGEST_VARIANCE: Final = 10**40
 _LARGEST_SHARED_VARIANCE: Final = 10**12
 _MOST_SUMS: Final = 64
-# With a public list noise is shared only if a user may touch one item in so many: otherwise it helps little.
+# With a public list, shared noise helps only if a user may have at least one item in this many.
 _WORTH_SHARING: Final = 8
-# From so many deviations on, estimates were seen to be within their intervals.
+# On real data, estimates were within their intervals from this many standard deviations on.
 _CLEAR: Final = 50.0
-# For a smaller delta the certificates of all limits would take minutes.
+# With a smaller delta, certifying all limits would take minutes.
 LEAST_DELTA: Final = 1e-30
 
 
@@ -134,28 +135,30 @@ class Nonzero(Enum):
 
 
 def certify_again(plan: object) -> Plan:
-    """The plan with a certificate that is computed here from its own numbers, whatever it claimed.
+    """The plan with a recomputed certificate, whatever it claimed.
 
-    Guarantee: the noise can be drawn exactly and its certified delta is within the plan's budget.
+    Guarantee: the noise can be drawn exactly, and its certified delta is within the plan's budget.
     """
     if not isinstance(plan, Plan):
-        raise InvalidParameter(f"plan must be a dphist.Plan, as dphist.plan makes it, not {type(plan).__name__}")
+        raise InvalidParameter(
+            f"plan must be a dphist.Plan, as returned by dphist.plan, not {type(plan).__name__}"
+        )
     return replace(plan, certificate=certificate_of(plan.noise, plan.contract, plan.budget))
 
 
 def certificate_of(noise: AnyNoise, contract: Contract, budget: Budget) -> Certificate:
-    """The certificate of this noise. Raises if it cannot be drawn exactly, or its delta exceeds the budget's."""
+    """Certify this noise. Raises if it cannot be drawn exactly, or if its delta exceeds the budget's."""
     if not isinstance(noise, (LatticeNoise, LaplaceNoise)):
         raise InvalidParameter(
-            "the plan is for continuous noise, which cannot be drawn exactly: plan with noise='discrete'"
+            "the plan has continuous noise, which cannot be drawn exactly: plan with noise='discrete'"
         )
     sums = () if isinstance(noise, LaplaceNoise) else noise.sums
     exact = [noise.scale] if isinstance(noise, LaplaceNoise) else [noise.variance, noise.variance_shared]
-    exact += [number for one in sums for number in (one.low, one.high, one.variance)]
-    whole = all(isinstance(n, int) for n in (noise.lattice, noise.limit, *(one.reach for one in sums)))
-    if not whole or not all(isinstance(v, (int, Fraction)) for v in exact):
+    exact += [number for part in sums for number in (part.low, part.high, part.variance)]
+    whole = [noise.lattice, noise.limit, *(part.reach for part in sums)]
+    if not all(isinstance(n, int) for n in whole) or not all(isinstance(n, (int, Fraction)) for n in exact):
         raise InvalidParameter("the plan's lattice and limit must be whole numbers and its variances fractions")
-    certificate = _certificate(noise, contract, budget)
+    certificate = _certify(noise, contract, budget)
     if not certificate.delta <= budget.delta:
         raise NotPrivate(
             f"the plan does not keep its budget: at epsilon {budget.epsilon:g} no delta up to {budget.delta:g} "
@@ -164,20 +167,23 @@ def certificate_of(noise: AnyNoise, contract: Contract, budget: Budget) -> Certi
     return certificate
 
 
-def nonzero_rule(plan: Plan, *, promised: bool) -> Nonzero:
-    """How the bound on the non-zero counts of a certified plan is enforced.
+@lru_cache(maxsize=256)
+def _certify(noise: LatticeNoise | LaplaceNoise, contract: Contract, budget: Budget) -> Certificate:
+    return certify_noise(noise, contract, epsilon=budget.epsilon, budget=budget.delta)
 
-    `promised`: the caller guarantees that no possible data has more non-zero counts.
-    """
+
+def nonzero_rule(plan: Plan, *, promised: bool) -> Nonzero:
+    """How `max_nonzero` of a certified plan is enforced; `promised` means that the caller guarantees it."""
     contract = plan.contract
     if contract.max_nonzero is None or isinstance(plan.noise, PublicNoise):
         return Nonzero.NOT_NEEDED
     if plan.releases_offset:
         return Nonzero.TOP_K
-    # With shared noise other statements about the plan, such as its profile, rest on max_nonzero all the same.
-    alone = plan.sigma_shared == 0.0 and contract.items < contract.max_nonzero
-    if alone and _keeps(plan, Contract(None, contract.items, contract.spread)):
-        return Nonzero.NOT_NEEDED
+    # With shared noise the plan's profile relies on max_nonzero, even if its certificate does not.
+    if plan.sigma_shared == 0.0 and contract.items < contract.max_nonzero:
+        with suppress(NotPrivate):
+            certificate_of(plan.noise, Contract(None, contract.items, contract.spread), plan.budget)
+            return Nonzero.NOT_NEEDED
     if promised:
         return Nonzero.PROMISED
     if top_k_keeps(plan):
@@ -193,30 +199,16 @@ def top_k_keeps(plan: Plan) -> bool:
     """Whether a top-k step can enforce `max_nonzero` for this plan.
 
     A user who raises the (k+1)-th largest count lowers all others. That breaks a smaller limit on the items of a
-    user, and with it the plan's profile. With sums it changes counts whose sums stay the same, and the reverse,
-    while the analysis assumes that both change together. It is not analysed for weighted counts.
+    user, and with it the plan's profile. The analysis of sums assumes that counts and sums change together, and
+    weighted counts are not analysed.
     """
     contract = plan.contract
     return contract.items == contract.max_nonzero and contract.spread is None and not plan.sums
 
 
-def _keeps(plan: Plan, contract: Contract) -> bool:
-    """Whether the plan's noise is within its budget under this contract as well."""
-    assert isinstance(plan.noise, (LatticeNoise, LaplaceNoise))
-    try:
-        return _certificate(plan.noise, contract, plan.budget).delta <= plan.budget.delta
-    except NotPrivate:
-        return False
-
-
-@lru_cache(maxsize=256)
-def _certificate(noise: LatticeNoise | LaplaceNoise, contract: Contract, budget: Budget) -> Certificate:
-    return certify_noise(noise, contract, epsilon=budget.epsilon, budget=budget.delta)
-
-
 @dataclass(frozen=True)
 class Chosen:
-    """The plan that was chosen, the noisy numbers of users that decided, and what was on offer. No true number."""
+    """The plans on offer, the noisy numbers of users, and the plan and the correction that follow from them."""
 
     plan: ChoicePlan
     noisy: tuple[int, ...]
@@ -225,45 +217,37 @@ class Chosen:
 
     @classmethod
     def by(cls, plan: ChoicePlan, noisy: tuple[int, ...]) -> Chosen:
-        """What the noisy numbers decide: post-processing, which costs nothing."""
+        # Post-processing of noisy numbers, which costs no budget.
         return cls(plan, noisy, *choose_plan(plan, noisy))
 
     @property
     def cap(self) -> int:
-        """The limit on the items of a user."""
         return self.release.contract.items
 
     @property
-    def excess(self) -> Excess:
-        """What happens to the items of a user beyond the limit."""
-        return excess_of(self.release)
-
-    @property
     def rough(self) -> bool:
-        """Whether the noisy numbers say so little that estimates lean on the model of typical data."""
         return sizes_are_rough(self.noisy, math.sqrt(self.plan.choice.variance))
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for the certificate."""
         return {
             **self.plan.to_dict(),
             "noisy_users": list(self.noisy),
             "cap": self.cap,
-            "excess": self.excess,
+            "excess": excess_of(self.release),
             "correction": self.correction.to_dict(),
         }
 
 
 def correction_from(document: Mapping[str, Any]) -> Correction:
-    """What the certificate says its estimates were made with; raises what any damaged certificate raises."""
-    said, names = document["choice"]["correction"], ("counts", "factors", "standard_errors")
-    if said.keys() != set(names) or not all(isinstance(one, float) for name in names for one in said[name]):
+    """The correction that a certificate records for its estimates; a `ValueError` or the like if it is damaged."""
+    data, names = document["choice"]["correction"], ("counts", "factors", "standard_errors")
+    if data.keys() != set(names) or not all(isinstance(number, float) for name in names for number in data[name]):
         raise ValueError
-    return Correction(*(tuple(said[name]) for name in names))
+    return Correction(*(tuple(data[name]) for name in names))
 
 
 def sizes_are_rough(noisy: Sequence[float], deviation: float) -> bool:
-    """Whether all users together are few against the noise of one number of them (found on real data)."""
+    """Whether the noisy numbers of users are mostly noise, so that estimates rely on a model of typical data."""
     return sum(noisy) < _CLEAR * deviation
 
 
@@ -280,10 +264,7 @@ def choice_for(
     excess: str | None = None,
     goal: str = "accuracy",
 ) -> ChoicePlan:
-    """The plans that a request may choose from; nothing depends on the data.
-
-    Without `excess` both ways to treat the items beyond a limit are on offer.
-    """
+    """The plans of all limits on offer, without and with spread unless `excess` is given; no data is used."""
     ways = ("drop", "spread") if excess is None else (check_excess(excess),)
     if mechanism == "laplace":
         if excess == "spread":
@@ -299,7 +280,7 @@ def choice_for(
         if public_items is not None:
             listed, may_share = contract_of(public_items, cap, spreads), _WORTH_SHARING * cap >= public_items
             return public_plan(Budget(epsilon, delta), listed, shares, may_share=may_share)
-        # After noisy sizes Laplace noise must leave so much of epsilon that it is better only for one item.
+        # The noisy numbers of users cost Laplace noise so much of epsilon that it is better only for one item.
         kind = "gaussian" if spreads or (mechanism == "best" and cap > 1) else mechanism
         return make_plan(
             epsilon=epsilon, delta=delta, max_items_per_user=cap, mechanism=kind, minimize=minimize, sums=sums,
@@ -311,7 +292,6 @@ def choice_for(
 
 
 def plan_choice_for(request: Request, public_items: int | None) -> ChoicePlan:
-    """The plans that this request may choose from, with the length of its public list."""
     return choice_for(
         Budget(request.epsilon, request.delta), share=request.cap_share, mechanism=request.mechanism,
         minimize=request.minimize, sums=tuple((low, high) for _, low, high in request.sums),
@@ -320,39 +300,37 @@ def plan_choice_for(request: Request, public_items: int | None) -> ChoicePlan:
     )  # fmt: skip
 
 
-def guarantee_facts(plan: Plan, request: Mapping[str, Any], budget: Budget | None = None) -> dict[str, Any]:
-    """The guarantee, for the plan or for all of the budget where a cap was chosen as well, and its conditions."""
-    whole = plan.budget if budget is None else budget
+def guarantee_facts(plan: Plan, request: Mapping[str, Any], budget: Budget) -> dict[str, Any]:
+    """The guarantee of a release that spends this budget: that of its plan, and of choosing a limit if it did."""
     return {
-        "epsilon": whole.epsilon,
-        "delta": whole.delta,
+        "epsilon": budget.epsilon,
+        "delta": budget.delta,
         "unit": "user",
         "neighbours": "add-or-remove",
         "conditions": _conditions(plan, request),
     }
 
 
-def guarantee(plan: Plan, request: Mapping[str, Any], budget: Budget | None = None) -> str:
-    """The guarantee as a sentence."""
-    whole = plan.budget if budget is None else budget
-    factor = f" ≈ {upper_figure(math.exp(whole.epsilon), 4)}" if whole.epsilon < 30.0 else ""
+def guarantee(plan: Plan, request: Mapping[str, Any], budget: Budget) -> str:
+    """`guarantee_facts` as a sentence."""
+    factor = f" ≈ {upper_figure(math.exp(budget.epsilon), 4)}" if budget.epsilon < 30.0 else ""
     conditions = ", and that ".join(_sentences(_CONDITIONS, _conditions(plan, request), plan, request))
     return (
-        f"This release is (epsilon = {whole.epsilon!r}, delta = {whole.delta!r})-differentially private at the "
+        f"This release is (epsilon = {budget.epsilon!r}, delta = {budget.delta!r})-differentially private at the "
         "user level: adding or removing all data of any one user changes the probability of any outcome by at "
-        f"most a factor of e^{whole.epsilon!r}{factor}, plus {whole.delta!r}"
+        f"most a factor of e^{budget.epsilon!r}{factor}, plus {budget.delta!r}"
         f"{f', provided that {conditions}' if conditions else ''}."
     )
 
 
 def _conditions(plan: Plan, request: Mapping[str, Any]) -> list[str]:
-    types = {"text": "frame-values", "fixed": "fixed-types"}
     conditions = {
         "counts-per-user": not request,
         "item-types": not request,
         "max-nonzero": _relies_on_promise(plan, request),
         "one-update-per-user": "sketch" in request,
-        types.get(request.get("types", ""), ""): "types" in request and request["types"] != "none",
+        "frame-values": request.get("types") == "text",
+        "fixed-types": request.get("types") == "fixed",
         "query": "query" in request or is_query(request.get("input")),
     }
     return [condition for condition, holds in conditions.items() if holds]
@@ -371,7 +349,7 @@ def _caveats(plan: Plan, request: Mapping[str, Any]) -> list[str]:
     caveats = {
         "other-releases": True,
         "groups": True,
-        # A top-k step has no use for a bound on users, and none is applied.
+        # A top-k step needs no limit on users, and none is applied.
         "user-limit": "max-items-per-user" in request
         and plan.contract.spread is None
         and ("top" not in request or plan.contract.max_nonzero is None),
@@ -392,38 +370,37 @@ def _caveats(plan: Plan, request: Mapping[str, Any]) -> list[str]:
 
 
 def not_covered(plan: Plan, request: Mapping[str, Any]) -> list[str]:
-    """What a reader might assume and should not, as sentences."""
+    """All caveats of a release, as sentences."""
     return _sentences(_CAVEATS, _caveats(plan, request), plan, request)
 
 
 def caveats(plan: Plan, request: Mapping[str, Any], wanted: Sequence[str]) -> list[str]:
     """Those of the wanted caveats that hold, as sentences, in the order wanted."""
-    found = _caveats(plan, request)
-    return _sentences(_CAVEATS, [code for code in wanted if code in found], plan, request)
+    codes = [code for code in wanted if code in _caveats(plan, request)]
+    return _sentences(_CAVEATS, codes, plan, request)
 
 
 def conditions(plan: Plan, request: Mapping[str, Any], wanted: Sequence[str]) -> list[str]:
-    """Those of the wanted conditions that the guarantee rests on, as sentences, in the order wanted."""
-    found = _conditions(plan, request)
-    chosen = _sentences(_CONDITIONS, [code for code in wanted if code in found], plan, request)
-    return [f"The guarantee supposes that {one}." for one in chosen]
+    """Those of the wanted conditions that the guarantee has, as sentences, in the order wanted."""
+    codes = [code for code in wanted if code in _conditions(plan, request)]
+    return [f"The guarantee assumes that {text}." for text in _sentences(_CONDITIONS, codes, plan, request)]
 
 
 def _sentences(texts: Mapping[str, str], codes: list[str], plan: Plan, request: Mapping[str, Any]) -> list[str]:
-    cap, size = request.get("max-items-per-user"), request.get("sketch-size", 0)
+    cap, size, contract = request.get("max-items-per-user"), request.get("sketch-size", 0), plan.contract
+    cap = contract.items if cap == "auto" else cap
     ranges = (
-        f"{one.name}: {one.column} from {float(one.low):g} to {float(one.high):g}"
-        for one in (aggregates_of(request) if plan.sums else ())
+        f"{aggregate.name}: {aggregate.column} from {float(aggregate.low):g} to {float(aggregate.high):g}"
+        for aggregate in (aggregates_of(request) if plan.sums else ())
     )
-    cap = plan.contract.items if cap == "auto" else cap
     values = {
-        "items": plan.contract.items,
+        "items": contract.items,
         "cap": cap,
         "noun": "item" if cap == 1 else "items",
-        "most": plan.contract.spread,
+        "most": contract.spread,
         "least": f"{plan.least_weight:.2g}",
-        "nonzero": f"{plan.contract.nonzero:.0f}",
-        "rank": f"{plan.contract.nonzero + 1:.0f}",
+        "nonzero": f"{contract.nonzero:.0f}",
+        "rank": f"{contract.nonzero + 1:.0f}",
         "size": size,
         "pairs": size + 1,
         "bounds": "; ".join(ranges),
@@ -432,19 +409,18 @@ def _sentences(texts: Mapping[str, str], codes: list[str], plan: Plan, request: 
 
 
 def is_difference(plan: Plan, request: Mapping[str, Any]) -> bool:
-    """The plain top-k step: nothing is added to the counts again."""
+    """Whether counts are differences: a top-k step whose subtracted count is not released."""
     return request.get("offset") == "none" and plan.contract.max_nonzero is not None
 
 
 def is_perhaps_reduced(plan: Plan, request: Mapping[str, Any]) -> bool:
-    """A histogram with a bound that a top-k step keeps, or a promise: the certificate does not say which."""
-    if request or plan.releases_offset:
-        return False
-    return top_k_keeps(plan) and not isinstance(plan.noise, PublicNoise)
+    """Whether a count may have been subtracted from a histogram: the certificate does not record a promise."""
+    return (
+        not request and not plan.releases_offset and top_k_keeps(plan) and not isinstance(plan.noise, PublicNoise)
+    )
 
 
 def counts_facts(plan: Plan, request: Mapping[str, Any], offset: float | None) -> dict[str, Any]:
-    """What a reader must know to use the counts."""
     lower = request.get("lower-threshold", 1)
     restored = 0.0 if is_difference(plan, request) else lower - 1 + (offset or 0.0)
     return {
@@ -457,7 +433,6 @@ def counts_facts(plan: Plan, request: Mapping[str, Any], offset: float | None) -
 
 
 def now() -> str:
-    """The time in the form of a certificate."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
@@ -472,8 +447,8 @@ def document_of(
     chosen: Chosen | None = None,
     receipt: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """The document, still without the facts of its output."""
-    budget = None if chosen is None else chosen.plan.budget
+    """The certificate without the entries about its output, which follow when it is written."""
+    budget = plan.budget if chosen is None else chosen.plan.budget
     return {
         "format": FORMAT,
         "dphist": version,
@@ -491,13 +466,13 @@ def document_of(
 
 
 def plan_facts(plan: Plan) -> dict[str, Any]:
-    """The plan as a certificate has it: the exact numbers and those that follow from them."""
-    explaining = ("analysis", "binding_case", "certificate", "notes")
-    return {name: value for name, value in plan.to_dict().items() if name not in explaining}
+    """The plan in a certificate: its exact numbers, and those that follow from them."""
+    left_out = ("analysis", "binding_case", "certificate", "notes")
+    return {name: value for name, value in plan.to_dict().items() if name not in left_out}
 
 
 def plan_from(data: Any) -> Plan:
-    """The plan of a document, from its exact numbers, with a certificate that is computed here and now."""
+    """The plan in a certificate, which may be forged: from its exact numbers, and certified again."""
     try:
         budget = Budget(data["epsilon"], data["delta"])
         contract = Contract(data["max_nonzero"], data["max_items_per_user"], data.get("spread"))
@@ -505,7 +480,7 @@ def plan_from(data: Any) -> Plan:
     except (KeyError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
         raise InvalidParameter(f"the certificate's plan cannot be read ({type(error).__name__})") from None
     if contract.spread is not None and contract != contract_of(contract.max_nonzero, contract.items, True):
-        # Before it is certified: the work grows with the number of levels.
+        # Certifying any number of levels would take too long.
         raise InvalidParameter("the certificate's plan spreads the items of a user as no release does")
     return Plan(budget, contract, noise, "exact", certificate_of(noise, contract, budget))
 
@@ -514,7 +489,7 @@ def _noise_from(data: Mapping[str, Any]) -> AnyNoise:
     if data["mechanism"] == "laplace":
         return LaplaceNoise(_fraction(data["scale"]), _whole(data["limit_steps"]))
     variances = _fraction(data["variance_steps"]), _fraction(data["variance_shared_steps"])
-    lattice, sums = _whole(data["lattice"]), tuple(_sum_from(one) for one in data.get("sums", ()))
+    lattice, sums = _whole(data["lattice"]), tuple(map(_sum_from, data.get("sums", ())))
     if lattice > _LARGEST_LATTICE or variances[1] > _LARGEST_SHARED_VARIANCE or len(sums) > _MOST_SUMS:
         raise ValueError
     if data["mechanism"] == "known-domain":

@@ -1,7 +1,7 @@
-"""What a reader of a release needs first: how many items, how exact, what is hidden, how private; and warnings.
+"""The first lines about a release: how many items, how precise, what is hidden, how private; and warnings.
 
 Everything follows from the plan, the request and the released numbers. The command, `print(release)`, `verify` and
-the report all take their words from here.
+the report share these words.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ ROUGH_ESTIMATES: Final = (
 )
 LEVEL: Final = 0.95
 _MOST_WARNINGS: Final = 3
-# With so few items a release explains itself.
+# With at most this many items, the summary explains why.
 _FEW: Final = 5
-# Conditions and caveats that change how the numbers are read, the most important first.
+# Conditions and caveats that change how to read the numbers, the most important first.
 _CONDITIONS: Final = ("one-update-per-user", "query", "max-nonzero", "counts-per-user")
 _CAVEATS: Final = (
     "differences", "reduced", "perhaps-reduced", "user-limit", "spread", "estimate", "sketch",
@@ -45,8 +45,6 @@ _CAVEATS: Final = (
 
 @dataclass(frozen=True)
 class Summary:
-    """The first lines about a release: facts as numbers, and in words."""
-
     headline: str
     margin: float
     margin_words: str
@@ -62,7 +60,6 @@ class Summary:
     warnings: tuple[str, ...]
 
     def rows(self) -> list[tuple[str, str]]:
-        """Labels and texts."""
         budget = f"ε = {plain_number(self.budget.epsilon)}, δ = {plain_number(self.budget.delta)} for each user"
         privacy = f"{budget}; {self.verdict.sentence}" if self.private else "none: the noise was made from a seed"
         return [
@@ -73,19 +70,17 @@ class Summary:
         ]
 
     def lines(self, table: str) -> list[str]:
-        """The whole text: the first lines, the table, and the warnings."""
+        """The whole text, with the table of released rows in its place."""
         width = max(len(label) for label, _ in self.rows())
-        found = [self.headline, *(fill(text, f"{label:<{width}}  ") for label, text in self.rows())]
-        found += ["", table] if table else []
-        notes = [*([self.why_few] if self.why_few else []), *map(self._with_label, self.warnings)]
-        found += [line for note in notes for line in ("", fill(note))]
-        return found if self.private else [NOT_PRIVATE, *found]
-
-    def _with_label(self, text: str) -> str:
-        return f"{'Warning' if text in self.verdict.warnings else 'Note'}: {text}"
+        lines = [self.headline, *(fill(text, f"{label:<{width}}  ") for label, text in self.rows())]
+        lines += ["", table] if table else []
+        notes = [self.why_few] if self.why_few else []
+        for text in self.warnings:
+            notes.append(f"{'Warning' if text in self.verdict.warnings else 'Note'}: {text}")
+        lines += [line for note in notes for line in ("", fill(note))]
+        return lines if self.private else [NOT_PRIVATE, *lines]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data."""
         return {
             "headline": self.headline,
             "margin": self.margin,
@@ -109,9 +104,11 @@ def summarize(
     rough: bool = False,
     private: bool = True,
 ) -> Summary:
-    """The summary of a release of so many `items`, whose `largest` count is this. `rough`: see `Chosen`."""
+    """The summary of a release with this many `items` and this `largest` count.
+
+    A limit that was chosen privately has a `correction`, which is not shown if it is `rough`.
+    """
     verdict = verdict_of(budget, None if is_difference(plan, request) else largest)
-    # What only noise and a model have said is not repeated.
     chosen, correction = correction is not None, None if rough else correction
     hidden = _hidden_below(plan, request, correction)
     codes = [code for code in _CAVEATS if code not in (("user-limit", "spread") if chosen else ())]
@@ -150,30 +147,26 @@ def _headline(plan: Plan, request: Mapping[str, Any], items: int) -> str:
 def _margin_words(
     plan: Plan, request: Mapping[str, Any], largest: float | None, correction: Correction | None
 ) -> str:
-    """The margin of every kind of number that is published."""
+    """The 95 % margin of every kind of number that is published."""
     width = half_width(plan, LEVEL)
     parts = [f"±{figure(_two_digits(width))} per count"]
     if correction is not None and largest is not None:
         least = 0.0 if math.isinf(plan.threshold) else plan.threshold
-        few, many = _estimate_margins(np.array([min(least, largest), largest]), width, correction)
-        parts.append(
-            f"±{figure(few)} to ±{figure(many)} per estimate" if many > few else f"±{figure(few)} per estimate"
-        )
+        counts = np.array([min(least, largest), largest])
+        errors = 1.96 * np.abs(counts) * correction.errors_at(counts)
+        margins = np.hypot(width * correction.factors_at(counts), errors)
+        few, many = (_two_digits(float(margin)) for margin in margins)
+        parts.append(f"±{figure(few)}{f' to ±{figure(many)}' if many > few else ''} per estimate")
     parts += [
-        f"±{figure(_two_digits(1.96 * sum_error(plan, noise)))} per {one.name}"
-        for one, noise in sums_with_noise(plan, aggregates_of(request))
-        if one.kind == "sum"
+        f"±{figure(_two_digits(1.96 * sum_error(plan, noise)))} per {aggregate.name}"
+        for aggregate, noise in sums_with_noise(plan, aggregates_of(request))
+        if aggregate.kind == "sum"
     ]
     return f"{join_words(parts)} (95 %)"
 
 
-def _estimate_margins(counts: NDArray[Any], width: float, correction: Correction) -> list[float]:
-    factors, errors = correction.factors_at(counts), 1.96 * np.abs(counts) * correction.errors_at(counts)
-    return [_two_digits(float(one)) for one in np.hypot(width * factors, errors)]
-
-
 def _two_digits(number: float) -> float:
-    """A margin to two digits, rounded up."""
+    """Rounded up to two digits."""
     if number <= 0.0 or not math.isfinite(number):
         return number
     step = 10.0 ** (math.floor(math.log10(number)) - 1)
@@ -181,11 +174,11 @@ def _two_digits(number: float) -> float:
 
 
 def _hidden_below(plan: Plan, request: Mapping[str, Any], correction: Correction | None) -> int | None:
-    """The number of users with which an item is as likely to be released as not."""
+    """The least number of users with which an item is released with probability 1/2."""
     if isinstance(plan.noise, PublicNoise):
         return None
-    even = count_noise(plan.noise).passing_count(0.5) + int(request.get("lower-threshold", 1)) - 1
-    return even if correction is None else math.ceil(even * correction.factor)
+    count = count_noise(plan.noise).passing_count(0.5) + int(request.get("lower-threshold", 1)) - 1
+    return count if correction is None else math.ceil(count * correction.factor)
 
 
 def _hidden_words(
@@ -205,11 +198,11 @@ def _hidden_words(
 
 
 def _drops(plan: Plan, request: Mapping[str, Any]) -> bool:
-    """Whether a limit on the items of a user is applied that can leave something out."""
-    most = plan.contract.max_nonzero
-    kept_by_top = "top" in request and most is not None
-    as_long_as_list = isinstance(plan.noise, PublicNoise) and plan.contract.items == most
-    return "max-items-per-user" in request and not kept_by_top and not as_long_as_list
+    """Whether a limit is applied that can leave items of a user out."""
+    nonzero = plan.contract.max_nonzero
+    top_k = "top" in request and nonzero is not None
+    whole_list = isinstance(plan.noise, PublicNoise) and plan.contract.items == nonzero
+    return "max-items-per-user" in request and not top_k and not whole_list
 
 
 def _limit_words(
@@ -254,29 +247,28 @@ def _why_few(plan: Plan, request: Mapping[str, Any], items: int, hidden: int | N
             tries.append("the goal keys")
         elif _drops(plan, request) and plan.contract.items > 1:
             tries.append("a lower limit per user")
-    how_many = "No item" if items == 0 else "Only 1 item" if items == 1 else f"Only {items} items"
-    passed = "passed the threshold"
-    return f"{how_many} {passed}. {why} To get more: {', '.join(tries[:-1])} or {tries[-1]}."
+    how_many = f"Only {count_items(items)}" if items else "No item"
+    return f"{how_many} passed the threshold. {why} To get more: {', '.join(tries[:-1])} or {tries[-1]}."
 
 
 def column_digits(
     plan: Plan, request: Mapping[str, Any], counts: NDArray[Any], columns: Mapping[str, NDArray[Any]]
 ) -> dict[str, int]:
-    """Decimals of each column of numbers: as many as its own error leaves. Whole numbers have none."""
-    errors = {}
-    # Means of large items are the more exact: one item in ten is larger than this.
+    """Decimals to show of each column of numbers: as many as its own error justifies. Whole numbers have none."""
+    # Means of large items are more precise: one item in ten is larger than this.
     typical = max(1.0, float(np.quantile(counts, 0.9))) if plan.sums and counts.size else 1.0
-    for one, noise in sums_with_noise(plan, aggregates_of(request)):
-        errors[one.name] = sum_error(plan, noise) if one.kind == "sum" else noise.sigma / typical
-
-    def error_of(name: str) -> float:
-        base = next((one for one in sorted(errors, key=len, reverse=True) if name.startswith(one)), None)
-        error = plan.total_noise if base is None or name in ESTIMATES else errors[base]
-        return error if name.endswith("_standard_error") else 1.96 * error
-
-    return {
-        name: 0
-        if values.dtype.kind == "i"
-        else min(12, max(0, 1 - math.floor(math.log10(max(error_of(name), 1e-12)))))
-        for name, values in columns.items()
+    errors = {
+        aggregate.name: sum_error(plan, noise) if aggregate.kind == "sum" else noise.sigma / typical
+        for aggregate, noise in sums_with_noise(plan, aggregates_of(request))
     }
+
+    def digits_of(name: str, values: NDArray[Any]) -> int:
+        if values.dtype.kind == "i":
+            return 0
+        # The longest name of which this is a derived column, such as amount_sum_low.
+        base = max((known for known in errors if name.startswith(known)), key=len, default=None)
+        error = plan.total_noise if base is None or name in ESTIMATES else errors[base]
+        shown = error if name.endswith("_standard_error") else 1.96 * error
+        return min(12, max(0, 1 - math.floor(math.log10(max(shown, 1e-12)))))
+
+    return {name: digits_of(name, values) for name, values in columns.items()}

@@ -1,6 +1,6 @@
-"""The counters of a sketch, in memory, as bytes and as a file.
+"""The counters of a sketch: how batches are added and merged, and counters as bytes and as a file.
 
-The bytes are magic and version, a header in JSON, the counters in Arrow, and a SHA-256 of all. Counters are true
+The bytes are magic and version, a header in JSON, the counters in Arrow, and the SHA-256 of all. Counters are true
 counts: only the owner of a file may read it, and no file is ever half written.
 """
 
@@ -11,7 +11,8 @@ import io
 import json
 import os
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -22,18 +23,25 @@ from numpy.typing import NDArray
 
 from dphist.errors import DphistError, InputError, InvalidParameter, OutputError, positive_count
 from dphist.publishing import checked_path, defer_signals, write_files
-from dphist.releasing.result import arrow_numbers, has_repeats, release_order, take_rows
+from dphist.releasing.result import (
+    arrow_numbers,
+    as_numpy,
+    has_repeats,
+    one_chunk,
+    release_order,
+    take_rows,
+)
 from dphist.sketch.items import TEXT, ItemKind, is_unicode, plainest
 
 IntArray = NDArray[np.int64]
-# Larger counts, and a larger total that was subtracted, are cut there: that moves neighbours no further apart,
+# Larger counts, and larger totals that were subtracted, are cut here: that does not move neighbours further apart,
 # and an error would disclose them.
 LARGEST: Final = 2**53
 
 
 @dataclass(frozen=True)
 class Counters:
-    """Different items with positive counts, and the total that was subtracted. True numbers: never shown."""
+    """Distinct items with positive counts, and the total that was subtracted. True numbers: never shown."""
 
     items: tuple[Any, ...]
     counts: IntArray
@@ -43,41 +51,73 @@ class Counters:
         return "Counters(secret)"
 
 
-def rank_value(counts: IntArray, k: int) -> int:
-    """The (k+1)-th largest of positive counts; 0 if there are at most k."""
-    if counts.size <= k:
-        return 0
-    place = counts.size - k - 1
-    return int(np.partition(counts, place)[place])
-
-
 def keep_largest(items: tuple[Any, ...], counts: IntArray, k: int, subtracted: int) -> Counters:
     """At most k counters: if there are more, the (k+1)-th largest is subtracted from all, and positive ones stay.
 
-    The counts are positive, of different items. Missing items must be removed before: they would take a rank.
+    The counts are positive, of distinct items. Missing items must be removed before: they would take a rank.
     Guarantee: every count decreases by the same number, which is added to `subtracted`, or to zero.
     """
     kept = np.minimum(counts, LARGEST)
-    floor = rank_value(kept, k)
-    if floor:
+    if kept.size > k:
+        floor = int(np.partition(kept, -(k + 1))[-(k + 1)])
         where = np.flatnonzero(kept > floor)
         items, kept = tuple(take_rows(column, where) for column in items), kept[where] - floor
-    return Counters(items, kept, min(subtracted + floor, LARGEST))
+        subtracted += floor
+    return Counters(items, kept, min(subtracted, LARGEST))
 
 
-def numbers(column: Any) -> IntArray:
-    """A chunked column of whole numbers without nulls as numpy. Arrow's own conversion would import pandas."""
-    parts = [np.from_dlpack(chunk) for chunk in column.chunks if len(chunk)]
-    return np.concatenate(parts).astype(np.int64, copy=False) if parts else np.empty(0, dtype=np.int64)
+def number_rows(columns: Sequence[Any]) -> IntArray:
+    """A number from 0 on for each row of chunked columns, the same for rows that are equal in all columns."""
+    codes: IntArray = np.zeros(len(columns[0]), dtype=np.int64)
+    for place, column in enumerate(columns):
+        encoded = one_chunk(column).dictionary_encode()
+        codes = codes * len(encoded.dictionary) + as_numpy(encoded.indices)
+        if place:
+            codes = np.unique(codes, return_inverse=True)[1]
+    return codes
+
+
+def add_batch(state: Counters, users: Any, items: tuple[Any, ...], k: int) -> Counters:
+    """The counters after one batch of whole users: chunked columns in their plainest types; null is missing."""
+    who, *columns = pa.table([users, *items], names=[str(place) for place in range(len(items) + 1)]).drop_null()
+    if len(who) == 0:
+        return state
+    # The counters are the first rows, so that equal items have equal numbers in both.
+    both = [pa.chunked_array([known, *column.chunks]) for known, column in zip(state.items, columns, strict=True)]
+    codes = number_rows(both)
+    known, size = state.counts.size, int(codes.max()) + 1
+    pairs = number_rows([who]) * size + codes[known:]
+    pairs.sort()  # many times faster than np.unique
+    counts = np.bincount(pairs[np.diff(pairs, prepend=-1) > 0] % size, minlength=size)
+    counts[codes[:known]] += state.counts
+    return _keep_items(both, codes, counts, k, state.subtracted)
+
+
+def merge_counters(parts: Sequence[Counters], k: int) -> Counters:
+    columns = [pa.chunked_array(list(same)) for same in zip(*(part.items for part in parts), strict=True)]
+    codes = number_rows(columns)
+    counts = np.zeros(int(codes.max(initial=-1)) + 1, dtype=np.int64)
+    np.add.at(counts, codes, np.concatenate([part.counts for part in parts]))
+    return _keep_items(columns, codes, counts, k, sum(part.subtracted for part in parts))
+
+
+def _keep_items(columns: Sequence[Any], codes: IntArray, counts: IntArray, k: int, subtracted: int) -> Counters:
+    """`keep_largest` of the items in these rows, by the count of each row's number."""
+    row_of = np.empty(counts.size, dtype=np.int64)
+    row_of[codes] = np.arange(codes.size)
+    if counts.size > k:
+        largest = np.argpartition(counts, -(k + 1))[-(k + 1) :]
+        row_of, counts = row_of[largest], counts[largest]
+    return keep_largest(tuple(take_rows(column, row_of) for column in columns), counts, k, subtracted)
 
 
 def check_place(path: str | os.PathLike[str], *, force: bool) -> Path:
-    """The path, if a sketch can be written there; nothing is changed."""
+    """The path. Raises if a sketch cannot be written there; nothing is changed."""
     name, place = os.fspath(path), checked_path(path, "a sketch")
     if not place.parent.is_dir():
-        raise OutputError(f"{name} cannot be written: there is no folder {place.parent}")
+        raise OutputError(f"cannot write {name}: there is no folder {place.parent}")
     if place.is_dir():
-        raise OutputError(f"{name} cannot be written: it is a folder")
+        raise OutputError(f"cannot write {name}: it is a folder")
     if not force and os.path.lexists(place):
         raise OutputError(f"{name} already exists: choose another name, or replace it with --force")
     return place
@@ -86,9 +126,9 @@ def check_place(path: str | os.PathLike[str], *, force: bool) -> Path:
 def write_secret(
     path: str | os.PathLike[str], data: bytes, *, force: bool = False, placed: Callable[[Path], None] | None = None
 ) -> None:
-    """Write a new file at once, readable only by its owner; without `force` nothing is ever replaced.
+    """Write a file atomically, readable only by its owner; without `force` nothing is replaced.
 
-    `placed` is called once it is there, before any signal that waited.
+    `placed` is called once the file is in place, before any signal that arrived meanwhile.
     """
     place = check_place(path, force=force)
     with defer_signals():
@@ -98,14 +138,13 @@ def write_secret(
 
 
 def read_secret(path: str | os.PathLike[str]) -> bytes:
-    """The bytes of a sketch's file."""
     try:
         return Path(path).read_bytes()
     except FileNotFoundError:
         raise InputError(f"the sketch {os.fspath(path)} does not exist") from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "it is not the name of a file"
-        raise InputError(f"the sketch {os.fspath(path)} cannot be read: {reason}") from None
+        raise InputError(f"cannot read the sketch {os.fspath(path)}: {reason}") from None
 
 
 MAGIC: Final = b"dphistMG"
@@ -117,7 +156,7 @@ COUNT: Final = "count"
 
 
 def encode(k: int, kind: ItemKind, counters: Counters) -> bytes:
-    """The bytes of a sketch. Equal sketches have equal bytes, in whatever order their users came."""
+    """The bytes of a sketch. Equal sketches have equal bytes, whatever the order of their users."""
     order = release_order(np.zeros(counters.counts.size), counters.items)
     columns = [*(take_rows(column, order) for column in counters.items), arrow_numbers(counters.counts[order])]
     fields = [pa.field(f"i{place}", kind) for place, kind in enumerate(kind.types)]
@@ -132,7 +171,7 @@ def encode(k: int, kind: ItemKind, counters: Counters) -> bytes:
 
 
 def decode(data: Any, what: str, k: int | None = None) -> tuple[int, ItemKind, Counters]:
-    """Size, kind and counters of a sketch. Errors repeat no value of it."""
+    """Size, kind and counters of a sketch. Errors do not contain a value of it."""
     if not isinstance(data, (bytes, bytearray, memoryview)):
         raise InvalidParameter(f"a sketch is read from bytes, not from {type(data).__name__}")
     whole = bytes(data)
@@ -142,23 +181,22 @@ def decode(data: Any, what: str, k: int | None = None) -> tuple[int, ItemKind, C
         raise InputError(f"{what} is damaged: its end is missing")
     _, version, length = START.unpack_from(whole)
     if version != VERSION:
-        raise InputError(f"{what} is of version {version}, and this dphist reads version {VERSION}")
+        raise InputError(f"{what} has the version {version}, but this dphist reads version {VERSION}")
     if hashlib.sha256(whole[:-DIGEST]).digest() != whole[-DIGEST:]:
         raise InputError(f"{what} is damaged: it has changed since it was written")
-    try:
-        found = contents(whole[START.size : START.size + length], whole[START.size + length : -DIGEST])
-    except (DphistError, ValueError, TypeError, KeyError, OSError, RecursionError, pa.ArrowException):
-        found = None
-    # Raised outside of the handler, so that nothing of the reader's message comes along.
-    if found is None:
-        raise InputError(f"{what} is damaged: it does not hold what a sketch holds")
-    if k is not None and found[0] != positive_count("k", k):
-        raise InputError(f"{what} is of size {found[0]}, not {k}")
-    return found
+    sketch = None
+    with suppress(DphistError, ValueError, TypeError, KeyError, OSError, RecursionError, pa.ArrowException):
+        sketch = contents(whole[START.size : START.size + length], whole[START.size + length : -DIGEST])
+    # Outside the handler, so that the reader's message, which may contain data, is not attached.
+    if sketch is None:
+        raise InputError(f"{what} is damaged: its contents are not those of a sketch")
+    if k is not None and sketch[0] != positive_count("k", k):
+        raise InputError(f"{what} has the size {sketch[0]}, not {k}")
+    return sketch
 
 
 def contents(header: bytes, payload: bytes) -> tuple[int, ItemKind, Counters]:
-    """Read both parts and check every rule of a sketch; a `ValueError` if one is broken."""
+    """Read both parts and check every rule of a sketch."""
     data = json.loads(header)
     require(isinstance(data, dict) and data.keys() == {"k", "subtracted", "names"})
     k, subtracted, names = positive_count("k", data["k"]), data["subtracted"], data["names"]
@@ -171,16 +209,15 @@ def contents(header: bytes, payload: bytes) -> tuple[int, ItemKind, Counters]:
     require(isinstance(names, list) and table.column_names == [*(f"i{n}" for n in range(len(names))), COUNT])
     kind = ItemKind(tuple(names), tuple(column.type for column in items))
     require(all(plainest(column.type) == column.type for column in items))
-    found = numbers(table.column(COUNT))
-    require(found.size <= k and bool(((found >= 1) & (found <= LARGEST)).all()))
+    values = as_numpy(counts)
+    require(values.size <= k and bool(((values >= 1) & (values <= LARGEST)).all()))
     require(all(column.type != TEXT or is_unicode(column) for column in items) and not has_repeats(items))
     # NaN is not an item, and -0.0 is the item 0.0.
-    real = [np.array(column.to_pylist()) for column in items if pa.types.is_floating(column.type)]
-    require(not any((np.isnan(values) | ((values == 0.0) & np.signbit(values))).any() for values in real))
-    return k, kind, Counters(tuple(items), found, subtracted)
+    floats = [np.array(column.to_pylist()) for column in items if pa.types.is_floating(column.type)]
+    require(not any((np.isnan(column) | ((column == 0.0) & np.signbit(column))).any() for column in floats))
+    return k, kind, Counters(tuple(items), values, subtracted)
 
 
 def require(holds: bool) -> None:
-    """Raise a `ValueError` unless it holds."""
     if not holds:
         raise ValueError

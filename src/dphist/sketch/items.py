@@ -1,7 +1,7 @@
 """The items of a sketch: their columns, and which values are items.
 
-Types are fixed before any data comes. Each value becomes an item by a rule about that value alone, and any other
-value is missing. So no user's row can change the types of others or raise an error, which would disclose that row.
+Types are fixed before any data is seen. Whether a value is an item depends on that value alone; any other value is
+missing. So no row of a user can change the types of others, or raise an error that would disclose it.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from dphist.errors import InvalidParameter
 TEXT: Final = pa.large_string()
 BYTES: Final = pa.large_binary()
 WHOLE: Final = pa.int64()
-# Values that are never missing, although they have parts that may be.
+# Values that are never missing, although their parts may be.
 NESTED: Final = (str, bytes, list, tuple, dict, np.ndarray)
 
 
 @dataclass(frozen=True)
 class ItemKind:
-    """The columns of an item. Types are the plainest of their sort, so that sketches of different files fit."""
+    """Names and types of an item's columns. Types are the `plainest`: sketches of different files match."""
 
     names: tuple[str, ...]
     types: tuple[Any, ...]
@@ -40,13 +40,9 @@ class ItemKind:
 
     @classmethod
     def of(cls, item: Any) -> ItemKind:
-        """From a type, types by the names of their columns, or a schema."""
-        if isinstance(item, pa.Schema):
-            names, types = item.names, item.types
-        else:
-            named = item if isinstance(item, Mapping) else {"item": item}
-            names, types = list(named), list(named.values())
-        return cls(tuple(names), tuple(plainest(named_type(kind)) for kind in types))
+        """From a type, or from a mapping of column names to types."""
+        types = item if isinstance(item, Mapping) else {"item": item}
+        return cls(tuple(types), tuple(plainest(named_type(kind)) for kind in types.values()))
 
     def __str__(self) -> str:
         return ", ".join(f"{name} ({kind})" for name, kind in zip(self.names, self.types, strict=True))
@@ -56,7 +52,7 @@ class ItemKind:
         return [key_rule(kind) for kind in self.types]
 
     def keys(self, items: Iterable[Any]) -> set[Any]:
-        """The different items of one user as keys of a dictionary, without missing ones."""
+        """The distinct items of one user as keys of a dictionary, without missing ones."""
         rules = self._rules
         if len(rules) == 1:
             return {key for key in map(rules[0], items) if key is not None}
@@ -68,9 +64,8 @@ class ItemKind:
         """Arrow columns of the items with these keys."""
         rows = list(keys)
         parts = [rows] if len(self.types) == 1 else [[row[k] for row in rows] for k in range(len(self.types))]
-        return tuple(
-            pa.array(part, stored_as(kind)).cast(kind) for part, kind in zip(parts, self.types, strict=True)
-        )
+        pairs = zip(parts, self.types, strict=True)
+        return tuple(pa.array(part, stored_as(kind)).cast(kind) for part, kind in pairs)
 
     def keys_of(self, columns: tuple[Any, ...]) -> list[Any]:
         """The reverse of `columns`."""
@@ -79,14 +74,13 @@ class ItemKind:
 
 
 def named_type(kind: Any) -> Any:
-    """A type of Arrow, given as it is or by its name."""
     if isinstance(kind, pa.DataType):
         return kind
     try:
         return pa.type_for_alias(kind)
     except (ValueError, TypeError):
         raise InvalidParameter(
-            f"an item's type must be a type of Arrow such as 'string', 'int64' or 'date32', not {kind!r}"
+            f"an item's type must be an Arrow type such as 'string', 'int64' or 'date32', not {kind!r}"
         ) from None
 
 
@@ -110,7 +104,7 @@ def plainest(kind: Any) -> Any:
 
 
 def stored_as(kind: Any) -> Any:
-    """A type whose values Python holds without loss; times are the whole numbers that Arrow stores."""
+    """A type whose values Python can hold without loss; times are the integers that Arrow stores."""
     types = pa.types
     if types.is_timestamp(kind) or types.is_duration(kind) or types.is_time64(kind):
         return pa.int64()
@@ -118,10 +112,10 @@ def stored_as(kind: Any) -> Any:
 
 
 def key_rule(kind: Any) -> Callable[[Any], Any]:
-    """The rule from a Python value to the key of an item; None if the value is not an item of this type."""
+    """A function from a Python value to the key of an item; None if the value is not an item of this type."""
 
     def bare(value: Any) -> Any:
-        """Without an Arrow scalar around it; None if missing: NaN and NaT do not even equal themselves."""
+        """The value of an Arrow scalar; None if missing: NaN and NaT do not equal themselves."""
         if isinstance(value, pa.Scalar):
             value = value.as_py()
         return value if isinstance(value, NESTED) or value == value else None
@@ -132,26 +126,27 @@ def key_rule(kind: Any) -> Callable[[Any], Any]:
     def whole(value: Any) -> Any:
         if type(value) is int:
             return whole_of(value)
-        single = bare(value)
-        number = isinstance(single, (np.integer, np.floating, np.bool_))
-        found = whole_of(single.item() if number else single)
-        return None if found is None else int(found)
+        value = bare(value)
+        number = whole_of(value.item() if isinstance(value, (np.integer, np.floating, np.bool_)) else value)
+        return None if number is None else int(number)
 
     def typed(value: Any) -> Any:
-        # Python has no nanoseconds: a scalar of the same sort stays one of Arrow.
+        # Python has no nanoseconds: a scalar of the same type stays in Arrow.
         same = isinstance(value, pa.Scalar) and not pa.types.is_dictionary(value.type)
         if not (same and plainest(value.type) == kind):
             value = pa.scalar(bare(value), kind)
-        found = value.cast(kind).cast(stored_as(kind)).as_py()
+        stored = value.cast(kind).cast(stored_as(kind)).as_py()
+        if not pa.types.is_floating(kind):
+            return stored
         # NaN is missing, and both zeros are one item.
-        return found if not pa.types.is_floating(kind) else None if math.isnan(found) else found + 0.0
+        return None if math.isnan(stored) else stored + 0.0
 
     rule = text if kind == TEXT else whole if kind == WHOLE else typed
 
     def key(value: Any) -> Any:
         try:
             return rule(value)
-        except Exception:  # not a value of this type, and an error would disclose it
+        except Exception:  # an error would disclose the value
             return None
 
     return key
@@ -175,7 +170,7 @@ def plain_column(column: Any, kind: Any) -> Any:
 
 
 def is_unicode(column: Any) -> bool:
-    """Whether all texts of a column are UTF-8, which readers of files do not always check."""
+    """Whether all texts of a column are UTF-8, which not all file readers check."""
     try:
         column.cast(BYTES).cast(TEXT)
     except pa.ArrowInvalid:
@@ -207,7 +202,7 @@ def arrow_column(column: Any, what: str, kind: Any = None) -> Any:
     except pa.ArrowException:
         raise InvalidParameter(
             f"Arrow has no type for {what} of the type {getattr(column, 'dtype', type(column).__name__)}: "
-            "convert them first, times for example to datetime64[s] or datetime64[D]"
+            "convert them first, for example times to datetime64[s] or datetime64[D]"
         ) from None
     raise InvalidParameter(
         f"{what} must be columns: Arrow arrays, numpy arrays, Series or lists, not {type(column).__name__}"
@@ -215,34 +210,33 @@ def arrow_column(column: Any, what: str, kind: Any = None) -> Any:
 
 
 def user_column(users: Any) -> Any:
-    """Users as a chunked column in their plainest type."""
     column = arrow_column(users, "users")
     return plain_column(column, TEXT if pa.types.is_null(column.type) else plainest(column.type))
 
 
 def given_columns(items: Any, number: int) -> tuple[Any, ...]:
-    """The item's columns, in this number. A single column may come without a tuple around it."""
+    """This number of columns. A single column may come without a tuple around it."""
 
-    def is_column(given: Any) -> bool:
-        package = type(given).__module__.partition(".")[0]
+    def is_column(value: Any) -> bool:
+        package = type(value).__module__.partition(".")[0]
         arrays = (list, tuple, np.ndarray, pa.Array, pa.ChunkedArray)
-        return isinstance(given, arrays) or (package in ("pandas", "polars") and hasattr(given, "__len__"))
+        return isinstance(value, arrays) or (package in ("pandas", "polars") and hasattr(value, "__len__"))
 
     if number == 1 and not (isinstance(items, tuple) and items and all(map(is_column, items))):
         return (items,)
     if not isinstance(items, (tuple, list)) or len(items) != number:
-        raise InvalidParameter(f"the sketch counts items of {number} columns: give as many, as a tuple of columns")
+        raise InvalidParameter(f"the sketch counts items of {number} columns: pass a tuple of {number} columns")
     return tuple(items)
 
 
 def item_columns(items: Any, kind: ItemKind) -> tuple[Any, ...]:
-    """The columns of the items, in the types of the sketch. Another type is an error, whatever its values are."""
+    """The columns of the items in the types of the sketch. Another type is an error, whatever its values."""
     columns = []
-    for column, name, wanted in zip(given_columns(items, len(kind.names)), kind.names, kind.types, strict=True):
-        found = arrow_column(column, "items", wanted)
-        if not pa.types.is_null(found.type) and plainest(found.type) != wanted:
+    for given, name, wanted in zip(given_columns(items, len(kind.names)), kind.names, kind.types, strict=True):
+        column = arrow_column(given, "items", wanted)
+        if not pa.types.is_null(column.type) and plainest(column.type) != wanted:
             raise InvalidParameter(
-                f"the sketch counts items of the type {wanted} in {name!r}, and the column is of type {found.type}"
+                f"the sketch counts items of the type {wanted} in {name!r}, but the column has type {column.type}"
             )
-        columns.append(plain_column(found, wanted))
+        columns.append(plain_column(column, wanted))
     return tuple(columns)
