@@ -79,7 +79,7 @@
     wereOpen ??= folded.map((part) => part.open);
     folded.forEach((part) => { part.open = true; });
     const searched = matching.length < total ? `Only rows with "${search.value.trim()}" in them. ` : "";
-    printed.textContent = searched + (more ? `And ${words(more)} more rows, which are in the release.` : "");
+    printed.textContent = searched + (more ? `And ${words(more)} more in the release.` : "");
   };
   const backToScreen = () => {
     wereOpen?.forEach((open, place) => { folded[place].open = open; });
