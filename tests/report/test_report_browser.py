@@ -311,7 +311,7 @@ def test_paper_has_the_first_rows_and_no_room_for_all_others(browser: Any, many:
         assert not page.is_visible("#curve")
         page.emulate_media(media="print")
         expect(page.locator("#table tbody tr")).to_have_count(100)
-        assert page.inner_text("#printed") == "And 99,900 more rows, which are in the release."
+        assert page.inner_text("#printed") == "And 99,900 more in the release."
         assert page.evaluate("document.documentElement.scrollHeight") < 20_000
         # What is folded is printed, and folded again afterwards.
         assert page.is_visible("text=-differentially private at the user level >> nth=0")
@@ -328,7 +328,7 @@ def test_paper_has_the_first_rows_and_no_room_for_all_others(browser: Any, many:
         assert seen.errors == []
     with page_without_scripts(browser, many) as page:
         page.emulate_media(media="print")
-        assert page.inner_text("#printed") == "And 99,975 more rows, which are in the release."
+        assert page.inner_text("#printed") == "And 99,975 more in the release."
 
 
 def test_it_can_be_read_without_scripts_and_by_keyboard(browser: Any, address: str) -> None:

@@ -23,11 +23,9 @@ def test_the_command_in_all_formats(tmp_path: Path) -> None:
     released(tmp_path, max_items_per_user=2)
     shown = run(tmp_path, "report", "out.parquet")
     assert shown.returncode == 0, shown.stderr
-    assert "Verified by dphist" in shown.stdout
-    # Results first: the numbers before the explanations, and the proof last.
-    places = [
-        shown.stdout.index(said) for said in ("Margin of error", "item 0", "Who is protected", "ball arithmetic")
-    ]
+    # Results first, then explanations, the proof last.
+    texts = ("Margin of error", "item 0", "Who is protected", "ball arithmetic")
+    places = [shown.stdout.index(text) for text in texts]
     assert places == sorted(places)
     assert max(map(len, shown.stdout.splitlines())) <= 105
     for name in ("report.html", "report.md", "report.txt"):
@@ -37,13 +35,13 @@ def test_the_command_in_all_formats(tmp_path: Path) -> None:
     assert again.returncode == 1
     assert "already exists; --force replaces it" in again.stderr
     forced = run(tmp_path, "report", "out.parquet", "--output", "report.html", "--force", "--json")
-    said = json.loads(forced.stdout)
-    assert said["report"] == "report.html"
-    assert said["rows"] == 20
-    assert said["delta_certified"] <= 1e-6
+    data = json.loads(forced.stdout)
+    assert data["report"] == "report.html"
+    assert data["rows"] == 20
+    assert data["delta_certified"] <= 1e-6
 
 
-@pytest.mark.parametrize("kind", ["svg", "png"])
+@pytest.mark.parametrize("kind", ["svg", pytest.param("png", marks=pytest.mark.slow)])
 def test_figures_as_files(kind: str, tmp_path: Path) -> None:
     released(tmp_path, max_nonzero=50)
     words = ["report", "out.parquet", "--output", "r.md", "--figures", "charts", "--figure-format", kind]
@@ -91,7 +89,7 @@ def test_what_is_not_verified_has_no_report(tmp_path: Path) -> None:
     certificate = Path(f"{path}.certificate.json")
     kept, rows = certificate.read_bytes(), path.read_bytes()
     path.write_bytes(rows.replace(b"item 1", b"item X"))
-    with pytest.raises(dphist.NotVerified, match=r"there is no report of it: out\.csv does not match the digest"):
+    with pytest.raises(dphist.NotVerified, match=r"it is not verified: out\.csv does not match the digest"):
         dphist.make_report(path)
     path.write_bytes(rows)
     forged(path, guarantee="Everybody is safe.")
@@ -103,7 +101,6 @@ def test_what_is_not_verified_has_no_report(tmp_path: Path) -> None:
     certificate.unlink()
     done = run(tmp_path, "report", "out.csv", "--output", "report.html", "--figures", "charts")
     assert done.returncode == 1
-    assert "out.csv is not verified" in done.stderr
     assert "there is no certificate" in done.stderr
     assert done.stdout == ""
     assert sorted(os.listdir(tmp_path)) == ["out.csv"], "nothing is made"

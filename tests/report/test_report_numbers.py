@@ -130,7 +130,7 @@ def test_the_curve_of_a_chosen_limit_includes_the_choice() -> None:
         # Both reveal more than the release alone, and no more than their budget allows.
         generic = (math.e + 2e-6 - math.exp(epsilon)) / (1.0 + math.e)
         assert delta_at(alone, epsilon) < curve[epsilon] <= max(generic, facts.delta_certified)
-    assert f"in at most {at_most((1.0 + curve[0.0]) / 2.0)}" in describe(facts)["promise"][1]
+    assert f"at most {at_most((1.0 + curve[0.0]) / 2.0)} of the time" in describe(facts)["promise"][1]
 
 
 def test_the_curve_of_a_seeded_release_is_that_of_its_plan(
@@ -151,10 +151,11 @@ def test_what_is_promised_holds_for_a_real_plan() -> None:
     assert over > 15 * 1e-6
     assert far_over <= DELTAS * 1e-6
     assert pytest.approx(1.0) == DELTAS * (1.0 - 1.0 / SLACK)
-    beliefs = promise(plan.budget, 0.1)[2]
-    # From odds of 1 to 99 and 1 to 1 to odds of 2.99.
-    assert "1 % becomes at most 3.0 % and a belief of 50 % at most 75.0 %" in beliefs
-    assert "11 delta = 1.1e-05 (1 in 90,909)" in beliefs
+    text = " ".join(promise(plan.budget, 0.1))
+    # From odds of 1 to 1 and 1 to 99 to odds of 2.99.
+    assert "at most 75.0 % sure from this release; someone who is 1 % sure, at most 3.0 %" in text
+    assert "at most 1 in 90,909" in text
+    assert "11 δ = 1.1e-05" in text
 
 
 def test_bounds_are_never_rounded_down() -> None:
@@ -169,9 +170,9 @@ def test_bounds_are_never_rounded_down() -> None:
     plan = dphist.plan(epsilon=epsilon, delta=delta, max_items_per_user=3)
     facts = gather_facts(dphist.release_histogram(["tea"], [900], plan))
     shown = {one["label"]: one["value"] for one in report_data(facts)["numbers"]}
-    assert (shown["Epsilon"], shown["Delta"]) == ("1.23457", "1.23457e-06")
-    assert float(shown["Delta, as proved"]) >= facts.delta_certified
-    assert "delta = 1.23457e-06" in " ".join(promise(Budget(epsilon, delta), 0.1))
+    assert (shown["Epsilon (ε)"], shown["Delta (δ)"]) == ("1.23457", "1.23457e-06")
+    assert float(shown["Certified δ"]) >= facts.delta_certified
+    assert "11 δ = 1.36e-05" in " ".join(promise(Budget(epsilon, delta), 0.1))
     assert "ε = 1.2345611, δ = 1.2345611e-6" in render(facts, "html")
 
 
@@ -180,12 +181,12 @@ def test_the_promise_is_what_a_budget_allows() -> None:
     # From odds of 1 to 99 to odds of e to 99.
     assert move_belief(0.01, 1.0) == pytest.approx(math.e / (99 + math.e))
     # e/(1 + e) is 73.106 %, and delta is within the last digit.
-    assert "in at most 73.2 %" in promise(Budget(1.0, 1e-6), 1.0)[1]
-    assert "in at most 55.0 %" in promise(Budget(1.0, 1e-6), 0.1)[1]
-    assert len(promise(Budget(1.0, 0.2), 0.5)[2]) < 120, "so large a delta does not limit a belief"
-    # Where someone else counted, it is for users with no more items than they promised.
-    assert "however many items" in promise(Budget(1.0, 1e-6), 0.1)[1]
-    assert all("at most 3 items" in one for one in promise(Budget(1.0, 1e-6), 0.1, 3)[:2])
+    assert "at most 73.2 % of the time" in promise(Budget(1.0, 1e-6), 1.0)[0]
+    assert "at most 55.0 % of the time" in promise(Budget(1.0, 1e-6), 0.1)[0]
+    assert "too large to limit" in promise(Budget(1.0, 0.2), 0.5)[1]
+    # If someone else counted, the guarantee is for users within the limit that they declared.
+    assert "however many items" in promise(Budget(1.0, 1e-6), 0.1)[0]
+    assert "at most 3 items" in promise(Budget(1.0, 1e-6), 0.1, 3)[0]
 
 
 def test_totals_count_what_is_shared() -> None:
@@ -205,10 +206,11 @@ def test_the_sum_of_what_was_selected_is_too_high() -> None:
     result = dphist.release_histogram([str(n) for n in range(size)], [near] * size, plan, seed=1)
     noise = plan.total_noise * math.sqrt(len(result))
     assert float(result.counts.sum()) - near * len(result) > 10 * noise
-    said = next(one for one in list_uncovered(gather_facts(result)) if one.startswith("Totals"))
-    assert f"standard error of {noise:.0f}, the noise" in said
-    assert "adds its bias" in said
-    assert "bias" not in next(one for one in list_uncovered(made("known-domain")[1]) if one.startswith("Totals"))
+    total = next(one for one in list_uncovered(gather_facts(result)) if one.startswith("Totals"))
+    assert f"standard error of {noise:.0f} (the noise" in total
+    assert "too high" in total
+    listed = next(one for one in list_uncovered(made("known-domain")[1]) if one.startswith("Totals"))
+    assert "too high" not in listed
 
 
 @pytest.mark.usefixtures("quick_curve")
@@ -222,7 +224,7 @@ def test_shared_noise_is_all_that_counts_share(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("quick_curve")
 def test_no_true_count_is_in_a_report(tmp_path: Path) -> None:
     """From a seed, so that it is the same each time: whatever is true of the data is nowhere in it."""
-    counts = {f"item {place}": 70_001 + 1_013 * place for place in range(6)} | {"rare secret": 3, "rarer": 2}
+    counts = {f"item {place}": 7_001 + 1_013 * place for place in range(6)} | {"rare secret": 3, "rarer": 2}
     facts = gather_facts(released(tmp_path, counts=counts, max_items_per_user=30, seed=3))
     assert facts.origin.certificate is not None
     texts = [render(facts, format) for format in FORMATS]

@@ -46,12 +46,12 @@ def test_differences_are_not_taken_for_numbers_of_users(tmp_path: Path) -> None:
         (
             made("top-k, differences")[1],
             "differences",
-            "A count here is NOT a number of users",
+            "Counts are NOT numbers of users",
         ),
         (
             gather_facts(reduced(tmp_path)),
             "perhaps_reduced",
-            "A count here may be less than the number of users",
+            "Counts may be lower than the number of users",
         ),
     ):
         data = report_data(facts)
@@ -137,12 +137,12 @@ def test_an_officer_reads_a_belief_that_holds() -> None:
         "Who is protected", "Against what", "How much: strong", "What is not covered", "What was verified"
     ]  # fmt: skip
     # 1.1 e is 2.99: odds of 1 to 1 and of 1 to 99 become 74.94 % and 2.93 %.
-    assert "50 % sure that a certain person is in the data can become at most 75.0 %" in found["How much: strong"]
-    assert "1 % sure at most 3.0 %" in found["How much: strong"]
+    assert "50 % sure that a given person is in the data can become at most 75.0 %" in found["How much: strong"]
+    assert "1 % sure, at most 3.0 %" in found["How much: strong"]
     assert "at most 1 in 90,909" in found["How much: strong"]
     assert "who contributed to at most 3 of the counts" in found["Who is protected"]
-    assert "no file can show it: that the data was complete" in found["What was verified"]
-    for epsilon, delta, says in ((50.0, 0.01, "can become 100 % sure"), (1.0, 0.2, "No limit can be given")):
+    assert "No file can show that the data was complete" in found["What was verified"]
+    for epsilon, delta, says in ((50.0, 0.01, "can become 100 % sure"), (1.0, 0.2, "too large to limit")):
         shown = {one["label"]: one["sentences"] for one in report_data(histogram(epsilon, delta))["meaning"]}
         (sentence,) = shown[next(label for label in shown if label.startswith("How much"))]
         assert says in sentence
@@ -198,8 +198,8 @@ def test_noise_below_zero_is_shown_and_drawn_without_length() -> None:
     facts = replace(histogram(), choice=choice)
     chart = report_charts(facts)[-1]
     assert len(chart.to_dict()["data"]["values"]) == 4
-    assert "is drawn at zero" in chart.words
-    assert "The 2 numbers from 5 to 6 items on are not drawn" in chart.words
+    assert "are drawn at zero" in chart.words
+    assert "The last 2 numbers, from 5 to 6 items on, are not drawn" in chart.words
     assert ">-31</text>" in chart.svg().replace("\u2212", "-")
     assert "<td>-48</td>" in render(facts, "html")
     assert "| over 6 | -48 |" in render(facts, "markdown")
@@ -213,7 +213,7 @@ def test_an_empty_release_and_one_item() -> None:
     one = gather_facts(dphist.release_histogram(["tea"], [900], plan))
     none = gather_facts(dphist.release_histogram(["tea"], [1], plan))
     assert report_data(none)["lead"].startswith("This release is empty: no count passed the threshold.")
-    assert "for 1 item, with noise" in report_data(one)["lead"]
+    assert report_data(one)["lead"].startswith("For 1 item, ")
     assert all("Totals" not in render(facts, "text") for facts in (one, none))
 
 
@@ -251,5 +251,5 @@ def test_a_certificate_that_makes_no_sense_is_an_error_in_words(monkeypatch: pyt
         raise KeyError("counts")
 
     monkeypatch.setattr("dphist.report.facts.rows_of", fails)
-    with pytest.raises(InputError, match="the certificate cannot be read"):
+    with pytest.raises(InputError, match="the certificate is invalid"):
         histogram()
