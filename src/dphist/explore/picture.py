@@ -1,6 +1,6 @@
-"""The picture of what would be released, as plain SVG: a chart library would take longer than the plan itself.
+"""The picture of what would be released, as SVG: a chart library would take longer than the plan itself.
 
-Colours are classes of the style sheet, which has them for light and dark.
+Colours are classes in the style sheet, which has them for light and dark.
 """
 
 from __future__ import annotations
@@ -25,10 +25,9 @@ _LABELLED: Final = 90
 
 @dataclass(frozen=True)
 class Expected:
-    """Groups of items from the most common to the rarest: how many, their users, and the users who are counted.
+    """Groups of items, the most common first: number of items, users, and users counted after the limit.
 
-    `chance` is the probability of release, `margin` the margin of error of a count, and `threshold` what a count
-    must exceed; a known list has none.
+    `chance` is the probability of release, `margin` the margin of error of a count. A known list has no threshold.
     """
 
     number: FloatArray
@@ -39,7 +38,10 @@ class Expected:
     threshold: float | None
 
     def fates(self) -> dict[str, Places]:
-        """Which groups are released, hidden, or neither for sure. On a known list, noise may be all of a count."""
+        """The groups that are released, may be released, and are hidden.
+
+        On a known list, a count within the margin of error counts as "may be": it may be all noise.
+        """
         never, sure = self.chance <= 0.01, self.chance >= 0.99
         if self.threshold is None:
             sure &= self.counted > self.margin
@@ -48,7 +50,7 @@ class Expected:
 
 @dataclass(frozen=True)
 class _Axes:
-    """Logarithmic axes from 1 to these."""
+    """Logarithmic axes from 1 to these numbers."""
 
     items: float
     users: float
@@ -89,7 +91,6 @@ class _Axes:
 
 
 def draw_items(expected: Expected, words: str) -> str:
-    """Users by rank of the item: what is released, what is hidden, and the margin of error."""
     last = np.cumsum(expected.number)
     axes = _Axes(
         items=max(2.0, float(last[-1])),
@@ -124,7 +125,7 @@ def draw_items(expected: Expected, words: str) -> str:
 
 
 def draw_shares(shares: Mapping[str, float], words: str) -> str:
-    """One bar, divided into shares of one."""
+    """One bar, divided into the shares."""
     parts, before = [], 0.0
     for kind, share in shares.items():
         parts.append(f'<rect class="{kind}" x="{_WIDTH * before:.1f}" width="{_WIDTH * share:.1f}" height="24"/>')
@@ -133,9 +134,9 @@ def draw_shares(shares: Mapping[str, float], words: str) -> str:
 
 
 def _stretch(places: Places) -> NDArray[np.int64]:
-    """The places that are set, and the next one, so that areas touch."""
-    found = np.flatnonzero(places)
-    return np.append(found, found[-1] + 1) if found.size and found[-1] + 1 < places.size else found
+    """The indices that are set, and the next one, so that areas touch."""
+    indices = np.flatnonzero(places)
+    return np.append(indices, indices[-1] + 1) if indices.size and indices[-1] + 1 < places.size else indices
 
 
 def _svg(height: int, words: str, parts: Sequence[str]) -> str:

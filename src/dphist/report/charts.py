@@ -175,11 +175,12 @@ def _png_text(kind: bytes, content: bytes) -> bytes:
 
 @dataclass(frozen=True)
 class Mark:
-    """A labelled point, or a vertical line if `y` is None."""
+    """A labelled point, or a vertical line if `y` is None; its label is on the left or on the right."""
 
     label: str
     x: float
     y: float | None = None
+    on_left: bool = False
 
 
 def _layer(mark: Spec, values: Sequence[Mapping[str, Any]] | None = None, **encoding: Spec) -> Spec:
@@ -227,43 +228,29 @@ def _styles(
 
 def line_chart(
     name: str, title: str, words: str, lines: Mapping[str, Sequence[tuple[float, float]]], marks: Sequence[Mark],
-    *, x_label: str, y_label: str, certified: bool = False, share: bool = False,
+    x: Spec, y: Spec, *, styles: tuple[Sequence[str], Sequence[Any]] = _STYLES, points: bool = False,
+    low: bool = False,
 ) -> Chart:  # fmt: skip
-    """Labelled lines; `certified` marks each point, on a logarithmic axis; `share` has an axis from 0 to 100 %."""
-    xs = [x for points in lines.values() for x, _ in points] + [mark.x for mark in marks]
-    ys = [y for points in lines.values() for _, y in points] + [mark.y for mark in marks if mark.y is not None]
-    low, high = min(xs), max(xs) if max(xs) > min(xs) else min(xs) + 1.0
-    x, y = _axis("x", x_label, [low, high], 6), _axis("y", y_label, [min(0.0, *ys), 1.08 * max(ys) or 1.0], 5)
-    if certified:
-        y = _log_axis("y", y_label, ys)
-    elif share:
-        y |= {"scale": {"domain": [0, 1]}, "axis": {"format": ".0%", "tickCount": 5}}
-    styles, layers = _styles(list(lines), *_STYLES, orient="top", direction="horizontal"), []
-    for label, points in lines.items():
-        values = [{"label": label, "x": a, "y": b} for a, b in points]
-        layers.append(_layer({"type": "line", "strokeWidth": 2.5}, values, x=x, y=y, **styles))
-        if certified:
-            layers.append(_layer({**_DOT, "size": 22}, values, x=x, y=y, color=styles["color"]))
+    """Labelled lines; `points` shows where they were computed, and labels of vertical marks are high or `low`."""
+    looks, layers = _styles(list(lines), *styles, orient="top", direction="horizontal"), []
+    for label, line in lines.items():
+        values = [{"label": label, "x": a, "y": b} for a, b in line]
+        layers.append(_layer({"type": "line", "strokeWidth": 2.5}, values, x=x, y=y, **looks))
+        if points:
+            layers.append(_layer({**_DOT, "size": 22}, values, x=x, y=y, color=looks["color"]))
     for mark in marks:
-        layers += _mark_layers(mark, x, y, on_left=mark.x > low + 0.6 * (high - low), low=share)
+        values = [{"x": mark.x, "y": mark.y, "label": mark.label}]
+        side = -1 if mark.on_left else 1
+        text = {"type": "text", "align": "right" if mark.on_left else "left", "fontWeight": 600}
+        if mark.y is None:
+            rule = {"type": "rule", "strokeDash": [4, 4], "strokeWidth": 1.5, "color": INK, "opacity": 0.7}
+            at = {"value": _HEIGHT - 10 if low else 10}
+            layers.append(_layer(rule, values, x=x))
+            layers.append(_layer({**text, "dx": 5 * side}, values, x=x, y=at, text=_name("label")))
+        else:
+            layers.append(_layer({**_DOT, "size": 90, "color": VERMILLION}, values, x=x, y=y))
+            layers.append(_layer({**text, "dx": 8 * side, "dy": -10}, values, x=x, y=y, text=_name("label")))
     return Chart(name, title, words, {"layer": layers, "width": _WIDTH, "height": _HEIGHT})
-
-
-def _mark_layers(mark: Mark, x: Spec, y: Spec, *, on_left: bool, low: bool) -> list[Spec]:
-    values = [{"x": mark.x, "y": mark.y, "label": mark.label}]
-    text = {"type": "text", "align": "right" if on_left else "left", "fontWeight": 600}
-    side = -1 if on_left else 1
-    if mark.y is not None:
-        return [
-            _layer({**_DOT, "size": 90, "color": VERMILLION}, values, x=x, y=y),
-            _layer({**text, "dx": 8 * side, "dy": -10}, values, x=x, y=y, text=_name("label")),
-        ]
-    rule = {"type": "rule", "strokeDash": [4, 4], "strokeWidth": 1.5, "color": INK, "opacity": 0.7}
-    at = {"value": _HEIGHT - 10 if low else 10}
-    return [
-        _layer(rule, values, x=x),
-        _layer({**text, "dx": 5 * side}, values, x=x, y=at, text=_name("label")),
-    ]
 
 
 def _length_axis(field: str, label: str, lengths: Sequence[float]) -> tuple[Spec, float]:
@@ -305,14 +292,14 @@ def dot_chart(name: str, title: str, words: str, dots: Sequence[Dot], *, x_label
     counts = [None if dot.count is None else max(0.0, dot.count) for dot in dots]
     behind = [count for count in counts if count is not None]
     x, low = _length_axis("value", x_label, [*ends, *lengths, *behind])
-    labels = [_lines(dot.label) for dot in dots]
-    most, some_own = max(map(len, labels)), any(dot.own for dot in dots)
+    labels = [textwrap.wrap(dot.label, _LABEL_WIDTH, max_lines=_LABEL_LINES, placeholder="…") for dot in dots]
+    most, some_own = max(1, *map(len, labels)), any(dot.own for dot in dots)
     values = [
         {
             "place": place, "number": str(dot), "low": low, "begin": max(low, dot.low or 0.0), "end": ends[place],
             "value": lengths[place], "count": counts[place], "own": dot.own, "main": legend, "behind": "count",
             "colour": GREY if some_own and not dot.own else BLUE,
-            **{f"line{n}": line for n, line in enumerate(labels[place])},
+            "label": "\n".join(labels[place]), "lines": len(labels[place]),
         }
         for place, dot in enumerate(dots)
     ]  # fmt: skip
@@ -335,6 +322,8 @@ def dot_chart(name: str, title: str, words: str, dots: Sequence[Dot], *, x_label
     bar = {"type": "rule", "color": BLUE, "strokeWidth": 2.5, "yOffset": down}
     tick = {"type": "tick", "color": BLUE, "thickness": 2.5, "size": 12, "yOffset": down}
     text = {"type": "text", "align": "left", "fontWeight": {"expr": "datum.own ? 700 : 400"}}
+    up = {"expr": f"{down - 17} - {_LINE} * (datum.lines - 1)"}
+    label = {"lineBreak": "\n", "lineHeight": _LINE, "dy": up}
     intervals = [
         _layer(bar, x=_number("begin"), x2={"field": "end"}),
         *(_layer(tick, x=_number(end)) for end in ("begin", "end")),
@@ -344,10 +333,7 @@ def dot_chart(name: str, title: str, words: str, dots: Sequence[Dot], *, x_label
         *(intervals if legend else []),
         *([points("count", "behind")] if behind else []),
         points("value", "main"),
-        *(
-            _layer({**text, "dy": down - 17 - _LINE * n}, x={"value": 0}, text=_name(f"line{n}"))
-            for n in range(most)
-        ),
+        _layer({**text, **label}, x={"value": 0}, text=_name("label")),
         _layer({**text, "dx": 9, "yOffset": down}, x=_number("end"), text=_name("number")),
     ]
     y = {"field": "place", "type": "ordinal", "axis": None}
@@ -356,14 +342,6 @@ def dot_chart(name: str, title: str, words: str, dots: Sequence[Dot], *, x_label
         "height": {"step": 42 + _LINE * (most - 1)},
     }  # fmt: skip
     return Chart(name, title, words, spec)
-
-
-def _lines(label: str) -> list[str]:
-    """The lines of a label, the last one first."""
-    lines = textwrap.wrap(label, _LABEL_WIDTH) or [""]
-    if len(lines) > _LABEL_LINES:
-        lines = [*lines[: _LABEL_LINES - 1], lines[_LABEL_LINES - 1][:-1] + "…"]
-    return lines[::-1]
 
 
 def panels(name: str, title: str, words: str, parts: Sequence[Chart], *, one_legend: bool = False) -> Chart:
@@ -447,7 +425,7 @@ def frontier_chart(comparison: Comparison) -> Chart:
 
 
 def curve_chart(
-    name: str, points: Sequence[tuple[float, float]], own: Mark | None = None, more: str = ""
+    name: str, points: Sequence[tuple[float, float]], marks: Sequence[Mark] = (), more: str = ""
 ) -> Chart:
     """delta by epsilon; `more` is added to the words."""
     kept = sorted((float(epsilon), float(delta)) for epsilon, delta in points if delta > 0.0)
@@ -456,16 +434,16 @@ def curve_chart(
     (first, high), (last, low) = kept[0], kept[-1]
     falls = f"δ falls from {upper_figure(high, 4)} at ε = {first:.4g}"
     words = f"{falls} to {upper_figure(low, 4)} at ε = {last:.4g}. {more}".strip()
-    return line_chart(
-        name, "δ for every ε", words, {"δ, certified at the points": kept}, [own] if own else [],
-        x_label="epsilon (ε)", y_label="delta (δ)", certified=True,
-    )  # fmt: skip
+    deltas = [delta for _, delta in kept] + [mark.y for mark in marks if mark.y is not None]
+    x = _axis("x", "epsilon (ε)", [first, last if last > first else first + 1.0], 6)
+    y = _log_axis("y", "delta (δ)", deltas)
+    return line_chart(name, "δ for every ε", words, {"δ, certified at the points": kept}, marks, x, y, points=True)
 
 
 def _plan_profile(plan: Plan) -> Chart:
     budget, delta = plan.budget, plan.certificate.delta
     more = f"At ε = {budget.epsilon:g} it is {upper_figure(delta, 6)}, within the budget of {budget.delta:g}."
-    return curve_chart("profile", curve_of(plan), Mark("budget", budget.epsilon, delta), more)
+    return curve_chart("profile", curve_of(plan), [Mark("budget", budget.epsilon, delta)], more)
 
 
 def _plan_release(plan: Plan) -> Chart:
@@ -559,20 +537,16 @@ def kept_chart(plan: Plan) -> Chart:
     x = _number("x", title="items of a user (logarithmic)", **settings)
     y = _number("y", title="counted, by weight (logarithmic)", **settings)
     lines = {"counted": points, "all items": [(1.0, 1.0), (float(last), float(last))]}
-    styles = _styles(list(lines), [BLUE, GREY], [[1, 0], [4, 4]], orient="top", direction="horizontal")
-    layers = [
-        _layer(
-            {"type": "line", "strokeWidth": 2.5}, [{"label": name, "x": a, "y": b} for a, b in line],
-            x=x, y=y, **styles,
-        )
-        for name, line in lines.items()
-    ]  # fmt: skip
-    for place in sorted({limit, most}):
+    close = limit < most < 2 * limit
+    marks = [
         # Labels of marks that are close go to either side.
-        on_left = place == limit if limit < most < 2 * limit else math.log(place) > 0.6 * math.log(last)
-        layers += _mark_layers(Mark(f"{place:,}", place), x, y, on_left=on_left, low=True)
-    spec = {"layer": layers, "width": _WIDTH, "height": _HEIGHT}
-    return Chart("kept", "How much the items of a user count", words, spec)
+        Mark(f"{place:,}", place, on_left=place == limit if close else math.log(place) > 0.6 * math.log(last))
+        for place in sorted({limit, most})
+    ]
+    return line_chart(
+        "kept", "How much the items of a user count", words, lines, marks, x, y,
+        styles=([BLUE, GREY], [[1, 0], [4, 4]]), low=True,
+    )  # fmt: skip
 
 
 def largest_counts_chart(rows: Sequence[Mapping[str, Any]], words: str) -> Chart:
@@ -625,23 +599,19 @@ def counts_chart(rows: Rows, most: int) -> Chart:
     labels = [printable(make_visible(", ".join(names))) for names in cells]
     which = f"The {shown} largest of {rows.total:,}" if shown < rows.total else f"All {rows.total:,}"
     what = "estimates" if rows.estimated else "released counts"
-    if interval is None:
-        dots = [Dot(label, float(number)) for label, number in zip(labels, numbers.values, strict=False)]
-        words = f"{which} {what}, from {dots[0].value:,.0f} to {dots[-1].value:,.0f}."
-        return dot_chart("counts", f"The largest {what}", words, dots, x_label=rows.count)
-    counts = rows.counts if rows.estimated else [None] * shown
-    lows: Sequence[Any] = interval.values
-    highs: Sequence[Any] = interval.upper
-    if (half := interval.half) is not None:
-        lows, highs = (tuple(number + side for number in numbers.values[:shown]) for side in (-half, half))
+    lows: Sequence[Any] = [None] * shown
+    highs, counts, legend = lows, rows.counts if rows.estimated else lows, ""
+    if interval is not None:
+        lows, highs = interval.values, interval.upper
+        legend = f"{'estimate' if rows.estimated else 'count'}, {100 * rows.level:g} % interval"
+        if (half := interval.half) is not None:
+            lows, highs = (tuple(number + side for number in numbers.values[:shown]) for side in (-half, half))
     dots = [Dot(*dot) for dot in zip(labels, numbers.values, lows, highs, counts, strict=False)]
-    level = f"{100 * rows.level:g} % interval"
-    words = f"{which} {what}, from {dots[0]} to {dots[-1]} ({level}s)"
+    words = f"{which} {what}, from {dots[0]} to {dots[-1]}"
+    words += f" ({100 * rows.level:g} % intervals)" if legend else ""
     words += ", and the counts behind them." if rows.estimated else "."
-    return dot_chart(
-        "counts", f"The largest {what}", words, dots, x_label="users" if rows.estimated else rows.count,
-        legend=f"{'estimate' if rows.estimated else 'count'}, {level}",
-    )  # fmt: skip
+    x_label = "users" if rows.estimated else rows.count
+    return dot_chart("counts", f"The largest {what}", words, dots, x_label=x_label, legend=legend)
 
 
 # --- the charts of a report
@@ -671,17 +641,18 @@ def _guarantee(facts: Facts) -> Chart:
         label, which = "the plan, not this release", "The plan's budget"
     epsilon, delta = (upper_figure(number, 6) for number in (facts.budget.epsilon, facts.budget.delta))
     mark = Mark(label, facts.budget.epsilon, facts.delta_certified)
-    return curve_chart("guarantee", facts.curve, mark, f"{which} is δ = {delta} at ε = {epsilon}. {BETWEEN}")
+    return curve_chart("guarantee", facts.curve, [mark], f"{which} is δ = {delta} at ε = {epsilon}. {BETWEEN}")
 
 
 def _probability(selection: Selection) -> Chart:
-    what = passes(selection)
-    points = list(zip(map(float, selection.counts), selection.probability, strict=True))
+    what, counts = passes(selection), selection.counts
+    points = list(zip(map(float, counts), selection.probability, strict=True))
+    y = _number("y", title="probability", scale={"domain": [0, 1]}, axis={"format": ".0%", "tickCount": 5})
+    marks = [Mark("50 %", selection.even), Mark("99 %", selection.likely, on_left=True)]
     return line_chart(
         "release", f"Probability of {what}",
         f"Probability of {what} by {selection.axis}: {selection_words(selection)}.",
-        {f"probability of {what}": points}, [Mark("50 %", selection.even), Mark("99 %", selection.likely)],
-        x_label=selection.axis, y_label="probability", share=True,
+        {f"probability of {what}": points}, marks, _axis("x", selection.axis, [counts[0], counts[-1]], 6), y, low=True,
     )  # fmt: skip
 
 
@@ -699,9 +670,11 @@ def _error(selection: Selection) -> Chart:
         "mean error (too high by)": [(float(count), bias) for count, _, bias, _ in shown],
         "standard deviation": [(float(count), deviation) for count, _, _, deviation in shown],
     }
+    ys = [y for line in lines.values() for _, y in line]
     return line_chart(
-        "error", "Expected error of a released count", f"A released count is too high {first}, and {last}.",
-        lines, [Mark("50 % released", selection.even)], x_label=selection.axis, y_label="error, in users",
+        "error", "Expected error of a released count", f"A released count is too high {first}, and {last}.", lines,
+        [Mark("50 % released", selection.even)], _axis("x", selection.axis, [shown[0][0], shown[-1][0]], 6),
+        _axis("y", "error, in users", [min(0.0, *ys), 1.08 * max(ys)], 5),
     )  # fmt: skip
 
 
