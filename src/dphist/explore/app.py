@@ -1,8 +1,8 @@
 """The server of the page, and which requests it accepts.
 
 Everything is served below a random token, http://127.0.0.1:PORT/TOKEN/; other requests get a short error. Requests
-for another host name (DNS rebinding) and from other sites (CSRF) are refused. There are no cookies, because browsers
-would send them to all other services on this computer.
+for another host name (DNS rebinding) and from other sites (CSRF) are refused. There are no cookies, because
+browsers would send them to all other services on this computer.
 """
 
 from __future__ import annotations

@@ -32,7 +32,6 @@ from dphist.report.facts import (
     Selection,
     curve_of,
     digits_of,
-    make_visible,
     rows_of,
     selection_of,
 )
@@ -596,7 +595,7 @@ def counts_chart(rows: Rows, most: int) -> Chart:
     """The largest estimates or counts of a release, with their intervals if there are any."""
     shown, (numbers, interval) = min(most, rows.total), rows.main
     cells = zip(*(column.texts(shown) for column in rows.columns[: len(rows.items)]), strict=True)
-    labels = [printable(make_visible(", ".join(names))) for names in cells]
+    labels = [printable(", ".join(names)) for names in cells]
     which = f"The {shown} largest of {rows.total:,}" if shown < rows.total else f"All {rows.total:,}"
     what = "estimates" if rows.estimated else "released counts"
     lows: Sequence[Any] = [None] * shown
@@ -648,12 +647,11 @@ def _probability(selection: Selection) -> Chart:
     what, counts = passes(selection), selection.counts
     points = list(zip(map(float, counts), selection.probability, strict=True))
     y = _number("y", title="probability", scale={"domain": [0, 1]}, axis={"format": ".0%", "tickCount": 5})
+    x = _axis("x", selection.axis, [counts[0], counts[-1]], 6)
     marks = [Mark("50 %", selection.even), Mark("99 %", selection.likely, on_left=True)]
-    return line_chart(
-        "release", f"Probability of {what}",
-        f"Probability of {what} by {selection.axis}: {selection_words(selection)}.",
-        {f"probability of {what}": points}, marks, _axis("x", selection.axis, [counts[0], counts[-1]], 6), y, low=True,
-    )  # fmt: skip
+    words = f"Probability of {what} by {selection.axis}: {selection_words(selection)}."
+    lines = {f"probability of {what}": points}
+    return line_chart("release", f"Probability of {what}", words, lines, marks, x, y, low=True)
 
 
 def _error(selection: Selection) -> Chart:

@@ -49,11 +49,11 @@ from dphist.signatures import Trust
 CountsKind = Literal["users", "weighted", "differences", "perhaps_reduced", "sketch"]
 # Kinds of counts for which a report computes intervals if the release has none.
 WITH_INTERVALS: Final = ("users", "weighted", "sketch")
-# Items that could be mistaken for another are quoted. The script of the page uses this and UNSEEN too.
-QUOTED: Final = r'^"*\((?:missing|empty)\)"*$|^[ \u3000]|[ \u3000]$'
+# Items that could be mistaken for another are quoted.
+_QUOTED: Final = re.compile(r'^"*\((?:missing|empty)\)"*$|^[ \u3000]|[ \u3000]$')
 # Invisible characters: control characters, line ends, odd spaces, direction marks and others that Unicode lets
 # readers ignore. Two items that differ only in these would look the same.
-UNSEEN_CLASS: Final = (
+_UNSEEN: Final = (
     "\x00-\x1f\x7f-\xa0\u00ad\u034f\u061c\u115f\u1160\u1680\u17b4\u17b5\u180b-\u180f\u2000-\u200f\u2028-\u202f"
     "\u205f-\u206f\u2800\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"
     "\U000e0000-\U000e0fff"
@@ -61,7 +61,7 @@ UNSEEN_CLASS: Final = (
 # Joiners between emojis and selectors after them change how they look, so they stay.
 _PICTURE: Final = "\u00a9\u00ae\u203c-\u3299\U0001f000-\U0001faff"
 _JOINED: Final = f"(?<=[{_PICTURE}\ufe0f])\u200d(?=[{_PICTURE}])|(?<=[{_PICTURE}])\ufe0f"
-UNSEEN: Final = f"({_JOINED})|[{UNSEEN_CLASS}]"
+_INVISIBLE: Final = re.compile(f"({_JOINED})|[{_UNSEEN}]")
 # Certified points of the curve; with shared noise or a chosen limit each takes a tenth of a second.
 _POINTS: Final = 41
 _POINTS_SHARED: Final = 21
@@ -72,9 +72,10 @@ _OFFERS: Final = 4
 
 @dataclass(frozen=True)
 class Column:
-    """A column of texts (None for a missing item), of numbers rounded to `digits`, or of intervals.
+    """A column of texts as `label_item` makes them, of numbers rounded to `digits`, or of intervals.
 
-    The values of intervals are their lower ends. `half` is half their width if they are the counts ± `half`.
+    A missing item is None, and an empty one an empty text. The values of intervals are their lower ends, and `half`
+    is half their width if they are the counts ± `half`.
     """
 
     name: str
@@ -87,7 +88,7 @@ class Column:
 
     def texts(self, first: int) -> list[str]:
         if self.kind == "text":
-            return [label_item(value) for value in self.values[:first]]
+            return ["(missing)" if text is None else text or "(empty)" for text in self.values[:first]]
         numbers, *upper = (
             [f"{value:,.{self.digits}f}" for value in values[:first]]
             for values in (self.values, *([self.upper] if self.kind == "interval" else []))
@@ -133,21 +134,13 @@ class Rows:
         return [column.name for column in self.columns], [list(row) for row in rows]
 
 
-def label_item(item: str | None) -> str:
-    """An item as people see it: distinct even if it is missing, empty, or starts or ends with a space."""
-    if item is None or item == "":
-        return "(missing)" if item is None else "(empty)"
-    return f'"{item}"' if re.search(QUOTED, item) else item
+def label_item(item: str) -> str:
+    """An item or a name as people see it: invisible characters are spelled out as in Python.
 
-
-def make_visible(text: str) -> str:
-    """The text with invisible characters spelled out as in Python."""
-    return re.sub(UNSEEN, lambda match: match[0] if match[1] else _spell(match[0]), text)
-
-
-def _spell(character: str) -> str:
-    code = ord(character)
-    return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}" if code < 65536 else f"\\U{code:08x}"
+    It is quoted if it starts or ends with a space, or could be mistaken for a missing or an empty item.
+    """
+    text = _INVISIBLE.sub(lambda match: match[0] if match[1] else ascii(match[0])[1:-1], item)
+    return f'"{text}"' if _QUOTED.search(item) else text
 
 
 def digits_of(spread: float) -> int:
@@ -164,7 +157,7 @@ def rows_of(table: Any, plan: Plan, request: Mapping[str, Any], correction: Corr
     digits = column_digits(plan, request, counts, numbers)
     by_size = np.argsort(-counts, kind="stable")
     ordered = table.take(by_size) if table.num_rows else table
-    columns = [_text_column(printable(title), ordered.column(title)) for title in table.column_names[:place]]
+    columns = [_text_column(title, ordered.column(title)) for title in table.column_names[:place]]
     # The intervals of the release, or else those of its estimates, or else those of its noise.
     width: float | None = None
     ends: Mapping[str, NDArray[Any]] = {} if asked is None else numbers
@@ -183,16 +176,16 @@ def rows_of(table: Any, plan: Plan, request: Mapping[str, Any], correction: Corr
         if title in hidden:
             continue
         values = _round_all(numbers[title][by_size], digits[title])
-        columns.append(Column(printable(title), "number", values, digits[title]))
+        columns.append(Column(_printable(title), "number", values, digits[title]))
         base = title.removesuffix("_standard_error")
         # An interval follows its number, or the standard error of its number.
         if base in bounded and (title != base or f"{base}_standard_error" not in numbers):
             low, high = (_round_all(ends[f"{base}_{end}"][by_size], digits[base]) for end in ("low", "high"))
-            label = f"{100 * level:g} % interval" + (f" of {printable(base)}" if len(bounded) > 1 else "")
+            label = f"{100 * level:g} % interval" + (f" of {_printable(base)}" if len(bounded) > 1 else "")
             half = width if base == name else None
             columns.append(Column(label, "interval", low, digits[base], upper=high, half=half))
     return Rows(
-        tuple(columns), tuple(column.name for column in columns[:place]), printable(name), table.num_rows, width,
+        tuple(columns), tuple(column.name for column in columns[:place]), _printable(name), table.num_rows, width,
         level, bool(estimated),
     )  # fmt: skip
 
@@ -214,10 +207,15 @@ def _text_column(name: str, column: Any) -> Column:
             values = ["?"] * len(column)
     # Lone surrogates, which come from file names, cannot be encoded.
     texts = (
-        None if value is None else str(value).encode("utf-8", "backslashreplace").decode() for value in values
+        None if value is None else label_item(str(value).encode("utf-8", "backslashreplace").decode())
+        for value in values
     )
     is_number = str(column.type).startswith(("int", "uint", "float", "double", "decimal"))
-    return Column(name, "text", tuple(texts), by_number=is_number)
+    return Column(_printable(name), "text", tuple(texts), by_number=is_number)
+
+
+def _printable(name: str) -> str:
+    return label_item(printable(name))
 
 
 def _round_all(values: NDArray[Any], digits: int) -> tuple[float, ...]:

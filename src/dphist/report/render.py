@@ -25,7 +25,7 @@ from dphist.errors import InvalidParameter, one_of
 from dphist.releasing.result import Release
 from dphist.report import words
 from dphist.report.charts import Chart, report_charts
-from dphist.report.facts import QUOTED, UNSEEN, UNSEEN_CLASS, Facts, Rows, gather_facts, make_visible
+from dphist.report.facts import Facts, Rows, gather_facts
 
 # Mark the files that a later report may replace.
 PAGE_MARK: Final = '<meta name="generator" content="dphist report">'
@@ -237,7 +237,7 @@ def _markdown_parts(charts: Mapping[str, Chart], figures: Mapping[str, str]) -> 
 
 def _html(facts: Facts, shared: dict[str, Any], rows: list[list[str]]) -> str:
     environment = _environment(autoescape=True)
-    environment.filters |= {"visible": make_visible, "breakable": _breakable, "base64": _base64}
+    environment.filters |= {"breakable": _breakable, "base64": _base64}
     data, shown = page_data(facts.rows)
     certificate = facts.origin.certificate
     return environment.get_template("report.html").render(
@@ -292,7 +292,7 @@ def _finite(values: Sequence[float]) -> list[float | None]:
 
 
 def _page_json(rows: Rows, shown: int) -> str:
-    """JSON without `<`, so that it cannot end its script, and without invisible characters."""
+    """JSON without `<`, so that it cannot end its script."""
     columns: list[dict[str, Any]] = []
     names = [column.name for column in rows.columns]
     for column in rows.columns:
@@ -308,6 +308,5 @@ def _page_json(rows: Rows, shown: int) -> str:
         if column.kind == "interval":
             columns[-1]["upper"] = _finite(column.upper[:shown])
     order = next(place for place, column in enumerate(columns) if column["kind"] == "number")
-    data = {"rows": shown, "sorted": order, "unseen": UNSEEN, "quoted": QUOTED, "columns": columns}
-    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
-    return re.sub(f"[{UNSEEN_CLASS}]", lambda unseen: json.dumps(unseen[0])[1:-1], text)
+    data = {"rows": shown, "sorted": order, "columns": columns}
+    return json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")

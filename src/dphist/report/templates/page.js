@@ -15,14 +15,7 @@
     ? columns[c].values[row] : columns[columns[c].of].values[row] - columns[c].half;
   const upper = (c, row) => columns[c].of === undefined
     ? columns[c].upper[row] : columns[columns[c].of].values[row] + columns[c].half;
-  // Characters that cannot be seen are spelled out, except those that belong to an emoji (the first group).
-  const UNSEEN = new RegExp(data.unseen, "gu"), QUOTED = new RegExp(data.quoted, "u");
-  const spelled = (text) => text.replace(UNSEEN, (c, joiner) => {
-    const code = c.codePointAt(0), hex = code.toString(16);
-    return joiner ? c : code < 256 ? "\\x" + hex.padStart(2, "0") : code < 65536 ? "\\u" + hex.padStart(4, "0") : "\\U" + hex.padStart(8, "0");
-  });
-  // No two items look the same because one is empty or begins or ends with a space.
-  const shown = (item) => item === null ? "(missing)" : item === "" ? "(empty)" : QUOTED.test(item) ? `"${spelled(item)}"` : spelled(item);
+  const shown = (item) => (item ?? "(missing)") || "(empty)";
   const paper = matchMedia("print"), printed = document.getElementById("printed");
   let order = Uint32Array.from({ length: total }, (_, i) => i);
   let matching = order, sorted = data.sorted, down = true, asked = 0, start = 0;
@@ -30,7 +23,7 @@
   const cell = (row, c) => {
     const td = document.createElement("td"), v = value(c, row), kind = columns[c].kind;
     td.className = kind;
-    td.dataset.label = spelled(columns[c].name);
+    td.dataset.label = columns[c].name;
     td.setAttribute("role", "cell");
     if (kind === "text") {
       if (v === null || v === "") td.classList.add("missing");
@@ -99,7 +92,7 @@
       const until = Math.min(total, place + 20000);
       for (; place < until; place++) {
         const row = order[place];
-        if (!wanted || texts.some((c) => (columns[c].values[row] || shown(columns[c].values[row])).toLowerCase().includes(wanted))) kept.push(row);
+        if (!wanted || texts.some((c) => shown(columns[c].values[row]).toLowerCase().includes(wanted))) kept.push(row);
       }
       if (place < total) return void setTimeout(step);
       matching = kept;
