@@ -74,8 +74,8 @@ _OFFERS: Final = 4
 class Column:
     """A column of texts as `label_item` makes them, of numbers rounded to `digits`, or of intervals.
 
-    A missing item is None, and an empty one an empty text. The values of intervals are their lower ends, and `half`
-    is half their width if they are the counts ± `half`.
+    A missing item is None, and an empty one an empty text. The values of intervals are their lower ends; `half` is
+    half their width if they are the counts ± `half`.
     """
 
     name: str

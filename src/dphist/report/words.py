@@ -38,6 +38,7 @@ BETWEEN: Final = (
     "Each point is a certified upper bound. Between two points only the chord of δ over e^ε is proved, which lies "
     "above the drawn line."
 )
+_SEEDED: Final = f"{NOT_PRIVATE}, for tests. Anyone who knows or guesses the seed can remove the noise."
 _RELY: Final = "For that you rely on the people who made the release."
 
 
@@ -283,7 +284,7 @@ def _guarantee(facts: Facts) -> str:
 
 def _promise(facts: Facts) -> list[str]:
     if not facts.private:
-        return [f"{NOT_PRIVATE}. Anyone who knows or guesses the seed can remove the noise."]
+        return [_SEEDED]
     # If someone else counted, the guarantee covers only users with as many items as the plan assumes.
     limit = None if facts.request else facts.plan.contract.items
     return [_guarantee(facts), *promise(facts.budget, facts.curve[0][1], limit)]
@@ -358,8 +359,7 @@ def _meaning(facts: Facts) -> list[tuple[str, list[str]]]:
     """Questions of a privacy officer, answered without symbols."""
     verified = ("What was verified", _verified(facts))
     if not facts.private:
-        nobody = f"Nobody. {NOT_PRIVATE}, for tests: anyone who knows or guesses the seed can remove the noise."
-        return [("Who is protected", [nobody]), verified]
+        return [("Who is protected", [f"Nobody. {_SEEDED}"]), verified]
     # If someone else counted, the guarantee covers only users with as many items as the plan assumes.
     whose = "" if facts.request else f" who contributed to at most {facts.plan.contract.items:,} of the counts"
     level, codes = facts.summary.verdict.level, guarantee_facts(facts.plan, facts.request)["conditions"]
