@@ -1,4 +1,4 @@
-"""Releases with estimates and with spread: estimates come first, and nothing takes them for more than they are."""
+"""Reports with estimates and with spread: estimates come first, with what they assume."""
 
 from __future__ import annotations
 
@@ -43,10 +43,7 @@ RENDERED: dict[int, dict[str, str]] = {}
 
 
 def flat(facts: Facts) -> dict[str, str]:
-    """Every format without its line ends, what Markdown escapes, and the script and certificate of the page.
-
-    Rendered once: the facts of this file are kept.
-    """
+    """Every format without line ends, Markdown's escapes and the page's scripts, rendered once."""
     if id(facts) not in RENDERED:
         texts = {format: render(facts, format).partition("<script")[0] for format in FORMATS}
         RENDERED[id(facts)] = {name: " ".join(text.replace("\\", "").split()) for name, text in texts.items()}
@@ -156,7 +153,7 @@ def test_spread_is_not_described_as_dropping_items() -> None:
 
 
 @pytest.mark.parametrize("excess", ["drop", "spread"])
-def test_the_chart_of_the_limit_shows_what_each_user_keeps(excess: str) -> None:
+def test_the_limit_chart_shows_how_much_a_user_counts(excess: str) -> None:
     plan = dphist.plan(epsilon=1, delta=1e-6, max_items_per_user=5, excess=excess)
     chart = kept_chart(plan)
     drawn = sorted((row["x"], row["y"]) for row in data_of(chart) if row.get("label") == "counted")
@@ -166,7 +163,7 @@ def test_the_chart_of_the_limit_shows_what_each_user_keeps(excess: str) -> None:
         if plan.levels:
             level = next(one for one in plan.levels if one.items >= kept)
             weight = level.weight / plan.levels[0].weight
-        # In logarithms the chart is straight between its points.
+        # The chart is straight between its points in logarithms.
         xs, ys = np.log(drawn).T
         if items <= drawn[-1][0]:
             assert math.exp(np.interp(math.log(items), xs, ys)) == pytest.approx(kept * weight, rel=1e-9)
@@ -176,7 +173,7 @@ def test_the_chart_of_the_limit_shows_what_each_user_keeps(excess: str) -> None:
     assert drawing.count(">5</text>") >= 1
 
 
-def test_the_report_has_both_charts_where_they_say_something() -> None:
+def test_limit_charts_appear_where_they_apply() -> None:
     names = {name: [chart.name for chart in report_charts(facts)] for name, facts in (
         ("auto", facts_of(excess="spread")), ("given", made("spread")[1]), ("drop", made("gshm")[1]),
     )}  # fmt: skip
@@ -198,14 +195,14 @@ def test_the_chart_of_a_release_shows_estimates_with_error_bars() -> None:
         assert row["value"] == pytest.approx(values(facts, "estimate")[place])
         assert (row["begin"], row["end"]) == (interval_of(facts).values[place], interval_of(facts).upper[place])
         assert row["begin"] < row["value"] < row["end"]
-        # The factor is at least 1; both are rounded.
+        # The factor is at least 1, up to rounding.
         assert row["count"] <= row["value"] + 1.0
     evil = dot_chart("counts", "t", "w", [Dot(EVIL, 9.0, 8.0, 10.0, 5.0)], x_label="users", legend="dots")
     assert "<script" not in evil.svg()
     assert "9.0 ± 1.0" in evil.svg()
 
 
-def test_the_choice_is_explained_by_the_losses_that_decided() -> None:
+def test_the_choice_is_explained_by_predicted_losses() -> None:
     for options, goal in (({}, "accuracy"), ({"goal": "keys"}, "keys")):
         facts = facts_of(**options)
         choice, planned = facts.choice, facts.verified.choice
@@ -233,6 +230,7 @@ def test_the_choice_is_explained_by_the_losses_that_decided() -> None:
         assert (data["goal"], data["excess"]) == (goal, choice.excess)
 
 
+@pytest.mark.slow
 def test_a_public_list_has_estimates_and_no_threshold(tmp_path: Path) -> None:
     (tmp_path / "list.csv").write_text("item\n" + "\n".join(f"item {place}" for place in range(30)))
     facts = facts_of(items=str(tmp_path / "list.csv"), goal="keys", max_items_per_user="auto")
