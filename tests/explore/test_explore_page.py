@@ -151,7 +151,7 @@ def test_the_address_keeps_the_values(address: str, browser: Any) -> None:
 
 
 def test_sliders_by_keyboard(address: str, browser: Any) -> None:
-    """Every slider moves to both ends and always gets an answer."""
+    """Sliders move to both ends and always get an answer; in `make test-slow` all of them."""
     with opened_page(browser, address) as (page, seen):
         settled(page)
         page.focus("input[type=range][data-for=epsilon]")
@@ -165,7 +165,7 @@ def test_sliders_by_keyboard(address: str, browser: Any) -> None:
         page.keyboard.press("Tab")
         assert page.evaluate("document.activeElement.id") == "epsilon"
         page.click("#options > summary")
-        for field in FIELDS:
+        for field in FIELDS if THOROUGH else FIELDS[:4]:
             slider = f"input[type=range][data-for={field.name}]"
             # The certificate for the largest bound takes seconds.
             if not field.slider or not page.is_visible(slider) or field.name in ("max_nonzero", "items"):
@@ -183,18 +183,12 @@ def test_errors_are_shown_at_their_field(address: str, browser: Any) -> None:
     with opened_page(browser, address) as (page, seen):
         page.click("#options > summary")
         settled(page)
-        for name, *values in (
-            ("epsilon", "NaN", "words 💥"),
-            ("delta", "-1"),
-            ("max_nonzero", "1.5"),
-            ("seed", ""),
-        ):
+        for name, value in (("epsilon", "words 💥"), ("max_nonzero", "1.5")):
             good = page.input_value(f"#{name}")
-            for value in values:
-                page.fill(f"#{name}", value)
-                page.wait_for_selector(f"#{name}-error:has-text('Please enter a')")
-                assert page.get_attribute(f"#{name}", "aria-invalid") == "true"
-                assert page.locator("#results.stale").count() == 1
+            page.fill(f"#{name}", value)
+            page.wait_for_selector(f"#{name}-error:has-text('Please enter a')")
+            assert page.get_attribute(f"#{name}", "aria-invalid") == "true"
+            assert page.locator("#results.stale").count() == 1
             page.fill(f"#{name}", good)
             page.wait_for_selector(f"#{name}-error", state="detached")
         settled(page)

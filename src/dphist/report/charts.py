@@ -65,9 +65,9 @@ _LABEL_WIDTH: Final = 52
 _LABEL_LINES: Final = 12
 _LINE: Final = 15
 # 0.5, 10k, 1M; and on logarithmic axes 1e-6.
-_TICKS: Final = "datum.value >= 1e4 ? format(datum.value, '~s') : format(datum.value, '.6~g')"
+_TICKS: Final = "datum.value >= 1e3 ? format(datum.value, '~s') : format(datum.value, '.6~g')"
 _POWERS: Final = (
-    "datum.value < 1e-3 ? format(datum.value, '.0e') : format(datum.value, datum.value < 1e4 ? '.6~g' : '~s')"
+    "datum.value < 1e-3 ? format(datum.value, '.0e') : format(datum.value, datum.value < 1e3 ? '.6~g' : '~s')"
 )
 _CONFIG: Final[Spec] = {
     # The converter measures Arial; the padding on the right is for wider fonts.

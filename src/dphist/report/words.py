@@ -191,7 +191,7 @@ def count_words(facts: Facts) -> CountWords:
             true_value,
         )
     # With a lower threshold, at least `lower - 1` is subtracted.
-    least = f" (or than {lower - 1:,} users, if that is more)" if lower > 1 else ""
+    least = f" (or {lower - 1:,} users, if that is more)" if lower > 1 else ""
     values = {
         "what": what,
         "counted": "counted users" if limited else "users",
@@ -338,8 +338,8 @@ def beliefs(budget: Budget) -> list[str]:
     return [
         f"Someone who is 50 % sure that a given person is in the data can become at most {half} sure from this "
         f"release; someone who is 1 % sure, at most {little}.",
-        f"The chance that a release reveals more is at most {one_in(rare)}. This limits a single release; the "
-        "rate of right guesses is an average over all possible ones.",
+        f"The chance that a release reveals more is at most {one_in(rare)}. These limits are for a single "
+        "release; the rate of right guesses is an average over all possible releases.",
     ]
 
 
