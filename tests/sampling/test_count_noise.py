@@ -194,14 +194,15 @@ def test_a_selection_is_that_of_real_releases(top_plan: Plan, case: str) -> None
     found = selection_of(plan, request)
     assert found is not None
     subtracted = 0 if case == "no top-k" else max(floor, LOWER - 1)
-    places = [found.counts.index(found.even), int(np.searchsorted(found.counts, found.likely))]
-    truth = [found.counts[place] + subtracted for place in places]
+    counts, probability, bias, deviation = zip(*found.points, strict=True)
+    places = [counts.index(found.even), int(np.searchsorted(counts, found.likely))]
+    truth = [counts[place] + subtracted for place in places]
     cut = Cut(floor, LOWER, difference=case == "top-k, differences")
     for place, count, seen in zip(places, truth, published(plan, cut, truth), strict=True):
-        assert seen.size / RUNS == pytest.approx(found.probability[place], abs=ALLOWED)
-        within = 6.5 * found.deviation[place] / math.sqrt(seen.size)
-        assert seen.mean() - (count - more) == pytest.approx(found.bias[place], abs=within)
-        assert seen.std() == pytest.approx(found.deviation[place], abs=within)
+        assert seen.size / RUNS == pytest.approx(probability[place], abs=ALLOWED)
+        within = 6.5 * deviation[place] / math.sqrt(seen.size)
+        assert seen.mean() - (count - more) == pytest.approx(bias[place], abs=within)
+        assert seen.std() == pytest.approx(deviation[place], abs=within)
     if case != "no top-k":
         # On the scale of the lower threshold the same count was thought never to be released.
         assert selection_errors(plan, np.array([found.likely]), LOWER)[0][0] + ALLOWED < 0.9

@@ -644,10 +644,10 @@ def _guarantee(facts: Facts) -> Chart:
 
 
 def _probability(selection: Selection) -> Chart:
-    what, counts = passes(selection), selection.counts
-    points = list(zip(map(float, counts), selection.probability, strict=True))
+    what = passes(selection)
+    points = [(float(count), probability) for count, probability, _, _ in selection.points]
     y = _number("y", title="probability", scale={"domain": [0, 1]}, axis={"format": ".0%", "tickCount": 5})
-    x = _axis("x", selection.axis, [counts[0], counts[-1]], 6)
+    x = _axis("x", selection.axis, [points[0][0], points[-1][0]], 6)
     marks = [Mark("50 %", selection.even), Mark("99 %", selection.likely, on_left=True)]
     words = f"Probability of {what} by {selection.axis}: {selection_words(selection)}."
     lines = {f"probability of {what}": points}
@@ -656,7 +656,7 @@ def _probability(selection: Selection) -> Chart:
 
 def _error(selection: Selection) -> Chart:
     # The few counts that are released with less than 1 % would dominate the chart.
-    shown = [point for point in selection.by_count() if point[1] >= 0.01]
+    shown = [point for point in selection.points if point[1] >= 0.01]
     near = min(shown, key=lambda point: abs(point[0] - selection.even))
     digits = max(0, 1 - math.floor(math.log10(shown[-1][3])))
     first, last = (

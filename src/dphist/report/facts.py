@@ -235,25 +235,20 @@ def counts_kind(plan: Plan, request: Mapping[str, Any]) -> CountsKind:
 
 @dataclass(frozen=True)
 class Selection:
-    """By true count: the probability of release, and bias and deviation of the error of a released count.
+    """The effect of the threshold. Each point has a true count, its probability of release, and the bias and the
+    standard deviation of the error of a released count.
 
     With a lower threshold the distribution is shifted by what is removed. With a top-k step, true counts are
     relative to the count that it subtracts, which is secret; `axis` says what they are.
     """
 
-    counts: tuple[int, ...]
-    probability: tuple[float, ...]
-    bias: tuple[float, ...]
-    deviation: tuple[float, ...]
+    points: tuple[tuple[int, float, float, float], ...]
     unlikely: int | None
     even: int
     likely: int
     axis: str
     # How many of the items that pass are kept, if a user limit replaces a top-k step.
     largest: int | None = None
-
-    def by_count(self) -> list[tuple[int, float, float, float]]:
-        return list(zip(self.counts, self.probability, self.bias, self.deviation, strict=True))
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -264,13 +259,13 @@ class Selection:
             "count_released_with_99_percent": self.likely,
             "by_count": [
                 {"count": count, "probability": p, "bias": bias, "standard_deviation": deviation}
-                for count, p, bias, deviation in self.by_count()
+                for count, p, bias, deviation in self.points
             ],
         }
 
 
 def selection_of(plan: Plan, request: Mapping[str, Any]) -> Selection | None:
-    """What the threshold does; None if every item is released."""
+    """None if every item is released."""
     if math.isinf(plan.threshold):
         return None
     # If a user limit replaces the top-k step, nothing is subtracted.
@@ -283,7 +278,7 @@ def selection_of(plan: Plan, request: Mapping[str, Any]) -> Selection | None:
     unlikely, even, likely = (law.passing_count(aim) + lower - 1 for aim in (0.01, 0.5, 0.99))
     counts = np.unique(np.append(np.linspace(first, last, _SELECTION_POINTS).astype(np.int64), even))
     errors = selection_errors(plan, counts, lower, rounded=request.get("round") is True)
-    probability, bias, deviation = (tuple(values.tolist()) for values in errors)
+    points = zip(counts.tolist(), *(values.tolist() for values in errors), strict=True)
     axis = "true number of users counted" if plan.contract.spread is None else "true weighted count"
     if "sketch" in request:
         axis = "counter of the sketch"
@@ -295,8 +290,7 @@ def selection_of(plan: Plan, request: Mapping[str, Any]) -> Selection | None:
         axis = "true count, less what was subtracted from all"
     top = request.get("top")
     return Selection(
-        tuple(counts.tolist()), probability, bias, deviation,
-        unlikely=unlikely - 1 if unlikely > lower else None, even=even, likely=likely, axis=axis,
+        tuple(points), unlikely=unlikely - 1 if unlikely > lower else None, even=even, likely=likely, axis=axis,
         largest=top if isinstance(top, int) and plan.contract.max_nonzero is None else None,
     )  # fmt: skip
 

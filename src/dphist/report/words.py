@@ -609,15 +609,15 @@ def _threshold(facts: Facts) -> list[tuple[str, str, str]]:
 
 def tables(facts: Facts) -> dict[str, Table]:
     """The tables of a report: heads, rows, and how many columns are text."""
-    points, choice, selection = facts.curve, facts.choice, facts.selection
-    curve = [(upper_figure(e, 4), upper_figure(d, 4)) for e, d in points[:: max(1, (len(points) - 1) // 10)]]
+    choice, selection, step = facts.choice, facts.selection, max(1, (len(facts.curve) - 1) // 10)
+    curve = [(upper_figure(e, 4), upper_figure(d, 4)) for e, d in facts.curve[::step]]
     found: dict[str, Table] = {"curve": (("ε", "δ"), curve, 0)}
     if selection is not None:
         head = (selection.axis, f"probability of {passes(selection)}", "mean error", "standard deviation")
-        digits, by_count = digits_of(facts.plan.total_noise), selection.by_count()
+        digits, points = digits_of(facts.plan.total_noise), selection.points
         rows = [
             (f"{count:,}", percent(p), f"{bias:,.{digits}f}", f"{deviation:,.{digits}f}")
-            for count, p, bias, deviation in by_count[:: max(1, len(by_count) // 10)]
+            for count, p, bias, deviation in points[:: max(1, len(points) // 10)]
             if p >= 1e-4
         ]
         found["selection"] = (head, rows, 0)

@@ -67,7 +67,7 @@ def check_place(path: Path, *, force: bool, what: Literal["report", "plot"] = "r
             raise OutputError(f"the {what} {name!r} is not a file")
         if what == "report" and path.exists() and not is_replaceable(path):
             raise InvalidParameter(
-                f"{name} cannot be written: it already exists and is not a report of dphist; use another name"
+                f"{name} cannot be written: it already exists and is not a report of dphist; remove it yourself"
             )
     except InvalidParameter:
         raise
