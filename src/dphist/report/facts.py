@@ -284,10 +284,10 @@ def selection_of(plan: Plan, request: Mapping[str, Any]) -> Selection | None:
         axis = "counter of the sketch"
     elif relative:
         # With a lower threshold, at least `asked - 1` is subtracted.
-        least = f", or less {asked - 1:,} if that is more" if asked > 1 else ""
-        axis = f"true count less that of the item ranked {plan.contract.nonzero + 1:,.0f}{least}"
+        least = f", or minus {asked - 1:,} if that is more" if asked > 1 else ""
+        axis = f"true count minus that of the item ranked {plan.contract.nonzero + 1:,.0f}{least}"
     elif is_perhaps_reduced(plan, request):
-        axis = "true count, less what was subtracted from all"
+        axis = "true count, minus what was subtracted from all"
     top = request.get("top")
     return Selection(
         tuple(points), unlikely=unlikely - 1 if unlikely > lower else None, even=even, likely=likely, axis=axis,

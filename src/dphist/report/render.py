@@ -296,17 +296,13 @@ def _page_json(rows: Rows, shown: int) -> str:
     columns: list[dict[str, Any]] = []
     names = [column.name for column in rows.columns]
     for column in rows.columns:
-        entry: dict[str, Any] = {"name": column.name, "kind": column.kind}
         if column.kind == "text":
-            columns.append({**entry, "number": column.by_number, "values": column.values[:shown]})
-            continue
-        entry["digits"] = column.digits
-        if column.half is not None:
-            columns.append({**entry, "of": names.index(rows.count, len(rows.items)), "half": column.half})
-            continue
-        columns.append({**entry, "values": _finite(column.values[:shown])})
-        if column.kind == "interval":
-            columns[-1]["upper"] = _finite(column.upper[:shown])
+            values: dict[str, Any] = {"number": column.by_number, "values": column.values[:shown]}
+        elif column.half is not None:
+            values = {"of": names.index(rows.count, len(rows.items)), "half": column.half}
+        else:
+            values = {"values": _finite(column.values[:shown]), "upper": _finite(column.upper[:shown])}
+        columns.append({"name": column.name, "kind": column.kind, "digits": column.digits, **values})
     order = next(place for place, column in enumerate(columns) if column["kind"] == "number")
     data = {"rows": shown, "sorted": order, "columns": columns}
     return json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")

@@ -175,7 +175,7 @@ _COUNTS: Final = {
         "Number of users per {what}, estimated by a sketch", "an estimate of the number of users by a sketch",
         "the counter of the sketch",
         "Counts come from a sketch: apart from noise they may be {way} the number of users, within the limits "
-        "given below. Intervals cover the noise only.",
+        "given below.",
     ),
 }  # fmt: skip
 
@@ -205,17 +205,16 @@ def count_words(facts: Facts) -> CountWords:
 
 
 def _also_released(facts: Facts) -> str:
-    """The sums and means beside the counts; empty, or with the comma that separates them."""
+    """The sums and means that are released with the counts."""
     sums = facts.document.get("sums", ())
     if len(sums) > 4:
-        kinds = dict.fromkeys(f"{one['kind']}s" for one in sums)
-        return f", with {len(sums)} {' and '.join(kinds)}"
-    names = [f"the {one['kind']} of {one['column']}" for one in sums]
-    return f", with {join_words(names)}" if names else ""
+        return f"{len(sums)} {' and '.join(dict.fromkeys(one['kind'] + 's' for one in sums))}"
+    return join_words([f"the {one['kind']} of {one['column']}" for one in sums])
 
 
 def _title(facts: Facts) -> str:
-    return f"{'' if facts.private else 'NOT PRIVATE: '}{count_words(facts).title}{_also_released(facts)}"
+    title, also = count_words(facts).title, _also_released(facts)
+    return f"{'' if facts.private else 'NOT PRIVATE: '}{title}{f', with {also}' if also else ''}"
 
 
 def _lead(facts: Facts) -> str:
@@ -226,13 +225,14 @@ def _lead(facts: Facts) -> str:
         why = "the public list has no items" if public else "no count passed the threshold"
         return f"This release is empty: {why}. {made}"
     items = "1 item" if rows == 1 else f"each of {rows:,} items"
-    return f"For {items}, this release gives {count_words(facts).lead}, with noise{_also_released(facts)}. {made}"
+    what, also = count_words(facts).lead, _also_released(facts)
+    return f"For {items}, this release gives {what}{f', and {also}' if also else ''}, with noise. {made}"
 
 
 def _about(facts: Facts) -> dict[str, str]:
     """What was released, from what and when, by the keys of --json."""
-    document, request = facts.document, facts.request
-    about = {"counted": f"users per {', '.join(facts.rows.items)}{_also_released(facts)}"}
+    document, request, also = facts.document, facts.request, _also_released(facts)
+    about = {"counted": f"users per {', '.join(facts.rows.items)}{f', with {also}' if also else ''}"}
     if facts.kind != "users":
         about["a_count_is"] = f"{count_words(facts).true_value}, plus noise"
     if "sketch" in request:
@@ -261,7 +261,7 @@ def _rows_notes(facts: Facts) -> list[str]:
         return [*notes, INTERVALS_OF_ESTIMATES, *caveats(facts.plan, facts.request, ("estimate",))]
     if rows.width is not None:
         notes.append(f"The {100 * rows.level:g} % interval of a count is the count ± {figure(rows.width)}.")
-    return [*notes, INTERVALS_OF_NOISE if facts.summary.limit_leaves_out else "Intervals cover the noise."]
+    return [*notes, INTERVALS_OF_NOISE if facts.summary.limit_leaves_out else "Intervals cover the noise only."]
 
 
 def warnings(facts: Facts) -> list[tuple[str, str]]:
