@@ -206,7 +206,7 @@ def test_a_selection_is_that_of_real_releases(top_plan: Plan, case: str) -> None
     if case != "no top-k":
         # On the scale of the lower threshold the same count was thought never to be released.
         assert selection_errors(plan, np.array([found.likely]), LOWER)[0][0] + ALLOWED < 0.9
-        assert f"less that of the item ranked {TOP + 1}, or less {LOWER - 1} if that is more" in found.axis
+        assert f"minus that of the item ranked {TOP + 1}, or minus {LOWER - 1} if that is more" in found.axis
 
 
 def test_a_whole_release_keeps_what_its_selection_says(top_plan: Plan) -> None:
@@ -241,8 +241,8 @@ def test_a_whole_release_keeps_what_its_selection_says(top_plan: Plan) -> None:
 def test_axes_say_what_is_meant(top_plan: Plan) -> None:
     capped = replace(PLAN, contract=Contract(None, 1))
     cases: list[tuple[Plan, dict[str, Any], str]] = [
-        (top_plan, {}, "true count less that of the item ranked 21"),
-        (top_plan, {"top": 20}, "true count less that of the item ranked 21"),
+        (top_plan, {}, "true count minus that of the item ranked 21"),
+        (top_plan, {"top": 20}, "true count minus that of the item ranked 21"),
         (top_plan, {"sketch": "misra-gries"}, "counter of the sketch"),
         (capped, {"top": 20, "max-items-per-user": 1}, "true number of users counted"),
         (capped, {"lower-threshold": 5}, "true number of users counted"),
