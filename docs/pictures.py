@@ -1,7 +1,4 @@
-"""Makes the pictures of the documentation, in a real browser: `make pictures`.
-
-The report is that of `make demo`, of a made-up log: nobody is in it.
-"""
+"""Takes the screenshots of the documentation: `make pictures`. The report is that of `make demo`."""
 
 from __future__ import annotations
 

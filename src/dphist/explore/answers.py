@@ -153,7 +153,7 @@ def _pairs_words(shares: Mapping[str, float]) -> str:
     covered = f"The released counts cover {_percent(shares['released'])} of all (user, item) pairs"
     lost = {"hidden": "belong to hidden items", "cut": "are left out by the limit"}
     parts = [f"{_percent(shares[kind])} {what}" for kind, what in lost.items() if shares[kind] >= 0.0005]
-    return f"{'; '.join([covered, *([', '.join(parts)] if parts else [])])}."
+    return f"{covered}; {', '.join(parts)}." if parts else f"{covered}."
 
 
 def _active_users(population: Population) -> str:
@@ -181,12 +181,12 @@ def recipes(keywords: dict[str, Any]) -> dict[str, str]:
 
 def _release_keywords(keywords: Mapping[str, Any]) -> dict[str, Any]:
     """The options of a release with this plan, without files and columns."""
-    found = {name: value for name, value in keywords.items() if name not in ("public_items", "sums")}
+    options = {name: value for name, value in keywords.items() if name not in ("public_items", "sums")}
     if "public_items" in keywords:
-        found["items"] = _LIST
+        options["items"] = _LIST
     if "sums" in keywords:
-        found["sum"] = [f"{_VALUE}:{_text_of(keywords['sums'])}"]
-    return found
+        options["sum"] = [f"{_VALUE}:{_text_of(keywords['sums'])}"]
+    return options
 
 
 def _flags(keywords: Mapping[str, Any]) -> list[str]:
