@@ -14,7 +14,7 @@ import dphist
 from browser import accessibility_violations, opened_page, page_without_scripts
 from dphist.report.facts import Facts, gather_facts
 from dphist.report.render import render
-from report_cases import ALIKE, STRANGE, made, released, report_of
+from report_cases import ALIKE, STRANGE, released, report_of
 
 pytestmark = pytest.mark.together("report")
 PHONE = {"width": 360, "height": 740}
@@ -117,9 +117,9 @@ def test_missing_empty_and_invisible_items(browser: Any, tmp_path: Path) -> None
         assert seen.errors == []
 
 
-def test_the_certificate_can_be_downloaded(browser: Any, tmp_path: Path) -> None:
-    path, _ = made("csh")
-    with opened_page(browser, page_of("csh", tmp_path)) as (page, seen):
+def test_the_certificate_can_be_downloaded(browser: Any, address: str) -> None:
+    path = Path(address.removeprefix("file://")).with_name("out.parquet")
+    with opened_page(browser, address) as (page, seen):
         assert not page.is_visible("#download")
         page.click("nav a[href='#expert']")
         with page.expect_download() as waiting:

@@ -32,7 +32,7 @@ from dphist.report.words import (
     promise,
 )
 from release_data import events
-from report_cases import BUDGET, COUNTS, FOLDER, KINDS, Page, made, released, report_of
+from report_cases import BUDGET, COUNTS, FOLDER, KINDS, Page, made, released, render_quickly
 
 DOCS = Path(__file__).parents[2] / "docs" / "report.md"
 # Others cover their parts.
@@ -49,7 +49,7 @@ def test_every_kind_of_release_has_every_format(name: str) -> None:
     certificate = json.loads(facts.origin.certificate)
     assert facts.rows.total == certificate["output"]["rows"]
     for format in FORMATS:
-        text = report_of(name, format)
+        text = render_quickly(facts, format)
         for part in (facts.origin.place, certificate["self_sha256"], "dphist verify"):
             assert part in text.replace("\\", ""), (format, part)
         assert "nan" not in re.findall(r"[a-z]+", without_chance(text))
