@@ -9,8 +9,8 @@
   const search = document.getElementById("search"), found = document.getElementById("found");
   const pager = document.getElementById("pager"), [first, previous, next, last] = pager.querySelectorAll("button");
   const columns = data.columns, total = data.rows;
-  const numbers = columns.map((c) => new Intl.NumberFormat("en", {
-    minimumFractionDigits: c.digits || 0, maximumFractionDigits: c.digits || 0 }));
+  const numbers = columns.map(({ digits }) =>
+    new Intl.NumberFormat("en", { minimumFractionDigits: digits, maximumFractionDigits: digits }));
   const value = (c, row) => columns[c].of === undefined
     ? columns[c].values[row] : columns[columns[c].of].values[row] - columns[c].half;
   const upper = (c, row) => columns[c].of === undefined
@@ -18,7 +18,7 @@
   const shown = (item) => (item ?? "(missing)") || "(empty)";
   const paper = matchMedia("print"), printed = document.getElementById("printed");
   let order = Uint32Array.from({ length: total }, (_, i) => i);
-  let matching = order, sorted = data.sorted, down = true, asked = 0, start = 0;
+  let matching = order, sorted = data.sorted, down = true, start = 0;
 
   const cell = (row, c) => {
     const td = document.createElement("td"), v = value(c, row), kind = columns[c].kind;
@@ -83,42 +83,19 @@
     found.textContent = matching.length === total ? `${words(total)} rows` : `${words(matching.length)} of ${words(total)} rows`;
   };
   const texts = columns.map((c, i) => (c.kind === "text" ? i : -1)).filter((i) => i >= 0);
-  // In pieces, so that the page responds while many rows are searched.
   const find = () => {
-    const wanted = search.value.trim().toLowerCase(), mine = ++asked, kept = [];
-    let place = 0;
-    const step = () => {
-      if (mine !== asked) return;
-      const until = Math.min(total, place + 20000);
-      for (; place < until; place++) {
-        const row = order[place];
-        if (!wanted || texts.some((c) => shown(columns[c].values[row]).toLowerCase().includes(wanted))) kept.push(row);
-      }
-      if (place < total) return void setTimeout(step);
-      matching = kept;
-      start = 0;
-      showNumber();
-      draw();
-    };
-    step();
+    const wanted = search.value.trim().toLowerCase();
+    const matches = (row) => texts.some((c) => shown(columns[c].values[row]).toLowerCase().includes(wanted));
+    matching = wanted ? order.filter(matches) : order;
+    start = 0;
+    showNumber();
+    draw();
   };
-  // Texts sort by letters without accents, and numbers within them by size. Keys are computed once per text, because a
-  // hundred thousand rows would take too long otherwise.
-  const ranked = (of) => {
-    if (of.ranks) return of.ranks;
-    const keys = of.values.map((t) => t === null ? "\uffff" : t.normalize("NFKD").replace(/\p{M}/gu, "").toLowerCase()
-      .replace(/\d+/g, (digits) => digits.padStart(15, "0")));
-    of.ranks = new Uint32Array(total);
-    Uint32Array.from(keys.keys()).sort((a, b) => keys[a] < keys[b] ? -1 : keys[a] > keys[b] ? 1 : a - b)
-      .forEach((row, rank) => { of.ranks[row] = rank; });
-    return of.ranks;
-  };
+  // Accents and case do not matter, and numbers within texts sort by size.
+  const collator = new Intl.Collator("en", { numeric: true, sensitivity: "base" });
   const compare = (c) => {
-    const of = columns[c], sign = down ? -1 : 1;
-    if (of.kind === "text" && !of.number) {
-      const ranks = ranked(of);
-      return (a, b) => sign * (ranks[a] - ranks[b]) || a - b;
-    }
+    const of = columns[c], sign = down ? -1 : 1, text = (row) => of.values[row] ?? "\uffff";
+    if (of.kind === "text" && !of.number) return (a, b) => sign * collator.compare(text(a), text(b)) || a - b;
     const number = of.kind === "text" ? (row) => (of.values[row] === null ? Infinity : Number(of.values[row])) : (row) => value(c, row) ?? -Infinity;
     return (a, b) => { const x = number(a), y = number(b); return (x < y ? -sign : x > y ? sign : 0) || a - b; };
   };
