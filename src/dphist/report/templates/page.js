@@ -92,17 +92,17 @@
     draw();
   };
   // Accents and case do not matter, and numbers within texts sort by size.
-  const collator = new Intl.Collator("en", { numeric: true, sensitivity: "base" });
-  const compare = (c) => {
-    const of = columns[c], sign = down ? -1 : 1, text = (row) => of.values[row] ?? "\uffff";
-    if (of.kind === "text" && !of.number) return (a, b) => sign * collator.compare(text(a), text(b)) || a - b;
-    const number = of.kind === "text" ? (row) => (of.values[row] === null ? Infinity : Number(of.values[row])) : (row) => value(c, row) ?? -Infinity;
-    return (a, b) => { const x = number(a), y = number(b); return (x < y ? -sign : x > y ? sign : 0) || a - b; };
+  const textKey = (text) => text.normalize("NFKD").replace(/\p{M}/gu, "").toLowerCase().replace(/\d+/g, (n) => n.padStart(15, "0"));
+  const sortKey = (c, row) => {
+    const v = value(c, row);
+    if (columns[c].kind !== "text") return v ?? -Infinity;
+    return columns[c].number ? Number(v ?? Infinity) : textKey(v ?? "\uffff");
   };
   const sort = (c) => {
     down = c === sorted ? !down : columns[c].kind !== "text";
     sorted = c;
-    order = order.slice().sort(compare(c));
+    const sign = down ? -1 : 1, keys = Array.from({ length: total }, (_, row) => sortKey(c, row));
+    order = order.slice().sort((a, b) => keys[a] < keys[b] ? -sign : keys[a] > keys[b] ? sign : a - b);
     heads.forEach((head, i) => i === c ? head.setAttribute("aria-sort", down ? "descending" : "ascending") : head.removeAttribute("aria-sort"));
     find();
   };
