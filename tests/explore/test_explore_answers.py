@@ -25,7 +25,7 @@ pytest.importorskip("starlette", reason="no starlette: pip install -e '.[dev]'")
 pytest.importorskip("altair", reason="no altair: pip install -e '.[dev]'")
 pytest.importorskip("vl_convert", reason="no vl_convert: pip install -e '.[dev]'")
 
-from dphist.explore.answers import ANSWERS, expect, recipes
+from dphist.explore.answers import ANSWERS, expect
 from dphist.explore.fields import FIELDS, PRIVACY, delta_for, field_of, read_question
 from explore_page import START
 from scheduling import THOROUGH, examples
@@ -87,6 +87,11 @@ def executed(code: str) -> dict[str, Any]:
 @pytest.mark.parametrize("fields", REQUESTS, ids=str)
 def test_the_page_the_command_and_the_code_agree(fields: dict[str, str]) -> None:
     found, even = answer("plain", fields), REQUESTS.index(fields) % 2 == 0
+    for name in ("picture", "shares"):
+        assert 'role="img" aria-label="' in found[name]
+        # The content security policy forbids inline styles.
+        assert "style" not in found[name]
+    assert found["headline"] in found["picture"]
     shown = json.loads(json.dumps(found["plan"]))
     # In turn; `make test-slow` runs both.
     if even or THOROUGH:
@@ -156,16 +161,6 @@ def test_the_release_commands_and_code_run_with_the_plan(tmp_path: Path, monkeyp
             written.unlink()
 
 
-def test_recipes_quote_nothing_odd() -> None:
-    found = recipes({"epsilon": 0.001, "delta": 1e-10, "max_nonzero": 10**6, "minimize": "noise"})
-    assert found["command"] == "dphist plan --epsilon 0.001 --delta 1e-10 --max-nonzero 1000000 --minimize noise"
-    assert "minimize='noise'" in found["python"]
-    assert recipes({"epsilon": 1.0, "delta": 1e-6, "top": 9})["release_command"] == (
-        "dphist release events.parquet --user user_id --item item --epsilon 1 --delta 1e-6 --top 9 "
-        "--output released.parquet"
-    )
-
-
 def test_the_limit_chart() -> None:
     found = {excess: answer("limit", {"excess": excess}) for excess in ("drop", "spread")}
     assert "a random 20 of them" in found["drop"]["words"]
@@ -204,17 +199,6 @@ def test_the_main_answer_shows_the_trade_off() -> None:
     assert "rank 101" in answer("plain", {"publish": "top", **NO_LIMIT})["headline"]
     assert answer("trial", {"publish": "sums"})["released"] > 0
     assert answer("plain", {"users": "100"})["few"].startswith("No item passed the threshold.")
-
-
-def test_pictures_have_words_and_no_styles() -> None:
-    """The content security policy forbids inline styles."""
-    for fields in REQUESTS:
-        found = answer("plain", fields)
-        for name in ("picture", "shares"):
-            assert found[name].startswith('<svg viewBox="0 0 640 ')
-            assert 'role="img" aria-label="' in found[name]
-            assert "style" not in found[name]
-        assert found["headline"] in found["picture"]
 
 
 @pytest.mark.parametrize(
@@ -457,14 +441,7 @@ def test_invalid_uploads(text: object, part: str) -> None:
     assert len(sentence) < 150
 
 
-def test_populations_and_trials() -> None:
-    even = Zipf(0.0, 4, 100, 2.0, "same").population()
-    assert (even.counts.tolist(), even.number.tolist()) == ([50.0], [4.0])
-    varied = Zipf(0.0, 4, 100, 2.0).population()
-    assert varied.under(1)[0] @ varied.number == pytest.approx(100)
-    ideal = dphist.plan(epsilon=1, delta=1e-6, max_nonzero=4, noise="continuous")
-    with pytest.raises(InvalidParameter, match="continuous"):
-        trial(ideal, even, 1)
+def test_a_trial_without_items() -> None:
     empty = given_population(np.zeros(3, dtype=np.int64))
     found = trial(dphist.plan(epsilon=1, delta=1e-6, max_items_per_user=1), empty, 1)
     assert (found["released"], found["mean_absolute_error"], found["share"]) == (0, None, 0.0)
