@@ -17,10 +17,10 @@ import pytest
 import dphist
 from dphist.errors import InvalidParameter, MissingExtra
 from dphist.planning.utility import count_noise
-from dphist.report.charts import Chart, largest_counts_chart
+from dphist.report.charts import largest_counts_chart
 from dphist.report.writing import check_plot
 from dphist.simulation.population import NOTICE
-from report_cases import run
+from report_cases import data_of, run
 from scheduling import THOROUGH
 
 EVIL = "<script>alert('x & y')</script> $a$ {{b}} \"quoted\""
@@ -37,17 +37,6 @@ def results() -> dict[str, Any]:
         "release": dphist.release_histogram([EVIL, "tea"], [5000, 4000], plan),
         "profile": dphist.profile(plan, [0.0, 1.0, 1.5]),
     }
-
-
-def data_of(chart: Chart) -> list[dict[str, Any]]:
-    def find(part: Any) -> list[dict[str, Any]]:
-        if isinstance(part, dict):
-            own = part["values"] if isinstance(part.get("values"), list) and "name" not in part else []
-            rows = [row for row in own if isinstance(row, dict)]
-            return rows + [row for value in part.values() for row in find(value)]
-        return [row for value in part for row in find(value)] if isinstance(part, list) else []
-
-    return find(chart.to_dict())
 
 
 @pytest.mark.parametrize("kind", ["plan", "comparison", "simulation", "release", "profile"])

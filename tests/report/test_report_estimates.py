@@ -16,10 +16,10 @@ from scipy import stats
 import dphist
 from dphist.planning.auto_cap import candidate_of, estimate_sizes, levels_of, predicted_loss
 from dphist.releasing.document import caveats
-from dphist.report.charts import Chart, Dot, dot_chart, kept_chart, report_charts
+from dphist.report.charts import Dot, dot_chart, kept_chart, report_charts
 from dphist.report.facts import Column, Facts, gather_facts, selection_of
-from dphist.report.render import FORMATS, render, report_data
-from report_cases import BUDGET, Page, made
+from dphist.report.render import render, report_data
+from report_cases import BUDGET, Page, data_of, flat, made
 
 pytestmark = pytest.mark.usefixtures("quick_curve")
 EVIL = "<script>alert('x & y')</script>"
@@ -39,17 +39,6 @@ def release_of(**options: Any) -> dphist.Release:
     return dphist.release(table, **BUDGET, **options)
 
 
-RENDERED: dict[int, dict[str, str]] = {}
-
-
-def flat(facts: Facts) -> dict[str, str]:
-    """Every format without line ends, Markdown's escapes and the page's scripts, rendered once."""
-    if id(facts) not in RENDERED:
-        texts = {format: render(facts, format).partition("<script")[0] for format in FORMATS}
-        RENDERED[id(facts)] = {name: " ".join(text.replace("\\", "").split()) for name, text in texts.items()}
-    return RENDERED[id(facts)]
-
-
 def values(facts: Facts, name: str) -> list[float]:
     return list(next(column.values for column in facts.rows.columns if column.name == name))
 
@@ -58,18 +47,6 @@ def interval_of(facts: Facts) -> Column:
     interval = facts.rows.main[1]
     assert interval is not None
     return interval
-
-
-def data_of(chart: Chart) -> list[dict[str, Any]]:
-    """The rows of all data of a chart."""
-
-    def find(part: Any) -> list[dict[str, Any]]:
-        if isinstance(part, dict):
-            own = [row for row in part.get("values", ()) if isinstance(row, dict)] if "data" not in part else []
-            return own + [row for value in part.values() for row in find(value)]
-        return [row for value in part for row in find(value)] if isinstance(part, list) else []
-
-    return find(chart.to_dict())
 
 
 def test_estimates_come_first_with_their_margins() -> None:

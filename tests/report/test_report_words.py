@@ -13,9 +13,9 @@ import dphist
 from dphist.errors import InputError
 from dphist.report.charts import report_charts
 from dphist.report.facts import Facts, LimitChoice, counts_kind, gather_facts, largest_users, limit_choice
-from dphist.report.render import FORMATS, render, report_data
+from dphist.report.render import render, report_data
 from release_data import events
-from report_cases import BUDGET, forged, made, render_quickly
+from report_cases import BUDGET, flat, forged, made
 from report_cases import released as released_file
 
 pytestmark = pytest.mark.usefixtures("quick_curve")
@@ -26,11 +26,6 @@ ITEMS = {f"i{place}": 2000 - 50 * place for place in range(40)}
 def histogram(epsilon: float = 1.0, delta: float = 1e-6, largest: int = 1193, **options: Any) -> Facts:
     plan = dphist.plan(epsilon=epsilon, delta=delta, max_items_per_user=3)
     return gather_facts(dphist.release_histogram(["tea", "milk"], [largest, 900], plan, **options))
-
-
-def flat(facts: Facts) -> dict[str, str]:
-    """Every format without line ends and Markdown's escapes."""
-    return {format: " ".join(render_quickly(facts, format).replace("\\", "").split()) for format in FORMATS}
 
 
 def test_counts_that_are_not_numbers_of_users_are_announced(tmp_path: Path) -> None:

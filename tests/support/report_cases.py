@@ -25,7 +25,7 @@ from dphist.cli import main
 from dphist.report import facts
 from dphist.report.charts import Chart
 from dphist.report.facts import Facts, gather_facts
-from dphist.report.render import ReportFormat, render
+from dphist.report.render import FORMATS, ReportFormat, render
 from release_data import events, resealed
 
 COUNTS = {f"item {place}": 2000 - 90 * place for place in range(20)}
@@ -131,6 +131,25 @@ def render_quickly(facts: Facts, format: ReportFormat) -> str:
     """The report with the words of its charts: drawing them takes longer than all the rest."""
     with mock.patch.object(Chart, "svg", lambda chart, **_: f"<svg>{chart.title}: {chart.words}</svg>"):
         return render(facts, format)
+
+
+def flat(facts: Facts) -> dict[str, str]:
+    """Every format without line ends, Markdown's escapes and the page's scripts."""
+    texts = {format: render_quickly(facts, format).partition("<script")[0] for format in FORMATS}
+    return {format: " ".join(text.replace("\\", "").split()) for format, text in texts.items()}
+
+
+def data_of(chart: Chart) -> list[dict[str, Any]]:
+    """All rows of data in the definition of a chart."""
+
+    def find(part: Any) -> list[dict[str, Any]]:
+        if isinstance(part, dict):
+            own = part["values"] if isinstance(part.get("values"), list) and "name" not in part else []
+            rows = [row for row in own if isinstance(row, dict)]
+            return rows + [row for value in part.values() for row in find(value)]
+        return [row for value in part for row in find(value)] if isinstance(part, list) else []
+
+    return find(chart.to_dict())
 
 
 VOID = {"meta", "input", "br", "img", "link", "hr", "wbr"}
