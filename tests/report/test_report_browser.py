@@ -15,6 +15,7 @@ from browser import accessibility_violations, opened_page, page_without_scripts
 from dphist.report.facts import Facts, gather_facts
 from dphist.report.render import render
 from report_cases import ALIKE, STRANGE, released, report_of
+from scheduling import THOROUGH
 
 pytestmark = pytest.mark.together("report")
 PHONE = {"width": 360, "height": 740}
@@ -138,7 +139,6 @@ def luminance(colour: str) -> float:
 
 
 def test_contrast_in_light_and_dark(browser: Any, address: str) -> None:
-    """By axe in light here, and in dark in the test of estimates."""
     with opened_page(browser, address) as (page, seen):
         page.evaluate(UNFOLD)
         assert accessibility_violations(page) == []
@@ -173,8 +173,7 @@ def check_phone(page: Any) -> None:
     assert page.evaluate(FITS) == []
 
 
-def test_estimates_and_the_chart_of_the_limit_are_accessible(browser: Any, tmp_path: Path) -> None:
-    """On a dark screen, and then on a phone."""
+def test_estimates_and_the_chart_of_the_limit(browser: Any, tmp_path: Path) -> None:
     with opened_page(browser, page_of("chosen cap", tmp_path), color_scheme="dark") as (page, seen):
         assert page.inner_text("#table th:nth-child(2)").split()[0] == "estimate"
         estimates, counts = numbers(page, 2), numbers(page, 4)
@@ -189,14 +188,13 @@ def test_estimates_and_the_chart_of_the_limit_are_accessible(browser: Any, tmp_p
         page.click("#expert > summary")
         assert drawn["kept"].is_visible()
         check_phone(page)
-        assert accessibility_violations(page) == []
         assert seen.errors == []
 
 
 @pytest.mark.slow  # two quick tests also look at a phone
-@pytest.mark.parametrize("name", ["top-k", "known-domain", "spread", "booked"])
+@pytest.mark.parametrize("name", ["top-k", "known-domain", "spread", "booked", "chosen cap"])
 def test_it_fits_a_phone(name: str, browser: Any, tmp_path: Path) -> None:
-    with opened_page(browser, page_of(name, tmp_path)) as (page, seen):
+    with opened_page(browser, page_of(name, tmp_path), color_scheme="dark") as (page, seen):
         check_phone(page)
         assert accessibility_violations(page) == []
         assert seen.errors == []
@@ -298,7 +296,8 @@ def test_print_has_the_first_rows_and_everything_that_is_folded(browser: Any, ma
         page.emulate_media(media="screen")
         expect(page.locator("#table tbody tr")).to_have_count(25)
         assert not page.is_visible("#curve")
-        assert 3 < page.pdf(format="A4").count(b"/Type /Page\n") < 25
+        if THOROUGH:
+            assert 3 < page.pdf(format="A4").count(b"/Type /Page\n") < 25
         page.fill("#search", "2999")
         found(page, "1 of 3,000 rows")
         page.emulate_media(media="print")

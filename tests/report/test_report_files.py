@@ -32,7 +32,15 @@ def strange(folder: Path, name: str = "out.parquet", **options: Any) -> Path:
     return released(folder, name, counts, max_items_per_user=2, **options)
 
 
-@pytest.mark.parametrize("name", ["gshm", "known-domain", "chosen cap", "sums", "nothing"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "gshm",
+        "chosen cap",
+        "nothing",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("known-domain", "sums")),
+    ],
+)
 def test_the_page_is_well_formed_and_needs_nothing(name: str) -> None:
     path, text = made(name)[0], report_of(name)
     page = Page(text)
