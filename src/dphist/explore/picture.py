@@ -80,12 +80,7 @@ class _Axes:
         middle = (_TOP + _BOTTOM) / 2
         return [
             *parts,
-            _text(
-                (_LEFT + _RIGHT) / 2,
-                _HEIGHT - 8,
-                "items, from the most common to the rarest (logarithmic)",
-                "middle",
-            ),
+            _text((_LEFT + _RIGHT) / 2, _HEIGHT - 8, "items, the most common first (logarithmic)", "middle"),
             f'<text class="middle" transform="translate(14 {middle}) rotate(-90)">users (logarithmic)</text>',
         ]
 
@@ -99,18 +94,15 @@ def draw_items(expected: Expected, words: str) -> str:
     ranks = np.unique(np.rint(np.geomspace(1.0, axes.items, _POINTS)))
     group = np.minimum(np.searchsorted(last, ranks), last.size - 1)
     users, counted = expected.users[group], expected.counted[group]
-    fates = {kind: _stretch(places[group]) for kind, places in expected.fates().items()}
+    fates, names = expected.fates(), {"maybe": "mostly noise" if expected.threshold is None else "by chance"}
     parts, labels = axes.draw(), []
-    for kind, at in fates.items():
-        if at.size:
+    for kind, places in fates.items():
+        if (at := _stretch(places[group])).size:
             parts.append(axes.area(kind, ranks[at], np.ones(at.size), users[at]))
-            first, end = float(axes.x(ranks[at[0]])), float(axes.x(ranks[at[-1]]))
+            first, end = axes.x(ranks[at[[0, -1]]]).tolist()
             if end - first >= _LABELLED:
-                chance = "mostly noise" if expected.threshold is None else "by chance"
-                labels.append(
-                    _text((first + end) / 2, _BOTTOM - 10, chance if kind == "maybe" else kind, "middle strong")
-                )
-    shown = _stretch(~expected.fates()["hidden"][group])
+                labels.append(_text((first + end) / 2, _BOTTOM - 10, names.get(kind, kind), "middle strong"))
+    shown = _stretch(~fates["hidden"][group])
     if shown.size:
         band = counted[shown] - expected.margin, counted[shown] + expected.margin
         parts.append(axes.area("margin", ranks[shown], *band))
